@@ -91,8 +91,9 @@ bench-stream: ## streams beside bare libfabric, sendfile and the disk alone (BEN
 count: ## what the shape of the sources is judged by: lines, long functions, names used twice, circles of imports
 	@scripts/count.py
 
-fmt: ## format the code
+fmt: ## format the code, and name the lines that rustfmt leaves wider than 100 columns
 	cargo fmt --all
+	@scripts/count.py --check
 
 clippy: ## lint; a warning is an error
 	@scripts/setup.sh run

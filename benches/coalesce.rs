@@ -1,4 +1,5 @@
-//! What packing and parsing a small message costs: buffers of 64 KiB of a pool, one thread; times are for one message.
+//! What packing and parsing a small message costs: buffers of 64 KiB of a pool, one thread; times
+//! are for one message.
 #![allow(
     missing_docs,
     reason = "criterion's macros make functions without documentation"

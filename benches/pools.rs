@@ -1,4 +1,5 @@
-//! What the pools cost: buffers, header slots and the in-flight slab, one thread, one operation at a time.
+//! What the pools cost: buffers, header slots and the in-flight slab, one thread, one operation at
+//! a time.
 #![allow(
     missing_docs,
     reason = "criterion's macros make functions without documentation"

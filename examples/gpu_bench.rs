@@ -1,14 +1,18 @@
-//! How fast a GPU's memory goes to a GPU's memory over tcp, staged on both sides, beside the host's memory in the same run.
+//! How fast a GPU's memory goes to a GPU's memory over tcp, staged on both sides, beside the host's
+//! memory in the same run.
 //!
 //! ```text
 //! gpu_bench                               256 KiB to 16 MiB, 15 pairs of runs each
 //! gpu_bench --size 256K,1M --runs 5
-//! gpu_bench --set 0                       the same few payloads again and again: the host's come out of the cache
+//! gpu_bench --set 0                       the same few payloads again and again: the host's come
+//!                                         out of the cache
 //! ```
 //!
-//! Two processes on this machine. A pair is a run from host to host and a run from GPU to GPU, which begins first taking turns; both with the
-//! same message size, depth and number of messages, timed from the first send until the receiver has handed out the last. What is
-//! printed is the median of the ratios of the pairs and its 95 % interval, and how many copies out of the GPU ran behind earlier messages.
+//! Two processes on this machine. A pair is a run from host to host and a run from GPU to GPU,
+//! which begins first taking turns; both with the same message size, depth and number of messages,
+//! timed from the first send until the receiver has handed out the last. What is printed is the
+//! median of the ratios of the pairs and its 95 % interval, and how many copies out of the GPU ran
+//! behind earlier messages.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -48,8 +52,9 @@ struct Cli {
     /// Pairs of runs.
     #[arg(long, default_value_t = 15)]
     runs: usize,
-    /// Bytes that the payloads of each side lie in, at least: they are sent in turns. With less than the cache has, the host's are sent out of
-    /// the cache, as nothing is that was just made; `0`: as few as may be in flight.
+    /// Bytes that the payloads of each side lie in, at least: they are sent in turns. With less
+    /// than the cache has, the host's are sent out of the cache, as nothing is that was just made;
+    /// `0`: as few as may be in flight.
     #[arg(long, default_value = "256M")]
     set: String,
     /// Bytes of one run.
@@ -92,7 +97,7 @@ fn parse(text: &str) -> Result<usize, Failure> {
     size::parse(text).ok_or_else(|| format!("{text:?} is no number of bytes").into())
 }
 
-// ---- the half that sends -----------------------------------------------------------------------------------------
+// ---- the half that sends ------------------------------------------------------------------------
 
 fn measure(cli: &Cli, size: usize) -> Result<(), Failure> {
     let domain = domain()?;
@@ -290,7 +295,7 @@ impl Drop for Receiver {
     }
 }
 
-// ---- the half that receives --------------------------------------------------------------------------------------
+// ---- the half that receives ---------------------------------------------------------------------
 
 fn receive(ordinal: u32) -> Result<(), Failure> {
     let mut line = String::new();

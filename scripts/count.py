@@ -3,13 +3,17 @@
 
    count.py           the sums, a line each
    count.py --list    and what each sum is made of
+   count.py --check   names each line of Rust and of the documents that is too wide; 1 where there is one
 """
 import collections
 import pathlib
 import re
+import signal
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+TOPS = ("src", "tests", "examples", "benches", "libfabric-sys", "crates", "fuzz", "docs")
+LINK_TARGET = re.compile(r"(?<=\])\([^)\s]*\)|https?://\S+")
 FIELDS, FILE_LINES, FUNCTION_LINES, COLUMNS = 20, 600, 60, 100
 TEST_ATTRIBUTE = re.compile(r"#\[cfg\((?:all\()?\s*(?:test|loom|any\(test)\b[^\]]*\]")
 TOKENS = re.compile(
@@ -167,13 +171,42 @@ def circles(product):
     return [" ".join(sorted(knot)) for knot in sorted(knots, key=sorted) if len(knot) > 1]
 
 
-def wide_lines():
-    for pattern in ("src/**/*.rs", "tests/**/*.rs", "examples/**/*.rs", "libfabric-sys/**/*.rs", "crates/**/*.rs", "fuzz/**/*.rs"):
-        for path in ROOT.glob(pattern):
+def files(suffix):
+    """Of this repository; what lies beside them in the working tree is not its own."""
+    yield from sorted(ROOT.glob(f"*{suffix}"))
+    for top in TOPS:
+        for path in sorted((ROOT / top).rglob(f"*{suffix}")):
             if "target" not in path.relative_to(ROOT).parts:
-                for at, line in enumerate(path.read_text().split("\n"), 1):
-                    if len(line) > COLUMNS:
-                        yield f"{path.relative_to(ROOT)}:{at}"
+                yield path
+
+
+def wide(path, lines):
+    for at, line in lines:
+        if len(line) > COLUMNS:
+            yield f"{path.relative_to(ROOT)}:{at}: {len(line)} columns"
+
+
+def wide_lines():
+    for path in files(".rs"):
+        yield from wide(path, enumerate(path.read_text().split("\n"), 1))
+
+
+def prose(text):
+    """Lines of a document with their numbers: without tables, code, what is generated, and the targets of links."""
+    code = generated = False
+    for at, line in enumerate(text.split("\n"), 1):
+        begins = line.lstrip()
+        if begins.startswith("```"):
+            code = not code
+        elif begins.startswith("<!--"):
+            generated = begins.startswith("<!-- From ")
+        elif not (code or generated or begins.startswith("|")):
+            yield at, LINK_TARGET.sub("", line)
+
+
+def wide_prose():
+    for path in files(".md"):
+        yield from wide(path, prose(path.read_text()))
 
 
 def setters(product):
@@ -190,7 +223,19 @@ def public_types(product):
             yield f"{found.group(1)}  {source.name}"
 
 
+def check():
+    found = [*wide_lines(), *wide_prose()]
+    for place in found:
+        print(place)
+    if found:
+        sys.exit(f"{len(found)} lines are wider than {COLUMNS} columns")
+
+
 def main():
+    # Who reads only the first lines (`head`) ends this quietly.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if "--check" in sys.argv[1:]:
+        return check()
     product, everything = read("src")
     endpoint = [source for source in product if top_of(source) == "endpoint"]
     rows = [
@@ -212,6 +257,7 @@ def main():
     row("type names used twice below one top module", repeated_names(product))
     row("circles of imports between top modules", circles(product))
     row(f"lines of Rust wider than {COLUMNS} columns", wide_lines())
+    row(f"lines of documents wider than {COLUMNS} columns, tables and code not counted", wide_prose())
     row("setters on settings types", setters(product))
     row("public types", public_types(product))
     for what, count, made_of in rows:

@@ -1,7 +1,8 @@
 //! `Clock`: where endpoints and streams read the time.
 //!
-//! Whoever judges deadlines owns one, given when it is made, and never asks the system by itself: so a test can hold the clock of everything that
-//! it drives, and what takes a minute takes no time. Where the library is used there is only the system's clock, and this type has no bytes.
+//! Whoever judges deadlines owns one, given when it is made, and never asks the system by itself:
+//! so a test can hold the clock of everything that it drives, and what takes a minute takes no
+//! time. Where the library is used there is only the system's clock, and this type has no bytes.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-/// The system's clock; or, in tests, one that stands still unless it is told to go on. Clones show the same time.
+/// The system's clock; or, in tests, one that stands still unless it is told to go on. Clones show
+/// the same time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock {
     #[cfg(any(test, fuzzing))]
@@ -71,8 +73,9 @@ impl Clock {
         (now.tv_sec, now.tv_nsec)
     }
 
-    /// How long a thread may really sleep that wants to sleep for so long. One that waits by a held clock does not: the clock goes on for it, by a
-    /// step, as it would on a machine where nothing else happens.
+    /// How long a thread may really sleep that wants to sleep for so long. One that waits by a held
+    /// clock does not: the clock goes on for it, by a step, as it would on a machine where nothing
+    /// else happens.
     #[inline]
     pub(crate) fn sleep_for(&self, time: Duration) -> Duration {
         #[cfg(any(test, fuzzing))]

@@ -1,15 +1,17 @@
-//! `contain`: calls of code that is not this crate's, from places where a panic would take something with it.
+//! `contain`: calls of code that is not this crate's, from places where a panic would take
+//! something with it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Says something to the log where a panic would take something with it: a subscriber of `tracing` is code of others, too. One that panics is not
-/// heard of.
+/// Says something to the log where a panic would take something with it: a subscriber of `tracing`
+/// is code of others, too. One that panics is not heard of.
 pub(crate) fn say(log: impl FnOnce()) {
     // What a panic carries may panic again when it is dropped.
     std::mem::forget(catch_unwind(AssertUnwindSafe(log)));
 }
 
-/// Calls code of others. A panic of it is logged and goes no further: others wait for the same call, and a `Drop` must not panic.
+/// Calls code of others. A panic of it is logged and goes no further: others wait for the same
+/// call, and a `Drop` must not panic.
 ///
 /// `what` names what was called, as the begin of a sentence.
 pub(crate) fn contain(what: &'static str, call: impl FnOnce()) {
@@ -22,7 +24,8 @@ pub(crate) fn contain(what: &'static str, call: impl FnOnce()) {
     }
 }
 
-/// A subscriber of `tracing` that panics at each event, as one that writes to a log that is gone may.
+/// A subscriber of `tracing` that panics at each event, as one that writes to a log that is gone
+/// may.
 #[cfg(all(test, not(loom)))]
 pub(crate) struct Panics;
 

@@ -50,7 +50,8 @@ impl Advised {
                 "no file descriptor is left: close some, or raise RLIMIT_NOFILE (`ulimit -n`)"
             }
             libc::ENOMEM => {
-                "the system or the provider has no room: use less memory, smaller depths or fewer slots, or raise RLIMIT_MEMLOCK (`ulimit -l`)"
+                "the system or the provider has no room: use less memory, smaller depths or fewer \
+                 slots, or raise RLIMIT_MEMLOCK (`ulimit -l`)"
             }
             libc::EACCES | libc::EPERM => {
                 "this user may not: look at the rights of the device's files"

@@ -1,10 +1,10 @@
 //! Errors: what went wrong, where, which limit, and what to do.
 //!
-//! Six kinds of failure have six homes: a programmer's error panics where documented; bad configuration is
-//! [`Error::Config`]; a lacking environment is [`Error::NoProvider`], [`Error::Unsupported`] or
-//! [`Error::Library`]; back-pressure is [`SendErrorKind::WouldBlock`] and gives the payload back; one failed
-//! operation is a [`CompletionError`] in its event; a failed endpoint says so in its last event and in
-//! [`Error::Closed`] from then on.
+//! Six kinds of failure have six homes: a programmer's error panics where documented; bad
+//! configuration is [`Error::Config`]; a lacking environment is [`Error::NoProvider`],
+//! [`Error::Unsupported`] or [`Error::Library`]; back-pressure is [`SendErrorKind::WouldBlock`] and
+//! gives the payload back; one failed operation is a [`CompletionError`] in its event; a failed
+//! endpoint says so in its last event and in [`Error::Closed`] from then on.
 
 use crate::endpoint::protocol::close_reason::CloseReason;
 use crate::errno::Advised;
@@ -77,7 +77,8 @@ pub enum Error {
     Register(#[from] RegisterError),
     /// As many domains or endpoint scopes are open in this process as there are places for.
     #[error(
-        "{limit} domains are open in this process (endpoints that need registrations of their own count, too), as many as there may be: drop some, or share one"
+        "{limit} domains are open in this process (endpoints that need registrations of their own \
+         count, too), as many as there may be: drop some, or share one"
     )]
     TooManyDomains {
         /// The limit.
@@ -85,7 +86,8 @@ pub enum Error {
     },
     /// The endpoint has as many connections as it may have.
     #[error(
-        "the endpoint has {limit} connections, as many as it may have (setting `max_connections` or `max_peers`): close some, or raise it"
+        "the endpoint has {limit} connections, as many as it may have (setting `max_connections` \
+         or `max_peers`): close some, or raise it"
     )]
     TooManyConnections {
         /// The limit.
@@ -93,7 +95,8 @@ pub enum Error {
     },
     /// A connection takes receive buffers, and too few are free.
     #[error(
-        "{free} receive buffers are free, one connection more takes {needed} at least: let go of messages, close connections, or raise the setting `slots`"
+        "{free} receive buffers are free, one connection more takes {needed} at least: let go of \
+         messages, close connections, or raise the setting `slots`"
     )]
     NoReceiveBuffers {
         /// Buffers that are free.
@@ -101,20 +104,22 @@ pub enum Error {
         /// Fewest that a connection takes.
         needed: usize,
     },
-    /// As many endpoints of the domain have a descriptor to wait on as the kernel allows to watch the domain's own (`epoll_ctl(2)`):
-    /// libfabric 2.x has each of their queues watch it.
+    /// As many endpoints of the domain have a descriptor to wait on as the kernel allows to watch
+    /// the domain's own (`epoll_ctl(2)`): libfabric 2.x has each of their queues watch it.
     #[error(
-        "{open} endpoints with a descriptor to wait on are open in this domain, and the kernel takes no more of them: open another \
-         domain, or the fabric with WaitObject::None"
+        "{open} endpoints with a descriptor to wait on are open in this domain, and the kernel \
+         takes no more of them: open another domain, or the fabric with WaitObject::None"
     )]
     TooManyEndpoints {
         /// Endpoints of the domain that are open and have such a descriptor.
         open: usize,
     },
-    /// The provider makes no completion queue that is long enough for all that the endpoint may have in flight.
+    /// The provider makes no completion queue that is long enough for all that the endpoint may
+    /// have in flight.
     #[error(
-        "a completion queue of {entries} entries, which the endpoint may need, was refused: {errno}; the device's may be shorter: lower depths, slots or \
-         connections, or use several endpoints"
+        "a completion queue of {entries} entries, which the endpoint may need, was refused: \
+         {errno}; the device's may be shorter: lower depths, slots or connections, or use several \
+         endpoints"
     )]
     CompletionQueue {
         /// Entries that were asked for.
@@ -138,12 +143,15 @@ pub enum Error {
     /// The connection is closed, or never came to be; the reason is the one of its last event.
     #[error("the connection is closed: {0}; what is to be sent needs a new endpoint")]
     Closed(CloseReason),
-    /// A completion named no operation of ours, or the completion queue broke. The endpoint is failed, for good.
+    /// A completion named no operation of ours, or the completion queue broke. The endpoint is
+    /// failed, for good.
     #[error("the endpoint failed: {0}")]
     EndpointFailed(&'static str),
-    /// The handle was made by the process that this one was forked from. Open what is needed here, in this process.
+    /// The handle was made by the process that this one was forked from. Open what is needed here,
+    /// in this process.
     #[error(
-        "made by process {made_by}, which this process was forked from: its connections and registrations are not shared; open a fabric of its own in the child"
+        "made by process {made_by}, which this process was forked from: its connections and \
+         registrations are not shared; open a fabric of its own in the child"
     )]
     Forked {
         /// The process that made the handle.

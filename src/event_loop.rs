@@ -1,7 +1,9 @@
-//! One thread's loop over any number of endpoints, descriptors of the user, timers, and a waker callable from any thread.
+//! One thread's loop over any number of endpoints, descriptors of the user, timers, and a waker
+//! callable from any thread.
 //!
-//! The loop drives endpoints and owns none: it says *which* endpoint should be polled, and the handler polls it. Events are
-//! delivered one after the other on the thread that runs the loop, and the handler may add and remove sources.
+//! The loop drives endpoints and owns none: it says *which* endpoint should be polled, and the
+//! handler polls it. Events are delivered one after the other on the thread that runs the loop, and
+//! the handler may add and remove sources.
 //!
 //! ```text
 //!              ┌──────────────────────────── one round ───────────────────────────────┐
@@ -9,11 +11,13 @@
 //!              └──────────── false, or overdue: no sleep in this round ───────────────┘
 //! ```
 //!
-//! Each round serves everything that is ready once (descriptors: [`LoopConfig::events_max`] of them, the rest in the next
-//! rounds), so an endpoint that is always busy keeps no timer, wake-up or descriptor waiting, nor the other way round.
-//! A sleep lasts at most one second: after that the loop looks again even if nothing happened.
+//! Each round serves everything that is ready once (descriptors: [`LoopConfig::events_max`] of
+//! them, the rest in the next rounds), so an endpoint that is always busy keeps no timer, wake-up
+//! or descriptor waiting, nor the other way round. A sleep lasts at most one second: after that the
+//! loop looks again even if nothing happened.
 //!
-//! What it does not do: it runs nothing on other threads, and reads nothing from the descriptors that it watches.
+//! What it does not do: it runs nothing on other threads, and reads nothing from the descriptors
+//! that it watches.
 
 mod config;
 mod poller;
@@ -49,8 +53,8 @@ pub use waker::Waker;
 /// The longest sleep: an endpoint that was dropped meanwhile is noticed by then.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// While spinning, the clock and the descriptors are looked at whenever this many endpoints were handed out, a count. A
-/// wake-up is seen at once.
+/// While spinning, the clock and the descriptors are looked at whenever this many endpoints were
+/// handed out, a count. A wake-up is seen at once.
 const SPIN_LOOK_EVERY: usize = 64;
 
 /// What the waker is registered as; no token has these bits.
@@ -88,7 +92,8 @@ bitflags::bitflags! {
 pub enum LoopEvent {
     /// Poll this endpoint. It may turn out to have nothing.
     Endpoint(Token),
-    /// A descriptor is ready. Level-triggered: it comes again each round until it is read or written.
+    /// A descriptor is ready. Level-triggered: it comes again each round until it is read or
+    /// written.
     Fd {
         /// The descriptor's token.
         token: Token,
@@ -163,7 +168,8 @@ pub struct EventLoop {
     endpoints: Vec<Token>,
     timers: Timers<Token>,
     timers_live: usize,
-    /// Which source a descriptor number belongs to; a number that was closed may since name another file.
+    /// Which source a descriptor number belongs to; a number that was closed may since name another
+    /// file.
     fd_owners: HashMap<RawFd, Token>,
     /// Collected and not yet delivered. Bounded: each source is in it at most once.
     pending: VecDeque<LoopEvent>,
@@ -221,14 +227,17 @@ impl EventLoop {
         })
     }
 
-    /// Delivers [`LoopEvent::Endpoint`] whenever `endpoint` should be polled. It is handed out once at the start.
+    /// Delivers [`LoopEvent::Endpoint`] whenever `endpoint` should be polled. It is handed out once
+    /// at the start.
     ///
-    /// An endpoint without a descriptor, or whose descriptors the kernel will not watch (it limits how many nested epoll
-    /// sets lead to one file), is handed out every [`poll_interval`](LoopConfig::poll_interval) instead; the latter
-    /// is logged once. An endpoint that was dropped is forgotten by itself.
+    /// An endpoint without a descriptor, or whose descriptors the kernel will not watch (it limits
+    /// how many nested epoll sets lead to one file), is handed out every
+    /// [`poll_interval`](LoopConfig::poll_interval) instead; the latter is logged once. An endpoint
+    /// that was dropped is forgotten by itself.
     ///
     /// # Errors
-    /// [`Error::Os`] when a descriptor can't be watched for another reason; `EEXIST`: this endpoint is already in the loop.
+    /// [`Error::Os`] when a descriptor can't be watched for another reason; `EEXIST`: this endpoint
+    /// is already in the loop.
     pub fn add_endpoint(&mut self, endpoint: &impl Waitable) -> Result<Token, Error> {
         self.poller.owner().check()?;
         let handle = endpoint.wait_handle();
@@ -250,7 +259,8 @@ impl EventLoop {
         match self.watch_all(token, &fds) {
             Ok(()) => self.endpoint_mut(token).fds = fds,
             Err(error) if is_unwatchable(&error) => {
-                tracing::warn!(?token, %error, "endpoint can't be watched by epoll: polling it at an interval");
+                tracing::warn!(?token, %error, "endpoint can't be watched by epoll: polling it at \
+                    an interval");
                 self.endpoint_mut(token).polled = true;
             }
             Err(error) => {
@@ -264,13 +274,14 @@ impl EventLoop {
 
     /// Delivers [`LoopEvent::Fd`] whenever `fd` is ready for `interest`.
     ///
-    /// The loop remembers the number and does not own the descriptor: [`remove`](Self::remove) it before you close it.
-    /// The kernel forgets a closed descriptor by itself, but only with the last duplicate of it; until then a source that
-    /// was not removed goes on waking the loop.
+    /// The loop remembers the number and does not own the descriptor: [`remove`](Self::remove) it
+    /// before you close it. The kernel forgets a closed descriptor by itself, but only with the
+    /// last duplicate of it; until then a source that was not removed goes on waking the loop.
     ///
     /// # Errors
-    /// [`Error::Config`] for an empty interest. [`Error::Os`] from `epoll_ctl`: `EEXIST` when the loop watches this
-    /// descriptor already, `EPERM` for one that can't be waited for (a regular file).
+    /// [`Error::Config`] for an empty interest. [`Error::Os`] from `epoll_ctl`: `EEXIST` when the
+    /// loop watches this descriptor already, `EPERM` for one that can't be waited for (a regular
+    /// file).
     pub fn add_fd(&mut self, fd: impl AsFd, interest: Interest) -> Result<Token, Error> {
         self.poller.owner().check()?;
         let flags = epoll_flags(interest)?;
@@ -283,7 +294,8 @@ impl EventLoop {
         Ok(token)
     }
 
-    /// Changes what a descriptor is watched for; `Ok(false)`: `token` names no descriptor of this loop.
+    /// Changes what a descriptor is watched for; `Ok(false)`: `token` names no descriptor of this
+    /// loop.
     ///
     /// # Errors
     /// As in [`add_fd`](Self::add_fd); `ENOENT` or `EBADF` when the descriptor was closed.
@@ -303,9 +315,9 @@ impl EventLoop {
 
     /// Delivers [`LoopEvent::Timer`] after `after`, and then every `every` if it is given.
     ///
-    /// Times count from now. A periodic timer keeps its phase; ticks that the loop was too busy for are skipped, so each
-    /// round delivers one at most. A timer that fires once is removed right before its event. A time beyond what the clock can
-    /// name never comes.
+    /// Times count from now. A periodic timer keeps its phase; ticks that the loop was too busy for
+    /// are skipped, so each round delivers one at most. A timer that fires once is removed right
+    /// before its event. A time beyond what the clock can name never comes.
     pub fn add_timer(&mut self, after: Duration, every: Option<Duration>) -> Token {
         let token = self.sources.insert(Source::Timer { every });
         self.timers_live += 1;
@@ -315,7 +327,8 @@ impl EventLoop {
         token
     }
 
-    /// Removes a source; `false`: it was removed before. Events of it that were not delivered yet never are.
+    /// Removes a source; `false`: it was removed before. Events of it that were not delivered yet
+    /// never are.
     pub fn remove(&mut self, token: Token) -> bool {
         match self.sources.remove(token) {
             None => return false,
@@ -339,14 +352,17 @@ impl EventLoop {
         self.waker.stop();
     }
 
-    /// Whether a stop was asked for since the last time; for loops made of [`run_once`](Self::run_once).
+    /// Whether a stop was asked for since the last time; for loops made of
+    /// [`run_once`](Self::run_once).
     pub fn take_stop(&mut self) -> bool {
         self.waker.take_stop()
     }
 
-    /// Tells the loop that the handler found work, so that [`WaitMode::Adaptive`] spins for its window from now.
+    /// Tells the loop that the handler found work, so that [`WaitMode::Adaptive`] spins for its
+    /// window from now.
     ///
-    /// Only this counts as work: a descriptor may be ready for no reason. Without effect in the other modes.
+    /// Only this counts as work: a descriptor may be ready for no reason. Without effect in the
+    /// other modes.
     pub fn mark_busy(&mut self) {
         self.busy = true;
     }
@@ -358,11 +374,13 @@ impl EventLoop {
 
     /// Delivers events until [`stop`](Self::stop).
     ///
-    /// A handler may run the loop itself: the inner run goes on with what the outer round has collected, and a stop ends
-    /// the innermost. What is collected and not delivered when a run ends comes first in the next one.
+    /// A handler may run the loop itself: the inner run goes on with what the outer round has
+    /// collected, and a stop ends the innermost. What is collected and not delivered when a run
+    /// ends comes first in the next one.
     ///
     /// # Errors
-    /// [`Error::Os`] when the kernel refuses to wait, [`Error::Forked`] in a child of the process that made the loop.
+    /// [`Error::Os`] when the kernel refuses to wait, [`Error::Forked`] in a child of the process
+    /// that made the loop.
     pub fn run(&mut self, mut handler: impl FnMut(&mut Self, LoopEvent)) -> Result<(), Error> {
         while !self.take_stop() {
             self.serve(None, &mut handler)?;
@@ -372,7 +390,8 @@ impl EventLoop {
 
     /// Delivers events for `duration`, or until [`stop`](Self::stop) if that is earlier.
     ///
-    /// The run ends with the round in which its time is over, so it is late by as much as that round's handlers take.
+    /// The run ends with the round in which its time is over, so it is late by as much as that
+    /// round's handlers take.
     ///
     /// # Errors
     /// As in [`run`](Self::run).
@@ -391,8 +410,9 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Waits for at most `timeout` (`None`: until something happens) and delivers one round of events; returns their
-    /// number. 0 = the time is over, or a stop was asked for ([`take_stop`](Self::take_stop) tells).
+    /// Waits for at most `timeout` (`None`: until something happens) and delivers one round of
+    /// events; returns their number. 0 = the time is over, or a stop was asked for
+    /// ([`take_stop`](Self::take_stop) tells).
     ///
     /// # Errors
     /// As in [`run`](Self::run).
@@ -502,8 +522,8 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Asks every endpoint whether the thread may sleep. Queues those that must be polled first; returns when the
-    /// earliest of the others must be.
+    /// Asks every endpoint whether the thread may sleep. Queues those that must be polled first;
+    /// returns when the earliest of the others must be.
     fn sweep_endpoints(&mut self) -> Option<Instant> {
         let mut wake_at = None;
         let mut position = 0;
@@ -515,9 +535,11 @@ impl EventLoop {
                 continue;
             };
             let may_sleep = source.prepare_wait().unwrap_or_else(|error| {
-                // It must be polled to report this itself, and at the interval: it may fail so for ever.
+                // It must be polled to report this itself, and at the interval: it may fail so for
+                // ever.
                 if !std::mem::replace(&mut endpoint.warned, true) {
-                    tracing::warn!(?token, %error, "endpoint can't prepare to wait: polling it at an interval");
+                    tracing::warn!(?token, %error, "endpoint can't prepare to wait: polling it at \
+                        an interval");
                 }
                 endpoint.polled = true;
                 true
@@ -533,7 +555,8 @@ impl EventLoop {
         wake_at
     }
 
-    /// Waits for descriptors and queues what is ready and which timers are due; true = some descriptor was ready.
+    /// Waits for descriptors and queues what is ready and which timers are due; true = some
+    /// descriptor was ready.
     fn look(&mut self, timeout: Duration) -> Result<bool, Error> {
         let count = self.poller.wait(timeout)?;
         for position in 0..count {
@@ -600,7 +623,8 @@ impl EventLoop {
         self.spin_until = self.spin_until.filter(|until| *until > self.now);
     }
 
-    /// Whether the run's time is over. A spinning loop asks the clock only when it looks, see [`SPIN_LOOK_EVERY`].
+    /// Whether the run's time is over. A spinning loop asks the clock only when it looks, see
+    /// [`SPIN_LOOK_EVERY`].
     fn is_over(&mut self, until: Option<Instant>) -> bool {
         let Some(until) = until else {
             return false;
@@ -637,7 +661,8 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Forgets the descriptors of a source, except numbers that were closed and used again for another source.
+    /// Forgets the descriptors of a source, except numbers that were closed and used again for
+    /// another source.
     fn unwatch(&mut self, token: Token, fds: &[RawFd]) {
         for fd in fds {
             if self.fd_owners.get(fd) == Some(&token) {
@@ -672,8 +697,8 @@ fn epoll_ctl_error(source: io::Error) -> Error {
     }
 }
 
-/// Whether the kernel can't watch this kind of descriptor, or not this deep: EINVAL and ELOOP are its limits on nested
-/// epoll sets, EPERM is a file without a poll operation.
+/// Whether the kernel can't watch this kind of descriptor, or not this deep: EINVAL and ELOOP are
+/// its limits on nested epoll sets, EPERM is a file without a poll operation.
 fn is_unwatchable(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

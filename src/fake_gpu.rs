@@ -1,4 +1,5 @@
-//! The fake CUDA driver that all tests of this package share, for unit tests: those of endpoints with a device's memory over the fake link.
+//! The fake CUDA driver that all tests of this package share, for unit tests: those of endpoints
+//! with a device's memory over the fake link.
 
 #[path = "../tests/common/alone.rs"]
 mod alone;

@@ -1,28 +1,32 @@
-//! `InFlight`: the slab that maps the context of a posted operation to what the operation holds. Pure, no FFI.
+//! `InFlight`: the slab that maps the context of a posted operation to what the operation holds.
+//! Pure, no FFI.
 //!
 //! ```text
 //! begin(op) ──► context ──► fi_send(.., context) ──► CQ entry ──► finish(context) ──► op
 //!                  └─ refused (-FI_EAGAIN): abort(context) ──► op
 //! ```
 //!
-//! A context comes back from a provider, so it is not trusted: whatever its value, [`InFlight::finish`] answers with an operation
-//! that was in flight or with a [`ContextError`], and never hands out an operation twice.
+//! A context comes back from a provider, so it is not trusted: whatever its value,
+//! [`InFlight::finish`] answers with an operation that was in flight or with a [`ContextError`],
+//! and never hands out an operation twice.
 //!
-//! An endpoint that has kinds of operations of different size keeps a slab for each ([`InFlight::second`], [`InFlight::third`]): no
-//! context is of two, and the others say [`ContextError::OutOfRange`].
+//! An endpoint that has kinds of operations of different size keeps a slab for each
+//! ([`InFlight::second`], [`InFlight::third`]): no context is of two, and the others say
+//! [`ContextError::OutOfRange`].
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-/// Cells per operation: a cell rests for at least three full rounds of the slab before it is used again, so that a late write or a
-/// doubled completion of the provider meets a cell at rest.
+/// Cells per operation: a cell rests for at least three full rounds of the slab before it is used
+/// again, so that a late write or a doubled completion of the provider meets a cell at rest.
 const CELLS_PER_OPERATION: usize = 4;
 /// The size of `struct fi_context2` (`fi_getinfo.3`, FI_CONTEXT2): eight pointers.
 const CELL_WORDS: usize = 8;
 const CELL_BYTES: usize = CELL_WORDS * size_of::<usize>();
-/// In each opaque context of a second or third slab: indices that no other one has ([`CAPACITY_MAX`]).
+/// In each opaque context of a second or third slab: indices that no other one has
+/// ([`CAPACITY_MAX`]).
 const SECOND: u32 = 1 << 31;
 const THIRD: u32 = 1 << 30;
 /// With 64 GiB of cells.
@@ -40,13 +44,16 @@ const _: () = assert!(CAPACITY_MAX <= THIRD && THIRD < SECOND);
 /// What the provider takes as the context of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContextKind {
-    /// A number that the provider only stores: generation in the upper 32 bits (never 0), index in the lower.
+    /// A number that the provider only stores: generation in the upper 32 bits (never 0), index in
+    /// the lower.
     Opaque,
-    /// The address of a cell of 64 bytes that the provider writes to (mode FI_CONTEXT or FI_CONTEXT2).
+    /// The address of a cell of 64 bytes that the provider writes to (mode FI_CONTEXT or
+    /// FI_CONTEXT2).
     Cells,
 }
 
-/// Why a context is not that of an operation in flight. The endpoint that got it has to be failed: its provider is not to be believed.
+/// Why a context is not that of an operation in flight. The endpoint that got it has to be failed:
+/// its provider is not to be believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContextError {
     /// The context is 0.
@@ -66,16 +73,19 @@ pub enum ContextError {
     Stale,
 }
 
-/// One `fi_context2`. Atomics, though nobody of us reads or writes them, because they may be written through a shared pointer.
+/// One `fi_context2`. Atomics, though nobody of us reads or writes them, because they may be
+/// written through a shared pointer.
 #[derive(Debug, Default)]
 struct Cell {
     _words: [AtomicUsize; CELL_WORDS],
 }
 
-/// The pinned cells and which operation each belongs to: the provider writes `cells`, only we touch `owner`.
+/// The pinned cells and which operation each belongs to: the provider writes `cells`, only we touch
+/// `owner`.
 #[derive(Debug)]
 struct Cells {
-    /// `Arc` and not `Box`, since a `Box` claims to be the only way to its content, and the provider has another.
+    /// `Arc` and not `Box`, since a `Box` claims to be the only way to its content, and the
+    /// provider has another.
     cells: Arc<[Cell]>,
     owner: Box<[u32]>,
     free: VecDeque<u32>,
@@ -86,7 +96,8 @@ impl Cells {
     fn new(capacity: u32) -> Self {
         let count = capacity as usize * CELLS_PER_OPERATION;
         let cells: Arc<[Cell]> = (0..count).map(|_| Cell::default()).collect();
-        // Exposed from the whole allocation: the provider gets addresses, and may use them for all 64 bytes of a cell.
+        // Exposed from the whole allocation: the provider gets addresses, and may use them for all
+        // 64 bytes of a cell.
         let base = Arc::as_ptr(&cells).cast::<Cell>().expose_provenance();
         let free = (0..count)
             .map(|cell| u32::try_from(cell).expect("checked in new"))
@@ -141,14 +152,16 @@ struct Slot<T> {
     cell: u32,
 }
 
-/// Operations in flight, a fixed number at most; no call allocates after `new`, and none after the first operation where it was made with `second` or `third`.
+/// Operations in flight, a fixed number at most; no call allocates after `new`, and none after the
+/// first operation where it was made with `second` or `third`.
 ///
-/// Dropping it drops the operations, and in `Cells` form the memory that the provider writes to: only after the endpoint is closed,
-/// else leak it.
+/// Dropping it drops the operations, and in `Cells` form the memory that the provider writes to:
+/// only after the endpoint is closed, else leak it.
 #[derive(Debug)]
 pub struct InFlight<T> {
     slots: Box<[Slot<T>]>,
-    /// First in, first out: a doubled completion meets an index at rest, not one that was just begun anew.
+    /// First in, first out: a doubled completion meets an index at rest, not one that was just
+    /// begun anew.
     free: VecDeque<u32>,
     cells: Option<Cells>,
     /// What the index of an opaque context is marked with.
@@ -168,7 +181,8 @@ impl<T> InFlight<T> {
         this
     }
 
-    /// A slab beside a `new` one: no context is of both. It takes no memory before its first operation.
+    /// A slab beside a `new` one: no context is of both. It takes no memory before its first
+    /// operation.
     ///
     /// # Panics
     /// As [`new`](Self::new).
@@ -228,7 +242,8 @@ impl<T> InFlight<T> {
         }
     }
 
-    /// Room for an operation, if there is some: who has it before the operation is made can make it there, without a move.
+    /// Room for an operation, if there is some: who has it before the operation is made can make it
+    /// there, without a move.
     #[inline]
     pub fn vacant(&mut self) -> Option<Vacant<'_, T>> {
         if self.later.is_some() {
@@ -241,7 +256,8 @@ impl<T> InFlight<T> {
     /// Takes back an operation whose post was refused.
     ///
     /// # Panics
-    /// If `context` is not what `begin` gave for an operation that is still in flight: it never left our hands, so that is our own mistake.
+    /// If `context` is not what `begin` gave for an operation that is still in flight: it never
+    /// left our hands, so that is our own mistake.
     pub fn abort(&mut self, context: usize) -> T {
         self.finish(context)
             .expect("a refused post has the context that `begin` gave")
@@ -250,7 +266,8 @@ impl<T> InFlight<T> {
     /// Takes out the operation whose completion arrived.
     ///
     /// # Errors
-    /// [`ContextError`] when the context is not that of an operation in flight; the slab is then unchanged.
+    /// [`ContextError`] when the context is not that of an operation in flight; the slab is then
+    /// unchanged.
     #[inline]
     pub fn finish(&mut self, context: usize) -> Result<T, ContextError> {
         self.finish_in_place(context)?
@@ -290,7 +307,8 @@ impl<T> InFlight<T> {
         self.slots.iter_mut().filter_map(|slot| slot.op.as_mut())
     }
 
-    /// The contexts of the operations in flight, in no particular order; of a slab with [opaque](ContextKind::Opaque) contexts.
+    /// The contexts of the operations in flight, in no particular order; of a slab with
+    /// [opaque](ContextKind::Opaque) contexts.
     pub fn contexts(&self) -> impl Iterator<Item = usize> {
         let opaque = self.cells.is_none();
         let busy = move |(index, slot): (usize, &Slot<T>)| {
@@ -300,7 +318,8 @@ impl<T> InFlight<T> {
         self.slots.iter().enumerate().filter_map(busy)
     }
 
-    /// Takes out the operations that `wanted` picks. As with [`drain`](Self::drain), only those whose completions never come.
+    /// Takes out the operations that `wanted` picks. As with [`drain`](Self::drain), only those
+    /// whose completions never come.
     pub fn take_where(&mut self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
         let picked = |slot: &Slot<T>| slot.op.as_ref().is_some_and(&wanted);
         let indices: Vec<_> = (0..self.slots.len())
@@ -314,7 +333,8 @@ impl<T> InFlight<T> {
 
     /// Takes out the operations one by one, in no particular order; those not taken stay.
     ///
-    /// Only after the provider has closed the endpoint, for a provider that reports nothing for it: their completions never come.
+    /// Only after the provider has closed the endpoint, for a provider that reports nothing for it:
+    /// their completions never come.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
         let mut next = 0;
         std::iter::from_fn(move || {
@@ -419,7 +439,8 @@ impl<T> Vacant<'_, T> {
     }
 }
 
-/// An operation that is over, still in its place. Dropping this drops what is left of it, and its place is free.
+/// An operation that is over, still in its place. Dropping this drops what is left of it, and its
+/// place is free.
 #[derive(Debug)]
 pub struct Finished<'a, T> {
     slab: &'a mut InFlight<T>,
@@ -445,7 +466,8 @@ impl<T> Finished<'_, T> {
         std::mem::forget(self);
     }
 
-    /// Frees the place of an operation out of which all that it held was taken. What is left is not dropped.
+    /// Frees the place of an operation out of which all that it held was taken. What is left is not
+    /// dropped.
     #[inline(always)]
     pub fn clear_away(self) {
         let mut this = ManuallyDrop::new(self);

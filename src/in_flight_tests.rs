@@ -236,7 +236,8 @@ fn run(kind: ContextKind, capacity: u32, steps: Vec<Step>) {
             }
             Step::Again(n) if !finished.is_empty() => {
                 let context = finished[n % finished.len()];
-                // A cell comes round again after three rounds of the slab: then it is a context in flight.
+                // A cell comes round again after three rounds of the slab: then it is a context in
+                // flight.
                 if !model.contains_key(&context) {
                     assert!(matches!(
                         slab.finish(context),
@@ -274,7 +275,11 @@ fn run(kind: ContextKind, capacity: u32, steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
     #[test]
     fn opaque_follows_the_model(capacity in 0u32..9, steps in steps()) {
         run(ContextKind::Opaque, capacity, steps);

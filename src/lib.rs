@@ -1,20 +1,25 @@
-//! Moves bytes from storage and GPU memory to network peers over libfabric, without a copy of its own.
+//! Moves bytes from storage and GPU memory to network peers over libfabric, without a copy of its
+//! own.
 //!
-//! Start at [`SendEndpointZeroCopy`] and [`ReceiveEndpoint`]; their examples run on any machine that has libfabric, over
-//! its `tcp` provider.
+//! Start at [`SendEndpointZeroCopy`] and [`ReceiveEndpoint`]; their examples run on any machine
+//! that has libfabric, over its `tcp` provider.
 //!
 //! ```text
-//!  Region ── register(&Domain)                          Fabric::builder() ── open ── open_domain
-//!    │                                                                          │
-//!  SharedBufferManager ── BufferMut ── freeze ── Buffer ── send_data(payload, header, key) ── Completed{key, payload}
-//!  RingRegion ── Reservation ── commit ── RingFragment ──┘        SendEndpointZeroCopy
-//!                                                                          ║  libfabric
-//!                                        ReceiveEndpoint ── poll ── Message ── drop, on any thread
+//!  Region ── register(&Domain)                 Fabric::builder() ── open ── open_domain
+//!    │                                                                         │
+//!  SharedBufferManager ── BufferMut ── freeze ── Buffer ──┐                    │
+//!  RingRegion ── Reservation ── commit ── RingFragment ───┤       SendEndpointZeroCopy
+//!                                                         └── send_data(payload, header, key)
+//!                                                                 ├── Completed{key, payload}
+//!                                                                 ║  libfabric
+//!                              ReceiveEndpoint ── poll ── Message ── drop, on any thread
 //! ```
 //!
-//! What it does not do: no async runtime (poll, sleep on a descriptor, or bring your own runtime: [`future`]), no thread for an endpoint, no copy of a payload, no
-//! retry of a send (every accepted one has exactly one outcome, and what to do about a failed one is the caller's).
-//! Files have threads, in pools that [`storage`] describes. GPU memory is a [`Region`] whose bytes the host never touches ([`cuda`], [`memory`]).
+//! What it does not do: no async runtime (poll, sleep on a descriptor, or bring your own runtime:
+//! [`future`]), no thread for an endpoint, no copy of a payload, no retry of a send (every accepted
+//! one has exactly one outcome, and what to do about a failed one is the caller's). Files have
+//! threads, in pools that [`storage`] describes. GPU memory is a [`Region`] whose bytes the host
+//! never touches ([`cuda`], [`memory`]).
 
 #![deny(unsafe_code)]
 
@@ -63,8 +68,8 @@ pub mod __internals {
     pub use crate::in_flight::{ContextError, ContextKind, InFlight};
 }
 
-/// Not API: the functions that the fuzz targets drive with bytes of a peer, where the library is built for
-/// fuzzing.
+/// Not API: the functions that the fuzz targets drive with bytes of a peer, where the library is
+/// built for fuzzing.
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod __fuzz {
@@ -73,18 +78,20 @@ pub mod __fuzz {
         crate::endpoint::protocol::wire::exercise(bytes);
     }
 
-    /// The address in a hello of the RDM form. Panics where what is understood is not what was said.
+    /// The address in a hello of the RDM form. Panics where what is understood is not what was
+    /// said.
     pub fn hello(bytes: &[u8]) {
         crate::endpoint::protocol::rdm_hello::exercise(bytes);
     }
 
-    /// One connection whose peer says anything at any time, local calls among it. Panics where the connection breaks a promise.
+    /// One connection whose peer says anything at any time, local calls among it. Panics where the
+    /// connection breaks a promise.
     pub fn connection(bytes: &[u8]) {
         crate::endpoint::protocol::hostile::exercise(bytes);
     }
 
-    /// Two connections of one domain whose peers lie together, over a network in memory. Panics where one of
-    /// them touches memory that was given back.
+    /// Two connections of one domain whose peers lie together, over a network in memory. Panics
+    /// where one of them touches memory that was given back.
     #[cfg(not(loom))]
     pub fn two_connections(bytes: &[u8]) {
         crate::endpoint::core::liars::exercise(bytes);
@@ -96,7 +103,8 @@ pub mod __fuzz {
         crate::endpoint::core::liars::senders::exercise(bytes);
     }
 
-    /// What a peer of a stream says, in whatever order, and a journal that was tampered with. Panics where a promise is broken.
+    /// What a peer of a stream says, in whatever order, and a journal that was tampered with.
+    /// Panics where a promise is broken.
     pub fn stream_wire(bytes: &[u8]) {
         crate::stream::hostile::exercise(bytes);
     }

@@ -1,9 +1,11 @@
 //! Mapping, advising and unmapping memory through libc's functions: the only place that does.
 //!
-//! Providers that cache registrations (verbs, efa) learn that memory is gone from libfabric, which patches libc's `mmap`, `munmap`, `mremap` and `madvise`
-//! in place (`memhooks`, docs/internals/memory.md). Of a bare system call, as rustix makes them, they hear nothing: the cache keeps the old pages pinned, and
-//! what is mapped at the same address next is given the old registration. The card then reads and writes pages that nobody sees. So rustix is built
-//! without its functions for memory, and clippy refuses them by name (clippy.toml).
+//! Providers that cache registrations (verbs, efa) learn that memory is gone from libfabric, which
+//! patches libc's `mmap`, `munmap`, `mremap` and `madvise` in place (`memhooks`,
+//! docs/internals/memory.md). Of a bare system call, as rustix makes them, they hear nothing: the
+//! cache keeps the old pages pinned, and what is mapped at the same address next is given the old
+//! registration. The card then reads and writes pages that nobody sees. So rustix is built without
+//! its functions for memory, and clippy refuses them by name (clippy.toml).
 
 #![allow(unsafe_code)]
 
@@ -14,7 +16,8 @@ use std::ptr::{self, NonNull};
 /// What of `flags` [`anonymous`] looks at: huge pages, and their size.
 const HUGE_PAGES: libc::c_int = libc::MAP_HUGETLB | libc::MAP_HUGE_MASK << libc::MAP_HUGE_SHIFT;
 
-/// New memory, zeroed, for this process alone: `len` bytes at an address that the kernel chooses, readable and writable.
+/// New memory, zeroed, for this process alone: `len` bytes at an address that the kernel chooses,
+/// readable and writable.
 ///
 /// Of `huge_pages` only the flags that ask for them count (`MAP_HUGETLB`, `MAP_HUGE_2MB`).
 ///
@@ -26,7 +29,8 @@ pub(crate) fn anonymous(len: usize, huge_pages: libc::c_int) -> io::Result<NonNu
     map(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
 }
 
-/// `len` bytes of a file from `at`, a multiple of the page size, shared and readable, at an address that the kernel chooses.
+/// `len` bytes of a file from `at`, a multiple of the page size, shared and readable, at an address
+/// that the kernel chooses.
 ///
 /// Who touches them is ended by SIGBUS where the file has become shorter.
 ///
@@ -79,7 +83,8 @@ pub(crate) unsafe fn unmap(start: NonNull<u8>, len: usize) -> io::Result<()> {
 /// # Safety
 ///
 /// * The pages are the caller's: mapped by a function of this file, and not unmapped yet.
-/// * Advice that changes their content (`MADV_DONTNEED`, `MADV_FREE`, `MADV_REMOVE`) only where nobody, a device included, uses them meanwhile.
+/// * Advice that changes their content (`MADV_DONTNEED`, `MADV_FREE`, `MADV_REMOVE`) only where
+///   nobody, a device included, uses them meanwhile.
 pub(crate) unsafe fn advise(start: NonNull<u8>, len: usize, advice: libc::c_int) -> io::Result<()> {
     // SAFETY: the caller's promise.
     told(unsafe { libc::madvise(start.as_ptr().cast(), len, advice) })
@@ -97,7 +102,8 @@ pub(crate) fn is_mapped(start: NonNull<u8>, len: usize) -> bool {
     while at < end {
         let some = ASKED_AT_ONCE.min(end - at);
         let from = ptr::without_provenance_mut(at);
-        // SAFETY: takes any address, and answers ENOMEM where nothing is mapped; there is a byte for each page.
+        // SAFETY: takes any address, and answers ENOMEM where nothing is mapped; there is a byte
+        // for each page.
         let rc = unsafe { libc::mincore(from, some, pages.as_mut_ptr()) };
         // Any other refusal says nothing about the range.
         if rc != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM) {

@@ -1,11 +1,12 @@
-//! `Owner`: the process that made a handle. In a child that was forked from it, the handle is of no use and does nothing.
+//! `Owner`: the process that made a handle. In a child that was forked from it, the handle is of no
+//! use and does nothing.
 //!
-//! A forked child has a copy of the memory and shares the sockets: a queue that it reads, or a handle that it closes,
-//! takes from its parent what the parent waits for. So each handle remembers who made it; used elsewhere it answers
-//! [`Error::Forked`], and dropped elsewhere it is leaked.
+//! A forked child has a copy of the memory and shares the sockets: a queue that it reads, or a
+//! handle that it closes, takes from its parent what the parent waits for. So each handle remembers
+//! who made it; used elsewhere it answers [`Error::Forked`], and dropped elsewhere it is leaked.
 //!
-//! Asking the kernel for the process's number costs a system call. Instead, a page that the kernel empties in a child
-//! (`MADV_WIPEONFORK`, madvise(2)) says whose it is: one load.
+//! Asking the kernel for the process's number costs a system call. Instead, a page that the kernel
+//! empties in a child (`MADV_WIPEONFORK`, madvise(2)) says whose it is: one load.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +22,8 @@ use crate::{Error, mapping};
 #[derive(Clone, Copy)]
 pub(crate) struct Owner {
     pid: u32,
-    /// The number of the process that this memory is in; 0 in a child that has made nothing of its own yet.
+    /// The number of the process that this memory is in; 0 in a child that has made nothing of its
+    /// own yet.
     here: &'static AtomicU32,
 }
 
@@ -29,7 +31,8 @@ impl Owner {
     /// This process.
     pub(crate) fn current() -> Self {
         let (here, pid) = (mark(), std::process::id());
-        // Relaxed: a fork orders everything before it, and within a process the value does not change.
+        // Relaxed: a fork orders everything before it, and within a process the value does not
+        // change.
         here.store(pid, Ordering::Relaxed);
         Self { pid, here }
     }
@@ -150,7 +153,8 @@ fn wiped_by_handler() -> &'static AtomicU32 {
     &WIPED_BY_HANDLER
 }
 
-/// What `child` answers in a forked process: it does nothing but look, since other threads may hold any lock.
+/// What `child` answers in a forked process: it does nothing but look, since other threads may hold
+/// any lock.
 #[cfg(test)]
 pub(crate) fn in_a_child(child: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child calls only what touches no lock and no file, and leaves by `_exit`.

@@ -1,4 +1,5 @@
-//! Libraries that are loaded at run time and never unloaded: which one, what was tried, and their functions.
+//! Libraries that are loaded at run time and never unloaded: which one, what was tried, and their
+//! functions.
 
 #![allow(unsafe_code)]
 
@@ -42,13 +43,14 @@ pub(crate) struct Missing {
     pub(crate) reason: String,
 }
 
-/// Opens the library that the environment variable names, else the first of these names that opens. What was tried, and
-/// why it failed, where none does.
+/// Opens the library that the environment variable names, else the first of these names that opens.
+/// What was tried, and why it failed, where none does.
 ///
 /// # Safety
 ///
-/// The constructors of what goes by these names may run in this process. For what the variable names, whoever set the environment vouches, as for
-/// `LD_LIBRARY_PATH`: it is the choice of who starts the program.
+/// The constructors of what goes by these names may run in this process. For what the variable
+/// names, whoever set the environment vouches, as for `LD_LIBRARY_PATH`: it is the choice of who
+/// starts the program.
 pub(crate) unsafe fn open_first(
     variable: &str,
     names: &[&str],

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of one send endpoint, messages and one-sided operations together. `posted = completed + failed + abandoned + in_flight`, always.
+/// Counters of one send endpoint, messages and one-sided operations together.
+/// `posted = completed + failed + abandoned + in_flight`, always.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SendStats {
@@ -30,8 +31,9 @@ pub struct SendStats {
     pub cq_reads: u64,
     /// Of these, reads that found nothing.
     pub cq_reads_empty: u64,
-    /// Writes with immediate data that named no window of ours: one that was just released, or a peer's lie. With the 16th that names none that
-    /// there was, the connections that have windows are ended.
+    /// Writes with immediate data that named no window of ours: one that was just released, or a
+    /// peer's lie. With the 16th that names none that there was, the connections that have windows
+    /// are ended.
     pub stray_writes: u64,
     /// Completions that named no operation of ours.
     pub unknown_completions: u64,
@@ -39,8 +41,8 @@ pub struct SendStats {
     pub leaked: u64,
 }
 
-/// Counters of one buffered endpoint. Small messages: `accepted = confirmed + failed + pending`, always; those that are pending when
-/// it is dropped are abandoned.
+/// Counters of one buffered endpoint. Small messages: `accepted = confirmed + failed + pending`,
+/// always; those that are pending when it is dropped are abandoned.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BufferedStats {
@@ -86,7 +88,8 @@ pub struct ReceiveStats {
     pub lost: u64,
     /// Times that a connection found the pool empty.
     pub starved: u64,
-    /// One-sided operations of this side that were accepted: `posted = completed + failed + in_flight`, always.
+    /// One-sided operations of this side that were accepted:
+    /// `posted = completed + failed + in_flight`, always.
     pub posted: u64,
     /// One-sided operations that were done.
     pub completed: u64,
@@ -94,22 +97,24 @@ pub struct ReceiveStats {
     pub failed: u64,
     /// One-sided operations accepted and not yet reported.
     pub in_flight: u64,
-    /// Bytes of long messages that were copied, since nothing ends what their senders may write but the end of this endpoint (`FI_EP_RDM`, but for verbs).
+    /// Bytes of long messages that were copied, since nothing ends what their senders may write but
+    /// the end of this endpoint (`FI_EP_RDM`, but for verbs).
     pub long_copied: u64,
     /// Writes of peers that came with immediate data.
     pub peer_writes: u64,
-    /// Writes with immediate data that named no window of ours: one that was just released, or a peer's lie. With the 16th that names none that
-    /// there was, the connections that have windows are ended.
+    /// Writes with immediate data that named no window of ours: one that was just released, or a
+    /// peer's lie. With the 16th that names none that there was, the connections that have windows
+    /// are ended.
     pub stray_writes: u64,
-    /// Windows of connections that are over whose peers did not give them back: the endpoint keeps their memory until it is closed
-    /// (FI_EP_RDM only). They count against the setting `windows`.
+    /// Windows of connections that are over whose peers did not give them back: the endpoint keeps
+    /// their memory until it is closed (FI_EP_RDM only). They count against the setting `windows`.
     pub quarantined: u64,
     /// Reads of the completion queue.
     pub cq_reads: u64,
     /// Of these, reads that found nothing.
     pub cq_reads_empty: u64,
-    /// Messages that named no connection, and receives that failed: over FI_EP_RDM anybody can send some, and what a peer
-    /// sent to a connection that is over is among them.
+    /// Messages that named no connection, and receives that failed: over FI_EP_RDM anybody can send
+    /// some, and what a peer sent to a connection that is over is among them.
     pub strays: u64,
     /// Completions that named no operation of ours.
     pub unknown_completions: u64,
@@ -117,8 +122,8 @@ pub struct ReceiveStats {
     pub leaked: u64,
 }
 
-/// Counters of one publisher. Publications: `published = over + open`, always. Outcomes for subscribers: those posted end as sent or
-/// failed.
+/// Counters of one publisher. Publications: `published = over + open`, always. Outcomes for
+/// subscribers: those posted end as sent or failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PublishStats {
@@ -156,7 +161,8 @@ pub struct SubscribeStats {
     pub received: u64,
     /// Their bytes: headers and payloads.
     pub bytes: u64,
-    /// Publications that publishers dropped for this subscriber, as the gaps between the others say.
+    /// Publications that publishers dropped for this subscriber, as the gaps between the others
+    /// say.
     pub missed: u64,
     /// Publications of tags that were given up while they were on their way.
     pub strays: u64,

@@ -1,4 +1,5 @@
-//! One place that swaps the standard library's atomics for loom's, so that the lock-free parts can be model-checked.
+//! One place that swaps the standard library's atomics for loom's, so that the lock-free parts can
+//! be model-checked.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -10,7 +11,8 @@ pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, 
 #[cfg(loom)]
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 
-/// Locks, also after another thread panicked while it held the lock: what our locks guard is whole between any two statements.
+/// Locks, also after another thread panicked while it held the lock: what our locks guard is whole
+/// between any two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()
@@ -25,7 +27,8 @@ pub(crate) fn yield_now() {
     loom::thread::yield_now();
 }
 
-/// Nothing, except under loom, which treats a `SeqCst` access as `AcqRel`: there a fence gives back the total order.
+/// Nothing, except under loom, which treats a `SeqCst` access as `AcqRel`: there a fence gives back
+/// the total order.
 #[inline]
 pub(crate) fn total_order_under_loom() {
     #[cfg(loom)]

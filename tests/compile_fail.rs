@@ -1,6 +1,7 @@
 //! Misuse that does not compile: one file of `tests/ui` each, with what the compiler says.
 //!
-//! The compiler is given the library as it was built for this test: nothing is built again. `FABRICAST_WRITE_UI=1` writes what it says anew.
+//! The compiler is given the library as it was built for this test: nothing is built again.
+//! `FABRICAST_WRITE_UI=1` writes what it says anew.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -31,7 +32,8 @@ fn compile(library: &Path, source: &Path, into: &Path) -> String {
     }
 }
 
-/// The library that was built last and that this compiler can use; others may lie beside it, with other features.
+/// The library that was built last and that this compiler can use; others may lie beside it, with
+/// other features.
 fn library(into: &Path) -> PathBuf {
     let program = std::env::current_exe().expect("this program");
     let folder = program.parent().expect("a file in a folder");
@@ -100,7 +102,8 @@ trait OneUnlessSync<Which> {
 impl<T: ?Sized> OneUnlessSync<()> for T {}
 impl<T: ?Sized + Sync> OneUnlessSync<u8> for T {}
 
-/// Not a file of `tests/ui`, because the compiler's answer would name every private field on the way.
+/// Not a file of `tests/ui`, because the compiler's answer would name every private field on the
+/// way.
 #[test]
 fn endpoints_move_between_threads_and_are_not_shared() {
     fn is_send(_: Option<impl Send>) -> bool {

@@ -1,9 +1,10 @@
 //! Many connections to one listener: descriptors and memory of each, and that all of it comes back.
 //!
-//! The listener is a process of its own, so that what it takes is its own. Its memory is counted in two ways. What this
-//! library asks the allocator for (`Counting`), exactly. What a listener for many
-//! takes more than one for one connection is in it, but for 64 bytes for each control message, which are mapped. And the resident memory, in which the provider's
-//! part is, allocated in C: of that only the resident memory tells.
+//! The listener is a process of its own, so that what it takes is its own. Its memory is counted in
+//! two ways. What this library asks the allocator for (`Counting`), exactly. What a listener for
+//! many takes more than one for one connection is in it, but for 64 bytes for each control message,
+//! which are mapped. And the resident memory, in which the provider's part is, allocated in C: of
+//! that only the resident memory tells.
 
 #![allow(unsafe_code)]
 
@@ -31,16 +32,19 @@ const MESSAGE_BYTES: usize = 512;
 const DEPTH: u32 = 2;
 const SLOTS_EACH: u32 = DEPTH + 2;
 
-/// What this library takes for a thousand of them, beside the pool and a slot for each of its buffers.
+/// What this library takes for a thousand of them, beside the pool and a slot for each of its
+/// buffers.
 const OWN_BYTES_MAX: u64 = 1 << 20;
 /// Of that, what is no heap: the small buffer of each for a control message.
 const CONTROL_BYTES_EACH: u64 = 48;
-/// With the provider's part: on libfabric 2.x that is its staging buffers, and 16 KiB for each receive that is posted.
+/// With the provider's part: on libfabric 2.x that is its staging buffers, and 16 KiB for each
+/// receive that is posted.
 const RESIDENT_BYTES_EACH_MAX: u64 = 1 << 20;
 const FDS_EACH_MAX: usize = 2;
 /// Descriptors of a connecting endpoint, more than it takes.
 const SENDER_FDS: usize = 12;
-/// libfabric 2.x has each queue watch its domain's epoll descriptor, and the kernel takes 500 of such.
+/// libfabric 2.x has each queue watch its domain's epoll descriptor, and the kernel takes 500 of
+/// such.
 const SENDERS_PER_DOMAIN: usize = 200;
 const LIMIT: std::time::Duration = common::SOON.saturating_mul(4);
 
@@ -98,7 +102,7 @@ fn raise_fd_limit() -> usize {
     current.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))
 }
 
-// ---- the listening process ---------------------------------------------------------------------------------------
+// ---- the listening process ----------------------------------------------------------------------
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -152,8 +156,8 @@ fn resident_pool(slots: u32) -> SharedBufferManager {
     pool
 }
 
-/// Waits until the harness's own thread waits for this test: what it allocates for that, when it first does, is
-/// none of a listener's, and a busy machine may put it off.
+/// Waits until the harness's own thread waits for this test: what it allocates for that, when it
+/// first does, is none of a listener's, and a busy machine may put it off.
 fn until_the_harness_waits() {
     drive("the harness waits", SOON, || {
         let stat = std::fs::read_to_string("/proc/self/stat").expect("the kernel tells");
@@ -203,9 +207,10 @@ fn listening_process(connections: usize) {
     let resident = full.resident.saturating_sub(before.resident);
     let fds = full.fds - listening.fds;
     tell(format!(
-        "figures {connections} connections and {} messages in {took:?}: {fds} descriptors; ours {own} bytes, {} of them \
-         on the heap at listen and {} since (and {} for the pool's buffers); {resident} bytes more resident, the provider's among them ({} each); all closed: {} on the \
-         heap, {} resident; listener dropped: {} resident",
+        "figures {connections} connections and {} messages in {took:?}: {fds} descriptors; ours \
+         {own} bytes, {} of them on the heap at listen and {} since (and {} for the pool's \
+         buffers); {resident} bytes more resident, the provider's among them ({} each); all \
+         closed: {} on the heap, {} resident; listener dropped: {} resident",
         seen.messages,
         listening.heap - with_small.heap,
         full.heap - listening.heap,
@@ -227,7 +232,7 @@ fn listening_process(connections: usize) {
     assert!(after.heap <= before.heap, "{before:?} {after:?}");
 }
 
-// ---- the sending process -----------------------------------------------------------------------------------------
+// ---- the sending process ------------------------------------------------------------------------
 
 struct Sender {
     endpoint: SendEndpointZeroCopy,
@@ -266,7 +271,8 @@ impl Sender {
     }
 }
 
-/// Drives all of them, also those that are there: who is not polled answers no question, and is silent for its peer.
+/// Drives all of them, also those that are there: who is not polled answers no question, and is
+/// silent for its peer.
 fn until_all(
     what: &str,
     senders: &mut [Sender],
@@ -343,7 +349,7 @@ fn sending_process() {
     }
 }
 
-// ---- the tests ---------------------------------------------------------------------------------------------------
+// ---- the tests ----------------------------------------------------------------------------------
 
 #[test]
 fn a_thousand_connections_to_one_listener() {
@@ -361,7 +367,8 @@ fn a_thousand_connections_to_one_listener() {
     let connections = CONNECTIONS.min((maximum / SENDER_FDS).saturating_sub(4));
     if connections < CONNECTIONS {
         println!(
-            "SKIPPED: {CONNECTIONS} connections need more descriptors than the hard limit of {maximum}: {connections} instead"
+            "SKIPPED: {CONNECTIONS} connections need more descriptors than the hard limit of \
+             {maximum}: {connections} instead"
         );
     }
     let mut listener = Child::start(TEST, "listen", connections);

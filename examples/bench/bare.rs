@@ -1,7 +1,8 @@
-//! The same operations as a bare loop over `libfabric-sys`: what a program would write that needs nothing but this speed.
+//! The same operations as a bare loop over `libfabric-sys`: what a program would write that needs
+//! nothing but this speed.
 //!
-//! No credits, no keys, no deadlines, no states and no error handling beyond an abort. Memory is a `Region`, only so that both
-//! loops have the same pages.
+//! No credits, no keys, no deadlines, no states and no error handling beyond an abort. Memory is a
+//! `Region`, only so that both loops have the same pages.
 
 #![allow(unsafe_code)]
 
@@ -35,11 +36,13 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Header slot and payload of this index as one message; false when the provider's queue is full.
+    /// Header slot and payload of this index as one message; false when the provider's queue is
+    /// full.
     #[inline]
     fn post(&self, index: usize, header: Header) -> Result<bool, Failure> {
         let slot = self.headers.at(index);
-        // SAFETY: the slot has room for a header, and no send of this index is in flight (the callers' free lists).
+        // SAFETY: the slot has room for a header, and no send of this index is in flight (the
+        // callers' free lists).
         unsafe { slot.cast::<[u8; HEADER]>().write(header.to_bytes()) };
         let iov = [
             libc::iovec {
@@ -52,7 +55,8 @@ impl Sender<'_> {
             },
         ];
         let mut desc = [self.headers.desc, self.payloads.desc];
-        // SAFETY: the endpoint is connected; the memory is registered and untouched until its completion was read.
+        // SAFETY: the endpoint is connected; the memory is registered and untouched until its
+        // completion was read.
         let rc = unsafe {
             sys::fi_sendv(
                 self.ep.0,
@@ -160,7 +164,8 @@ pub(crate) fn receive_all(
     sum.arrived()
 }
 
-/// Posts each payload once for each connection, with `depth` payloads in flight, for the time of the case.
+/// Posts each payload once for each connection, with `depth` payloads in flight, for the time of
+/// the case.
 pub(crate) fn publish<T>(
     case: &Case,
     to: &str,
@@ -228,7 +233,8 @@ fn connect_to(net: &Net, case: &Case, to: SocketAddr) -> Result<Ep, Failure> {
     connected
 }
 
-/// Sends with `depth` in flight for the time of the case. The connection stays open until the server has `arrived`.
+/// Sends with `depth` in flight for the time of the case. The connection stays open until the
+/// server has `arrived`.
 pub(crate) fn send<T>(
     case: &Case,
     to: SocketAddr,

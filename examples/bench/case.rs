@@ -1,4 +1,5 @@
-//! `Case`: one operation at one size, and what a run of it gives; `Pacer`: which message the client sends next.
+//! `Case`: one operation at one size, and what a run of it gives; `Pacer`: which message the client
+//! sends next.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,8 @@ pub(crate) enum Operation {
     Rdm,
     /// One payload to several subscribers.
     Publish,
-    /// Small messages one way, packed in buffers; the bare side is a TCP socket with a plain loop of the same format.
+    /// Small messages one way, packed in buffers; the bare side is a TCP socket with a plain loop
+    /// of the same format.
     Coalesced,
 }
 
@@ -67,7 +69,8 @@ impl Side {
     }
 }
 
-/// What the completion queues of both loops can be waited for by. Neither waits; but a queue that could signals.
+/// What the completion queues of both loops can be waited for by. Neither waits; but a queue that
+/// could signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Wait {
     /// FI_WAIT_NONE.
@@ -143,8 +146,9 @@ impl Case {
         (!has_names).then_some(self.node.as_str())
     }
 
-    /// Messages that the receiver takes ahead: 16 MiB of them, at least twice the depth, and no more than the receive
-    /// queue of tcp on libfabric 1.17 holds with the two receives that the library keeps for itself.
+    /// Messages that the receiver takes ahead: 16 MiB of them, at least twice the depth, and no
+    /// more than the receive queue of tcp on libfabric 1.17 holds with the two receives that the
+    /// library keeps for itself.
     pub(crate) fn window(&self) -> usize {
         ((16 << 20) / self.size.max(1)).clamp(2 * self.depth, (2 * self.depth).max(254))
     }
@@ -172,7 +176,8 @@ pub(crate) struct Arrived {
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) cpu_s: f64,
-    /// Half round trips, or the times of lone small messages; none for an operation that has neither.
+    /// Half round trips, or the times of lone small messages; none for an operation that has
+    /// neither.
     pub(crate) half_ns: Vec<u32>,
 }
 
@@ -237,7 +242,8 @@ enum Phase {
     Over,
 }
 
-/// What the client sends next: data for the warm-up, a begin mark, data for the time of the case, an end mark.
+/// What the client sends next: data for the warm-up, a begin mark, data for the time of the case,
+/// an end mark.
 #[derive(Debug)]
 pub(crate) struct Pacer {
     phase: Phase,
@@ -345,8 +351,8 @@ impl Pacer {
         self.phase == Phase::Over
     }
 
-    /// To be called when all one-sided operations are complete, which the server does not see: what it says of the marks, with what this
-    /// side counted between them.
+    /// To be called when all one-sided operations are complete, which the server does not see: what
+    /// it says of the marks, with what this side counted between them.
     pub(crate) fn finish_with(self, marks: Arrived) -> Result<(Sent, Arrived), Failure> {
         let arrived = Arrived {
             messages: self.timed,

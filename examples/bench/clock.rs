@@ -1,4 +1,5 @@
-//! What is timed, the same for both loops: from the begin mark to the end mark, as the receiver sees them.
+//! What is timed, the same for both loops: from the begin mark to the end mark, as the receiver
+//! sees them.
 
 use std::time::{Duration, Instant};
 

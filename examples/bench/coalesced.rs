@@ -1,7 +1,8 @@
-//! Small messages in buffers: through `SendEndpointBuffered`, and through a bare TCP connection with a plain loop of the same format.
+//! Small messages in buffers: through `SendEndpointBuffered`, and through a bare TCP connection
+//! with a plain loop of the same format.
 //!
-//! A message's tag says whether it is data or a mark. Both sides look at the clock once a buffer, and both receivers look at each
-//! message's tag, status and length.
+//! A message's tag says whether it is data or a mark. Both sides look at the clock once a buffer,
+//! and both receivers look at each message's tag, status and length.
 
 #![allow(unsafe_code)]
 
@@ -34,7 +35,7 @@ fn per_buffer(case: &Case) -> usize {
     ((case.buffer - FRONT) / (4 + case.size)).max(1)
 }
 
-// ---- through the library -----------------------------------------------------------------------------------------
+// ---- through the library ------------------------------------------------------------------------
 
 /// A listener with its address.
 pub(crate) struct Server {
@@ -164,7 +165,8 @@ pub(crate) fn send<T>(
         }
         pacer.sent();
         buffers += 1;
-        // `push` sends what is full. A poll for each buffer would cost a system call; a `send` of whole buffers polls less, too.
+        // `push` sends what is full. A poll for each buffer would cost a system call; a `send` of
+        // whole buffers polls less, too.
         if buffers % POLL_EVERY == 0 {
             sender.poll(&mut pacer)?;
         }
@@ -177,7 +179,7 @@ pub(crate) fn send<T>(
     Ok((sent, arrived()?))
 }
 
-// ---- a bare socket -----------------------------------------------------------------------------------------------
+// ---- a bare socket ------------------------------------------------------------------------------
 
 /// A listening socket with its address.
 pub(crate) struct BareServer {
@@ -282,7 +284,8 @@ fn pack(out: &mut [u8], tag: u64, bytes: &[u8], count: usize) -> usize {
     for _ in 0..count {
         let flag = if tag == before { 0 } else { TAG };
         let word = bytes.len() as u32 | flag;
-        // SAFETY: `need` bytes lie in `out`, the header, one tag, and words and bytes of `count` messages.
+        // SAFETY: `need` bytes lie in `out`, the header, one tag, and words and bytes of `count`
+        // messages.
         unsafe {
             base.wrapping_add(at)
                 .cast::<u32>()

@@ -1,4 +1,5 @@
-//! The connection on which client and server agree what to run: lines over TCP, none of them while something is timed.
+//! The connection on which client and server agree what to run: lines over TCP, none of them while
+//! something is timed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

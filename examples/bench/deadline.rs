@@ -1,11 +1,12 @@
-//! `Deadline`: until when something must have happened; `Patience`: one for loops that poll. Of `stream_bench`, too.
+//! `Deadline`: until when something must have happened; `Patience`: one for loops that poll. Of
+//! `stream_bench`, too.
 
 use std::time::{Duration, Instant};
 
 use crate::error::{Failure, fail};
 
-/// Empty polls in a row after which the core is offered to others: on a machine with idle cores nobody takes it, and on a busy
-/// one the peer may be who waits for it.
+/// Empty polls in a row after which the core is offered to others: on a machine with idle cores
+/// nobody takes it, and on a busy one the peer may be who waits for it.
 const YIELD: u32 = 64;
 /// Empty polls in a row between two looks at the clock.
 const LOOKS: u32 = 64 * YIELD;

@@ -1,4 +1,5 @@
-//! What the machine is asked for: cores, CPU time, a network namespace with a congestion control, a child that dies with us.
+//! What the machine is asked for: cores, CPU time, a network namespace with a congestion control, a
+//! child that dies with us.
 
 #![allow(unsafe_code)]
 
@@ -62,8 +63,9 @@ pub(crate) fn congestion_over(provider: &str) -> Option<String> {
     row.over_tcp.then(congestion)
 }
 
-/// Moves this process, and the children that it starts, to a network namespace of its own where only `lo` is up, and sets the
-/// congestion control there. Before any thread is started: it is a property of the thread.
+/// Moves this process, and the children that it starts, to a network namespace of its own where
+/// only `lo` is up, and sets the congestion control there. Before any thread is started: it is a
+/// property of the thread.
 pub(crate) fn enter_namespace(congestion: &str) -> io::Result<()> {
     // SAFETY: takes a number only.
     let own = answer(unsafe { libc::unshare(libc::CLONE_NEWNET) });

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bench pair --op send,pingpong --size 64,4K,64K,1M,16M [--netns reno] [--json]
-//! bench pair --op rdm [--provider shm]    over FI_EP_RDM; default: net on libfabric 1.17, tcp on 2.x
+//! bench pair --op rdm [--provider shm]   over FI_EP_RDM; default net on libfabric 1.17, tcp on 2.x
 //! bench pair --op publish [--subscribers 4]
 //! bench pair --op coalesced --size 64,1K [--buffer 64K] [--flush-us 1000]
 //! bench server, bench client ADDRESS     the two halves by hand, also on two machines
@@ -62,7 +62,8 @@ enum Command {
         #[command(flatten)]
         options: Options,
     },
-    /// Compares the bare loop with `fi_pingpong` (Debian's libfabric-bin); sizes are of whole messages.
+    /// Compares the bare loop with `fi_pingpong` (Debian's libfabric-bin); sizes are of whole
+    /// messages.
     FiPingpong(Options),
 }
 
@@ -71,7 +72,8 @@ struct Place {
     /// The local IPv4 address to use.
     #[arg(long, default_value = "127.0.0.1")]
     node: String,
-    /// Leave it to the kernel on which core each process runs (else: client on core 0, server on core 1).
+    /// Leave it to the kernel on which core each process runs (else: client on core 0, server on
+    /// core 1).
     #[arg(long)]
     no_pin: bool,
 }
@@ -83,11 +85,12 @@ struct Options {
     /// Operations.
     #[arg(long, value_delimiter = ',', default_value = "send,pingpong")]
     op: Vec<Operation>,
-    /// Payload sizes in bytes, with K, M or G for powers of 1024. Default: 64,4K,64K,1M,16M for send, 64 for pingpong, 64,1K for
-    /// coalesced.
+    /// Payload sizes in bytes, with K, M or G for powers of 1024. Default: 64,4K,64K,1M,16M for
+    /// send, 64 for pingpong, 64,1K for coalesced.
     #[arg(long, value_delimiter = ',', value_parser = parse_size)]
     size: Vec<usize>,
-    /// Messages in flight; the receiver has 16 MiB of receives posted, at least twice as many, at most 256 or twice as many.
+    /// Messages in flight; the receiver has 16 MiB of receives posted, at least twice as many, at
+    /// most 256 or twice as many.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=4096))]
     depth: u16,
     /// How long each run is timed, after a warm-up.
@@ -99,14 +102,19 @@ struct Options {
     /// libfabric provider. Default: tcp; for rdm, net where there is one.
     #[arg(long)]
     provider: Option<String>,
-    /// Run in a network namespace of its own with this TCP congestion control (such as reno), where that may be made.
+    /// Run in a network namespace of its own with this TCP congestion control (such as reno), where
+    /// that may be made.
     #[arg(long, value_name = "CONGESTION")]
     netns: Option<String>,
     /// For coalesced: bytes of a buffer that small messages are packed in.
     #[arg(long, default_value = "64K", value_parser = parse_size)]
     buffer: usize,
     /// For coalesced: how long a message waits for others, in microseconds.
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(
+        long,
+        default_value_t = 1000,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000)
+    )]
     flush_us: u64,
     /// For publish: subscribers, all in the server's process.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
@@ -117,7 +125,8 @@ struct Options {
     /// What the queues of both loops could be waited for by, though both spin.
     #[arg(long, default_value = "none")]
     wait: Wait,
-    /// Connections of the bare ping-pong: 1 carries both ways, 2 carry one each, as the library's do.
+    /// Connections of the bare ping-pong: 1 carries both ways, 2 carry one each, as the library's
+    /// do.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     bare_connections: u8,
     /// Run one side only, for a profiler: no ratio.
@@ -204,7 +213,8 @@ impl Options {
             && let Err(error) = host::enter_namespace(congestion)
         {
             eprintln!(
-                "SKIPPED: the namespace with {congestion} ({error}); the congestion control in force is {}",
+                "SKIPPED: the namespace with {congestion} ({error}); the congestion control in \
+                 force is {}",
                 host::congestion()
             );
         }

@@ -1,5 +1,5 @@
-//! The operations through `fabricast`, as an application would write them: endpoints polled by hand, default settings but for the
-//! depth and the header mode.
+//! The operations through `fabricast`, as an application would write them: endpoints polled by
+//! hand, default settings but for the depth and the header mode.
 
 pub(crate) mod rma;
 
@@ -17,8 +17,9 @@ use crate::case::{Arrived, Case, HEADER, Header, Operation, Pacer, Sent, Wait};
 use crate::clock::{Deadline, Sampler};
 use crate::error::{Failure, fail};
 
-/// Receive buffers beyond those that are posted, at most: messages that were polled and not dropped yet. Of long messages fewer, so that
-/// both loops receive into about as much memory: they may be as fast as it fits a cache.
+/// Receive buffers beyond those that are posted, at most: messages that were polled and not dropped
+/// yet. Of long messages fewer, so that both loops receive into about as much memory: they may be
+/// as fast as it fits a cache.
 const HELD: usize = 32;
 const HELD_BYTES: usize = 2 << 20;
 const CONNECT: Duration = Duration::from_secs(10);
@@ -109,7 +110,8 @@ impl Sender {
         }
     }
 
-    /// In a ping-pong: takes what completed when half of the payloads are out, so that most round trips poll one endpoint only.
+    /// In a ping-pong: takes what completed when half of the payloads are out, so that most round
+    /// trips poll one endpoint only.
     #[inline]
     fn poll_if_low(&mut self) -> Result<(), Failure> {
         if self.payloads.len() <= self.low {
@@ -228,7 +230,8 @@ impl Server {
     }
 }
 
-/// Polls both endpoints until the sender's connection and the receiver's stand; what arrived meanwhile.
+/// Polls both endpoints until the sender's connection and the receiver's stand; what arrived
+/// meanwhile.
 fn connect_both(sender: &mut Sender, receiver: &mut Receiver) -> Result<Vec<Header>, Failure> {
     let mut early = Vec::new();
     let deadline = Deadline::after(CONNECT);
@@ -244,7 +247,8 @@ fn connect_both(sender: &mut Sender, receiver: &mut Receiver) -> Result<Vec<Head
     Ok(early)
 }
 
-/// Sends with `depth` in flight for the time of the case. The connection stays open until the server has `arrived`.
+/// Sends with `depth` in flight for the time of the case. The connection stays open until the
+/// server has `arrived`.
 pub(crate) fn send<T>(
     case: &Case,
     to: PeerAddr,

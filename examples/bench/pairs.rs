@@ -1,4 +1,5 @@
-//! Interleaved pairs: bare and ours in turn, the order within a pair by chance, and the ratio of each pair.
+//! Interleaved pairs: bare and ours in turn, the order within a pair by chance, and the ratio of
+//! each pair.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,7 +18,8 @@ pub(crate) struct Outcome {
     pub(crate) ratio: f64,
     pub(crate) ratio_lo: f64,
     pub(crate) ratio_hi: f64,
-    /// Coalesced: our byte rate to `send` of whole buffers, and our message rate to a bare loop of one message each.
+    /// Coalesced: our byte rate to `send` of whole buffers, and our message rate to a bare loop of
+    /// one message each.
     pub(crate) to_send: Ratio,
     pub(crate) to_single: Ratio,
 }

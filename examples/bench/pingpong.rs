@@ -1,4 +1,5 @@
-//! `fi_pingpong` of libfabric's own package beside our bare loop: is the loop that we compare with any good?
+//! `fi_pingpong` of libfabric's own package beside our bare loop: is the loop that we compare with
+//! any good?
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -14,7 +15,8 @@ use crate::stats::{median, median_interval};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs pairs of both at one message size, header included, and prints the ratio of their rates: above 1, ours is faster.
+/// Runs pairs of both at one message size, header included, and prints the ratio of their rates:
+/// above 1, ours is faster.
 pub(crate) fn compare(
     control: &mut Control,
     case: &Case,
@@ -46,7 +48,8 @@ pub(crate) fn compare(
     }
     let (low, high) = median_interval(&ratios);
     println!(
-        "{:>9} bytes: fi_pingpong {:.2} us, bare loop {:.2} us (means of half a round trip), ratio {:.3} [{low:.3}, {high:.3}]",
+        "{:>9} bytes: fi_pingpong {:.2} us, bare loop {:.2} us (means of half a round trip), ratio \
+         {:.3} [{low:.3}, {high:.3}]",
         case.size,
         median(&theirs),
         median(&ours),

@@ -1,5 +1,6 @@
-//! One payload to several subscribers: through `PublishEndpoint`, and through a bare loop that posts it once for each connection. The
-//! client publishes; the server has all subscribers, each with a queue of its own, and polls them in turn.
+//! One payload to several subscribers: through `PublishEndpoint`, and through a bare loop that
+//! posts it once for each connection. The client publishes; the server has all subscribers, each
+//! with a queue of its own, and polls them in turn.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -67,7 +68,7 @@ impl Sum {
     }
 }
 
-// ---- subscribers -------------------------------------------------------------------------------------------------
+// ---- subscribers --------------------------------------------------------------------------------
 
 /// All subscribers of the server.
 pub(crate) struct Subscribers {
@@ -120,7 +121,7 @@ impl Subscribers {
     }
 }
 
-// ---- the publisher -----------------------------------------------------------------------------------------------
+// ---- the publisher ------------------------------------------------------------------------------
 
 /// The client's publisher, which the subscribers connect to.
 pub(crate) struct Publisher {
@@ -232,7 +233,7 @@ impl Publisher {
     }
 }
 
-// ---- bare --------------------------------------------------------------------------------------------------------
+// ---- bare ---------------------------------------------------------------------------------------
 
 /// Listeners, one for each subscriber, whose addresses are separated by commas.
 pub(crate) struct BareSubscribers(Vec<bare::Server>);

@@ -75,7 +75,8 @@ impl Setting {
             }
         };
         println!(
-            "{:9} {:>9} {:>5}  {:>21}  {:>21}  {:>16} {:>19}  {ratio:.3} [{ratio_lo:.3}, {ratio_hi:.3}] of {pairs} pairs{}",
+            "{:9} {:>9} {:>5}  {:>21}  {:>21}  {:>16} {:>19}  {ratio:.3} [{ratio_lo:.3}, \
+             {ratio_hi:.3}] of {pairs} pairs{}",
             case.operation.name(),
             case.size,
             case.depth,
@@ -97,8 +98,9 @@ impl Setting {
         }
         if case.operation == Operation::Coalesced {
             println!(
-                "{:9} buffers of {} bytes: {:.3} [{:.3}, {:.3}] of the byte rate of send at that size, {:.0} [{:.0}, {:.0}] times the rate of \
-                 bare single messages; a lone message leaves in {:.0} us (p50), {:.0} us (p99), flush interval {} us",
+                "{:9} buffers of {} bytes: {:.3} [{:.3}, {:.3}] of the byte rate of send at that \
+                 size, {:.0} [{:.0}, {:.0}] times the rate of bare single messages; a lone message \
+                 leaves in {:.0} us (p50), {:.0} us (p99), flush interval {} us",
                 "",
                 case.buffer,
                 to_send.median,

@@ -21,7 +21,8 @@ pub(crate) fn serve(node: &str) -> Result<(), Failure> {
     println!("listening {}", listener.local_addr()?);
     std::io::stdout().flush()?;
     let mut control = Control::accept(&listener, PATIENCE)?;
-    // Open until the client is done with it: over FI_EP_RDM the end of a listener is the end of what is in flight to it.
+    // Open until the client is done with it: over FI_EP_RDM the end of a listener is the end of
+    // what is in flight to it.
     let mut last = None;
     while let Some(line) = control.hear(PATIENCE)? {
         drop(last.take());

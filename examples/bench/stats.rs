@@ -24,9 +24,10 @@ pub(crate) fn quantile(sorted: &[u32], share: f64) -> f64 {
     f64::from(sorted[rank.saturating_sub(1).min(last)])
 }
 
-/// The 95 % interval of the median, from the order of the values alone: the k-th smallest to the k-th largest, with the
-/// greatest k for which a fair coin, tossed for each value, falls on one side fewer than k times in 2.5 % of cases.
-/// Fewer than six values can't give it: then it is from the least to the greatest.
+/// The 95 % interval of the median, from the order of the values alone: the k-th smallest to the
+/// k-th largest, with the greatest k for which a fair coin, tossed for each value, falls on one
+/// side fewer than k times in 2.5 % of cases. Fewer than six values can't give it: then it is from
+/// the least to the greatest.
 pub(crate) fn median_interval(values: &[f64]) -> (f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,4 +1,5 @@
-//! `Operation`: what is measured, against what, and what it should come to; `Bench`: the file and the memory of both sides.
+//! `Operation`: what is measured, against what, and what it should come to; `Bench`: the file and
+//! the memory of both sides.
 
 use std::fs::File;
 use std::io::Write;
@@ -28,7 +29,8 @@ pub(crate) enum Operation {
     ReadCached,
     /// Overwrites through the page cache, by threads.
     WriteCached,
-    /// Reads around the page cache by io_uring from one thread, against the thread count that is best for plain reads.
+    /// Reads around the page cache by io_uring from one thread, against the thread count that is
+    /// best for plain reads.
     UringCold,
     /// The same into memory that is off by 16 bytes; the plain side's is aligned.
     UringOff16,
@@ -36,7 +38,8 @@ pub(crate) enum Operation {
     ReaderCold,
     /// Reads from the page cache by io_uring from one thread, against one plain thread.
     UringWarm,
-    /// Random reads of 4 KiB by io_uring around the page cache, registered file and buffers, against a plain io_uring loop.
+    /// Random reads of 4 KiB by io_uring around the page cache, registered file and buffers,
+    /// against a plain io_uring loop.
     Random4k,
     /// The same from the page cache: the cost of the software alone.
     RandomCached,
@@ -44,7 +47,8 @@ pub(crate) enum Operation {
     RandomFio,
     /// Requests of the block layer with buffers in large pages, against buffers in pages of 4 KiB.
     HugePages,
-    /// Reads into GPU memory around the page cache, against a plain cuFile program: by cuFile, staged, and as the library chooses.
+    /// Reads into GPU memory around the page cache, against a plain cuFile program: by cuFile,
+    /// staged, and as the library chooses.
     GpuRead,
     /// The same from the page cache.
     GpuReadCached,

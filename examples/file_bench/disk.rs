@@ -1,4 +1,5 @@
-//! The file system and the block device under the test file: its name, its request counters, the page cache.
+//! The file system and the block device under the test file: its name, its request counters, the
+//! page cache.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +16,8 @@ pub(crate) struct Requests {
     pub(crate) read_bytes: u64,
 }
 
-/// The whole device that a file lies on, in sysfs; none for a file system in memory or on the network.
+/// The whole device that a file lies on, in sysfs; none for a file system in memory or on the
+/// network.
 #[derive(Debug)]
 pub(crate) struct Disk {
     stat: PathBuf,

@@ -45,7 +45,8 @@ pub(crate) fn random(bench: &Bench) -> Result<(f64, f64), Failure> {
         let error = String::from_utf8_lossy(&output.stderr);
         return Err(format!("fio: {}", error.lines().next().unwrap_or("failed")).into());
     }
-    // The first number of each name is that of the only job's reads; options of the same names are text.
+    // The first number of each name is that of the only job's reads; options of the same names are
+    // text.
     let number = |name: &str| -> Option<f64> {
         let name = format!("\"{name}\" : ");
         let values = text.split(&name).skip(1);

@@ -1,5 +1,6 @@
-//! Between a file and GPU memory: a plain cuFile program beside ours, by cuFile and staged. Both sides use the same memory, one thread and the
-//! same calls; each has a registration of its own of the same file.
+//! Between a file and GPU memory: a plain cuFile program beside ours, by cuFile and staged. Both
+//! sides use the same memory, one thread and the same calls; each has a registration of its own of
+//! the same file.
 
 #![allow(unsafe_code)]
 
@@ -86,7 +87,8 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Opens and registers the file twice. What fails here is why the operation can't be run on this machine.
+    /// Opens and registers the file twice. What fails here is why the operation can't be run on
+    /// this machine.
     pub(crate) fn new(
         bench: &Bench,
         case: GpuCase,

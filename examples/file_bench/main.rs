@@ -1,9 +1,12 @@
-//! How fast `fabricast` reads and writes files, beside a plain loop of pread, pwrite or io_uring in the same run.
+//! How fast `fabricast` reads and writes files, beside a plain loop of pread, pwrite or io_uring in
+//! the same run.
 //!
 //! ```text
-//! file_bench                                   all operations, in the system's directory for temporary files
+//! file_bench                                   all operations, in the system's directory for
+//!                                              temporary files
 //! file_bench --dir /mnt/nvme --op read-direct,random-4k --size 2G --runs 15 --json
-//! file_bench --dir /dev/shm                    on a file system in memory: what the disk is too uneven to decide
+//! file_bench --dir /dev/shm                    on a file system in memory: what the disk is too
+//!                                              uneven to decide
 //! file_bench --op gpu-read,gpu-read-cached     to GPU memory, beside a plain cuFile program
 //! ```
 //!

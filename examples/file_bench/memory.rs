@@ -30,7 +30,8 @@ impl Memory {
         }
         let skip = start.align_offset(LARGE);
         let base = start.cast::<u8>().wrapping_add(skip);
-        // SAFETY: within the mapping; the advice changes no content, and it is fine if it is not taken.
+        // SAFETY: within the mapping; the advice changes no content, and it is fine if it is not
+        // taken.
         unsafe { libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE) };
         let mut this = Self {
             base,
@@ -42,7 +43,8 @@ impl Memory {
     }
 
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: `len` bytes of the mapping behind its first large page, zeroed by the kernel, and borrowed as this value is.
+        // SAFETY: `len` bytes of the mapping behind its first large page, zeroed by the kernel, and
+        // borrowed as this value is.
         unsafe { std::slice::from_raw_parts_mut(self.base, self.len) }
     }
 }

@@ -109,7 +109,8 @@ pub(crate) fn read_blocks(
     Ok(())
 }
 
-/// Random reads with so many in flight, registered file and buffers, until the time is over; how many, and in how many seconds.
+/// Random reads with so many in flight, registered file and buffers, until the time is over; how
+/// many, and in how many seconds.
 pub(crate) fn random(bench: &Bench, direct: bool) -> Result<(u64, f64), Failure> {
     let file = open(bench, direct)?;
     let pool = pool(bench.depth as u32, RANDOM_BYTES, HugePages::Try)?;

@@ -1,4 +1,5 @@
-//! Interleaved pairs: plain and ours in turn, the order within a pair by chance, and the ratio of each pair.
+//! Interleaved pairs: plain and ours in turn, the order within a pair by chance, and the ratio of
+//! each pair.
 
 use std::time::Instant;
 

@@ -53,7 +53,8 @@ pub(crate) fn pass(
             let memory = std::ptr::with_exposed_provenance_mut(base + at);
             let fd = file.as_raw_fd();
             let moved = if write {
-                // SAFETY: a block of the memory, which is borrowed for the whole pass; nobody writes to it meanwhile.
+                // SAFETY: a block of the memory, which is borrowed for the whole pass; nobody
+                // writes to it meanwhile.
                 unsafe { libc::pwrite64(fd, memory, block, at as i64) }
             } else {
                 // SAFETY: a block of the memory that no other thread takes.
@@ -81,8 +82,8 @@ pub(crate) fn pass(
     Ok(())
 }
 
-/// Random reads with so many in flight, registered file and buffers, until the time is over; how many, and in how many seconds: as fio does,
-/// without what it takes to set up and to close.
+/// Random reads with so many in flight, registered file and buffers, until the time is over; how
+/// many, and in how many seconds: as fio does, without what it takes to set up and to close.
 pub(crate) fn random(bench: &Bench, direct: bool) -> Result<(u64, f64), Failure> {
     let file = open(bench, direct)?;
     let mut memory = Memory::new(bench.depth * RANDOM_BYTES)?;
@@ -95,7 +96,8 @@ pub(crate) fn random(bench: &Bench, direct: bool) -> Result<(u64, f64), Failure>
         iov_base: base.cast(),
         iov_len: bench.depth * RANDOM_BYTES,
     };
-    // SAFETY: the memory outlives the ring: it was made before, and nothing is in flight when this returns.
+    // SAFETY: the memory outlives the ring: it was made before, and nothing is in flight when this
+    // returns.
     unsafe { ring.submitter().register_buffers(&[buffer]) }?;
     ring.submitter().register_files(&[file.as_raw_fd()])?;
     let blocks = (bench.size / RANDOM_BYTES) as u64;

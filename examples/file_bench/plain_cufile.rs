@@ -1,4 +1,5 @@
-//! The plain side of the operations with GPU memory: cuFile as a C program calls it, and nothing of ours.
+//! The plain side of the operations with GPU memory: cuFile as a C program calls it, and nothing of
+//! ours.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +12,8 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::Failure;
 
-/// `cuFileRead` and `cuFileWrite`: the second takes a const pointer, which makes no difference to the call.
+/// `cuFileRead` and `cuFileWrite`: the second takes a const pointer, which makes no difference to
+/// the call.
 type Move = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, i64, i64) -> isize;
 type Register = unsafe extern "C" fn(*mut *mut c_void, *mut Descr) -> Answer;
 type Deregister = unsafe extern "C" fn(*mut c_void);

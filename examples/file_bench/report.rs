@@ -57,7 +57,8 @@ pub(crate) fn head(bench: &Bench, json: bool) {
         return;
     }
     println!(
-        "{} MiB on {}, blocks of {} KiB, {} threads, 4 KiB reads at depth {}; direct: {}; io_uring: {}",
+        "{} MiB on {}, blocks of {} KiB, {} threads, 4 KiB reads at depth {}; direct: {}; \
+         io_uring: {}",
         bench.size >> 20,
         bench.file_system,
         bench.block >> 10,
@@ -104,7 +105,8 @@ pub(crate) fn print(bench: &Bench, operation: Operation, outcome: &Outcome, json
         (Some(way), mib) => format!("{} {mib}M {}", operation.name(), way.name()),
     };
     println!(
-        "{name:28} {:>19} {:>19} {:>19}  {ratio:.3} [{ratio_lo:.3}, {ratio_hi:.3}] of {pairs}{bar}: {}",
+        "{name:28} {:>19} {:>19} {:>19}  {ratio:.3} [{ratio_lo:.3}, {ratio_hi:.3}] of \
+         {pairs}{bar}: {}",
         pair(ours.gb_per_s, plain.gb_per_s, 3),
         pair(ours.kiops, plain.kiops, 1),
         pair(ours.cpu_s_per_gb, plain.cpu_s_per_gb, 3),

@@ -53,7 +53,8 @@ impl Hook {
         &self.ours
     }
 
-    /// Gives the kernel to the stream, and an event behind it. The buffer has to stay until that has happened.
+    /// Gives the kernel to the stream, and an event behind it. The buffer has to stay until that
+    /// has happened.
     pub(crate) fn launch(
         &mut self,
         buffer: &DeviceBuffer,
@@ -77,8 +78,9 @@ impl Hook {
         let mut launch = self.theirs.launch_builder(&self.function);
         launch.arg(&address).arg(&bytes).arg(&first);
         launch.arg(&mut sum).arg(&undo);
-        // SAFETY: five arguments of the types that whiten.ptx names. It touches the words that the block's bytes lie in, which the buffer has,
-        // and the sum, which cudarc keeps; who calls keeps the buffer, and nobody else uses it before the event.
+        // SAFETY: five arguments of the types that whiten.ptx names. It touches the words that the
+        // block's bytes lie in, which the buffer has, and the sum, which cudarc keeps; who calls
+        // keeps the buffer, and nobody else uses it before the event.
         unsafe { launch.launch(size) }?;
         Ok(self.ours.record()?)
     }
@@ -91,7 +93,8 @@ impl Hook {
     }
 }
 
-/// What the kernel finds, by the host: of bytes that lie so many words from the beginning of the file.
+/// What the kernel finds, by the host: of bytes that lie so many words from the beginning of the
+/// file.
 pub(crate) fn sum_on_the_host(bytes: &[u8], first: u64) -> u64 {
     let words = bytes.chunks(8).map(|chunk| {
         let mut word = [0; 8];

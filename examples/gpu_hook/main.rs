@@ -1,13 +1,15 @@
-//! A kernel in the data path: a file goes block by block into a GPU's memory, a kernel whitens each block and sums it up, it is sent as the
-//! kernel is done with it, arrives in a GPU's memory, where the same kernel undoes that and sums up again, and is written to a file.
+//! A kernel in the data path: a file goes block by block into a GPU's memory, a kernel whitens each
+//! block and sums it up, it is sent as the kernel is done with it, arrives in a GPU's memory, where
+//! the same kernel undoes that and sums up again, and is written to a file.
 //!
 //! ```text
 //!  file ─ read ─► GPU ─ kernel ─ event ─► wire ─► GPU ─ kernel ─ event ─► file
 //!          cuFile, else staged   payload.after(&event)    the stream waits for the bytes
 //! ```
 //!
-//! Nothing here waits for a kernel, but what has to come behind it. The kernel is text ([whiten.ptx](kernel)), which the driver compiles for
-//! the GPU at hand when it is loaded, through cudarc: `cargo run --release --features cudarc --example gpu_hook`.
+//! Nothing here waits for a kernel, but what has to come behind it. The kernel is text
+//! ([whiten.ptx](kernel)), which the driver compiles for the GPU at hand when it is loaded, through
+//! cudarc: `cargo run --release --features cudarc --example gpu_hook`.
 
 mod kernel;
 mod receive;
@@ -32,8 +34,8 @@ type Failure = Box<dyn Error + Send + Sync>;
 /// How long nothing may happen.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// File to GPU to kernel to wire to GPU to kernel to file, over tcp on this machine; both files are compared, and each block's sum by three
-/// hands: the sender's GPU, the receiver's, and the host.
+/// File to GPU to kernel to wire to GPU to kernel to file, over tcp on this machine; both files are
+/// compared, and each block's sum by three hands: the sender's GPU, the receiver's, and the host.
 #[derive(Parser)]
 struct Cli {
     /// The file that is sent. Default: one that is made and removed again.
@@ -54,7 +56,8 @@ struct Cli {
     /// The GPU that receives. Default: the same.
     #[arg(long)]
     to_device: Option<u32>,
-    /// A folder for what is written: the file that is made, and the copy. It is left as it was. Default: that for temporary files.
+    /// A folder for what is written: the file that is made, and the copy. It is left as it was.
+    /// Default: that for temporary files.
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Without a GPU: say SKIPPED and why, and end well.

@@ -103,7 +103,8 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Gives the kernel what was read, and the endpoint what the kernel was given; it is sent when the kernel is done with it.
+    /// Gives the kernel what was read, and the endpoint what the kernel was given; it is sent when
+    /// the kernel is done with it.
     fn whiten(&mut self) -> Result<bool, Failure> {
         if let Some((key, payload)) = self.refused.take() {
             return self.send(key, payload);

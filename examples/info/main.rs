@@ -1,4 +1,5 @@
-//! What this machine has: GPUs, network providers, and which way GPU memory takes over each of them, with what was tried and why not another.
+//! What this machine has: GPUs, network providers, and which way GPU memory takes over each of
+//! them, with what was tried and why not another.
 //!
 //! ```text
 //! cargo run --example info
@@ -92,7 +93,8 @@ fn print_provider(row: &Provider, devices: &Result<Vec<Device>, CudaError>, devi
         println!("    ran on: nothing, it is from documentation and sources");
     }
     row.ran_on().for_each(|run| println!("    ran on: {run}"));
-    // On a machine with a GPU every provider is asked: a library without CUDA may offer what it can't do, and that is worth knowing.
+    // On a machine with a GPU every provider is asked: a library without CUDA may offer what it
+    // can't do, and that is worth knowing.
     let fabric = match Fabric::builder()
         .provider(name)
         .device_memory(DevicePaths::Auto)

@@ -85,7 +85,8 @@ impl Answers {
         Ok(found)
     }
 
-    /// Sends what there is to tell, as far as the source takes it now; the rest goes with the next event of the endpoint.
+    /// Sends what there is to tell, as far as the source takes it now; the rest goes with the next
+    /// event of the endpoint.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         if self.built.len().max(self.lost.len()) > WAITING_MAX {
             return Err(Failure::new("a source does not read its answers"));

@@ -10,7 +10,8 @@ use crate::failure::Failure;
 use crate::size::{Size, parse_bytes};
 use crate::wire::{DETECTORS_MAX, HEADER_LEN};
 
-/// A small readout and event building: detectors fill rings, builders get every fragment of an event, without a copy of its own.
+/// A small readout and event building: detectors fill rings, builders get every fragment of an
+/// event, without a copy of its own.
 #[derive(Debug, Parser)]
 #[command(name = "readout", after_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -19,16 +20,18 @@ pub(crate) struct Cli {
 }
 
 const EXAMPLES: &str = "Examples:
-  readout demo                                            2 detectors, 2 builders, 5 seconds, on this machine
-  readout demo --builders 3 --kill-builder-after 2        one builder is killed: its events go to the others
-  readout demo --rate 100 --size exp:2K --on-full drop    100 kHz; a detector that cannot wait
-  readout builder --listen 10.0.0.2:7480 --detectors 4    on each machine that builds
-  readout source --detectors 4 --to 10.0.0.2:7480 --to 10.0.0.3:7480 --seconds 60      on the readout machine
+  readout demo                                          2 detectors, 2 builders, 5 s, this machine
+  readout demo --builders 3 --kill-builder-after 2      a builder is killed: others get its events
+  readout demo --rate 100 --size exp:2K --on-full drop  100 kHz; a detector that cannot wait
+  readout builder --listen 10.0.0.2:7480 --detectors 4  on each machine that builds
+  readout source --detectors 4 --to 10.0.0.2:7480 --to 10.0.0.3:7480 --seconds 60
+                                                        on the readout machine
 
-Several sources: give each its own --first-detector, all of them the same --events and the same --to in the same order, and
-tell the builders the number of all detectors (--detectors) and of sources (--sources). They start when the last one is there.
-Exit code: 0 when every event is accounted for and nothing was lost but what the policy allows, 1 otherwise (one line on
-stderr says why), 2 for a wrong command line.
+Several sources: give each its own --first-detector, all of them the same --events and the same --to
+in the same order, and tell the builders the number of all detectors (--detectors) and of sources
+(--sources). They start when the last one is there.
+Exit code: 0 when every event is accounted for and nothing was lost but what the policy allows, 1
+otherwise (one line on stderr says why), 2 for a wrong command line.
 FABRICAST_LIBFABRIC=/path/to/libfabric.so.1 chooses the libfabric to use.";
 
 #[derive(Debug, Subcommand)]
@@ -80,10 +83,17 @@ pub(crate) struct CommonArgs {
     /// libfabric provider
     #[arg(long, default_value = "tcp")]
     pub(crate) provider: String,
-    /// Give a peer up of which nothing is heard for so many seconds, or that does not do what is expected of it for twice as long
-    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    /// Give a peer up of which nothing is heard for so many seconds, or that does not do what is
+    /// expected of it for twice as long
+    #[arg(
+        long,
+        default_value_t = 10,
+        value_name = "SECONDS",
+        value_parser = clap::value_parser!(u64).range(1..=3600)
+    )]
     pub(crate) timeout: u64,
-    /// Spin always, instead of only for 50 µs after the last work: lowest latency, one core for each process
+    /// Spin always, instead of only for 50 µs after the last work: lowest latency, one core for
+    /// each process
     #[arg(long)]
     pub(crate) spin: bool,
     /// Print one JSON object on stdout instead of the table
@@ -101,19 +111,28 @@ impl CommonArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReadoutArgs {
     /// Detectors of this readout, a thread and a ring each
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(DETECTORS_MAX)))]
+    #[arg(
+        long,
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(DETECTORS_MAX))
+    )]
     pub(crate) detectors: u16,
     /// Event rate in kHz (each detector has a fragment for each event); 0: as fast as it goes
     #[arg(long, default_value_t = 0.0, value_name = "KHZ", value_parser = parse_rate)]
     pub(crate) rate: f64,
-    /// Bytes of a fragment: 4K; 256-8K (uniform); exp:2K (exponential with this mean, cut at 8 times)
+    /// Bytes of a fragment: 4K; 256-8K (uniform); exp:2K (exponential with this mean, cut at 8
+    /// times)
     #[arg(long, default_value = "4K")]
     pub(crate) size: Size,
     /// Length of the run
     #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
     pub(crate) seconds: f64,
     /// Length of the run in events instead: with several sources, all need the same
-    #[arg(long, conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..=1 << 48))]
+    #[arg(
+        long,
+        conflicts_with = "seconds",
+        value_parser = clap::value_parser!(u64).range(1..=1 << 48)
+    )]
     pub(crate) events: Option<u64>,
     /// Bytes of each detector's ring, rounded up to whole pages
     #[arg(long, default_value = "16M", value_parser = parse_ring)]
@@ -135,13 +154,15 @@ impl ReadoutArgs {
         if self.size.max() * 2 > self.ring {
             let (ring, size) = (self.ring, self.size);
             return Err(Failure::new(format!(
-                "--ring {ring}: must hold two of the longest fragments (--size {size}: up to {} bytes)",
+                "--ring {ring}: must hold two of the longest fragments (--size {size}: up to {} \
+                 bytes)",
                 self.size.max()
             )));
         }
         if self.rate == 0.0 && self.on_full == OnFull::Drop {
             return Err(Failure::new(
-                "--on-full drop: as fast as it goes, nearly everything would be dropped; give a --rate",
+                "--on-full drop: as fast as it goes, nearly everything would be dropped; give a \
+                 --rate",
             ));
         }
         Ok(())
@@ -156,7 +177,11 @@ pub(crate) struct SourceArgs {
     #[arg(long, required = true, value_name = "ADDR")]
     pub(crate) to: Vec<PeerAddr>,
     /// Number of this readout's first detector, where there are several readouts
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(..i64::from(DETECTORS_MAX)))]
+    #[arg(
+        long,
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u16).range(..i64::from(DETECTORS_MAX))
+    )]
     pub(crate) first_detector: u16,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
@@ -167,7 +192,8 @@ impl SourceArgs {
         let end = self.first_detector + self.readout.detectors;
         if end > DETECTORS_MAX {
             return Err(Failure::new(format!(
-                "--first-detector {}: there are {DETECTORS_MAX} detectors at most, this would be number {}",
+                "--first-detector {}: there are {DETECTORS_MAX} detectors at most, this would be \
+                 number {}",
                 self.first_detector,
                 end - 1
             )));
@@ -183,17 +209,24 @@ impl SourceArgs {
 /// What a builder does.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BuildArgs {
-    /// Fragments that each source may send ahead: its credits, of which a quarter is kept for events of lost builders; a builder has
-    /// as many buffers for each source. Default: 512, for long fragments what 64M hold
+    /// Fragments that each source may send ahead: its credits, of which a quarter is kept for
+    /// events of lost builders; a builder has as many buffers for each source. Default: 512, for
+    /// long fragments what 64M hold
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub(crate) credits: Option<u32>,
     /// Microseconds that a builder spends on each event, as if it did something with it
-    #[arg(long, default_value_t = 0, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(..=10_000))]
+    #[arg(
+        long,
+        default_value_t = 0,
+        value_name = "MICROSECONDS",
+        value_parser = clap::value_parser!(u64).range(..=10_000)
+    )]
     pub(crate) work: u64,
 }
 
 impl BuildArgs {
-    /// The credits of each source. Three quarters are for events in their turn, one of which must fit.
+    /// The credits of each source. Three quarters are for events in their turn, one of which must
+    /// fit.
     pub(crate) fn credits(&self, detectors: u16, max_fragment: usize) -> Result<u32, Failure> {
         const BUFFERS: usize = 64 << 20;
         let least = 2 * u32::from(detectors);
@@ -210,14 +243,23 @@ impl BuildArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BuilderArgs {
-    /// Address of this machine to listen at; port 0 lets the system choose, and the first line of output says which
+    /// Address of this machine to listen at; port 0 lets the system choose, and the first line of
+    /// output says which
     #[arg(long, default_value = "127.0.0.1:7480", value_name = "ADDR")]
     pub(crate) listen: PeerAddr,
     /// Detectors of all sources together: an event is complete when all have delivered
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(DETECTORS_MAX)))]
+    #[arg(
+        long,
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(DETECTORS_MAX))
+    )]
     pub(crate) detectors: u16,
     /// Sources
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(DETECTORS_MAX)))]
+    #[arg(
+        long,
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(DETECTORS_MAX))
+    )]
     pub(crate) sources: u16,
     /// Bytes of the longest fragment
     #[arg(long, default_value = "64K", value_parser = parse_fragment)]

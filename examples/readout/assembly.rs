@@ -1,4 +1,5 @@
-//! Events that are being put together: received messages, kept as they are until all of an event are there.
+//! Events that are being put together: received messages, kept as they are until all of an event
+//! are there.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,7 +8,8 @@ use fabricast::endpoint::Message;
 
 use crate::wire::Fragment;
 
-/// One fragment, in the buffer that it was received into. Dropping it gives the buffer back to the network.
+/// One fragment, in the buffer that it was received into. Dropping it gives the buffer back to the
+/// network.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) fragment: Fragment,
@@ -70,7 +72,8 @@ impl Assembly {
         }
     }
 
-    /// Adds a fragment of a source that has so many detectors. Returns the event if it is complete with it.
+    /// Adds a fragment of a source that has so many detectors. Returns the event if it is complete
+    /// with it.
     ///
     /// # Errors
     /// The fragment came twice; it is dropped.

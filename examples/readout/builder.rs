@@ -1,4 +1,5 @@
-//! A builder: gets every fragment of its events, puts them together, checks them, and answers for each event.
+//! A builder: gets every fragment of its events, puts them together, checks them, and answers for
+//! each event.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,7 +28,8 @@ const POLLS: usize = 8;
 const TICK: Duration = Duration::from_millis(50);
 /// How long a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(5);
-/// One check in so many is timed: asking for the time costs about as much as checking a short fragment.
+/// One check in so many is timed: asking for the time costs about as much as checking a short
+/// fragment.
 const TIMED: u64 = 64;
 
 /// Builds the events of one run.
@@ -76,7 +78,8 @@ impl<'a> Builder<'a> {
             &args.common.provider,
             crate::failure::socket_addr(&args.listen)?.ip(),
         )?;
-        // One connection more than there are sources, so that a stranger does not keep one out; two receives of each are reserved.
+        // One connection more than there are sources, so that a stranger does not keep one out; two
+        // receives of each are reserved.
         let (connections, credits) = (u32::from(args.sources) + 1, args.credits()?);
         let slots = connections * (credits + 2);
         let config = ReceiveConfig::default()
@@ -125,7 +128,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    // ---- what sources send -----------------------------------------------------------------------------------------
+    // ---- what sources send ----------------------------------------------------------------------
 
     fn poll_data(&mut self, event_loop: &mut EventLoop) -> Result<(), Failure> {
         for _ in 0..POLLS {
@@ -138,7 +141,8 @@ impl<'a> Builder<'a> {
             if found > 0 {
                 event_loop.mark_busy();
             }
-            // A builder that takes its time must look at its connections in between, or it is taken for dead.
+            // A builder that takes its time must look at its connections in between, or it is taken
+            // for dead.
             if found == 0 || self.args.build.work > 0 {
                 break;
             }
@@ -180,7 +184,8 @@ impl<'a> Builder<'a> {
 
     fn on_source(&mut self, connection: ConnectionId, info: &ConnectionInfo) {
         let source = Upstream::new(connection, info);
-        // A stranger that came and went leaves its place: there are no more places than connections.
+        // A stranger that came and went leaves its place: there are no more places than
+        // connections.
         let stranger = |source: &&mut Upstream| source.hello.is_none() && source.closed.is_some();
         match self.sources.iter_mut().find(stranger) {
             Some(place) => *place = source,
@@ -214,7 +219,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// A stranger, or a source that is broken. If it was a source, the run ends when its connection has.
+    /// A stranger, or a source that is broken. If it was a source, the run ends when its connection
+    /// has.
     fn turn_out(&mut self, index: usize, what: &str) {
         let source = &self.sources[index];
         eprintln!(
@@ -250,7 +256,8 @@ impl<'a> Builder<'a> {
         let more = bits(&hello);
         if taken & more != 0 || (taken | more).count_ones() > self.args.detectors.into() {
             return Err(Failure::new(format!(
-                "{}: has detectors {} to {}, which makes more than the {} that there are, or one twice (--detectors, --first-detector)",
+                "{}: has detectors {} to {}, which makes more than the {} that there are, or one \
+                 twice (--detectors, --first-detector)",
                 self.sources[index].name(),
                 hello.first_detector,
                 hello.first_detector + hello.detectors - 1,
@@ -304,7 +311,8 @@ impl<'a> Builder<'a> {
             return Err("a fragment of a detector that is not its own");
         }
         let source = &mut self.sources[index];
-        // Events come in order, but those that another builder left behind; fragments without a gap, all of them.
+        // Events come in order, but those that another builder left behind; fragments without a
+        // gap, all of them.
         let in_order = fragment.reassigned || fragment.event >= source.last_event;
         if !in_order || fragment.serial != source.received.fragments {
             source.order_errors += 1;
@@ -376,7 +384,7 @@ impl<'a> Builder<'a> {
         right
     }
 
-    // ---- the end of a source ---------------------------------------------------------------------------------------
+    // ---- the end of a source --------------------------------------------------------------------
 
     fn on_end(&mut self, index: usize, sent: Volume) {
         let source = &mut self.sources[index];
@@ -402,7 +410,8 @@ impl<'a> Builder<'a> {
         self.end_if_over();
     }
 
-    /// Events that can't be complete any more: their buffers are needed, and their sources wait for an answer.
+    /// Events that can't be complete any more: their buffers are needed, and their sources wait for
+    /// an answer.
     fn give_up(&mut self, gone: Option<usize>) {
         let patience = self.args.common.patience() / 2;
         for event in self.assembly.give_up(Instant::now(), patience, gone) {
@@ -429,7 +438,7 @@ impl<'a> Builder<'a> {
         self.end = Some(wrong.map_or(Ok(()), |what| Err(Failure::new(what))));
     }
 
-    // ---- time, answers, the end ------------------------------------------------------------------------------------
+    // ---- time, answers, the end -----------------------------------------------------------------
 
     fn on_tick(&mut self) -> Result<(), Failure> {
         if self.assembly.len() > 0 {

@@ -10,7 +10,8 @@ pub(crate) fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Which clock that is: a hash of the kernel's number for this boot. Two processes may compare times if it is equal; 0 is no clock.
+/// Which clock that is: a hash of the kernel's number for this boot. Two processes may compare
+/// times if it is equal; 0 is no clock.
 pub(crate) fn clock_id() -> u64 {
     static ID: OnceLock<u64> = OnceLock::new();
     *ID.get_or_init(|| {

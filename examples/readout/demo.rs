@@ -1,4 +1,5 @@
-//! The demo: builders as processes of their own, the readout in this one, at one address of this machine.
+//! The demo: builders as processes of their own, the readout in this one, at one address of this
+//! machine.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -36,7 +37,8 @@ pub(crate) fn run(args: DemoArgs) -> Result<Report, Failure> {
         let last = builders.len() - 1;
         eprintln!("readout: killing builder {}", source.to[last]);
         killed = Some(last);
-        // It is our child and was not waited for: there is a process of that number, and it is this one.
+        // It is our child and was not waited for: there is a process of that number, and it is this
+        // one.
         let _ = builders[last].child.kill();
     };
     let incident = args.kill_builder_after.map(|seconds| Incident {

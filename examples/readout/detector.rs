@@ -1,6 +1,8 @@
-//! A fake detector: a thread that fills a ring, as a DMA engine would, and knows nothing of the network.
+//! A fake detector: a thread that fills a ring, as a DMA engine would, and knows nothing of the
+//! network.
 //!
-//! It looks at the time now and then, and fills all fragments that are due: as real cards, which raise an interrupt for many.
+//! It looks at the time now and then, and fills all fragments that are due: as real cards, which
+//! raise an interrupt for many.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,7 +91,8 @@ pub(crate) struct Detector {
 }
 
 impl Detector {
-    /// Allocates and registers the ring. The queue has room for every fragment that can be out, so the detector never waits for it.
+    /// Allocates and registers the ring. The queue has room for every fragment that can be out, so
+    /// the detector never waits for it.
     pub(crate) fn new(
         number: u16,
         args: &ReadoutArgs,
@@ -171,7 +174,8 @@ impl Detector {
         std::thread::sleep(period.clamp(NAP, NAP_MAX));
     }
 
-    /// Fills the fragment of the next event, or drops it. An error: nobody takes fragments any more.
+    /// Fills the fragment of the next event, or drops it. An error: nobody takes fragments any
+    /// more.
     fn produce(&mut self) -> Result<(), RunOver> {
         let len = self.size.draw(&mut self.random);
         let Some(mut reservation) = self.reserve(len)? else {
@@ -198,7 +202,8 @@ impl Detector {
         self.queue.try_send(filled).map_err(|_| RunOver)
     }
 
-    /// The next bytes of the ring, in whole words so that a word is never split at the ring's end. `None`: dropped.
+    /// The next bytes of the ring, in whole words so that a word is never split at the ring's end.
+    /// `None`: dropped.
     fn reserve(&mut self, len: usize) -> Result<Option<Reservation>, RunOver> {
         let len = len.next_multiple_of(8);
         if let Ok(reservation) = self.ring.reserve(len) {

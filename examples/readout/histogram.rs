@@ -42,7 +42,8 @@ impl Histogram {
         (self.count > 0).then_some(self.max as f64 / 1e3)
     }
 
-    /// The time in microseconds that this share of all are below, the middle of its bucket; `None` if there are none.
+    /// The time in microseconds that this share of all are below, the middle of its bucket; `None`
+    /// if there are none.
     pub(crate) fn percentile_us(&self, share: f64) -> Option<f64> {
         let rank = (self.count as f64 * share).ceil().max(1.0) as u64;
         let mut below = 0;

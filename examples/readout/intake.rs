@@ -26,9 +26,11 @@ impl Intake {
         Self(queues.map(queue).collect())
     }
 
-    /// The next event of which every detector has delivered or dropped its fragment; gives its fragments to `take`.
+    /// The next event of which every detector has delivered or dropped its fragment; gives its
+    /// fragments to `take`.
     ///
-    /// Every detector delivers in order, so a fragment of a later event says that this one's was dropped.
+    /// Every detector delivers in order, so a fragment of a later event says that this one's was
+    /// dropped.
     pub(crate) fn next(&mut self, mut take: impl FnMut(u16, Filled)) -> Option<u64> {
         let mut event = u64::MAX;
         for queue in &mut self.0 {

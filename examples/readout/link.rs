@@ -1,4 +1,5 @@
-//! One builder, as a source sees it: the connection to it, what waits for it, and what it has answered.
+//! One builder, as a source sees it: the connection to it, what waits for it, and what it has
+//! answered.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -85,11 +86,13 @@ pub(crate) struct Link {
     pub(crate) loop_token: Token,
     pub(crate) endpoint: SendEndpointZeroCopy,
     pub(crate) stage: Stage,
-    /// Places of events to send, the first of which may be sent in part. Bounded by the table of events.
+    /// Places of events to send, the first of which may be sent in part. Bounded by the table of
+    /// events.
     queue: VecDeque<u32>,
     /// The same of events that were another builder's: they go first, they are the oldest.
     urgent: VecDeque<u32>,
-    /// Fragments that the builder granted to begin with, and how many of them its unanswered events take up.
+    /// Fragments that the builder granted to begin with, and how many of them its unanswered events
+    /// take up.
     credits: u64,
     held: u64,
     /// Refused for the time being; the endpoint says when to try again.
@@ -206,8 +209,9 @@ impl Link {
 
     /// Sends what waits, until there is nothing or the endpoint takes no more.
     ///
-    /// With several sources, a builder may hold all that one source may send, waiting for another source; if events of a lost builder
-    /// came behind that, each source could wait for the other. So a quarter of the credits is theirs alone.
+    /// With several sources, a builder may hold all that one source may send, waiting for another
+    /// source; if events of a lost builder came behind that, each source could wait for the other.
+    /// So a quarter of the credits is theirs alone.
     pub(crate) fn pump(&mut self, events: &mut Events) -> Result<(), Failure> {
         while !self.blocked {
             let urgent = self.urgent.front();

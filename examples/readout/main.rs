@@ -12,13 +12,16 @@
 //!                                                                └─────────────────────────┘
 //! ```
 //!
-//! Every detector has a fragment for each event. Event n belongs to builder n modulo their number, as long as that one lives; the
-//! fragments go out from the ring where they were filled, each behind a header of 64 bytes, as far as the builder has granted. The
-//! builder keeps the messages as they came until the event is complete, checks them, drops them, and answers. An answer frees the
-//! event at the readout; with `--policy drop` its memory was freed before, as soon as it was sent.
+//! Every detector has a fragment for each event. Event n belongs to builder n modulo their number,
+//! as long as that one lives; the fragments go out from the ring where they were filled, each
+//! behind a header of 64 bytes, as far as the builder has granted. The builder keeps the messages
+//! as they came until the event is complete, checks them, drops them, and answers. An answer frees
+//! the event at the readout; with `--policy drop` its memory was freed before, as soon as it was
+//! sent.
 //!
-//! A builder that is lost is noticed by its endpoint's `Disconnected`, behind the outcome of every send: what was not answered for is
-//! then sent to another builder, or counted as lost. At the end both sides compare what they counted.
+//! A builder that is lost is noticed by its endpoint's `Disconnected`, behind the outcome of every
+//! send: what was not answered for is then sent to another builder, or counted as lost. At the end
+//! both sides compare what they counted.
 
 mod answers;
 mod args;

@@ -5,14 +5,16 @@ use crc_fast::{CrcAlgorithm, Digest};
 const CRC32C: CrcAlgorithm = CrcAlgorithm::Crc32Iscsi;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The first word of a fragment: says which event and detector it belongs to. The others follow in equal steps.
+/// The first word of a fragment: says which event and detector it belongs to. The others follow in
+/// equal steps.
 fn first_word(event: u64, detector: u16) -> u64 {
     let product = (event << 16 | u64::from(detector)).wrapping_mul(STEP);
     // The low bytes of the product know little of the event.
     product ^ product >> 32
 }
 
-/// Fills a fragment, whose first part is whole words long if there is a second, and returns its CRC32C.
+/// Fills a fragment, whose first part is whole words long if there is a second, and returns its
+/// CRC32C.
 pub(crate) fn fill(event: u64, detector: u16, parts: (&mut [u8], &mut [u8])) -> u32 {
     let mut word = first_word(event, detector);
     let mut digest = Digest::new(CRC32C);

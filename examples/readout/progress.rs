@@ -1,4 +1,5 @@
-//! What a person sees while a run is under way: a line a second on stderr, and what hangs when something does.
+//! What a person sees while a run is under way: a line a second on stderr, and what hangs when
+//! something does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +69,8 @@ impl Progress {
         let Some(event) = events.oldest() else {
             if in_ring > STUCK {
                 eprintln!(
-                    "         a fragment is {in_ring:.1} s old: another detector has not filled its part"
+                    "         a fragment is {in_ring:.1} s old: another detector has not filled \
+                     its part"
                 );
             }
             return;
@@ -77,7 +79,8 @@ impl Progress {
         let age = now_ns().saturating_sub(committed.unwrap_or(u64::MAX)) as f64 / 1e9;
         if age > STUCK {
             eprintln!(
-                "         event {} of builder {} is {age:.1} s old: {}; the oldest fragment in a ring {in_ring:.1} s",
+                "         event {} of builder {} is {age:.1} s old: {}; the oldest fragment in a \
+                 ring {in_ring:.1} s",
                 event.number,
                 links[event.builder].to,
                 where_it_is(event)

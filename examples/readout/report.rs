@@ -1,4 +1,5 @@
-//! What a run came to: a table for people, one JSON object for programs, and whether both sides agree.
+//! What a run came to: a table for people, one JSON object for programs, and whether both sides
+//! agree.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -297,7 +298,8 @@ impl Report {
         )?;
         writeln!(
             f,
-            "sender       waited for credits {}, depth {}, header slot {}, provider {}, window of events {} (times)",
+            "sender       waited for credits {}, depth {}, header slot {}, provider {}, window of \
+             events {} (times)",
             stalls.credits, stalls.depth, stalls.header_slots, stalls.provider, counts.window
         )?;
         writeln!(
@@ -309,7 +311,8 @@ impl Report {
         )?;
         writeln!(
             f,
-            "losses       {} builders lost, {} events re-assigned ({} fragments sent again), {} events lost (policy {})",
+            "losses       {} builders lost, {} events re-assigned ({} fragments sent again), {} \
+             events lost (policy {})",
             self.builders_lost(),
             counts.reassigned,
             counts.resent,
@@ -319,7 +322,8 @@ impl Report {
         match (self.check_ns(), self.check_share()) {
             (Some(ns), Some(share)) => writeln!(
                 f,
-                "check        pattern and CRC32C, {ns:.0} ns a fragment: {:.1} % of a builder's time (--check none)",
+                "check        pattern and CRC32C, {ns:.0} ns a fragment: {:.1} % of a builder's \
+                 time (--check none)",
                 share * 100.0
             ),
             _ => writeln!(f, "check        order, loss and length only"),
@@ -394,7 +398,8 @@ impl Row {
         check(
             order + content + twice == 0,
             format!(
-                "builder {to}: {order} fragments out of order, {content} with wrong bytes, {twice} twice"
+                "builder {to}: {order} fragments out of order, {content} with wrong bytes, {twice} \
+                 twice"
             ),
         );
     }

@@ -1,8 +1,11 @@
-//! The readout: takes what the detectors filled, and sends each event's fragments to the builder whose event it is.
+//! The readout: takes what the detectors filled, and sends each event's fragments to the builder
+//! whose event it is.
 //!
-//! One thread, one domain, one event loop over all connections: fragments of one event come from all rings and go to one builder, so
-//! several threads would have to agree about each event; one that sends 64-byte headers and pointers is rarely what a machine lacks.
-//! The loop spins for 50 µs after the last work and then sleeps, so that detectors and builders on the same cores get their share.
+//! One thread, one domain, one event loop over all connections: fragments of one event come from
+//! all rings and go to one builder, so several threads would have to agree about each event; one
+//! that sends 64-byte headers and pointers is rarely what a machine lacks. The loop spins for 50 µs
+//! after the last work and then sleeps, so that detectors and builders on the same cores get their
+//! share.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -206,7 +209,7 @@ impl<'a> Session<'a> {
         self.advance()
     }
 
-    // ---- events of the detectors -----------------------------------------------------------------------------------
+    // ---- events of the detectors ----------------------------------------------------------------
 
     /// Takes events from the detectors' queues, and assigns them; returns how many.
     fn take_events(&mut self) -> usize {
@@ -234,7 +237,7 @@ impl<'a> Session<'a> {
         taken
     }
 
-    // ---- sends -----------------------------------------------------------------------------------------------------
+    // ---- sends ----------------------------------------------------------------------------------
 
     fn poll_link_of(&mut self, event_loop: &mut EventLoop, token: Token) -> Result<usize, Failure> {
         let of_token = |link: &Link| link.loop_token == token;
@@ -282,7 +285,8 @@ impl<'a> Session<'a> {
         let link = &mut self.links[index];
         if max_message < longest {
             return Err(Failure::new(format!(
-                "builder {}: takes fragments of {} bytes, --size {} makes up to {} (its --max-fragment)",
+                "builder {}: takes fragments of {} bytes, --size {} makes up to {} (its \
+                 --max-fragment)",
                 link.to,
                 max_message.saturating_sub(HEADER_LEN as u64),
                 self.readout.size,
@@ -291,7 +295,8 @@ impl<'a> Session<'a> {
         }
         if info.credits < 2 * u32::from(self.readout.detectors) {
             return Err(Failure::new(format!(
-                "builder {}: grants {} fragments, {} detectors need twice their number (its --credits)",
+                "builder {}: grants {} fragments, {} detectors need twice their number (its \
+                 --credits)",
                 link.to, info.credits, self.readout.detectors
             )));
         }
@@ -323,12 +328,13 @@ impl<'a> Session<'a> {
                 self.events.vacate(place);
             }
         } else if self.readout.policy == Policy::Resend {
-            // Kept until the event is built. With the other policy its memory is the detector's again, here.
+            // Kept until the event is built. With the other policy its memory is the detector's
+            // again, here.
             event.parts[part].fragment = fragment;
         }
     }
 
-    // ---- a builder is lost -----------------------------------------------------------------------------------------
+    // ---- a builder is lost ----------------------------------------------------------------------
 
     fn on_disconnected(&mut self, index: usize, reason: CloseReason) -> Result<(), Failure> {
         let opening = self.phase == Phase::Opening;
@@ -376,7 +382,7 @@ impl<'a> Session<'a> {
         self.links[event.builder].assign(place, true);
     }
 
-    // ---- answers ---------------------------------------------------------------------------------------------------
+    // ---- answers --------------------------------------------------------------------------------
 
     fn poll_answers(&mut self) -> Result<usize, Failure> {
         let mut events = std::mem::take(&mut self.answer_events);
@@ -441,7 +447,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    // ---- time and phases -------------------------------------------------------------------------------------------
+    // ---- time and phases ------------------------------------------------------------------------
 
     fn on_tick(&mut self) -> Result<(), Failure> {
         let running = self.since.elapsed();
@@ -476,7 +482,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// A builder that lives, by the library's verdict, and yet does nothing of what is expected of it, is lost as one that was killed.
+    /// A builder that lives, by the library's verdict, and yet does nothing of what is expected of
+    /// it, is lost as one that was killed.
     fn give_up_idle(&mut self) {
         let patience = self.common.patience() * 2;
         let ending = self.phase == Phase::Ending;
@@ -484,7 +491,8 @@ impl<'a> Session<'a> {
             let expected = link.unanswered > 0 || (ending && link.summary.is_none());
             if expected && !link.is_lost() && link.last_progress.elapsed() > patience {
                 eprintln!(
-                    "readout: builder {}: answered nothing for {patience:?}, {} events are unanswered",
+                    "readout: builder {}: answered nothing for {patience:?}, {} events are \
+                     unanswered",
                     link.to, link.unanswered
                 );
                 // Its `Disconnected` follows, after every outcome.
@@ -571,8 +579,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Whose event it is: the same answer in every source that knows of the same losses. An event stays with its builder as long as
-/// that one lives, whoever else is lost.
+/// Whose event it is: the same answer in every source that knows of the same losses. An event stays
+/// with its builder as long as that one lives, whoever else is lost.
 fn assign(links: &[Link], event: u64) -> usize {
     let builders = links.len() as u64;
     let first = (event % builders) as usize;
@@ -588,7 +596,8 @@ fn assign(links: &[Link], event: u64) -> usize {
     ready.nth(nth).unwrap_or(first)
 }
 
-/// The address that this machine has towards a peer. No packet is sent: a datagram socket only looks up the route.
+/// The address that this machine has towards a peer. No packet is sent: a datagram socket only
+/// looks up the route.
 fn local_address(peer: SocketAddr) -> Result<IpAddr, Failure> {
     let any: IpAddr = match peer {
         SocketAddr::V4(_) => [0; 4].into(),

@@ -21,7 +21,8 @@ pub(crate) struct Summary {
     /// Fragments whose check was timed, and the nanoseconds that this took.
     pub(crate) timed: u64,
     pub(crate) timed_ns: u64,
-    /// From a fragment's commit to the event that was complete with it; of all sources with the builder's clock.
+    /// From a fragment's commit to the event that was complete with it; of all sources with the
+    /// builder's clock.
     pub(crate) latency: Histogram,
 }
 

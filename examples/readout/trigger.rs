@@ -1,4 +1,5 @@
-//! The trigger: which event numbers there are. All detectors see the same ones, and stop at the same one.
+//! The trigger: which event numbers there are. All detectors see the same ones, and stop at the
+//! same one.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -24,8 +25,8 @@ impl Trigger {
         }))
     }
 
-    /// What a detector may fill next: from `next`, `want` events at most, up to the number that is returned. `None`: the run is
-    /// over for it.
+    /// What a detector may fill next: from `next`, `want` events at most, up to the number that is
+    /// returned. `None`: the run is over for it.
     pub(crate) fn claim(&self, next: u64, want: u64) -> Option<u64> {
         let mut state = self.lock();
         let limit = match state.end {
@@ -37,7 +38,8 @@ impl Trigger {
         (!over).then_some(limit)
     }
 
-    /// Ends the run at an event that every detector can still fill; returns how many events there are in all.
+    /// Ends the run at an event that every detector can still fill; returns how many events there
+    /// are in all.
     pub(crate) fn stop(&self) -> u64 {
         let mut state = self.lock();
         let claimed = state.claimed;

@@ -1,4 +1,5 @@
-//! What sources and builders say to each other: a header of 64 bytes, and a payload behind it. All numbers are little-endian.
+//! What sources and builders say to each other: a header of 64 bytes, and a payload behind it. All
+//! numbers are little-endian.
 //!
 //! | message | from | payload |
 //! |---|---|---|
@@ -107,7 +108,8 @@ pub(crate) struct Hello {
 pub(crate) struct Fragment {
     pub(crate) event: u64,
     pub(crate) detector: u16,
-    /// Fragments that the source has of this event: fewer than its detectors where a full ring cost one.
+    /// Fragments that the source has of this event: fewer than its detectors where a full ring cost
+    /// one.
     pub(crate) of: u16,
     /// The fragment's number on the connection, from 0.
     pub(crate) serial: u64,

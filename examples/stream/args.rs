@@ -16,19 +16,24 @@ pub(crate) struct Cli {
 }
 
 const EXAMPLES: &str = "Examples:
-  stream demo                                         two processes, a file of 1 GiB, checksums compared
-  stream recv --listen 10.0.0.2:7471 --dir /data      on one machine
-  stream send run1.h5 calibration/ --to 10.0.0.2:7471 on another: a file, and a directory with all files below it
+  stream demo                                    two processes, a file of 1 GiB, checksums compared
+  stream recv --listen 10.0.0.2:7471 --dir /data on one machine
+  stream send run1.h5 calibration/ --to 10.0.0.2:7471
+                                                 on another: a file, and a directory with all files
+                                                 below it
   stream send run1.h5 --to 10.0.0.2:7471 --to 10.0.0.3:7471 --slow catch-up
-                                                      one reading, two receivers
+                                                 one reading, two receivers
   stream send run1.h5 --to 10.0.0.2:7471,10.1.0.2:7471
-                                                      one receiver by two networks, each address a rail
-  stream demo --gpu                                   file, GPU, network, GPU, file; --gpu=1 for the second one
+                                                 one receiver by two networks, each address a rail
+  stream demo --gpu                              file, GPU, network, GPU, file; --gpu=1 for the
+                                                 second one
 
-A stream that was cut goes on where it was when the same command is given again. Files get their names only when all of
-the stream is whole and checked; they replace files of the same names. Symbolic links, FIFOs, sockets and devices in
-directories are not sent: stderr says which were skipped, and with --strict they are an error before anything is sent.
-Exit code: 0 when everything has arrived everywhere, 1 when not (one line on stderr says why), 2 for a wrong command line.
+A stream that was cut goes on where it was when the same command is given again. Files get their
+names only when all of the stream is whole and checked; they replace files of the same names.
+Symbolic links, FIFOs, sockets and devices in directories are not sent: stderr says which were
+skipped, and with --strict they are an error before anything is sent.
+Exit code: 0 when everything has arrived everywhere, 1 when not (one line on stderr says why), 2 for
+a wrong command line.
 FABRICAST_LIBFABRIC=/path/to/libfabric.so.1 chooses the libfabric to use.";
 
 #[derive(Debug, Subcommand)]
@@ -44,26 +49,40 @@ pub(crate) enum Command {
 /// What both sides can choose.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CommonArgs {
-    /// Bytes of a block, such as 65536, 256K or 4M: 8K to 256M. The sender takes the smaller of both sides'
+    /// Bytes of a block, such as 65536, 256K or 4M: 8K to 256M. The sender takes the smaller of
+    /// both sides'
     #[arg(long, default_value = "1M", value_parser = parse_block)]
     pub(crate) block: u32,
     /// Blocks in memory at most; they take `block` times as much memory
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=4096))]
     pub(crate) buffers: u32,
     /// Give up when nothing has moved for so many seconds
-    #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    #[arg(
+        long,
+        default_value_t = 30,
+        value_name = "SECONDS",
+        value_parser = clap::value_parser!(u64).range(1..=86400)
+    )]
     pub(crate) timeout: u64,
     /// libfabric provider
     #[arg(long, default_value = "tcp")]
     pub(crate) provider: String,
-    /// Use FI_EP_RDM, for providers that have no connections of their own (libfabric 1.x: with --provider net)
+    /// Use FI_EP_RDM, for providers that have no connections of their own (libfabric 1.x: with
+    /// --provider net)
     #[arg(long)]
     pub(crate) rdm: bool,
-    /// File with a key of at least 16 bytes that both sides have: each proves to the other that it does
+    /// File with a key of at least 16 bytes that both sides have: each proves to the other that it
+    /// does
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
     /// Take blocks through the memory of a GPU, between file and network: of CUDA device N, or 0
-    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "0"
+    )]
     pub(crate) gpu: Option<u32>,
     /// Print reports as JSON, one object a line
     #[arg(long)]
@@ -78,8 +97,9 @@ impl CommonArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RecvArgs {
-    /// Address of this machine to listen at, or several with commas between them; port 0 lets the system choose, and the first line of output
-    /// says which. `any` for providers whose addresses are no IP addresses (with --rdm: shm, efa, cxi)
+    /// Address of this machine to listen at, or several with commas between them; port 0 lets the
+    /// system choose, and the first line of output says which. `any` for providers whose addresses
+    /// are no IP addresses (with --rdm: shm, efa, cxi)
     #[arg(
         long,
         default_value = "127.0.0.1:7471",
@@ -90,7 +110,8 @@ pub(crate) struct RecvArgs {
     /// Directory that files are written below
     #[arg(long, default_value = ".")]
     pub(crate) dir: PathBuf,
-    /// When it starts, removes what is left of streams that were cut so many days ago and that nobody went on with
+    /// When it starts, removes what is left of streams that were cut so many days ago and that
+    /// nobody went on with
     #[arg(long, value_name = "DAYS", conflicts_with = "discard")]
     pub(crate) forget_after: Option<u32>,
     /// Check what arrives, and throw it away
@@ -105,7 +126,8 @@ pub(crate) struct RecvArgs {
     /// Threads that write
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) writers: u32,
-    /// Blocks that senders may write at once by RMA, all streams together; default: none, but where the provider does that better
+    /// Blocks that senders may write at once by RMA, all streams together; default: none, but where
+    /// the provider does that better
     #[arg(long, value_parser = clap::value_parser!(u32).range(0..=65536))]
     pub(crate) windows: Option<u32>,
     /// Bytes of the largest stream to take, such as 10G
@@ -145,10 +167,12 @@ pub(crate) enum By {
 
 #[derive(Debug, Args)]
 pub(crate) struct SendArgs {
-    /// Files and directories to send, under the last part of their paths; of directories, all files and directories below them
+    /// Files and directories to send, under the last part of their paths; of directories, all files
+    /// and directories below them
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Where a receiver listens; once for each receiver. Several addresses of the same receiver, with commas between them, are rails
+    /// Where a receiver listens; once for each receiver. Several addresses of the same receiver,
+    /// with commas between them, are rails
     #[arg(long, required = true, value_name = "ADDR[,ADDR...]", value_parser = parse_peer)]
     pub(crate) to: Vec<Addresses>,
     /// Connections to each address of a receiver
@@ -172,13 +196,15 @@ pub(crate) struct SendArgs {
     /// Have it written through to the receivers' disks before it gets its names
     #[arg(long)]
     pub(crate) sync: bool,
-    /// How blocks go: as messages, by RMA write into windows of the receivers, or by what the provider does better
+    /// How blocks go: as messages, by RMA write into windows of the receivers, or by what the
+    /// provider does better
     #[arg(long, value_enum, default_value_t = By::Auto)]
     pub(crate) by: By,
     /// Compute the BLAKE3 of the content on both sides, and compare; what that costs is printed
     #[arg(long)]
     pub(crate) blake3: bool,
-    /// Send nothing, and end with exit code 1, if there is something to skip: a symbolic link, a FIFO, a socket or a device
+    /// Send nothing, and end with exit code 1, if there is something to skip: a symbolic link, a
+    /// FIFO, a socket or a device
     #[arg(long)]
     pub(crate) strict: bool,
     /// Have receivers read back what they wrote, and check it
@@ -216,7 +242,8 @@ pub(crate) struct DemoArgs {
     /// Bytes of the file that is made
     #[arg(long, default_value = "1G", value_parser = parse_size)]
     pub(crate) size: u64,
-    /// Address of this machine for both; default: 127.0.0.1, or what the provider has where it takes no loopback addresses (verbs)
+    /// Address of this machine for both; default: 127.0.0.1, or what the provider has where it
+    /// takes no loopback addresses (verbs)
     #[arg(long, value_name = "ADDR")]
     pub(crate) node: Option<IpAddr>,
     /// Directory for the temporary one that the files lie in; default: the system's

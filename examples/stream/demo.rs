@@ -1,4 +1,5 @@
-//! The demo: receiver and sender as two processes at one address of this machine, and the checksums of both files.
+//! The demo: receiver and sender as two processes at one address of this machine, and the checksums
+//! of both files.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};

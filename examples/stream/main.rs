@@ -1,7 +1,8 @@
 //! Streams files and directories to one receiver or many: a thin client of `fabricast::stream`.
 //!
 //! ```text
-//!   stream send ── FileSource ── StreamSender ══ libfabric ══► StreamReceiver ── DirectorySink ── stream recv
+//!   stream send ── FileSource ── StreamSender ══ libfabric ══╗
+//!   stream recv ── DirectorySink ── StreamReceiver ◄═════════╝
 //! ```
 
 mod args;
@@ -72,8 +73,8 @@ fn device_buffers(
         .map_err(|error| Failure::new(format!("--gpu: {error}")))
 }
 
-/// The domain of the network interface that has this address; without one (shm, efa, cxi: addresses of the provider's own), of the first
-/// that the provider has.
+/// The domain of the network interface that has this address; without one (shm, efa, cxi: addresses
+/// of the provider's own), of the first that the provider has.
 fn open_domain(common: &CommonArgs, local: Option<IpAddr>) -> Result<Arc<Domain>, Failure> {
     let kind = match common.rdm {
         true => EndpointKind::Rdm,

@@ -118,7 +118,8 @@ impl fmt::Display for Summary<'_> {
         let stalls = report.stalls;
         writeln!(
             f,
-            "waited for   disk {:.3}, wire {:.3}, credits {:.3}, sink {:.3}, limits {:.3} (seconds)",
+            "waited for   disk {:.3}, wire {:.3}, credits {:.3}, sink {:.3}, limits {:.3} \
+             (seconds)",
             stalls.disk.as_secs_f64(),
             stalls.wire.as_secs_f64(),
             stalls.credits.as_secs_f64(),

@@ -155,7 +155,8 @@ fn options(args: &SendArgs) -> SendOptions {
         })
 }
 
-/// The address that this machine has towards a peer. No packet is sent: a datagram socket only looks up the route.
+/// The address that this machine has towards a peer. No packet is sent: a datagram socket only
+/// looks up the route.
 fn local_address(peer: SocketAddr) -> Result<IpAddr, Failure> {
     let any: IpAddr = match peer {
         SocketAddr::V4(_) => [0; 4].into(),

@@ -68,7 +68,8 @@ pub(crate) fn read_all(
     })
 }
 
-/// Does something with each block, on a thread for each of these values, no faster than at that rate.
+/// Does something with each block, on a thread for each of these values, no faster than at that
+/// rate.
 pub(crate) fn on_threads<T: Send>(
     case: &Case,
     threads: Vec<T>,

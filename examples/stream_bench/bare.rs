@@ -1,4 +1,5 @@
-//! The bare loop: a thread preads blocks into registered buffers, another sends them with fi_send; the receiver posts each receive again.
+//! The bare loop: a thread preads blocks into registered buffers, another sends them with fi_send;
+//! the receiver posts each receive again.
 //!
 //! No header, no credits, no states.
 
@@ -35,7 +36,8 @@ pub(crate) fn send(case: &Case, to: SocketAddr, path: &Path) -> Result<Sent, Fai
     let (sent, _ep) = timed(|| {
         let file = File::open(path)?;
         let ep = connect(&net, &words, 1)?;
-        // SAFETY: the memory has as many pieces, outlives the reader, and only the two threads of the ring use it.
+        // SAFETY: the memory has as many pieces, outlives the reader, and only the two threads of
+        // the ring use it.
         let slots = unsafe { Slots::new(blocks.at(0), blocks.stride) };
         let sender = Sender {
             net: &net,
@@ -102,7 +104,8 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// A block that the reader has filled. Where nothing is on its way, a loop that may sleep sleeps here.
+    /// A block that the reader has filled. Where nothing is on its way, a loop that may sleep
+    /// sleeps here.
     #[inline]
     fn take(&self, filled: &Receiver<Filled>, flying: usize) -> Option<Filled> {
         match self.case.bare_wait {
@@ -122,7 +125,8 @@ fn post(
     context: usize,
 ) -> Result<bool, Failure> {
     let base = memory.at(index).cast::<c_void>();
-    // SAFETY: the endpoint is connected; the piece is registered, and untouched until its completion was read.
+    // SAFETY: the endpoint is connected; the piece is registered, and untouched until its
+    // completion was read.
     let rc = unsafe { sys::fi_send(ep.0, base, len, memory.desc, 0, context as *mut c_void) };
     match rc {
         0 => Ok(true),

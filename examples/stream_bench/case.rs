@@ -1,4 +1,5 @@
-//! `Case`: the settings that all runs share; `Operation`: what is measured; `Way`: by what the bytes go in one run.
+//! `Case`: the settings that all runs share; `Operation`: what is measured; `Way`: by what the
+//! bytes go in one run.
 
 use clap::{Args, ValueEnum};
 use libfabric_sys as sys;
@@ -21,10 +22,12 @@ pub(crate) struct Case {
     /// Receives posted; of ours, the blocks that the receiver grants.
     #[arg(long, default_value_t = 16, value_parser = parse_count)]
     pub(crate) receives: usize,
-    /// Threads of ours that read; the bare loop and the socket loop have one. The reader alone has as many as ours.
+    /// Threads of ours that read; the bare loop and the socket loop have one. The reader alone has
+    /// as many as ours.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) readers: u32,
-    /// Threads of ours that take blocks from the network to the sink; a file that is written alone has one.
+    /// Threads of ours that take blocks from the network to the sink; a file that is written alone
+    /// has one.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) writers: u32,
     /// The GPU of operations with one.
@@ -232,12 +235,13 @@ pub(crate) enum Way {
     Gpu,
     /// The same with CRC32C.
     GpuCrc,
-    /// Of `gpu`: from the file to the GPU and from there to the buffers that blocks are sent from, while the other stages run as fast as
-    /// the last chain did.
+    /// Of `gpu`: from the file to the GPU and from there to the buffers that blocks are sent from,
+    /// while the other stages run as fast as the last chain did.
     ReadStage,
     /// Of `gpu`: from one process's memory to the other's, in the same way.
     WireStage,
-    /// Of `gpu`: from the buffers that blocks arrive in to the GPU, and from there to the file, in the same way.
+    /// Of `gpu`: from the buffers that blocks arrive in to the GPU, and from there to the file, in
+    /// the same way.
     WriteStage,
     /// The slowest of the three in a round.
     SlowestStage,
@@ -280,7 +284,8 @@ pub(crate) fn name(value: impl ValueEnum) -> String {
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Shares of a stream's time in which it waited for disk, wire, credits and sink, as its sender's report says.
+/// Shares of a stream's time in which it waited for disk, wire, credits and sink, as its sender's
+/// report says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waits(pub(crate) [f64; 4]);
 

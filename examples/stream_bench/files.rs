@@ -1,4 +1,5 @@
-//! `Files`: the file that is sent, and the directories of an operation; all of it goes with this value.
+//! `Files`: the file that is sent, and the directories of an operation; all of it goes with this
+//! value.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -80,7 +80,8 @@ impl<'a> Idle<'a> {
 
 fn wait_fd(net: &Net) -> Result<i32, Failure> {
     let mut fd = -1;
-    // SAFETY: the queue is open, and was opened with FI_WAIT_FD (`Case::wait_obj`); the result is writable.
+    // SAFETY: the queue is open, and was opened with FI_WAIT_FD (`Case::wait_obj`); the result is
+    // writable.
     let rc = unsafe { sys::fi_getwait_fd(net.cq.cast(), &raw mut fd) };
     match rc {
         0 => Ok(fd),

@@ -1,4 +1,5 @@
-//! How fast a stream goes from a file to a sink in another process, beside plain loops with the same blocks, in the same run.
+//! How fast a stream goes from a file to a sink in another process, beside plain loops with the
+//! same blocks, in the same run.
 //!
 //! ```text
 //! stream_bench                                     all operations, over the loopback interface

@@ -1,4 +1,5 @@
-//! The library's side: `StreamSender`, `StreamReceiver`. Both are opened once, as a service does; each run is a stream, with connections of its own.
+//! The library's side: `StreamSender`, `StreamReceiver`. Both are opened once, as a service does;
+//! each run is a stream, with connections of its own.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,7 +79,8 @@ pub(crate) fn send<S: BlockSource>(
     Ok(sent)
 }
 
-/// Takes streams, and gives them to sinks of this kind. `windows`: blocks that senders may write by themselves.
+/// Takes streams, and gives them to sinks of this kind. `windows`: blocks that senders may write by
+/// themselves.
 pub(crate) fn receiver(
     case: &Case,
     sink: impl SinkFactory,

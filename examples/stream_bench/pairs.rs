@@ -1,4 +1,5 @@
-//! Rounds: in each, every way runs once, in an order by chance; a ratio is that of two runs of one round.
+//! Rounds: in each, every way runs once, in an order by chance; a ratio is that of two runs of one
+//! round.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +15,8 @@ use crate::stats::{median, median_interval};
 pub(crate) struct Peers {
     sending: Peer,
     receiving: Peer,
-    /// Bytes a second of the last run through GPUs, which its stages run at while one of them is measured.
+    /// Bytes a second of the last run through GPUs, which its stages run at while one of them is
+    /// measured.
     chain: f64,
 }
 

@@ -1,4 +1,5 @@
-//! `Peer`: a child that takes orders, a line each, and answers with lines. `Orders`: the child's end of that.
+//! `Peer`: a child that takes orders, a line each, and answers with lines. `Orders`: the child's
+//! end of that.
 
 use std::io::{BufRead, Write};
 use std::process::{ChildStdin, Command, Stdio};
@@ -39,7 +40,8 @@ impl Peer {
         Ok(self.orders.write_all(format!("{line}\n").as_bytes())?)
     }
 
-    /// The rest of the next line, which must begin with this word. A child waits for nothing without a deadline, so neither does this for ever.
+    /// The rest of the next line, which must begin with this word. A child waits for nothing
+    /// without a deadline, so neither does this for ever.
     pub(crate) fn expect(&mut self, word: &str) -> Result<String, Failure> {
         let mut line = String::new();
         self.answers.read_line(&mut line)?;

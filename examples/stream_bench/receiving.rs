@@ -1,5 +1,6 @@
-//! The process that receives. An order is `WAY SINK`, SINK a directory or `-`, of a stage with the rate of the others in front of it; it answers
-//! `at ADDRESS` when it is ready, and `done CPU SECONDS`, the seconds those of writing, where that is a stage.
+//! The process that receives. An order is `WAY SINK`, SINK a directory or `-`, of a stage with the
+//! rate of the others in front of it; it answers `at ADDRESS` when it is ready, and
+//! `done CPU SECONDS`, the seconds those of writing, where that is a stage.
 
 use std::path::Path;
 

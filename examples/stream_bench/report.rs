@@ -51,7 +51,8 @@ pub(crate) fn head(case: &Case, json: bool) -> Result<(), Failure> {
         host::cores(),
     );
     println!(
-        "{} MiB in blocks of {} KiB, {} buffers, depth {}, {} receives; of ours {} readers, {} writers; the bare loop waits by {}",
+        "{} MiB in blocks of {} KiB, {} buffers, depth {}, {} receives; of ours {} readers, {} \
+         writers; the bare loop waits by {}",
         case.size >> 20,
         case.block >> 10,
         case.buffers,

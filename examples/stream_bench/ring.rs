@@ -1,4 +1,5 @@
-//! The double buffer of the bare loop, of the socket loop and of the copy: a thread fills blocks, the caller's takes them, and gives them back.
+//! The double buffer of the bare loop, of the socket loop and of the copy: a thread fills blocks,
+//! the caller's takes them, and gives them back.
 
 #![allow(unsafe_code)]
 
@@ -24,7 +25,8 @@ unsafe impl Send for Slots {}
 
 impl Slots {
     /// # Safety
-    /// `case.buffers` pieces of this stride must be there for as long as this is used, and be used by nobody else. Each has room for a block.
+    /// `case.buffers` pieces of this stride must be there for as long as this is used, and be used
+    /// by nobody else. Each has room for a block.
     pub(crate) unsafe fn new(base: *mut u8, stride: usize) -> Self {
         Self { base, stride }
     }
@@ -40,7 +42,8 @@ pub(crate) struct Filled {
     pub(crate) len: usize,
 }
 
-/// Runs `send` while a thread reads the file, block by block. `send` gets what is filled, and gives back the slots that it needs no more.
+/// Runs `send` while a thread reads the file, block by block. `send` gets what is filled, and gives
+/// back the slots that it needs no more.
 pub(crate) fn with_reader<T>(
     case: &Case,
     file: &File,
@@ -82,14 +85,16 @@ pub(crate) fn memory(case: &Case) -> Result<Arc<Region>, Failure> {
     Ok(memory)
 }
 
-/// Reads the file into the memory on a thread, while `take` is given one block after the other here.
+/// Reads the file into the memory on a thread, while `take` is given one block after the other
+/// here.
 pub(crate) fn double_buffered(
     case: &Case,
     file: &File,
     memory: &Region,
     mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    // SAFETY: the region has as many blocks, outlives the reader, and only the two threads of the ring use it.
+    // SAFETY: the region has as many blocks, outlives the reader, and only the two threads of the
+    // ring use it.
     let slots = unsafe { Slots::new(memory.as_ptr(), case.block) };
     with_reader(case, file, slots, |filled, free| {
         // It ends when the reader has: then the last block was taken.
@@ -108,7 +113,8 @@ fn fill(file: &File, to: *mut u8, len: usize, offset: usize) -> Result<(), Failu
     let mut done = 0;
     while done < len {
         let to = to.wrapping_add(done).cast();
-        // SAFETY: the slot has room for the block, and is the reader's until it is sent to the other thread.
+        // SAFETY: the slot has room for the block, and is the reader's until it is sent to the
+        // other thread.
         let n = unsafe { libc::pread(file.as_raw_fd(), to, len - done, (offset + done) as i64) };
         match n {
             1.. => done += n as usize,

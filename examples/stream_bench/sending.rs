@@ -1,5 +1,6 @@
-//! The process that sends, or reads or writes alone. An order is `WAY ADDRESS SYNC PATH`, of a stage with the rate of the others in place of SYNC; its
-//! answer is `sent SECONDS CPU` and four shares of the time: what ours waited for.
+//! The process that sends, or reads or writes alone. An order is `WAY ADDRESS SYNC PATH`, of a
+//! stage with the rate of the others in place of SYNC; its answer is `sent SECONDS CPU` and four
+//! shares of the time: what ours waited for.
 
 use std::path::Path;
 use std::time::Instant;
@@ -14,7 +15,8 @@ use crate::peer::{self, answer, words};
 use crate::throttled::Throttled;
 use crate::{alone, bare, ours, socket, stages};
 
-/// What a run took, at the sender: from before it connects until it knows that the receiver has had everything.
+/// What a run took, at the sender: from before it connects until it knows that the receiver has had
+/// everything.
 pub(crate) struct Sent {
     pub(crate) seconds: f64,
     cpu: f64,

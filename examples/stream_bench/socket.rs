@@ -1,4 +1,5 @@
-//! Without libfabric: the same double buffer over a socket, sendfile(2), and splice(2). The receiver reads into one block, and drops it.
+//! Without libfabric: the same double buffer over a socket, sendfile(2), and splice(2). The
+//! receiver reads into one block, and drops it.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};

@@ -1,9 +1,10 @@
-//! The chain from a file to a GPU, to the peer, to its GPU, to a file in memory; and its stages, each by itself while the others run.
+//! The chain from a file to a GPU, to the peer, to its GPU, to a file in memory; and its stages,
+//! each by itself while the others run.
 //!
 //! ```text
-//!  read stage                                      wire stage                     write stage
-//!  file ── GPU ── buffers that blocks are sent from ══ libfabric ══► buffers ── discard
-//!                                                                    buffers ── GPU ── file in memory
+//!  read stage                                    wire stage                   write stage
+//!  file ─ GPU ─ buffers that blocks are sent from ══ libfabric ══► buffers ─ discard
+//!                                                                  buffers ─ GPU ─ file in memory
 //! ```
 
 use std::path::Path;
@@ -54,7 +55,8 @@ pub(crate) struct Near<'a> {
     gpu: DeviceBufferManager,
     /// What the read stage reads into.
     slots: BufferMut,
-    /// What the wire stage sends: more than caches have, as nothing is in them that a GPU has just copied to memory.
+    /// What the wire stage sends: more than caches have, as nothing is in them that a GPU has just
+    /// copied to memory.
     memory: Buffer,
     told: bool,
 }
@@ -160,7 +162,8 @@ impl<'a> Far<'a> {
         Ok(cpu)
     }
 
-    /// This process's part of a stage's run: what arrives is dropped, and a file is written beside it.
+    /// This process's part of a stage's run: what arrives is dropped, and a file is written beside
+    /// it.
     pub(crate) fn stage(
         &self,
         stage: Way,

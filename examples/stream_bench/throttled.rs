@@ -8,7 +8,8 @@ use fabricast::stream::{BlockSource, Manifest, SourceError};
 /// 500 MB/s.
 pub(crate) const RATE: f64 = 500e6;
 
-/// Another source, read at [`RATE`] by however many threads. What was not read in time is not made up for.
+/// Another source, read at [`RATE`] by however many threads. What was not read in time is not made
+/// up for.
 #[derive(Debug)]
 pub(crate) struct Throttled<S> {
     source: S,

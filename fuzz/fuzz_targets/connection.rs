@@ -1,4 +1,5 @@
-//! One connection whose peer says anything at any time: hellos, control messages, data, in any order, among the calls of this side.
+//! One connection whose peer says anything at any time: hellos, control messages, data, in any
+//! order, among the calls of this side.
 //!
 //! The same function runs over random bytes in the library's own tests.
 

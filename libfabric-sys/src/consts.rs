@@ -1,14 +1,15 @@
 //! Constants of libfabric: capabilities, flags, modes, enumerations, commands and error codes.
 //!
-//! Each has the width of the C field or argument that it goes into, so no cast is needed where it is used.
-//! The ABI test compares every one with the C headers; the version in which a late one appeared is in its
-//! comment. A late constant may be used only where that version was
+//! Each has the width of the C field or argument that it goes into, so no cast is needed where it
+//! is used. The ABI test compares every one with the C headers; the version in which a late one
+//! appeared is in its comment. A late constant may be used only where that version was
 //! [negotiated](crate::library::Library::negotiated): bits were reused between 1.x and 2.x.
 
 use crate::types::*;
 use std::ffi::c_int;
 
-// Capabilities, operation flags and completion flags (fi_getinfo(3), fi_msg(3), fi_rma(3), fi_cq(3))
+// Capabilities, operation flags and completion flags (fi_getinfo(3), fi_msg(3), fi_rma(3),
+// fi_cq(3))
 
 /// Capability and completion flag: two-sided messages.
 pub const FI_MSG: u64 = 1 << 1;
@@ -157,8 +158,8 @@ pub const FI_MR_COLLECTIVE: i32 = 1 << 11;
 
 // Registration flags and options (fi_mr(3))
 
-/// `fi_mr_regattr` flag: the memory is named by a dmabuf. Only if 1.20 was negotiated: an older library takes the
-/// pointer for an iovec. Since 1.20.
+/// `fi_mr_regattr` flag: the memory is named by a dmabuf. Only if 1.20 was negotiated: an older
+/// library takes the pointer for an iovec. Since 1.20.
 pub const FI_MR_DMABUF: u64 = 1 << 40;
 /// `fi_mr_regattr` flag: one access by a peer, then the key is dead. Since 2.0.
 pub const FI_MR_SINGLE_USE: u64 = 1 << 41;
@@ -560,8 +561,9 @@ pub const FI_GET_VAL: c_int = 17;
 pub const FI_SET_VAL: c_int = 18;
 /// Exports an object to another provider.
 pub const FI_EXPORT_FID: c_int = 19;
-/// c_int: the socket of a `tcp` endpoint. Since 2.2, which is newer than [`NEWEST`](crate::version::NEWEST): a library
-/// that negotiated less may refuse it, and the ABI test compares it only where headers of 2.2 are at hand.
+/// c_int: the socket of a `tcp` endpoint. Since 2.2, which is newer than
+/// [`NEWEST`](crate::version::NEWEST): a library that negotiated less may refuse it, and the ABI
+/// test compares it only where headers of 2.2 are at hand.
 pub const FI_GET_FD: c_int = 20;
 
 // Classes of objects, `fid::fclass`

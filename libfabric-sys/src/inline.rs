@@ -1,12 +1,14 @@
 //! The `static inline` functions of the C headers, under their man-page names.
 //!
-//! Each calls through the object's table of operations. An operation that the table lacks answers `-FI_ENOSYS`, or
-//! null where the function returns a text. No other check is made: libfabric itself makes next to none.
+//! Each calls through the object's table of operations. An operation that the table lacks answers
+//! `-FI_ENOSYS`, or null where the function returns a text. No other check is made: libfabric
+//! itself makes next to none.
 //!
-//! Arguments and results are those of the C functions: 0 or a count for success, `-FI_E*` for an error. "As the C
-//! function" in a safety section means: every pointer is valid for what the man page says that the call does with it,
-//! memory of a posted operation stays valid and untouched until its completion was read, and calls are serialized
-//! as far as the threading model of the domain asks.
+//! Arguments and results are those of the C functions: 0 or a count for success, `-FI_E*` for an
+//! error. "As the C function" in a safety section means: every pointer is valid for what the man
+//! page says that the call does with it, memory of a posted operation stays valid and untouched
+//! until its completion was read, and calls are serialized as far as the threading model of the
+//! domain asks.
 
 #![allow(unsafe_code)]
 
@@ -37,12 +39,14 @@ impl Missing for *const c_char {
 /// Calls an operation that the oldest accepted library has.
 macro_rules! call {
     ($handle:ident . $($table:ident).+ , $op:ident ( $($arg:expr),* )) => {{
-        // SAFETY: the caller vouches that the object is open, so its pointer to the table may be read.
+        // SAFETY: the caller vouches that the object is open, so its pointer to the table may be
+        // read.
         let table = unsafe { (*$handle).$($table).+ };
         if table.is_null() {
             Missing::MISSING
         } else {
-            // SAFETY: the table of an open object is valid, and has the operations of the oldest accepted library.
+            // SAFETY: the table of an open object is valid, and has the operations of the oldest
+            // accepted library.
             match unsafe { (*table).$op } {
                 // SAFETY: the caller keeps the contract of the C function.
                 Some(op) => unsafe { op($($arg),*) },
@@ -52,11 +56,12 @@ macro_rules! call {
     }};
 }
 
-/// Calls an operation that came after the oldest accepted library, or that providers may leave out: the C macro
-/// `FI_CHECK_OP`.
+/// Calls an operation that came after the oldest accepted library, or that providers may leave out:
+/// the C macro `FI_CHECK_OP`.
 macro_rules! call_late {
     ($type:ident, $handle:ident . $($table:ident).+ , $op:ident ( $($arg:expr),* )) => {{
-        // SAFETY: the caller vouches that the object is open, so its pointer to the table may be read.
+        // SAFETY: the caller vouches that the object is open, so its pointer to the table may be
+        // read.
         let table: *mut $type = unsafe { (*$handle).$($table).+ };
         // SAFETY: the table of an open object is valid and begins with its size.
         if table.is_null() || !reaches(unsafe { (*table).size }, offset_of!($type, $op)) {
@@ -79,7 +84,8 @@ const fn reaches(size: usize, offset: usize) -> bool {
 
 // Every object.
 
-/// Closes an object, fi_fabric(3). An object with children answers `-FI_EBUSY`; a queue that did so is damaged.
+/// Closes an object, fi_fabric(3). An object with children answers `-FI_EBUSY`; a queue that did so
+/// is damaged.
 ///
 /// # Safety
 ///
@@ -99,7 +105,8 @@ pub unsafe fn fi_control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_i
     call!(fid.ops, control(fid, command, arg))
 }
 
-/// Hands the library an object of the caller's, `rdma/fi_ext.h`: such as a monitor of memory, to what [`Library::fi_open`](crate::Library::fi_open) gave.
+/// Hands the library an object of the caller's, `rdma/fi_ext.h`: such as a monitor of memory, to
+/// what [`Library::fi_open`](crate::Library::fi_open) gave.
 ///
 /// # Safety
 ///
@@ -141,8 +148,8 @@ pub unsafe fn fi_set_ops(
     call_late!(fi_ops, fid.ops, ops_set(fid, name, flags, ops, context))
 }
 
-/// Reads the file descriptor of a queue that was opened with FI_WAIT_FD: `fi_control` with FI_GETWAIT.
-/// It belongs to the queue.
+/// Reads the file descriptor of a queue that was opened with FI_WAIT_FD: `fi_control` with
+/// FI_GETWAIT. It belongs to the queue.
 ///
 /// # Safety
 ///
@@ -512,7 +519,8 @@ pub unsafe fn fi_eq_open(
     call!(fabric.ops, eq_open(fabric, attr, eq, context))
 }
 
-/// Whether the wait objects of these queues may be waited for, fi_poll(3). `-FI_EAGAIN`: read the queues first.
+/// Whether the wait objects of these queues may be waited for, fi_poll(3). `-FI_EAGAIN`: read the
+/// queues first.
 ///
 /// # Safety
 ///
@@ -889,7 +897,8 @@ pub unsafe fn fi_recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isi
 ///
 /// # Safety
 ///
-/// `ep` is valid and open and was opened with FI_MSG; on a connected type it is connected (providers crash else). Else as the C function.
+/// `ep` is valid and open and was opened with FI_MSG; on a connected type it is connected
+/// (providers crash else). Else as the C function.
 #[inline]
 pub unsafe fn fi_send(
     ep: *mut fid_ep,
@@ -906,7 +915,8 @@ pub unsafe fn fi_send(
 ///
 /// # Safety
 ///
-/// `ep` is valid and open and was opened with FI_MSG; on a connected type it is connected (providers crash else). Else as the C function.
+/// `ep` is valid and open and was opened with FI_MSG; on a connected type it is connected
+/// (providers crash else). Else as the C function.
 #[inline]
 pub unsafe fn fi_sendv(
     ep: *mut fid_ep,
@@ -923,7 +933,8 @@ pub unsafe fn fi_sendv(
 ///
 /// # Safety
 ///
-/// `ep` is valid and open and was opened with FI_MSG; on a connected type it is connected (providers crash else). Else as the C function.
+/// `ep` is valid and open and was opened with FI_MSG; on a connected type it is connected
+/// (providers crash else). Else as the C function.
 #[inline]
 pub unsafe fn fi_sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
     call!(ep.msg, sendmsg(ep, msg, flags))
@@ -933,7 +944,8 @@ pub unsafe fn fi_sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isi
 ///
 /// # Safety
 ///
-/// `ep` is valid and open and was opened with FI_MSG; on a connected type it is connected (providers crash else). Else as the C function.
+/// `ep` is valid and open and was opened with FI_MSG; on a connected type it is connected
+/// (providers crash else). Else as the C function.
 #[inline]
 pub unsafe fn fi_inject(
     ep: *mut fid_ep,
@@ -948,7 +960,8 @@ pub unsafe fn fi_inject(
 ///
 /// # Safety
 ///
-/// `ep` is valid and open and was opened with FI_MSG; on a connected type it is connected (providers crash else). Else as the C function.
+/// `ep` is valid and open and was opened with FI_MSG; on a connected type it is connected
+/// (providers crash else). Else as the C function.
 #[inline]
 pub unsafe fn fi_senddata(
     ep: *mut fid_ep,
@@ -969,7 +982,8 @@ pub unsafe fn fi_senddata(
 ///
 /// # Safety
 ///
-/// `ep` is valid and open and was opened with FI_MSG; on a connected type it is connected (providers crash else). Else as the C function.
+/// `ep` is valid and open and was opened with FI_MSG; on a connected type it is connected
+/// (providers crash else). Else as the C function.
 #[inline]
 pub unsafe fn fi_injectdata(
     ep: *mut fid_ep,
@@ -1044,7 +1058,8 @@ pub unsafe fn fi_connect(
 ///
 /// # Safety
 ///
-/// `ep` is valid and open; `paramlen` is at most FI_OPT_CM_DATA_SIZE (providers do not check). Else as the C function.
+/// `ep` is valid and open; `paramlen` is at most FI_OPT_CM_DATA_SIZE (providers do not check). Else
+/// as the C function.
 #[inline]
 pub unsafe fn fi_accept(ep: *mut fid_ep, param: *const c_void, paramlen: usize) -> c_int {
     call!(ep.cm, accept(ep, param, paramlen))
@@ -1054,7 +1069,8 @@ pub unsafe fn fi_accept(ep: *mut fid_ep, param: *const c_void, paramlen: usize) 
 ///
 /// # Safety
 ///
-/// `pep` is valid and open; `paramlen` is at most FI_OPT_CM_DATA_SIZE (providers do not check). Else as the C function.
+/// `pep` is valid and open; `paramlen` is at most FI_OPT_CM_DATA_SIZE (providers do not check).
+/// Else as the C function.
 #[inline]
 pub unsafe fn fi_reject(
     pep: *mut fid_pep,
@@ -1081,7 +1097,8 @@ pub unsafe fn fi_shutdown(ep: *mut fid_ep, flags: u64) -> c_int {
 ///
 /// # Safety
 ///
-/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as the C function.
+/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as
+/// the C function.
 #[inline]
 #[allow(clippy::too_many_arguments)] // the signature of the C function
 pub unsafe fn fi_read(
@@ -1104,7 +1121,8 @@ pub unsafe fn fi_read(
 ///
 /// # Safety
 ///
-/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as the C function.
+/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as
+/// the C function.
 #[inline]
 #[allow(clippy::too_many_arguments)] // the signature of the C function
 pub unsafe fn fi_readv(
@@ -1127,7 +1145,8 @@ pub unsafe fn fi_readv(
 ///
 /// # Safety
 ///
-/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as the C function.
+/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as
+/// the C function.
 #[inline]
 pub unsafe fn fi_readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
     call!(ep.rma, readmsg(ep, msg, flags))
@@ -1137,7 +1156,8 @@ pub unsafe fn fi_readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) ->
 ///
 /// # Safety
 ///
-/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as the C function.
+/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as
+/// the C function.
 #[inline]
 #[allow(clippy::too_many_arguments)] // the signature of the C function
 pub unsafe fn fi_write(
@@ -1160,7 +1180,8 @@ pub unsafe fn fi_write(
 ///
 /// # Safety
 ///
-/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as the C function.
+/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as
+/// the C function.
 #[inline]
 #[allow(clippy::too_many_arguments)] // the signature of the C function
 pub unsafe fn fi_writev(
@@ -1183,7 +1204,8 @@ pub unsafe fn fi_writev(
 ///
 /// # Safety
 ///
-/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as the C function.
+/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as
+/// the C function.
 #[inline]
 pub unsafe fn fi_writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
     call!(ep.rma, writemsg(ep, msg, flags))
@@ -1193,7 +1215,8 @@ pub unsafe fn fi_writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -
 ///
 /// # Safety
 ///
-/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as the C function.
+/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as
+/// the C function.
 #[inline]
 pub unsafe fn fi_inject_write(
     ep: *mut fid_ep,
@@ -1210,7 +1233,8 @@ pub unsafe fn fi_inject_write(
 ///
 /// # Safety
 ///
-/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as the C function.
+/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as
+/// the C function.
 #[inline]
 #[allow(clippy::too_many_arguments)] // the signature of the C function
 pub unsafe fn fi_writedata(
@@ -1234,7 +1258,8 @@ pub unsafe fn fi_writedata(
 ///
 /// # Safety
 ///
-/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as the C function.
+/// `ep` is valid and open and was opened with FI_RMA; on a connected type it is connected. Else as
+/// the C function.
 #[inline]
 pub unsafe fn fi_inject_writedata(
     ep: *mut fid_ep,

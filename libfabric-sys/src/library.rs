@@ -23,11 +23,12 @@ const SONAME: &str = "libfabric.so.1";
 /// Most bytes of a text from `fi_tostr_r`.
 const TEXT_LEN: usize = 16 * 1024;
 
-/// The loaded library. There is one for the process, and it is never unloaded: providers leave threads, exit handlers
-/// and thread-local destructors behind, and every object holds pointers into it.
+/// The loaded library. There is one for the process, and it is never unloaded: providers leave
+/// threads, exit handlers and thread-local destructors behind, and every object holds pointers into
+/// it.
 ///
-/// `dlsym` without a version gives each function's newest ABI. That fits, because `fi_info` structs are only ever made
-/// by this same library, and `fi_getinfo` is told the API version.
+/// `dlsym` without a version gives each function's newest ABI. That fits, because `fi_info` structs
+/// are only ever made by this same library, and `fi_getinfo` is told the API version.
 pub struct Library {
     path: PathBuf,
     version: u32,
@@ -72,8 +73,9 @@ struct Functions {
 pub enum LoadError {
     /// The loader refused it: most often, it is not installed.
     #[error(
-        "cannot load libfabric: tried {} ({reason}). Install it (Debian, Ubuntu: apt-get install libfabric1; \
-         RHEL, Fedora: dnf install libfabric) or set {FABRICAST_LIBFABRIC} to the path of a libfabric.so.1",
+        "cannot load libfabric: tried {} ({reason}). Install it (Debian, Ubuntu: apt-get install \
+         libfabric1; RHEL, Fedora: dnf install libfabric) or set {FABRICAST_LIBFABRIC} to the path \
+         of a libfabric.so.1",
         tried.display()
     )]
     NotFound {
@@ -84,8 +86,9 @@ pub enum LoadError {
     },
     /// It was loaded, but it lacks a function: it is no libfabric, or a damaged one.
     #[error(
-        "{} is broken: no function {symbol} ({reason}). Is it a libfabric? Set {FABRICAST_LIBFABRIC} to the path of \
-         a libfabric.so.1, or install one (Debian, Ubuntu: libfabric1; RHEL, Fedora: libfabric)",
+        "{} is broken: no function {symbol} ({reason}). Is it a libfabric? Set \
+         {FABRICAST_LIBFABRIC} to the path of a libfabric.so.1, or install one (Debian, Ubuntu: \
+         libfabric1; RHEL, Fedora: libfabric)",
         path.display()
     )]
     Broken {
@@ -113,13 +116,14 @@ pub enum LoadError {
 }
 
 impl Library {
-    /// The library of this process: the one that the environment variable `FABRICAST_LIBFABRIC` names by its path,
-    /// else the system's `libfabric.so.1`. Loaded by the first call; a failure is not kept, so a later call tries
-    /// again.
+    /// The library of this process: the one that the environment variable `FABRICAST_LIBFABRIC`
+    /// names by its path, else the system's `libfabric.so.1`. Loaded by the first call; a failure
+    /// is not kept, so a later call tries again.
     ///
-    /// Loading runs code of that file. Who sets the environment of a process vouches for what it names, as with
-    /// `LD_LIBRARY_PATH` and `LD_PRELOAD`: it is the choice of whoever starts the program, and no caller of this can make
-    /// it. To name a file in code, there is [`open`](Self::open).
+    /// Loading runs code of that file. Who sets the environment of a process vouches for what it
+    /// names, as with `LD_LIBRARY_PATH` and `LD_PRELOAD`: it is the choice of whoever starts the
+    /// program, and no caller of this can make it. To name a file in code, there is
+    /// [`open`](Self::open).
     ///
     /// # Errors
     ///
@@ -136,14 +140,15 @@ impl Library {
         }
         let named = env::var_os(FABRICAST_LIBFABRIC).filter(|path| !path.is_empty());
         let path = named.as_deref().unwrap_or_else(|| OsStr::new(SONAME));
-        // SAFETY: what the system's loader finds under libfabric's name is trusted as a library that is linked; what the
-        // variable names is vouched for by who set the environment (doc comment).
+        // SAFETY: what the system's loader finds under libfabric's name is trusted as a library
+        // that is linked; what the variable names is vouched for by who set the environment (doc
+        // comment).
         let library = unsafe { Self::open(path) }?;
         Ok(LOADED.get_or_init(|| library))
     }
 
-    /// Loads the library of this path. For tests: each call leaks a table, and two libfabrics in one process may
-    /// disturb each other.
+    /// Loads the library of this path. For tests: each call leaks a table, and two libfabrics in
+    /// one process may disturb each other.
     ///
     /// ```compile_fail,E0133
     /// let library = libfabric_sys::Library::open("/tmp/any-file.so");
@@ -155,20 +160,22 @@ impl Library {
     ///
     /// # Safety
     ///
-    /// * The constructors of this file, and of all that it needs, may run in this process now, whatever other threads do.
-    /// * Where it exports functions of libfabric's names, they are those of a libfabric: they have its prototypes and do
-    ///   what its man pages say.
+    /// * The constructors of this file, and of all that it needs, may run in this process now,
+    ///   whatever other threads do.
+    /// * Where it exports functions of libfabric's names, they are those of a libfabric: they have
+    ///   its prototypes and do what its man pages say.
     pub unsafe fn open(path: impl AsRef<Path>) -> Result<&'static Self, LoadError> {
         let path = path.as_ref();
-        // SAFETY: the caller vouches for the constructors. What libfabric's are known to break, the signal handlers, is
-        // put back.
+        // SAFETY: the caller vouches for the constructors. What libfabric's are known to break, the
+        // signal handlers, is put back.
         let object = keep_handlers(|| unsafe { Object::open(Some(path), RTLD_NOW | RTLD_LOCAL) });
         let object = object.map_err(|error| LoadError::NotFound {
             tried: path.to_owned(),
             reason: error.to_string(),
         })?;
         let found = Functions::of_version(&object, path);
-        // Never unloaded, not even when it is refused: its constructors may have left anything behind.
+        // Never unloaded, not even when it is refused: its constructors may have left anything
+        // behind.
         mem::forget(object);
         let (version, functions) = found?;
         Ok(Box::leak(Box::new(Self {
@@ -185,27 +192,30 @@ impl Library {
         &self.path
     }
 
-    /// The version of the library, `fi_version`(3). Only for reports: gate features on [`negotiated`](Self::negotiated).
+    /// The version of the library, `fi_version`(3). Only for reports: gate features on
+    /// [`negotiated`](Self::negotiated).
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// The version to ask `fi_getinfo` for, and on which every late feature depends: the older of the library's and
-    /// [`NEWEST`].
+    /// The version to ask `fi_getinfo` for, and on which every late feature depends: the older of
+    /// the library's and [`NEWEST`].
     #[must_use]
     pub fn negotiated(&self) -> u32 {
         self.version.min(NEWEST)
     }
 
-    /// Asks what there is, `fi_getinfo`(3). The answer is freed with [`fi_freeinfo`](Self::fi_freeinfo).
+    /// Asks what there is, `fi_getinfo`(3). The answer is freed with
+    /// [`fi_freeinfo`](Self::fi_freeinfo).
     ///
     /// The first call loads the providers, which may take a good part of a second.
     ///
     /// # Safety
     ///
     /// * `node` and `service` are null or texts; `info` is valid for a write.
-    /// * `hints` is null or from [`allocinfo`](Self::allocinfo), `fi_dupinfo` or `fi_getinfo` of this library.
+    /// * `hints` is null or from [`allocinfo`](Self::allocinfo), `fi_dupinfo` or `fi_getinfo` of
+    ///   this library.
     /// * `version` is at most [`negotiated`](Self::negotiated).
     pub unsafe fn fi_getinfo(
         &self,
@@ -243,11 +253,13 @@ impl Library {
         unsafe { (self.functions.fi_dupinfo)(info) }
     }
 
-    /// A zeroed info with zeroed attributes, for hints: `fi_allocinfo` of fi_getinfo(3), which is `fi_dupinfo(NULL)`.
-    /// Null when there is no memory. Freed with [`fi_freeinfo`](Self::fi_freeinfo).
+    /// A zeroed info with zeroed attributes, for hints: `fi_allocinfo` of fi_getinfo(3), which is
+    /// `fi_dupinfo(NULL)`. Null when there is no memory. Freed with
+    /// [`fi_freeinfo`](Self::fi_freeinfo).
     ///
-    /// Hints have no other source: 2.x keeps data of its own beside them, and crashes with any that it did not
-    /// allocate. Texts in them (`prov_name` and so on) are freed by the library, so they come from `strdup`(3).
+    /// Hints have no other source: 2.x keeps data of its own beside them, and crashes with any that
+    /// it did not allocate. Texts in them (`prov_name` and so on) are freed by the library, so they
+    /// come from `strdup`(3).
     #[must_use]
     pub fn allocinfo(&self) -> *mut fi_info {
         // SAFETY: null asks for a zeroed info.
@@ -274,7 +286,8 @@ impl Library {
     ///
     /// # Safety
     ///
-    /// * `name` is a text; `attr` is null, or as long as `attr_len` and what that name takes; `fid` is valid for a write.
+    /// * `name` is a text; `attr` is null, or as long as `attr_len` and what that name takes; `fid`
+    ///   is valid for a write.
     /// * `context` is only stored.
     #[allow(clippy::too_many_arguments)] // the signature of the C function
     pub unsafe fn fi_open(
@@ -310,11 +323,13 @@ impl Library {
     ///
     /// # Safety
     ///
-    /// `data` points to what `datatype` (one of `FI_TYPE_*`) says, from this library where it is a struct.
+    /// `data` points to what `datatype` (one of `FI_TYPE_*`) says, from this library where it is a
+    /// struct.
     #[must_use]
     pub unsafe fn fi_tostr(&self, data: *const c_void, datatype: fi_type) -> String {
         let mut text = vec![0_u8; TEXT_LEN];
-        // SAFETY: the caller vouches for `data`; `text` has the length that is said, and the library ends it with 0.
+        // SAFETY: the caller vouches for `data`; `text` has the length that is said, and the
+        // library ends it with 0.
         let end = unsafe {
             (self.functions.fi_tostr_r)(text.as_mut_ptr().cast(), text.len(), data, datatype)
         };
@@ -325,8 +340,8 @@ impl Library {
         text.to_string_lossy().into_owned()
     }
 
-    /// The parameters that the library and its providers read from the environment, `fi_getparams`. Freed with
-    /// [`fi_freeparams`](Self::fi_freeparams).
+    /// The parameters that the library and its providers read from the environment, `fi_getparams`.
+    /// Freed with [`fi_freeparams`](Self::fi_freeparams).
     ///
     /// # Safety
     ///
@@ -340,13 +355,15 @@ impl Library {
     ///
     /// # Safety
     ///
-    /// `params` is from [`fi_getparams`](Self::fi_getparams) of this library, and is not used again.
+    /// `params` is from [`fi_getparams`](Self::fi_getparams) of this library, and is not used
+    /// again.
     pub unsafe fn fi_freeparams(&self, params: *mut fi_param) {
         // SAFETY: the caller keeps the contract.
         unsafe { (self.functions.fi_freeparams)(params) }
     }
 
-    /// Makes a call that may be the first to load the providers. Their constructors, too, may replace signal handlers.
+    /// Makes a call that may be the first to load the providers. Their constructors, too, may
+    /// replace signal handlers.
     fn with_providers(&self, call: impl Fn() -> c_int) -> c_int {
         let mut first = None;
         self.providers
@@ -366,7 +383,8 @@ impl fmt::Debug for Library {
 }
 
 impl Functions {
-    /// The version of a library, and its functions. An old one lacks some of them, and its age is the reason that is told.
+    /// The version of a library, and its functions. An old one lacks some of them, and its age is
+    /// the reason that is told.
     fn of_version(object: &Object, path: &Path) -> Result<(u32, Self), LoadError> {
         let found = Self::find(object, path);
         let fi_version = match &found {
@@ -385,7 +403,8 @@ impl Functions {
         Ok((version, found?))
     }
 
-    /// Looks every function up. Each field's type is that of the C prototype; the ABI test compares them.
+    /// Looks every function up. Each field's type is that of the C prototype; the ABI test compares
+    /// them.
     fn find(object: &Object, path: &Path) -> Result<Self, LoadError> {
         Ok(Self {
             // SAFETY: the type of the field is that of the function.

@@ -1,7 +1,8 @@
 //! The tables of function pointers behind each object.
 //!
-//! A table begins with its size in bytes, because tables grow: a late operation is there only if the size reaches
-//! beyond it and the pointer is not null. The functions in [`inline`](crate::inline) check that.
+//! A table begins with its size in bytes, because tables grow: a late operation is there only if
+//! the size reaches beyond it and the pointer is not null. The functions in
+//! [`inline`](crate::inline) check that.
 
 #![allow(non_camel_case_types)]
 

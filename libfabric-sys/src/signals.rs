@@ -11,9 +11,10 @@ const LAST_SIGNAL: c_int = 64;
 
 /// Runs `call`, then puts back every signal handler that it changed.
 ///
-/// Debian's libfabric 1.17 replaces the handlers of SIGINT, SIGILL, SIGABRT, SIGBUS, SIGSEGV and SIGTERM when it is
-/// loaded (a constructor of libinfinipath), which would take a Rust program's stack overflow message and the user's
-/// Ctrl-C away. A handler that another thread installs during the call may be put back, too.
+/// Debian's libfabric 1.17 replaces the handlers of SIGINT, SIGILL, SIGABRT, SIGBUS, SIGSEGV and
+/// SIGTERM when it is loaded (a constructor of libinfinipath), which would take a Rust program's
+/// stack overflow message and the user's Ctrl-C away. A handler that another thread installs during
+/// the call may be put back, too.
 pub(crate) fn keep_handlers<T>(call: impl FnOnce() -> T) -> T {
     let before: Vec<_> = (1..=LAST_SIGNAL)
         .map(|signal| (signal, handler(signal)))

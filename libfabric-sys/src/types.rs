@@ -1,16 +1,18 @@
-//! The structs of libfabric in their newest checked layout, that of [`NEWEST`](crate::version::NEWEST).
+//! The structs of libfabric in their newest checked layout, that of
+//! [`NEWEST`](crate::version::NEWEST).
 //!
 //! Two directions, two rules:
 //!
-//! * What we hand in is zeroed first, so that fields we do not know or use are 0. A library reads no more than the
-//!   layout of the version that `fi_getinfo` was called with.
-//! * What a library hands out may be *shorter* than declared here: behind the pointers of a `fi_info` made by 1.17 is
-//!   its small `fi_domain_attr`. Never make a reference to such a struct: read single fields through the raw pointer
-//!   (`(*ptr).field`, `&raw const (*ptr).field`), late ones only where their version was negotiated, or copy it out
-//!   with [`fi_domain_attr::read`]. The ABI test knows the version in which each late field appeared; so does its comment.
+//! * What we hand in is zeroed first, so that fields we do not know or use are 0. A library reads
+//!   no more than the layout of the version that `fi_getinfo` was called with.
+//! * What a library hands out may be *shorter* than declared here: behind the pointers of a
+//!   `fi_info` made by 1.17 is its small `fi_domain_attr`. Never make a reference to such a struct:
+//!   read single fields through the raw pointer (`(*ptr).field`, `&raw const (*ptr).field`), late
+//!   ones only where their version was negotiated, or copy it out with [`fi_domain_attr::read`].
+//!   The ABI test knows the version in which each late field appeared; so does its comment.
 //!
-//! Hints come only from [`Library::allocinfo`](crate::library::Library::allocinfo): a library of 2.x looks for its own
-//! hidden fields in front of or behind what its own allocator made.
+//! Hints come only from [`Library::allocinfo`](crate::library::Library::allocinfo): a library of
+//! 2.x looks for its own hidden fields in front of or behind what its own allocator made.
 
 #![allow(non_camel_case_types)]
 #![allow(unsafe_code)]
@@ -220,7 +222,8 @@ pub struct fi_ep_attr {
     pub auth_key: *mut u8,
 }
 
-/// Domain attributes. May be shorter than declared here when a library hands it out: see the module's comment.
+/// Domain attributes. May be shorter than declared here when a library hands it out: see the
+/// module's comment.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fi_domain_attr {
@@ -285,13 +288,14 @@ pub struct fi_domain_attr {
 }
 
 impl fi_domain_attr {
-    /// Copies the attributes out of a library's memory, only as far as a library of `version` allocated them. Late
-    /// fields that are not there are 0.
+    /// Copies the attributes out of a library's memory, only as far as a library of `version`
+    /// allocated them. Late fields that are not there are 0.
     ///
     /// # Safety
     ///
     /// * `attr` comes from a `fi_info` that is valid.
-    /// * `version` is at most the [`version`](crate::library::Library::version) of the library that made it.
+    /// * `version` is at most the [`version`](crate::library::Library::version) of the library that
+    ///   made it.
     #[must_use]
     pub unsafe fn read(attr: *const Self, version: u32) -> Self {
         let len = if version >= fi_version_make(2, 0) {
@@ -302,8 +306,8 @@ impl fi_domain_attr {
             mem::offset_of!(Self, max_ep_auth_key)
         };
         let mut copy = mem::MaybeUninit::<Self>::zeroed();
-        // SAFETY: the caller's library allocated at least the layout of `version`, which is `len` bytes long; `copy` has
-        // room for the newest layout.
+        // SAFETY: the caller's library allocated at least the layout of `version`, which is `len`
+        // bytes long; `copy` has room for the newest layout.
         unsafe { ptr::copy_nonoverlapping(attr.cast::<u8>(), copy.as_mut_ptr().cast::<u8>(), len) };
         // SAFETY: numbers and raw pointers only: each is valid when zeroed or copied.
         unsafe { copy.assume_init() }
@@ -514,7 +518,8 @@ pub struct fid_av {
     pub ops: *mut fi_ops_av,
 }
 
-/// A monitor of memory, which the cache of registrations asks what was unmapped (`rdma/fi_ext.h`, "memory monitor" in fi_mr(3)).
+/// A monitor of memory, which the cache of registrations asks what was unmapped (`rdma/fi_ext.h`,
+/// "memory monitor" in fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fid_mem_monitor {
@@ -768,8 +773,9 @@ pub struct fi_cq_err_entry {
     pub src_addr: fi_addr_t,
 }
 
-/// Room for a [`fi_cq_err_entry`] that is larger than we know: 1.20 made the struct longer, and a newer library may
-/// again. Zeroed when made, because `err_data` and `err_data_size` are inputs too.
+/// Room for a [`fi_cq_err_entry`] that is larger than we know: 1.20 made the struct longer, and a
+/// newer library may again. Zeroed when made, because `err_data` and `err_data_size` are inputs
+/// too.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CqErrEntryBuf {

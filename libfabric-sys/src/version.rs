@@ -1,4 +1,5 @@
-//! Version numbers of the libfabric API: major number in the high half, minor number in the low half.
+//! Version numbers of the libfabric API: major number in the high half, minor number in the low
+//! half.
 
 /// Builds a version number, as the macro `FI_VERSION` does.
 #[must_use]
@@ -27,7 +28,8 @@ pub fn version_text(version: u32) -> String {
 /// The oldest library that is accepted.
 pub const OLDEST: u32 = fi_version_make(1, 17);
 
-/// The newest version that is asked for: the newest whose structs the ABI test has compared with the C headers.
+/// The newest version that is asked for: the newest whose structs the ABI test has compared with
+/// the C headers.
 pub const NEWEST: u32 = fi_version_make(2, 1);
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Loads real libraries, and things that are none. FABRICAST_LIBFABRIC chooses the library under test.
+//! Loads real libraries, and things that are none. FABRICAST_LIBFABRIC chooses the library under
+//! test.
 
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
@@ -199,7 +200,8 @@ fn fake(scratch: &Scratch, text: &str) -> Option<PathBuf> {
 
 /// C text of libfabric 1.`minor` with all functions that are looked for, but `without`.
 fn fake_functions(minor: u32, without: &str) -> String {
-    let names = "fi_getinfo fi_freeinfo fi_dupinfo fi_fabric fi_open fi_strerror fi_tostr_r fi_getparams fi_freeparams";
+    let names = "fi_getinfo fi_freeinfo fi_dupinfo fi_fabric fi_open fi_strerror fi_tostr_r \
+        fi_getparams fi_freeparams";
     let define = |name: &str| format!("void {name}(void) {{}}\n");
     let functions: String = names
         .split(' ')
@@ -436,7 +438,8 @@ impl Listener {
         // SAFETY: a struct of pointers is valid when zeroed.
         let mut all: Self = unsafe { mem::zeroed() };
         let none = ptr::null_mut();
-        // SAFETY: every argument is from this library or a valid place; attributes are zeroed and filled in.
+        // SAFETY: every argument is from this library or a valid place; attributes are zeroed and
+        // filled in.
         unsafe {
             let attr = (*info).fabric_attr;
             ok(

@@ -1,7 +1,8 @@
 //! `DeviceBufferManager` and `DeviceBuffer`: slots of a region of a device's memory.
 //!
 //! # Safety
-//! Only the CUDA driver, cuFile and providers get these addresses; the host never reads or writes there.
+//! Only the CUDA driver, cuFile and providers get these addresses; the host never reads or writes
+//! there.
 
 #![allow(unsafe_code)]
 
@@ -53,11 +54,13 @@ struct DeviceSlots {
 }
 
 impl DeviceBufferManager {
-    /// Cuts a region of a device's memory into as many slots of `slot_size` bytes as fit. The region is the pool's until the last buffer is gone.
+    /// Cuts a region of a device's memory into as many slots of `slot_size` bytes as fit. The
+    /// region is the pool's until the last buffer is gone.
     ///
     /// # Errors
-    /// [`MemoryError::NotDeviceRegion`], [`MemoryError::Claimed`] for a region in use, [`MemoryError::TooSmall`] when not one slot fits,
-    /// [`MemoryError::Setting`] for slots of 0 bytes.
+    /// [`MemoryError::NotDeviceRegion`], [`MemoryError::Claimed`] for a region in use,
+    /// [`MemoryError::TooSmall`] when not one slot fits, [`MemoryError::Setting`] for slots of 0
+    /// bytes.
     pub fn new(region: Arc<Region>, slot_size: usize) -> Result<Self, MemoryError> {
         let kind = region.kind();
         let what = "device buffers";
@@ -97,7 +100,8 @@ impl DeviceBufferManager {
         })))
     }
 
-    /// Takes a buffer, if one is free now. Its length is the slot's size, and its bytes are whatever the last owner left there.
+    /// Takes a buffer, if one is free now. Its length is the slot's size, and its bytes are
+    /// whatever the last owner left there.
     pub fn try_acquire(&self) -> Option<DeviceBuffer> {
         self.0.table.try_acquire().map(|index| self.buffer(index))
     }
@@ -127,12 +131,14 @@ impl DeviceBufferManager {
         self.0.table.wakes().add(wake)
     }
 
-    /// Removes it; false when it is not (or no longer) there. A call that is under way on another thread may still come.
+    /// Removes it; false when it is not (or no longer) there. A call that is under way on another
+    /// thread may still come.
     pub fn remove_waker(&self, id: WakerId) -> bool {
         self.0.table.wakes().remove(id)
     }
 
-    /// Arms a waker for one call, and says whether a buffer is free already: then try again rather than sleep.
+    /// Arms a waker for one call, and says whether a buffer is free already: then try again rather
+    /// than sleep.
     pub fn arm(&self, id: WakerId) -> bool {
         self.0.table.wakes().arm(id);
         self.free_count() > 0
@@ -177,7 +183,8 @@ impl fmt::Debug for DeviceBufferManager {
 
 /// A buffer in a device's memory, with one owner. Dropping it gives it back to its pool.
 ///
-/// It gives addresses and no bytes: kernels get its [`address`](Self::address), and copies to and from the host are calls.
+/// It gives addresses and no bytes: kernels get its [`address`](Self::address), and copies to and
+/// from the host are calls.
 pub struct DeviceBuffer {
     pool: Arc<DeviceSlots>,
     index: u32,
@@ -187,7 +194,8 @@ pub struct DeviceBuffer {
 }
 
 impl DeviceBuffer {
-    /// Its first byte, a `CUdeviceptr`. What runs on the device and reads or writes there has to be over before the buffer is given away.
+    /// Its first byte, a `CUdeviceptr`. What runs on the device and reads or writes there has to be
+    /// over before the buffer is given away.
     pub fn address(&self) -> u64 {
         self.region().address() + self.offset() as u64
     }
@@ -212,7 +220,8 @@ impl DeviceBuffer {
         self.len == 0
     }
 
-    /// What [`len`](Self::len) may be at most, in bytes: the size of the slot, or what is left of it behind a header.
+    /// What [`len`](Self::len) may be at most, in bytes: the size of the slot, or what is left of
+    /// it behind a header.
     pub fn capacity(&self) -> usize {
         self.pool.slot_size - self.start
     }
@@ -257,7 +266,8 @@ impl DeviceBuffer {
         self.pool.claim.region()
     }
 
-    /// Copies bytes of the host to the beginning of the buffer, behind all that the stream was given before, and waits until they are there.
+    /// Copies bytes of the host to the beginning of the buffer, behind all that the stream was
+    /// given before, and waits until they are there.
     ///
     /// # Errors
     /// What the CUDA driver answers; what lies in the buffer then, nobody knows.
@@ -269,7 +279,8 @@ impl DeviceBuffer {
         upload(self.address(), bytes, stream)
     }
 
-    /// Copies the beginning of the buffer to the host, behind all that the stream was given before, and waits until it is there.
+    /// Copies the beginning of the buffer to the host, behind all that the stream was given before,
+    /// and waits until it is there.
     ///
     /// # Errors
     /// What the CUDA driver answers.
@@ -281,7 +292,8 @@ impl DeviceBuffer {
         download(bytes, self.address(), stream)
     }
 
-    /// Fills the buffer with a byte, behind all that the stream was given before, and waits until that is done.
+    /// Fills the buffer with a byte, behind all that the stream was given before, and waits until
+    /// that is done.
     ///
     /// # Errors
     /// What the CUDA driver answers.
@@ -294,8 +306,8 @@ impl DeviceBuffer {
 
 /// A region's slice of a device's memory: copies to and from the host.
 impl RegionSlice {
-    /// Copies bytes of the host to the beginning of the slice, which is a device's memory; behind all that the stream was given before. Waits
-    /// until they are there.
+    /// Copies bytes of the host to the beginning of the slice, which is a device's memory; behind
+    /// all that the stream was given before. Waits until they are there.
     ///
     /// # Errors
     /// What the CUDA driver answers; what lies in the slice then, nobody knows.
@@ -308,8 +320,8 @@ impl RegionSlice {
         upload(self.address(), bytes, stream)
     }
 
-    /// Copies the beginning of the slice, which is a device's memory, to the host; behind all that the stream was given before. Waits until it
-    /// is there.
+    /// Copies the beginning of the slice, which is a device's memory, to the host; behind all that
+    /// the stream was given before. Waits until it is there.
     ///
     /// # Errors
     /// What the CUDA driver answers.
@@ -332,8 +344,9 @@ fn upload(to: u64, bytes: &[u8], stream: &Stream) -> Result<(), CudaError> {
     if bytes.is_empty() {
         return Ok(());
     }
-    // SAFETY: a handle keeps the device's part, the host's is borrowed, and both until the stream was waited for: where waiting fails the
-    // context is gone, and with it what the stream was given.
+    // SAFETY: a handle keeps the device's part, the host's is borrowed, and both until the stream
+    // was waited for: where waiting fails the context is gone, and with it what the stream was
+    // given.
     unsafe { stream.copy_to_device(to, NonNull::from(bytes).cast(), bytes.len()) }?;
     stream.synchronize()
 }

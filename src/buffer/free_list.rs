@@ -1,8 +1,10 @@
 //! `FreeList`: which indices are free; last in, first out, lock-free.
 //!
-//! A linked list through an array. The head is one word, `tag | top`; the tag changes with each pop and push, so a head that was
-//! taken and put back in the meantime (ABA) is not mistaken for the old one, unless exactly a multiple of 2^32 operations of others
-//! happened between two instructions of ours. Each node knows how many indices are free up to it, so the count needs no word of its own.
+//! A linked list through an array. The head is one word, `tag | top`; the tag changes with each pop
+//! and push, so a head that was taken and put back in the meantime (ABA) is not mistaken for the
+//! old one, unless exactly a multiple of 2^32 operations of others happened between two
+//! instructions of ours. Each node knows how many indices are free up to it, so the count needs no
+//! word of its own.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, total_order_under_loom};
 
@@ -24,8 +26,9 @@ struct Head(AtomicU64);
 
 /// Free indices below a fixed capacity.
 pub(super) struct FreeList {
-    /// `tag | top`. Its accesses are `SeqCst` because of [`WakeList`](super::wake_list::WakeList): a push comes before the look at who
-    /// waits, and who waits says so before the pop that finds nothing.
+    /// `tag | top`. Its accesses are `SeqCst` because of [`WakeList`](super::wake_list::WakeList):
+    /// a push comes before the look at who waits, and who waits says so before the pop that finds
+    /// nothing.
     head: Head,
     /// `depth | next` of each index; meaningful while the index is free.
     nodes: Box<[AtomicU64]>,
@@ -65,7 +68,8 @@ impl FreeList {
             if top == NONE {
                 return None;
             }
-            // Somebody may take `top` meanwhile and the node be rubbish: then the tag has changed and the exchange fails.
+            // Somebody may take `top` meanwhile and the node be rubbish: then the tag has changed
+            // and the exchange fails.
             let (depth, next) = unpack(self.nodes[top as usize].load(Ordering::Relaxed));
             let taken = pack(tag.wrapping_add(1), next);
             // Acquire: what the last owner did with the index comes before what we do with it.
@@ -150,7 +154,8 @@ impl FreeList {
 
     #[inline]
     fn note_low(&self, free: u32) {
-        // A plain look first: the mark moves seldom, and a write would take the line away from the other threads.
+        // A plain look first: the mark moves seldom, and a write would take the line away from the
+        // other threads.
         if free < self.low.load(Ordering::Relaxed) {
             self.low.fetch_min(free, Ordering::Relaxed);
         }

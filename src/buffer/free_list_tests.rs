@@ -71,10 +71,22 @@ mod plain {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
         #[test]
-        fn list_follows_a_stack(capacity in 0u32..8, steps in prop::collection::vec(prop_oneof![
-            4 => Just(Step::Pop), 4 => any::<usize>().prop_map(Step::Push), 1 => Just(Step::TakeLow)], 0..200)) {
+        fn list_follows_a_stack(
+            capacity in 0u32..8,
+            steps in prop::collection::vec(
+                prop_oneof![
+                    4 => Just(Step::Pop),
+                    4 => any::<usize>().prop_map(Step::Push),
+                    1 => Just(Step::TakeLow),
+                ],
+                0..200,
+            ),
+        ) {
             let list = FreeList::full(capacity);
             let mut stack: Vec<u32> = (0..capacity).rev().collect();
             let (mut held, mut low) = (Vec::new(), stack.len());
@@ -163,7 +175,8 @@ mod model {
         model(2, 3, 1);
     }
 
-    /// The ABA case: one thread is about to pop 0 with next 1, while the other takes both and puts 0 back.
+    /// The ABA case: one thread is about to pop 0 with next 1, while the other takes both and puts
+    /// 0 back.
     #[test]
     fn loom_free_list_aba() {
         loom::model(|| {

@@ -1,9 +1,11 @@
-//! `Gate`: what a send waits for before it is posted; `Gated`: the payload of such a send. They know no GPU.
+//! `Gate`: what a send waits for before it is posted; `Gated`: the payload of such a send. They
+//! know no GPU.
 //!
 //! ```text
-//!  given ─► gates, one after the other: a producer's event ─► a copy to `wire` ─► open ─► posted, from `wire` or as given
-//!    ▲                                                                                            │
-//!    └──────────── settled: nothing that a gate began touches the payload any more ◄──── over, failed or dropped
+//!  given ─► gates, one after the other: a producer's event ─► a copy to `wire` ─► open ─┐
+//!    ▲                                                                                  │
+//!    │      over, failed or dropped ◄── posted, from `wire` or as given ◄───────────────┘
+//!    └────────┘ settled: nothing that a gate began touches the payload any more
 //! ```
 
 use std::fmt;
@@ -16,21 +18,24 @@ use super::payload::Payload;
 use crate::contain::say;
 use crate::stats;
 
-/// What a send waits for. It is polled by the endpoint that has the send, on whatever thread drives that.
+/// What a send waits for. It is polled by the endpoint that has the send, on whatever thread drives
+/// that.
 pub(crate) trait Gate: Send + Sync + fmt::Debug {
-    /// Moves on what it waits for; true when the send may go. It is not asked again after that, nor after an error.
+    /// Moves on what it waits for; true when the send may go. It is not asked again after that, nor
+    /// after an error.
     ///
     /// # Errors
     /// It will never open: the send fails.
     fn poll(&mut self) -> Result<bool, GateError>;
 
-    /// Nothing is gained by asking before those in front of it are open: what it waits for is under way, and done in its turn.
+    /// Nothing is gained by asking before those in front of it are open: what it waits for is under
+    /// way, and done in its turn.
     fn has_begun(&self) -> bool {
         false
     }
 
-    /// Returns when nothing that it began touches the payload any more. It may wait for a copy that is under way, which is short; never for
-    /// anything that might not come.
+    /// Returns when nothing that it began touches the payload any more. It may wait for a copy that
+    /// is under way, which is short; never for anything that might not come.
     ///
     /// # Errors
     /// That can't be told: the payload is given up.
@@ -97,14 +102,16 @@ impl Gates {
     }
 }
 
-/// How long an answer of gates that several payloads have is good: asking the driver costs about a microsecond, and all of them ask.
+/// How long an answer of gates that several payloads have is good: asking the driver costs about a
+/// microsecond, and all of them ask.
 const GOOD_FOR: Duration = Duration::from_micros(4);
 
 /// The gates of a payload that others [share](Gated::share).
 #[derive(Debug)]
 struct Joint {
     gates: Arc<Mutex<(Gates, Option<Instant>)>>,
-    /// Whose payload keeps what the gates touch until they are settled; the others have nothing to wait for.
+    /// Whose payload keeps what the gates touch until they are settled; the others have nothing to
+    /// wait for.
     owner: bool,
 }
 
@@ -191,7 +198,8 @@ impl Gated {
         self.gates.gates.is_empty() && self.wire.is_none()
     }
 
-    /// Another payload of what is sent of this one, when the same gates are open. This one has to stay until that is over.
+    /// Another payload of what is sent of this one, when the same gates are open. This one has to
+    /// stay until that is over.
     pub(super) fn share(&mut self) -> Payload {
         let joint = self.joint.get_or_insert_with(|| {
             let gates = std::mem::take(&mut self.gates);
@@ -227,7 +235,8 @@ impl Gated {
         self.gates.poll()
     }
 
-    /// As [`poll`](Self::poll), of one that others are in front of: what is under way is not asked about.
+    /// As [`poll`](Self::poll), of one that others are in front of: what is under way is not asked
+    /// about.
     pub(super) fn advance(&mut self) -> Result<bool, GateError> {
         match self.gates.has_begun() {
             true => Ok(false),
@@ -235,7 +244,8 @@ impl Gated {
         }
     }
 
-    /// What the caller gave; nothing of ours touches it any more. Empty if that can't be told: then it is leaked.
+    /// What the caller gave; nothing of ours touches it any more. Empty if that can't be told: then
+    /// it is leaked.
     pub(super) fn into_given(mut self) -> Payload {
         self.settle();
         // It may have handles on what was given.
@@ -256,8 +266,9 @@ impl Gated {
 
 impl Drop for Gated {
     fn drop(&mut self) {
-        // Only while an endpoint has it can a copy be under way: that is over in a moment, and until then the memory may not go back to
-        // its owners. So this may wait, as a lane to the GPU does.
+        // Only while an endpoint has it can a copy be under way: that is over in a moment, and
+        // until then the memory may not go back to its owners. So this may wait, as a lane to the
+        // GPU does.
         self.settle();
     }
 }

@@ -161,7 +161,7 @@ fn an_empty_payload_may_wait_too() {
     assert!(payload.into_vec().is_empty());
 }
 
-// ---- one payload, several messages -------------------------------------------------------------------------------
+// ---- one payload, several messages --------------------------------------------------------------
 
 #[test]
 fn those_who_share_a_payload_share_its_gates_and_what_is_sent() {

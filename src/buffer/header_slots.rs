@@ -1,4 +1,5 @@
-//! `HeaderSlotManager`: small slots in one registered block, for the headers that go out in front of payloads.
+//! `HeaderSlotManager`: small slots in one registered block, for the headers that go out in front
+//! of payloads.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +22,8 @@ const NOBODY: u64 = 0;
 pub struct HeaderSlotConfig {
     /// The number of slots, and so of messages with a header in flight: 1 to 65,536. Default: 256.
     pub slots: u32,
-    /// The longest header, in bytes: 1 to 4,096. Default: 64. Memory: `slots` times this, rounded up to 64.
+    /// The longest header, in bytes: 1 to 4,096. Default: 64. Memory: `slots` times this, rounded
+    /// up to 64.
     pub slot_size: usize,
 }
 
@@ -90,13 +92,14 @@ impl HeaderSlots {
     /// One holder less; whether it was the last.
     #[cold]
     fn is_last(&self, taken: &TakenSlot) -> bool {
-        // Holders of a slot only read it. Release and Acquire: all of them are done before the slot is free.
+        // Holders of a slot only read it. Release and Acquire: all of them are done before the slot
+        // is free.
         self.shares[taken.index as usize].fetch_sub(1, Ordering::AcqRel) == 1
     }
 }
 
-/// A slot with its header, by number: nothing gives it back by itself. An operation holds it, which saves counting its manager's
-/// owners for each message.
+/// A slot with its header, by number: nothing gives it back by itself. An operation holds it, which
+/// saves counting its manager's owners for each message.
 #[derive(Debug)]
 #[must_use = "the slot stays taken until it is given back"]
 pub(crate) struct TakenSlot {
@@ -112,7 +115,8 @@ impl TakenSlot {
     }
 }
 
-/// Header slots that any number of threads and endpoints share; no call takes a lock, except while somebody waits for a wake-up.
+/// Header slots that any number of threads and endpoints share; no call takes a lock, except while
+/// somebody waits for a wake-up.
 ///
 /// Clones are handles on the same slots.
 ///
@@ -129,10 +133,12 @@ impl TakenSlot {
 pub struct HeaderSlotManager(Arc<HeaderSlots>);
 
 impl HeaderSlotManager {
-    /// Allocates the slots in one region of host memory; register that ([`region`](Self::region)) with the domain that sends.
+    /// Allocates the slots in one region of host memory; register that ([`region`](Self::region))
+    /// with the domain that sends.
     ///
     /// # Errors
-    /// [`MemoryError::Setting`] for a number or size out of range, otherwise what [`Region::host`] answers.
+    /// [`MemoryError::Setting`] for a number or size out of range, otherwise what [`Region::host`]
+    /// answers.
     pub fn new(config: HeaderSlotConfig) -> Result<Self, MemoryError> {
         if !(1..=HeaderSlotConfig::SLOTS_MAX).contains(&config.slots) {
             let reason = "must be 1 to 65,536";
@@ -176,7 +182,8 @@ impl HeaderSlotManager {
         self.acquire_parts(&[header], key, endpoint)
     }
 
-    /// As [`acquire`](Self::acquire), with a header in several parts, which are joined in the slot: a length, then the header proper.
+    /// As [`acquire`](Self::acquire), with a header in several parts, which are joined in the slot:
+    /// a length, then the header proper.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire).
@@ -193,7 +200,8 @@ impl HeaderSlotManager {
         })
     }
 
-    /// As [`acquire_parts`](Self::acquire_parts), for an owner that keeps the manager and gives the slot back to it itself.
+    /// As [`acquire_parts`](Self::acquire_parts), for an owner that keeps the manager and gives the
+    /// slot back to it itself.
     #[inline(always)]
     pub(crate) fn take(
         &self,
@@ -212,8 +220,9 @@ impl HeaderSlotManager {
         let mut offset = index as usize * self.0.stride;
         for part in parts.iter().filter(|part| !part.is_empty()) {
             let to = self.region().at(offset);
-            // SAFETY: `len <= slot_size <= stride`, so the parts lie within this slot and the region; the slot came from the free
-            // list, so it is ours alone; a slice of the caller's can't lie in a region that gives no references.
+            // SAFETY: `len <= slot_size <= stride`, so the parts lie within this slot and the
+            // region; the slot came from the free list, so it is ours alone; a slice of the
+            // caller's can't lie in a region that gives no references.
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to.as_ptr(), part.len()) };
             offset += part.len();
         }
@@ -229,7 +238,8 @@ impl HeaderSlotManager {
         })
     }
 
-    /// The same slot for one operation more. It is free when each that holds it was given back; allocates nothing.
+    /// The same slot for one operation more. It is free when each that holds it was given back;
+    /// allocates nothing.
     pub(crate) fn share(&self, taken: &mut TakenSlot) -> TakenSlot {
         let shares = &self.0.shares[taken.index as usize];
         if !std::mem::replace(&mut taken.shared, true) {
@@ -250,7 +260,8 @@ impl HeaderSlotManager {
         self.0.give_back(&taken);
     }
 
-    /// Where the header of a slot of this manager lies: its first byte, derived from the whole region.
+    /// Where the header of a slot of this manager lies: its first byte, derived from the whole
+    /// region.
     #[inline]
     pub(crate) fn start(&self, taken: &TakenSlot) -> *const u8 {
         self.0.start(taken)
@@ -258,8 +269,8 @@ impl HeaderSlotManager {
 
     /// The header in a slot of this manager.
     pub(crate) fn bytes<'a>(&'a self, taken: &'a TakenSlot) -> &'a [u8] {
-        // SAFETY: `len` bytes of this slot were written by `take`, and nobody writes there before the slot is given back, for which its
-        // holder, borrowed here, is needed.
+        // SAFETY: `len` bytes of this slot were written by `take`, and nobody writes there before
+        // the slot is given back, for which its holder, borrowed here, is needed.
         unsafe { std::slice::from_raw_parts(self.0.start(taken), taken.len()) }
     }
 
@@ -275,7 +286,8 @@ impl HeaderSlotManager {
         self.0.table.free().len() as usize
     }
 
-    /// The least number of free slots since the manager was made, or since [`take_low_water`](Self::take_low_water).
+    /// The least number of free slots since the manager was made, or since
+    /// [`take_low_water`](Self::take_low_water).
     pub fn low_water(&self) -> usize {
         self.0.table.free().low_water() as usize
     }
@@ -285,7 +297,8 @@ impl HeaderSlotManager {
         self.0.table.free().take_low_water() as usize
     }
 
-    /// The keys of the slots that an endpoint has now, in no particular order. While other threads acquire for it, a snapshot.
+    /// The keys of the slots that an endpoint has now, in no particular order. While other threads
+    /// acquire for it, a snapshot.
     pub fn pending(&self, endpoint: EndpointId) -> Vec<u64> {
         let mine =
             |(owner, _): &(&AtomicU64, &AtomicU64)| owner.load(Ordering::Acquire) == endpoint.get();
@@ -318,12 +331,14 @@ impl HeaderSlotManager {
         self.0.table.wakes().add(wake)
     }
 
-    /// Removes it; false when it is not (or no longer) there. A call that is under way on another thread may still come.
+    /// Removes it; false when it is not (or no longer) there. A call that is under way on another
+    /// thread may still come.
     pub fn remove_waker(&self, id: WakerId) -> bool {
         self.0.table.wakes().remove(id)
     }
 
-    /// Arms a waker for one call, and says whether a slot is free already: then try again rather than sleep.
+    /// Arms a waker for one call, and says whether a slot is free already: then try again rather
+    /// than sleep.
     pub fn arm(&self, id: WakerId) -> bool {
         self.0.table.wakes().arm(id);
         self.free_count() > 0
@@ -370,7 +385,8 @@ impl HeaderSlot {
 
     /// The header.
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: `len` bytes of this slot were written by `take`, and nobody writes there before the slot is given back.
+        // SAFETY: `len` bytes of this slot were written by `take`, and nobody writes there before
+        // the slot is given back.
         unsafe { std::slice::from_raw_parts(self.inner.start(&self.taken), self.len()) }
     }
 }

@@ -86,7 +86,12 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
     /// The model: the list of (endpoint, key, header) that are out.
     #[test]
-    fn slots_follow_the_model(steps in prop::collection::vec((any::<bool>(), 0usize..3, any::<u64>(), 0usize..12), 0..150)) {
+    fn slots_follow_the_model(
+        steps in prop::collection::vec(
+            (any::<bool>(), 0usize..3, any::<u64>(), 0usize..12),
+            0..150,
+        ),
+    ) {
         let headers = manager(4, 10);
         let endpoints = [EndpointId::next(), EndpointId::next(), EndpointId::next()];
         let mut out: Vec<(usize, Vec<u8>, HeaderSlot)> = Vec::new();
@@ -106,11 +111,17 @@ proptest! {
                 prop_assert_eq!(key, headers.release(slot));
             }
             low = low.min(4 - out.len());
-            prop_assert_eq!((headers.free_count(), headers.low_water()), (4 - out.len(), low));
+            prop_assert_eq!(
+                (headers.free_count(), headers.low_water()),
+                (4 - out.len(), low)
+            );
             for (index, endpoint) in endpoints.iter().enumerate() {
                 let mut pending = headers.pending(*endpoint);
-                let mut expected: Vec<u64> =
-                    out.iter().filter(|held| held.0 == index).map(|held| held.2.key()).collect();
+                let mut expected: Vec<u64> = out
+                    .iter()
+                    .filter(|held| held.0 == index)
+                    .map(|held| held.2.key())
+                    .collect();
                 pending.sort_unstable();
                 expected.sort_unstable();
                 prop_assert_eq!(pending, expected);

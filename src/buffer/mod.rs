@@ -1,15 +1,18 @@
-//! Buffers that move to the network and come back: slots, shared buffers, rings, and the payloads made of them.
+//! Buffers that move to the network and come back: slots, shared buffers, rings, and the payloads
+//! made of them.
 //!
 //! ```text
 //! SharedBufferManager ─ try_acquire ─► BufferMut ─ freeze(len) ─► Buffer ─┐
-//! Region ─ slice(range) ───────────────────────────────► RegionSlice ─────┼─► Payload ─► endpoint ─► Payload
-//! DeviceBufferManager ─ try_acquire ─► DeviceBuffer ─────────────────────┤
-//! RingRegion ─ reserve ─► Reservation ─ commit(len) ──► RingFragment ─────┘
-//! HeaderSlotManager ─ acquire(header, key) ─► HeaderSlot ──────────────────► endpoint ─► key
+//! Region ─ slice(range) ──────────────────────────────────► RegionSlice ──┤
+//! DeviceBufferManager ─ try_acquire ─► DeviceBuffer ──────────────────────┤
+//! RingRegion ─ reserve ─► Reservation ─ commit(len) ──► RingFragment ─────┤
+//!                                      Payload ─► endpoint ─► Payload ◄───┘
+//! HeaderSlotManager ─ acquire(header, key) ─► HeaderSlot ─► endpoint ─► key
 //! ```
 //!
-//! Each handle owns its piece: dropping the last one gives the piece back, on any thread, without a lock unless somebody sleeps for it.
-//! Nothing is borrowed, so a handle that is forgotten leaks its piece and does no harm.
+//! Each handle owns its piece: dropping the last one gives the piece back, on any thread, without a
+//! lock unless somebody sleeps for it. Nothing is borrowed, so a handle that is forgotten leaks its
+//! piece and does no harm.
 
 mod device;
 mod free_list;

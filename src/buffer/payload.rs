@@ -13,13 +13,15 @@ use super::segment::{Kind, RegionSlice, Segment};
 use super::shared::Buffer;
 use crate::memory::{Region, Scope};
 
-/// Segments that lie in the payload itself. A payload moves some ten times on its way to the provider and back, and is small for that.
+/// Segments that lie in the payload itself. A payload moves some ten times on its way to the
+/// provider and back, and is small for that.
 const INLINE_SEGMENTS: usize = 1;
 
-/// The payload of one message: owned segments, sent one behind the other. It moves into an endpoint and comes back with the outcome.
+/// The payload of one message: owned segments, sent one behind the other. It moves into an endpoint
+/// and comes back with the outcome.
 ///
-/// One segment lies in the payload itself, which stays small to move. Several lie in a block on the heap, which comes back with the
-/// payload and can be used again: [`into_vec`](Self::into_vec).
+/// One segment lies in the payload itself, which stays small to move. Several lie in a block on the
+/// heap, which comes back with the payload and can be used again: [`into_vec`](Self::into_vec).
 #[derive(Debug, Default)]
 pub struct Payload(SmallVec<[Segment; INLINE_SEGMENTS]>);
 
@@ -50,18 +52,20 @@ impl Payload {
         &self.0
     }
 
-    /// The segments, owned, in their order. What the payload was to be sent [after](Self::after) is forgotten.
+    /// The segments, owned, in their order. What the payload was to be sent [after](Self::after) is
+    /// forgotten.
     pub fn into_segments(self) -> impl ExactSizeIterator<Item = Segment> {
         self.ungated().0.into_iter()
     }
 
-    /// The segments, with the heap block of a payload that has several: clear it, fill it and make the next payload of it, and
-    /// sends of several segments allocate nothing.
+    /// The segments, with the heap block of a payload that has several: clear it, fill it and make
+    /// the next payload of it, and sends of several segments allocate nothing.
     pub fn into_vec(self) -> Vec<Segment> {
         self.ungated().0.into_vec()
     }
 
-    /// How many runs of memory the payload takes in an iovec: a fragment that wraps around its ring takes two, an empty segment none.
+    /// How many runs of memory the payload takes in an iovec: a fragment that wraps around its ring
+    /// takes two, an empty segment none.
     #[inline]
     pub fn run_count(&self) -> usize {
         self.0.iter().map(Segment::run_count).sum()
@@ -116,10 +120,10 @@ impl Payload {
         }
     }
 
-    // ---- what several messages send ------------------------------------------------------------------------------
+    // ---- what several messages send -------------------------------------------------------------
 
-    /// Another payload of the same bytes, for another message. What is not to be sent yet waits for the same gates, which are this one's: it
-    /// has to stay until the others are over.
+    /// Another payload of the same bytes, for another message. What is not to be sent yet waits for
+    /// the same gates, which are this one's: it has to stay until the others are over.
     #[inline]
     pub(crate) fn share(&mut self) -> Self {
         match &self.0[..] {
@@ -162,7 +166,7 @@ impl Payload {
         self
     }
 
-    // ---- what is not to be sent yet ------------------------------------------------------------------------------
+    // ---- what is not to be sent yet -------------------------------------------------------------
 
     /// The payload, to be sent when the gate is open, and those that it has already.
     pub(crate) fn behind(mut self, gate: Box<dyn Gate>) -> Self {
@@ -264,8 +268,9 @@ impl Payload {
         }
     }
 
-    /// Puts a header right in front of the payload's only run of bytes, so that both go out as one, and claims the place until the operation
-    /// is over: [`Leases::with_front`] takes the claim on. Gives the length of the header, in bytes.
+    /// Puts a header right in front of the payload's only run of bytes, so that both go out as one,
+    /// and claims the place until the operation is over: [`Leases::with_front`] takes the claim on.
+    /// Gives the length of the header, in bytes.
     pub(crate) fn begin_front(&mut self, header: &[&[u8]]) -> Result<usize, FrontError> {
         let len = header.iter().map(|part| part.len()).sum();
         let room = match self.front() {
@@ -280,7 +285,8 @@ impl Payload {
             Some(Kind::Buffer(buffer)) => buffer
                 .begin_front(header, len)
                 .map_err(|_| FrontError::Taken)?,
-            // SAFETY: a fragment has one owner, this payload, which is borrowed mutably and in no operation.
+            // SAFETY: a fragment has one owner, this payload, which is borrowed mutably and in no
+            // operation.
             Some(Kind::Fragment(fragment)) => unsafe { fragment.put_in_front(header, len) },
             Some(Kind::Slice(_) | Kind::Device(_) | Kind::Shared(_) | Kind::Gated(_)) | None => {}
         }
@@ -303,10 +309,11 @@ impl Payload {
         }
     }
 
-    /// Keeps the registrations of all segments open for one operation, and names each run: address, length in bytes, descriptor.
+    /// Keeps the registrations of all segments open for one operation, and names each run: address,
+    /// length in bytes, descriptor.
     ///
-    /// What it gives goes to [`LeasedPayload::new`] with this same payload. On an error no registration is kept, and runs that were
-    /// named by then are void.
+    /// What it gives goes to [`LeasedPayload::new`] with this same payload. On an error no
+    /// registration is kept, and runs that were named by then are void.
     #[inline]
     pub(crate) fn lease(
         &self,
@@ -361,7 +368,8 @@ impl<T: Into<Segment>> FromIterator<T> for Payload {
 pub(crate) enum LeaseError {
     /// The segment's region is registered, but elsewhere.
     #[error(
-        "segment {segment} lies in a region that is registered with another domain, not with this one: call Region::register with this one, too"
+        "segment {segment} lies in a region that is registered with another domain, not with this \
+         one: call Region::register with this one, too"
     )]
     ForeignBuffer {
         /// Its place in the payload, from 0.
@@ -373,9 +381,11 @@ pub(crate) enum LeaseError {
         /// Its place in the payload, from 0.
         segment: usize,
     },
-    /// The segment is a device's memory, which the provider can't reach: it has to be copied to memory of the host first.
+    /// The segment is a device's memory, which the provider can't reach: it has to be copied to
+    /// memory of the host first.
     #[error(
-        "segment {segment} lies in a device's memory, and has to be staged: give the endpoint a StagingRing (`SendConfig::staging`)"
+        "segment {segment} lies in a device's memory, and has to be staged: give the endpoint a \
+         StagingRing (`SendConfig::staging`)"
     )]
     Staged {
         /// Its place in the payload, from 0.
@@ -404,7 +414,8 @@ pub(crate) enum FrontError {
     Taken,
 }
 
-/// The leases of a payload's segments, from the first on. Apart from the payload, so that taking them does not move it.
+/// The leases of a payload's segments, from the first on. Apart from the payload, so that taking
+/// them does not move it.
 #[derive(Debug)]
 #[must_use = "the registrations stay open until the leases are ended"]
 pub(crate) struct Leases {
@@ -461,8 +472,8 @@ impl Leases {
     fn end_parts(&mut self, payload: &Payload) {
         let count = std::mem::take(&mut self.count);
         for segment in &payload.0[..count as usize] {
-            // SAFETY: `Payload::lease` took one for each of the first `count` segments of this payload, and that count is 0 from
-            // here on.
+            // SAFETY: `Payload::lease` took one for each of the first `count` segments of this
+            // payload, and that count is 0 from here on.
             unsafe { segment.region().release(self.scope) };
         }
         if std::mem::take(&mut self.marks) & FRONT != 0 {
@@ -481,8 +492,8 @@ pub(crate) struct LeasedPayload {
 impl LeasedPayload {
     /// # Safety
     ///
-    /// * `leases` is what [`Payload::lease`] gave for this very payload, or [`Leases::elsewhere`]; or, [of a gated one](Leases::of_gated), for its
-    ///   [`wire`](Payload::wire).
+    /// * `leases` is what [`Payload::lease`] gave for this very payload, or [`Leases::elsewhere`];
+    ///   or, [of a gated one](Leases::of_gated), for its [`wire`](Payload::wire).
     #[inline]
     pub(crate) unsafe fn new(payload: Payload, leases: Leases) -> Self {
         Self { payload, leases }

@@ -1,13 +1,17 @@
-//! `RingRegion`: a region as a ring, for DMA engines and readers that fill memory in order while the network drains it in any order.
+//! `RingRegion`: a region as a ring, for DMA engines and readers that fill memory in order while
+//! the network drains it in any order.
 //!
 //! ```text
 //!             tail                       head
-//!  ───────────┼──────┬──────┬─────┬──────┼───────────►  bytes since the start, never going back; modulo the size: where in the region
+//!  ───────────┼──────┬──────┬─────┬──────┼───────────►  bytes since the start, never going back
 //!   released  │ held │ rel. │ held│ held │  free
 //! ```
 //!
-//! One producer owns the ring. Its pieces are owned by whoever has them, and a dropped one is only marked, by one store; the producer
-//! moves the tail over the oldest run of marked ones when it looks at it.
+//! Modulo the size, these numbers say where in the region a byte lies.
+//!
+//! One producer owns the ring. Its pieces are owned by whoever has them, and a dropped one is only
+//! marked, by one store; the producer moves the tail over the oldest run of marked ones when it
+//! looks at it.
 
 #![allow(unsafe_code)]
 
@@ -24,12 +28,15 @@ use crate::sync::{AtomicBool, Ordering};
 /// How a ring is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingConfig {
-    /// How many reservations and fragments are out at a time: 1 to 2^24. Default: 65,536. Memory: 25 bytes each.
+    /// How many reservations and fragments are out at a time: 1 to 2^24. Default: 65,536. Memory:
+    /// 25 bytes each.
     pub max_fragments: u32,
     /// Bytes reserved in front of each piece, for a header that must lie right before the payload
-    /// ([`Shape::Headroom`](crate::fabric::Shape::Headroom)). 0 to 65,536. Default: 0. Only over host memory.
+    /// ([`Shape::Headroom`](crate::fabric::Shape::Headroom)). 0 to 65,536. Default: 0. Only over
+    /// host memory.
     ///
-    /// A ring with headroom gives pieces of one range only: what is left at the end of the region is skipped where a piece does not fit.
+    /// A ring with headroom gives pieces of one range only: what is left at the end of the region
+    /// is skipped where a piece does not fit.
     pub headroom: usize,
 }
 
@@ -71,7 +78,8 @@ pub enum RingError {
     },
     /// As many pieces are out as the setting allows: back-pressure too.
     #[error(
-        "{max} fragments are out, as many as may be (setting `max_fragments`): drop some, or raise it"
+        "{max} fragments are out, as many as may be (setting `max_fragments`): drop some, or raise \
+         it"
     )]
     TooManyFragments {
         /// The limit.
@@ -93,7 +101,8 @@ struct Record {
     since: Instant,
 }
 
-/// A ring over a region. One producer (`&mut self`); what it hands out may be dropped by any thread, in any order.
+/// A ring over a region. One producer (`&mut self`); what it hands out may be dropped by any
+/// thread, in any order.
 ///
 /// ```
 /// use fabricast::buffer::{RingConfig, RingRegion};
@@ -122,8 +131,8 @@ impl RingRegion {
     /// Makes a ring of all of a region.
     ///
     /// # Errors
-    /// [`MemoryError::Setting`] for a setting out of range, [`MemoryError::NotHost`] for headroom over memory that somebody else writes,
-    /// [`MemoryError::Claimed`] for a region in use.
+    /// [`MemoryError::Setting`] for a setting out of range, [`MemoryError::NotHost`] for headroom
+    /// over memory that somebody else writes, [`MemoryError::Claimed`] for a region in use.
     pub fn new(region: Arc<Region>, config: RingConfig) -> Result<Self, MemoryError> {
         let RingConfig {
             max_fragments,
@@ -161,7 +170,8 @@ impl RingRegion {
                 what: "a ring with headroom",
             });
         }
-        // Over external memory a ring gives addresses only, which it may share with slices; over host memory it gives `&mut [u8]`.
+        // Over external memory a ring gives addresses only, which it may share with slices; over
+        // host memory it gives `&mut [u8]`.
         let host = region.is_host();
         let claim = if host {
             region.claim(Purpose::Ring)?
@@ -184,8 +194,8 @@ impl RingRegion {
         })
     }
 
-    /// Takes the next `len` bytes; they may wrap around the end of the region, in a ring without headroom. Several reservations may be out at
-    /// a time.
+    /// Takes the next `len` bytes; they may wrap around the end of the region, in a ring without
+    /// headroom. Several reservations may be out at a time.
     ///
     /// # Errors
     /// [`RingError`]: no room now, no such room ever, or too many pieces out.
@@ -223,7 +233,8 @@ impl RingRegion {
         }))
     }
 
-    /// The bytes to leave out so that a piece and its headroom are one range. With nothing out, they are passed at once.
+    /// The bytes to leave out so that a piece and its headroom are one range. With nothing out,
+    /// they are passed at once.
     fn skip(&mut self, len: usize) -> usize {
         let size = self.capacity();
         let left = size - (self.head % size as u64) as usize;
@@ -239,7 +250,8 @@ impl RingRegion {
         0
     }
 
-    /// As [`Reservation::commit`], and when the reservation is the newest, what it has too much is free again at once.
+    /// As [`Reservation::commit`], and when the reservation is the newest, what it has too much is
+    /// free again at once.
     ///
     /// # Panics
     /// If `len` is more than was reserved.
@@ -261,7 +273,8 @@ impl RingRegion {
         self.head
     }
 
-    /// The bytes up to which everything was given back, since the start: a DMA engine may write up to `tail() + capacity()`.
+    /// The bytes up to which everything was given back, since the start: a DMA engine may write up
+    /// to `tail() + capacity()`.
     pub fn tail(&mut self) -> u64 {
         self.advance();
         self.tail
@@ -273,13 +286,15 @@ impl RingRegion {
         self.capacity() - (self.head - self.tail) as usize
     }
 
-    /// How many pieces the tail has yet to pass: those out, and those given back behind an older one that is out.
+    /// How many pieces the tail has yet to pass: those out, and those given back behind an older
+    /// one that is out.
     pub fn outstanding(&mut self) -> usize {
         self.advance();
         self.records.len()
     }
 
-    /// How long ago the piece that holds the tail was reserved; `None` when nothing is out. A large one is stuck.
+    /// How long ago the piece that holds the tail was reserved; `None` when nothing is out. A large
+    /// one is stuck.
     pub fn oldest_age(&mut self, now: Instant) -> Option<Duration> {
         self.advance();
         self.records
@@ -306,7 +321,8 @@ impl RingRegion {
     fn advance(&mut self) {
         while let Some(record) = self.records.front() {
             let released = &self.shared.released[self.oldest_mark as usize];
-            // Acquire pairs with the Release of `Piece::drop`: its owner's accesses come before the bytes are handed out again.
+            // Acquire pairs with the Release of `Piece::drop`: its owner's accesses come before the
+            // bytes are handed out again.
             if !released.load(Ordering::Acquire) {
                 break;
             }
@@ -375,7 +391,8 @@ impl Reservation {
         self.0.len == 0
     }
 
-    /// Where in the region it lies: one range, and after a wrap-around a second one from the start of the region (else empty).
+    /// Where in the region it lies: one range, and after a wrap-around a second one from the start
+    /// of the region (else empty).
     pub fn ranges(&self) -> (Range<usize>, Range<usize>) {
         self.0.ranges()
     }
@@ -390,23 +407,26 @@ impl Reservation {
         self.0.shared.claim.region()
     }
 
-    /// The bytes, to fill; `None` over external memory, which others write to: use [`ranges`](Self::ranges) there.
+    /// The bytes, to fill; `None` over external memory, which others write to: use
+    /// [`ranges`](Self::ranges) there.
     pub fn segments_mut(&mut self) -> Option<(&mut [u8], &mut [u8])> {
         if !self.0.shared.host {
             return None;
         }
         let (first, second) = self.0.ranges();
-        // SAFETY: within the region (`ranges`), which is host memory, mapped zeroed, and claimed for this ring; the ring hands out each
-        // byte to one piece at a time, and this is that piece, borrowed mutably.
+        // SAFETY: within the region (`ranges`), which is host memory, mapped zeroed, and claimed
+        // for this ring; the ring hands out each byte to one piece at a time, and this is that
+        // piece, borrowed mutably.
         let head = unsafe { std::slice::from_raw_parts_mut(self.0.start_of(&first), first.len()) };
-        // SAFETY: as above; the two ranges don't overlap, since a piece is at most as long as the ring.
+        // SAFETY: as above; the two ranges don't overlap, since a piece is at most as long as the
+        // ring.
         let rest =
             unsafe { std::slice::from_raw_parts_mut(self.0.start_of(&second), second.len()) };
         Some((head, rest))
     }
 
-    /// Ends filling: the first `len` bytes become a fragment; the rest comes back together with it, or at once with
-    /// [`RingRegion::commit`].
+    /// Ends filling: the first `len` bytes become a fragment; the rest comes back together with it,
+    /// or at once with [`RingRegion::commit`].
     ///
     /// # Panics
     /// If `len` is more than was reserved.
@@ -445,7 +465,8 @@ impl RingFragment {
         self.0.len == 0
     }
 
-    /// Where in the region it lies: one range, and after a wrap-around a second one from the start of the region (else empty).
+    /// Where in the region it lies: one range, and after a wrap-around a second one from the start
+    /// of the region (else empty).
     pub fn ranges(&self) -> (Range<usize>, Range<usize>) {
         self.0.ranges()
     }
@@ -461,8 +482,9 @@ impl RingFragment {
             return None;
         }
         let (first, second) = self.0.ranges();
-        // SAFETY: within the region, which is host memory, mapped zeroed, and claimed for this ring; nobody writes to a piece that was
-        // committed, and the ring hands its bytes out again only after it was dropped.
+        // SAFETY: within the region, which is host memory, mapped zeroed, and claimed for this
+        // ring; nobody writes to a piece that was committed, and the ring hands its bytes out again
+        // only after it was dropped.
         let head = unsafe { std::slice::from_raw_parts(self.0.start_of(&first), first.len()) };
         // SAFETY: as above.
         let rest = unsafe { std::slice::from_raw_parts(self.0.start_of(&second), second.len()) };
@@ -474,12 +496,14 @@ impl RingFragment {
         self.0.shared.claim.region()
     }
 
-    /// The bytes right in front of it that a header may be put into: the ring's [`headroom`](RingConfig::headroom).
+    /// The bytes right in front of it that a header may be put into: the ring's
+    /// [`headroom`](RingConfig::headroom).
     pub fn headroom(&self) -> usize {
         self.0.headroom as usize
     }
 
-    /// Puts a header right in front of the fragment. `header` is no longer than the [headroom](Self::headroom).
+    /// Puts a header right in front of the fragment. `header` is no longer than the
+    /// [headroom](Self::headroom).
     ///
     /// # Safety
     /// Nobody else does so, or sends the fragment, meanwhile: the caller owns it.
@@ -487,8 +511,9 @@ impl RingFragment {
         assert!(len <= self.headroom(), "a header longer than its room");
         let mut to = self.region().at(self.0.offset - len).as_ptr();
         for part in header {
-            // SAFETY: `reserve` took `headroom` bytes for this piece in front of it, in the same range of a region that is claimed for
-            // this ring; no reference is ever made to them, and the caller keeps others out.
+            // SAFETY: `reserve` took `headroom` bytes for this piece in front of it, in the same
+            // range of a region that is claimed for this ring; no reference is ever made to them,
+            // and the caller keeps others out.
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()) };
             // SAFETY: at most the end of the room, as above.
             to = unsafe { to.add(part.len()) };

@@ -158,14 +158,21 @@ mod plain {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-        /// With headroom: pieces of one range, with room in front that nobody else has; whatever becomes free can be had again.
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+        /// With headroom: pieces of one range, with room in front that nobody else has; whatever
+        /// becomes free can be had again.
         #[test]
         fn pieces_with_headroom_are_apart_and_in_one_range(
             steps in prop::collection::vec((0usize..30, any::<usize>(), any::<bool>()), 1..200),
             headroom in 1usize..9,
         ) {
-            let config = RingConfig { headroom, max_fragments: 5 };
+            let config = RingConfig {
+                headroom,
+                max_fragments: 5,
+            };
             let mut ring = RingRegion::new(Region::host(64).build().unwrap(), config).unwrap();
             let mut out: Vec<RingFragment> = Vec::new();
             for (len, n, take) in steps {
@@ -177,7 +184,11 @@ mod plain {
                             prop_assert_eq!(reservation.position() % 64, first.start as u64 % 64);
                             out.push(ring.commit(reservation, len));
                         }
-                        Err(_) => prop_assert!(!out.is_empty(), "all of it is free, and {} bytes don't fit", len),
+                        Err(_) => prop_assert!(
+                            !out.is_empty(),
+                            "all of it is free, and {} bytes don't fit",
+                            len
+                        ),
                     }
                 } else {
                     drop(out.swap_remove(n % out.len()));
@@ -199,7 +210,8 @@ mod plain {
             const SIZE: usize = 64;
             const MAX: usize = 5;
             let mut ring = ring(SIZE, MAX as u32);
-            let (mut model, mut tail, mut head, mut next) = (VecDeque::<(u64, u64, bool)>::new(), 0u64, 0u64, 0u64);
+            let (mut model, mut tail, mut head, mut next) =
+                (VecDeque::<(u64, u64, bool)>::new(), 0u64, 0u64, 0u64);
             let mut reserved: Vec<(u64, Reservation)> = Vec::new();
             let mut committed: Vec<(u64, RingFragment)> = Vec::new();
             for step in steps {
@@ -208,11 +220,17 @@ mod plain {
                         let free = SIZE - (head - tail) as usize;
                         let result = ring.reserve(len);
                         if len > SIZE {
-                            prop_assert_eq!(result.unwrap_err(), RingError::TooLong { len, max: SIZE });
+                            prop_assert_eq!(
+                                result.unwrap_err(),
+                                RingError::TooLong { len, max: SIZE }
+                            );
                         } else if len > free {
                             prop_assert_eq!(result.unwrap_err(), RingError::Full { free });
                         } else if model.len() == MAX {
-                            prop_assert_eq!(result.unwrap_err(), RingError::TooManyFragments { max: MAX as u32 });
+                            prop_assert_eq!(
+                                result.unwrap_err(),
+                                RingError::TooManyFragments { max: MAX as u32 }
+                            );
                         } else {
                             let mut reservation = result.unwrap();
                             let (first, second) = reservation.segments_mut().unwrap();
@@ -236,22 +254,34 @@ mod plain {
                     }
                     Step::DropReservation(n) if !reserved.is_empty() => {
                         let (id, _reservation) = reserved.swap_remove(n % reserved.len());
-                        model.iter_mut().filter(|piece| piece.0 == id).for_each(|piece| piece.2 = false);
+                        model
+                            .iter_mut()
+                            .filter(|piece| piece.0 == id)
+                            .for_each(|piece| piece.2 = false);
                     }
                     Step::DropFragment(n) if !committed.is_empty() => {
                         let (id, _fragment) = committed.swap_remove(n % committed.len());
-                        model.iter_mut().filter(|piece| piece.0 == id).for_each(|piece| piece.2 = false);
+                        model
+                            .iter_mut()
+                            .filter(|piece| piece.0 == id)
+                            .for_each(|piece| piece.2 = false);
                     }
                     _ => {}
                 }
                 while model.front().is_some_and(|piece| !piece.2) {
                     tail = model.pop_front().unwrap().1;
                 }
-                prop_assert_eq!((ring.head(), ring.tail(), ring.outstanding()), (head, tail, model.len()));
+                prop_assert_eq!(
+                    (ring.head(), ring.tail(), ring.outstanding()),
+                    (head, tail, model.len())
+                );
                 prop_assert_eq!(ring.free_bytes(), SIZE - (head - tail) as usize);
                 for (id, fragment) in &committed {
                     let (first, second) = fragment.as_slices().unwrap();
-                    prop_assert!(first.iter().chain(second).all(|byte| *byte == *id as u8), "written by another");
+                    prop_assert!(
+                        first.iter().chain(second).all(|byte| *byte == *id as u8),
+                        "written by another"
+                    );
                 }
             }
         }
@@ -264,8 +294,9 @@ mod model {
 
     use super::*;
 
-    /// Two threads write to what they got and drop it in any order while the producer waits for the room: loom reports a fragment that
-    /// is handed out while its last owner still reads it. The bytes stand for the region's, which loom does not see.
+    /// Two threads write to what they got and drop it in any order while the producer waits for the
+    /// room: loom reports a fragment that is handed out while its last owner still reads it. The
+    /// bytes stand for the region's, which loom does not see.
     #[test]
     fn loom_ring_gives_bytes_to_one_owner() {
         loom::model(|| {

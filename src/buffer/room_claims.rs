@@ -1,10 +1,13 @@
 //! `RoomClaims`: who may use the header room in front of which slot. Knows indices, no memory.
 //!
-//! A frozen buffer has many handles, and each may be on its way to another peer with another header; the room in front of the bytes is
-//! there once. So a send claims it until it is over. Sends with equal headers share a claim; one with another header has to wait.
+//! A frozen buffer has many handles, and each may be on its way to another peer with another
+//! header; the room in front of the bytes is there once. So a send claims it until it is over.
+//! Sends with equal headers share a claim; one with another header has to wait.
 //!
 //! ```text
-//!  FREE ── begin ──► WRITING ── the header is there ──► held by 1 ── begin, equal header ──► held by 2 ── end, end ──► FREE
+//!  FREE ── begin ──► WRITING ── the header is there ──► held by 1 ── begin, equal header ──┐
+//!    ▲                                                                                     │
+//!    └───────────────────────────── end, end ◄── held by 2 ◄───────────────────────────────┘
 //! ```
 
 use crate::sync::{AtomicU64, Ordering};
@@ -12,7 +15,8 @@ use crate::sync::{AtomicU64, Ordering};
 const FREE: u64 = 0;
 /// Somebody is filling the room. No state of a held room: so many never hold one.
 const WRITING: u64 = u64::MAX;
-/// One more holder; the holders are counted in the high half, the length of the header lies in the low one.
+/// One more holder; the holders are counted in the high half, the length of the header lies in the
+/// low one.
 const HOLDER: u64 = 1 << 32;
 
 /// Another header is in the room, or on its way into it.
@@ -29,8 +33,9 @@ impl RoomClaims {
 
     /// Claims the room of a slot for a header of `len` bytes.
     ///
-    /// `write` puts the header there, and is called while nobody else reads or writes the room; `is_equal` says whether the header that is
-    /// there is the caller's, and is called while nobody writes.
+    /// `write` puts the header there, and is called while nobody else reads or writes the room;
+    /// `is_equal` says whether the header that is there is the caller's, and is called while nobody
+    /// writes.
     pub(super) fn begin(
         &self,
         index: u32,
@@ -39,7 +44,8 @@ impl RoomClaims {
         is_equal: impl FnOnce() -> bool,
     ) -> Result<(), RoomTaken> {
         let state = &self.0[index as usize];
-        // Acquire pairs with the Release of `end`: the last holder's reads are over before we write.
+        // Acquire pairs with the Release of `end`: the last holder's reads are over before we
+        // write.
         match state.compare_exchange(FREE, WRITING, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => {
                 write();

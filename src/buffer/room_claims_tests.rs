@@ -106,8 +106,9 @@ mod model {
         true
     }
 
-    /// Three threads send one buffer, two of them with equal headers: loom reports a header that is written while another thread reads it,
-    /// and the assertion one that was overwritten. At most three switches that a thread did not ask for, or it takes hours.
+    /// Three threads send one buffer, two of them with equal headers: loom reports a header that is
+    /// written while another thread reads it, and the assertion one that was overwritten. At most
+    /// three switches that a thread did not ask for, or it takes hours.
     #[test]
     fn loom_a_header_is_not_overwritten_while_it_is_used() {
         let mut model = loom::model::Builder::new();

@@ -11,10 +11,12 @@ use super::ring::RingFragment;
 use super::shared::Buffer;
 use crate::memory::{MemoryError, Region, Scope};
 
-/// A range of a region, owned: the region lives as long as it does. It gives addresses and no access to bytes.
+/// A range of a region, owned: the region lives as long as it does. It gives addresses and no
+/// access to bytes.
 ///
-/// For memory whose content the user controls by other means: a DMA engine's, another library's, or a host region filled through its
-/// address. What is sent is what lies there while the network reads; who changes it meanwhile sends a mixture.
+/// For memory whose content the user controls by other means: a DMA engine's, another library's, or
+/// a host region filled through its address. What is sent is what lies there while the network
+/// reads; who changes it meanwhile sends a mixture.
 #[derive(Clone)]
 pub struct RegionSlice {
     region: Arc<Region>,
@@ -23,10 +25,12 @@ pub struct RegionSlice {
 }
 
 impl Region {
-    /// A part of this region as a payload. From the first slice on, the region is good for slices only (and for rings, if external).
+    /// A part of this region as a payload. From the first slice on, the region is good for slices
+    /// only (and for rings, if external).
     ///
     /// # Errors
-    /// [`MemoryError::OutOfRange`], and [`MemoryError::Claimed`] when the region is in use for something else.
+    /// [`MemoryError::OutOfRange`], and [`MemoryError::Claimed`] when the region is in use for
+    /// something else.
     pub fn slice(self: &Arc<Self>, range: Range<usize>) -> Result<RegionSlice, MemoryError> {
         if range.start > range.end || range.end > self.len() {
             return Err(MemoryError::OutOfRange {
@@ -60,8 +64,8 @@ impl RegionSlice {
         self.start
     }
 
-    /// Its first byte. Reading or writing there is up to the caller, who has to know that nobody else does; of a device's memory it is a number
-    /// that the host can't reach anything by.
+    /// Its first byte. Reading or writing there is up to the caller, who has to know that nobody
+    /// else does; of a device's memory it is a number that the host can't reach anything by.
     pub fn as_ptr(&self) -> *mut u8 {
         self.region.at(self.start).as_ptr()
     }
@@ -105,7 +109,8 @@ impl fmt::Debug for RegionSlice {
     }
 }
 
-/// One owned piece of a payload: a [`Buffer`], a [`RegionSlice`], a [`RingFragment`] or a [`DeviceBuffer`].
+/// One owned piece of a payload: a [`Buffer`], a [`RegionSlice`], a [`RingFragment`] or a
+/// [`DeviceBuffer`].
 #[derive(Debug)]
 pub struct Segment(pub(super) Kind);
 
@@ -170,8 +175,8 @@ impl Segment {
         }
     }
 
-    /// Two handles on the same bytes: its own, and another. What has one owner is theirs together, until [`unshared`](Self::unshared)
-    /// finds one of them alone.
+    /// Two handles on the same bytes: its own, and another. What has one owner is theirs together,
+    /// until [`unshared`](Self::unshared) finds one of them alone.
     pub(super) fn share(self) -> (Self, Self) {
         let other = match &self.0 {
             Kind::Buffer(buffer) => Kind::Buffer(buffer.clone()),
@@ -201,7 +206,8 @@ impl Segment {
         }
     }
 
-    /// Keeps its region's registration open, and gives the descriptor. None of what is not to be sent yet.
+    /// Keeps its region's registration open, and gives the descriptor. None of what is not to be
+    /// sent yet.
     #[inline]
     pub(super) fn lease(&self, scope: Scope) -> Option<*mut c_void> {
         self.plain_region()?.lease(scope)
@@ -219,7 +225,8 @@ impl Segment {
         }
     }
 
-    /// The bytes, where the segment is a [`Buffer`]; the others are memory that somebody else may write to, or that the host can't touch.
+    /// The bytes, where the segment is a [`Buffer`]; the others are memory that somebody else may
+    /// write to, or that the host can't touch.
     pub fn as_bytes(&self) -> Option<&[u8]> {
         match &self.0 {
             Kind::Buffer(buffer) => Some(buffer),
@@ -309,7 +316,8 @@ impl Segment {
         }
     }
 
-    /// The ranges of the region that it consists of, those without bytes left out: a fragment that wraps around has two.
+    /// The ranges of the region that it consists of, those without bytes left out: a fragment that
+    /// wraps around has two.
     pub(super) fn runs(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let (first, second) = self.ranges();
         [first, second].into_iter().filter(|run| !run.is_empty())

@@ -1,4 +1,5 @@
-//! `SharedBufferManager`: equal slots over one region, for any number of endpoints and threads; `BufferMut` and `Buffer`.
+//! `SharedBufferManager`: equal slots over one region, for any number of endpoints and threads;
+//! `BufferMut` and `Buffer`.
 //!
 //! ```text
 //!  region  │ headroom │ slot_size bytes │ .. │ headroom │ slot_size bytes │ .. │
@@ -25,14 +26,17 @@ pub struct SharedBufferConfig {
     pub slot_size: usize,
     /// How many slots; `None` (the default): as many as fit into the region.
     pub slots: Option<u32>,
-    /// Bytes reserved in front of each slot, for a header that must lie right before the payload: connections of the shape
-    /// [`Headroom`](crate::fabric::Shape::Headroom) put it there, with the two bytes of
-    /// [`HeaderMode::Prefixed`](crate::endpoint::HeaderMode::Prefixed). 0 to 65,536. Default: 0.
+    /// Bytes reserved in front of each slot, for a header that must lie right before the payload:
+    /// connections of the shape [`Headroom`](crate::fabric::Shape::Headroom) put it there, with the
+    /// two bytes of [`HeaderMode::Prefixed`](crate::endpoint::HeaderMode::Prefixed). 0 to 65,536.
+    /// Default: 0.
     ///
-    /// Memory: this much a slot, rounded up so that the slots stay aligned. A slot's room holds one header at a time: clones of one buffer
-    /// go out at once with equal headers, else one after the other.
+    /// Memory: this much a slot, rounded up so that the slots stay aligned. A slot's room holds one
+    /// header at a time: clones of one buffer go out at once with equal headers, else one after the
+    /// other.
     pub headroom: usize,
-    /// Each slot starts at a multiple of this many bytes, a power of two. Default: 64. Direct file I/O wants 4,096.
+    /// Each slot starts at a multiple of this many bytes, a power of two. Default: 64. Direct file
+    /// I/O wants 4,096.
     pub alignment: usize,
 }
 
@@ -71,7 +75,8 @@ impl SharedBufferConfig {
 pub enum AcquireError {
     /// No slot became free before the deadline.
     #[error(
-        "no buffer became free within {waited:?}: drop buffers or messages that are held, or have more slots"
+        "no buffer became free within {waited:?}: drop buffers or messages that are held, or have \
+         more slots"
     )]
     TimedOut {
         /// How long it waited.
@@ -123,8 +128,9 @@ impl SharedBufferManager {
     /// Cuts a host region into slots. The region is the pool's until the last buffer is gone.
     ///
     /// # Errors
-    /// [`MemoryError::NotHost`] for an external region ([`new_external`](Self::new_external) takes those), [`MemoryError::Claimed`] for one
-    /// in use, [`MemoryError::TooSmall`] when not one slot fits or not `slots`, [`MemoryError::Setting`] for a setting out of range.
+    /// [`MemoryError::NotHost`] for an external region ([`new_external`](Self::new_external) takes
+    /// those), [`MemoryError::Claimed`] for one in use, [`MemoryError::TooSmall`] when not one slot
+    /// fits or not `slots`, [`MemoryError::Setting`] for a setting out of range.
     pub fn new(region: Arc<Region>, config: SharedBufferConfig) -> Result<Self, MemoryError> {
         if !region.is_host() {
             return Err(MemoryError::NotHost {
@@ -158,7 +164,8 @@ impl SharedBufferManager {
         Self::allocate_with_headroom(slots, slot_size, 0)
     }
 
-    /// The same with room for a header in front of each buffer: see [`SharedBufferConfig::headroom`].
+    /// The same with room for a header in front of each buffer: see
+    /// [`SharedBufferConfig::headroom`].
     ///
     /// # Errors
     /// As [`new`](Self::new), and what [`Region::host`] answers.
@@ -276,12 +283,14 @@ impl SharedBufferManager {
         self.0.table.wakes().add(wake)
     }
 
-    /// Removes it; false when it is not (or no longer) there. A call that is under way on another thread may still come.
+    /// Removes it; false when it is not (or no longer) there. A call that is under way on another
+    /// thread may still come.
     pub fn remove_waker(&self, id: WakerId) -> bool {
         self.0.table.wakes().remove(id)
     }
 
-    /// Arms a waker for one call, and says whether a buffer is free already: then try again rather than sleep.
+    /// Arms a waker for one call, and says whether a buffer is free already: then try again rather
+    /// than sleep.
     pub fn arm(&self, id: WakerId) -> bool {
         self.0.table.wakes().arm(id);
         self.free_count() > 0
@@ -292,7 +301,8 @@ impl SharedBufferManager {
         self.0.table.free().len() as usize
     }
 
-    /// The least number of free buffers since the pool was made, or since [`take_low_water`](Self::take_low_water).
+    /// The least number of free buffers since the pool was made, or since
+    /// [`take_low_water`](Self::take_low_water).
     pub fn low_water(&self) -> usize {
         self.0.table.free().low_water() as usize
     }
@@ -427,8 +437,9 @@ impl BufferMut {
         self.slot.pool.claim.region()
     }
 
-    /// The address of a byte, for who fills it later than this buffer is used otherwise: derived from the region, so that it is good after
-    /// references to the buffer were made and are gone, as one that is derived from such a reference would not be.
+    /// The address of a byte, for who fills it later than this buffer is used otherwise: derived
+    /// from the region, so that it is good after references to the buffer were made and are gone,
+    /// as one that is derived from such a reference would not be.
     ///
     /// # Panics
     /// If there is no such byte, nor the end of the buffer there.
@@ -445,8 +456,9 @@ impl Deref for BufferMut {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `slot_size` initialised bytes (host memory is mapped zeroed; external: promised to `new_external`) of a slot whose
-        // only handle this is, in a region that is claimed for this pool.
+        // SAFETY: `slot_size` initialised bytes (host memory is mapped zeroed; external: promised
+        // to `new_external`) of a slot whose only handle this is, in a region that is claimed for
+        // this pool.
         unsafe { std::slice::from_raw_parts(self.slot.start(), self.slot.pool.slot_size) }
     }
 }
@@ -468,7 +480,8 @@ impl fmt::Debug for BufferMut {
     }
 }
 
-/// A frozen buffer: many owners, nobody writes. The last one dropped gives the slot back to its pool, on any thread.
+/// A frozen buffer: many owners, nobody writes. The last one dropped gives the slot back to its
+/// pool, on any thread.
 pub struct Buffer {
     slot: Slot,
     start: usize,
@@ -522,8 +535,9 @@ impl Buffer {
         self.slot.pool.claim.region()
     }
 
-    /// The bytes right in front of this buffer that a header may be put into: the pool's [`headroom`](SharedBufferConfig::headroom), or 0 for a
-    /// [`slice`](Self::slice) that does not begin where the buffer does, since there lie bytes of the buffer itself.
+    /// The bytes right in front of this buffer that a header may be put into: the pool's
+    /// [`headroom`](SharedBufferConfig::headroom), or 0 for a [`slice`](Self::slice) that does not
+    /// begin where the buffer does, since there lie bytes of the buffer itself.
     pub fn headroom(&self) -> usize {
         if self.start == 0 {
             self.slot.pool.headroom
@@ -532,8 +546,9 @@ impl Buffer {
         }
     }
 
-    /// Puts a header right in front of this buffer, and claims the room until [`end_front`](Self::end_front), which the caller owes. The
-    /// handle must stay until then. `header` is no longer than the [headroom](Self::headroom).
+    /// Puts a header right in front of this buffer, and claims the room until
+    /// [`end_front`](Self::end_front), which the caller owes. The handle must stay until then.
+    /// `header` is no longer than the [headroom](Self::headroom).
     pub(super) fn begin_front(&self, header: &[&[u8]], len: usize) -> Result<(), RoomTaken> {
         assert!(len <= self.headroom(), "a header longer than its room");
         let room = self.slot.pool.offset(self.slot.index) - len;
@@ -541,16 +556,18 @@ impl Buffer {
         let write = || {
             let mut to = room;
             for part in header {
-                // SAFETY: `headroom` bytes in front of the slot belong to it (`Layout::of`), and the parts are `len <= headroom` bytes, so all
-                // of it lies in this slot's room; the claim is ours alone while this runs (`RoomClaims::begin`); no reference is ever made to
-                // a room, so the caller's part is elsewhere.
+                // SAFETY: `headroom` bytes in front of the slot belong to it (`Layout::of`), and
+                // the parts are `len <= headroom` bytes, so all of it lies in this slot's room; the
+                // claim is ours alone while this runs (`RoomClaims::begin`); no reference is ever
+                // made to a room, so the caller's part is elsewhere.
                 unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()) };
                 // SAFETY: at most the end of the room, as above.
                 to = unsafe { to.add(part.len()) };
             }
         };
         let is_equal = || {
-            // SAFETY: as above; a header of this length was written there, and nobody writes while a claim is held (`RoomClaims::join`).
+            // SAFETY: as above; a header of this length was written there, and nobody writes while
+            // a claim is held (`RoomClaims::join`).
             let there = unsafe { std::slice::from_raw_parts(room, len) };
             header.iter().copied().flatten().eq(there)
         };
@@ -601,8 +618,9 @@ impl Deref for Buffer {
     #[inline]
     fn deref(&self) -> &[u8] {
         let start = self.region().at(self.offset());
-        // SAFETY: `start + len` lies within the slot (`freeze` and `slice` checked it), its bytes are initialised (see `BufferMut`), and
-        // nobody writes to a slot that has a frozen handle: `BufferMut` is made only from the last one.
+        // SAFETY: `start + len` lies within the slot (`freeze` and `slice` checked it), its bytes
+        // are initialised (see `BufferMut`), and nobody writes to a slot that has a frozen handle:
+        // `BufferMut` is made only from the last one.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), self.len) }
     }
 }

@@ -12,7 +12,8 @@ fn slots_are_aligned_apart_and_inside() {
         ..SharedBufferConfig::new(1000)
     };
     let pool = SharedBufferManager::new(region, config).unwrap();
-    // 256 to the first, 1,280 from one to the next: 256 + 6 x 1,280 + 1,000 <= 10,000 < 256 + 7 x 1,280 + 1,000.
+    // 256 to the first, 1,280 from one to the next: 256 + 6 x 1,280 + 1,000 <= 10,000 < 256 + 7 x
+    // 1,280 + 1,000.
     assert_eq!(pool.slots(), 7);
     let mut all: Vec<_> = (0..7).map(|_| pool.try_acquire().unwrap()).collect();
     assert!(pool.try_acquire().is_none());
@@ -211,7 +212,9 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
     /// The model: the bytes that each handle must show, by slot.
     #[test]
-    fn pool_follows_the_model(steps in prop::collection::vec((0u8..4, any::<usize>(), any::<u8>()), 0..200)) {
+    fn pool_follows_the_model(
+        steps in prop::collection::vec((0u8..4, any::<usize>(), any::<u8>()), 0..200),
+    ) {
         let pool = SharedBufferManager::allocate(3, 16).unwrap();
         let mut held: Vec<(Vec<u8>, Buffer)> = Vec::new();
         let mut low = 3;
@@ -241,10 +244,19 @@ proptest! {
                 _ => drop(held.swap_remove(n % held.len())),
             }
             low = low.min(3 - slots_of(&held));
-            prop_assert_eq!((pool.free_count(), pool.low_water()), (3 - slots_of(&held), low));
+            prop_assert_eq!(
+                (pool.free_count(), pool.low_water()),
+                (3 - slots_of(&held), low)
+            );
             for (bytes, buffer) in &held {
                 prop_assert_eq!(&buffer[..], &bytes[..]);
-                prop_assert_eq!(buffer.is_unique(), held.iter().filter(|other| other.1.index() == buffer.index()).count() == 1);
+                prop_assert_eq!(
+                    buffer.is_unique(),
+                    held.iter()
+                        .filter(|other| other.1.index() == buffer.index())
+                        .count()
+                        == 1
+                );
             }
         }
     }
@@ -278,13 +290,15 @@ fn a_pool_of_its_own_has_room_in_front_of_each_buffer() {
 /// What a provider would send: the bytes in front of the buffer, and the buffer.
 fn as_sent(buffer: &Buffer, header: usize) -> Vec<u8> {
     let start = buffer.region().at(buffer.offset() - header);
-    // SAFETY: the header was put there, and its claim is held; the buffer's own bytes are behind it.
+    // SAFETY: the header was put there, and its claim is held; the buffer's own bytes are behind
+    // it.
     unsafe { std::slice::from_raw_parts(start.as_ptr(), header + buffer.len()) }.to_vec()
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-    /// The model: for each buffer in flight its header and its bytes; whoever holds another header of the same slot keeps a new one out.
+    /// The model: for each buffer in flight its header and its bytes; whoever holds another header
+    /// of the same slot keeps a new one out.
     #[test]
     fn headers_in_front_of_buffers_follow_the_model(
         steps in prop::collection::vec((0u8..4, any::<usize>(), 0u8..6), 0..120),

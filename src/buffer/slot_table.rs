@@ -1,4 +1,5 @@
-//! `SlotTable`: which slots are free, how many handles each taken one has, and who waits for one. Knows indices, no memory.
+//! `SlotTable`: which slots are free, how many handles each taken one has, and who waits for one.
+//! Knows indices, no memory.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +7,8 @@ use super::free_list::FreeList;
 use super::wake_list::WakeList;
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// Above this many handles on one slot the process ends, as it would for an `Arc`: only leaking them in a loop gets there.
+/// Above this many handles on one slot the process ends, as it would for an `Arc`: only leaking
+/// them in a loop gets there.
 const HANDLES_MAX: u32 = u32::MAX / 2;
 
 /// Counted slots.
@@ -52,7 +54,8 @@ impl SlotTable {
 
     /// One handle more, by someone who has one.
     pub(super) fn share(&self, index: u32) {
-        // Relaxed: a new handle is made from one that keeps the slot, and passed on by means that order themselves.
+        // Relaxed: a new handle is made from one that keeps the slot, and passed on by means that
+        // order themselves.
         if self.handles[index as usize].fetch_add(1, Ordering::Relaxed) > HANDLES_MAX {
             std::process::abort();
         }
@@ -61,7 +64,8 @@ impl SlotTable {
     /// Whether the caller's handle is the only one.
     #[inline]
     pub(super) fn is_unique(&self, index: u32) -> bool {
-        // Acquire pairs with the Release of `release`: the accesses of the handles that are gone are over.
+        // Acquire pairs with the Release of `release`: the accesses of the handles that are gone
+        // are over.
         self.handles[index as usize].load(Ordering::Acquire) == 1
     }
 

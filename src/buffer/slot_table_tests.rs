@@ -43,8 +43,9 @@ mod model {
         cell: UnsafeCell<u32>,
     }
 
-    /// Two handles of one slot are read and dropped on two threads while a third acquires and writes: loom reports a read that races
-    /// with the next owner's write, a slot that is freed twice, and one that is lost.
+    /// Two handles of one slot are read and dropped on two threads while a third acquires and
+    /// writes: loom reports a read that races with the next owner's write, a slot that is freed
+    /// twice, and one that is lost.
     #[test]
     fn loom_slot_is_freed_once_and_after_the_last_access() {
         loom::model(|| {

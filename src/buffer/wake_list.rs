@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use crate::contain::contain;
 use crate::sync::{AtomicU32, Condvar, Mutex, Ordering, lock, total_order_under_loom};
 
-/// Called when a slot becomes free, on the thread that freed it: it must not block (write to an eventfd, set a flag). A panic of it is logged,
-/// and goes no further.
+/// Called when a slot becomes free, on the thread that freed it: it must not block (write to an
+/// eventfd, set a flag). A panic of it is logged, and goes no further.
 pub type WakeFn = Arc<dyn Fn() + Send + Sync>;
 
 /// Names a wake-up hook of one manager.
@@ -31,8 +31,9 @@ struct Hooks {
 
 /// Sleeping threads and armed hooks of one pool of slots.
 ///
-/// No wake-up is lost: who waits counts itself in `interested` and *then* looks for a slot; who frees one puts it on the list and *then*
-/// looks at `interested`. All four accesses are in one total order (`SeqCst`), so at least one of the two sees the other.
+/// No wake-up is lost: who waits counts itself in `interested` and *then* looks for a slot; who
+/// frees one puts it on the list and *then* looks at `interested`. All four accesses are in one
+/// total order (`SeqCst`), so at least one of the two sees the other.
 pub(super) struct WakeList {
     /// Sleeping threads plus armed hooks.
     interested: AtomicU32,
@@ -86,7 +87,8 @@ impl WakeList {
         self.interested.fetch_add(1, Ordering::SeqCst);
         total_order_under_loom();
         let result = loop {
-            // Under the lock that `notify_slow` takes: a slot freed after this look is told to a thread that already sleeps.
+            // Under the lock that `notify_slow` takes: a slot freed after this look is told to a
+            // thread that already sleeps.
             if let Some(value) = attempt() {
                 break Ok(value);
             }
@@ -120,7 +122,8 @@ impl WakeList {
         id
     }
 
-    /// Removes a hook; false when there is none of this name. A call that is under way may still come.
+    /// Removes a hook; false when there is none of this name. A call that is under way may still
+    /// come.
     pub(super) fn remove(&self, id: WakerId) -> bool {
         let mut hooks = lock(&self.hooks);
         let Some(index) = hooks.hooks.iter().position(|hook| hook.id == id) else {
@@ -136,7 +139,8 @@ impl WakeList {
         true
     }
 
-    /// Arms a hook for one call; false when there is none of this name. The caller looks for a free slot once more after this.
+    /// Arms a hook for one call; false when there is none of this name. The caller looks for a free
+    /// slot once more after this.
     pub(super) fn arm(&self, id: WakerId) -> bool {
         let mut hooks = lock(&self.hooks);
         let Some(hook) = hooks.hooks.iter_mut().find(|hook| hook.id == id) else {

@@ -74,7 +74,8 @@ mod model {
     use super::*;
     use crate::buffer::slot_table::SlotTable;
 
-    /// A thread that sleeps for a slot is woken by the one that frees it: loom reports a lost wake-up as a deadlock.
+    /// A thread that sleeps for a slot is woken by the one that frees it: loom reports a lost
+    /// wake-up as a deadlock.
     #[test]
     fn loom_wake_list_loses_no_sleeper() {
         loom::model(|| {

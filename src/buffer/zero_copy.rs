@@ -6,17 +6,20 @@ use super::header_slots::{HeaderError, HeaderSlot, HeaderSlotConfig, HeaderSlotM
 use crate::endpoint::EndpointId;
 use crate::memory::{MemoryError, Region};
 
-/// The two regions that zero-copy sending needs: the user's data, and header slots. Clones are handles on the same two.
+/// The two regions that zero-copy sending needs: the user's data, and header slots. Clones are
+/// handles on the same two.
 ///
 /// An endpoint that is given it (`buffers` of [`SendConfig`](crate::endpoint::SendConfig::buffers),
 /// [`PublishConfig`](crate::endpoint::PublishConfig::buffers) or
-/// [`ConnectionlessConfig`](crate::endpoint::ConnectionlessConfig::buffers)) registers both with its domain as it opens, so that the first
-/// send from the data works without more ado. Endpoints of one domain share one registration of each. That of the data is counted: it ends
-/// when the last endpoint that has it is gone, and the last operation in flight; one that the application made
+/// [`ConnectionlessConfig`](crate::endpoint::ConnectionlessConfig::buffers)) registers both with
+/// its domain as it opens, so that the first send from the data works without more ado. Endpoints
+/// of one domain share one registration of each. That of the data is counted: it ends when the last
+/// endpoint that has it is gone, and the last operation in flight; one that the application made
 /// ([`Region::register`]) is the application's to end.
 ///
-/// The data are a region of any kind: that of a pool, as here; a ring's; memory of a card ([`Region::external`]); a GPU's. An endpoint sends
-/// from other regions, too: register those by [`Region::register`].
+/// The data are a region of any kind: that of a pool, as here; a ring's; memory of a card
+/// ([`Region::external`]); a GPU's. An endpoint sends from other regions, too: register those by
+/// [`Region::register`].
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -25,11 +28,13 @@ use crate::memory::{MemoryError, Region};
 /// use fabricast::{Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
 ///
 /// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
-/// let mut receiver = ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, ReceiveConfig::default())?;
+/// let mut receiver =
+///     ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, ReceiveConfig::default())?;
 ///
 /// let pool = SharedBufferManager::allocate(16, 64 * 1024)?;
 /// let buffers = ZeroCopyBufferManager::new(pool.region().clone(), HeaderSlotConfig::default())?;
-/// let mut sender = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), SendConfig::default().buffers(&buffers))?;
+/// let config = SendConfig::default().buffers(&buffers);
+/// let mut sender = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), config)?;
 /// # let receiving = std::thread::spawn(move || -> Result<Vec<u8>, fabricast::Error> {
 /// #     let (mut events, mut got) = (Vec::new(), Vec::new());
 /// #     loop {
@@ -62,7 +67,8 @@ pub struct ZeroCopyBufferManager {
 }
 
 impl ZeroCopyBufferManager {
-    /// Bundles a region with header slots, which are allocated. Nothing is registered yet: endpoints do that.
+    /// Bundles a region with header slots, which are allocated. Nothing is registered yet:
+    /// endpoints do that.
     ///
     /// # Errors
     /// As [`HeaderSlotManager::new`].

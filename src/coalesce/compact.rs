@@ -6,7 +6,7 @@
 //!  5  reserved, 3 × 0
 //!
 //!  message   u32: bits 0..22 length, bit 23 tag follows, bits 24..31 status
-//!            u64: tag, where bit 23 is set; else it is the tag of the message before, 0 for the first
+//!            u64: tag, where bit 23 is set; else it is that of the message before, 0 for the first
 //!            the bytes
 //! ```
 
@@ -26,7 +26,8 @@ pub(super) fn head_len(same_tag: bool) -> usize {
     4 + 8 * usize::from(!same_tag)
 }
 
-/// Writes a message's header to the front of `out`, which has room for it. `len` is at most [`LEN_MAX`].
+/// Writes a message's header to the front of `out`, which has room for it. `len` is at most
+/// [`LEN_MAX`].
 #[inline]
 pub(super) fn write_head(out: &mut [u8], same_tag: bool, tag: u64, status: u8, len: usize) {
     let flag = if same_tag { 0 } else { TAG };
@@ -37,7 +38,8 @@ pub(super) fn write_head(out: &mut [u8], same_tag: bool, tag: u64, status: u8, l
     }
 }
 
-/// Writes the buffer's header. A buffer's length fits 32 bits wherever libfabric's messages do; beyond, `None`.
+/// Writes the buffer's header. A buffer's length fits 32 bits wherever libfabric's messages do;
+/// beyond, `None`.
 pub(super) fn write_header(out: &mut [u8], count: u32, len: usize) -> Option<()> {
     let header = out.first_chunk_mut::<HEADER_LEN>()?;
     *header = [0; HEADER_LEN];
@@ -72,7 +74,8 @@ pub(super) fn read_header(bytes: &[u8]) -> Result<Extent, (usize, FormatErrorKin
     })
 }
 
-/// Reads the header of the message that `rest` begins with; `before` is the tag of the one in front of it.
+/// Reads the header of the message that `rest` begins with; `before` is the tag of the one in front
+/// of it.
 #[inline]
 pub(super) fn read_head(rest: &[u8], before: u64) -> Result<Head, FormatErrorKind> {
     let short = |need| FormatErrorKind::Truncated {

@@ -17,7 +17,8 @@ pub struct FormatError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatErrorKind {
-    /// It does not begin with the magic number of the compact format: the peer does not coalesce, or in another format.
+    /// It does not begin with the magic number of the compact format: the peer does not coalesce,
+    /// or in another format.
     #[error("{found:02x?} is not the magic number of the compact format{HINT}")]
     NotCompact {
         /// The four bytes that are there.
@@ -83,7 +84,8 @@ pub enum PackError {
     },
     /// Not into an empty buffer either, or beyond what the format can express.
     #[error(
-        "a message of {len} bytes, the limit is {max}: send it by itself, or have larger buffers where the format takes more"
+        "a message of {len} bytes, the limit is {max}: send it by itself, or have larger buffers \
+         where the format takes more"
     )]
     TooLong {
         /// Bytes of the message.

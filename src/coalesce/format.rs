@@ -2,23 +2,28 @@
 
 use super::{compact, netio3};
 
-/// How small messages lie in a buffer. Both ends of a connection are told which; nothing on the wire negotiates it.
+/// How small messages lie in a buffer. Both ends of a connection are told which; nothing on the
+/// wire negotiates it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Format {
-    /// Our own: a header of 16 bytes with a magic number, a count and a length, then 4 bytes a message that hold length and status,
-    /// and 8 more where the tag is another than before. A buffer that is not in this format is recognised as such.
+    /// Our own: a header of 16 bytes with a magic number, a count and a length, then 4 bytes a
+    /// message that hold length and status, and 8 more where the tag is another than before. A
+    /// buffer that is not in this format is recognised as such.
     #[default]
     Compact,
-    /// netio3's, as its documentation describes it: 4 bytes a message, a status byte where it is not 0, 8 bytes where the tag is another
-    /// than before. It has no magic number, no count and no length: bytes of another format may parse as messages.
+    /// netio3's, as its documentation describes it: 4 bytes a message, a status byte where it is
+    /// not 0, 8 bytes where the tag is another than before. It has no magic number, no count and no
+    /// length: bytes of another format may parse as messages.
     ///
-    /// The documentation does not say the byte order; little-endian is assumed. Not tested against netio3 itself.
+    /// The documentation does not say the byte order; little-endian is assumed. Not tested against
+    /// netio3 itself.
     Netio3,
 }
 
 impl Format {
-    /// The bytes of the longest small message that the format can express: 8,388,607 (compact), 1,073,741,823 (netio3).
+    /// The bytes of the longest small message that the format can express: 8,388,607 (compact),
+    /// 1,073,741,823 (netio3).
     pub fn max_message(self) -> usize {
         match self {
             Self::Compact => compact::LEN_MAX,

@@ -1,16 +1,20 @@
 //! Many small messages in one buffer: two formats, packed and parsed.
 //!
 //! ```text
-//!  push(tag, status, bytes) ─► Packer ─ freeze ─► Buffer ═══ one network message ═══► Message ─► SmallMessages: borrowed slices
-//!                              Compact or Netio3                                              └► OwnedSmallMessages: owned ones
+//!  push(tag, status, bytes) ─► Packer ─ freeze ─► Buffer ═══ one network message ═══╗
+//!                              Compact or Netio3                                    ║
+//!                           SmallMessages: borrowed slices ◄─┬─ Message ◄═══════════╝
+//!                           OwnedSmallMessages: owned ones ◄─┘
 //! ```
 //!
-//! A small message is a tag (whose it is; a link of a detector, a subscription), a status byte (0: fine) and bytes. Nothing here
-//! knows a network: [`SendEndpointBuffered`](crate::SendEndpointBuffered) packs and sends, and
-//! [`Message::coalesced`](crate::endpoint::Message::coalesced) parses what arrived. Both ends must be told the same [`Format`].
-//! docs/wire.md has both formats byte by byte.
+//! A small message is a tag (whose it is; a link of a detector, a subscription), a status byte (0:
+//! fine) and bytes. Nothing here knows a network:
+//! [`SendEndpointBuffered`](crate::SendEndpointBuffered) packs and sends, and
+//! [`Message::coalesced`](crate::endpoint::Message::coalesced) parses what arrived. Both ends must
+//! be told the same [`Format`]. docs/wire.md has both formats byte by byte.
 //!
-//! The parsers trust no byte: a malformed buffer gives the messages in front of the fault, then one [`FormatError`], then nothing.
+//! The parsers trust no byte: a malformed buffer gives the messages in front of the fault, then one
+//! [`FormatError`], then nothing.
 
 mod compact;
 mod error;
@@ -28,7 +32,8 @@ pub use packer::Packer;
 pub(crate) use packer::Placed;
 pub use parser::{OwnedSmallMessage, OwnedSmallMessages, SmallMessage, SmallMessages};
 
-/// Parses arbitrary bytes in both formats and checks what the parsers promise; the fuzz target and the tests call it.
+/// Parses arbitrary bytes in both formats and checks what the parsers promise; the fuzz target and
+/// the tests call it.
 ///
 /// # Panics
 ///

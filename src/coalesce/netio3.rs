@@ -1,13 +1,16 @@
-//! netio3's buffer format, as far as its public documentation tells. Messages one behind the other, with nothing around them:
+//! netio3's buffer format, as far as its public documentation tells. Messages one behind the other,
+//! with nothing around them:
 //!
 //! ```text
 //!  message   u32: bits 0..29 length, bit 30 status follows, bit 31 tag follows
 //!            u8: status, where bit 30 is set; else it is 0
-//!            u64: tag, where bit 31 is set; else it is the tag of the message before; the first has one
+//!            u64: tag, where bit 31 is set; else it is that of the message before;
+//!                 the first has one
 //!            the bytes
 //! ```
 //!
-//! Assumed, because the documentation does not say: little-endian integers, nothing aligned, no bytes behind the last message.
+//! Assumed, because the documentation does not say: little-endian integers, nothing aligned, no
+//! bytes behind the last message.
 
 use super::error::FormatErrorKind;
 use super::parser::Head;
@@ -22,7 +25,8 @@ pub(super) fn head_len(same_tag: bool, status: u8) -> usize {
     4 + usize::from(status != 0) + 8 * usize::from(!same_tag)
 }
 
-/// Writes a message's header to the front of `out`, which has room for it. `len` is at most [`LEN_MAX`].
+/// Writes a message's header to the front of `out`, which has room for it. `len` is at most
+/// [`LEN_MAX`].
 #[inline]
 pub(super) fn write_head(out: &mut [u8], same_tag: bool, tag: u64, status: u8, len: usize) {
     let tag_flag = if same_tag { 0 } else { TAG };
@@ -39,7 +43,8 @@ pub(super) fn write_head(out: &mut [u8], same_tag: bool, tag: u64, status: u8, l
     }
 }
 
-/// Reads the header of the message that `rest` begins with; `before` is the tag of the one in front of it.
+/// Reads the header of the message that `rest` begins with; `before` is the tag of the one in front
+/// of it.
 #[inline]
 pub(super) fn read_head(rest: &[u8], before: Option<u64>) -> Result<Head, FormatErrorKind> {
     let short = |need| FormatErrorKind::Truncated {

@@ -57,7 +57,8 @@ pub struct Packer<B> {
 }
 
 impl<B: DerefMut<Target = [u8]>> Packer<B> {
-    /// Begins at the buffer's first byte, and may fill all of it (in the compact format up to 4 GiB).
+    /// Begins at the buffer's first byte, and may fill all of it (in the compact format up to 4
+    /// GiB).
     pub fn new(format: Format, buffer: B) -> Self {
         Self::with_limit(format, buffer, usize::MAX)
     }
@@ -81,7 +82,8 @@ impl<B: DerefMut<Target = [u8]>> Packer<B> {
     ///
     /// # Errors
     ///
-    /// [`PackError::Full`]: finish this buffer and begin another. [`PackError::TooLong`]: no buffer like this one takes it.
+    /// [`PackError::Full`]: finish this buffer and begin another. [`PackError::TooLong`]: no buffer
+    /// like this one takes it.
     #[inline]
     pub fn push(&mut self, tag: u64, status: u8, bytes: &[u8]) -> Result<(), PackError> {
         let placed = self.place(tag, status, bytes.len())?;
@@ -140,7 +142,8 @@ impl<B: DerefMut<Target = [u8]>> Packer<B> {
         self.limit.saturating_sub(self.state.at)
     }
 
-    /// Ends packing: the buffer, and how many of its bytes are to be sent. 0 for a buffer that is too short for the format's own header.
+    /// Ends packing: the buffer, and how many of its bytes are to be sent. 0 for a buffer that is
+    /// too short for the format's own header.
     pub fn finish(mut self) -> (B, usize) {
         let len = self.seal();
         (self.buffer, len)

@@ -1,4 +1,5 @@
-//! Iterators over the small messages of a buffer: borrowed slices, and owned ones of the same memory.
+//! Iterators over the small messages of a buffer: borrowed slices, and owned ones of the same
+//! memory.
 
 use std::iter::FusedIterator;
 use std::ops::Range;
@@ -19,8 +20,8 @@ pub struct SmallMessage<'a> {
     pub bytes: &'a [u8],
 }
 
-/// A small message that owns its part of the buffer that it arrived in: nothing was copied, and the buffer is posted again when
-/// the last of its messages is gone.
+/// A small message that owns its part of the buffer that it arrived in: nothing was copied, and the
+/// buffer is posted again when the last of its messages is gone.
 #[derive(Debug, Clone)]
 pub struct OwnedSmallMessage {
     /// Whose it is.
@@ -172,8 +173,8 @@ impl Cursor {
     }
 }
 
-/// The small messages of a buffer, one after the other, borrowed. A malformed buffer gives the messages in front of the fault, then
-/// one error, then nothing.
+/// The small messages of a buffer, one after the other, borrowed. A malformed buffer gives the
+/// messages in front of the fault, then one error, then nothing.
 ///
 /// ```
 /// use fabricast::coalesce::{Format, Packer, SmallMessages};
@@ -181,7 +182,8 @@ impl Cursor {
 /// packer.push(7, 0, b"one")?;
 /// packer.push(7, 1, b"two")?;
 /// let (buffer, len) = packer.finish();
-/// let messages: Vec<_> = SmallMessages::new(Format::Compact, &buffer[..len]).collect::<Result<_, _>>()?;
+/// let messages: Vec<_> =
+///     SmallMessages::new(Format::Compact, &buffer[..len]).collect::<Result<_, _>>()?;
 /// assert_eq!(messages[1].bytes, b"two");
 /// assert_eq!((messages[1].tag, messages[1].status), (7, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -201,8 +203,8 @@ impl<'a> SmallMessages<'a> {
         }
     }
 
-    /// The number of messages that the buffer's header promises. Nothing is trusted: the iterator may give fewer, or more, and an error then.
-    /// `None` where the format has no count.
+    /// The number of messages that the buffer's header promises. Nothing is trusted: the iterator
+    /// may give fewer, or more, and an error then. `None` where the format has no count.
     pub fn promised(&self) -> Option<u32> {
         self.cursor.extent.map(|extent| extent.count)
     }
@@ -228,9 +230,11 @@ impl<'a> Iterator for SmallMessages<'a> {
 
 impl FusedIterator for SmallMessages<'_> {}
 
-/// The small messages of a received buffer, each owning its part of it. Errors as with [`SmallMessages`].
+/// The small messages of a received buffer, each owning its part of it. Errors as with
+/// [`SmallMessages`].
 ///
-/// A handle costs two atomic operations; where the messages are looked at and let go, [`SmallMessages`] costs none.
+/// A handle costs two atomic operations; where the messages are looked at and let go,
+/// [`SmallMessages`] costs none.
 #[derive(Debug, Clone)]
 pub struct OwnedSmallMessages {
     buffer: Buffer,

@@ -32,7 +32,8 @@ fn parse(format: Format, bytes: &[u8]) -> (Vec<Owned>, Option<FormatError>) {
     (messages, error)
 }
 
-/// The formats read again as docs/wire.md says it, byte by byte, with no thought of speed. `None`: malformed.
+/// The formats read again as docs/wire.md says it, byte by byte, with no thought of speed. `None`:
+/// malformed.
 fn oracle(format: Format, bytes: &[u8]) -> (Vec<Owned>, bool) {
     let mut rest = bytes.iter().copied();
     let mut take = |n: usize| -> Option<u64> {
@@ -95,7 +96,7 @@ fn oracle(format: Format, bytes: &[u8]) -> (Vec<Owned>, bool) {
     (messages, whole)
 }
 
-// ---- golden bytes ------------------------------------------------------------------------------------------------
+// ---- golden bytes -------------------------------------------------------------------------------
 
 #[test]
 fn the_compact_format_byte_by_byte() {
@@ -133,15 +134,19 @@ fn the_netio3_format_byte_by_byte() {
     );
     #[rustfmt::skip]
     let golden = [
-        2, 0, 0, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, b'a', b'b',              // the first has a tag, 0 too
-        3, 0, 0, 0xc0, 0x81, 8, 7, 6, 5, 4, 3, 2, 1, b'c', b'd', b'e',  // status, then tag
-        0, 0, 0, 0,                                                     // neither, no byte
-        1, 0, 0, 0x40, 2, b'f',                                         // status only
+        // The first has a tag, 0 too.
+        2, 0, 0, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, b'a', b'b',
+        // Status, then tag.
+        3, 0, 0, 0xc0, 0x81, 8, 7, 6, 5, 4, 3, 2, 1, b'c', b'd', b'e',
+        // Neither, no byte.
+        0, 0, 0, 0,
+        // Status only.
+        1, 0, 0, 0x40, 2, b'f',
     ];
     assert_eq!(bytes, golden);
 }
 
-// ---- packing -----------------------------------------------------------------------------------------------------
+// ---- packing ------------------------------------------------------------------------------------
 
 #[test]
 fn a_message_that_does_not_fit_changes_nothing() {
@@ -249,7 +254,7 @@ fn owned_messages_are_parts_of_the_one_buffer() {
     }
 }
 
-// ---- malformed buffers -------------------------------------------------------------------------------------------
+// ---- malformed buffers --------------------------------------------------------------------------
 
 /// Two messages, and then a fault: both come out, then the error, then nothing.
 #[track_caller]
@@ -371,7 +376,7 @@ fn an_empty_netio3_buffer_has_no_messages_and_no_error() {
     assert_eq!(parse(Format::Netio3, &[]), (vec![], None));
 }
 
-// ---- properties --------------------------------------------------------------------------------------------------
+// ---- properties ---------------------------------------------------------------------------------
 
 fn message() -> impl Strategy<Value = Owned> {
     let tag = prop_oneof![Just(0), Just(1), Just(2), any::<u64>()];
@@ -401,7 +406,10 @@ proptest! {
     }
 
     #[test]
-    fn a_full_buffer_loses_nothing(messages in prop::collection::vec(message(), 1..60), room in 16_usize..400) {
+    fn a_full_buffer_loses_nothing(
+        messages in prop::collection::vec(message(), 1..60),
+        room in 16_usize..400,
+    ) {
         for format in FORMATS {
             let mut accepted = Vec::new();
             let mut packer = Packer::new(format, vec![0; room]);
@@ -413,7 +421,11 @@ proptest! {
                     Err(PackError::Full { need, free }) => prop_assert!(need > free),
                     Err(PackError::TooLong { len, max }) => {
                         prop_assert!(len > max || max == 0);
-                        prop_assert!(format.buffer_header() + format.first_message(message.0, message.1, len) > room);
+                        prop_assert!(
+                            format.buffer_header()
+                                + format.first_message(message.0, message.1, len)
+                                > room
+                        );
                     }
                 }
                 prop_assert_eq!(fits, accepted.len() > before);
@@ -458,7 +470,8 @@ proptest! {
     }
 }
 
-/// The fuzz target's function over many inputs: packed buffers with bits flipped, bytes replaced, ends cut.
+/// The fuzz target's function over many inputs: packed buffers with bits flipped, bytes replaced,
+/// ends cut.
 #[test]
 fn the_fuzz_target_finds_nothing_in_mutated_buffers() {
     let mut state = 0x1234_5678_9abc_def1_u64;

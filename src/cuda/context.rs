@@ -26,7 +26,8 @@ impl Context {
     }
 }
 
-/// A context that is current in this thread as long as this lives; what was current before is so again behind it.
+/// A context that is current in this thread as long as this lives; what was current before is so
+/// again behind it.
 pub(crate) struct Current {
     cuda: &'static Cuda,
     context: Context,
@@ -48,7 +49,8 @@ impl Drop for Current {
         let copies = self.cuda.copies.as_ref();
         if let Some(copies) = copies.filter(|_| self.pushed) {
             let mut popped = ptr::null_mut();
-            // SAFETY: writes one pointer, which is ours; pushed once, popped here alone, on the same thread: this is not Send.
+            // SAFETY: writes one pointer, which is ours; pushed once, popped here alone, on the
+            // same thread: this is not Send.
             let code = unsafe { (copies.context_pop)(&raw mut popped) };
             let pushed = self.context.0.as_ptr();
             debug_assert_eq!((code, popped), (0, pushed), "contexts nest");
@@ -134,7 +136,8 @@ impl Cuda {
         check("cuDeviceGet", code).map(|()| device)
     }
 
-    /// The primary context of a device, retained once and for good: giving it back would reset the device under others.
+    /// The primary context of a device, retained once and for good: giving it back would reset the
+    /// device under others.
     pub(crate) fn primary_context(&self, ordinal: u32) -> Result<Context, CudaError> {
         static RETAINED: Mutex<Vec<(u32, Context)>> = Mutex::new(Vec::new());
         let mut retained = lock(&RETAINED);

@@ -1,7 +1,8 @@
-//! What cudarc makes, as ours: contexts, streams and events of the device's primary context. Feature `cudarc`.
+//! What cudarc makes, as ours: contexts, streams and events of the device's primary context.
+//! Feature `cudarc`.
 //!
-//! cudarc loads the driver by itself. That it is the one that this library has loaded shows in the context: a driver has one primary context
-//! for each device, and no two drivers have the same.
+//! cudarc loads the driver by itself. That it is the one that this library has loaded shows in the
+//! context: a driver has one primary context for each device, and no two drivers have the same.
 
 #![allow(unsafe_code)]
 
@@ -17,8 +18,9 @@ use super::{Device, Event, Stream};
 /// `CU_STREAM_PER_THREAD`: another stream for each thread that names it.
 const PER_THREAD: usize = 2;
 
-/// What cudarc made and somebody here keeps. It goes with its context current, and what was current in that thread before is so again
-/// behind it; cudarc by itself would leave its context there, on whatever thread that is.
+/// What cudarc made and somebody here keeps. It goes with its context current, and what was current
+/// in that thread before is so again behind it; cudarc by itself would leave its context there, on
+/// whatever thread that is.
 pub(crate) struct OfCudarc<T> {
     context: Context,
     /// What has to be done before it goes, or it stays.
@@ -64,18 +66,20 @@ fn primary(context: &CudaContext) -> Result<(Device, Context), CudaError> {
     match Context::new(context.cu_ctx().cast()) {
         Some(theirs) if theirs == ours => Ok((device, ours)),
         _ => Err(CudaError::Cudarc {
-            reason: "its context is not the primary one of a device of the driver that is loaded here (`CudaContext::new`)",
+            reason: "its context is not the primary one of a device of the driver that is loaded \
+                here (`CudaContext::new`)",
         }),
     }
 }
 
 impl Device {
-    /// cudarc's handle on this device: its primary context, which all of this library works in, too. Better than `CudaContext::new`, which
-    /// panics where there is no CUDA driver. What was current in this thread stays so.
+    /// cudarc's handle on this device: its primary context, which all of this library works in,
+    /// too. Better than `CudaContext::new`, which panics where there is no CUDA driver. What was
+    /// current in this thread stays so.
     ///
     /// # Errors
-    /// [`CudaError::Unavailable`]; [`CudaError::Cudarc`] where cudarc finds no driver, or another one than this library has loaded; what the
-    /// driver answers.
+    /// [`CudaError::Unavailable`]; [`CudaError::Cudarc`] where cudarc finds no driver, or another
+    /// one than this library has loaded; what the driver answers.
     pub fn cudarc_context(self) -> Result<Arc<CudaContext>, CudaError> {
         let _current = Cuda::ready()?.enter_device(self.ordinal())?;
         if !is_found_by_name() {
@@ -91,12 +95,14 @@ impl Device {
 }
 
 impl Stream {
-    /// A stream of cudarc's, which lives as long as this one and its clones: received data can be ordered before its work, and
-    /// [`record`](Self::record) gives events for [`Payload::after`](crate::buffer::Payload::after).
+    /// A stream of cudarc's, which lives as long as this one and its clones: received data can be
+    /// ordered before its work, and [`record`](Self::record) gives events for
+    /// [`Payload::after`](crate::buffer::Payload::after).
     ///
     /// # Errors
-    /// [`CudaError::Cudarc`] for a stream of another context than the device's primary one, and for a stream per thread, which would be
-    /// another one on each thread that this is used on; [`CudaError::Unavailable`].
+    /// [`CudaError::Cudarc`] for a stream of another context than the device's primary one, and for
+    /// a stream per thread, which would be another one on each thread that this is used on;
+    /// [`CudaError::Unavailable`].
     pub fn from_cudarc(stream: &Arc<CudaStream>) -> Result<Self, CudaError> {
         let (device, context) = primary(stream.context())?;
         if stream.cu_stream().addr() == PER_THREAD {
@@ -109,15 +115,17 @@ impl Stream {
 }
 
 impl Event {
-    /// An event of cudarc's, for [`Payload::after`](crate::buffer::Payload::after) and [`Stream::wait_for`]. As it is given away, nobody can
-    /// record it again.
+    /// An event of cudarc's, for [`Payload::after`](crate::buffer::Payload::after) and
+    /// [`Stream::wait_for`]. As it is given away, nobody can record it again.
     ///
     /// # Errors
-    /// [`CudaError::Cudarc`] for an event of another context than the device's primary one; [`CudaError::Unavailable`].
+    /// [`CudaError::Cudarc`] for an event of another context than the device's primary one;
+    /// [`CudaError::Unavailable`].
     pub fn from_cudarc(event: CudaEvent) -> Result<Self, CudaError> {
         let (_, context) = primary(event.context())?;
         let raw = event.cu_event().cast();
-        // SAFETY: an event of the driver that is loaded here, as its context is; destroyed with the keep-alive, which alone has it.
+        // SAFETY: an event of the driver that is loaded here, as its context is; destroyed with the
+        // keep-alive, which alone has it.
         unsafe { Self::from_raw(raw, OfCudarc::new(context, event, |_| Ok(()))) }
     }
 }

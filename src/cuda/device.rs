@@ -28,8 +28,8 @@ type FlushWrites = unsafe extern "C" fn(c_int, c_int) -> c_int;
 const FLUSH_BY_HOST: c_int = 1;
 /// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX`.
 const FLUSH_CURRENT_CONTEXT: c_int = 0;
-/// Who sees what was written: `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER`, and `..._TO_ALL_DEVICES`. The levels of
-/// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_...` have the same numbers.
+/// Who sees what was written: `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER`, and `..._TO_ALL_DEVICES`.
+/// The levels of `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_...` have the same numbers.
 const READERS_OWNER: c_int = 100;
 const READERS_ALL_DEVICES: c_int = 200;
 
@@ -49,9 +49,11 @@ pub struct DeviceFeatures {
     pub gpu_direct_rdma_with_virtual_memory: bool,
     /// It has CUDA virtual memory (`VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`).
     pub virtual_memory: bool,
-    /// What a network card wrote can be made visible by a call on the host (`cuFlushGPUDirectRDMAWrites`).
+    /// What a network card wrote can be made visible by a call on the host
+    /// (`cuFlushGPUDirectRDMAWrites`).
     pub flush_by_host: bool,
-    /// What a network card wrote is visible to work that is given to the device afterwards, without a flush.
+    /// What a network card wrote is visible to work that is given to the device afterwards, without
+    /// a flush.
     pub writes_are_ordered: bool,
     /// Streams can wait for remote writes (`CAN_FLUSH_REMOTE_WRITES`).
     pub flush_by_stream: bool,
@@ -104,7 +106,8 @@ impl Device {
             .map(|id| id.to_lowercase())
     }
 
-    /// The NUMA node of the host that it is next to; `None` where the machine has one only, or does not say.
+    /// The NUMA node of the host that it is next to; `None` where the machine has one only, or does
+    /// not say.
     pub fn numa_node(self) -> Option<u32> {
         let id = self.pci_bus_id().ok()?;
         let node = fs::read_to_string(format!("/sys/bus/pci/devices/{id}/numa_node")).ok()?;
@@ -145,8 +148,9 @@ impl Device {
         })
     }
 
-    /// Makes what network cards have written to its memory visible to work that is given afterwards to it, and, where this process sees
-    /// several devices, to all of them (`cuFlushGPUDirectRDMAWrites`). Nothing, where the device orders such writes by itself.
+    /// Makes what network cards have written to its memory visible to work that is given afterwards
+    /// to it, and, where this process sees several devices, to all of them
+    /// (`cuFlushGPUDirectRDMAWrites`). Nothing, where the device orders such writes by itself.
     ///
     /// # Errors
     /// [`CudaError::Lacks`] where neither is so; what the driver answers.
@@ -164,7 +168,8 @@ impl Device {
     /// Before anybody is told of what a peer wrote, or was read from one, by the provider itself.
     pub(crate) fn see_writes(self) -> Result<(), CudaError> {
         match self.flush_writes() {
-            // Where that can't be, only what CUDA itself moves goes directly (`fabric/device_memory.rs`).
+            // Where that can't be, only what CUDA itself moves goes directly
+            // (`fabric/device_memory.rs`).
             Err(CudaError::Lacks { .. }) => Ok(()),
             flushed => flushed,
         }

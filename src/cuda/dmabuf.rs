@@ -10,10 +10,12 @@ use super::error::{CudaCode, CudaError, check};
 
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
 const DMA_BUF_FD: c_int = 1;
-/// `CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`: reached over the PCI bus, where there is another way, too.
+/// `CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`: reached over the PCI bus, where there is another
+/// way, too.
 const OVER_PCIE: c_ulonglong = 1;
 
-/// A range of a device's memory, exported (`cuMemGetHandleForAddressRange`): whole pages around what was asked for.
+/// A range of a device's memory, exported (`cuMemGetHandleForAddressRange`): whole pages around
+/// what was asked for.
 #[derive(Debug)]
 pub struct DmaBuf {
     fd: OwnedFd,
@@ -24,10 +26,11 @@ pub struct DmaBuf {
 }
 
 impl DmaBuf {
-    /// Exports the pages of the host's size that `len` bytes from `address` on lie in; as memory that is reached over the PCI bus, or, where
-    /// the driver does not know that flag, without it.
+    /// Exports the pages of the host's size that `len` bytes from `address` on lie in; as memory
+    /// that is reached over the PCI bus, or, where the driver does not know that flag, without it.
     ///
-    /// The descriptor is closed when this is dropped; whoever imported it by then has a reference of its own.
+    /// The descriptor is closed when this is dropped; whoever imported it by then has a reference
+    /// of its own.
     ///
     /// # Errors
     /// [`CudaError`]: no driver, an old one, or memory that it does not export.
@@ -46,7 +49,8 @@ impl DmaBuf {
         let _current = cuda.enter_at(address)?;
         let ask = |flags| {
             let mut fd: c_int = -1;
-            // SAFETY: writes one descriptor, which is ours; what is no memory of a device is refused.
+            // SAFETY: writes one descriptor, which is ours; what is no memory of a device is
+            // refused.
             let code = unsafe { export((&raw mut fd).cast(), base, whole, DMA_BUF_FD, flags) };
             check(function, code).map(|()| fd)
         };

@@ -1,7 +1,7 @@
 //! The table of the CUDA driver's functions: loaded at run time, looked up once.
 //!
-//! Without the functions of [`Basic`] it is no CUDA driver. The others come in groups; a group is there when all of its functions
-//! are, and who needs it gets [`CudaError::Lacks`] where it is not.
+//! Without the functions of [`Basic`] it is no CUDA driver. The others come in groups; a group is
+//! there when all of its functions are, and who needs it gets [`CudaError::Lacks`] where it is not.
 
 #![allow(unsafe_code)]
 
@@ -18,8 +18,8 @@ use super::virtual_memory::{AccessDescriptor, AllocationProperties};
 use crate::process::Owner;
 use crate::shared_object::{Missing, find, open_first};
 
-/// The environment variable that names the CUDA driver to load instead of the system's: the path of a `libcuda.so.1`. Who sets it vouches for the
-/// file, as for what `LD_LIBRARY_PATH` leads to.
+/// The environment variable that names the CUDA driver to load instead of the system's: the path of
+/// a `libcuda.so.1`. Who sets it vouches for the file, as for what `LD_LIBRARY_PATH` leads to.
 pub const FABRICAST_CUDA: &str = "FABRICAST_CUDA";
 
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
@@ -126,8 +126,8 @@ pub(super) struct VirtualMemory {
 static LOADED: OnceLock<Cuda> = OnceLock::new();
 
 impl Cuda {
-    /// The driver, once it runs and has a device. That it does is asked once in a process; a failure is not kept: a later call
-    /// tries again.
+    /// The driver, once it runs and has a device. That it does is asked once in a process; a
+    /// failure is not kept: a later call tries again.
     pub(crate) fn ready() -> Result<&'static Self, CudaUnavailable> {
         static RUNS: OnceLock<Owner> = OnceLock::new();
         let cuda = Self::load()?;
@@ -373,13 +373,15 @@ impl Cuda {
     }
 }
 
-/// Whether the machine may have a device, without asking the driver: loading and starting it takes long.
+/// Whether the machine may have a device, without asking the driver: loading and starting it takes
+/// long.
 pub(crate) fn may_be_here() -> bool {
     std::env::var_os(FABRICAST_CUDA).is_some_and(|path| !path.is_empty())
         || std::path::Path::new("/dev/nvidiactl").exists()
 }
 
-/// Whether the loader finds a driver by its name: so do libraries that know nothing of [`FABRICAST_CUDA`].
+/// Whether the loader finds a driver by its name: so do libraries that know nothing of
+/// [`FABRICAST_CUDA`].
 #[cfg(feature = "cudarc")]
 pub(super) fn is_found_by_name() -> bool {
     // SAFETY: as in `Cuda::load`; no variable is named so.
@@ -388,7 +390,8 @@ pub(super) fn is_found_by_name() -> bool {
     found.map(|(object, _)| mem::forget(object)).is_ok()
 }
 
-/// Locks, also after another thread panicked while it held the lock: what our locks guard is whole between any two statements.
+/// Locks, also after another thread panicked while it held the lock: what our locks guard is whole
+/// between any two statements.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,5 @@
-//! Errors of the CUDA driver: which function, which code, and what is missing where there is no driver.
+//! Errors of the CUDA driver: which function, which code, and what is missing where there is no
+//! driver.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +10,8 @@ use crate::shared_object::{Attempt, Attempts};
 
 /// What a function of the CUDA driver answered, a `CUresult`.
 ///
-/// Never an enum: a driver may answer a code that this library has never heard of. Its name is asked of the driver.
+/// Never an enum: a driver may answer a code that this library has never heard of. Its name is
+/// asked of the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CudaCode(pub i32);
 
@@ -46,7 +48,8 @@ impl fmt::Debug for CudaCode {
 pub enum CudaUnavailable {
     /// The driver could not be loaded: the machine has no NVIDIA GPU, or no driver for it.
     #[error(
-        "the CUDA driver cannot be loaded: tried {} (set {FABRICAST_CUDA} to the path of a libcuda.so.1 that lies elsewhere)",
+        "the CUDA driver cannot be loaded: tried {} (set {FABRICAST_CUDA} to the path of a \
+         libcuda.so.1 that lies elsewhere)",
         Attempts(tried)
     )]
     Library {
@@ -74,7 +77,8 @@ pub enum CudaUnavailable {
     NoDevice,
     /// This process was forked from the one that started CUDA, which does not survive that.
     #[error(
-        "process {made_by}, which this process was forked from, has started CUDA: it can't be used here"
+        "process {made_by}, which this process was forked from, has started CUDA: it can't be used \
+         here"
     )]
     Forked {
         /// The process that started it.

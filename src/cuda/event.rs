@@ -15,7 +15,8 @@ use crate::process::Here;
 /// `CU_EVENT_DISABLE_TIMING`: it is only asked whether it has happened, which is faster.
 const DISABLE_TIMING: u32 = 2;
 
-/// A point in a [`Stream`](super::Stream): it has happened when all is done that the stream was given before. A clone is the same event.
+/// A point in a [`Stream`](super::Stream): it has happened when all is done that the stream was
+/// given before. A clone is the same event.
 #[derive(Clone)]
 pub struct Event {
     shared: Arc<SharedEvent>,
@@ -50,7 +51,8 @@ impl Drop for OwnedEvent {
         let destroy = || {
             let _current = self.cuda.enter(self.context)?;
             let destroy = self.cuda.events()?.destroy;
-            // SAFETY: made by `Event::new`, and this is the last handle. Streams that wait for it still do.
+            // SAFETY: made by `Event::new`, and this is the last handle. Streams that wait for it
+            // still do.
             check("cuEventDestroy", unsafe { destroy(self.raw) })
         };
         if let Err(error) = destroy() {
@@ -75,7 +77,8 @@ impl Event {
         })
     }
 
-    /// An event that somebody else made, a `CUevent`. `keep_alive` is dropped with the last clone, on whatever thread that is.
+    /// An event that somebody else made, a `CUevent`. `keep_alive` is dropped with the last clone,
+    /// on whatever thread that is.
     ///
     /// # Errors
     /// [`CudaError::Unavailable`].
@@ -109,7 +112,8 @@ impl Event {
         }
     }
 
-    /// Waits until it has happened (`cuEventSynchronize`). That has no deadline: [`is_done`](Self::is_done) asks without waiting.
+    /// Waits until it has happened (`cuEventSynchronize`). That has no deadline:
+    /// [`is_done`](Self::is_done) asks without waiting.
     ///
     /// # Errors
     /// As for [`is_done`](Self::is_done).

@@ -55,7 +55,8 @@ pub enum MemoryKind {
 pub enum DeviceAllocation {
     /// By `cuMemAlloc` (`cudaMalloc`).
     Plain,
-    /// By `cuMemCreate`, and mapped into reserved addresses: CUDA virtual memory, which some providers can't take.
+    /// By `cuMemCreate`, and mapped into reserved addresses: CUDA virtual memory, which some
+    /// providers can't take.
     Virtual,
     /// From a memory pool (`cuMemAllocAsync`).
     Pool,
@@ -72,7 +73,8 @@ impl fmt::Display for DeviceAllocation {
 }
 
 impl MemoryKind {
-    /// What lies at an address. Any number may be asked about: what the driver does not know is [`Host`](Self::Host) memory to it.
+    /// What lies at an address. Any number may be asked about: what the driver does not know is
+    /// [`Host`](Self::Host) memory to it.
     ///
     /// # Errors
     /// [`CudaError`]: no driver, or what it answers.
@@ -129,7 +131,8 @@ impl Cuda {
         Ok(u32::try_from(ordinal).unwrap_or_default())
     }
 
-    /// What can't be asked is taken for a plain allocation: then a registration fails where it must, and is no worse.
+    /// What can't be asked is taken for a plain allocation: then a registration fails where it
+    /// must, and is no worse.
     fn allocation_of(&self, address: u64) -> DeviceAllocation {
         if self.is_virtual(address) {
             return DeviceAllocation::Virtual;
@@ -152,8 +155,9 @@ impl Cuda {
         check("cuMemGetAddressRange", code).map(|()| (base, len))
     }
 
-    /// Makes copies and fills of this allocation that the caller does not order wait for what a device reads or writes by itself
-    /// (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`). For memory that a network card touches.
+    /// Makes copies and fills of this allocation that the caller does not order wait for what a
+    /// device reads or writes by itself (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`). For memory that a
+    /// network card touches.
     pub(crate) fn sync_memory_operations(&self, address: u64) -> Result<(), CudaError> {
         let on: c_uint = 1;
         let set = self.allocations()?.set_pointer_attribute;
@@ -173,14 +177,16 @@ impl Cuda {
     /// Waits for what the device does with it.
     ///
     /// # Safety
-    /// `address` is from [`alloc`](Self::alloc), its context is current, and nobody uses the memory any more.
+    /// `address` is from [`alloc`](Self::alloc), its context is current, and nobody uses the memory
+    /// any more.
     pub(crate) unsafe fn free(&self, address: u64) -> Result<(), CudaError> {
         // SAFETY: the caller says so.
         let code = unsafe { (self.allocations()?.free)(address) };
         check("cuMemFree", code)
     }
 
-    /// Pins memory of the host where it lies, for all contexts: copies from and to it are asynchronous then.
+    /// Pins memory of the host where it lies, for all contexts: copies from and to it are
+    /// asynchronous then.
     ///
     /// # Safety
     /// `len` bytes from `start` are mapped until [`host_unregister`](Self::host_unregister).
@@ -282,10 +288,12 @@ impl Cuda {
         unsafe { self.synchronize(ptr::null_mut()) }
     }
 
-    /// Copies from memory of the host to the device, in the order of the stream; asynchronous where the host's is pinned.
+    /// Copies from memory of the host to the device, in the order of the stream; asynchronous where
+    /// the host's is pinned.
     ///
     /// # Safety
-    /// Both are good for `len` bytes until the stream has passed, and nobody uses the part of the device. A context is current.
+    /// Both are good for `len` bytes until the stream has passed, and nobody uses the part of the
+    /// device. A context is current.
     pub(crate) unsafe fn to_device(
         &self,
         to: u64,
@@ -298,10 +306,12 @@ impl Cuda {
         check("cuMemcpyHtoDAsync", code)
     }
 
-    /// Copies from the device to memory of the host, in the order of the stream; asynchronous where the host's is pinned.
+    /// Copies from the device to memory of the host, in the order of the stream; asynchronous where
+    /// the host's is pinned.
     ///
     /// # Safety
-    /// Both are good for `len` bytes until the stream has passed, and nobody uses the part of the host. A context is current.
+    /// Both are good for `len` bytes until the stream has passed, and nobody uses the part of the
+    /// host. A context is current.
     pub(crate) unsafe fn to_host(
         &self,
         to: NonNull<u8>,

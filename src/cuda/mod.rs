@@ -1,4 +1,5 @@
-//! CUDA: the functions of the driver that this library needs, loaded at run time. It builds and runs without CUDA.
+//! CUDA: the functions of the driver that this library needs, loaded at run time. It builds and
+//! runs without CUDA.
 //!
 //! ```text
 //!  Device ── all, new ── or what is missing, in words
@@ -7,10 +8,12 @@
 //!    └── DmaBuf      its memory as a descriptor
 //! ```
 //!
-//! Memory of devices is in [`memory`](crate::memory): a [`Region`](crate::Region) like any other, whose bytes the host never touches.
+//! Memory of devices is in [`memory`](crate::memory): a [`Region`](crate::Region) like any other,
+//! whose bytes the host never touches.
 //!
-//! The table of functions is our own: a foreign code must not become a Rust enum, and a missing function is an error and no panic.
-//! The context that a call needs is made current in the thread that makes it, and what was current before is put back.
+//! The table of functions is our own: a foreign code must not become a Rust enum, and a missing
+//! function is an error and no panic. The context that a call needs is made current in the thread
+//! that makes it, and what was current before is put back.
 
 mod context;
 #[cfg(feature = "cudarc")]

@@ -16,8 +16,8 @@ use crate::process::Here;
 
 /// A CUDA stream: work that is given to it is done in its order. A clone is the same stream.
 ///
-/// Calls make the context of the stream current where they need it, whatever thread they are made on, and put back what was
-/// current before.
+/// Calls make the context of the stream current where they need it, whatever thread they are made
+/// on, and put back what was current before.
 #[derive(Clone)]
 pub struct Stream {
     shared: Arc<SharedStream>,
@@ -54,7 +54,8 @@ impl Drop for OwnedStream {
     fn drop(&mut self) {
         let destroy = || {
             let _current = self.cuda.enter(self.context)?;
-            // SAFETY: made by `Stream::new`, and this is the last handle. What it was given is still done.
+            // SAFETY: made by `Stream::new`, and this is the last handle. What it was given is
+            // still done.
             unsafe { self.cuda.stream_destroy(self.raw) }
         };
         if let Err(error) = destroy() {
@@ -64,8 +65,8 @@ impl Drop for OwnedStream {
 }
 
 impl Stream {
-    /// A new stream of the device's primary context, which has no order with the default stream. Dropping the last clone destroys it;
-    /// what it was given is done nevertheless.
+    /// A new stream of the device's primary context, which has no order with the default stream.
+    /// Dropping the last clone destroys it; what it was given is done nevertheless.
     ///
     /// # Errors
     /// [`CudaError::Unavailable`], or what the driver answers.
@@ -95,14 +96,15 @@ impl Stream {
         Ok(Self::of(cuda, ptr::null_mut(), context, device, nobody))
     }
 
-    /// A stream that somebody else made; null is the default stream of the device. `keep_alive` is dropped with the last clone, on whatever
-    /// thread that is.
+    /// A stream that somebody else made; null is the default stream of the device. `keep_alive` is
+    /// dropped with the last clone, on whatever thread that is.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
     ///
     /// # Safety
-    /// * `raw` is null or a stream of that device, and is not destroyed before `keep_alive` is dropped.
+    /// * `raw` is null or a stream of that device, and is not destroyed before `keep_alive` is
+    ///   dropped.
     /// * Its context lives as long.
     pub unsafe fn from_raw(
         raw: RawStream,
@@ -169,8 +171,8 @@ impl Stream {
         self.shared.raw
     }
 
-    /// Waits until all is done that was given to the stream (`cuStreamSynchronize`). That has no deadline: [`is_idle`](Self::is_idle)
-    /// asks without waiting.
+    /// Waits until all is done that was given to the stream (`cuStreamSynchronize`). That has no
+    /// deadline: [`is_idle`](Self::is_idle) asks without waiting.
     ///
     /// # Errors
     /// What the driver answers: also an error of work that was given to it before.
@@ -190,7 +192,8 @@ impl Stream {
         unsafe { self.shared.cuda.is_idle(self.shared.raw) }
     }
 
-    /// Work that is given to the stream from now on waits for what the event stands for (`cuStreamWaitEvent`); this call does not wait.
+    /// Work that is given to the stream from now on waits for what the event stands for
+    /// (`cuStreamWaitEvent`); this call does not wait.
     ///
     /// # Errors
     /// What the driver answers.
@@ -218,7 +221,8 @@ impl Stream {
         Event::new(self.shared.cuda, self.shared.context)
     }
 
-    /// As [`record`](Self::record), with an event that is used again: what it stood for before, it no longer does.
+    /// As [`record`](Self::record), with an event that is used again: what it stood for before, it
+    /// no longer does.
     pub(crate) fn record_in(&self, event: &Event) -> Result<(), CudaError> {
         let _current = self.enter()?;
         let record = self.shared.cuda.events()?.record;
@@ -233,10 +237,12 @@ impl Stream {
         Cuda::ready()?.enter(self.shared.context)
     }
 
-    /// Copies to the device in the order of the stream; asynchronous where the host's memory is pinned.
+    /// Copies to the device in the order of the stream; asynchronous where the host's memory is
+    /// pinned.
     ///
     /// # Safety
-    /// Both are good for `len` bytes until the stream has passed, and nobody else uses the part of the device, or writes that of the host.
+    /// Both are good for `len` bytes until the stream has passed, and nobody else uses the part of
+    /// the device, or writes that of the host.
     pub(crate) unsafe fn copy_to_device(
         &self,
         to: u64,
@@ -248,7 +254,8 @@ impl Stream {
         unsafe { self.shared.cuda.to_device(to, from, len, self.shared.raw) }
     }
 
-    /// Copies from the device in the order of the stream; asynchronous where the host's memory is pinned.
+    /// Copies from the device in the order of the stream; asynchronous where the host's memory is
+    /// pinned.
     ///
     /// # Safety
     /// As for [`copy_to_device`](Self::copy_to_device), with the parts exchanged.

@@ -1,4 +1,5 @@
-//! CUDA virtual memory: an allocation (`cuMemCreate`) that is mapped into a range of addresses (`cuMemMap`).
+//! CUDA virtual memory: an allocation (`cuMemCreate`) that is mapped into a range of addresses
+//! (`cuMemMap`).
 
 #![allow(unsafe_code)]
 
@@ -79,7 +80,8 @@ impl Cuda {
         true
     }
 
-    /// At least `len` bytes of a device's memory that a network card may reach, where the device allows.
+    /// At least `len` bytes of a device's memory that a network card may reach, where the device
+    /// allows.
     pub(crate) fn map_memory(
         &self,
         ordinal: u32,
@@ -155,7 +157,8 @@ impl Cuda {
     }
 
     /// # Safety
-    /// From [`map_memory`](Self::map_memory), not unmapped yet, and nobody uses the memory any more.
+    /// From [`map_memory`](Self::map_memory), not unmapped yet, and nobody uses the memory any
+    /// more.
     pub(crate) unsafe fn unmap_memory(&self, mapped: Mapped) -> Result<(), CudaError> {
         let functions = self.virtual_memory()?;
         let Mapped {

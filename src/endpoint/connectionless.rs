@@ -1,7 +1,9 @@
-//! `ConnectionlessEndpoint`: one endpoint without connections (FI_EP_RDM), and many peers that it sends to and receives from.
+//! `ConnectionlessEndpoint`: one endpoint without connections (FI_EP_RDM), and many peers that it
+//! sends to and receives from.
 //!
-//! The connections are ours: hello, credits and goodbye go on behind the scenes, so that nothing is lost without a word. `hub`
-//! makes and serves them; here each of their events becomes one of a peer.
+//! The connections are ours: hello, credits and goodbye go on behind the scenes, so that nothing is
+//! lost without a word. `hub` makes and serves them; here each of their events becomes one of a
+//! peer.
 
 #![allow(unsafe_code)]
 
@@ -42,17 +44,21 @@ use crate::stats::{ReceiveStats, SendStats};
 pub use config::ConnectionlessConfig;
 pub use event::{ConnectionlessEvent, PeerId, PeerInUse, PeerMessage, RemovePeerError, SendTo};
 
-/// Sends to and receives from many peers over one endpoint without connections (FI_EP_RDM with an address vector).
+/// Sends to and receives from many peers over one endpoint without connections (FI_EP_RDM with an
+/// address vector).
 ///
-/// A peer is another `ConnectionlessEndpoint`, known by its address ([`local_addr`](Self::local_addr)). It is
-/// [added](Self::add_peer), or added by the first send to its address, or comes by itself when it sends. A peer that went stays known, and the
-/// next send begins anew. A [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) can be a peer that only sends, a
-/// [`ReceiveEndpoint`](crate::ReceiveEndpoint) one that only receives.
+/// A peer is another `ConnectionlessEndpoint`, known by its address
+/// ([`local_addr`](Self::local_addr)). It is [added](Self::add_peer), or added by the first send to
+/// its address, or comes by itself when it sends. A peer that went stays known, and the next send
+/// begins anew. A [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) can be a peer that only
+/// sends, a [`ReceiveEndpoint`](crate::ReceiveEndpoint) one that only receives.
 ///
-/// As with [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy), payloads go out from where they lie, and each accepted key has exactly one
-/// outcome. Messages to one peer arrive in the order in which they were sent, as long as it is not [down](ConnectionlessEvent::PeerDown).
+/// As with [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy), payloads go out from where they
+/// lie, and each accepted key has exactly one outcome. Messages to one peer arrive in the order in
+/// which they were sent, as long as it is not [down](ConnectionlessEvent::PeerDown).
 ///
-/// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an [`EventLoop`](crate::event_loop::EventLoop).
+/// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an
+/// [`EventLoop`](crate::event_loop::EventLoop).
 ///
 /// ```
 /// use fabricast::buffer::SharedBufferManager;
@@ -61,10 +67,14 @@ pub use event::{ConnectionlessEvent, PeerId, PeerInUse, PeerMessage, RemovePeerE
 /// use fabricast::{ConnectionlessEndpoint, Fabric};
 ///
 /// // libfabric 1.x calls it `net`, 2.x `tcp`.
-/// let open = |provider| Fabric::builder().provider(provider).endpoint_kind(EndpointKind::Rdm).node("127.0.0.1").open();
+/// let open = |provider| {
+///     let builder = Fabric::builder().provider(provider).node("127.0.0.1");
+///     builder.endpoint_kind(EndpointKind::Rdm).open()
+/// };
 /// let domain = open("net").or_else(|_| open("tcp"))?.open_domain()?;
-/// let mut a = ConnectionlessEndpoint::open(&domain, "127.0.0.1:0".parse()?, ConnectionlessConfig::default())?;
-/// let mut b = ConnectionlessEndpoint::open(&domain, "127.0.0.1:0".parse()?, ConnectionlessConfig::default())?;
+/// let (any, config) = ("127.0.0.1:0".parse()?, ConnectionlessConfig::default);
+/// let mut a = ConnectionlessEndpoint::open(&domain, any, config())?;
+/// let mut b = ConnectionlessEndpoint::open(&domain, any, config())?;
 ///
 /// let pool = SharedBufferManager::allocate(16, 64 * 1024)?;
 /// pool.region().register(&domain)?;
@@ -116,14 +126,15 @@ pub struct ConnectionlessEndpoint {
 }
 
 impl ConnectionlessEndpoint {
-    /// Opens the endpoint at an address of this machine. Port 0 and [`PeerAddr::any`] let the system choose;
-    /// [`local_addr`](Self::local_addr) says which it is.
+    /// Opens the endpoint at an address of this machine. Port 0 and [`PeerAddr::any`] let the
+    /// system choose; [`local_addr`](Self::local_addr) says which it is.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] when the fabric was opened with connected endpoints (FI_EP_MSG), [`Error::Config`] for a setting out of its
-    /// range, [`Error::Address`] for one that is not local or in use, [`Error::Memory`] and [`Error::Register`] for pool and headers
-    /// and the region of [`ConnectionlessConfig::buffers`].
+    /// [`Error::Unsupported`] when the fabric was opened with connected endpoints (FI_EP_MSG),
+    /// [`Error::Config`] for a setting out of its range, [`Error::Address`] for one that is not
+    /// local or in use, [`Error::Memory`] and [`Error::Register`] for pool and headers and the
+    /// region of [`ConnectionlessConfig::buffers`].
     pub fn open(
         domain: &Arc<Domain>,
         addr: PeerAddr,
@@ -133,8 +144,9 @@ impl ConnectionlessEndpoint {
         if domain.fabric().endpoint_kind() != EndpointKind::Rdm {
             return Err(Error::Unsupported {
                 provider: domain.fabric().info().provider_name(),
-                need: "was opened with connected endpoints (FI_EP_MSG): ask the builder for endpoint_kind(EndpointKind::Rdm), \
-                       or use SendEndpointZeroCopy and ReceiveEndpoint",
+                need: "was opened with connected endpoints (FI_EP_MSG): ask the builder for \
+                       endpoint_kind(EndpointKind::Rdm), or use SendEndpointZeroCopy and \
+                       ReceiveEndpoint",
             });
         }
         let windows = WindowSettings {
@@ -189,14 +201,16 @@ impl ConnectionlessEndpoint {
         self.local
     }
 
-    // ---- peers ---------------------------------------------------------------------------------------------------
+    // ---- peers ----------------------------------------------------------------------------------
 
-    /// Adds a peer, and says hello to it: [`PeerUp`](ConnectionlessEvent::PeerUp) or [`PeerDown`](ConnectionlessEvent::PeerDown) follows. One
-    /// that is known already is only found.
+    /// Adds a peer, and says hello to it: [`PeerUp`](ConnectionlessEvent::PeerUp) or
+    /// [`PeerDown`](ConnectionlessEvent::PeerDown) follows. One that is known already is only
+    /// found.
     ///
     /// # Errors
     ///
-    /// Nothing was added: there are as many peers as there may be, or the address can't be reached from here.
+    /// Nothing was added: there are as many peers as there may be, or the address can't be reached
+    /// from here.
     pub fn add_peer(&mut self, addr: PeerAddr) -> Result<PeerId, PeerError> {
         if let Some(peer) = self.peers.at(&addr) {
             let known = self.peers.get_mut(peer).ok_or(PeerError::Unknown)?;
@@ -246,12 +260,14 @@ impl ConnectionlessEndpoint {
         self.peers.len()
     }
 
-    /// Removes a peer with which nothing is outstanding: it is told goodbye, and [`Removed`](ConnectionlessEvent::Removed) follows. Its address
-    /// leaves the provider's vector a little later.
+    /// Removes a peer with which nothing is outstanding: it is told goodbye, and
+    /// [`Removed`](ConnectionlessEvent::Removed) follows. Its address leaves the provider's vector
+    /// a little later.
     ///
     /// # Errors
     ///
-    /// [`PeerInUse`]: how many sends, kept payloads and held messages are in the way; nothing was done.
+    /// [`PeerInUse`]: how many sends, kept payloads and held messages are in the way; nothing was
+    /// done.
     pub fn remove_peer(&mut self, peer: PeerId) -> Result<(), RemovePeerError> {
         let in_use = self.outstanding(peer)?;
         if in_use.sends + in_use.payloads_kept + in_use.messages_held > 0 {
@@ -260,9 +276,10 @@ impl ConnectionlessEndpoint {
         self.remove_peer_by(peer, self.core.clock().now() + self.close_timeout)
     }
 
-    /// Removes a peer politely: no send to it is taken any more, those in flight complete, both sides say goodbye. At the deadline, what is
-    /// still in flight comes back failed. [`Removed`](ConnectionlessEvent::Removed) is the last of it, but for payloads that the provider
-    /// [kept](ConnectionlessEvent::Released). Messages that are held stay good.
+    /// Removes a peer politely: no send to it is taken any more, those in flight complete, both
+    /// sides say goodbye. At the deadline, what is still in flight comes back failed.
+    /// [`Removed`](ConnectionlessEvent::Removed) is the last of it, but for payloads that the
+    /// provider [kept](ConnectionlessEvent::Released). Messages that are held stay good.
     ///
     /// # Errors
     ///
@@ -308,18 +325,21 @@ impl ConnectionlessEndpoint {
         Err(RemovePeerError::Forked { made_by })
     }
 
-    // ---- sending -------------------------------------------------------------------------------------------------
+    // ---- sending --------------------------------------------------------------------------------
 
-    /// Sends a header and a payload of one or several registered segments to a peer, by its id or its address. Returns at once.
+    /// Sends a header and a payload of one or several registered segments to a peer, by its id or
+    /// its address. Returns at once.
     ///
-    /// `key` is the caller's own, comes back unchanged, and need not be unique. A first send to an address adds the peer, and is refused as
-    /// back-pressure: [`Writable`](ConnectionlessEvent::Writable) says when it has answered,
+    /// `key` is the caller's own, comes back unchanged, and need not be unique. A first send to an
+    /// address adds the peer, and is refused as back-pressure:
+    /// [`Writable`](ConnectionlessEvent::Writable) says when it has answered,
     /// [`PeerDown`](ConnectionlessEvent::PeerDown) that it will not.
     ///
     /// # Errors
     ///
-    /// Nothing was posted, and payload and key are in the error: back-pressure ([`SendError::is_would_block`]), what is wrong with the peer
-    /// ([`SendErrorKind::Peer`]), or a message that can't be sent.
+    /// Nothing was posted, and payload and key are in the error: back-pressure
+    /// ([`SendError::is_would_block`]), what is wrong with the peer ([`SendErrorKind::Peer`]), or a
+    /// message that can't be sent.
     #[inline]
     pub fn send_data(
         &mut self,
@@ -367,14 +387,15 @@ impl ConnectionlessEndpoint {
         }
     }
 
-    // ---- polling -------------------------------------------------------------------------------------------------
+    // ---- polling --------------------------------------------------------------------------------
 
     /// Drives everything, and appends what happened. Returns how many events were added.
     ///
     /// # Errors
     ///
-    /// [`Error::EndpointFailed`] when the queue of the endpoint broke, or reported what can't be: every peer was given up then, which the
-    /// events say. [`Error::Forked`]. What concerns one peer is an event.
+    /// [`Error::EndpointFailed`] when the queue of the endpoint broke, or reported what can't be:
+    /// every peer was given up then, which the events say. [`Error::Forked`]. What concerns one
+    /// peer is an event.
     pub fn poll(&mut self, events: &mut Vec<ConnectionlessEvent>) -> Result<usize, Error> {
         self.core.owner().check()?;
         let before = events.len();
@@ -573,10 +594,10 @@ impl ConnectionlessEndpoint {
         events.extend(gone.map(|peer| ConnectionlessEvent::Removed { peer }));
     }
 
-    // ---- the end -------------------------------------------------------------------------------------------------
+    // ---- the end --------------------------------------------------------------------------------
 
-    /// Says goodbye to all peers and closes. Every key has its outcome in what is returned, with messages that came meanwhile and payloads
-    /// that the provider had kept.
+    /// Says goodbye to all peers and closes. Every key has its outcome in what is returned, with
+    /// messages that came meanwhile and payloads that the provider had kept.
     ///
     /// # Errors
     ///
@@ -593,7 +614,7 @@ impl ConnectionlessEndpoint {
         Ok(events)
     }
 
-    // ---- about it ------------------------------------------------------------------------------------------------
+    // ---- about it -------------------------------------------------------------------------------
 
     /// Keys that have no outcome yet, and to whom they went.
     pub fn pending(&self) -> Vec<(PeerId, u64)> {
@@ -608,7 +629,8 @@ impl ConnectionlessEndpoint {
         &self.headers
     }
 
-    /// The receive pool, with its counters. Register its region with a domain to send messages on without a copy.
+    /// The receive pool, with its counters. Register its region with a domain to send messages on
+    /// without a copy.
     pub fn pool(&self) -> &SharedBufferManager {
         self.core.pool()
     }
@@ -628,7 +650,8 @@ impl ConnectionlessEndpoint {
     /// # Safety
     ///
     /// * It is valid until this value is dropped.
-    /// * It must not be closed, and nothing may be posted on it whose completion this endpoint would read.
+    /// * It must not be closed, and nothing may be posted on it whose completion this endpoint
+    ///   would read.
     pub unsafe fn as_raw(&self) -> Option<*mut sys::fid_ep> {
         let mut ids = self.peers.ids();
         let conn = ids.find_map(|id| self.peers.get(id)?.connections().next())?;
@@ -637,7 +660,8 @@ impl ConnectionlessEndpoint {
 }
 
 impl Drop for ConnectionlessEndpoint {
-    /// The rude end: tells the peers if that takes no time, waits for nothing. Payloads go back to their pools, keys to `on_abandoned`.
+    /// The rude end: tells the peers if that takes no time, waits for nothing. Payloads go back to
+    /// their pools, keys to `on_abandoned`.
     fn drop(&mut self) {
         if !self.core.owner().is_here() {
             return;

@@ -1,11 +1,16 @@
-//! `DeviceDelivery`: received messages whose payloads are copied to a GPU's memory before they are handed out.
+//! `DeviceDelivery`: received messages whose payloads are copied to a GPU's memory before they are
+//! handed out.
 //!
 //! ```text
-//!  receive slot ─ message ─► waits for a device buffer ─► copy on a stream of the endpoint ─► DeviceMessage; the slot is posted again
-//!                                                            └─ with a stream of the caller's: at once, that stream waits for the copy
+//!  receive slot ─ message ─► waits for a device buffer ─► copy on a stream of the endpoint ─┐
+//!                                            DeviceMessage; the slot is posted again ◄──────┘
 //! ```
 //!
-//! Without a free device buffer, messages wait; they hold their receive slots, and with them the credits of their senders.
+//! With a stream of the caller's, the [`DeviceMessage`] comes at once, and that stream waits for
+//! the copy.
+//!
+//! Without a free device buffer, messages wait; they hold their receive slots, and with them the
+//! credits of their senders.
 //!
 //! A layer above whatever receives: [`MessageEvent`] is what it knows of the events there.
 
@@ -40,13 +45,15 @@ pub struct DeviceDelivery {
 }
 
 impl DeviceDelivery {
-    /// Into buffers of this pool, which have room for the endpoint's largest message; a message is handed out when its bytes are there.
+    /// Into buffers of this pool, which have room for the endpoint's largest message; a message is
+    /// handed out when its bytes are there.
     pub fn new(pool: DeviceBufferManager) -> Self {
         Self { pool, stream: None }
     }
 
-    /// Hands messages out at once, and has this stream wait for their bytes: what is given to it from then on finds them. A buffer must not
-    /// be dropped before the work with it is done: the next message is copied there.
+    /// Hands messages out at once, and has this stream wait for their bytes: what is given to it
+    /// from then on finds them. A buffer must not be dropped before the work with it is done: the
+    /// next message is copied there.
     #[must_use]
     pub fn stream(mut self, stream: &Stream) -> Self {
         self.stream = Some(stream.clone());
@@ -98,8 +105,8 @@ pub(crate) trait MessageEvent: Sized {
     fn delivered(message: DeviceMessage, about: Self::About) -> Self;
     /// It came, and could not be copied.
     fn undelivered(message: Message, error: CudaError, about: Self::About) -> Self;
-    /// It keeps its place behind the messages that wait: it is about the end of something whose messages are told before, or a message that
-    /// came into a GPU's memory by itself.
+    /// It keeps its place behind the messages that wait: it is about the end of something whose
+    /// messages are told before, or a message that came into a GPU's memory by itself.
     fn comes_behind(&self) -> bool;
 }
 
@@ -117,13 +124,16 @@ impl DeviceMessage {
         self.connection
     }
 
-    /// Its number on that connection, counted from 1, without a gap: messages of every kind are counted, and a write with immediate data
-    /// ([`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote)) takes a number, too, which no message has.
+    /// Its number on that connection, counted from 1, without a gap: messages of every kind are
+    /// counted, and a write with immediate data
+    /// ([`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote)) takes a number, too,
+    /// which no message has.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// The header as it was sent, in the host's memory; empty with [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw).
+    /// The header as it was sent, in the host's memory; empty with
+    /// [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw).
     pub fn header(&self) -> &[u8] {
         &self.header
     }
@@ -209,8 +219,9 @@ impl MessageCopy {
         let pace = Pace::of(bytes.len());
         let begun = match bytes.len() {
             0 => Ok(()),
-            // SAFETY: the buffer has one owner and room for the bytes (`set_len` checked it); its region and the message, which nobody writes
-            // to, stay until the landing has waited for the copy.
+            // SAFETY: the buffer has one owner and room for the bytes (`set_len` checked it); its
+            // region and the message, which nobody writes to, stay until the landing has waited for
+            // the copy.
             len => unsafe { stream.copy_to_device(buffer.address(), from, len) },
         };
         let recorded = begun.and_then(|()| {
@@ -296,7 +307,8 @@ impl CopyInFlight {
 
 impl Drop for CopyInFlight {
     fn drop(&mut self) {
-        // A copy is over in a moment, and until then its memory may not go back to its owners: so this waits.
+        // A copy is over in a moment, and until then its memory may not go back to its owners: so
+        // this waits.
         let Some(event) = self.event.take() else {
             return;
         };
@@ -339,7 +351,8 @@ impl<E: MessageEvent> Deliveries<E> {
         })
     }
 
-    /// Takes the messages out of what was said, from there on, and puts in those whose copies are done.
+    /// Takes the messages out of what was said, from there on, and puts in those whose copies are
+    /// done.
     pub(crate) fn pass(&mut self, events: &mut Vec<E>, from: usize) {
         if events.len() > from {
             let new: Vec<_> = events.drain(from..).collect();
@@ -424,8 +437,8 @@ impl<E: MessageEvent> Deliveries<E> {
         Some(clock.now() + pause)
     }
 
-    /// The endpoint is closed, and said this: what is under way is waited for, and what found no buffer by then comes as it is, in the
-    /// host's memory.
+    /// The endpoint is closed, and said this: what is under way is waited for, and what found no
+    /// buffer by then comes as it is, in the host's memory.
     pub(crate) fn finish(mut self, events: &mut Vec<E>, clock: &Clock, deadline: Instant) {
         self.pass(events, 0);
         while !self.queue.is_empty() && clock.now() < deadline {

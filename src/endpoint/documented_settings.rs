@@ -1,4 +1,5 @@
-//! Compares the tables of settings in the documentation of a config with what the code does: defaults and ranges. For tests.
+//! Compares the tables of settings in the documentation of a config with what the code does:
+//! defaults and ranges. For tests.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -81,7 +82,8 @@ impl From<Option<Duration>> for Value {
     }
 }
 
-/// One row of a table: how to read the setting, and how to set it, with whatever else has to give way to it.
+/// One row of a table: how to read the setting, and how to set it, with whatever else has to give
+/// way to it.
 pub(crate) struct Setting<C> {
     pub(crate) name: &'static str,
     pub(crate) get: fn(&C) -> Value,
@@ -119,7 +121,8 @@ fn name_in(cell: &str) -> &str {
     cell.split('`').nth(1).unwrap_or(cell)
 }
 
-/// Setting, default and range of each row of the table in front of a struct: its first cell, and its last two.
+/// Setting, default and range of each row of the table in front of a struct: its first cell, and
+/// its last two.
 fn table<'a>(source: &'a str, config: &str) -> Vec<[&'a str; 3]> {
     let (front, _) = source
         .split_once(&format!("pub struct {config} {{"))
@@ -159,8 +162,9 @@ pub(crate) fn compare<C: Default, E: Display>(
     compare_with(source, config, settings, C::default, check);
 }
 
-/// Every row whose range is one of numbers has a setting here, whose default is the one that stands there, and whose range ends where it
-/// says: the ends are taken, and what is next to them is refused with the setting's name.
+/// Every row whose range is one of numbers has a setting here, whose default is the one that stands
+/// there, and whose range ends where it says: the ends are taken, and what is next to them is
+/// refused with the setting's name.
 pub(crate) fn compare_with<C, E: Display>(
     source: &str,
     config: &str,

@@ -1,7 +1,8 @@
 //! `DuplexEndpoint`: connections of either kind, made or accepted, on which both sides send.
 //!
-//! A thin handle over [`Hub`]: what a stream needs beside a send and a receive endpoint, in one direction each. A side listens, or it
-//! does not; either may dial, and from then on there is no difference between the two. Not public: what is sent here is a protocol of ours.
+//! A thin handle over [`Hub`]: what a stream needs beside a send and a receive endpoint, in one
+//! direction each. A side listens, or it does not; either may dial, and from then on there is no
+//! difference between the two. Not public: what is sent here is a protocol of ours.
 
 #[cfg(test)]
 pub(crate) mod faults;
@@ -258,7 +259,8 @@ impl DuplexEndpoint {
         self.core.send_data(connection, payload, header, key)
     }
 
-    /// Lets the peer of a connection write this memory until the connection is over, or the handle is dropped.
+    /// Lets the peer of a connection write this memory until the connection is over, or the handle
+    /// is dropped.
     pub(crate) fn expose(
         &mut self,
         connection: ConnectionId,
@@ -279,7 +281,8 @@ impl DuplexEndpoint {
         self.core.open_window(connection, descriptor)
     }
 
-    /// Posts one write, or gives everything back. It is over when the bytes are in the peer's memory.
+    /// Posts one write, or gives everything back. It is over when the bytes are in the peer's
+    /// memory.
     pub(crate) fn write(
         &mut self,
         payload: Payload,
@@ -322,7 +325,8 @@ impl DuplexEndpoint {
         self.core.poll(events)
     }
 
-    /// Begins the polite close of a connection: what was sent arrives. False: there is no such connection.
+    /// Begins the polite close of a connection: what was sent arrives. False: there is no such
+    /// connection.
     pub(crate) fn close_connection(&mut self, id: ConnectionId, deadline: Instant) -> bool {
         self.core.begin_close(id, deadline)
     }

@@ -31,7 +31,8 @@ pub enum Blocked {
     HeaderRoom,
     /// No slot of the staging ring is free.
     Staging,
-    /// Messages before it wait for a producer's event or a copy, and this one can't wait behind them.
+    /// Messages before it wait for a producer's event or a copy, and this one can't wait behind
+    /// them.
     Gate,
 }
 
@@ -65,8 +66,9 @@ pub enum SendErrorKind {
     WouldBlock(Blocked),
     /// The header does not fit its slot, or the header mode.
     #[error(
-        "header of {len} bytes, the limit is {max}: give the endpoint larger header slots (`HeaderSlotConfig::slot_size`, by `header_slots` of its \
-         settings), or put the rest in front of the payload"
+        "header of {len} bytes, the limit is {max}: give the endpoint larger header slots \
+         (`HeaderSlotConfig::slot_size`, by `header_slots` of its settings), or put the rest in \
+         front of the payload"
     )]
     HeaderTooLong {
         /// Bytes given.
@@ -76,7 +78,8 @@ pub enum SendErrorKind {
     },
     /// The header mode `Fixed(n)` takes headers of exactly n bytes.
     #[error(
-        "header of {len} bytes, the header mode is Fixed({fixed}): give it {fixed} bytes, or connect with HeaderMode::Prefixed (setting `header_mode`)"
+        "header of {len} bytes, the header mode is Fixed({fixed}): give it {fixed} bytes, or \
+         connect with HeaderMode::Prefixed (setting `header_mode`)"
     )]
     HeaderLength {
         /// Bytes given.
@@ -86,8 +89,9 @@ pub enum SendErrorKind {
     },
     /// Shape `Headroom`: the header can't be put in front of the payload.
     #[error(
-        "no room for {len} bytes of header right in front of the payload, there are {room}: send one whole buffer, or one fragment, of a pool or ring with \
-         `headroom`, or connect with the shape TwoMessages"
+        "no room for {len} bytes of header right in front of the payload, there are {room}: send \
+         one whole buffer, or one fragment, of a pool or ring with `headroom`, or connect with the \
+         shape TwoMessages"
     )]
     NoHeaderRoom {
         /// Bytes of the header, framing included.
@@ -100,7 +104,8 @@ pub enum SendErrorKind {
     /// Longer ones go where both sides have one-sided operations and the receiver has set
     /// [`ReceiveConfig::long_messages`](crate::endpoint::ReceiveConfig::long_messages).
     #[error(
-        "message of {len} bytes, {whose} {max} (longer ones need one-sided operations, and `ReceiveConfig::long_messages` at the peer)"
+        "message of {len} bytes, {whose} {max} (longer ones need one-sided operations, and \
+         `ReceiveConfig::long_messages` at the peer)"
     )]
     TooLong {
         /// Header and payload, in bytes.
@@ -112,8 +117,8 @@ pub enum SendErrorKind {
     },
     /// More segments than one message may have.
     #[error(
-        "payload of {count} segments, the limit is {max} beside the header: join segments, or connect with `SendConfig::shape(TwoMessages)`, which leaves \
-         one more for the payload"
+        "payload of {count} segments, the limit is {max} beside the header: join segments, or \
+         connect with `SendConfig::shape(TwoMessages)`, which leaves one more for the payload"
     )]
     TooManySegments {
         /// Segments given.
@@ -123,7 +128,8 @@ pub enum SendErrorKind {
     },
     /// A segment's region is registered, but not with the domain of this endpoint.
     #[error(
-        "segment {segment} belongs to a region that is registered with another domain only: call Region::register with this endpoint's domain, too"
+        "segment {segment} belongs to a region that is registered with another domain only: call \
+         Region::register with this endpoint's domain, too"
     )]
     ForeignBuffer {
         /// Which segment, from 0.
@@ -131,16 +137,19 @@ pub enum SendErrorKind {
     },
     /// A segment's region is not registered.
     #[error(
-        "segment {segment} belongs to a region that is not registered: call Region::register, or connect with `SendConfig::buffers`, which does that"
+        "segment {segment} belongs to a region that is not registered: call Region::register, or \
+         connect with `SendConfig::buffers`, which does that"
     )]
     NotRegistered {
         /// Which segment, from 0.
         segment: usize,
     },
-    /// A segment, or the destination of a read, lies in a device's memory that the provider can't reach ([`Region::path`](crate::Region::path)
-    /// says why), and the endpoint has no [`StagingRing`](crate::endpoint::StagingRing) to copy it through memory of the host.
+    /// A segment, or the destination of a read, lies in a device's memory that the provider can't
+    /// reach ([`Region::path`](crate::Region::path) says why), and the endpoint has no
+    /// [`StagingRing`](crate::endpoint::StagingRing) to copy it through memory of the host.
     #[error(
-        "segment {segment} lies in a device's memory that the provider can't reach, and is not staged here: Region::path says why; give the endpoint a StagingRing \
+        "segment {segment} lies in a device's memory that the provider can't reach, and is not \
+         staged here: Region::path says why; give the endpoint a StagingRing \
          (`SendConfig::staging`)"
     )]
     NotStaged {
@@ -149,7 +158,8 @@ pub enum SendErrorKind {
     },
     /// The message is longer than the whole staging ring.
     #[error(
-        "{len} bytes in a GPU's memory, the staging ring has {max}: give it more or larger slots (`StagingConfig`), or send them in parts"
+        "{len} bytes in a GPU's memory, the staging ring has {max}: give it more or larger slots \
+         (`StagingConfig`), or send them in parts"
     )]
     StagingTooLong {
         /// Bytes of the payload.
@@ -165,7 +175,8 @@ pub enum SendErrorKind {
     Window(#[from] WindowError),
     /// The endpoint was made by the process that this one was forked from.
     #[error(
-        "this endpoint was made by process {made_by}, which this process was forked from: open a fabric of its own in the child"
+        "this endpoint was made by process {made_by}, which this process was forked from: open a \
+         fabric of its own in the child"
     )]
     Forked {
         /// The process that made it.
@@ -179,12 +190,14 @@ pub enum SendErrorKind {
     Peer(#[from] PeerError),
     /// One of the two sides is saying goodbye: no new sends.
     #[error(
-        "the connection is closing: one of the two sides said goodbye; what is to be sent after that needs a new endpoint"
+        "the connection is closing: one of the two sides said goodbye; what is to be sent after \
+         that needs a new endpoint"
     )]
     Closing,
     /// The connection is closed.
     #[error(
-        "the connection is closed: {0}; connect a new endpoint, or have this done by `SendConfig::reconnect`"
+        "the connection is closed: {0}; connect a new endpoint, or have this done by \
+         `SendConfig::reconnect`"
     )]
     Closed(CloseReason),
     /// The provider refused the message.
@@ -298,7 +311,8 @@ impl std::error::Error for ReadError {}
 pub enum WindowError {
     /// The provider has no one-sided operations.
     #[error(
-        "the provider has no one-sided operations: use messages, or another provider (`fabricast::fabric::PROVIDERS` says what each has)"
+        "the provider has no one-sided operations: use messages, or another provider \
+         (`fabricast::fabric::PROVIDERS` says what each has)"
     )]
     Unsupported,
     /// The peer does not know windows, or did not reserve what they take.
@@ -306,12 +320,14 @@ pub enum WindowError {
     PeerWithoutWindows,
     /// The connection does not stand, or there is no such connection.
     #[error(
-        "not connected: the connection is not made yet, or is over; windows and one-sided operations need one, from `Connected` to `Disconnected`"
+        "not connected: the connection is not made yet, or is over; windows and one-sided \
+         operations need one, from `Connected` to `Disconnected`"
     )]
     NotConnected,
     /// The window is another connection's.
     #[error(
-        "the window belongs to another connection: use it on the one whose peer exposed it; after a reconnect it has to be exposed anew"
+        "the window belongs to another connection: use it on the one whose peer exposed it; after \
+         a reconnect it has to be exposed anew"
     )]
     WrongConnection,
     /// The owner has revoked it.
@@ -319,7 +335,8 @@ pub enum WindowError {
     Revoked,
     /// The window does not give that right, or the memory can't.
     #[error(
-        "{asked} asked for, the window gives {has}: its owner says what a peer may do with the rights that it gives to `expose`, and memory that is shared can only be read"
+        "{asked} asked for, the window gives {has}: its owner says what a peer may do with the \
+         rights that it gives to `expose`, and memory that is shared can only be read"
     )]
     Access {
         /// What was asked for.
@@ -329,7 +346,8 @@ pub enum WindowError {
     },
     /// The operation reaches beyond the window.
     #[error(
-        "{len} bytes at offset {offset} of a window of {window_len} bytes: stay within it (`RemoteWindow::len`)"
+        "{len} bytes at offset {offset} of a window of {window_len} bytes: stay within it \
+         (`RemoteWindow::len`)"
     )]
     OutOfRange {
         /// Where it begins, in bytes.
@@ -344,7 +362,8 @@ pub enum WindowError {
     Empty,
     /// As many windows are exposed as the endpoint may have.
     #[error(
-        "{limit} windows are exposed, as many as may be at once (setting `windows`): revoke some, or raise it"
+        "{limit} windows are exposed, as many as may be at once (setting `windows`): revoke some, \
+         or raise it"
     )]
     TooManyWindows {
         /// The limit.
@@ -352,7 +371,8 @@ pub enum WindowError {
     },
     /// The provider's writes carry too few bytes of immediate data.
     #[error(
-        "the provider's writes carry {bytes} bytes of immediate data, 8 are needed: use a write and a message behind it instead"
+        "the provider's writes carry {bytes} bytes of immediate data, 8 are needed: use a write \
+         and a message behind it instead"
     )]
     NoImmediateData {
         /// What they carry.
@@ -360,17 +380,20 @@ pub enum WindowError {
     },
     /// The endpoint was made by the process that this one was forked from.
     #[error(
-        "this endpoint was made by process {made_by}, which this process was forked from: open a fabric of its own in the child"
+        "this endpoint was made by process {made_by}, which this process was forked from: open a \
+         fabric of its own in the child"
     )]
     Forked {
         /// The process that made it.
         made_by: u32,
     },
-    /// A window over memory that peers can't reach by themselves. What this side sends or reads is staged where that is so; what a peer does
-    /// to a window can't be, since its owner does not hear when bytes come or are fetched, and so can't copy them in time.
+    /// A window over memory that peers can't reach by themselves. What this side sends or reads is
+    /// staged where that is so; what a peer does to a window can't be, since its owner does not
+    /// hear when bytes come or are fetched, and so can't copy them in time.
     #[error(
-        "a window over {kind} has to be reached directly, which it can't be: {reason}; it can't be staged, as its owner does not hear when a peer writes or \
-         reads it: expose memory of the host and copy between the two, or receive messages with `ReceiveConfig::deliver_to`"
+        "a window over {kind} has to be reached directly, which it can't be: {reason}; it can't be \
+         staged, as its owner does not hear when a peer writes or reads it: expose memory of the \
+         host and copy between the two, or receive messages with `ReceiveConfig::deliver_to`"
     )]
     NotDirect {
         /// What the memory is.
@@ -400,7 +423,8 @@ pub enum PeerError {
     Unknown,
     /// There are as many as there may be.
     #[error(
-        "the endpoint has {limit} peers, as many as it may have (setting `max_peers`): remove some (remove_peer), or raise it"
+        "the endpoint has {limit} peers, as many as it may have (setting `max_peers`): remove some \
+         (remove_peer), or raise it"
     )]
     TooMany {
         /// The limit.
@@ -408,7 +432,8 @@ pub enum PeerError {
     },
     /// A peer takes receive buffers, and too few are free.
     #[error(
-        "{free} receive buffers are free, a peer takes {needed} at least: let go of messages, remove peers, or raise the setting `slots`"
+        "{free} receive buffers are free, a peer takes {needed} at least: let go of messages, \
+         remove peers, or raise the setting `slots`"
     )]
     NoReceiveBuffers {
         /// Buffers that are free.
@@ -424,7 +449,8 @@ pub enum PeerError {
         /// Its error.
         errno: FabricErrno,
     },
-    /// The address is not of a form that this side's provider uses, or names another kind of machine.
+    /// The address is not of a form that this side's provider uses, or names another kind of
+    /// machine.
     #[error("{0}")]
     Address(String),
 }
@@ -435,7 +461,8 @@ impl CompletionError {
         Self::new(libc::ECANCELED).because(Some(reason))
     }
 
-    /// Says why, where all that the provider said is that the operation was cancelled: because its connection ended.
+    /// Says why, where all that the provider said is that the operation was cancelled: because its
+    /// connection ended.
     #[cold]
     pub(crate) fn because(mut self, ended: Option<CloseReason>) -> Self {
         if let Some(reason) = ended.filter(|_| self.errno.get() == libc::ECANCELED) {

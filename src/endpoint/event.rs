@@ -27,7 +27,9 @@ pub enum DeadlinePolicy {
     Notify,
 }
 
-/// A peer that asks for a connection. Answer with [`ReceiveEndpoint::accept`](crate::ReceiveEndpoint::accept) or [`ReceiveEndpoint::refuse`](crate::ReceiveEndpoint::refuse).
+/// A peer that asks for a connection. Answer with
+/// [`ReceiveEndpoint::accept`](crate::ReceiveEndpoint::accept) or
+/// [`ReceiveEndpoint::refuse`](crate::ReceiveEndpoint::refuse).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionRequest {
@@ -53,7 +55,8 @@ pub struct ConnectionInfo {
     pub header_mode: HeaderMode,
     /// How header and payload become one message.
     pub shape: Shape,
-    /// Messages that this side sends go out injected up to so many bytes, header included; 0: none do.
+    /// Messages that this side sends go out injected up to so many bytes, header included; 0: none
+    /// do.
     pub inject: usize,
     /// Whether the kernel watches the connection, as the settings ask.
     pub kernel_watch: KernelWatch,
@@ -76,12 +79,14 @@ pub enum SendEvent {
     Failed {
         /// The key that was given to `send_data`.
         key: u64,
-        /// The payload that was given to it; empty if it had to be leaked because the provider would not close.
+        /// The payload that was given to it; empty if it had to be leaked because the provider
+        /// would not close.
         payload: Payload,
         /// Why.
         error: CompletionError,
     },
-    /// A send has not completed within its deadline (advice, not an outcome; see [`DeadlinePolicy::Notify`]).
+    /// A send has not completed within its deadline (advice, not an outcome; see
+    /// [`DeadlinePolicy::Notify`]).
     Late {
         /// The key that was given to `send_data`.
         key: u64,
@@ -90,13 +95,14 @@ pub enum SendEvent {
     Window(WindowEvent),
     /// What blocked a refused send has passed.
     Writable,
-    /// Nothing was heard from the peer for as long as the setting `unresponsive_after` says: it is stopped, busy, or cut off.
-    /// Nothing is closed.
+    /// Nothing was heard from the peer for as long as the setting `unresponsive_after` says: it is
+    /// stopped, busy, or cut off. Nothing is closed.
     Unresponsive,
     /// Something was heard from the peer again.
     Responsive,
-    /// The connection ended, every key of it came back before this, and another one will be made; never without a
-    /// [`ReconnectPolicy`](crate::endpoint::ReconnectPolicy). [`Connected`](Self::Connected) follows, or this again, or
+    /// The connection ended, every key of it came back before this, and another one will be made;
+    /// never without a [`ReconnectPolicy`](crate::endpoint::ReconnectPolicy).
+    /// [`Connected`](Self::Connected) follows, or this again, or
     /// [`Disconnected`](Self::Disconnected). Nothing is sent again by itself.
     Reconnecting {
         /// The number of the next attempt, from 1.
@@ -108,7 +114,8 @@ pub enum SendEvent {
     },
     /// The peer closes politely: no send is taken any more, those in flight still complete.
     PeerClosing,
-    /// The connection is closed, or could not be made. The last event; every key came back before it.
+    /// The connection is closed, or could not be made. The last event; every key came back before
+    /// it.
     Disconnected(CloseReason),
 }
 
@@ -116,7 +123,8 @@ pub enum SendEvent {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReceiveEvent {
-    /// A peer asks for a connection (with [`AcceptPolicy::Ask`](crate::endpoint::AcceptPolicy::Ask) only).
+    /// A peer asks for a connection (with [`AcceptPolicy::Ask`](crate::endpoint::AcceptPolicy::Ask)
+    /// only).
     Request(ConnectionRequest),
     /// A connection stands.
     Connected {
@@ -127,7 +135,8 @@ pub enum ReceiveEvent {
     },
     /// A message arrived.
     Message(Message),
-    /// A message arrived, and its payload is in a GPU's memory: with [`ReceiveConfig::deliver_to`](crate::endpoint::ReceiveConfig::deliver_to) or
+    /// A message arrived, and its payload is in a GPU's memory: with
+    /// [`ReceiveConfig::deliver_to`](crate::endpoint::ReceiveConfig::deliver_to) or
     /// [`LongMessages::on_device`](crate::endpoint::LongMessages::on_device).
     DeviceMessage(DeviceMessage),
     /// A message arrived, and could not be copied to the GPU.
@@ -144,7 +153,8 @@ pub enum ReceiveEvent {
         /// What.
         event: WindowEvent,
     },
-    /// A send is done. Only of endpoints with many connections that send, too: no [`ReceiveEndpoint`](crate::ReceiveEndpoint) does.
+    /// A send is done. Only of endpoints with many connections that send, too: no
+    /// [`ReceiveEndpoint`](crate::ReceiveEndpoint) does.
     Completed {
         /// Whose.
         connection: ConnectionId,
@@ -159,16 +169,18 @@ pub enum ReceiveEvent {
         connection: ConnectionId,
         /// The key that was given to it.
         key: u64,
-        /// The payload that was given to it; empty if the provider still has it: then [`Released`](Self::Released) follows, or it had to
-        /// be leaked because the provider would not close.
+        /// The payload that was given to it; empty if the provider still has it: then
+        /// [`Released`](Self::Released) follows, or it had to be leaked because the provider would
+        /// not close.
         payload: Payload,
         /// Why.
         error: CompletionError,
         /// The provider still has the payload: [`Released`](Self::Released) follows.
         kept: bool,
     },
-    /// The provider is done with a payload whose send came back [`Failed`](Self::Failed) without it, because its connection ended. The one
-    /// thing that is told of a connection after its [`Disconnected`](Self::Disconnected).
+    /// The provider is done with a payload whose send came back [`Failed`](Self::Failed) without
+    /// it, because its connection ended. The one thing that is told of a connection after its
+    /// [`Disconnected`](Self::Disconnected).
     Released {
         /// Whose.
         connection: ConnectionId,
@@ -177,7 +189,8 @@ pub enum ReceiveEvent {
         /// The payload that was given to it.
         payload: Payload,
     },
-    /// An operation has not completed within its deadline (advice, not an outcome; see [`DeadlinePolicy::Notify`]).
+    /// An operation has not completed within its deadline (advice, not an outcome; see
+    /// [`DeadlinePolicy::Notify`]).
     Late {
         /// Whose.
         connection: ConnectionId,
@@ -189,12 +202,14 @@ pub enum ReceiveEvent {
         /// Whose.
         connection: ConnectionId,
     },
-    /// A connection wants more buffers than the pool has: messages are held, and its peer will stall.
+    /// A connection wants more buffers than the pool has: messages are held, and its peer will
+    /// stall.
     Starved {
         /// Which.
         connection: ConnectionId,
     },
-    /// Nothing was heard from a peer for as long as the setting `unresponsive_after` says. Nothing is closed.
+    /// Nothing was heard from a peer for as long as the setting `unresponsive_after` says. Nothing
+    /// is closed.
     Unresponsive {
         /// Which.
         connection: ConnectionId,

@@ -1,4 +1,5 @@
-//! Where an endpoint's header slots come from, and the data that it registers itself: settings that several endpoints have.
+//! Where an endpoint's header slots come from, and the data that it registers itself: settings that
+//! several endpoints have.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ impl HeaderSource {
     }
 }
 
-/// Registers the region of a [`ZeroCopyBufferManager`](crate::buffer::ZeroCopyBufferManager) for as long as the answer lives.
+/// Registers the region of a [`ZeroCopyBufferManager`](crate::buffer::ZeroCopyBufferManager) for as
+/// long as the answer lives.
 pub(crate) fn hold(
     data: Option<&Arc<Region>>,
     domain: &Arc<Domain>,

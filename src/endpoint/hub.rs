@@ -1,4 +1,5 @@
-//! `Hub`: a link, a clock, and the peers that are connected by it, over any link: one queue, one pool, one slab, many connections.
+//! `Hub`: a link, a clock, and the peers that are connected by it, over any link: one queue, one
+//! pool, one slab, many connections.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -60,32 +61,37 @@ pub(crate) use subscriptions::SubscriptionNews;
 use windows::Account;
 pub(crate) use windows::WindowSettings;
 
-/// Receives that each connection keeps posted beyond the credits it granted: for the peer's control messages, and so
-/// that a dead peer is noticed while every message is held.
+/// Receives that each connection keeps posted beyond the credits it granted: for the peer's control
+/// messages, and so that a dead peer is noticed while every message is held.
 ///
-/// Fences have none of their own: they go over providers only that hold back what finds no receive (`AccessEnds::BehindFence`), and the
-/// buffer of a control message is posted again by the poll that reads it.
+/// Fences have none of their own: they go over providers only that hold back what finds no receive
+/// (`AccessEnds::BehindFence`), and the buffer of a control message is posted again by the poll
+/// that reads it.
 pub(crate) const RESERVE: u32 = 2;
 
-/// Control messages of one connection that are on the way at once, for which there are buffers: the next one waits until the last one is
-/// sent. It costs nothing, since they leave in order, and a thousand connections little memory.
+/// Control messages of one connection that are on the way at once, for which there are buffers: the
+/// next one waits until the last one is sent. It costs nothing, since they leave in order, and a
+/// thousand connections little memory.
 const CONTROLS_AT_ONCE: u32 = 1;
 
 /// With the refusal that ends a connection of the RDM form, which waits for nothing.
 pub(crate) const CONTROLS_PER_CONNECTION: u32 = CONTROLS_AT_ONCE + 1;
 
-/// Between two looks at the event queue: as many reads of the completion queue that find something, or fewer empty ones, each of which
-/// counts for [`EMPTY_READ`]. A look costs a system call on tcp.
+/// Between two looks at the event queue: as many reads of the completion queue that find something,
+/// or fewer empty ones, each of which counts for [`EMPTY_READ`]. A look costs a system call on tcp.
 const CM_INTERVAL: u32 = 1024;
 const EMPTY_READ: u32 = 16;
 
-/// Events of the connection manager that one poll takes, at most: who asks for connections can ask without an end.
+/// Events of the connection manager that one poll takes, at most: who asks for connections can ask
+/// without an end.
 const CM_EVENTS_MAX: usize = 64;
 
-/// Events that are kept for later, at most, while answers of this side's own connections are looked for; requests beyond are refused.
+/// Events that are kept for later, at most, while answers of this side's own connections are looked
+/// for; requests beyond are refused.
 const CM_LATER_MAX: usize = 1024;
 
-/// Reads of the completion queue in one poll, beyond its first, for connections whose end waits for what lies in it.
+/// Reads of the completion queue in one poll, beyond its first, for connections whose end waits for
+/// what lies in it.
 const MARK_READS_MAX: usize = 16;
 
 /// Polls between two looks at the clock while something comes in each of them.
@@ -194,7 +200,8 @@ pub(crate) struct Hub<L: Link> {
     peers: ConnTable<Peer<L::Conn>>,
     by_key: HashMap<ConnKey, ConnectionId>,
     waiting: HashMap<ConnectionId, WaitingRequest<L::Request>>,
-    /// Whoever came first is served first; those behind the first that starves were told, but for the last ones.
+    /// Whoever came first is served first; those behind the first that starves were told, but for
+    /// the last ones.
     hungry: VecDeque<ConnectionId>,
     /// Connections with a control message that the provider's full queue did not take.
     unsent: Vec<ConnectionId>,
@@ -390,9 +397,10 @@ impl<L: Link> Hub<L> {
         self.peers.get(id).map(|peer| &peer.link)
     }
 
-    // ---- polling -------------------------------------------------------------------------------------------------
+    // ---- polling --------------------------------------------------------------------------------
 
-    /// Drives all connections and appends what happened; an error when the endpoint has failed, for good.
+    /// Drives all connections and appends what happened; an error when the endpoint has failed, for
+    /// good.
     pub(crate) fn poll(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<(), Error> {
         self.drive(events);
         self.failed
@@ -406,7 +414,8 @@ impl<L: Link> Hub<L> {
             if reason != EVENT_QUEUE_BROKE {
                 self.read_cm(events);
             }
-            // Nothing is timed any more: who sleeps until a deadline that was armed before, and is over, would never sleep again.
+            // Nothing is timed any more: who sleeps until a deadline that was armed before, and is
+            // over, would never sleep again.
             self.wait.set_deadline(None);
             // It may have failed outside a poll.
             return self.act_and_end(events);
@@ -422,8 +431,8 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// Whether a poll that found nothing has more to do: a deadline may have passed, or something waits for the application to drop a
-    /// message or for the provider's queue.
+    /// Whether a poll that found nothing has more to do: a deadline may have passed, or something
+    /// waits for the application to drop a message or for the provider's queue.
     #[inline]
     fn wants_more(&mut self) -> bool {
         self.retry
@@ -448,7 +457,8 @@ impl<L: Link> Hub<L> {
         if look_at_cm {
             self.read_cm(events);
         }
-        // One look at the clock for all that is timed; while messages come all the time, not on each poll.
+        // One look at the clock for all that is timed; while messages come all the time, not on
+        // each poll.
         self.polls_without_clock += 1;
         if look_at_cm || found == 0 || self.polls_without_clock >= CLOCK_INTERVAL {
             self.on_time(events);
@@ -594,8 +604,9 @@ impl<L: Link> Hub<L> {
         };
         peer.posted -= 1;
         self.touch(id);
-        // The event queue knows more of one that is being made: the reason, with the refusal. libfabric 2.x cancels the receives of a
-        // refused endpoint. The timeout of the handshake bounds the wait for the event.
+        // The event queue knows more of one that is being made: the reason, with the refusal.
+        // libfabric 2.x cancels the receives of a refused endpoint. The timeout of the handshake
+        // bounds the wait for the event.
         if !self.still_connecting(id)
             && let Some(peer) = self.peers.get_mut(id)
         {
@@ -612,7 +623,8 @@ impl<L: Link> Hub<L> {
         data: Option<u64>,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        // A connection that is closed: what was still in its queue is dropped, the slot goes back to the pool.
+        // A connection that is closed: what was still in its queue is dropped, the slot goes back
+        // to the pool.
         let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
@@ -734,7 +746,7 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    // ---- connections ---------------------------------------------------------------------------------------------
+    // ---- connections ----------------------------------------------------------------------------
 
     /// A bounded number of events; what is left makes the endpoint ready again.
     fn read_cm(&mut self, events: &mut Vec<ReceiveEvent>) {
@@ -780,7 +792,7 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    // ---- control messages ----------------------------------------------------------------------------------------
+    // ---- control messages -----------------------------------------------------------------------
 
     fn send_control(&mut self, id: ConnectionId, cq_data: u32, body: &ControlBody) {
         if let Some(peer) = self.peers.get_mut(id)
@@ -830,7 +842,7 @@ impl<L: Link> Hub<L> {
         )
     }
 
-    // ---- time ----------------------------------------------------------------------------------------------------
+    // ---- time -----------------------------------------------------------------------------------
 
     fn on_time(&mut self, events: &mut Vec<ReceiveEvent>) {
         self.polls_without_clock = 0;

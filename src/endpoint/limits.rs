@@ -1,4 +1,5 @@
-//! Settings that several endpoints have, with their defaults and ranges, and how one that is out of range is refused.
+//! Settings that several endpoints have, with their defaults and ranges, and how one that is out of
+//! range is refused.
 
 use std::time::{Duration, Instant};
 

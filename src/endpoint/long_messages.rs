@@ -9,20 +9,26 @@ use crate::endpoint::limits::check_deadline;
 /// Bytes in a second by which a long message may take longer than its deadline.
 const SLOWEST: u64 = 1 << 20;
 
-/// Where long messages go ([`ReceiveConfig::long_messages`](crate::endpoint::ReceiveConfig::long_messages)).
+/// Where long messages go
+/// ([`ReceiveConfig::long_messages`](crate::endpoint::ReceiveConfig::long_messages)).
 ///
-/// A message that is longer than the receive buffers, or than what the provider takes in one piece, is offered by its sender, which
-/// writes it into a slot of the pool when there is one: no byte of it is copied by this library on either side. While one is under way, its
-/// sender sends nothing else on that connection, so it keeps its place among the others.
+/// A message that is longer than the receive buffers, or than what the provider takes in one piece,
+/// is offered by its sender, which writes it into a slot of the pool when there is one: no byte of
+/// it is copied by this library on either side. While one is under way, its sender sends nothing
+/// else on that connection, so it keeps its place among the others.
 ///
-/// A message is handed out when nobody can write into it any more: when all connections of the domain have confirmed that, or are closed. Where they
-/// can't (`FI_EP_RDM`, but for verbs), each is copied once, out of memory of its connection's own (`ReceiveStats::long_copied`); as many connections
-/// as the pool has slots get some in the endpoint's life, and long messages of others are refused. So an endpoint of the same domain that is not polled
-/// holds long messages up: see [`Domain`](crate::Domain).
+/// A message is handed out when nobody can write into it any more: when all connections of the
+/// domain have confirmed that, or are closed. Where they can't (`FI_EP_RDM`, but for verbs), each
+/// is copied once, out of memory of its connection's own (`ReceiveStats::long_copied`); as many
+/// connections as the pool has slots get some in the endpoint's life, and long messages of others
+/// are refused. So an endpoint of the same domain that is not polled holds long messages up: see
+/// [`Domain`](crate::Domain).
 ///
-/// A message takes its slot until the application drops it. With no slot free, it waits; its sender's deadline counts. Once it has a slot,
-/// [`deadline`](Self::deadline) counts: a sender that is not done by then loses its connection
-/// ([`CloseReason::LongDeadline`](crate::endpoint::CloseReason::LongDeadline)), and the slot is free again.
+/// A message takes its slot until the application drops it. With no slot free, it waits; its
+/// sender's deadline counts. Once it has a slot, [`deadline`](Self::deadline) counts: a sender that
+/// is not done by then loses its connection
+/// ([`CloseReason::LongDeadline`](crate::endpoint::CloseReason::LongDeadline)), and the slot is
+/// free again.
 ///
 /// | setting | unit | default | range |
 /// |---|---|---|---|
@@ -35,7 +41,8 @@ pub struct LongMessages {
 }
 
 impl LongMessages {
-    /// Messages, headers included, up to the slot size of this pool. It must not be used for anything else, and needs no registration.
+    /// Messages, headers included, up to the slot size of this pool. It must not be used for
+    /// anything else, and needs no registration.
     pub fn new(pool: SharedBufferManager) -> Self {
         Self {
             pool,
@@ -44,22 +51,27 @@ impl LongMessages {
         }
     }
 
-    /// Has senders write into these buffers in a GPU's memory instead, where the provider lets them: such a message comes as
-    /// [`ReceiveEvent::DeviceMessage`](crate::ReceiveEvent::DeviceMessage), and no byte of its payload was in the host's memory. Its
-    /// payload begins behind its header, at a multiple of 256 bytes where there is room for that and the header mode is
+    /// Has senders write into these buffers in a GPU's memory instead, where the provider lets
+    /// them: such a message comes as
+    /// [`ReceiveEvent::DeviceMessage`](crate::ReceiveEvent::DeviceMessage), and no byte of its
+    /// payload was in the host's memory. Its payload begins behind its header, at a multiple of 256
+    /// bytes where there is room for that and the header mode is
     /// [`Fixed`](crate::endpoint::HeaderMode::Fixed).
     ///
-    /// Where the provider does not reach that memory by itself, or nothing but the end of an endpoint ends what a peer may write (`FI_EP_RDM`, but for verbs), and for messages that are longer than its slots, the pool of the host is used as
-    /// without this. The pool must not be used for anything else, nor for
-    /// [`deliver_to`](crate::endpoint::ReceiveConfig::deliver_to), and needs no registration.
+    /// Where the provider does not reach that memory by itself, or nothing but the end of an
+    /// endpoint ends what a peer may write (`FI_EP_RDM`, but for verbs), and for messages that are
+    /// longer than its slots, the pool of the host is used as without this. The pool must not be
+    /// used for anything else, nor for [`deliver_to`](crate::endpoint::ReceiveConfig::deliver_to),
+    /// and needs no registration.
     #[must_use]
     pub fn on_device(mut self, pool: DeviceBufferManager) -> Self {
         self.device = Some(pool);
         self
     }
 
-    /// How long a sender may take from the moment when its message has a slot until all of it is there; a second for each MiB of the message
-    /// is added. `None` waits for as long as the sender shows signs of life, so that a sender which never writes takes a slot for ever.
+    /// How long a sender may take from the moment when its message has a slot until all of it is
+    /// there; a second for each MiB of the message is added. `None` waits for as long as the sender
+    /// shows signs of life, so that a sender which never writes takes a slot for ever.
     #[must_use]
     pub fn deadline(mut self, deadline: Option<Duration>) -> Self {
         self.deadline = deadline;

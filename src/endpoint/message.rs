@@ -9,12 +9,14 @@ use crate::endpoint::id::ConnectionId;
 
 /// A received message. Owned: keep it as long as you like, drop it on any thread.
 ///
-/// While it is held, its slot of the receive pool is not posted again; hold them all and the peers stall (that is the
-/// back-pressure). Dropping it gives the slot back. A message whose header came by itself holds two slots.
+/// While it is held, its slot of the receive pool is not posted again; hold them all and the peers
+/// stall (that is the back-pressure). Dropping it gives the slot back. A message whose header came
+/// by itself holds two slots.
 pub struct Message {
     connection: ConnectionId,
     sequence: u64,
-    /// Where in the buffer the header is; the payload is what follows. Empty where the header came by itself.
+    /// Where in the buffer the header is; the payload is what follows. Empty where the header came
+    /// by itself.
     header: Range<usize>,
     buffer: Buffer,
     /// The header that came in a message of its own.
@@ -39,7 +41,8 @@ impl Message {
         }
     }
 
-    /// What a layer of ours wrote in front of the header, and what follows it; of the payload where both are one run (`raw`).
+    /// What a layer of ours wrote in front of the header, and what follows it; of the payload where
+    /// both are one run (`raw`).
     pub(crate) fn front(&self, raw: bool) -> &[u8] {
         match raw && self.lone_header.is_none() {
             true => self.payload(),
@@ -61,13 +64,16 @@ impl Message {
         self.connection
     }
 
-    /// Its number on that connection, counted from 1, without a gap: messages of every kind are counted, and a write with immediate data
-    /// ([`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote)) takes a number, too, which no message has.
+    /// Its number on that connection, counted from 1, without a gap: messages of every kind are
+    /// counted, and a write with immediate data
+    /// ([`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote)) takes a number, too,
+    /// which no message has.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// The header as it was sent; empty with [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw), unless it came in a message of its own
+    /// The header as it was sent; empty with [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw),
+    /// unless it came in a message of its own
     /// ([`Shape::TwoMessages`](crate::fabric::Shape::TwoMessages)).
     pub fn header(&self) -> &[u8] {
         match &self.lone_header {
@@ -76,26 +82,28 @@ impl Message {
         }
     }
 
-    /// The payload; with [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw), header and payload as they were sent, unless the header came
-    /// in a message of its own.
+    /// The payload; with [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw), header and payload
+    /// as they were sent, unless the header came in a message of its own.
     pub fn payload(&self) -> &[u8] {
         &self.buffer[self.header.end..]
     }
 
-    /// The payload as a buffer that can be sent on without a copy, if the receive pool's region is registered with
-    /// the domain it goes out by.
+    /// The payload as a buffer that can be sent on without a copy, if the receive pool's region is
+    /// registered with the domain it goes out by.
     pub fn into_payload(self) -> Buffer {
         self.buffer.slice(self.header.end..)
     }
 
-    /// The small messages of the payload, borrowed. Nothing says that a message has any: both ends must be told the same format, and one that
-    /// is not in it gives an error (always with [`Format::Compact`], which has a magic number; by chance with the other).
+    /// The small messages of the payload, borrowed. Nothing says that a message has any: both ends
+    /// must be told the same format, and one that is not in it gives an error (always with
+    /// [`Format::Compact`], which has a magic number; by chance with the other).
     #[inline]
     pub fn coalesced(&self, format: Format) -> SmallMessages<'_> {
         SmallMessages::new(format, self.payload())
     }
 
-    /// The small messages of the payload, each an owned part of this message's buffer; its slot is posted again when the last is gone.
+    /// The small messages of the payload, each an owned part of this message's buffer; its slot is
+    /// posted again when the last is gone.
     pub fn into_coalesced(self, format: Format) -> OwnedSmallMessages {
         OwnedSmallMessages::new(format, self.into_payload())
     }

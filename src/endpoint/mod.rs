@@ -1,10 +1,13 @@
 //! Endpoints: who sends and who receives, over connections of our own.
 //!
 //! ```text
-//!  SendEndpointZeroCopy   ReceiveEndpoint      public, no type parameter (buffered: small messages in front of the first)
-//!        core::send               hub            what they do, over any link (windows: one-sided operations of both)
-//!             └───── protocol ─────┘           who may do what, the bytes, and when it is over; pure
-//!                     link                     the one seam: link::fabric and link::rdm are real, the tests have a fake one
+//!  SendEndpointZeroCopy   ReceiveEndpoint   public, no type parameter
+//!                                           (buffered: small messages in front of the first)
+//!        core::send               hub       what they do, over any link
+//!                                           (windows: one-sided operations of both)
+//!             └───── protocol ─────┘        who may do what, the bytes, and when it is over; pure
+//!                     link                  the one seam: link::fabric and link::rdm are real,
+//!                                           the tests have a fake one
 //! ```
 
 mod buffered;
@@ -79,7 +82,8 @@ pub use windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
 
-/// Which life of this process this is, for peers: drawn once, at random, so that a restarted process has another.
+/// Which life of this process this is, for peers: drawn once, at random, so that a restarted
+/// process has another.
 fn incarnation() -> u64 {
     static INCARNATION: OnceLock<u64> = OnceLock::new();
     *INCARNATION.get_or_init(seed)
@@ -90,8 +94,8 @@ fn seed() -> u64 {
     crate::random::random_u64()
 }
 
-/// What this side calls a connection in its hello: unique in this process; in the RDM form it ends in the index by which
-/// the peer is to address it.
+/// What this side calls a connection in its hello: unique in this process; in the RDM form it ends
+/// in the index by which the peer is to address it.
 fn hello_connection(form: Form, key: ConnKey) -> u64 {
     match form {
         Form::Msg => next_connection(),

@@ -51,8 +51,8 @@ pub enum AcceptPolicy {
     /// Every peer that speaks our protocol is accepted, within the limits.
     #[default]
     All,
-    /// The application is asked, by [`ReceiveEvent::Request`]; a request that is not answered within the handshake
-    /// timeout is refused.
+    /// The application is asked, by [`ReceiveEvent::Request`]; a request that is not answered
+    /// within the handshake timeout is refused.
     Ask,
 }
 
@@ -80,8 +80,9 @@ pub enum AcceptPolicy {
 /// | `tcp_user_timeout` | time | the system's | 1 ms to 24 h |
 /// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
 ///
-/// The pool takes `slots × max_message` bytes. Each connection keeps two receives posted beyond its depth: so a dead
-/// peer is noticed while all messages are held. With windows, it keeps three more for what peers say about them.
+/// The pool takes `slots × max_message` bytes. Each connection keeps two receives posted beyond its
+/// depth: so a dead peer is noticed while all messages are held. With windows, it keeps three more
+/// for what peers say about them.
 #[derive(Debug, Clone)]
 pub struct ReceiveConfig {
     max_message: usize,
@@ -146,7 +147,8 @@ impl ReceiveConfig {
         self
     }
 
-    /// A pool of the caller's instead: `max_message` and `slots` are its own. It must not be used for anything else.
+    /// A pool of the caller's instead: `max_message` and `slots` are its own. It must not be used
+    /// for anything else.
     #[must_use]
     pub fn pool(mut self, pool: &SharedBufferManager) -> Self {
         self.pool = Some(pool.clone());
@@ -195,9 +197,10 @@ impl ReceiveConfig {
         self
     }
 
-    /// Takes messages that are longer than `max_message`, too: each goes straight into a slot of this pool, by one-sided operations of
-    /// its sender, and comes as one [`Message`](crate::endpoint::Message). Peers whose messages are longer than its slots are told so.
-    /// Where the provider has no one-sided operations, it has no effect.
+    /// Takes messages that are longer than `max_message`, too: each goes straight into a slot of
+    /// this pool, by one-sided operations of its sender, and comes as one
+    /// [`Message`](crate::endpoint::Message). Peers whose messages are longer than its slots are
+    /// told so. Where the provider has no one-sided operations, it has no effect.
     #[must_use]
     pub fn long_messages(mut self, long: LongMessages) -> Self {
         self.windows.long = true;
@@ -205,25 +208,28 @@ impl ReceiveConfig {
         self
     }
 
-    /// Copies the payloads of messages to a GPU's memory: they come as [`ReceiveEvent::DeviceMessage`]. The buffers must have room for the
-    /// largest message. The pool is pinned then, for fast copies; one of the caller's should lie in a
-    /// [pinned region](crate::Region::pinned).
+    /// Copies the payloads of messages to a GPU's memory: they come as
+    /// [`ReceiveEvent::DeviceMessage`]. The buffers must have room for the largest message. The
+    /// pool is pinned then, for fast copies; one of the caller's should lie in a [pinned
+    /// region](crate::Region::pinned).
     #[must_use]
     pub fn deliver_to(mut self, delivery: DeviceDelivery) -> Self {
         self.delivery = Some(delivery);
         self
     }
 
-    /// Windows that this side may expose at once, all connections together. Above 0, peers and this side can also use the windows of the
-    /// other; each connection then keeps three more buffers of the pool.
+    /// Windows that this side may expose at once, all connections together. Above 0, peers and this
+    /// side can also use the windows of the other; each connection then keeps three more buffers of
+    /// the pool.
     #[must_use]
     pub fn windows(mut self, windows: u32) -> Self {
         self.windows.windows = windows;
         self
     }
 
-    /// One-sided operations of this side on memory of a GPU go by way of this ring, where the fabric takes none; endpoints may share one.
-    /// Without it they are refused. Messages are received into a GPU's memory by [`deliver_to`](Self::deliver_to).
+    /// One-sided operations of this side on memory of a GPU go by way of this ring, where the
+    /// fabric takes none; endpoints may share one. Without it they are refused. Messages are
+    /// received into a GPU's memory by [`deliver_to`](Self::deliver_to).
     #[must_use]
     pub fn staging(mut self, ring: &StagingRing) -> Self {
         self.staging = Some(ring.clone());
@@ -266,8 +272,9 @@ impl ReceiveConfig {
         self.windows.reserve() + 1
     }
 
-    /// Reports a peer of which nothing was heard for so long as [`Unresponsive`](ReceiveEvent::Unresponsive); nothing else
-    /// follows. A silent peer is asked for a sign of life well before; every byte from it is one.
+    /// Reports a peer of which nothing was heard for so long as
+    /// [`Unresponsive`](ReceiveEvent::Unresponsive); nothing else follows. A silent peer is asked
+    /// for a sign of life well before; every byte from it is one.
     #[must_use]
     pub fn unresponsive_after(mut self, silence: Option<Duration>) -> Self {
         self.patience.unresponsive = silence;
@@ -275,9 +282,9 @@ impl ReceiveConfig {
     }
 
     /// Closes a connection when nothing was heard from its peer for so long
-    /// ([`CloseReason::PeerSilent`](crate::endpoint::CloseReason::PeerSilent)). A peer whose application polls less often
-    /// than this is lost although it lives. Over FI_EP_RDM also when a message is known to have been
-    /// sent and has not come for so long
+    /// ([`CloseReason::PeerSilent`](crate::endpoint::CloseReason::PeerSilent)). A peer whose
+    /// application polls less often than this is lost although it lives. Over FI_EP_RDM also when a
+    /// message is known to have been sent and has not come for so long
     /// ([`CloseReason::MessageLost`](crate::endpoint::CloseReason::MessageLost)).
     #[must_use]
     pub fn lost_after(mut self, silence: Option<Duration>) -> Self {
@@ -285,16 +292,17 @@ impl ReceiveConfig {
         self
     }
 
-    /// Has the kernel probe idle connections, and close those where nothing answers: works while the peer's application is
-    /// busy. TCP only; `ConnectionInfo::kernel_watch` says whether it does.
+    /// Has the kernel probe idle connections, and close those where nothing answers: works while
+    /// the peer's application is busy. TCP only; `ConnectionInfo::kernel_watch` says whether it
+    /// does.
     #[must_use]
     pub fn keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
         self.watch.keepalive = keepalive;
         self
     }
 
-    /// Has the kernel close a connection when what it sent there is not acknowledged for so long (`TCP_USER_TIMEOUT`,
-    /// tcp(7)). TCP only; `ConnectionInfo::kernel_watch` says whether it does.
+    /// Has the kernel close a connection when what it sent there is not acknowledged for so long
+    /// (`TCP_USER_TIMEOUT`, tcp(7)). TCP only; `ConnectionInfo::kernel_watch` says whether it does.
     #[must_use]
     pub fn tcp_user_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.watch.user_timeout = timeout;
@@ -308,7 +316,8 @@ impl ReceiveConfig {
         self
     }
 
-    /// Messages that say in 4 bytes of CQ data whose they are and which one (docs/wire.md, short marks).
+    /// Messages that say in 4 bytes of CQ data whose they are and which one (docs/wire.md, short
+    /// marks).
     fn check_short_marks(&self) -> Result<(), Error> {
         if self.depth > SHORT_DEPTH_MAX {
             let reason = "must be at most 4096 messages, as the provider has 4 bytes of CQ data";
@@ -375,9 +384,10 @@ impl ReceiveConfig {
 
 /// Listens, and receives from every peer that connects.
 ///
-/// All connections share one pool of registered buffers and one queue: one [`poll`](Self::poll) serves them all, and
-/// its events say which connection they are about. A received [`Message`](crate::endpoint::Message) is owned: keep it, or drop it on
-/// any thread. See [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) for an example of both.
+/// All connections share one pool of registered buffers and one queue: one [`poll`](Self::poll)
+/// serves them all, and its events say which connection they are about. A received
+/// [`Message`](crate::endpoint::Message) is owned: keep it, or drop it on any thread. See
+/// [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) for an example of both.
 #[derive(Debug)]
 pub struct ReceiveEndpoint {
     core: Here<Hub<ProviderLink>>,
@@ -392,9 +402,9 @@ impl ReceiveEndpoint {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for a setting out of its range, [`Error::Address`] for one that is not local or in use,
-    /// [`Error::TooFewDescriptors`] when the process may not open two for each of `max_connections`, [`Error::Memory`] and
-    /// [`Error::Register`] for the pool.
+    /// [`Error::Config`] for a setting out of its range, [`Error::Address`] for one that is not
+    /// local or in use, [`Error::TooFewDescriptors`] when the process may not open two for each of
+    /// `max_connections`, [`Error::Memory`] and [`Error::Register`] for the pool.
     pub fn listen(
         domain: &Arc<Domain>,
         addr: PeerAddr,
@@ -465,12 +475,14 @@ impl ReceiveEndpoint {
 
     /// Drives all connections, and appends what happened. Returns how many events were added.
     ///
-    /// One call does a bounded amount of work, however fast peers send; what is left makes the endpoint ready again at once.
+    /// One call does a bounded amount of work, however fast peers send; what is left makes the
+    /// endpoint ready again at once.
     ///
     /// # Errors
     ///
-    /// [`Error::EndpointFailed`] when a queue of the endpoint broke, or reported what can't be: every connection was
-    /// closed then, which the events say, and requests are refused. [`Error::Forked`]. What concerns one connection is an event.
+    /// [`Error::EndpointFailed`] when a queue of the endpoint broke, or reported what can't be:
+    /// every connection was closed then, which the events say, and requests are refused.
+    /// [`Error::Forked`]. What concerns one connection is an event.
     pub fn poll(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<usize, Error> {
         self.core.owner().check()?;
         let before = events.len();
@@ -497,23 +509,30 @@ impl ReceiveEndpoint {
     }
 
     /// Writes a payload into a window of a peer. Returns at once;
-    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says that it is in the peer's memory,
-    /// [`WindowEvent::WriteFailed`](crate::endpoint::WindowEvent::WriteFailed) that it may not be.
+    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says that it is in the
+    /// peer's memory, [`WindowEvent::WriteFailed`](crate::endpoint::WindowEvent::WriteFailed) that
+    /// it may not be.
     ///
-    /// The payload is registered memory, as for [`SendEndpointZeroCopy::send_data`](crate::SendEndpointZeroCopy::send_data); it moves in, and comes back with the outcome. `place` is a
-    /// [`RemoteWindow`], or a place in it ([`RemoteWindow::at`]). `key` is the caller's own. The completion is the peer's answer
-    /// (`FI_DELIVERY_COMPLETE`): without it, providers report success for a write that the peer's rights forbid.
+    /// The payload is registered memory, as for
+    /// [`SendEndpointZeroCopy::send_data`](crate::SendEndpointZeroCopy::send_data); it moves in,
+    /// and comes back with the outcome. `place` is a [`RemoteWindow`], or a place in it
+    /// ([`RemoteWindow::at`]). `key` is the caller's own. The completion is the peer's answer
+    /// (`FI_DELIVERY_COMPLETE`): without it, providers report success for a write that the peer's
+    /// rights forbid.
     ///
-    /// The payload may lie in a GPU's memory, and may be written [after](Payload::after) an event. What the provider can't read goes through the
-    /// endpoint's [`StagingRing`]: in one piece up to the size of a slot, in several above that. One-sided operations
-    /// on a connection are posted in the order in which they were given: those behind one that waits for an event or a copy wait, too. Messages
-    /// have an order of their own: who tells the peer of a write by a message sends that when the write is done.
+    /// The payload may lie in a GPU's memory, and may be written [after](Payload::after) an event.
+    /// What the provider can't read goes through the endpoint's [`StagingRing`]: in one piece up to
+    /// the size of a slot, in several above that. One-sided operations on a connection are posted
+    /// in the order in which they were given: those behind one that waits for an event or a copy
+    /// wait, too. Messages have an order of their own: who tells the peer of a write by a message
+    /// sends that when the write is done.
     ///
     /// # Errors
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure, or what
-    /// [`SendErrorKind::Window`](crate::error::SendErrorKind::Window) says of the window. What this side can't know, such as a key that is
-    /// not good any more, fails the operation and ends the connection.
+    /// [`SendErrorKind::Window`](crate::error::SendErrorKind::Window) says of the window. What this
+    /// side can't know, such as a key that is not good any more, fails the operation and ends the
+    /// connection.
     pub fn write<'a>(
         &mut self,
         payload: impl Into<Payload>,
@@ -524,12 +543,13 @@ impl ReceiveEndpoint {
     }
 
     /// As [`write`](Self::write), and tells the peer: it hears of it by
-    /// [`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote) with `data`, when all of the payload is in its
-    /// memory. It uses a credit, as a message does.
+    /// [`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote) with `data`, when all of
+    /// the payload is in its memory. It uses a credit, as a message does.
     ///
     /// # Errors
     ///
-    /// As [`write`](Self::write); [`WindowError::NoImmediateData`] where the provider's immediate data are too short for it.
+    /// As [`write`](Self::write); [`WindowError::NoImmediateData`] where the provider's immediate
+    /// data are too short for it.
     pub fn write_with_data<'a>(
         &mut self,
         payload: impl Into<Payload>,
@@ -546,10 +566,11 @@ impl ReceiveEndpoint {
         )
     }
 
-    /// As [`write`](Self::write), but [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says only that the
-    /// payload may be reused (level [`Sent`](Level::Sent)). **It comes for writes that never reach the peer's memory, too**:
-    /// tcp reports success for a write that the peer refuses, and ends the connection afterwards. For those who hear of
-    /// arrival by other means.
+    /// As [`write`](Self::write), but
+    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says only that the payload
+    /// may be reused (level [`Sent`](Level::Sent)). **It comes for writes that never reach the
+    /// peer's memory, too**: tcp reports success for a write that the peer refuses, and ends the
+    /// connection afterwards. For those who hear of arrival by other means.
     ///
     /// # Errors
     ///
@@ -563,9 +584,9 @@ impl ReceiveEndpoint {
         self.write_at(payload.into(), place.into(), None, Level::Sent, key)
     }
 
-    /// Reads from a window of a peer into registered memory: as many bytes as the destination has. Returns at once;
-    /// [`WindowEvent::Read`](crate::endpoint::WindowEvent::Read) brings the destination back, filled. That may be memory of a GPU: see
-    /// [`Destination`].
+    /// Reads from a window of a peer into registered memory: as many bytes as the destination has.
+    /// Returns at once; [`WindowEvent::Read`](crate::endpoint::WindowEvent::Read) brings the
+    /// destination back, filled. That may be memory of a GPU: see [`Destination`].
     ///
     /// # Errors
     ///
@@ -619,7 +640,8 @@ impl ReceiveEndpoint {
     ///
     /// # Errors
     ///
-    /// [`WindowError`]: it is another connection's, it was revoked, or one of the two sides has no windows.
+    /// [`WindowError`]: it is another connection's, it was revoked, or one of the two sides has no
+    /// windows.
     pub fn open_window(
         &self,
         connection: ConnectionId,
@@ -629,12 +651,14 @@ impl ReceiveEndpoint {
         self.core.open_window(connection, descriptor)
     }
 
-    /// Lets the peer of a connection use memory of this side, with these rights. The memory is the endpoint's until nobody can reach it any
-    /// more: see [`LocalWindow`]. The peer needs the window's [descriptor](LocalWindow::descriptor).
+    /// Lets the peer of a connection use memory of this side, with these rights. The memory is the
+    /// endpoint's until nobody can reach it any more: see [`LocalWindow`]. The peer needs the
+    /// window's [descriptor](LocalWindow::descriptor).
     ///
     /// # Errors
     ///
-    /// [`ExposeError`], with the memory in it; [`WindowError::TooManyWindows`] without [`ReceiveConfig::windows`].
+    /// [`ExposeError`], with the memory in it; [`WindowError::TooManyWindows`] without
+    /// [`ReceiveConfig::windows`].
     pub fn expose(
         &mut self,
         connection: ConnectionId,
@@ -648,10 +672,11 @@ impl ReceiveEndpoint {
         }
     }
 
-    /// Takes a window back: the peer is told not to use it, ends what it has in flight, and confirms. Then
-    /// [`WindowEvent::Released`](crate::endpoint::WindowEvent::Released) brings the memory back. A peer that has not
-    /// confirmed at the deadline loses the connection, whose end releases the memory, too. False: there is nothing to take
-    /// back, its memory came back already.
+    /// Takes a window back: the peer is told not to use it, ends what it has in flight, and
+    /// confirms. Then [`WindowEvent::Released`](crate::endpoint::WindowEvent::Released) brings the
+    /// memory back. A peer that has not confirmed at the deadline loses the connection, whose end
+    /// releases the memory, too. False: there is nothing to take back, its memory came back
+    /// already.
     pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
         self.check_here().is_ok() && self.core.revoke(window, deadline)
     }
@@ -666,26 +691,29 @@ impl ReceiveEndpoint {
         self.core.owner().is_here() && self.core.answer(request.connection, None, events)
     }
 
-    /// Refuses a request; the peer is told so, with two numbers of the application's own. False: it is gone.
+    /// Refuses a request; the peer is told so, with two numbers of the application's own. False: it
+    /// is gone.
     pub fn refuse(&mut self, request: ConnectionRequest, details: [u64; 2]) -> bool {
         let refusal = Refusal::new(RefusalCode::BY_APPLICATION, details);
         let core = &mut self.core;
         core.owner().is_here() && core.answer(request.connection, Some(refusal), &mut Vec::new())
     }
 
-    /// Begins the polite close of one connection: the peer stops, and what it has sent arrives. False: there is no such
-    /// connection.
+    /// Begins the polite close of one connection: the peer stops, and what it has sent arrives.
+    /// False: there is no such connection.
     pub fn close_connection(&mut self, connection: ConnectionId, deadline: Instant) -> bool {
         self.core.owner().is_here() && self.core.begin_close(connection, deadline)
     }
 
-    /// Begins the polite close of every connection and returns at once: whoever asks for a connection is refused from now
-    /// on, and what the peers have sent still arrives. Done when [`connections`](Self::connections) is 0.
+    /// Begins the polite close of every connection and returns at once: whoever asks for a
+    /// connection is refused from now on, and what the peers have sent still arrives. Done when
+    /// [`connections`](Self::connections) is 0.
     pub fn begin_close(&mut self, deadline: Instant) {
         self.core.begin_close_all(deadline);
     }
 
-    /// Closes every connection politely, and stops listening. Returns what arrived meanwhile, messages included.
+    /// Closes every connection politely, and stops listening. Returns what arrived meanwhile,
+    /// messages included.
     ///
     /// # Errors
     ///
@@ -704,7 +732,8 @@ impl ReceiveEndpoint {
         self.core.connections()
     }
 
-    /// The receive pool, with its counters. Register its region with a domain to send messages on without a copy.
+    /// The receive pool, with its counters. Register its region with a domain to send messages on
+    /// without a copy.
     pub fn pool(&self) -> &SharedBufferManager {
         self.core.pool()
     }
@@ -714,12 +743,15 @@ impl ReceiveEndpoint {
         self.core.stats()
     }
 
-    /// The raw `fid_ep` of a connection; `None` when there is no such connection, and while the provider looks for its peer.
+    /// The raw `fid_ep` of a connection; `None` when there is no such connection, and while the
+    /// provider looks for its peer.
     ///
     /// # Safety
     ///
-    /// * It is valid until the next call of a method with `&mut self`, and until this value is dropped.
-    /// * It must not be closed, and nothing may be posted on it whose completion this endpoint would read.
+    /// * It is valid until the next call of a method with `&mut self`, and until this value is
+    ///   dropped.
+    /// * It must not be closed, and nothing may be posted on it whose completion this endpoint
+    ///   would read.
     pub unsafe fn as_raw(&self, connection: ConnectionId) -> Option<*mut sys::fid_ep> {
         self.core.conn(connection).and_then(|conn| conn.as_raw())
     }

@@ -97,8 +97,8 @@ impl Default for SendConfig {
 }
 
 impl SendConfig {
-    /// The most sends in flight at once. One more is refused with `WouldBlock`: the provider itself may queue without
-    /// a bound.
+    /// The most sends in flight at once. One more is refused with `WouldBlock`: the provider itself
+    /// may queue without a bound.
     #[must_use]
     pub fn depth(mut self, sends: u32) -> Self {
         self.settings.depth = sends;
@@ -119,8 +119,9 @@ impl SendConfig {
         self
     }
 
-    /// Data and header slots in one: the endpoint registers the data with its domain as it connects, for as long as it lives, and takes its
-    /// header slots from there. Both are shared with the other endpoints that use it.
+    /// Data and header slots in one: the endpoint registers the data with its domain as it
+    /// connects, for as long as it lives, and takes its header slots from there. Both are shared
+    /// with the other endpoints that use it.
     #[must_use]
     pub fn buffers(mut self, buffers: &ZeroCopyBufferManager) -> Self {
         self.data = Some(Arc::clone(buffers.region()));
@@ -134,20 +135,22 @@ impl SendConfig {
         self
     }
 
-    /// How header and payload become one message. `None`, the default: [`Shape::Iov`] where the provider takes two segments a message,
-    /// else [`Shape::Headroom`]. Never a copy of the payload: what a shape can't do is refused. [`ConnectionInfo::shape`] says which it is.
+    /// How header and payload become one message. `None`, the default: [`Shape::Iov`] where the
+    /// provider takes two segments a message, else [`Shape::Headroom`]. Never a copy of the
+    /// payload: what a shape can't do is refused. [`ConnectionInfo::shape`] says which it is.
     ///
-    /// Asking for another one is for payloads that can't be had with headroom on a provider of one segment (then
-    /// [`Shape::TwoMessages`]), and for trying out on one machine what another one needs. A peer whose version does not know
-    /// [`Shape::TwoMessages`] refuses the connection.
+    /// Asking for another one is for payloads that can't be had with headroom on a provider of one
+    /// segment (then [`Shape::TwoMessages`]), and for trying out on one machine what another one
+    /// needs. A peer whose version does not know [`Shape::TwoMessages`] refuses the connection.
     #[must_use]
     pub fn shape(mut self, shape: Option<Shape>) -> Self {
         self.settings.shape = shape;
         self
     }
 
-    /// Which messages are copied by the provider as they are posted. Only at level [`Sent`](Level::Sent), and never more than the provider
-    /// takes; [`ConnectionInfo::inject`] says up to how many bytes. Outcomes and payloads come back as ever.
+    /// Which messages are copied by the provider as they are posted. Only at level
+    /// [`Sent`](Level::Sent), and never more than the provider takes; [`ConnectionInfo::inject`]
+    /// says up to how many bytes. Outcomes and payloads come back as ever.
     #[must_use]
     pub fn inject(mut self, inject: Inject) -> Self {
         self.settings.inject = inject;
@@ -161,8 +164,9 @@ impl SendConfig {
         self
     }
 
-    /// How long making the connection may take, answer of the peer included. A provider that looks for the peer for longer
-    /// ([`resolves_in_open`](crate::fabric::Provider::resolves_in_open)) is not waited for; the domain stays open until it has answered.
+    /// How long making the connection may take, answer of the peer included. A provider that looks
+    /// for the peer for longer ([`resolves_in_open`](crate::fabric::Provider::resolves_in_open)) is
+    /// not waited for; the domain stays open until it has answered.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeout = timeout;
@@ -176,8 +180,8 @@ impl SendConfig {
         self
     }
 
-    /// How long a posted send may take; `None` waits for ever, and a peer that is stopped is then never noticed. Deadlines of a second and
-    /// more are kept to 10 ms.
+    /// How long a posted send may take; `None` waits for ever, and a peer that is stopped is then
+    /// never noticed. Deadlines of a second and more are kept to 10 ms.
     #[must_use]
     pub fn send_deadline(mut self, deadline: Option<Duration>) -> Self {
         self.settings.send_deadline = deadline;
@@ -198,33 +202,35 @@ impl SendConfig {
         self
     }
 
-    /// Reports a peer of which nothing was heard for so long as [`Unresponsive`](SendEvent::Unresponsive); nothing else
-    /// follows. A silent peer is asked for a sign of life well before; every byte from it is one.
+    /// Reports a peer of which nothing was heard for so long as
+    /// [`Unresponsive`](SendEvent::Unresponsive); nothing else follows. A silent peer is asked for
+    /// a sign of life well before; every byte from it is one.
     #[must_use]
     pub fn unresponsive_after(mut self, silence: Option<Duration>) -> Self {
         self.settings.patience.unresponsive = silence;
         self
     }
 
-    /// Closes the connection when nothing was heard from the peer for so long ([`CloseReason::PeerSilent`]); every key comes
-    /// back. A peer whose application polls less often than this is lost although it lives.
+    /// Closes the connection when nothing was heard from the peer for so long
+    /// ([`CloseReason::PeerSilent`]); every key comes back. A peer whose application polls less
+    /// often than this is lost although it lives.
     #[must_use]
     pub fn lost_after(mut self, silence: Option<Duration>) -> Self {
         self.settings.patience.lost = silence;
         self
     }
 
-    /// Has the kernel probe an idle connection, and close it when nothing answers: works while the peer's application is busy.
-    /// TCP only; [`ConnectionInfo::kernel_watch`] says whether it does.
+    /// Has the kernel probe an idle connection, and close it when nothing answers: works while the
+    /// peer's application is busy. TCP only; [`ConnectionInfo::kernel_watch`] says whether it does.
     #[must_use]
     pub fn keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
         self.settings.watch.keepalive = keepalive;
         self
     }
 
-    /// Has the kernel close the connection when data that it sent is not acknowledged, or not accepted, for so long
-    /// (`TCP_USER_TIMEOUT`, tcp(7)); a peer that is alive and does not read for so long is lost, too. TCP only;
-    /// [`ConnectionInfo::kernel_watch`] says whether it does.
+    /// Has the kernel close the connection when data that it sent is not acknowledged, or not
+    /// accepted, for so long (`TCP_USER_TIMEOUT`, tcp(7)); a peer that is alive and does not read
+    /// for so long is lost, too. TCP only; [`ConnectionInfo::kernel_watch`] says whether it does.
     #[must_use]
     pub fn tcp_user_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.settings.watch.user_timeout = timeout;
@@ -238,23 +244,25 @@ impl SendConfig {
         self
     }
 
-    /// What the endpoint asks of the provider: queue sizes, segments, traffic class, source address.
+    /// What the endpoint asks of the provider: queue sizes, segments, traffic class, source
+    /// address.
     #[must_use]
     pub fn endpoint(mut self, settings: EndpointSettings) -> Self {
         self.endpoint = settings;
         self
     }
 
-    /// Sends payloads that lie in a GPU's memory by way of this ring, where the fabric takes none, and one-sided operations on such memory;
-    /// endpoints may share one. Without it they are refused.
+    /// Sends payloads that lie in a GPU's memory by way of this ring, where the fabric takes none,
+    /// and one-sided operations on such memory; endpoints may share one. Without it they are
+    /// refused.
     #[must_use]
     pub fn staging(mut self, ring: &StagingRing) -> Self {
         self.settings.staging = Some(ring.clone());
         self
     }
 
-    /// Called with each key that is in flight when the endpoint is dropped, from within the drop: a panic of it is logged, and
-    /// goes no further.
+    /// Called with each key that is in flight when the endpoint is dropped, from within the drop: a
+    /// panic of it is logged, and goes no further.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(u64) + Send + 'static) -> Self {
         self.settings.on_abandoned = Some(Box::new(hear));
@@ -298,15 +306,18 @@ fn forked(made_by: u32, payload: Payload, key: u64) -> SendError {
 
 /// Sends registered memory to one peer, without a copy of its own.
 ///
-/// A message is a header and a payload. The header is copied into a registered slot; the payload goes out from where it
-/// lies, moves into the endpoint while it is in flight, and comes back in the event that says how it went, with the key
-/// that was given. Each accepted send has exactly one such event: [`SendEvent::Completed`] or [`SendEvent::Failed`].
+/// A message is a header and a payload. The header is copied into a registered slot; the payload
+/// goes out from where it lies, moves into the endpoint while it is in flight, and comes back in
+/// the event that says how it went, with the key that was given. Each accepted send has exactly one
+/// such event: [`SendEvent::Completed`] or [`SendEvent::Failed`].
 ///
-/// [`close`](Self::close) says goodbye, and all that was sent arrives. Dropping the endpoint is rude: what is in flight is lost, and
-/// what had completed at level [`Sent`](Level::Sent) may be lost too, as with any socket that is closed without a word.
+/// [`close`](Self::close) says goodbye, and all that was sent arrives. Dropping the endpoint is
+/// rude: what is in flight is lost, and what had completed at level [`Sent`](Level::Sent) may be
+/// lost too, as with any socket that is closed without a word.
 ///
-/// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an [`EventLoop`](crate::event_loop::EventLoop).
-/// The published interface that it follows: netio3-backend's `SendEndpointZeroCopy`.
+/// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an
+/// [`EventLoop`](crate::event_loop::EventLoop). The published interface that it follows:
+/// netio3-backend's `SendEndpointZeroCopy`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -315,11 +326,13 @@ fn forked(made_by: u32, payload: Payload, key: u64) -> SendError {
 /// use fabricast::{Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
 ///
 /// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
-/// let mut receiver = ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, ReceiveConfig::default())?;
+/// let mut receiver =
+///     ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, ReceiveConfig::default())?;
 ///
 /// let pool = SharedBufferManager::allocate(16, 64 * 1024)?;
 /// pool.region().register(&domain)?;
-/// let mut sender = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), SendConfig::default())?;
+/// let mut sender =
+///     SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), SendConfig::default())?;
 ///
 /// let mut buffer = pool.try_acquire().expect("16 are free");
 /// buffer[..5].copy_from_slice(b"hello");
@@ -360,13 +373,15 @@ pub struct SendEndpointZeroCopy {
 }
 
 impl SendEndpointZeroCopy {
-    /// Starts to connect to a [`ReceiveEndpoint`](crate::ReceiveEndpoint). Returns at once; [`SendEvent::Connected`] or
-    /// [`SendEvent::Disconnected`] follows, within the connect timeout.
+    /// Starts to connect to a [`ReceiveEndpoint`](crate::ReceiveEndpoint). Returns at once;
+    /// [`SendEvent::Connected`] or [`SendEvent::Disconnected`] follows, within the connect timeout.
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for a setting out of its range, [`Error::Register`] when the region of [`SendConfig::buffers`] can't be registered,
-    /// [`Error::TooFewDescriptors`] when the process may open no more, and what libfabric answers. Whatever concerns the peer is reported by an event instead.
+    /// [`Error::Config`] for a setting out of its range, [`Error::Register`] when the region of
+    /// [`SendConfig::buffers`] can't be registered, [`Error::TooFewDescriptors`] when the process
+    /// may open no more, and what libfabric answers. Whatever concerns the peer is reported by an
+    /// event instead.
     pub fn connect(
         domain: &Arc<Domain>,
         peer: PeerAddr,
@@ -412,8 +427,8 @@ impl SendEndpointZeroCopy {
     /// # Errors
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure
-    /// ([`SendError::is_would_block`]; [`SendEvent::Writable`] says when to try again), or a message that can't be
-    /// sent ([`SendErrorKind`] says which limit it exceeds).
+    /// ([`SendError::is_would_block`]; [`SendEvent::Writable`] says when to try again), or a
+    /// message that can't be sent ([`SendErrorKind`] says which limit it exceeds).
     #[inline]
     pub fn send_data(
         &mut self,
@@ -428,16 +443,21 @@ impl SendEndpointZeroCopy {
         self.core.send_data(payload.into(), header, key)
     }
 
-    /// Sends several messages, as [`send_data`](Self::send_data) each: payload, header, key. Where the provider joins posts
-    /// ([`Provider::uses_more`](crate::fabric::Provider::uses_more)), they go to the card together; everywhere else this is a loop.
+    /// Sends several messages, as [`send_data`](Self::send_data) each: payload, header, key. Where
+    /// the provider joins posts ([`Provider::uses_more`](crate::fabric::Provider::uses_more)), they
+    /// go to the card together; everywhere else this is a loop.
     ///
-    /// All of them are taken, or all in front of the first one that is refused: that one comes back in the error, and the rest was not taken
-    /// from the iterator (pass it by reference, and go on with it later). What was taken is on its way when this returns, and each message has
-    /// its one outcome. A provider that refuses one with another error than a full queue loses the connection.
+    /// All of them are taken, or all in front of the first one that is refused: that one comes back
+    /// in the error, and the rest was not taken from the iterator (pass it by reference, and go on
+    /// with it later). What was taken is on its way when this returns, and each message has its one
+    /// outcome. A provider that refuses one with another error than a full queue loses the
+    /// connection.
     ///
     /// ```no_run
-    /// # fn send(sender: &mut fabricast::SendEndpointZeroCopy, fragments: Vec<fabricast::buffer::RingFragment>) {
-    /// let mut messages = (0..).zip(fragments).map(|(number, f): (u64, _)| (f, number.to_le_bytes(), number));
+    /// # use fabricast::buffer::RingFragment;
+    /// # fn send(sender: &mut fabricast::SendEndpointZeroCopy, fragments: Vec<RingFragment>) {
+    /// let mut messages =
+    ///     (0..).zip(fragments).map(|(number, f): (u64, _)| (f, number.to_le_bytes(), number));
     /// if let Err(stopped) = sender.send_batch(&mut messages) {
     ///     assert!(stopped.refused.is_would_block(), "{stopped}");
     ///     // later: `stopped.refused.payload`, then the rest of `messages`
@@ -447,7 +467,8 @@ impl SendEndpointZeroCopy {
     ///
     /// # Errors
     ///
-    /// [`BatchError`]: why it stopped, with the message that was refused, and how many were sent before it.
+    /// [`BatchError`]: why it stopped, with the message that was refused, and how many were sent
+    /// before it.
     pub fn send_batch<P: Into<Payload>, H: AsRef<[u8]>>(
         &mut self,
         messages: impl IntoIterator<Item = (P, H, u64)>,
@@ -469,23 +490,28 @@ impl SendEndpointZeroCopy {
     }
 
     /// Writes a payload into a window of the peer. Returns at once;
-    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says that it is in the peer's memory,
-    /// [`WindowEvent::WriteFailed`](crate::endpoint::WindowEvent::WriteFailed) that it may not be.
+    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says that it is in the
+    /// peer's memory, [`WindowEvent::WriteFailed`](crate::endpoint::WindowEvent::WriteFailed) that
+    /// it may not be.
     ///
-    /// The payload is registered memory, as for [`send_data`](Self::send_data); it moves in, and comes back with the outcome. `place` is a
-    /// [`RemoteWindow`], or a place in it ([`RemoteWindow::at`]). `key` is the caller's own. The completion is the peer's answer
-    /// (`FI_DELIVERY_COMPLETE`): without it, providers report success for a write that the peer's rights forbid.
+    /// The payload is registered memory, as for [`send_data`](Self::send_data); it moves in, and
+    /// comes back with the outcome. `place` is a [`RemoteWindow`], or a place in it
+    /// ([`RemoteWindow::at`]). `key` is the caller's own. The completion is the peer's answer
+    /// (`FI_DELIVERY_COMPLETE`): without it, providers report success for a write that the peer's
+    /// rights forbid.
     ///
-    /// The payload may lie in a GPU's memory, and may be written [after](Payload::after) an event. What the provider can't read goes through the
-    /// endpoint's [`StagingRing`]: in one piece up to the size of a slot, in several above that. One-sided operations
-    /// on a connection are posted in the order in which they were given: those behind one that waits for an event or a copy wait, too. Messages
-    /// have an order of their own: who tells the peer of a write by a message sends that when the write is done.
+    /// The payload may lie in a GPU's memory, and may be written [after](Payload::after) an event.
+    /// What the provider can't read goes through the endpoint's [`StagingRing`]: in one piece up to
+    /// the size of a slot, in several above that. One-sided operations on a connection are posted
+    /// in the order in which they were given: those behind one that waits for an event or a copy
+    /// wait, too. Messages have an order of their own: who tells the peer of a write by a message
+    /// sends that when the write is done.
     ///
     /// # Errors
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure, or what
-    /// [`SendErrorKind::Window`] says of the window. What this side can't know, such as a key that is
-    /// not good any more, fails the operation and ends the connection.
+    /// [`SendErrorKind::Window`] says of the window. What this side can't know, such as a key that
+    /// is not good any more, fails the operation and ends the connection.
     pub fn write<'a>(
         &mut self,
         payload: impl Into<Payload>,
@@ -496,12 +522,13 @@ impl SendEndpointZeroCopy {
     }
 
     /// As [`write`](Self::write), and tells the peer: it hears of it by
-    /// [`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote) with `data`, when all of the payload is in its
-    /// memory. It uses a credit, as a message does.
+    /// [`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote) with `data`, when all of
+    /// the payload is in its memory. It uses a credit, as a message does.
     ///
     /// # Errors
     ///
-    /// As [`write`](Self::write); [`WindowError::NoImmediateData`] where the provider's immediate data are too short for it.
+    /// As [`write`](Self::write); [`WindowError::NoImmediateData`] where the provider's immediate
+    /// data are too short for it.
     pub fn write_with_data<'a>(
         &mut self,
         payload: impl Into<Payload>,
@@ -518,10 +545,11 @@ impl SendEndpointZeroCopy {
         )
     }
 
-    /// As [`write`](Self::write), but [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says only that the
-    /// payload may be reused (level [`Sent`](Level::Sent)). **It comes for writes that never reach the peer's memory, too**:
-    /// tcp reports success for a write that the peer refuses, and ends the connection afterwards. For those who hear of
-    /// arrival by other means.
+    /// As [`write`](Self::write), but
+    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says only that the payload
+    /// may be reused (level [`Sent`](Level::Sent)). **It comes for writes that never reach the
+    /// peer's memory, too**: tcp reports success for a write that the peer refuses, and ends the
+    /// connection afterwards. For those who hear of arrival by other means.
     ///
     /// # Errors
     ///
@@ -535,9 +563,9 @@ impl SendEndpointZeroCopy {
         self.write_at(payload.into(), place.into(), None, Level::Sent, key)
     }
 
-    /// Reads from a window of the peer into registered memory: as many bytes as the destination has. Returns at once;
-    /// [`WindowEvent::Read`](crate::endpoint::WindowEvent::Read) brings the destination back, filled. That may be memory of a GPU: see
-    /// [`Destination`].
+    /// Reads from a window of the peer into registered memory: as many bytes as the destination
+    /// has. Returns at once; [`WindowEvent::Read`](crate::endpoint::WindowEvent::Read) brings the
+    /// destination back, filled. That may be memory of a GPU: see [`Destination`].
     ///
     /// # Errors
     ///
@@ -591,14 +619,16 @@ impl SendEndpointZeroCopy {
     ///
     /// # Errors
     ///
-    /// [`WindowError`]: it is another connection's, it was revoked, or one of the two sides has no windows.
+    /// [`WindowError`]: it is another connection's, it was revoked, or one of the two sides has no
+    /// windows.
     pub fn open_window(&self, descriptor: &WindowDescriptor) -> Result<RemoteWindow, WindowError> {
         self.check_here()?;
         self.core.open_window(descriptor)
     }
 
-    /// Lets the peer use memory of this side, with these rights. The memory is the endpoint's until nobody can reach it any more: see
-    /// [`LocalWindow`]. Send the peer the window's [descriptor](LocalWindow::descriptor).
+    /// Lets the peer use memory of this side, with these rights. The memory is the endpoint's until
+    /// nobody can reach it any more: see [`LocalWindow`]. Send the peer the window's
+    /// [descriptor](LocalWindow::descriptor).
     ///
     /// # Errors
     ///
@@ -615,10 +645,11 @@ impl SendEndpointZeroCopy {
         }
     }
 
-    /// Takes a window back: the peer is told not to use it, ends what it has in flight, and confirms. Then
-    /// [`WindowEvent::Released`](crate::endpoint::WindowEvent::Released) brings the memory back. A peer that has not
-    /// confirmed at the deadline loses the connection, whose end releases the memory, too. False: there is nothing to take
-    /// back, its memory came back already.
+    /// Takes a window back: the peer is told not to use it, ends what it has in flight, and
+    /// confirms. Then [`WindowEvent::Released`](crate::endpoint::WindowEvent::Released) brings the
+    /// memory back. A peer that has not confirmed at the deadline loses the connection, whose end
+    /// releases the memory, too. False: there is nothing to take back, its memory came back
+    /// already.
     pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
         self.check_here().is_ok() && self.core.revoke(window, deadline)
     }
@@ -633,8 +664,9 @@ impl SendEndpointZeroCopy {
         Arc::clone(self.core.wait())
     }
 
-    /// Drives the endpoint, and appends what happened: up to 32 completions, and a few events more; when the connection
-    /// ends, every outcome that is still owed. Returns how many events were added.
+    /// Drives the endpoint, and appends what happened: up to 32 completions, and a few events more;
+    /// when the connection ends, every outcome that is still owed. Returns how many events were
+    /// added.
     ///
     /// # Errors
     ///
@@ -700,8 +732,9 @@ impl SendEndpointZeroCopy {
         self.core.close_reason().filter(|_| !again)
     }
 
-    /// Begins the polite close and returns at once: no new sends; those in flight complete, both sides say goodbye,
-    /// and [`SendEvent::Disconnected`] is the last event of [`poll`](Self::poll). At the deadline it comes in any case.
+    /// Begins the polite close and returns at once: no new sends; those in flight complete, both
+    /// sides say goodbye, and [`SendEvent::Disconnected`] is the last event of
+    /// [`poll`](Self::poll). At the deadline it comes in any case.
     pub fn begin_close(&mut self, deadline: Instant) {
         if self.core.owner().is_here() {
             self.stop(deadline);
@@ -718,9 +751,10 @@ impl SendEndpointZeroCopy {
         between
     }
 
-    /// Closes politely and waits for it: all that was sent arrives, unless the deadline passes first. Returns the
-    /// outcomes of what was in flight; the last event is [`SendEvent::Disconnected`], whose reason is
-    /// [`CloseReason::Finished`] when the peer has everything.
+    /// Closes politely and waits for it: all that was sent arrives, unless the deadline passes
+    /// first. Returns the outcomes of what was in flight; the last event is
+    /// [`SendEvent::Disconnected`], whose reason is [`CloseReason::Finished`] when the peer has
+    /// everything.
     ///
     /// # Errors
     ///
@@ -735,7 +769,8 @@ impl SendEndpointZeroCopy {
         self.core.close(deadline)
     }
 
-    /// The keys of the sends in flight (netio3's `get_pending_sends`). They will come back in events, too.
+    /// The keys of the sends in flight (netio3's `get_pending_sends`). They will come back in
+    /// events, too.
     pub fn pending(&self) -> Vec<u64> {
         self.core.pending()
     }
@@ -750,7 +785,8 @@ impl SendEndpointZeroCopy {
         self.core.stats()
     }
 
-    /// How it stands at this moment: credits, and the age of the oldest send. Looks at each operation in flight.
+    /// How it stands at this moment: credits, and the age of the oldest send. Looks at each
+    /// operation in flight.
     pub fn status(&self) -> SendStatus {
         self.core.status()
     }
@@ -759,8 +795,10 @@ impl SendEndpointZeroCopy {
     ///
     /// # Safety
     ///
-    /// * It is valid until the next call of a method with `&mut self`, and until this value is dropped.
-    /// * It must not be closed, and nothing may be posted on it whose completion this endpoint would read.
+    /// * It is valid until the next call of a method with `&mut self`, and until this value is
+    ///   dropped.
+    /// * It must not be closed, and nothing may be posted on it whose completion this endpoint
+    ///   would read.
     pub unsafe fn as_raw(&self) -> Option<*mut sys::fid_ep> {
         self.core.conn().and_then(|conn| conn.as_raw())
     }

@@ -8,15 +8,17 @@ use crate::error::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum WaitMode {
-    /// Sleep in the kernel. No processor time while idle; a wake-up costs tens of microseconds on a virtual machine.
+    /// Sleep in the kernel. No processor time while idle; a wake-up costs tens of microseconds on a
+    /// virtual machine.
     #[default]
     Block,
     /// Never sleep: every round hands out every endpoint. Lowest latency, one core for good.
     ///
-    /// Wake-ups are seen in the next round; timers, descriptors and the end of `run_for` whenever 64 endpoints were
-    /// handed out.
+    /// Wake-ups are seen in the next round; timers, descriptors and the end of `run_for` whenever
+    /// 64 endpoints were handed out.
     Spin,
-    /// Spin until no work was reported ([`EventLoop::mark_busy`](super::EventLoop::mark_busy)) for `window`, then sleep.
+    /// Spin until no work was reported ([`EventLoop::mark_busy`](super::EventLoop::mark_busy)) for
+    /// `window`, then sleep.
     Adaptive {
         /// How long to spin after the last work. 1 µs to 1 s.
         window: Duration,
@@ -49,7 +51,8 @@ impl LoopConfig {
         self
     }
 
-    /// How often to hand out an endpoint whose provider has no descriptor to sleep on (shm). Default 1 ms, 10 µs to 1 s.
+    /// How often to hand out an endpoint whose provider has no descriptor to sleep on (shm).
+    /// Default 1 ms, 10 µs to 1 s.
     ///
     /// This is the worst latency of such an endpoint; each interval costs one wake-up.
     #[must_use]
@@ -58,7 +61,8 @@ impl LoopConfig {
         self
     }
 
-    /// How many descriptors one round looks at, a count. Default 64, 1 to 4096; 12 to 16 bytes of memory each.
+    /// How many descriptors one round looks at, a count. Default 64, 1 to 4096; 12 to 16 bytes of
+    /// memory each.
     ///
     /// The others that are ready have their turn in the next rounds.
     #[must_use]

@@ -1,8 +1,8 @@
 //! The epoll set of a loop, level-triggered.
 //!
-//! Descriptors are plain numbers here: the loop owns none of them and their owners may close them at any time, which
-//! epoll answers with an error and never with anything worse. That is why registration goes through `libc`: rustix wants
-//! a descriptor that is promised to be open.
+//! Descriptors are plain numbers here: the loop owns none of them and their owners may close them
+//! at any time, which epoll answers with an error and never with anything worse. That is why
+//! registration goes through `libc`: rustix wants a descriptor that is promised to be open.
 
 #![allow(unsafe_code)]
 
@@ -19,7 +19,8 @@ use crate::process::Owner;
 
 /// An epoll descriptor and the buffer that its events are read into.
 pub(super) struct Poller {
-    /// A child shares the epoll set with its parent: what it would add or remove there is the parent's.
+    /// A child shares the epoll set with its parent: what it would add or remove there is the
+    /// parent's.
     owner: Owner,
     epoll: OwnedFd,
     /// `libc`'s type: rustix's holds a pointer and would tie the loop to one thread.
@@ -78,8 +79,8 @@ impl Poller {
             events: flags.bits(),
             u64: bits,
         };
-        // SAFETY: epoll_ctl(2) only reads `event`, which lives on this stack; it keeps no pointer, and answers EBADF for
-        // a number that is not open.
+        // SAFETY: epoll_ctl(2) only reads `event`, which lives on this stack; it keeps no pointer,
+        // and answers EBADF for a number that is not open.
         let answer =
             unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) };
         if answer < 0 {
@@ -89,14 +90,16 @@ impl Poller {
         }
     }
 
-    /// Waits until a descriptor is ready or `timeout` is over; returns how many [`event`](Self::event)s there are.
+    /// Waits until a descriptor is ready or `timeout` is over; returns how many
+    /// [`event`](Self::event)s there are.
     pub(super) fn wait(&mut self, timeout: Duration) -> Result<usize, Error> {
         if !timeout.is_zero() && !self.sleep(timeout)? {
             return Ok(0);
         }
         let events_max =
             i32::try_from(self.events.len()).expect("the configuration allows 4096 at most");
-        // SAFETY: epoll_wait(2) writes at most `events_max` events, which is the length of `events`, and keeps no pointer.
+        // SAFETY: epoll_wait(2) writes at most `events_max` events, which is the length of
+        // `events`, and keeps no pointer.
         let count = unsafe {
             libc::epoll_wait(
                 self.epoll.as_raw_fd(),
@@ -119,7 +122,8 @@ impl Poller {
         }
     }
 
-    /// Sleeps in ppoll(2): plain epoll_wait counts whole milliseconds, and epoll_pwait2 is newer than some of our kernels.
+    /// Sleeps in ppoll(2): plain epoll_wait counts whole milliseconds, and epoll_pwait2 is newer
+    /// than some of our kernels.
     fn sleep(&self, timeout: Duration) -> Result<bool, Error> {
         let timeout = Timespec {
             tv_sec: timeout.as_secs() as i64,

@@ -1,4 +1,5 @@
-//! The table of a loop's sources: a slab whose places have generations, so that an old token never names a new source.
+//! The table of a loop's sources: a slab whose places have generations, so that an old token never
+//! names a new source.
 
 use slab::Slab;
 

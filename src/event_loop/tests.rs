@@ -1,4 +1,5 @@
-//! Tests of the loop with made-up endpoints: eventfds that stand for the descriptors of a completion queue.
+//! Tests of the loop with made-up endpoints: eventfds that stand for the descriptors of a
+//! completion queue.
 
 use std::collections::HashSet;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -690,7 +691,8 @@ fn a_few_events_a_round_still_serve_every_descriptor() {
     assert!(woken);
 }
 
-/// Runs until `count` events came and returns when; a loop that never sleeps or sleeps too long shows in the gaps.
+/// Runs until `count` events came and returns when; a loop that never sleeps or sleeps too long
+/// shows in the gaps.
 fn times_of(event_loop: &mut EventLoop, count: usize) -> Vec<Instant> {
     let mut times = Vec::new();
     event_loop
@@ -737,8 +739,8 @@ fn a_poll_interval_below_a_millisecond_is_kept() {
     event_loop
         .add_endpoint(&Fake::new(Vec::new()).keep())
         .unwrap();
-    // By the system's clock, for it is the system that sleeps: one of whole milliseconds gives no gap below one. Other work on the machine
-    // stretches some, not all.
+    // By the system's clock, for it is the system that sleeps: one of whole milliseconds gives no
+    // gap below one. Other work on the machine stretches some, not all.
     let times = times_of(&mut event_loop, 500);
     let shortest = times
         .windows(2)
@@ -918,8 +920,9 @@ fn adaptive_parks_without_work_and_spins_after_it() {
         "{spun:?}"
     );
 
-    // Without work: parked again, and a completion from another thread ends the sleep; unless that thread was late enough, or this one held up
-    // for so long, that the completion was there before the sleep.
+    // Without work: parked again, and a completion from another thread ends the sleep; unless that
+    // thread was late enough, or this one held up for so long, that the completion was there before
+    // the sleep.
     let mut event_loop = loop_in(WaitMode::Adaptive { window: MS });
     event_loop.add_endpoint(&fake).unwrap();
     let deadline = Instant::now() + DEADLINE;

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
-/// Due timers come out in the order of their instants, equal ones in the order in which they were set.
+/// Due timers come out in the order of their instants, equal ones in the order in which they were
+/// set.
 #[derive(Debug)]
 pub(super) struct Timers<K> {
     heap: BinaryHeap<Reverse<Due<K>>>,
@@ -71,7 +72,8 @@ impl<K: Copy> Timers<K> {
 
     /// Takes the first timer that is due at `now`, with its instant, if it was set before `mark`.
     ///
-    /// One that was set after it and is due already (a period of zero) sorts behind all the others that are due, so it hides none.
+    /// One that was set after it and is due already (a period of zero) sorts behind all the others
+    /// that are due, so it hides none.
     pub(super) fn pop_due(&mut self, now: Instant, mark: u64) -> Option<(Instant, K)> {
         let Reverse(first) = self.heap.peek()?;
         if first.at > now || first.sequence >= mark {
@@ -86,8 +88,9 @@ impl<K: Copy> Timers<K> {
     }
 }
 
-/// The first tick after `now` of a timer that ticked at `last` and ticks every `every`: missed ticks are skipped, and the
-/// phase is kept, so a periodic timer does not drift. `None` = beyond what the clock can name.
+/// The first tick after `now` of a timer that ticked at `last` and ticks every `every`: missed
+/// ticks are skipped, and the phase is kept, so a periodic timer does not drift. `None` = beyond
+/// what the clock can name.
 pub(super) fn next_tick(last: Instant, every: Duration, now: Instant) -> Option<Instant> {
     if every.is_zero() {
         return Some(now);
@@ -125,7 +128,8 @@ mod tests {
         fn the_heap_agrees_with_a_sorted_list(steps in proptest::collection::vec(step(), 1..200)) {
             let mut now = Instant::now();
             let mut timers = Timers::new();
-            // The model: (instant, key), searched from the front; keys rise in the order of setting.
+            // The model: (instant, key), searched from the front; keys rise in the order of
+            // setting.
             let mut model: Vec<(Instant, u64)> = Vec::new();
             let mut key = 0;
             for step in steps {
@@ -155,7 +159,8 @@ mod tests {
                                 due.push((at, key));
                             }
                         }
-                        let mut expected: Vec<_> = model.iter().copied().filter(|(at, _)| *at <= now).collect();
+                        let mut expected: Vec<_> =
+                            model.iter().copied().filter(|(at, _)| *at <= now).collect();
                         expected.sort();
                         prop_assert_eq!(due, expected);
                         model.retain(|(at, _)| *at > now);
@@ -165,9 +170,15 @@ mod tests {
         }
 
         #[test]
-        fn the_next_tick_is_the_first_of_the_phase_after_now(every_ns in 1u64..10_000_000_000, late_ns in 0u64..1_000_000_000_000) {
+        fn the_next_tick_is_the_first_of_the_phase_after_now(
+            every_ns in 1u64..10_000_000_000,
+            late_ns in 0u64..1_000_000_000_000,
+        ) {
             let last = Instant::now();
-            let (every, late) = (Duration::from_nanos(every_ns), Duration::from_nanos(late_ns));
+            let (every, late) = (
+                Duration::from_nanos(every_ns),
+                Duration::from_nanos(late_ns),
+            );
             let next = next_tick(last, every, last + late).expect("the clock reaches that far");
             let offset = (next - last).as_nanos() as u64;
             prop_assert!(offset > late_ns && offset - every_ns <= late_ns);

@@ -57,24 +57,27 @@ impl Waker {
 
     /// The loop delivers [`LoopEvent::Woken`](super::LoopEvent::Woken) soon.
     ///
-    /// Wakes that come before the loop has looked become one. What was written before the call is seen by the handler of
-    /// that event. Costs one system call when the loop was not signalled yet, none otherwise.
+    /// Wakes that come before the loop has looked become one. What was written before the call is
+    /// seen by the handler of that event. Costs one system call when the loop was not signalled
+    /// yet, none otherwise.
     pub fn wake(&self) {
-        // Release: pairs with the swap in `drain`, so the handler sees what the caller wrote before.
+        // Release: pairs with the swap in `drain`, so the handler sees what the caller wrote
+        // before.
         self.0.woken.store(true, Ordering::Release);
         self.signal();
     }
 
-    /// [`run`](super::EventLoop::run) returns after the handler that is at work now; if the loop is not running, the
-    /// next run returns at once.
+    /// [`run`](super::EventLoop::run) returns after the handler that is at work now; if the loop is
+    /// not running, the next run returns at once.
     pub fn stop(&self) {
         self.0.stop.store(true, Ordering::Release);
         self.signal();
     }
 
     fn signal(&self) {
-        // The flag stays up until the loop has emptied the eventfd, so whoever finds it up knows that a signal is
-        // there or under way by the one who raised it. AcqRel: whoever finds it up passes its own store on to `drain`.
+        // The flag stays up until the loop has emptied the eventfd, so whoever finds it up knows
+        // that a signal is there or under way by the one who raised it. AcqRel: whoever finds it up
+        // passes its own store on to `drain`.
         if self.0.owner.is_here() && !self.0.signalled.swap(true, Ordering::AcqRel) {
             // An eventfd refuses only when its counter is full: then the loop will wake anyway.
             let _ = rustix::io::write(&self.0.eventfd, &1u64.to_ne_bytes());
@@ -94,8 +97,8 @@ impl Waker {
     pub(super) fn drain(&self) -> bool {
         let mut counter = [0; 8];
         let _ = rustix::io::read(&self.0.eventfd, &mut counter);
-        // In this order: with the flag lowered first, a signal between the two lines would be read away and the flag
-        // would stay up, and no later wake would ever write again.
+        // In this order: with the flag lowered first, a signal between the two lines would be read
+        // away and the flag would stay up, and no later wake would ever write again.
         self.0.signalled.swap(false, Ordering::AcqRel);
         self.0.woken.swap(false, Ordering::AcqRel)
     }

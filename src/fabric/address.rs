@@ -13,12 +13,13 @@ pub(crate) const NAME_MAX: usize = 64;
 ///
 /// | form | text | where |
 /// |---|---|---|
-/// | IP address and port | `127.0.0.1:7471`, `[::1]:7471`, `node7:7471` | tcp, verbs, and what runs over IP |
+/// | IP address, port | `127.0.0.1:7471`, `[::1]:7471`, `node7:7471` | tcp, verbs, any over IP |
 /// | a provider's text | `fi_shm://4711:0:1` | shm |
 /// | a provider's bytes | `hex:fe800000…` | efa, cxi, psm3, opx |
 /// | any | `any` | to listen at: the provider chooses |
 ///
-/// The text is whole: what [`Display`](fmt::Display) writes in one process, [`FromStr`] reads in another.
+/// The text is whole: what [`Display`](fmt::Display) writes in one process, [`FromStr`] reads in
+/// another.
 ///
 /// ```
 /// use fabricast::PeerAddr;
@@ -131,8 +132,8 @@ impl From<SocketAddr> for PeerAddr {
 impl FromStr for PeerAddr {
     type Err = Error;
 
-    /// Parses `host:port` (a host name is resolved, the first address is taken), a provider's text such as
-    /// `fi_shm://4711:0:1`, `hex:` and digits, or `any`.
+    /// Parses `host:port` (a host name is resolved, the first address is taken), a provider's text
+    /// such as `fi_shm://4711:0:1`, `hex:` and digits, or `any`.
     fn from_str(text: &str) -> Result<Self, Error> {
         let bad = |reason: String| Error::Address {
             address: text.to_owned(),

@@ -17,7 +17,8 @@ use super::info::read_provider_address;
 use crate::Error;
 use crate::fabric::PeerAddr;
 
-/// A hint of how many peers there will be; address vectors grow by themselves, up to the provider's limit.
+/// A hint of how many peers there will be; address vectors grow by themselves, up to the provider's
+/// limit.
 const EXPECTED_PEERS: usize = 64;
 
 /// A peer's number in the address vector that it was inserted into.
@@ -39,7 +40,8 @@ pub(crate) struct Av {
     domain: Arc<Domain>,
 }
 
-// SAFETY: the domain is opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
+// SAFETY: the domain is opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into
+// it.
 unsafe impl Send for Av {}
 // SAFETY: as above.
 unsafe impl Sync for Av {}
@@ -78,7 +80,8 @@ impl Av {
         self.raw.as_ptr().cast()
     }
 
-    /// Takes a peer in. An address of a form that the provider does not use is refused: it would read past its end.
+    /// Takes a peer in. An address of a form that the provider does not use is refused: it would
+    /// read past its end.
     pub(crate) fn insert(&self, peer: &PeerAddr) -> Result<FiAddr, Error> {
         let bad = |reason: &str| Error::Address {
             address: peer.to_string(),
@@ -89,7 +92,8 @@ impl Av {
             .filter(|_| fits(format, peer))
             .ok_or_else(|| bad("is not of the form that this provider's addresses have"))?;
         let mut found = sys::FI_ADDR_NOTAVAIL;
-        // SAFETY: the vector is open; one address of the provider's format lies there, and `found` has room for its number.
+        // SAFETY: the vector is open; one address of the provider's format lies there, and `found`
+        // has room for its number.
         let inserted = unsafe {
             sys::fi_av_insert(
                 self.raw.as_ptr(),
@@ -110,7 +114,8 @@ impl Av {
     /// Lets a peer go. Nothing may be outstanding to it.
     pub(crate) fn remove(&self, peer: FiAddr) {
         let mut number = peer.0;
-        // SAFETY: the vector is open; the number is one that it gave, and its one owner gives it back.
+        // SAFETY: the vector is open; the number is one that it gave, and its one owner gives it
+        // back.
         let rc = unsafe { sys::fi_av_remove(self.raw.as_ptr(), &raw mut number, 1, 0) };
         if rc != 0 {
             tracing::debug!(errno = rc, "fi_av_remove refused; the address stays");
@@ -157,7 +162,8 @@ pub(crate) fn fits(format: u32, peer: &PeerAddr) -> bool {
 
 impl Drop for Av {
     fn drop(&mut self) {
-        // SAFETY: the endpoints bound to it hold it by `Arc`, so none is left; the domain is still held.
+        // SAFETY: the endpoints bound to it hold it by `Arc`, so none is left; the domain is still
+        // held.
         let _ = unsafe { handle::close("av", self.domain.fabric().owner(), self.fid()) };
     }
 }

@@ -49,66 +49,72 @@ impl Default for Settings {
 }
 
 impl FabricBuilder {
-    /// The provider, as libfabric spells it (`tcp`, `verbs`, …). Default: the first that this library can use, in
-    /// libfabric's order, which is by speed.
+    /// The provider, as libfabric spells it (`tcp`, `verbs`, …). Default: the first that this
+    /// library can use, in libfabric's order, which is by speed.
     #[must_use]
     pub fn provider(mut self, name: impl Into<String>) -> Self {
         self.provider = Some(name.into());
         self
     }
 
-    /// The local address or host name to use, such as `127.0.0.1`; it chooses the network interface. Default: the
-    /// first interface that the provider names, often not the loopback one. Providers whose
-    /// endpoints have names instead ([`Provider::names`]: `shm`) refuse it, and without a
-    /// provider's name such ones are passed over.
+    /// The local address or host name to use, such as `127.0.0.1`; it chooses the network
+    /// interface. Default: the first interface that the provider names, often not the loopback one.
+    /// Providers whose endpoints have names instead ([`Provider::names`]: `shm`) refuse it, and
+    /// without a provider's name such ones are passed over.
     #[must_use]
     pub fn node(mut self, node: impl Into<String>) -> Self {
         self.node = Some(node.into());
         self
     }
 
-    /// The network interface or device (libfabric's domain name, such as `eth0` or `mlx5_0`). Default: any.
+    /// The network interface or device (libfabric's domain name, such as `eth0` or `mlx5_0`).
+    /// Default: any.
     #[must_use]
     pub fn interface(mut self, name: impl Into<String>) -> Self {
         self.interface = Some(name.into());
         self
     }
 
-    /// What connections are made of. Default: connected endpoints (`FI_EP_MSG`) where there are any, else `FI_EP_RDM`, over
-    /// which the connections are this library's own. Both ends must have the same.
+    /// What connections are made of. Default: connected endpoints (`FI_EP_MSG`) where there are
+    /// any, else `FI_EP_RDM`, over which the connections are this library's own. Both ends must
+    /// have the same.
     #[must_use]
     pub fn endpoint_kind(mut self, kind: EndpointKind) -> Self {
         self.endpoint_kind = Some(kind);
         self
     }
 
-    /// What sleeping threads will wait for. Default [`WaitObject::Fd`], where the provider has one. With
-    /// [`WaitObject::None`] a provider need not signal a descriptor for each completion, which is faster for those who
-    /// only spin; a sleeping thread then looks every millisecond.
+    /// What sleeping threads will wait for. Default [`WaitObject::Fd`], where the provider has one.
+    /// With [`WaitObject::None`] a provider need not signal a descriptor for each completion, which
+    /// is faster for those who only spin; a sleeping thread then looks every millisecond.
     #[must_use]
     pub fn wait_object(mut self, wait_object: WaitObject) -> Self {
         self.settings.wait_fd = wait_object == WaitObject::Fd;
         self
     }
 
-    /// The most registrations that each domain may hold at once, 1 to 1,048,576. Default 1,024. The network card's
-    /// tables are finite, and a leak should fail early.
+    /// The most registrations that each domain may hold at once, 1 to 1,048,576. Default 1,024. The
+    /// network card's tables are finite, and a leak should fail early.
     #[must_use]
     pub fn max_registrations(mut self, limit: usize) -> Self {
         self.settings.max_registrations = limit;
         self
     }
 
-    /// The most bytes of remote CQ data that a message over `FI_EP_RDM` carries, 4 or 8. Default 8, or what the provider has. With 4, a
-    /// listener grants at most 4,096 messages ahead, and has at most 32,766 connections. To try here what EFA and PSM3 will do; the peer may have another setting.
+    /// The most bytes of remote CQ data that a message over `FI_EP_RDM` carries, 4 or 8. Default 8,
+    /// or what the provider has. With 4, a listener grants at most 4,096 messages ahead, and has at
+    /// most 32,766 connections. To try here what EFA and PSM3 will do; the peer may have another
+    /// setting.
     #[must_use]
     pub fn cq_data_limit(mut self, bytes: usize) -> Self {
         self.settings.cq_data = bytes;
         self
     }
 
-    /// What becomes of GPU memory. Default [`DevicePaths::Auto`]: on a machine with an NVIDIA GPU the provider is asked whether it takes a device's
-    /// memory (`FI_HMEM`), and each way is tried with a transfer before it is used; else it is staged. [`Region::path`](crate::Region::path) says which and why.
+    /// What becomes of GPU memory. Default [`DevicePaths::Auto`]: on a machine with an NVIDIA GPU
+    /// the provider is asked whether it takes a device's memory (`FI_HMEM`), and each way is tried
+    /// with a transfer before it is used; else it is staged. [`Region::path`](crate::Region::path)
+    /// says which and why.
     #[must_use]
     pub fn device_memory(mut self, paths: DevicePaths) -> Self {
         self.settings.device_paths = paths;
@@ -122,7 +128,8 @@ impl FabricBuilder {
     /// * [`Error::Library`]: no usable libfabric on this machine.
     /// * [`Error::Address`]: the provider has no device with the address of `node`, and would take
     ///   another, or has no addresses.
-    /// * [`Error::NoProvider`]: nothing matches; which providers there are, and what ruled each out.
+    /// * [`Error::NoProvider`]: nothing matches; which providers there are, and what ruled each
+    ///   out.
     /// * [`Error::Unsupported`]: the provider exists, but connections can't be made over it.
     /// * [`Error::Config`]: a setting out of range.
     pub fn open(self) -> Result<Arc<Fabric>, Error> {
@@ -217,7 +224,8 @@ impl FabricBuilder {
             Err(_) if self.settings.device_paths == DevicePaths::RequireDirect => {
                 return Err(Error::Unsupported {
                     provider: row.name.to_owned(),
-                    need: "does not take a device's memory (FI_HMEM), and direct access is required",
+                    need: "does not take a device's memory (FI_HMEM), and direct access is \
+                        required",
                 });
             }
             Err(errno) => {
@@ -231,8 +239,9 @@ impl FabricBuilder {
         })
     }
 
-    /// Whether the provider is asked for access to GPU memory, or why not. A library without CUDA says yes as well, and some do for
-    /// memory of the host what they do for a device's then: so it is not asked where there is no GPU.
+    /// Whether the provider is asked for access to GPU memory, or why not. A library without CUDA
+    /// says yes as well, and some do for memory of the host what they do for a device's then: so it
+    /// is not asked where there is no GPU.
     fn asks_for_device_memory(&self) -> Result<(), Arc<str>> {
         match self.settings.device_paths {
             DevicePaths::Off => Err("the fabric was opened with DevicePaths::Off".into()),
@@ -280,7 +289,8 @@ impl FabricBuilder {
         Ok(None)
     }
 
-    /// The addresses of the node; none where any is as good as another, or where it has none, of which the provider may know more.
+    /// The addresses of the node; none where any is as good as another, or where it has none, of
+    /// which the provider may know more.
     fn node_ips(&self) -> Vec<IpAddr> {
         let found = self.node.as_deref().map(|node| (node, 0).to_socket_addrs());
         let ips = found.into_iter().flatten().flatten().map(|addr| addr.ip());
@@ -312,8 +322,8 @@ impl FabricBuilder {
         found.into_iter().filter_map(usable).collect()
     }
 
-    /// A provider that we know and can't use is refused in words, before libfabric is asked; so is a kind of endpoint
-    /// that it never has, and a node where there are none.
+    /// A provider that we know and can't use is refused in words, before libfabric is asked; so is
+    /// a kind of endpoint that it never has, and a node where there are none.
     fn refuse_known_unsupported(&self) -> Result<(), Error> {
         let Some(row) = self.provider.as_deref().and_then(provider) else {
             return Ok(());
@@ -390,9 +400,10 @@ pub(super) struct Requirement {
     pub(super) set: fn(&mut Info),
 }
 
-/// What connections over this kind of endpoint need. `FI_THREAD_SAFE`: no call of ours is undefined behaviour in the
-/// provider, whatever thread it comes from; every tested provider grants it, on libfabric 1.17 and 2.5, and one that does
-/// not is not used. `FI_PROGRESS_MANUAL`: no thread that the user did not start.
+/// What connections over this kind of endpoint need. `FI_THREAD_SAFE`: no call of ours is undefined
+/// behaviour in the provider, whatever thread it comes from; every tested provider grants it, on
+/// libfabric 1.17 and 2.5, and one that does not is not used. `FI_PROGRESS_MANUAL`: no thread that
+/// the user did not start.
 pub(super) fn requirements(kind: EndpointKind) -> impl Iterator<Item = &'static Requirement> {
     let of_kind = match kind {
         EndpointKind::Msg => MSG_REQUIREMENTS,
@@ -407,7 +418,8 @@ const MSG_REQUIREMENTS: &[Requirement] = &[
         what: "connected endpoints (FI_EP_MSG)",
         set: |hints| hints.set_endpoint_type(sys::FI_EP_MSG),
     },
-    // `verbs` has them only for who says that a peer's write may use up a receive (FI_RX_CQ_DATA, fi_getinfo.3).
+    // `verbs` has them only for who says that a peer's write may use up a receive (FI_RX_CQ_DATA,
+    // fi_getinfo.3).
     Requirement {
         what: "4 bytes of CQ data",
         set: |hints| {

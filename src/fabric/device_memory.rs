@@ -1,4 +1,5 @@
-//! A device's memory on a domain: registered directly where the provider takes it, else staged, and always with the reason.
+//! A device's memory on a domain: registered directly where the provider takes it, else staged, and
+//! always with the reason.
 
 #![allow(unsafe_code)]
 
@@ -36,10 +37,12 @@ pub(crate) trait DeviceRegistrar {
         by: DirectBy,
     ) -> Result<(), String>;
 
-    /// `fi_mr_regattr`, for what this side does with the memory (`rights` is `None`), or for a peer. Rights and key are put in there.
+    /// `fi_mr_regattr`, for what this side does with the memory (`rights` is `None`), or for a
+    /// peer. Rights and key are put in there.
     ///
     /// # Safety
-    /// What `attr` points to is valid until this returns, and the memory that it names until the registration is dropped.
+    /// What `attr` points to is valid until this returns, and the memory that it names until the
+    /// registration is dropped.
     unsafe fn register_attr(
         &self,
         attr: sys::fi_mr_attr,
@@ -133,8 +136,8 @@ impl Terms {
                 "libfabric {} has no FI_MR_DMABUF, which came with 1.20",
                 sys::version_text(self.negotiated)
             )),
-            // libfabric, up to 2.6, takes the descriptor for the address that a window begins at; a peer's write then goes nowhere, and is
-            // reported as done.
+            // libfabric, up to 2.6, takes the descriptor for the address that a window begins at; a
+            // peer's write then goes nowhere, and is reported as done.
             DirectBy::DmaBuf if rights.is_some() && self.offset_windows => {
                 Err("the provider does not know where a window in a dmabuf begins".to_owned())
             }
@@ -142,7 +145,8 @@ impl Terms {
         }
     }
 
-    /// What arrives is flushed before it is reported, which an old driver can't do; CUDA's own copies need nothing of the kind.
+    /// What arrives is flushed before it is reported, which an old driver can't do; CUDA's own
+    /// copies need nothing of the kind.
     fn may_arrive(&self, device: Device) -> Result<(), String> {
         match self.cuda_ipc {
             true => Ok(()),
@@ -150,8 +154,8 @@ impl Terms {
         }
     }
 
-    /// What a provider is told besides. `shm` opens memory by CUDA IPC only where it knows that the host can't touch it; other memory it
-    /// copies through shared memory of the host.
+    /// What a provider is told besides. `shm` opens memory by CUDA IPC only where it knows that the
+    /// host can't touch it; other memory it copies through shared memory of the host.
     fn flags(&self) -> u64 {
         match self.cuda_ipc {
             true => sys::FI_HMEM_DEVICE_ONLY,
@@ -159,7 +163,8 @@ impl Terms {
         }
     }
 
-    /// Tells an endpoint what it may do with a device's memory, as far as its provider has words for that; `set` is `fi_setopt`.
+    /// Tells an endpoint what it may do with a device's memory, as far as its provider has words
+    /// for that; `set` is `fi_setopt`.
     ///
     /// An error where direct access is required, and the provider says that it can't promise it.
     fn set_options(&self, mut set: impl FnMut(EpOption) -> i32) -> Result<(), EpOption> {
@@ -172,7 +177,8 @@ impl Terms {
         if self.required && answer == -libc::EOPNOTSUPP {
             return Err(p2p);
         }
-        // A provider that calls CUDA by itself may wait for kernels that wait for us. One that has nothing but CUDA's own way has to.
+        // A provider that calls CUDA by itself may wait for kernels that wait for us. One that has
+        // nothing but CUDA's own way has to.
         if !self.cuda_ipc && self.negotiated >= DMA_BUF_SINCE {
             let answer = set(EpOption::CudaApi(false));
             tracing::debug!(answer, "FI_OPT_CUDA_API_PERMITTED");
@@ -220,7 +226,8 @@ fn by_dma_buf(
     let named = sys::fi_mr_attr_memory {
         dmabuf: &raw const range,
     };
-    // SAFETY: `range` and the descriptor outlive the call; the memory outlives the registration, as its region does.
+    // SAFETY: `range` and the descriptor outlive the call; the memory outlives the registration, as
+    // its region does.
     let registered = unsafe {
         registrar.register_attr(
             attr(memory, named),
@@ -229,8 +236,8 @@ fn by_dma_buf(
             memory.len,
         )
     };
-    // fi_mr(3) does not say how long the descriptor is used: verbs and efa have the kernel take a reference, opx keeps the number. So it
-    // is closed behind the registration.
+    // fi_mr(3) does not say how long the descriptor is used: verbs and efa have the kernel take a
+    // reference, opx keeps the number. So it is closed behind the registration.
     registered
         .map(|registration| registration.keeping(exported))
         .map_err(|error| error.to_string())
@@ -254,7 +261,8 @@ fn by_interface(
     let _current = cuda
         .enter_device(memory.device.ordinal())
         .map_err(|error| error.to_string())?;
-    // SAFETY: `segment` outlives the call; the memory outlives the registration, as its region does.
+    // SAFETY: `segment` outlives the call; the memory outlives the registration, as its region
+    // does.
     unsafe { registrar.register_attr(attr(memory, named), flags, rights, memory.len) }
         .map_err(|error| error.to_string())
 }
@@ -272,7 +280,8 @@ fn attr(memory: &DeviceRange, named: sys::fi_mr_attr_memory) -> sys::fi_mr_attr 
     attr
 }
 
-/// Copies that the application makes without a stream are then in order with what the network does to the memory.
+/// Copies that the application makes without a stream are then in order with what the network does
+/// to the memory.
 fn order_copies(memory: &DeviceRange, allocation: DeviceAllocation) {
     if allocation != DeviceAllocation::Plain {
         return;
@@ -321,7 +330,8 @@ impl DeviceRegistrar for Arc<Domain> {
     }
 }
 
-/// Tells an endpoint what it may do with a device's memory, where the fabric was opened with access to that.
+/// Tells an endpoint what it may do with a device's memory, where the fabric was opened with access
+/// to that.
 pub(super) fn set_options(domain: &Arc<Domain>, ep: &Ep) -> Result<(), Error> {
     if domain.fabric().device_memory().is_err() {
         return Ok(());
@@ -335,7 +345,8 @@ pub(super) fn set_options(domain: &Arc<Domain>, ep: &Ep) -> Result<(), Error> {
         .set_options(set)
         .map_err(|_| Error::Unsupported {
             provider: domain.fabric().provider().name.to_owned(),
-            need: "can't reach a device's memory without copies (FI_HMEM_P2P_REQUIRED), and direct access is required",
+            need: "can't reach a device's memory without copies (FI_HMEM_P2P_REQUIRED), and direct \
+                access is required",
         })
 }
 

@@ -1,4 +1,5 @@
-//! How a [`Diagnosis`] is made: each provider is asked for again, with one requirement more each time.
+//! How a [`Diagnosis`] is made: each provider is asked for again, with one requirement more each
+//! time.
 
 use std::collections::BTreeSet;
 

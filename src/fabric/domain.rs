@@ -22,17 +22,22 @@ use crate::memory::{
 
 /// An opened domain. Endpoints and registrations keep it open.
 ///
-/// A key of memory that peers may use is good over every connection of its domain, so the memory of a window comes back, and a long message is handed out,
-/// when every connection of the domain has answered a question that its endpoint asked, or is closed. That makes the endpoints of a domain wait for one
-/// another: one that nobody polls asks nobody and hears nobody, and holds up the revocations and long messages of all others for as long as it is
-/// neither polled nor closed; a peer that is not polled holds them up until it answers, or its connection is closed for silence (`lost_after`, by default
-/// 60 s). So poll all of them, an idle one once in a while (an [`EventLoop`](crate::event_loop::EventLoop) does: they wake whoever sleeps on them), give connections to
-/// peers that may be slow a shorter `lost_after`, and open a domain of its own ([`Fabric::open_domain`]) for an endpoint that is polled seldom. Nothing of
-/// this counts where no memory is exposed and no long message comes, nor over verbs, whose cards look at the key of each packet.
+/// A key of memory that peers may use is good over every connection of its domain, so the memory of
+/// a window comes back, and a long message is handed out, when every connection of the domain has
+/// answered a question that its endpoint asked, or is closed. That makes the endpoints of a domain
+/// wait for one another: one that nobody polls asks nobody and hears nobody, and holds up the
+/// revocations and long messages of all others for as long as it is neither polled nor closed; a
+/// peer that is not polled holds them up until it answers, or its connection is closed for silence
+/// (`lost_after`, by default 60 s). So poll all of them, an idle one once in a while (an
+/// [`EventLoop`](crate::event_loop::EventLoop) does: they wake whoever sleeps on them), give
+/// connections to peers that may be slow a shorter `lost_after`, and open a domain of its own
+/// ([`Fabric::open_domain`]) for an endpoint that is polled seldom. Nothing of this counts where no
+/// memory is exposed and no long message comes, nor over verbs, whose cards look at the key of each
+/// packet.
 pub struct Domain {
     raw: NonNull<sys::fid_domain>,
-    /// Its place in every region's table of registrations; given back only after every registration is closed,
-    /// because each of them holds this domain.
+    /// Its place in every region's table of registrations; given back only after every registration
+    /// is closed, because each of them holds this domain.
     scope: ScopeGuard,
     registrations: AtomicUsize,
     /// When memory that peers could reach by its keys is free.
@@ -56,8 +61,8 @@ unsafe impl Sync for Domain {}
 
 type Probe = (DeviceAllocation, DirectBy, Result<(), String>);
 
-/// So many may watch one descriptor in every kernel and at every depth that a loop of the application's makes of it (500 do, at the first):
-/// below, a refusal has another reason.
+/// So many may watch one descriptor in every kernel and at every depth that a loop of the
+/// application's makes of it (500 do, at the first): below, a refusal has another reason.
 const WATCHERS_FEW: usize = 50;
 
 impl Domain {
@@ -163,7 +168,8 @@ impl Domain {
         if let Some(result) = known(&lock(&self.probes)) {
             return result;
         }
-        // Not under the lock: it may take seconds. Two threads may both try; the first to finish is believed.
+        // Not under the lock: it may take seconds. Two threads may both try; the first to finish is
+        // believed.
         let result = probe();
         let mut probes = lock(&self.probes);
         if let Some(result) = known(&probes) {
@@ -173,7 +179,8 @@ impl Domain {
         result
     }
 
-    /// Says it, where a queue was refused because the kernel lets no more of them watch the domain's descriptor.
+    /// Says it, where a queue was refused because the kernel lets no more of them watch the
+    /// domain's descriptor.
     pub(super) fn explain_refused(&self, error: Error) -> Error {
         // The one that was refused is open, too.
         let open = self.wait_queues.load(Ordering::Relaxed).saturating_sub(1);

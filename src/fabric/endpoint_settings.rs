@@ -1,4 +1,5 @@
-//! `EndpointSettings`: what one endpoint asks of the provider through `fi_info` (`fi_getinfo.3`, `fi_endpoint.3`).
+//! `EndpointSettings`: what one endpoint asks of the provider through `fi_info` (`fi_getinfo.3`,
+//! `fi_endpoint.3`).
 
 use std::ptr;
 use std::sync::Arc;
@@ -10,9 +11,11 @@ use super::local_address::{check_local, find_local};
 use super::{Fabric, PeerAddr};
 use crate::Error;
 
-/// A traffic class (`fi_endpoint.3`, "Transmit Context Attributes"). A hint: what a provider makes of it is its own.
+/// A traffic class (`fi_endpoint.3`, "Transmit Context Attributes"). A hint: what a provider makes
+/// of it is its own.
 ///
-/// `tcp` knows [`BulkData`](Self::BulkData) only: then small messages may wait to be sent together (no `TCP_NODELAY`).
+/// `tcp` knows [`BulkData`](Self::BulkData) only: then small messages may wait to be sent together
+/// (no `TCP_NODELAY`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TrafficClass {
@@ -46,19 +49,24 @@ impl TrafficClass {
     }
 }
 
-/// What an endpoint asks of its provider, beyond what every endpoint needs. Where the provider does not take a value, the
-/// endpoint is refused with [`Error::Config`], which names the setting, or [`Error::Address`]; nothing is opened.
+/// What an endpoint asks of its provider, beyond what every endpoint needs. Where the provider does
+/// not take a value, the endpoint is refused with [`Error::Config`], which names the setting, or
+/// [`Error::Address`]; nothing is opened.
 ///
 /// | setting | unit | default | range |
 /// |---|---|---|---|
-/// | `tx_size` | sends that the provider queues | what the endpoint's depth needs, if the provider has it | 1 to what the provider has |
-/// | `rx_size` | receives that the provider queues | what the endpoint's depth needs, if the provider has it | 1 to what the provider has |
-/// | `iov_limit` | segments in one message, header included | the provider's | 1 to the provider's |
+/// | `tx_size` | sends that the provider queues | see below | 1 to what the provider has |
+/// | `rx_size` | receives that the provider queues | see below | 1 to what the provider has |
+/// | `iov_limit` | segments in a message, header included | the provider's | 1 to the provider's |
 /// | `traffic_class` | | the provider's | see [`TrafficClass`] |
-/// | `source` | local address and port; port 0 is any | any port of the fabric's address | IP addresses of this machine, or `any` |
+/// | `source` | local address, with a port or 0 | see below | this machine's, or `any` |
 ///
-/// A queue that is shorter than an endpoint's depth is back-pressure earlier, never a failure. `source` is for endpoints that
-/// connect; a listener has its address anyway.
+/// The default of `tx_size` and `rx_size` is what the endpoint's depth needs, if the provider has
+/// it; that of `source`, an IP address of this machine, is any port of the fabric's address, and
+/// port 0 is any port.
+///
+/// A queue that is shorter than an endpoint's depth is back-pressure earlier, never a failure.
+/// `source` is for endpoints that connect; a listener has its address anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EndpointSettings {
     tx_size: Option<usize>,

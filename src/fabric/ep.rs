@@ -1,4 +1,5 @@
-//! `Ep`: one endpoint, connected or with an address vector (`fi_endpoint.3`, `fi_cm.3`, `fi_msg.3`).
+//! `Ep`: one endpoint, connected or with an address vector (`fi_endpoint.3`, `fi_cm.3`,
+//! `fi_msg.3`).
 
 #![allow(unsafe_code)]
 
@@ -42,7 +43,8 @@ pub(crate) struct Ep {
     _domain: Arc<Domain>,
 }
 
-// SAFETY: the domain is opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
+// SAFETY: the domain is opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into
+// it.
 unsafe impl Send for Ep {}
 // SAFETY: as above, and at the same time; all else that it has is `Sync`.
 unsafe impl Sync for Ep {}
@@ -88,8 +90,9 @@ impl Ep {
         Self::connected(OpenedEp::sized(domain, request, sizes)?, cq, eq)
     }
 
-    /// The same for an endpoint that is not connected (`FI_EP_RDM`): it sends to any peer of the address vector, and
-    /// receives from everybody. Where endpoints have names, it gets one that no other has.
+    /// The same for an endpoint that is not connected (`FI_EP_RDM`): it sends to any peer of the
+    /// address vector, and receives from everybody. Where endpoints have names, it gets one that no
+    /// other has.
     pub(crate) fn open_rdm(
         domain: &Arc<Domain>,
         info: &mut Info,
@@ -132,7 +135,8 @@ impl Ep {
 
     /// Sets an option of an `int` or a `bool`; what the provider answers, which may not know it.
     pub(super) fn set_option<T>(&self, option: i32, value: T) -> i32 {
-        // SAFETY: the endpoint is open; the value is read during the call, and its length goes with it.
+        // SAFETY: the endpoint is open; the value is read during the call, and its length goes with
+        // it.
         unsafe {
             sys::fi_setopt(
                 self.as_ptr().cast(),
@@ -156,7 +160,8 @@ impl Ep {
     /// Starts to connect. Once in an endpoint's life.
     pub(crate) fn connect(&self, peer: &PeerAddr, data: &[u8]) -> Result<(), Error> {
         let address = ProviderAddress::socket(connectable(peer)?);
-        // SAFETY: the endpoint is open; the address and the data outlive the call, which copies them.
+        // SAFETY: the endpoint is open; the address and the data outlive the call, which copies
+        // them.
         let rc = unsafe {
             sys::fi_connect(
                 self.as_ptr(),
@@ -170,8 +175,8 @@ impl Ep {
 
     /// Accepts the request that the endpoint was made from.
     pub(crate) fn accept(&self, data: &[u8]) -> Result<(), Error> {
-        // SAFETY: the endpoint is open; the data outlives the call, which copies it. Its length is bounded by
-        // `CM_DATA_MAX`, far below what makes a provider write past its buffer.
+        // SAFETY: the endpoint is open; the data outlives the call, which copies it. Its length is
+        // bounded by `CM_DATA_MAX`, far below what makes a provider write past its buffer.
         let rc = unsafe { sys::fi_accept(self.as_ptr(), data.as_ptr().cast(), data.len()) };
         check("fi_accept", rc)
     }
@@ -193,8 +198,9 @@ impl Ep {
 
     /// The socket, where the library tells. It belongs to the endpoint.
     ///
-    /// The command asks the library itself, and no struct depends on it: so it is gated on the library's own version, not
-    /// on the negotiated one. An older library refuses it too, with a line in its log.
+    /// The command asks the library itself, and no struct depends on it: so it is gated on the
+    /// library's own version, not on the negotiated one. An older library refuses it too, with a
+    /// line in its log.
     pub(crate) fn socket(&self) -> Option<RawFd> {
         if self._domain.fabric().info().library().version() < GET_FD_SINCE {
             return None;
@@ -234,10 +240,12 @@ impl Ep {
         unsafe { read_provider_address(format, room.as_ptr(), len.min(room.len())) }
     }
 
-    /// Sends a few bytes at once, copied by the provider, without a completion: nobody hears whether they arrived.
+    /// Sends a few bytes at once, copied by the provider, without a completion: nobody hears
+    /// whether they arrived.
     pub(crate) fn inject(&self, peer: FiAddr, data: u32, bytes: &[u8]) -> Result<(), PostRefused> {
         let _guard = self._domain.fabric().keys().look();
-        // SAFETY: the endpoint is open and not of a connected type; the bytes are copied before the call returns.
+        // SAFETY: the endpoint is open and not of a connected type; the bytes are copied before the
+        // call returns.
         posted(unsafe {
             sys::fi_injectdata(
                 self.as_ptr(),
@@ -254,8 +262,8 @@ impl Ep {
     /// # Safety
     ///
     /// * A connected endpoint is connected: providers crash on a send before that.
-    /// * Each segment points to initialised memory that stays valid, registered and unwritten until the completion of
-    ///   the context was read, or [`close`](Self::close) returned `Ok`.
+    /// * Each segment points to initialised memory that stays valid, registered and unwritten until
+    ///   the completion of the context was read, or [`close`](Self::close) returned `Ok`.
     #[inline]
     pub(crate) unsafe fn send(&self, peer: FiAddr, post: &SendPost<'_>) -> Result<(), PostRefused> {
         let (msg_iov, desc, iov_count) = segments(post.iov, post.desc);
@@ -290,8 +298,8 @@ impl Ep {
     ///
     /// # Safety
     ///
-    /// * `base` points to `len` bytes that stay valid, registered and untouched until the completion of the context was
-    ///   read, or [`close`](Self::close) returned `Ok`.
+    /// * `base` points to `len` bytes that stay valid, registered and untouched until the
+    ///   completion of the context was read, or [`close`](Self::close) returned `Ok`.
     #[inline]
     pub(crate) unsafe fn receive(
         &self,
@@ -319,8 +327,8 @@ impl Ep {
     /// # Safety
     ///
     /// * A connected endpoint is connected: providers crash on a write before that.
-    /// * Each segment points to initialised memory that stays valid, registered and unwritten until the completion of
-    ///   the context was read, or [`close`](Self::close) returned `Ok`.
+    /// * Each segment points to initialised memory that stays valid, registered and unwritten until
+    ///   the completion of the context was read, or [`close`](Self::close) returned `Ok`.
     #[inline]
     pub(crate) unsafe fn write(&self, peer: FiAddr, post: &RmaPost<'_>) -> Result<(), PostRefused> {
         let mut flags = sys::FI_COMPLETION;
@@ -342,8 +350,8 @@ impl Ep {
     /// # Safety
     ///
     /// * A connected endpoint is connected: providers crash on a read before that.
-    /// * Each segment points to memory that stays valid, registered and untouched until the completion of the context
-    ///   was read, or [`close`](Self::close) returned `Ok`.
+    /// * Each segment points to memory that stays valid, registered and untouched until the
+    ///   completion of the context was read, or [`close`](Self::close) returned `Ok`.
     #[inline]
     pub(crate) unsafe fn read(&self, peer: FiAddr, post: &RmaPost<'_>) -> Result<(), PostRefused> {
         let remote = rma_iov(post);
@@ -363,8 +371,8 @@ impl Ep {
             unsafe { handle::close("ep", this._domain.fabric().owner(), this.as_ptr().cast()) };
         drop(guard);
         if closed.is_ok() {
-            // SAFETY: each parent is dropped once, here; when the close failed they are leaked on purpose, because
-            // the provider still uses them.
+            // SAFETY: each parent is dropped once, here; when the close failed they are leaked on
+            // purpose, because the provider still uses them.
             unsafe { this.drop_parents() };
         }
         closed
@@ -415,13 +423,15 @@ pub(crate) struct OpenedEp {
     domain: Arc<Domain>,
 }
 
-// SAFETY: the domain is opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
+// SAFETY: the domain is opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into
+// it.
 unsafe impl Send for OpenedEp {}
 
 impl OpenedEp {
-    /// Opens an endpoint that is to connect to a peer, with queues for `sizes` sends and receives where the provider has such long ones; where not,
-    /// posts beyond what it has are refused with `-FI_EAGAIN`. The info names the peer, too: `verbs` looks for the way to it here, which may take
-    /// seconds (the column `resolves_in_open`).
+    /// Opens an endpoint that is to connect to a peer, with queues for `sizes` sends and receives
+    /// where the provider has such long ones; where not, posts beyond what it has are refused with
+    /// `-FI_EAGAIN`. The info names the peer, too: `verbs` looks for the way to it here, which may
+    /// take seconds (the column `resolves_in_open`).
     pub(crate) fn active(
         domain: &Arc<Domain>,
         info: &mut Info,
@@ -440,7 +450,8 @@ impl OpenedEp {
         loop {
             info.set_queue_sizes(tx, rx);
             let next = (shorter(tx, default.0), shorter(rx, default.1));
-            // A size that is too long is refused before anything is made of the info, so it can be tried again.
+            // A size that is too long is refused before anything is made of the info, so it can be
+            // tried again.
             match Self::open(domain, info) {
                 Err(error) if (tx, rx) != next && may_be_the_sizes(&error) => (tx, rx) = next,
                 opened => return opened,
@@ -502,8 +513,10 @@ fn explain_enable(row: &Provider, error: Error) -> Error {
         {
             Error::Unsupported {
                 provider: row.name.to_owned(),
-                need: "could not make its own queues (fi_enable), which it makes for FI_UNIVERSE_SIZE peers, 256 where that is not set, and the device \
-                       may have shorter ones: start the process with FI_UNIVERSE_SIZE=16, or as many as there are",
+                need: "could not make its own queues (fi_enable), which it makes for \
+                       FI_UNIVERSE_SIZE peers, 256 where that is not set, and the device may have \
+                       shorter ones: start the process with FI_UNIVERSE_SIZE=16, or as many as \
+                       there are",
             }
         }
         other => other,
@@ -513,15 +526,17 @@ fn explain_enable(row: &Provider, error: Error) -> Error {
 /// With how many receives an endpoint is opened that needs so many.
 pub(crate) fn receives_of(row: &Provider, default: usize, needed: usize) -> usize {
     match row.fixed_queues {
-        // Each of them takes room in the completion queue, too, and on the card. One would leave none to sends (`queue_sizes.rs`).
+        // Each of them takes room in the completion queue, too, and on the card. One would leave
+        // none to sends (`queue_sizes.rs`).
         true => needed.max(2),
         false => needed.max(default),
     }
 }
 
-/// What `fi_endpoint` says of queues that are too long, among other things: `-FI_ENODATA` where the attributes are compared with the provider's
-/// (`ofi_check_tx_attr`, `ofi_check_rx_attr`: tcp, verbs, efa), `-FI_EINVAL` where they are looked at one by one, and want of room. Whatever else it says
-/// is as true of shorter ones, and may have taken seconds.
+/// What `fi_endpoint` says of queues that are too long, among other things: `-FI_ENODATA` where the
+/// attributes are compared with the provider's (`ofi_check_tx_attr`, `ofi_check_rx_attr`: tcp,
+/// verbs, efa), `-FI_EINVAL` where they are looked at one by one, and want of room. Whatever else
+/// it says is as true of shorter ones, and may have taken seconds.
 fn may_be_the_sizes(error: &Error) -> bool {
     let Error::Fabric { errno, .. } = error else {
         return false;
@@ -532,7 +547,8 @@ fn may_be_the_sizes(error: &Error) -> bool {
     )
 }
 
-/// Why a peer can't be reached, if an error says that and nothing else: a reason for its connection to end, not for an endpoint to be refused.
+/// Why a peer can't be reached, if an error says that and nothing else: a reason for its connection
+/// to end, not for an endpoint to be refused.
 pub(crate) fn unreachable(error: &Error) -> Option<FabricErrno> {
     let Error::Fabric { errno, .. } = error else {
         return None;
@@ -560,8 +576,10 @@ struct Segments([libc::iovec; 1]);
 // SAFETY: it is only read, and its address leads nowhere.
 unsafe impl Sync for Segments {}
 
-/// The segments of an operation and their descriptors, as the provider gets them. There is one at least, although libfabric allows for none, and
-/// what has no byte has no descriptors: `verbs` and `shm` read the first descriptor whenever there is an array, and `verbs` fills in the first segment.
+/// The segments of an operation and their descriptors, as the provider gets them. There is one at
+/// least, although libfabric allows for none, and what has no byte has no descriptors: `verbs` and
+/// `shm` read the first descriptor whenever there is an array, and `verbs` fills in the first
+/// segment.
 #[inline]
 fn segments(
     iov: &[libc::iovec],

@@ -46,7 +46,8 @@ mod tests {
         -libc::EBUSY
     }
 
-    /// Whoever closes leaks what is in use when it hears of the refusal: a panic before that would free it.
+    /// Whoever closes leaks what is in use when it hears of the refusal: a panic before that would
+    /// free it.
     #[test]
     fn a_refusal_is_heard_although_the_log_is_gone() {
         // SAFETY: numbers, and functions that may be missing.

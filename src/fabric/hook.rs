@@ -1,4 +1,5 @@
-//! `OpenHook`, `PassiveHook`: what stands in for `fi_endpoint` and `fi_passive_ep` in tests that want them to take long, to fail, or to do something else.
+//! `OpenHook`, `PassiveHook`: what stands in for `fi_endpoint` and `fi_passive_ep` in tests that
+//! want them to take long, to fail, or to do something else.
 
 #![allow(unsafe_code)]
 
@@ -32,7 +33,8 @@ pub(crate) struct OpenHook {
 }
 
 impl OpenHook {
-    /// `call` answers as `fi_endpoint` does: 0, and an endpoint is opened, or an error. Nothing may be opening one just now.
+    /// `call` answers as `fi_endpoint` does: 0, and an endpoint is opened, or an error. Nothing may
+    /// be opening one just now.
     pub(crate) fn new(
         domain: &Arc<Domain>,
         call: impl Fn(&sys::fi_info) -> c_int + Send + Sync + 'static,

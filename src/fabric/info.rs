@@ -66,7 +66,8 @@ impl Info {
     }
 
     fn head(&self) -> &sys::fi_info {
-        // SAFETY: the struct has the same layout in every version that we accept (checked by the ABI test).
+        // SAFETY: the struct has the same layout in every version that we accept (checked by the
+        // ABI test).
         unsafe { self.raw.as_ref() }
     }
 
@@ -85,25 +86,29 @@ impl Info {
 
     /// The transmit attributes, copied.
     pub(crate) fn tx(&self) -> sys::fi_tx_attr {
-        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; its layout has not grown since 1.17.
+        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; its layout has not grown since
+        // 1.17.
         unsafe { *self.head().tx_attr }
     }
 
     /// The receive attributes, copied.
     pub(crate) fn rx(&self) -> sys::fi_rx_attr {
-        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; its layout has not grown since 1.17.
+        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; its layout has not grown since
+        // 1.17.
         unsafe { *self.head().rx_attr }
     }
 
     /// The domain attributes, copied as far as this library has them.
     pub(crate) fn domain(&self) -> sys::fi_domain_attr {
-        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it, as long as this library's version says.
+        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it, as long as this library's
+        // version says.
         unsafe { sys::fi_domain_attr::read(self.head().domain_attr, self.library.version()) }
     }
 
     /// The protocol and the longest message.
     pub(crate) fn protocol(&self) -> u32 {
-        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; the field is at the same place in every version.
+        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; the field is at the same place
+        // in every version.
         unsafe { (*self.head().ep_attr).protocol }
     }
 
@@ -113,7 +118,8 @@ impl Info {
     }
 
     pub(crate) fn max_message(&self) -> u64 {
-        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; the field is at the same place in every version.
+        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; the field is at the same place
+        // in every version.
         unsafe { (*self.head().ep_attr).max_msg_size as u64 }
     }
 
@@ -122,17 +128,20 @@ impl Info {
     }
 
     pub(crate) fn provider_version(&self) -> u32 {
-        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; its layout has not grown since 1.17.
+        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; its layout has not grown since
+        // 1.17.
         unsafe { (*self.head().fabric_attr).prov_version }
     }
 
     pub(crate) fn provider_name(&self) -> String {
-        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; its layout has not grown since 1.17.
+        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; its layout has not grown since
+        // 1.17.
         text(unsafe { (*self.head().fabric_attr).prov_name })
     }
 
     pub(crate) fn domain_name(&self) -> String {
-        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; the field is at the same place in every version.
+        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; the field is at the same place
+        // in every version.
         text(unsafe { (*self.head().domain_attr).name })
     }
 
@@ -150,16 +159,19 @@ impl Info {
         unsafe { read_address(head.dest_addr.cast(), head.dest_addrlen) }
     }
 
-    /// The connection request that the info came with, once: whoever takes it must accept it or close it.
+    /// The connection request that the info came with, once: whoever takes it must accept it or
+    /// close it.
     pub(crate) fn handle(&self) -> *mut sys::fid {
         self.head().handle
     }
 
-    /// Sets what a hint asks for. All of them write to attributes that `fi_dupinfo(NULL)` allocated.
+    /// Sets what a hint asks for. All of them write to attributes that `fi_dupinfo(NULL)`
+    /// allocated.
     pub(crate) fn set_provider(&mut self, name: &str) -> Result<(), Error> {
         let attr = self.head().fabric_attr;
         let name = duplicate_text("provider", name)?;
-        // SAFETY: allocated by the library, and freed by it with the hints (`strdup`, as it expects).
+        // SAFETY: allocated by the library, and freed by it with the hints (`strdup`, as it
+        // expects).
         unsafe { (*attr).prov_name = name };
         Ok(())
     }
@@ -167,7 +179,8 @@ impl Info {
     pub(crate) fn set_domain_name(&mut self, name: &str) -> Result<(), Error> {
         let attr = self.head().domain_attr;
         let name = duplicate_text("interface", name)?;
-        // SAFETY: allocated by the library, and freed by it with the hints (`strdup`, as it expects).
+        // SAFETY: allocated by the library, and freed by it with the hints (`strdup`, as it
+        // expects).
         unsafe { (*attr).name = name };
         Ok(())
     }
@@ -240,7 +253,8 @@ impl Info {
         let head = self.head_mut();
         let before = std::mem::replace(&mut head.dest_addr, copy);
         head.dest_addrlen = len;
-        // SAFETY: the library allocated it with malloc(3), or it is ours, or null; nothing refers to it any more.
+        // SAFETY: the library allocated it with malloc(3), or it is ours, or null; nothing refers
+        // to it any more.
         unsafe { libc::free(before) };
         Ok(())
     }
@@ -279,14 +293,15 @@ impl Info {
         // SAFETY: allocated by the library; the field is at the same place in every version.
         let name = unsafe { std::mem::replace(&mut (*attr).name, ptr::null_mut()) };
         for owned in [source, destination, name.cast()] {
-            // SAFETY: the library allocates these with malloc(3) and frees them with the info, from which they were
-            // just taken; freeing null is nothing.
+            // SAFETY: the library allocates these with malloc(3) and frees them with the info, from
+            // which they were just taken; freeing null is nothing.
             unsafe { libc::free(owned) };
         }
         self
     }
 
-    /// `fi_getinfo.3`: what matches, in the library's order. An empty answer is `-FI_ENODATA` there.
+    /// `fi_getinfo.3`: what matches, in the library's order. An empty answer is `-FI_ENODATA`
+    /// there.
     pub(crate) fn find(
         library: &'static sys::Library,
         node: Option<&str>,
@@ -304,7 +319,8 @@ impl Info {
             .map_err(|_| libc::EINVAL)?;
         super::process_settings::close();
         let mut list = ptr::null_mut();
-        // SAFETY: the texts and the hints outlive the call; the hints are of this library; `list` is writable.
+        // SAFETY: the texts and the hints outlive the call; the hints are of this library; `list`
+        // is writable.
         let rc = unsafe {
             library.fi_getinfo(
                 library.negotiated(),
@@ -353,7 +369,8 @@ fn text(raw: *const c_char) -> String {
     if raw.is_null() {
         return String::new();
     }
-    // SAFETY: the library's texts end with 0 and live as long as their info, which the caller holds.
+    // SAFETY: the library's texts end with 0 and live as long as their info, which the caller
+    // holds.
     unsafe { CStr::from_ptr(raw) }
         .to_string_lossy()
         .into_owned()
@@ -463,8 +480,8 @@ impl ProviderAddress {
             AddrForm::Socket(socket) => write_socket_address(*socket, &mut storage),
             AddrForm::Text(name) | AddrForm::Raw(name) => {
                 let name = name.as_slice();
-                // SAFETY: a name has at most `NAME_MAX` bytes, which the assertion below compares with the storage; the
-                // 0 behind a text is there, as the storage is zeroed.
+                // SAFETY: a name has at most `NAME_MAX` bytes, which the assertion below compares
+                // with the storage; the 0 behind a text is there, as the storage is zeroed.
                 unsafe {
                     (&raw mut storage)
                         .cast::<u8>()

@@ -1,9 +1,12 @@
-//! `KeyGuard`: one thread at a time in a domain's table of keys, where libfabric itself does not see to that.
+//! `KeyGuard`: one thread at a time in a domain's table of keys, where libfabric itself does not
+//! see to that.
 //!
-//! The domains of `net`, and of `tcp` in libfabric 1.x, have no lock of their own (`OFI_LOCK_NONE`). A registration is made under the lock of the
-//! progress engine, and closed under none: whoever closes one while another thread registers memory, closes another one, or drives progress (which
-//! looks up the key of each write and read of a peer) tears the tree that the keys are in. It has then been searched for ever, by two network
-//! threads at once, and freed nodes have been read. libfabric 2.x closes under the lock of the progress engine, too.
+//! The domains of `net`, and of `tcp` in libfabric 1.x, have no lock of their own
+//! (`OFI_LOCK_NONE`). A registration is made under the lock of the progress engine, and closed
+//! under none: whoever closes one while another thread registers memory, closes another one, or
+//! drives progress (which looks up the key of each write and read of a peer) tears the tree that
+//! the keys are in. It has then been searched for ever, by two network threads at once, and freed
+//! nodes have been read. libfabric 2.x closes under the lock of the progress engine, too.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -17,7 +20,8 @@ const MENDED_SINCE: u32 = libfabric_sys::fi_version_make(2, 0);
 pub(crate) struct KeyGuard {
     /// None: the provider guards them.
     tables: Option<RwLock<()>>,
-    /// In a child of this process nothing is done with the tables, and nobody would unlock what was locked when it was forked.
+    /// In a child of this process nothing is done with the tables, and nobody would unlock what was
+    /// locked when it was forked.
     owner: Owner,
 }
 
@@ -40,7 +44,8 @@ impl KeyGuard {
         Some(tables.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// During a call that may drive progress: no registration is made or closed. Not to be held beyond that call: threads would wait for it.
+    /// During a call that may drive progress: no registration is made or closed. Not to be held
+    /// beyond that call: threads would wait for it.
     #[inline]
     pub(crate) fn look(&self) -> Option<RwLockReadGuard<'_, ()>> {
         let tables = self.tables.as_ref().filter(|_| self.owner.is_here())?;

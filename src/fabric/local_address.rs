@@ -1,6 +1,7 @@
 //! `find_local`: an address of this machine, as it was asked for or not at all.
 //!
-//! `verbs` answers a question for an address that it has no device for with addresses that it has: another one, and another port.
+//! `verbs` answers a question for an address that it has no device for with addresses that it has:
+//! another one, and another port.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,7 +12,8 @@ use super::PeerAddr;
 use super::info::Info;
 use crate::Error;
 
-/// Whether a local address is the one that was asked for: an unspecified address is any, and port 0 is any port.
+/// Whether a local address is the one that was asked for: an unspecified address is any, and port 0
+/// is any port.
 pub(crate) fn is_as_asked(asked: SocketAddr, got: SocketAddr) -> bool {
     let ip = asked.ip().is_unspecified() || asked.ip() == got.ip();
     ip && (asked.port() == 0 || asked.port() == got.port())
@@ -89,7 +91,8 @@ impl fmt::Display for Lack {
             Self::All => f.write_str("has no such local address"),
             Self::Address(got) => write!(f, "has no such local address, and offers {got} instead"),
             Self::Port => f.write_str(
-                "has the address and not the port: it is in use (EADDRINUSE), or this user may not have it; take another one, or 0 for any",
+                "has the address and not the port: it is in use (EADDRINUSE), or this user may not \
+                 have it; take another one, or 0 for any",
             ),
         }
     }

@@ -5,8 +5,8 @@
 //!     ▲─────── Eq, Pep ◄──┘ (Ep)
 //! ```
 //!
-//! Each object has one owner and is closed once, when its last child is gone; the library's own `-FI_EBUSY` protects
-//! nothing. Start at [`Fabric::builder`].
+//! Each object has one owner and is closed once, when its last child is gone; the library's own
+//! `-FI_EBUSY` protects nothing. Start at [`Fabric::builder`].
 
 #![allow(unsafe_code)]
 
@@ -105,7 +105,8 @@ pub struct Fabric {
     keys: KeyGuard,
 }
 
-// SAFETY: the provider was found with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
+// SAFETY: the provider was found with FI_THREAD_SAFE (`builder::hints`), so any thread may call
+// into it.
 unsafe impl Send for Fabric {}
 // SAFETY: as above.
 unsafe impl Sync for Fabric {}
@@ -182,8 +183,9 @@ impl Fabric {
         bytes.min(self.settings.cq_data)
     }
 
-    /// Whether the provider offers to reach a device's memory by itself, or why not. An offer is tried with a transfer when the first such
-    /// region is registered; what came of it, [`Region::path`](crate::Region::path) says.
+    /// Whether the provider offers to reach a device's memory by itself, or why not. An offer is
+    /// tried with a transfer when the first such region is registered; what came of it,
+    /// [`Region::path`](crate::Region::path) says.
     ///
     /// # Errors
     /// Why not, in words.

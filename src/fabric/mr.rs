@@ -15,20 +15,22 @@ use crate::errno::FabricErrno;
 use crate::memory::RegisterError;
 use crate::memory::{Access, RawRegistration};
 
-/// Keys that we choose are unique in the process: a provider may refuse a second registration with the same one.
+/// Keys that we choose are unique in the process: a provider may refuse a second registration with
+/// the same one.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 
 /// How often another random key is tried where one is taken.
 const KEY_ATTEMPTS: u32 = 8;
 
-/// A registration. Dropping it closes it: nothing may be in flight on it (the region's table sees to that).
+/// A registration. Dropping it closes it: nothing may be in flight on it (the region's table sees
+/// to that).
 struct Mr {
     raw: NonNull<sys::fid_mr>,
     domain: Arc<Domain>,
 }
 
-// SAFETY: the domain is opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it; what libfabric leaves unguarded of that,
-// `fabric::keys` guards (`open` and `drop`).
+// SAFETY: the domain is opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into
+// it; what libfabric leaves unguarded of that, `fabric::keys` guards (`open` and `drop`).
 unsafe impl Send for Mr {}
 // SAFETY: as above.
 unsafe impl Sync for Mr {}
@@ -36,7 +38,8 @@ unsafe impl Sync for Mr {}
 impl Drop for Mr {
     fn drop(&mut self) {
         let guard = self.domain.fabric().keys().change();
-        // SAFETY: the registration table drops this when the last lease ended, so no operation uses it.
+        // SAFETY: the registration table drops this when the last lease ended, so no operation uses
+        // it.
         let _ =
             unsafe { handle::close("mr", self.domain.fabric().owner(), self.raw.as_ptr().cast()) };
         drop(guard);
@@ -46,8 +49,8 @@ impl Drop for Mr {
 
 /// Registers `len` bytes from `base` for what this side does with them.
 ///
-/// `base` is never null and `len` never 0 ([`crate::memory::Region`] guarantees both): some providers take such a
-/// registration and crash later.
+/// `base` is never null and `len` never 0 ([`crate::memory::Region`] guarantees both): some
+/// providers take such a registration and crash later.
 pub(super) fn register(
     domain: &Arc<Domain>,
     base: NonNull<u8>,
@@ -58,7 +61,8 @@ pub(super) fn register(
         register_for(domain, base, len, access, key)
     };
     match register(own_access(domain)) {
-        // Memory that nobody may write, as a file that was mapped for reading: a card can still send it.
+        // Memory that nobody may write, as a file that was mapped for reading: a card can still
+        // send it.
         Err(Refused::Code(rc)) if [-libc::EFAULT, -libc::EACCES].contains(&rc) => {
             register(sent_access(domain)).map_err(|_| Refused::Code(rc))
         }
@@ -151,7 +155,8 @@ impl Refused {
 /// Registers what `attr` names, with `fi_mr_regattr`; rights and key are put in here.
 ///
 /// # Safety
-/// What `attr` points to is valid until this returns, and the memory that it names until the registration is dropped.
+/// What `attr` points to is valid until this returns, and the memory that it names until the
+/// registration is dropped.
 pub(super) unsafe fn register_attr(
     domain: &Arc<Domain>,
     mut attr: sys::fi_mr_attr,
@@ -171,7 +176,8 @@ pub(super) unsafe fn register_attr(
             (Some(_), None) => return Err(unsupported()),
         };
         let registered = open(domain, |raw| {
-            // SAFETY: the domain is open, `raw` is writable, and the caller vouches for the attributes.
+            // SAFETY: the domain is open, `raw` is writable, and the caller vouches for the
+            // attributes.
             unsafe { sys::fi_mr_regattr(domain.as_ptr(), &raw const attr, flags, raw) }
         });
         match registered {
@@ -194,7 +200,8 @@ fn register_for(
     key: u64,
 ) -> Result<RawRegistration, Refused> {
     open(domain, |raw| {
-        // SAFETY: the domain is open; who asks keeps `base` and `len` valid until the handle is dropped.
+        // SAFETY: the domain is open; who asks keeps `base` and `len` valid until the handle is
+        // dropped.
         unsafe {
             sys::fi_mr_reg(
                 domain.as_ptr(),
@@ -242,7 +249,8 @@ fn refused(call: &'static str, rc: i32, len: usize) -> RegisterError {
     refused_under(call, limit, rc, len)
 }
 
-/// Memory that may not be locked looks like `ENOMEM` or `EPERM`; `limit` is RLIMIT_MEMLOCK in bytes, `None` for no limit.
+/// Memory that may not be locked looks like `ENOMEM` or `EPERM`; `limit` is RLIMIT_MEMLOCK in
+/// bytes, `None` for no limit.
 fn refused_under(call: &'static str, limit: Option<u64>, rc: i32, len: usize) -> RegisterError {
     let errno = FabricErrno::new(rc);
     match (errno.get(), limit) {

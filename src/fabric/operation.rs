@@ -11,20 +11,22 @@ use crate::errno::{CompletionError, FabricErrno};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Level {
-    /// The provider is done with the buffer, which may be reused. Over tcp: the bytes are in the kernel. Says
-    /// nothing of the peer.
+    /// The provider is done with the buffer, which may be reused. Over tcp: the bytes are in the
+    /// kernel. Says nothing of the peer.
     #[default]
     Sent,
     /// The message is in a receive buffer of the peer.
     Delivered,
 }
 
-/// Which messages go out injected (`FI_INJECT` of `fi_msg.3`): the provider copies them as it takes them, and some hand the card the bytes
-/// together with the command, which saves it a read. Each still has its one outcome.
+/// Which messages go out injected (`FI_INJECT` of `fi_msg.3`): the provider copies them as it takes
+/// them, and some hand the card the bytes together with the command, which saves it a read. Each
+/// still has its one outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Inject {
-    /// Where the provider's row says that it pays ([`Provider::inject_pays`](crate::fabric::Provider::inject_pays)), all that it takes.
+    /// Where the provider's row says that it pays
+    /// ([`Provider::inject_pays`](crate::fabric::Provider::inject_pays)), all that it takes.
     #[default]
     Auto,
     /// None.
@@ -35,7 +37,8 @@ pub enum Inject {
 
 /// The most bytes of private data that a connection request, an acceptance or a refusal carries.
 ///
-/// Providers take 256 at least and some write past their own buffer beyond it, so we stay far below.
+/// Providers take 256 at least and some write past their own buffer beyond it, so we stay far
+/// below.
 pub(crate) const CM_DATA_MAX: usize = 64;
 
 /// Private data of the connection manager, copied out of the provider.
@@ -46,7 +49,8 @@ pub(crate) struct CmData {
 }
 
 impl CmData {
-    /// Copies what fits; our own formats are all shorter, what follows them is padding of the provider.
+    /// Copies what fits; our own formats are all shorter, what follows them is padding of the
+    /// provider.
     pub(crate) fn new(data: &[u8]) -> Self {
         let len = data.len().min(CM_DATA_MAX);
         let mut bytes = [0; CM_DATA_MAX];
@@ -65,7 +69,9 @@ impl fmt::Debug for CmData {
     }
 }
 
-/// The context of a completion that nobody posted for: a peer's one-sided write came, with immediate data. No operation of ours has it: neither an address nor a generation with an index is all ones.
+/// The context of a completion that nobody posted for: a peer's one-sided write came, with
+/// immediate data. No operation of ours has it: neither an address nor a generation with an index
+/// is all ones.
 pub(crate) const PEER_WROTE: usize = usize::MAX;
 
 /// One completion, read from the provider.
@@ -92,7 +98,8 @@ pub(crate) struct SendPost<'a> {
     pub(crate) level: Level,
     /// The provider copies the bytes now; there are no more than it takes so.
     pub(crate) inject: bool,
-    /// Another send follows at once, without this mark; until then the provider may keep this one back.
+    /// Another send follows at once, without this mark; until then the provider may keep this one
+    /// back.
     pub(crate) more: bool,
 }
 
@@ -136,7 +143,8 @@ pub(crate) struct RmaPost<'a> {
     pub(crate) context: usize,
     /// A write's immediate data.
     pub(crate) data: Option<u64>,
-    /// What a write's completion says. Not looked at for a read, which is complete when the bytes are here.
+    /// What a write's completion says. Not looked at for a read, which is complete when the bytes
+    /// are here.
     pub(crate) level: Level,
 }
 

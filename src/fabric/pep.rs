@@ -1,4 +1,5 @@
-//! `Pep`: a passive endpoint, which listens (`fi_passive_ep` of `fi_endpoint.3`, `fi_listen` of `fi_cm.3`).
+//! `Pep`: a passive endpoint, which listens (`fi_passive_ep` of `fi_endpoint.3`, `fi_listen` of
+//! `fi_cm.3`).
 
 #![allow(unsafe_code)]
 
@@ -25,7 +26,8 @@ pub(crate) struct Pep {
     _fabric: Arc<Fabric>,
 }
 
-// SAFETY: the provider was found with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
+// SAFETY: the provider was found with FI_THREAD_SAFE (`builder::hints`), so any thread may call
+// into it.
 unsafe impl Send for Pep {}
 // SAFETY: as above.
 unsafe impl Sync for Pep {}
@@ -96,8 +98,9 @@ impl Pep {
 
     /// Refuses a request, by the handle that came with it.
     pub(crate) fn reject(&self, handle: *mut sys::fid, data: &[u8]) {
-        // SAFETY: the listener is open; the handle is of an unanswered request (`Request` owns it, once). The data's
-        // length is bounded by `CM_DATA_MAX`, far below what makes a provider write past its buffer.
+        // SAFETY: the listener is open; the handle is of an unanswered request (`Request` owns it,
+        // once). The data's length is bounded by `CM_DATA_MAX`, far below what makes a provider
+        // write past its buffer.
         let rc = unsafe { sys::fi_reject(self.as_ptr(), handle, data.as_ptr().cast(), data.len()) };
         if rc != 0 {
             tracing::debug!(errno = rc, "fi_reject: the peer is gone already");

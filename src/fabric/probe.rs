@@ -1,8 +1,10 @@
-//! The probe: one real transfer of a device's memory over a domain, before a registration is believed. `shm` says that it takes a
-//! device's memory also where libfabric was built without CUDA.
+//! The probe: one real transfer of a device's memory over a domain, before a registration is
+//! believed. `shm` says that it takes a device's memory also where libfabric was built without
+//! CUDA.
 //!
-//! Over `FI_EP_RDM` an endpoint is its own peer; over `FI_EP_MSG` two are connected inside this process. Where no connection comes about, the
-//! registration is believed, and the log says why: a firewall says nothing about memory.
+//! Over `FI_EP_RDM` an endpoint is its own peer; over `FI_EP_MSG` two are connected inside this
+//! process. Where no connection comes about, the registration is believed, and the log says why: a
+//! firewall says nothing about memory.
 
 #![allow(unsafe_code)]
 
@@ -40,12 +42,14 @@ pub(super) fn run(domain: &Arc<Domain>, like: &DeviceRange, by: DirectBy) -> Res
             .virtual_memory(like.allocation == Some(DeviceAllocation::Virtual))
             .build()?;
         let range = region.device_range().ok_or("no memory of a device")?;
-        // No flags: CUDA opens no memory by IPC in the process that it comes from, so this one has to go without.
+        // No flags: CUDA opens no memory by IPC in the process that it comes from, so this one has
+        // to go without.
         let registration = device_memory::registration(domain, &range, None, by, 0)?;
         let ends = match Ends::open(domain, Instant::now() + LIMIT) {
             Ok(ends) => ends,
             Err(error) if domain.fabric().endpoint_kind() == EndpointKind::Msg => {
-                tracing::info!(%by, %error, "believed without a transfer, for want of a connection");
+                tracing::info!(%by, %error, "believed without a transfer, for want of a \
+                    connection");
                 return Ok(true);
             }
             Err(error) => return Err(error),
@@ -55,7 +59,8 @@ pub(super) fn run(domain: &Arc<Domain>, like: &DeviceRange, by: DirectBy) -> Res
         from.copy_from_host(&pattern(), &stream)?;
         to.copy_from_host(&[0; BYTES], &stream)?;
         let (memory, desc) = (region.as_ptr(), registration.desc);
-        // SAFETY: the registration covers both halves, nobody writes to them meanwhile, and both go along.
+        // SAFETY: the registration covers both halves, nobody writes to them meanwhile, and both go
+        // along.
         unsafe { ends.transfer(memory, desc, (registration, Arc::clone(&region))) }?;
         let mut got = vec![0; BYTES];
         to.copy_to_host(&mut got, &stream)?;
@@ -112,7 +117,8 @@ impl Ends {
         })
     }
 
-    /// Two that are connected: one listens at an address of this fabric, and is gone when the connection stands.
+    /// Two that are connected: one listens at an address of this fabric, and is gone when the
+    /// connection stands.
     fn connected(
         domain: &Arc<Domain>,
         cq: Arc<Cq>,
@@ -163,10 +169,12 @@ impl Ends {
         })
     }
 
-    /// From the first half of some memory to the second, and closes both ends; `held` is kept until nobody uses that any more.
+    /// From the first half of some memory to the second, and closes both ends; `held` is kept until
+    /// nobody uses that any more.
     ///
     /// # Safety
-    /// `desc` is of a registration of the 2 x [`BYTES`] bytes from `memory` on; `held` keeps both, and nobody else writes there.
+    /// `desc` is of a registration of the 2 x [`BYTES`] bytes from `memory` on; `held` keeps both,
+    /// and nobody else writes there.
     unsafe fn transfer(
         self,
         memory: *mut u8,
@@ -178,7 +186,8 @@ impl Ends {
         let contexts = cells
             .each_mut()
             .map(|cell| (&raw mut *cell).expose_provenance());
-        // SAFETY: the caller says so; memory, registration and cells are kept until the endpoints were closed, below.
+        // SAFETY: the caller says so; memory, registration and cells are kept until the endpoints
+        // were closed, below.
         let went = unsafe { self.go(memory, desc, contexts) };
         let closed = [Some(self.from), self.to]
             .into_iter()
@@ -194,7 +203,8 @@ impl Ends {
     }
 
     /// # Safety
-    /// As [`transfer`](Self::transfer); all of it, and the contexts, stay until the endpoints were closed.
+    /// As [`transfer`](Self::transfer); all of it, and the contexts, stay until the endpoints were
+    /// closed.
     unsafe fn go(
         &self,
         memory: *mut u8,

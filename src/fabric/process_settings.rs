@@ -40,24 +40,36 @@ impl LogLevel {
     }
 }
 
-/// Settings of libfabric that are variables of the environment (`fi_provider.7`, `fi_tcp.7`, `fabric.7`).
+/// Settings of libfabric that are variables of the environment (`fi_provider.7`, `fi_tcp.7`,
+/// `fabric.7`).
 ///
-/// | setting | variable | unit | default | range | libfabric |
-/// |---|---|---|---|---|---|
-/// | [`tcp_ports`](Self::tcp_ports) | `FI_TCP_PORT_LOW_RANGE`, `FI_TCP_PORT_HIGH_RANGE` | ports that listeners with port 0 get | the system's | 1 to 65,535, low at most high | 1.17 and 2.x |
-/// | [`tcp_interface`](Self::tcp_interface) | `FI_TCP_IFACE` | name of a network interface | all | | 1.17 and 2.x |
-/// | [`tcp_nodelay`](Self::tcp_nodelay) | `FI_TCP_NODELAY` | | on, but for [`BulkData`](super::TrafficClass::BulkData) | | 1.17 and 2.x |
-/// | [`tcp_staging_bytes`](Self::tcp_staging_bytes) | `FI_TCP_STAGING_SBUF_SIZE` | bytes in which small sends are gathered; 0: none | 9,000 | 0 to 1 GiB | 1.17 and 2.x |
-/// | [`tcp_prefetch_bytes`](Self::tcp_prefetch_bytes) | `FI_TCP_PREFETCH_RBUF_SIZE` | bytes read ahead; 0: none | 9,000 | 0 to 1 GiB | 1.17 and 2.x |
-/// | [`log_level`](Self::log_level) | `FI_LOG_LEVEL` | | `Warn` | | 1.17 and 2.x |
-/// | [`log_providers`](Self::log_providers) | `FI_LOG_PROV` | names, with commas between | all | | 1.17 and 2.x |
-/// | [`providers`](Self::providers) | `FI_PROVIDER` | names, with commas between | all | | 1.17 and 2.x |
-/// | [`provider_path`](Self::provider_path) | `FI_PROVIDER_PATH` | directories, with colons between | libfabric's | | 1.17 and 2.x |
-/// | [`universe_size`](Self::universe_size) | `FI_UNIVERSE_SIZE` | peers that libfabric prepares for | 256 | 1 to 2³¹ - 1 | 1.17 and 2.x |
-/// | [`registration_cache`](Self::registration_cache) | `FI_MR_CACHE_MAX_COUNT`, `FI_MR_CACHE_MONITOR` | | off, without a variable | [`RegistrationCache`] | 1.17 and 2.x |
-/// | [`fork_safe`](Self::fork_safe) | `RDMAV_FORK_SAFE`, `RDMAV_HUGEPAGES_SAFE`, `CXI_FORK_SAFE`, `CXI_FORK_SAFE_HP` | | not set | set or not | read by rdma-core and libcxi |
+/// * [`tcp_ports`](Self::tcp_ports): the ports that listeners with port 0 get, 1 to 65,535, low at
+///   most high; by default the system's. `FI_TCP_PORT_LOW_RANGE`, `FI_TCP_PORT_HIGH_RANGE`.
+/// * [`tcp_interface`](Self::tcp_interface): the name of a network interface; by default all.
+///   `FI_TCP_IFACE`.
+/// * [`tcp_nodelay`](Self::tcp_nodelay): by default on, but for
+///   [`BulkData`](super::TrafficClass::BulkData). `FI_TCP_NODELAY`.
+/// * [`tcp_staging_bytes`](Self::tcp_staging_bytes): the bytes in which small sends are gathered,
+///   up to 1 GiB; 0: none; by default 9,000. `FI_TCP_STAGING_SBUF_SIZE`.
+/// * [`tcp_prefetch_bytes`](Self::tcp_prefetch_bytes): the bytes that are read ahead, up to 1 GiB;
+///   0: none; by default 9,000. `FI_TCP_PREFETCH_RBUF_SIZE`.
+/// * [`log_level`](Self::log_level): by default `Warn`. `FI_LOG_LEVEL`.
+/// * [`log_providers`](Self::log_providers): names, with commas between; by default all.
+///   `FI_LOG_PROV`.
+/// * [`providers`](Self::providers): names, with commas between; by default all. `FI_PROVIDER`.
+/// * [`provider_path`](Self::provider_path): directories, with colons between; by default
+///   libfabric's. `FI_PROVIDER_PATH`.
+/// * [`universe_size`](Self::universe_size): how many peers libfabric prepares for, 1 to 2³¹ - 1;
+///   by default 256. `FI_UNIVERSE_SIZE`.
+/// * [`registration_cache`](Self::registration_cache): a [`RegistrationCache`]; without a variable
+///   it is off. `FI_MR_CACHE_MAX_COUNT`, `FI_MR_CACHE_MONITOR`.
+/// * [`fork_safe`](Self::fork_safe): set or not; by default not. `RDMAV_FORK_SAFE`,
+///   `RDMAV_HUGEPAGES_SAFE`, `CXI_FORK_SAFE`, `CXI_FORK_SAFE_HP`, which rdma-core and libcxi read.
 ///
-/// A variable that is in the environment already stays as it is: who starts the program has the last word.
+/// libfabric 1.17 and 2.x know all of them, but for those of `fork_safe`.
+///
+/// A variable that is in the environment already stays as it is: who starts the program has the
+/// last word.
 ///
 /// ```
 /// use fabricast::fabric::{LogLevel, ProcessSettings};
@@ -74,7 +86,8 @@ pub struct ProcessSettings {
 }
 
 impl ProcessSettings {
-    /// The ports that listeners get who leave the choice to the system (port 0), both ends included.
+    /// The ports that listeners get who leave the choice to the system (port 0), both ends
+    /// included.
     #[must_use]
     pub fn tcp_ports(self, low: u16, high: u16) -> Self {
         self.set("FI_TCP_PORT_LOW_RANGE", low)
@@ -135,11 +148,14 @@ impl ProcessSettings {
         self.set("FI_UNIVERSE_SIZE", peers)
     }
 
-    /// Whether libfabric keeps registrations, with their keys, that were closed (`verbs`, `verbs;ofi_rxm`). Where it does, nothing can be lent to a
-    /// peer: windows, and with them long messages and streams by write, are refused ([`RegisterError::Cached`](crate::error::RegisterError::Cached)), and memory that
-    /// was registered stays pinned until it is unmapped.
+    /// Whether libfabric keeps registrations, with their keys, that were closed (`verbs`,
+    /// `verbs;ofi_rxm`). Where it does, nothing can be lent to a peer: windows, and with them long
+    /// messages and streams by write, are refused
+    /// ([`RegisterError::Cached`](crate::error::RegisterError::Cached)), and memory that was
+    /// registered stays pinned until it is unmapped.
     ///
-    /// It is off in any case, unless this or the environment says otherwise: fabricast registers a region once and not per transfer, so it gains nothing by one.
+    /// It is off in any case, unless this or the environment says otherwise: fabricast registers a
+    /// region once and not per transfer, so it gains nothing by one.
     #[must_use]
     pub fn registration_cache(mut self, cache: RegistrationCache) -> Self {
         self.variables
@@ -151,13 +167,16 @@ impl ProcessSettings {
         }
     }
 
-    /// Lets the libraries below verbs, efa and cxi keep what they register from forked children (`MADV_DONTFORK`), their own queues and copies too.
+    /// Lets the libraries below verbs, efa and cxi keep what they register from forked children
+    /// (`MADV_DONTFORK`), their own queues and copies too.
     ///
-    /// Needed on kernels before 5.12 alone, in programs that fork while endpoints are open; since then the kernel copies pinned pages at the fork. Memory
-    /// of [`Region::host`](crate::memory::Region::host) is kept from children in any case
-    /// ([`HostRegionBuilder::inherited`](crate::memory::HostRegionBuilder::inherited)). It costs a look-up and a call of madvise(2) at each
-    /// registration, and with huge pages the reading of `/proc/self/smaps`. It works on whole pages, so what lies beside registered bytes on the same page
-    /// is missing in the child, too: a child should do nothing but exec or `_exit`.
+    /// Needed on kernels before 5.12 alone, in programs that fork while endpoints are open; since
+    /// then the kernel copies pinned pages at the fork. Memory of
+    /// [`Region::host`](crate::memory::Region::host) is kept from children in any case
+    /// ([`HostRegionBuilder::inherited`](crate::memory::HostRegionBuilder::inherited)). It costs a
+    /// look-up and a call of madvise(2) at each registration, and with huge pages the reading of
+    /// `/proc/self/smaps`. It works on whole pages, so what lies beside registered bytes on the
+    /// same page is missing in the child, too: a child should do nothing but exec or `_exit`.
     #[must_use]
     pub fn fork_safe(self) -> Self {
         self.set("RDMAV_FORK_SAFE", 1)
@@ -177,24 +196,27 @@ impl ProcessSettings {
         self.variables.iter().map(|(name, value)| (*name, &**value))
     }
 
-    /// Puts the settings into the environment of this process, and gives the variables that were there already, which stay
-    /// as they are. Before the first fabric is opened: libfabric reads its variables once.
+    /// Puts the settings into the environment of this process, and gives the variables that were
+    /// there already, which stay as they are. Before the first fabric is opened: libfabric reads
+    /// its variables once.
     ///
     /// # Errors
     ///
-    /// [`Error::Config`], and nothing is set: a value out of its range, or libfabric has been asked in this process already.
+    /// [`Error::Config`], and nothing is set: a value out of its range, or libfabric has been asked
+    /// in this process already.
     ///
     /// # Safety
     ///
-    /// No other thread reads or writes the environment meanwhile (setenv(3)); best called first in `main`.
+    /// No other thread reads or writes the environment meanwhile (setenv(3)); best called first in
+    /// `main`.
     pub unsafe fn apply(&self) -> Result<Vec<&'static str>, Error> {
         self.check()?;
         if ASKED.load(Ordering::SeqCst) {
             return Err(refused(
                 self.variables.first().map_or("", |(name, _)| name),
                 "now",
-                "libfabric was asked in this process already, and reads its environment once: apply before the first \
-                 fabric is opened",
+                "libfabric was asked in this process already, and reads its environment once: \
+                 apply before the first fabric is opened",
             ));
         }
         let mut kept = Vec::new();

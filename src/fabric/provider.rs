@@ -1,7 +1,7 @@
 //! What is known of each provider, as data: one row a provider.
 //!
-//! Facts come from the provider's man page (`fi_tcp.7`, `fi_verbs.7`, …) and from running it, where that was done ([`Provider::ran_on`]). Code asks the
-//! row; it never compares provider names.
+//! Facts come from the provider's man page (`fi_tcp.7`, `fi_verbs.7`, …) and from running it, where
+//! that was done ([`Provider::ran_on`]). Code asks the row; it never compares provider names.
 
 use std::fmt;
 
@@ -31,25 +31,32 @@ impl fmt::Display for EndpointKind {
 pub enum AccessEnds {
     /// The close of the registration: the card looks at it with each packet.
     WithKey,
-    /// An answer on the connection to a question that was asked after that, or the end of the connection's endpoint: the provider looks a key
-    /// up when it reads the head of an operation, serves one after the other, and nothing after that ends what it has begun.
+    /// An answer on the connection to a question that was asked after that, or the end of the
+    /// connection's endpoint: the provider looks a key up when it reads the head of an operation,
+    /// serves one after the other, and nothing after that ends what it has begun.
     BehindFence,
-    /// The end of the endpoint, and nothing before: a peer can open further connections beneath it, which nobody sees.
+    /// The end of the endpoint, and nothing before: a peer can open further connections beneath it,
+    /// which nobody sees.
     WithEndpoint,
 }
 
-/// How a header and a payload become one message, without a copy of the payload; chosen once, when the endpoint is opened.
+/// How a header and a payload become one message, without a copy of the payload; chosen once, when
+/// the endpoint is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shape {
-    /// One vectored send: header slot first, payload segments after it. Takes a provider with two segments a message at least.
+    /// One vectored send: header slot first, payload segments after it. Takes a provider with two
+    /// segments a message at least.
     Iov,
-    /// The header is written right in front of the payload, and both are one run of bytes: for providers with one segment a message. The
-    /// payload is one [`Buffer`](crate::buffer::Buffer) of a pool with [headroom](crate::buffer::SharedBufferConfig::headroom), from its
-    /// start, or one fragment of a [ring with headroom](crate::buffer::RingConfig::headroom). Clones of a buffer go out at once with equal headers only.
+    /// The header is written right in front of the payload, and both are one run of bytes: for
+    /// providers with one segment a message. The payload is one [`Buffer`](crate::buffer::Buffer)
+    /// of a pool with [headroom](crate::buffer::SharedBufferConfig::headroom), from its start, or
+    /// one fragment of a [ring with headroom](crate::buffer::RingConfig::headroom). Clones of a
+    /// buffer go out at once with equal headers only.
     Headroom,
-    /// Header and payload are two messages. Takes any payload, and costs a second operation, a second receive buffer of the peer's for
-    /// each of its credits, and both of them as long as the message is held there.
+    /// Header and payload are two messages. Takes any payload, and costs a second operation, a
+    /// second receive buffer of the peer's for each of its credits, and both of them as long as the
+    /// message is held there.
     TwoMessages,
 }
 
@@ -88,23 +95,29 @@ pub enum Evidence {
 pub struct Provider {
     /// The name as `fi_getinfo` spells it.
     pub name: &'static str,
-    /// What its connections can be made of, the kind that is used by default first. An older library may lack the other.
+    /// What its connections can be made of, the kind that is used by default first. An older
+    /// library may lack the other.
     pub endpoints: &'static [EndpointKind],
     /// Segments in one send as documented, header included; the opened provider's own answer wins.
     pub iov_limit: usize,
-    /// What is sent is in the peer's memory, and delivered, while the peer's program does nothing: the card puts it into a receive buffer that
-    /// was posted, up to as many as were. Elsewhere it waits for the peer's program to poll.
+    /// What is sent is in the peer's memory, and delivered, while the peer's program does nothing:
+    /// the card puts it into a receive buffer that was posted, up to as many as were. Elsewhere it
+    /// waits for the peer's program to poll.
     pub delivers_alone: bool,
-    /// Its bytes go by sockets of TCP: any program can reach a listener, a relay can stand between, and the kernel can cut a connection.
+    /// Its bytes go by sockets of TCP: any program can reach a listener, a relay can stand between,
+    /// and the kernel can cut a connection.
     pub over_tcp: bool,
-    /// It looks for the way to a peer while an endpoint is opened, and may take seconds where there is no such peer. A thread of the domain does
-    /// that; the connection goes on when it has its answer, and ends by its `connect_timeout` where that is sooner.
+    /// It looks for the way to a peer while an endpoint is opened, and may take seconds where there
+    /// is no such peer. A thread of the domain does that; the connection goes on when it has its
+    /// answer, and ends by its `connect_timeout` where that is sooner.
     pub resolves_in_open: bool,
-    /// Its queues have as many entries as they were opened with and never more, and one that overruns is broken: so completion queues have room for all
-    /// that the endpoints were opened with, and endpoints are opened with as many receives as they need.
+    /// Its queues have as many entries as they were opened with and never more, and one that
+    /// overruns is broken: so completion queues have room for all that the endpoints were opened
+    /// with, and endpoints are opened with as many receives as they need.
     pub fixed_queues: bool,
-    /// It makes queues of its own that are long enough for `FI_UNIVERSE_SIZE` peers, 256 where the process was not started with that: more than some
-    /// devices have (the core provider's, `fi_rxm.7`).
+    /// It makes queues of its own that are long enough for `FI_UNIVERSE_SIZE` peers, 256 where the
+    /// process was not started with that: more than some devices have (the core provider's,
+    /// `fi_rxm.7`).
     pub sized_by_universe: bool,
     /// Registrations are bound to endpoints (`FI_MR_ENDPOINT`).
     pub endpoint_scope: bool,
@@ -114,34 +127,41 @@ pub struct Provider {
     pub names: Option<&'static str>,
     /// It has a file descriptor to wait on (`FI_WAIT_FD`).
     pub wait_fd: bool,
-    /// After `fi_close(ep)` it reports what was in flight; where it does not, we fail those operations ourselves.
+    /// After `fi_close(ep)` it reports what was in flight; where it does not, we fail those
+    /// operations ourselves.
     pub reports_after_close: bool,
-    /// `FI_MORE` batches posts: what is flagged waits for the next post, and goes to the card together with it.
+    /// `FI_MORE` batches posts: what is flagged waits for the next post, and goes to the card
+    /// together with it.
     pub uses_more: bool,
-    /// Bytes of remote CQ data that a message can carry, in the newest version that we know; the opened provider's own answer
-    /// wins. Connections need 4; with less than 8, one over `FI_EP_RDM` takes fewer messages ahead, and writes carry no data.
+    /// Bytes of remote CQ data that a message can carry, in the newest version that we know; the
+    /// opened provider's own answer wins. Connections need 4; with less than 8, one over
+    /// `FI_EP_RDM` takes fewer messages ahead, and writes carry no data.
     pub cq_data: usize,
     /// Contexts of operations must be cells that it may write into (`FI_CONTEXT`, `FI_CONTEXT2`).
     pub context_cells: bool,
     /// `FI_INJECT` saves more than the copy that it takes.
     pub inject_pays: bool,
-    /// `FI_MR_VIRT_ADDR` is not offered to it: with it, a peer that shares the machine reaches memory by its address, and no key is
-    /// looked at (`shm`).
+    /// `FI_MR_VIRT_ADDR` is not offered to it: with it, a peer that shares the machine reaches
+    /// memory by its address, and no key is looked at (`shm`).
     pub offset_windows: bool,
-    /// The owner of a window moves the bytes of a read into the reader's memory by itself, even after the reader's endpoint was
-    /// closed: what is read into then must never be freed.
+    /// The owner of a window moves the bytes of a read into the reader's memory by itself, even
+    /// after the reader's endpoint was closed: what is read into then must never be freed.
     pub reads_outlive_close: bool,
-    /// It goes on using a registration that was closed in the middle of an operation: those of connections that are over stay open
-    /// until their endpoint is closed.
+    /// It goes on using a registration that was closed in the middle of an operation: those of
+    /// connections that are over stay open until their endpoint is closed.
     pub holds_registrations: bool,
-    /// What ends a peer's access to memory that was registered for it, over connections of the provider's own (`FI_EP_MSG`). Over `FI_EP_RDM`,
-    /// [`AccessEnds::BehindFence`] is as good as [`AccessEnds::WithEndpoint`].
+    /// What ends a peer's access to memory that was registered for it, over connections of the
+    /// provider's own (`FI_EP_MSG`). Over `FI_EP_RDM`, [`AccessEnds::BehindFence`] is as good as
+    /// [`AccessEnds::WithEndpoint`].
     pub access_ends: AccessEnds,
-    /// It moves a device's memory by CUDA IPC, which takes what `cuMemAlloc` gave and nothing else, and needs the CUDA driver for it.
+    /// It moves a device's memory by CUDA IPC, which takes what `cuMemAlloc` gave and nothing else,
+    /// and needs the CUDA driver for it.
     pub cuda_ipc: bool,
-    /// Blocks of streams go better by RMA write than as messages, although the receiver copies each out of its window: measured, or not said.
+    /// Blocks of streams go better by RMA write than as messages, although the receiver copies each
+    /// out of its window: measured, or not said.
     pub favours_writes: bool,
-    /// libfabric keeps a cache of its registrations, unless it is kept from it: see [`RegistrationCache`](super::RegistrationCache).
+    /// libfabric keeps a cache of its registrations, unless it is kept from it: see
+    /// [`RegistrationCache`](super::RegistrationCache).
     pub caches_registrations: bool,
     /// Bytes that it copies by itself, in words.
     pub copies: &'static str,
@@ -149,7 +169,8 @@ pub struct Provider {
     pub remarks: Option<&'static str>,
     /// Why connections can't be made over it yet, if so.
     pub refused: Option<&'static str>,
-    /// Variables that libfabric reads when it is first asked, without which it crashes sooner or later.
+    /// Variables that libfabric reads when it is first asked, without which it crashes sooner or
+    /// later.
     pub environment: &'static [Variable],
 }
 
@@ -161,7 +182,8 @@ pub struct Variable {
     pub name: &'static str,
     /// The value that it must have.
     pub value: &'static str,
-    /// libfabric takes that value, too, where the variable is not set: it must only not have another.
+    /// libfabric takes that value, too, where the variable is not set: it must only not have
+    /// another.
     pub is_default: bool,
     /// What the provider does without it, and what to do about that, in words.
     pub without: &'static str,
@@ -175,8 +197,8 @@ impl Variable {
 }
 
 impl Provider {
-    /// Where the conformance suite ran it (`make conformance`), the newest for each library and device: docs/providers.tsv. Nowhere: the row is from
-    /// documentation and sources.
+    /// Where the conformance suite ran it (`make conformance`), the newest for each library and
+    /// device: docs/providers.tsv. Nowhere: the row is from documentation and sources.
     pub fn ran_on(&self) -> impl Iterator<Item = Run> {
         Run::all().filter(|run| run.provider == self.name)
     }
@@ -225,32 +247,35 @@ impl fmt::Display for Provider {
     }
 }
 
-/// libfabric 2.x takes the list of half-received segmented messages for something else when the peer goes, and crashes; 1.17
-/// takes nothing out of it. Without segmenting, longer messages go by rendezvous.
+/// libfabric 2.x takes the list of half-received segmented messages for something else when the
+/// peer goes, and crashes; 1.17 takes nothing out of it. Without segmenting, longer messages go by
+/// rendezvous.
 const WITHOUT_SEGMENTS: Variable = Variable {
     name: "FI_OFI_RXM_SAR_LIMIT",
     value: "0",
     is_default: false,
-    without: "may crash when a peer is lost in the middle of a segmented message; start the process with FI_OFI_RXM_SAR_LIMIT=0, \
-              which turns segmenting off, or use `tcp`",
+    without: "may crash when a peer is lost in the middle of a segmented message; start the \
+              process with FI_OFI_RXM_SAR_LIMIT=0, which turns segmenting off, or use `tcp`",
 };
 
-/// When a connection ends, `rxm_close_conn` closes its endpoint and deals with what was received on it behind that: each buffer goes back to the
-/// endpoint that it came from, which is freed by then. Up to 2.6 at least; mended after it ("fix the msg_ep use-after-free at connection teardown").
+/// When a connection ends, `rxm_close_conn` closes its endpoint and deals with what was received on
+/// it behind that: each buffer goes back to the endpoint that it came from, which is freed by then.
+/// Up to 2.6 at least; mended after it ("fix the msg_ep use-after-free at connection teardown").
 /// Buffers that all connections share go to none of them.
 const SHARED_BUFFERS: Variable = Variable {
     name: "FI_OFI_RXM_USE_SRX",
     value: "1",
     is_default: false,
-    without: "crashes when a peer hangs up before all that it sent was looked at (libfabric up to 2.6); start the process with \
-              FI_OFI_RXM_USE_SRX=1, which has all connections share their buffers, or use `verbs`",
+    without: "crashes when a peer hangs up before all that it sent was looked at (libfabric up to \
+              2.6); start the process with FI_OFI_RXM_USE_SRX=1, which has all connections share \
+              their buffers, or use `verbs`",
 };
 
 /// Over tcp they do, unless somebody says otherwise.
 const SHARED_UNLESS_ASKED: Variable = Variable {
     is_default: true,
-    without: "crashes when a peer hangs up before all that it sent was looked at (libfabric up to 2.6); start the process without \
-              FI_OFI_RXM_USE_SRX, or with 1, or use `tcp`",
+    without: "crashes when a peer hangs up before all that it sent was looked at (libfabric up to \
+              2.6); start the process without FI_OFI_RXM_USE_SRX, or with 1, or use `tcp`",
     ..SHARED_BUFFERS
 };
 
@@ -287,15 +312,17 @@ pub const PROVIDERS: &[Provider] = &[
         refused: None,
         environment: &[],
     },
-    // prov/verbs of 1.17 and 2.5: 4 segments unless FI_VERBS_TX_IOV_LIMIT says otherwise, CQ data in the card's immediate data (4 bytes),
-    // a closed endpoint's operations reported as cancelled (vrb_flush_sq, vrb_flush_rq), FI_MORE ignored.
+    // prov/verbs of 1.17 and 2.5: 4 segments unless FI_VERBS_TX_IOV_LIMIT says otherwise, CQ data
+    // in the card's immediate data (4 bytes), a closed endpoint's operations reported as cancelled
+    // (vrb_flush_sq, vrb_flush_rq), FI_MORE ignored.
     Provider {
         name: "verbs",
         endpoints: &[EndpointKind::Msg],
         iov_limit: 4,
         delivers_alone: true,
         over_tcp: false,
-        // vrb_create_ep: rdma_resolve_addr up to 1.20, and rdma_getaddrinfo, which may ask a daemon (ibacm), in all.
+        // vrb_create_ep: rdma_resolve_addr up to 1.20, and rdma_getaddrinfo, which may ask a daemon
+        // (ibacm), in all.
         resolves_in_open: true,
         fixed_queues: true,
         sized_by_universe: false,
@@ -312,7 +339,8 @@ pub const PROVIDERS: &[Provider] = &[
         offset_windows: false,
         reads_outlive_close: false,
         holds_registrations: false,
-        // ibv_dereg_mr: the card refuses what comes with the key from then on. Not with the cache: that keeps it.
+        // ibv_dereg_mr: the card refuses what comes with the key from then on. Not with the cache:
+        // that keeps it.
         access_ends: AccessEnds::WithKey,
         cuda_ipc: false,
         favours_writes: false,
@@ -340,7 +368,8 @@ pub const PROVIDERS: &[Provider] = &[
         cq_data: 4,
         ..rdm("verbs;ofi_rxm", 4, true, "messages up to 16 KiB")
     },
-    // libfabric 1.17's name for what is `tcp` with FI_EP_RDM later; its wait descriptor is always ready.
+    // libfabric 1.17's name for what is `tcp` with FI_EP_RDM later; its wait descriptor is always
+    // ready.
     Provider {
         over_tcp: true,
         remarks: Some("what libfabric 1.17 calls `tcp` over FI_EP_RDM"),
@@ -357,7 +386,8 @@ pub const PROVIDERS: &[Provider] = &[
         holds_registrations: true,
         cuda_ipc: true,
         remarks: Some(
-            "listening at `any`, between processes; both ends on one version; on 1.17 a peer that is killed may hang those it was sending to",
+            "listening at `any`, between processes; both ends on one version; on 1.17 a peer that \
+             is killed may hang those it was sending to",
         ),
         ..rdm(
             "shm",
@@ -366,14 +396,17 @@ pub const PROVIDERS: &[Provider] = &[
             "messages up to 4 KiB twice, larger ones once",
         )
     },
-    // Its descriptor is written by progress, which with FI_PROGRESS_MANUAL is ours: who sleeps on it, sleeps.
+    // Its descriptor is written by progress, which with FI_PROGRESS_MANUAL is ours: who sleeps on
+    // it, sleeps.
     Provider {
         over_tcp: true,
         ..rdm("sockets", 8, false, "sends up to 255 B")
     },
     rdm("udp;ofi_rxd", 4, false, "every message"),
-    // fi_efa.7 and prov/efa: RXR_IOV_LIMIT, later EFA_RDM_IOV_LIMIT, 4; CQ data of 8 bytes in 1.17 and 4 since 1.18 (EFA_CQ_DATA_SIZE);
-    // no wait object in 1.17, later only where its shared memory is off. Of a cache, 1.17 has one of its own for those who don't say FI_MR_LOCAL; we do.
+    // fi_efa.7 and prov/efa: RXR_IOV_LIMIT, later EFA_RDM_IOV_LIMIT, 4; CQ data of 8 bytes in 1.17
+    // and 4 since 1.18 (EFA_CQ_DATA_SIZE); no wait object in 1.17, later only where its shared
+    // memory is off. Of a cache, 1.17 has one of its own for those who don't say FI_MR_LOCAL; we
+    // do.
     Provider {
         reports_after_close: false,
         cq_data: 4,
@@ -382,19 +415,22 @@ pub const PROVIDERS: &[Provider] = &[
         inject_pays: false,
         ..rdm("efa", 4, false, "small messages")
     },
-    // fi_cxi.7 and prov/cxi: FI_MR_ENDPOINT always, FI_WAIT_FD, CXIP_REMOTE_CQ_DATA_SZ 8, one segment, injects 192 B.
+    // fi_cxi.7 and prov/cxi: FI_MR_ENDPOINT always, FI_WAIT_FD, CXIP_REMOTE_CQ_DATA_SZ 8, one
+    // segment, injects 192 B.
     Provider {
         endpoint_scope: true,
         reports_after_close: false,
-        // `fi_cxi.7`: queued commands are submitted with the next one that is not flagged, and not before.
+        // `fi_cxi.7`: queued commands are submitted with the next one that is not flagged, and not
+        // before.
         uses_more: true,
         // As efa; short messages go with the command in any case.
         inject_pays: false,
         remarks: Some("one segment a message, so by headroom"),
         ..rdm("cxi", 1, true, "small messages")
     },
-    // fi_psm3.7 and psmx3_attr.c: FI_CONTEXT; PSMX3_IOV_MAX_COUNT 13; 8 bytes of CQ data only without FI_MSG, else 4. Its wait objects are
-    // driven by a thread of its own (psmx3_wait.c), which nobody asked for.
+    // fi_psm3.7 and psmx3_attr.c: FI_CONTEXT; PSMX3_IOV_MAX_COUNT 13; 8 bytes of CQ data only
+    // without FI_MSG, else 4. Its wait objects are driven by a thread of its own (psmx3_wait.c),
+    // which nobody asked for.
     Provider {
         reports_after_close: false,
         cq_data: 4,
@@ -402,7 +438,8 @@ pub const PROVIDERS: &[Provider] = &[
         inject_pays: true,
         ..rdm("psm3", 13, false, "small messages")
     },
-    // fi_opx.7 and fi_opx.h: FI_OPX_IOV_LIMIT 1, FI_OPX_REMOTE_CQ_DATA_SIZE 4, FI_ASYNC_IOV (and FI_CONTEXT2 in 1.17), no FI_ORDER_SAS.
+    // fi_opx.7 and fi_opx.h: FI_OPX_IOV_LIMIT 1, FI_OPX_REMOTE_CQ_DATA_SIZE 4, FI_ASYNC_IOV (and
+    // FI_CONTEXT2 in 1.17), no FI_ORDER_SAS.
     Provider {
         reports_after_close: false,
         cq_data: 4,

@@ -31,13 +31,15 @@ pub(crate) struct Cq {
     domain: Arc<Domain>,
 }
 
-// SAFETY: the domain is opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
+// SAFETY: the domain is opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into
+// it.
 unsafe impl Send for Cq {}
 // SAFETY: as above.
 unsafe impl Sync for Cq {}
 
 impl Cq {
-    /// Opens a queue with room for `size` completions, with a descriptor to wait on where the provider has one.
+    /// Opens a queue with room for `size` completions, with a descriptor to wait on where the
+    /// provider has one.
     pub(crate) fn open(domain: &Arc<Domain>, size: usize) -> Result<Self, Error> {
         let wants_fd = domain.fabric().has_wait_fd();
         let mut attr = sys::fi_cq_attr {
@@ -135,7 +137,8 @@ impl Cq {
         let mut data = [0u8; 256];
         entry.entry.err_data = data.as_mut_ptr().cast();
         entry.entry.err_data_size = data.len();
-        // SAFETY: the queue is open; the entry has room for every version, and names room for its data.
+        // SAFETY: the queue is open; the entry has room for every version, and names room for its
+        // data.
         let n = unsafe { sys::fi_cq_readerr(self.raw.as_ptr(), entry.as_mut_ptr(), 0) };
         if n == -(sys::FI_EAGAIN as isize) {
             return Ok(0);
@@ -162,14 +165,15 @@ impl Cq {
         Ok(1)
     }
 
-    /// The provider's words for an error. Without an endpoint there are none: layered providers ask the first endpoint of
-    /// the queue, and crash where there is none any more (`ofi_rxm`).
+    /// The provider's words for an error. Without an endpoint there are none: layered providers ask
+    /// the first endpoint of the queue, and crash where there is none any more (`ofi_rxm`).
     fn describe(&self, entry: &sys::fi_cq_err_entry) -> String {
         if self.endpoints.load(Ordering::Relaxed) == 0 {
             return String::new();
         }
         let mut text = [0u8; 128];
-        // SAFETY: the queue is open, with an endpoint; `err_data` is what the entry came with; the buffer has that length.
+        // SAFETY: the queue is open, with an endpoint; `err_data` is what the entry came with; the
+        // buffer has that length.
         let message = unsafe {
             sys::fi_cq_strerror(
                 self.raw.as_ptr(),
@@ -196,7 +200,8 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // SAFETY: the endpoints bound to it hold it by `Arc`, so none is left; the domain is still held.
+        // SAFETY: the endpoints bound to it hold it by `Arc`, so none is left; the domain is still
+        // held.
         let _ = unsafe { handle::close("cq", self.domain.fabric().owner(), self.fid()) };
         if self.fd.is_some() {
             self.domain.count_wait_queue_closed();
@@ -233,12 +238,14 @@ pub(crate) struct Eq {
     fabric: Arc<Fabric>,
 }
 
-// SAFETY: event queues are thread safe at the threading level that the fabric was found with (FI_THREAD_SAFE).
+// SAFETY: event queues are thread safe at the threading level that the fabric was found with
+// (FI_THREAD_SAFE).
 unsafe impl Send for Eq {}
 // SAFETY: as above.
 unsafe impl Sync for Eq {}
 
-/// Larger than any private data that a provider delivers: a shorter buffer would lose the rest without a word.
+/// Larger than any private data that a provider delivers: a shorter buffer would lose the rest
+/// without a word.
 const EVENT_BYTES: usize = 2048;
 
 #[repr(C, align(8))]
@@ -346,7 +353,8 @@ impl Eq {
         let mut data = [0u8; EVENT_BYTES];
         entry.entry.err_data = data.as_mut_ptr().cast();
         entry.entry.err_data_size = data.len();
-        // SAFETY: the queue is open; the entry has room for every version, and names room for its data.
+        // SAFETY: the queue is open; the entry has room for every version, and names room for its
+        // data.
         let n = unsafe { sys::fi_eq_readerr(self.raw.as_ptr(), entry.as_mut_ptr(), 0) };
         if n == -(sys::FI_EAGAIN as isize) {
             return Ok(None);
@@ -355,7 +363,8 @@ impl Eq {
             return Err(Error::fabric("fi_eq_readerr", n as i64));
         }
         let entry = entry.entry;
-        // Data that did not go into our buffer is the provider's, and valid to the next read only: not looked at.
+        // Data that did not go into our buffer is the provider's, and valid to the next read only:
+        // not looked at.
         let ours = ptr::eq(entry.err_data.cast(), data.as_ptr());
         let len = if ours {
             entry.err_data_size.min(EVENT_BYTES)
@@ -374,7 +383,8 @@ impl Eq {
 
 impl Drop for Eq {
     fn drop(&mut self) {
-        // SAFETY: the endpoints bound to it hold it by `Arc`, so none is left; the fabric is still held.
+        // SAFETY: the endpoints bound to it hold it by `Arc`, so none is left; the fabric is still
+        // held.
         let _ = unsafe { handle::close("eq", self.fabric.owner(), self.fid()) };
     }
 }

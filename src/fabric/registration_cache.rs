@@ -1,14 +1,20 @@
 //! The cache of registrations that libfabric keeps for some providers: kept off.
 //!
-//! Where it is on, the provider registers everything with all rights, whatever was asked (`vrb_mr_cache_add_region`); gives one key for a range and for
-//! whatever lies in it; and keeps a registration that was closed, and its key, until the memory is unmapped or room is needed. So who was given a window
-//! could write where it may only read, beside the window, and after it was taken back. And what is unmapped behind libc's back stays registered, so that
-//! the next mapping at its address gets the pages of the last (`mapping.rs`). In return it spares those who register per transfer, which nothing here does.
+//! Where it is on, the provider registers everything with all rights, whatever was asked
+//! (`vrb_mr_cache_add_region`); gives one key for a range and for whatever lies in it; and keeps a
+//! registration that was closed, and its key, until the memory is unmapped or room is needed. So
+//! who was given a window could write where it may only read, beside the window, and after it was
+//! taken back. And what is unmapped behind libc's back stays registered, so that the next mapping
+//! at its address gets the pages of the last (`mapping.rs`). In return it spares those who register
+//! per transfer, which nothing here does.
 //!
-//! It can be switched off by the environment ([`ProcessSettings::registration_cache`](super::ProcessSettings::registration_cache)), which a library can't
-//! set for a program that runs. But an application may bring libfabric a monitor of memory of its own (`rdma/fi_ext.h`), and a cache whose monitor does not
-//! start is not used: so while a domain is opened, there is one here that does not. libfabric keeps it in mind, without us, for the domains that others
-//! open in this process afterwards, and writes one line for each domain to its log (`Failed to start FI_HMEM_SYSTEM memory monitor`).
+//! It can be switched off by the environment
+//! ([`ProcessSettings::registration_cache`](super::ProcessSettings::registration_cache)), which a
+//! library can't set for a program that runs. But an application may bring libfabric a monitor of
+//! memory of its own (`rdma/fi_ext.h`), and a cache whose monitor does not start is not used: so
+//! while a domain is opened, there is one here that does not. libfabric keeps it in mind, without
+//! us, for the domains that others open in this process afterwards, and writes one line for each
+//! domain to its log (`Failed to start FI_HMEM_SYSTEM memory monitor`).
 //!
 //! docs/internals/memory.md says what was read and measured.
 
@@ -22,16 +28,19 @@ use libfabric_sys as sys;
 
 use super::provider::Provider;
 
-/// What [`ProcessSettings::registration_cache`](super::ProcessSettings::registration_cache) asks for.
+/// What [`ProcessSettings::registration_cache`](super::ProcessSettings::registration_cache) asks
+/// for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegistrationCache {
-    /// None. What happens without this setting, too; with it, libfabric needs not be talked out of it for each domain, and writes nothing to its log about it.
+    /// None. What happens without this setting, too; with it, libfabric needs not be talked out of
+    /// it for each domain, and writes nothing to its log about it.
     Off,
-    /// One that sees what goes through libc's `mmap`, `munmap`, `mremap` and `madvise`, by patching them. Bare system calls it does not see, nor a libc that
-    /// is linked statically.
+    /// One that sees what goes through libc's `mmap`, `munmap`, `mremap` and `madvise`, by patching
+    /// them. Bare system calls it does not see, nor a libc that is linked statically.
     Memhooks,
-    /// One that the kernel tells (userfaultfd(2)), which may take a privilege (`vm.unprivileged_userfaultfd`).
+    /// One that the kernel tells (userfaultfd(2)), which may take a privilege
+    /// (`vm.unprivileged_userfaultfd`).
     Userfaultfd,
 }
 
@@ -190,7 +199,8 @@ mod tests {
         assert_eq!(asked(None, Some("disabled")), Asked::Nothing);
     }
 
-    /// libfabric takes it and lets it go, as often as domains are opened; while there is one, there is no second.
+    /// libfabric takes it and lets it go, as often as domains are opened; while there is one, there
+    /// is no second.
     #[test]
     fn a_monitor_that_does_not_start_comes_and_goes() {
         let Ok(library) = sys::Library::load() else {

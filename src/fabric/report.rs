@@ -29,8 +29,8 @@ pub enum WaitObject {
     None,
 }
 
-/// How the sockets of connections are found, for the kernel's watch over them (settings `keepalive` and
-/// `tcp_user_timeout`) and its count of bytes.
+/// How the sockets of connections are found, for the kernel's watch over them (settings `keepalive`
+/// and `tcp_user_timeout`) and its count of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SocketAccess {
@@ -56,7 +56,8 @@ pub struct Report {
     pub api: String,
     /// Network interface or device.
     pub interface: String,
-    /// Its address of this machine, where it has an IP address: the one that was asked for, else one that the provider chose.
+    /// Its address of this machine, where it has an IP address: the one that was asked for, else
+    /// one that the provider chose.
     pub address: Option<IpAddr>,
     /// What connections are made of; both ends must have the same.
     pub endpoint: EndpointKind,

@@ -1,11 +1,13 @@
 //! `Resolver`: threads that stand still in a provider so that no other thread has to.
 //!
-//! `verbs` of libfabric up to 1.20 looks for the way to a peer inside `fi_endpoint` (`rdma_resolve_addr`), and an address that nobody has takes it some
-//! seconds, 7 as measured. Who polls can't wait for that, and nothing ends such a call. So it is made by a thread:
+//! `verbs` of libfabric up to 1.20 looks for the way to a peer inside `fi_endpoint`
+//! (`rdma_resolve_addr`), and an address that nobody has takes it some seconds, 7 as measured. Who
+//! polls can't wait for that, and nothing ends such a call. So it is made by a thread:
 //!
-//! * a domain has [`THREADS_MAX`] of them at most, made when there is something to do and gone when there is nothing left: each ends as soon as the provider
-//!   has answered what it was asked last;
-//! * what can't begin yet waits in a queue, as long as whoever asked for it still wants it: there is one place in it for each connection that is being made.
+//! * a domain has [`THREADS_MAX`] of them at most, made when there is something to do and gone when
+//!   there is nothing left: each ends as soon as the provider has answered what it was asked last;
+//! * what can't begin yet waits in a queue, as long as whoever asked for it still wants it: there
+//!   is one place in it for each connection that is being made.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,7 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::Error;
 use crate::contain::contain;
 
-/// Threads of one domain at once: so many peers that nobody has, and the next one waits until the provider has given one of them up.
+/// Threads of one domain at once: so many peers that nobody has, and the next one waits until the
+/// provider has given one of them up.
 pub(crate) const THREADS_MAX: usize = 8;
 
 /// A call that may take seconds. It keeps alive what it needs.

@@ -18,8 +18,9 @@ pub(crate) struct RmaLimits {
     pub(crate) virtual_addresses: bool,
     /// Bytes of a key.
     pub(crate) key_bytes: usize,
-    /// No message overtakes a write, as on a connected endpoint. Elsewhere every write is confirmed: who answers a revocation must know
-    /// that its writes are over, not only that they left.
+    /// No message overtakes a write, as on a connected endpoint. Elsewhere every write is
+    /// confirmed: who answers a revocation must know that its writes are over, not only that they
+    /// left.
     pub(crate) ordered: bool,
     /// The column [`Provider::reads_outlive_close`].
     pub(crate) reads_outlive_close: bool,

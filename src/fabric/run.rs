@@ -18,7 +18,8 @@ pub struct Run {
     pub library: String,
     /// The release of the kernel.
     pub kernel: String,
-    /// The network interface or card, as the provider spells it, and its driver or `virtual` where it is a card.
+    /// The network interface or card, as the provider spells it, and its driver or `virtual` where
+    /// it is a card.
     pub device: String,
     /// The day, as 2026-11-22.
     pub date: String,
@@ -40,7 +41,8 @@ impl Run {
         FILE.lines().filter_map(Self::parse)
     }
 
-    /// The line of a file, with tabs between its fields; `None` for one that is not of that form, as the first.
+    /// The line of a file, with tabs between its fields; `None` for one that is not of that form,
+    /// as the first.
     pub fn parse(line: &str) -> Option<Self> {
         let fields: Vec<_> = line.split('\t').collect();
         let [
@@ -93,7 +95,8 @@ impl Run {
         } = self;
         let holes = holes.join(", ");
         format!(
-            "{provider}\t{endpoint}\t{cq_data}\t{library}\t{kernel}\t{device}\t{date}\t{shown}\t{holes}"
+            "{provider}\t{endpoint}\t{cq_data}\t{library}\t\
+             {kernel}\t{device}\t{date}\t{shown}\t{holes}"
         )
     }
 }
@@ -111,7 +114,8 @@ impl fmt::Display for Run {
         } = self;
         write!(
             f,
-            "{endpoint}, libfabric {library}, Linux {kernel}, {device}, {date}: {shown} of {} behaviours",
+            "{endpoint}, libfabric {library}, Linux {kernel}, {device}, {date}: {shown} of {} \
+             behaviours",
             shown + self.holes.len()
         )?;
         match &self.holes[..] {
@@ -148,7 +152,8 @@ mod tests {
         assert_eq!(Run::parse(&Run::heads()), None);
         assert_eq!(
             run.to_string(),
-            "FI_EP_MSG, libfabric 1.17, Linux 6.1.0, rxe0 (virtual), 2026-11-22: 28 of 30 behaviours (not: peer killed, write with data)"
+            "FI_EP_MSG, libfabric 1.17, Linux 6.1.0, rxe0 (virtual), 2026-11-22: 28 of 30 \
+             behaviours (not: peer killed, write with data)"
         );
     }
 

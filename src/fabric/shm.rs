@@ -79,7 +79,8 @@ pub(crate) fn check_peer(local: &PeerAddr, peer: &PeerAddr) -> Result<(), Error>
     };
     if apart && goes_by_numbers() {
         return Err(bad(
-            "it is in another PID namespace (another container): share one, or start both processes with FI_SHM_DISABLE_CMA=1",
+            "it is in another PID namespace (another container): share one, or start both \
+             processes with FI_SHM_DISABLE_CMA=1",
         ));
     }
     if !apart && process_of(peer) == Some(std::process::id()) {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::endpoint::{CloseReason, ConnectionInfo, SendEvent};
 
-/// What happened to the connection of an [`AsyncSendEndpoint`](super::AsyncSendEndpoint); its end is not among these.
+/// What happened to the connection of an [`AsyncSendEndpoint`](super::AsyncSendEndpoint); its end
+/// is not among these.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectionEvent {
@@ -13,7 +14,8 @@ pub enum ConnectionEvent {
     /// A send or a one-sided operation has not completed within its deadline, and goes on
     /// ([`DeadlinePolicy::Notify`](crate::endpoint::DeadlinePolicy::Notify)).
     Late,
-    /// Nothing was heard from the peer for as long as the setting `unresponsive_after` says. Nothing is closed.
+    /// Nothing was heard from the peer for as long as the setting `unresponsive_after` says.
+    /// Nothing is closed.
     Unresponsive,
     /// Something was heard from the peer again.
     Responsive,

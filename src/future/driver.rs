@@ -1,17 +1,21 @@
-//! `Driver`: what all futures of one sending endpoint share. Whichever of them is polled drives the endpoint for all.
+//! `Driver`: what all futures of one sending endpoint share. Whichever of them is polled drives the
+//! endpoint for all.
 //!
 //! A round, without the lock where it says so:
 //!
 //! ```text
-//!  turn, unless armed ─► the future's own step ─► fi_trywait ─► Watch::poll_ready (no lock) ─► armed: wait
-//!        ▲                                            │ no              │ ready, or somebody turned meanwhile
-//!        └────────────────────────────────────────────┴─────────────────┘
+//!  turn, unless armed ─► the future's own step ─► fi_trywait ─► Watch::poll_ready ─► armed: wait
+//!        ▲                                          │ no          │ (no lock)
+//!        │                                          │             │ ready, or somebody turned
+//!        │                                          │             │ meanwhile
+//!        └──────────────────────────────────────────┴─────────────┘
 //! ```
 //!
-//! *Armed* means that nothing has been posted or polled since a look at the queues found nothing, and that the reactor will
-//! ring the bell at the next sign of life. Then a turn can bring nothing and is left out, at most for [`POLL_INTERVAL`]: so who
-//! polls a future again and again makes progress too, even while the reactor does not run. The bell belongs to no future: a
-//! future that is dropped takes nobody's wake-up with it.
+//! *Armed* means that nothing has been posted or polled since a look at the queues found nothing,
+//! and that the reactor will ring the bell at the next sign of life. Then a turn can bring nothing
+//! and is left out, at most for [`POLL_INTERVAL`]: so who polls a future again and again makes
+//! progress too, even while the reactor does not run. The bell belongs to no future: a future that
+//! is dropped takes nobody's wake-up with it.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -24,7 +28,8 @@ use super::send_engine::{SendEngine, Sender};
 use crate::event_loop::WaitSource;
 use crate::sync::{Mutex, lock};
 
-/// How often an endpoint is polled that no descriptor speaks for. Never in a model, whose steps must not depend on the clock.
+/// How often an endpoint is polled that no descriptor speaks for. Never in a model, whose steps
+/// must not depend on the clock.
 pub(crate) const POLL_INTERVAL: Duration =
     Duration::from_millis(if cfg!(loom) { 3_600_000 } else { 1 });
 
@@ -182,7 +187,8 @@ impl<S: Sender> Driver<S> {
         after.run();
     }
 
-    /// Something with the engine that is no poll of a future. If that touches the endpoint, everybody is woken to drive it.
+    /// Something with the engine that is no poll of a future. If that touches the endpoint,
+    /// everybody is woken to drive it.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut SendEngine<S>, &mut After) -> R) -> R {
         let mut after = After::default();
         let result = {
@@ -244,7 +250,8 @@ impl<S: Sender> Core<S> {
             Err(error) => {
                 // The endpoint must report this itself, and it may be so for ever.
                 if !std::mem::replace(&mut self.polled, true) {
-                    tracing::warn!(%error, "an endpoint can't prepare to wait: polling it at an interval");
+                    tracing::warn!(%error, "an endpoint can't prepare to wait: polling it at an \
+                        interval");
                 }
             }
         }
@@ -278,7 +285,8 @@ pub(crate) fn watch(
     match reactor.watch(fds) {
         Ok(watch) => Ok((watch, polled)),
         Err(error) if !polled => {
-            tracing::warn!(%error, "an endpoint's descriptors can't be watched: polling it at an interval");
+            tracing::warn!(%error, "an endpoint's descriptors can't be watched: polling it at an \
+                interval");
             Ok((reactor.watch(EndpointFds::none())?, true))
         }
         Err(error) => Err(error),

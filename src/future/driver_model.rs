@@ -1,4 +1,5 @@
-//! Every interleaving of futures on several threads and the reactor (loom): a wake-up that is lost is reported as a deadlock.
+//! Every interleaving of futures on several threads and the reactor (loom): a wake-up that is lost
+//! is reported as a deadlock.
 
 use std::future::Future;
 use std::os::fd::RawFd;
@@ -41,7 +42,8 @@ impl Net {
         !self.happened.load(Ordering::SeqCst) || self.seen.load(Ordering::SeqCst)
     }
 
-    /// What the reactor's thread does: the descriptor becomes readable, and whoever waits for that is called.
+    /// What the reactor's thread does: the descriptor becomes readable, and whoever waits for that
+    /// is called.
     fn happen(&self) {
         self.happened.store(true, Ordering::SeqCst);
         let waker = self.armed.lock().unwrap().take();

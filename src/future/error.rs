@@ -16,15 +16,17 @@ pub enum SendFailure {
     /// It was accepted, and failed or will never complete. The peer may have got it all the same.
     #[error(transparent)]
     Failed(#[from] CompletionError),
-    /// The endpoint itself failed, and was dropped: what was in flight went back to where it came from.
+    /// The endpoint itself failed, and was dropped: what was in flight went back to where it came
+    /// from.
     #[error("the endpoint failed: {0}")]
     Endpoint(&'static str),
 }
 
 /// A send that failed, with its payload.
 pub struct SendFailed {
-    /// The payload that was given. Empty where it could not be given back: it had to be leaked, because the provider would
-    /// not close, or went back to where it came from with the endpoint ([`SendFailure::Endpoint`]).
+    /// The payload that was given. Empty where it could not be given back: it had to be leaked,
+    /// because the provider would not close, or went back to where it came from with the endpoint
+    /// ([`SendFailure::Endpoint`]).
     pub payload: Payload,
     /// Why.
     pub error: SendFailure,
@@ -32,7 +34,8 @@ pub struct SendFailed {
 
 /// A one-sided read that failed, with its destination.
 pub struct ReadFailed {
-    /// The destination that was given. `None` where it could not be given back, as in [`SendFailed::payload`].
+    /// The destination that was given. `None` where it could not be given back, as in
+    /// [`SendFailed::payload`].
     pub into: Option<Destination>,
     /// Why.
     pub error: SendFailure,

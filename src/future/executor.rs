@@ -1,4 +1,5 @@
-//! `Executor`: runs one future on the calling thread and sleeps on the endpoints' descriptors. For tests and simple programs.
+//! `Executor`: runs one future on the calling thread and sleeps on the endpoints' descriptors. For
+//! tests and simple programs.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -30,10 +31,11 @@ const WOKEN: u8 = 2;
 /// The pause after the system refused to wait.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Runs one future at a time on the calling thread, and is the [`Reactor`] of the endpoints in it. It starts no thread.
+/// Runs one future at a time on the calling thread, and is the [`Reactor`] of the endpoints in it.
+/// It starts no thread.
 ///
-/// The endpoints that were made with it are watched while [`block_on`](Self::block_on) runs. A future of theirs that is
-/// polled elsewhere makes progress too, but is woken only while it does.
+/// The endpoints that were made with it are watched while [`block_on`](Self::block_on) runs. A
+/// future of theirs that is polled elsewhere makes progress too, but is woken only while it does.
 ///
 /// ```
 /// let executor = fabricast::future::Executor::new()?;
@@ -110,8 +112,8 @@ impl Executor {
         let mut cx = Context::from_waker(&waker);
         let mut future = pin!(future);
         loop {
-            // Before the poll: what wakes during it must lead to another. A swap, so that what was written before a wake
-            // is seen in the poll.
+            // Before the poll: what wakes during it must lead to another. A swap, so that what was
+            // written before a wake is seen in the poll.
             self.shared.state.swap(AWAKE, Ordering::SeqCst);
             self.count(|stats| stats.polls += 1);
             if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
@@ -159,9 +161,11 @@ impl Shared {
         let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
     }
 
-    /// Sleeps until a descriptor is readable, a time comes or somebody kicks; wakes whom that concerns.
+    /// Sleeps until a descriptor is readable, a time comes or somebody kicks; wakes whom that
+    /// concerns.
     fn sleep(&self) {
-        // State ASLEEP was set before this look, and who arms a watch looks at the state afterwards: one sees the other.
+        // State ASLEEP was set before this look, and who arms a watch looks at the state
+        // afterwards: one sees the other.
         let mut watched: SmallVec<[(u64, EndpointFds); 4]> = SmallVec::new();
         let mut until = None;
         for (id, armed) in &lock(&self.watches).armed {
@@ -209,7 +213,8 @@ impl Shared {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => return SmallVec::new(),
             Err(errno) => {
-                // More descriptors than the process may wait for, or no memory: everybody looks for themselves.
+                // More descriptors than the process may wait for, or no memory: everybody looks for
+                // themselves.
                 tracing::warn!(%errno, "poll(2) failed");
                 std::thread::sleep(PAUSE);
                 return watched.iter().map(|(id, _)| *id).collect();

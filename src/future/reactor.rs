@@ -16,8 +16,9 @@ use crate::event_loop::WaitSource;
 
 /// Wakes tasks when an endpoint's descriptors become readable, or at a time.
 ///
-/// [`Executor`](super::Executor) is one that needs no runtime; with the feature `tokio` there is `TokioReactor`. To
-/// use another runtime, implement this and [`Watch`] with what it has to watch a descriptor and to set a timer.
+/// [`Executor`](super::Executor) is one that needs no runtime; with the feature `tokio` there is
+/// `TokioReactor`. To use another runtime, implement this and [`Watch`] with what it has to watch a
+/// descriptor and to set a timer.
 pub trait Reactor {
     /// Prepares to watch the descriptors of one endpoint. None at all: only the time matters.
     ///
@@ -29,14 +30,16 @@ pub trait Reactor {
 
 /// Watches one endpoint. Dropping it ends that.
 pub trait Watch: Send {
-    /// `Ready` when a descriptor is readable now or `until` is over; else the waker is called as soon as one of that is so.
+    /// `Ready` when a descriptor is readable now or `until` is over; else the waker is called as
+    /// soon as one of that is so.
     ///
-    /// Only the waker of the last call counts. It may be called for no reason, and must not be called for nothing
-    /// again and again.
+    /// Only the waker of the last call counts. It may be called for no reason, and must not be
+    /// called for nothing again and again.
     ///
-    /// The descriptors count as *levels*. What reports only edges (epoll with `EPOLLET`, as in most runtimes) must
-    /// register the waker first, and then look at [`EndpointFds::any_readable`]: the endpoint reads its queues and never
-    /// empties the descriptors themselves, so one may be readable without a further edge to come.
+    /// The descriptors count as *levels*. What reports only edges (epoll with `EPOLLET`, as in most
+    /// runtimes) must register the waker first, and then look at [`EndpointFds::any_readable`]: the
+    /// endpoint reads its queues and never empties the descriptors themselves, so one may be
+    /// readable without a further edge to come.
     fn poll_ready(&mut self, cx: &mut Context<'_>, until: Instant) -> Poll<()>;
 }
 
@@ -79,8 +82,8 @@ impl EndpointFds {
     /// Each of them.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = BorrowedFd<'_>> {
         self.fds.iter().map(|&fd| {
-            // SAFETY: the descriptor belongs to `_source` (`of` took it from there), which is not dropped while `self`
-            // is borrowed, and keeps its queues and its eventfd open.
+            // SAFETY: the descriptor belongs to `_source` (`of` took it from there), which is not
+            // dropped while `self` is borrowed, and keeps its queues and its eventfd open.
             unsafe { BorrowedFd::borrow_raw(fd) }
         })
     }

@@ -27,9 +27,9 @@ const EVENTS_IN_A_ROW: u32 = 128;
 
 /// A [`ReceiveEndpoint`] whose events are a [`Stream`].
 ///
-/// One task has it, and drives all its connections by asking for the next event. While nobody asks, nothing is received: the
-/// peers' credits run out, and they wait. Nothing is lost by dropping a future of this type: events that it did not give
-/// come with the next.
+/// One task has it, and drives all its connections by asking for the next event. While nobody asks,
+/// nothing is received: the peers' credits run out, and they wait. Nothing is lost by dropping a
+/// future of this type: events that it did not give come with the next.
 ///
 /// See [`AsyncSendEndpoint`](super::AsyncSendEndpoint) for an example.
 pub struct AsyncReceiveEndpoint {
@@ -87,8 +87,8 @@ impl AsyncReceiveEndpoint {
         std::future::poll_fn(|cx| self.poll_event(cx)).await
     }
 
-    /// The next message, of whichever connection; all other events are passed over. A request that needs an answer
-    /// ([`AcceptPolicy::Ask`](crate::endpoint::AcceptPolicy::Ask)) is among those.
+    /// The next message, of whichever connection; all other events are passed over. A request that
+    /// needs an answer ([`AcceptPolicy::Ask`](crate::endpoint::AcceptPolicy::Ask)) is among those.
     ///
     /// # Errors
     ///
@@ -159,7 +159,8 @@ impl AsyncReceiveEndpoint {
             Ok(false) => return true,
             Err(error) => {
                 if !std::mem::replace(&mut self.polled, true) {
-                    tracing::warn!(%error, "an endpoint can't prepare to wait: polling it at an interval");
+                    tracing::warn!(%error, "an endpoint can't prepare to wait: polling it at an \
+                        interval");
                 }
             }
         }
@@ -173,13 +174,14 @@ impl AsyncReceiveEndpoint {
         self.watch.poll_ready(cx, until).is_ready()
     }
 
-    // ---- windows ---------------------------------------------------------------------------------------------------
+    // ---- windows --------------------------------------------------------------------------------
 
-    /// Writes to a place in a window of a peer's; resolves to the payload when the bytes are there. It waits for room by itself, and drives
-    /// the endpoint: what else happens meanwhile comes with the next events.
+    /// Writes to a place in a window of a peer's; resolves to the payload when the bytes are there.
+    /// It waits for room by itself, and drives the endpoint: what else happens meanwhile comes with
+    /// the next events.
     ///
-    /// Dropping the future before it has posted drops the payload. Afterwards the write goes on, and its outcome comes as an event, with
-    /// the payload.
+    /// Dropping the future before it has posted drops the payload. Afterwards the write goes on,
+    /// and its outcome comes as an event, with the payload.
     ///
     /// # Errors
     ///
@@ -214,7 +216,8 @@ impl AsyncReceiveEndpoint {
         }
     }
 
-    /// Reads from a place in a window of a peer's; resolves to the destination, filled. As [`write`](Self::write) otherwise.
+    /// Reads from a place in a window of a peer's; resolves to the destination, filled. As
+    /// [`write`](Self::write) otherwise.
     ///
     /// # Errors
     ///
@@ -295,7 +298,8 @@ impl AsyncReceiveEndpoint {
         }
     }
 
-    /// Keys of this type's operations; no event with one reaches the application, but for operations whose futures were dropped.
+    /// Keys of this type's operations; no event with one reaches the application, but for
+    /// operations whose futures were dropped.
     fn next_key(&mut self) -> u64 {
         self.last_key -= 1;
         self.last_key
@@ -328,16 +332,17 @@ impl AsyncReceiveEndpoint {
         self.endpoint.expose(connection, memory, access)
     }
 
-    /// Asks a peer not to use a window any more; see [`ReceiveEndpoint::revoke`]. Its memory comes with an event.
+    /// Asks a peer not to use a window any more; see [`ReceiveEndpoint::revoke`]. Its memory comes
+    /// with an event.
     pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
         self.endpoint.revoke(window, deadline)
     }
 
-    /// Closes every connection politely, then the endpoint. Resolves to what arrived meanwhile, messages included; the
-    /// messages are bounded by the receive pool.
+    /// Closes every connection politely, then the endpoint. Resolves to what arrived meanwhile,
+    /// messages included; the messages are bounded by the receive pool.
     ///
-    /// Who asks for a connection meanwhile is turned away. By the deadline it is over in any case. Dropping this future is
-    /// rude, as dropping the endpoint is.
+    /// Who asks for a connection meanwhile is turned away. By the deadline it is over in any case.
+    /// Dropping this future is rude, as dropping the endpoint is.
     pub async fn close(mut self, deadline: Instant) -> Vec<ReceiveEvent> {
         self.close_deadline = Some(deadline);
         self.endpoint.begin_close(deadline);
@@ -348,7 +353,8 @@ impl AsyncReceiveEndpoint {
         arrived
     }
 
-    /// The next event; `None` when all connections are closed and told, when the endpoint failed, and at the deadline.
+    /// The next event; `None` when all connections are closed and told, when the endpoint failed,
+    /// and at the deadline.
     fn poll_closing(
         &mut self,
         cx: &mut Context<'_>,
@@ -380,7 +386,8 @@ impl AsyncReceiveEndpoint {
         accepted
     }
 
-    /// Refuses a request; the peer is told so, with two numbers of the application's own. False: it is gone.
+    /// Refuses a request; the peer is told so, with two numbers of the application's own. False: it
+    /// is gone.
     pub fn refuse(&mut self, request: ConnectionRequest, details: [u64; 2]) -> bool {
         self.endpoint.refuse(request, details)
     }

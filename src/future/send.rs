@@ -72,20 +72,25 @@ impl Sender for SendEndpointZeroCopy {
     }
 }
 
-/// A [`SendEndpointZeroCopy`] whose sends are futures. Clones are handles on the same connection, for as many tasks as you like.
+/// A [`SendEndpointZeroCopy`] whose sends are futures. Clones are handles on the same connection,
+/// for as many tasks as you like.
 ///
-/// [`send`](Self::send) resolves to the payload when the message is sent (or delivered: the level is the endpoint's). It
-/// waits by itself where the endpoint would refuse for back-pressure, in the order of the first polls.
+/// [`send`](Self::send) resolves to the payload when the message is sent (or delivered: the level
+/// is the endpoint's). It waits by itself where the endpoint would refuse for back-pressure, in the
+/// order of the first polls.
 ///
-/// Whichever of the futures is polled drives the connection for all of them. With many tasks on one connection, spawn
-/// [`driver`](Self::driver) too: then a wake-up wakes that one task and not all of them. The driver also completes sends
-/// whose futures were dropped while no other future of this endpoint is polled.
+/// Whichever of the futures is polled drives the connection for all of them. With many tasks on one
+/// connection, spawn [`driver`](Self::driver) too: then a wake-up wakes that one task and not all
+/// of them. The driver also completes sends whose futures were dropped while no other future of
+/// this endpoint is polled.
 ///
-/// Where the endpoint has a [`ReconnectPolicy`](crate::endpoint::ReconnectPolicy), sends wait for the next connection; what
-/// was in flight on the last one failed with it, and nothing is sent again.
+/// Where the endpoint has a [`ReconnectPolicy`](crate::endpoint::ReconnectPolicy), sends wait for
+/// the next connection; what was in flight on the last one failed with it, and nothing is sent
+/// again.
 ///
-/// Dropping the last clone ends the connection without a goodbye: futures that are still alive resolve with
-/// [`SendFailed`], which carries the payload. [`close`](Self::close) is polite, and nothing that was sent is lost.
+/// Dropping the last clone ends the connection without a goodbye: futures that are still alive
+/// resolve with [`SendFailed`], which carries the payload. [`close`](Self::close) is polite, and
+/// nothing that was sent is lost.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -95,7 +100,8 @@ impl Sender for SendEndpointZeroCopy {
 /// use fabricast::{Fabric, ReceiveEndpoint, SendEndpointZeroCopy};
 ///
 /// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
-/// let receiver = ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, ReceiveConfig::default())?;
+/// let receiver =
+///     ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, ReceiveConfig::default())?;
 /// let address = receiver.local_addr();
 /// // As a rule another process.
 /// let receiving = std::thread::spawn(move || -> Result<Vec<u8>, fabricast::Error> {
@@ -134,8 +140,9 @@ pub struct AsyncSendEndpoint {
 impl AsyncSendEndpoint {
     /// Takes an endpoint over, connected or not.
     ///
-    /// The keys of sends are this type's own: a [`SendConfig::on_abandoned`](crate::endpoint::SendConfig::on_abandoned)
-    /// hears numbers that say nothing but how many.
+    /// The keys of sends are this type's own: a
+    /// [`SendConfig::on_abandoned`](crate::endpoint::SendConfig::on_abandoned) hears numbers that
+    /// say nothing but how many.
     ///
     /// # Errors
     ///
@@ -159,18 +166,22 @@ impl AsyncSendEndpoint {
         })
     }
 
-    /// Sends a header and a payload; resolves to the payload. Nothing is posted before the first poll. The header is
-    /// copied twice: into the future, which allocates for one of more than 64 bytes, and into its slot.
+    /// Sends a header and a payload; resolves to the payload. Nothing is posted before the first
+    /// poll. The header is copied twice: into the future, which allocates for one of more than 64
+    /// bytes, and into its slot.
     ///
-    /// Dropping the future before it has posted drops the payload with it. Afterwards the send can't be taken back: it goes on,
-    /// and its payload goes back to where it came from when it is done ([`FutureStats::detached`] counts it).
+    /// Dropping the future before it has posted drops the payload with it. Afterwards the send
+    /// can't be taken back: it goes on, and its payload goes back to where it came from when it is
+    /// done ([`FutureStats::detached`] counts it).
     pub fn send(&self, payload: impl Into<Payload>, header: &[u8]) -> Sending {
         Sending(SendOn::new(&self.handle.0, payload.into(), header))
     }
 
-    /// Writes to a place in a window of the peer's; resolves to the payload when the bytes are there. It waits its turn among the sends.
+    /// Writes to a place in a window of the peer's; resolves to the payload when the bytes are
+    /// there. It waits its turn among the sends.
     ///
-    /// Dropping the future is as dropping one of [`send`](Self::send): what was posted goes on, and nothing is lost.
+    /// Dropping the future is as dropping one of [`send`](Self::send): what was posted goes on, and
+    /// nothing is lost.
     pub fn write<'a>(
         &self,
         payload: impl Into<Payload>,
@@ -184,7 +195,8 @@ impl AsyncSendEndpoint {
         ))
     }
 
-    /// As [`write`](Self::write), and the peer is told with 32 bits; see [`SendEndpointZeroCopy::write_with_data`].
+    /// As [`write`](Self::write), and the peer is told with 32 bits; see
+    /// [`SendEndpointZeroCopy::write_with_data`].
     pub fn write_with_data<'a>(
         &self,
         payload: impl Into<Payload>,
@@ -199,9 +211,11 @@ impl AsyncSendEndpoint {
         ))
     }
 
-    /// Reads from a place in a window of the peer's; resolves to the destination, filled. It waits its turn among the sends.
+    /// Reads from a place in a window of the peer's; resolves to the destination, filled. It waits
+    /// its turn among the sends.
     ///
-    /// Dropping the future after it has posted does not take the read back: the destination goes back to where it came from when it is done.
+    /// Dropping the future after it has posted does not take the read back: the destination goes
+    /// back to where it came from when it is done.
     pub fn read<'a>(
         &self,
         into: impl Into<Destination>,
@@ -222,8 +236,8 @@ impl AsyncSendEndpoint {
         })
     }
 
-    /// Lets the peer use memory of this side; see [`SendEndpointZeroCopy::expose`]. What becomes of it is told by
-    /// [`window_event`](Self::window_event).
+    /// Lets the peer use memory of this side; see [`SendEndpointZeroCopy::expose`]. What becomes of
+    /// it is told by [`window_event`](Self::window_event).
     ///
     /// # Errors
     ///
@@ -243,8 +257,9 @@ impl AsyncSendEndpoint {
         })
     }
 
-    /// Asks the peer not to use a window any more; see [`SendEndpointZeroCopy::revoke`]. Its memory comes by
-    /// [`window_event`](Self::window_event). False: there is nothing to take back any more.
+    /// Asks the peer not to use a window any more; see [`SendEndpointZeroCopy::revoke`]. Its memory
+    /// comes by [`window_event`](Self::window_event). False: there is nothing to take back any
+    /// more.
     pub fn revoke(&self, window: LocalWindow, deadline: Instant) -> bool {
         self.handle.0.with(|engine, _| match engine.sender() {
             Some(sender) => sender.revoke(window, deadline),
@@ -252,17 +267,20 @@ impl AsyncSendEndpoint {
         })
     }
 
-    /// What happens to windows next: memory that is back, windows that the peer revoked. `None`: the connection is over, and all was told.
+    /// What happens to windows next: memory that is back, windows that the peer revoked. `None`:
+    /// the connection is over, and all was told.
     ///
-    /// What nobody asks for waits: memory always, of what only tells 1,024. Each event is given once, to one of those who ask.
+    /// What nobody asks for waits: memory always, of what only tells 1,024. Each event is given
+    /// once, to one of those who ask.
     pub fn window_event(
         &self,
     ) -> impl Future<Output = Option<WindowEvent>> + Send + 'static + use<> {
         sending::window_event(Arc::clone(&self.handle.0))
     }
 
-    /// What happens to the connection next: a late send, a peer that is silent, closes, or is connected to again. `None`: it is over, and all
-    /// was told ([`close_reason`](Self::close_reason) says why).
+    /// What happens to the connection next: a late send, a peer that is silent, closes, or is
+    /// connected to again. `None`: it is over, and all was told
+    /// ([`close_reason`](Self::close_reason) says why).
     ///
     /// What nobody asks for waits, the last 256. Each event is given once, to one of those who ask.
     pub fn connection_event(
@@ -282,10 +300,12 @@ impl AsyncSendEndpoint {
         sending::connected(Arc::clone(&self.handle.0))
     }
 
-    /// Says goodbye: no new sends; those in flight complete, and both sides know it. Resolves when the connection is
-    /// closed, by the deadline in any case; [`CloseReason::Finished`] says that the peer has everything.
+    /// Says goodbye: no new sends; those in flight complete, and both sides know it. Resolves when
+    /// the connection is closed, by the deadline in any case; [`CloseReason::Finished`] says that
+    /// the peer has everything.
     ///
-    /// It begins with the first poll. Sends that still wait for room fail then, with their payloads.
+    /// It begins with the first poll. Sends that still wait for room fail then, with their
+    /// payloads.
     pub fn close(
         &self,
         deadline: Instant,
@@ -298,10 +318,11 @@ impl AsyncSendEndpoint {
         sending::closed(Arc::clone(&self.handle.0))
     }
 
-    /// Drives the connection until it is closed; for a task of its own. While it lives, only it is woken to drive, so
-    /// that task must be one that goes on being polled.
+    /// Drives the connection until it is closed; for a task of its own. While it lives, only it is
+    /// woken to drive, so that task must be one that goes on being polled.
     ///
-    /// It is no handle: when the last clone of the endpoint is dropped, the connection ends, and so does this.
+    /// It is no handle: when the last clone of the endpoint is dropped, the connection ends, and so
+    /// does this.
     pub fn driver(&self) -> impl Future<Output = CloseReason> + Send + 'static + use<> {
         sending::drive(Arc::clone(&self.handle.0))
     }

@@ -1,9 +1,10 @@
-//! `SendEngine`: which future waits for what of one sending endpoint, and what became of each send. Pure: the caller polls.
+//! `SendEngine`: which future waits for what of one sending endpoint, and what became of each send.
+//! Pure: the caller polls.
 //!
 //! ```text
-//!  new ──► queue (first come, first served) ──► Flying ──► Done ──► resolved: the future has its payload
-//!   │  back-pressure: only the first tries        │          │
-//!   └ dropped: payload dropped with the future    └─ dropped ┴────► detached: payload back to its pool
+//!  new ─► queue (first come, first served) ─► Flying ─► Done ─► resolved: payload to its future
+//!   │  back-pressure: only the first tries      │         │
+//!   └ dropped: payload dropped with the future  └ dropped ┴───► detached: payload back to its pool
 //! ```
 
 use std::collections::{HashMap, VecDeque};
@@ -198,7 +199,8 @@ pub(crate) struct SendEngine<S> {
     /// `None`: it broke, and was dropped.
     sender: Option<S>,
     last_stats: SendStats,
-    /// By the key that the endpoint knows. One for each send in flight, and for each future whose send is done.
+    /// By the key that the endpoint knows. One for each send in flight, and for each future whose
+    /// send is done.
     entries: HashMap<u64, Entry>,
     last_key: u64,
     queue: Waiters,
@@ -298,7 +300,7 @@ impl<S: Sender> SendEngine<S> {
         std::mem::take(&mut self.touched)
     }
 
-    // ---- driving -------------------------------------------------------------------------------------------------
+    // ---- driving --------------------------------------------------------------------------------
 
     /// Polls the endpoint once, and hands out what it reports.
     pub(crate) fn turn(&mut self, after: &mut After) {
@@ -424,7 +426,8 @@ impl<S: Sender> SendEngine<S> {
         self.connection_waiters.wake_all(after);
     }
 
-    /// A system call failed in the endpoint. Nothing tells what still works, so it goes, and everybody hears of it.
+    /// A system call failed in the endpoint. Nothing tells what still works, so it goes, and
+    /// everybody hears of it.
     fn break_down(&mut self, error: &Error, after: &mut After) {
         tracing::error!(%error, "a send endpoint broke, and is dropped");
         let reason = match *error {
@@ -449,7 +452,8 @@ impl<S: Sender> SendEngine<S> {
         self.end(CloseReason::EndpointFailed(reason), after);
     }
 
-    /// Wakes who is to turn: the drivers, or where there is none everybody, because one that is woken need not be polled.
+    /// Wakes who is to turn: the drivers, or where there is none everybody, because one that is
+    /// woken need not be polled.
     pub(crate) fn wake(&mut self, after: &mut After) {
         if !self.drivers.is_empty() {
             return self.drivers.wake_all(after);
@@ -470,9 +474,10 @@ impl<S: Sender> SendEngine<S> {
         self.stats.wakes += 1;
     }
 
-    // ---- what futures do -----------------------------------------------------------------------------------------
+    // ---- what futures do ------------------------------------------------------------------------
 
-    /// Posts an operation when it is its turn: `Ready` with its key, or with the refusal. What it was given is gone then.
+    /// Posts an operation when it is its turn: `Ready` with its key, or with the refusal. What it
+    /// was given is gone then.
     pub(crate) fn poll_post(
         &mut self,
         unposted: &mut Unposted,
@@ -565,7 +570,8 @@ impl<S: Sender> SendEngine<S> {
         Poll::Ready(outcome)
     }
 
-    /// The future of a posted send is dropped: the send goes on, and its payload goes home when it is done.
+    /// The future of a posted send is dropped: the send goes on, and its payload goes home when it
+    /// is done.
     pub(crate) fn detach(&mut self, key: u64, after: &mut After) {
         self.stats.detached += 1;
         match self.entries.remove(&key) {

@@ -1,4 +1,5 @@
-//! The futures of a sending endpoint, over anything that sends: each owns its part until it is dropped, and cleans up then.
+//! The futures of a sending endpoint, over anything that sends: each owns its part until it is
+//! dropped, and cleans up then.
 
 use std::fmt;
 use std::future::Future;
@@ -272,8 +273,9 @@ pub(crate) async fn drive<S: Sender>(driver: Arc<Driver<S>>) -> CloseReason {
 pub(crate) struct Handle<S: Sender>(pub(crate) Arc<Driver<S>>);
 
 impl<S: Sender> Drop for Handle<S> {
-    /// Rude, as an endpoint that is dropped: futures that live are woken, find the connection ended and give their payloads
-    /// back. Where none lives, the endpoint goes now. A future that is neither polled nor dropped keeps it.
+    /// Rude, as an endpoint that is dropped: futures that live are woken, find the connection ended
+    /// and give their payloads back. Where none lives, the endpoint goes now. A future that is
+    /// neither polled nor dropped keeps it.
     fn drop(&mut self) {
         self.0.with(|engine, after| {
             if engine.ended().is_none() {

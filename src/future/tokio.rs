@@ -15,10 +15,12 @@ use tokio::time::Sleep;
 
 use super::reactor::{EndpointFds, Reactor, Watch};
 
-/// Watches endpoints by a tokio runtime, which must have its I/O and its time enabled (`enable_all`).
+/// Watches endpoints by a tokio runtime, which must have its I/O and its time enabled
+/// (`enable_all`).
 ///
-/// The futures of such an endpoint may be polled by any executor; they are woken as long as that runtime runs, and polling
-/// one that waits after the runtime has ended panics, as tokio's own timers do.
+/// The futures of such an endpoint may be polled by any executor; they are woken as long as that
+/// runtime runs, and polling one that waits after the runtime has ended panics, as tokio's own
+/// timers do.
 ///
 /// ```
 /// use fabricast::endpoint::SendConfig;
@@ -28,7 +30,8 @@ use super::reactor::{EndpointFds, Reactor, Watch};
 /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 /// # runtime.block_on(async {
 /// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
-/// let sender = SendEndpointZeroCopy::connect(&domain, "127.0.0.1:1".parse()?, SendConfig::default())?;
+/// let sender =
+///     SendEndpointZeroCopy::connect(&domain, "127.0.0.1:1".parse()?, SendConfig::default())?;
 /// let sender = AsyncSendEndpoint::new(sender, &TokioReactor::current())?;
 /// tokio::spawn(sender.driver());
 /// // Nobody listens there.
@@ -47,7 +50,8 @@ impl TokioReactor {
     ///
     /// # Panics
     ///
-    /// Outside of a runtime. An endpoint that is made with it panics when the runtime lacks I/O or time.
+    /// Outside of a runtime. An endpoint that is made with it panics when the runtime lacks I/O or
+    /// time.
     pub fn current() -> Self {
         Self::new(Handle::current())
     }
@@ -78,7 +82,8 @@ impl Reactor for TokioReactor {
     }
 }
 
-/// A descriptor that stays open while tokio has it: a number that was closed and used again would be another's.
+/// A descriptor that stays open while tokio has it: a number that was closed and used again would
+/// be another's.
 struct WatchedFd {
     fd: RawFd,
     _open: EndpointFds,
@@ -92,7 +97,8 @@ impl AsRawFd for WatchedFd {
 
 #[allow(
     deprecated,
-    reason = "works with every tokio 1; what the unsafe call of newer ones asks for, `WatchedFd` keeps"
+    reason = "works with every tokio 1; what the unsafe call of newer ones asks for, `WatchedFd` \
+        keeps"
 )]
 fn register(fd: WatchedFd) -> io::Result<AsyncFd<WatchedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE)
@@ -106,10 +112,12 @@ struct TokioWatch {
 }
 
 impl TokioWatch {
-    /// Leaves the waker at each descriptor. False: tokio says that there may be more; it is asked again later.
+    /// Leaves the waker at each descriptor. False: tokio says that there may be more; it is asked
+    /// again later.
     fn leave_waker(&self, cx: &mut Context<'_>) -> bool {
-        // What tokio remembers is an edge that the endpoint may have served long ago. Clearing it and asking once more
-        // leaves the waker for the next edge, except when one comes in that very moment.
+        // What tokio remembers is an edge that the endpoint may have served long ago. Clearing it
+        // and asking once more leaves the waker for the next edge, except when one comes in that
+        // very moment.
         self.watched.iter().all(|fd| {
             (0..2).any(|_| match fd.poll_read_ready(cx) {
                 Poll::Ready(Ok(mut guard)) => {
@@ -131,7 +139,8 @@ impl TokioWatch {
         let sleep = self
             .sleep
             .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
-        // A timer that comes earlier is left as it is: setting it anew for each wait costs more than one wake-up too many.
+        // A timer that comes earlier is left as it is: setting it anew for each wait costs more
+        // than one wake-up too many.
         if sleep.is_elapsed() || sleep.deadline() > at {
             sleep.as_mut().reset(at);
         }
@@ -143,7 +152,8 @@ impl Watch for TokioWatch {
     fn poll_ready(&mut self, cx: &mut Context<'_>, until: Instant) -> Poll<()> {
         let handle = self.handle.clone();
         let _in_runtime = handle.enter();
-        // First the wakers, then the look: what comes in between is seen by the one or tells the other.
+        // First the wakers, then the look: what comes in between is seen by the one or tells the
+        // other.
         let left = self.leave_waker(cx);
         if self.poll_time(cx, until) || !left || self.fds.any_readable().unwrap_or(true) {
             return Poll::Ready(());

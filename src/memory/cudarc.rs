@@ -11,10 +11,12 @@ use super::{MemoryError, Region};
 use crate::cuda::{Cuda, OfCudarc, Stream};
 
 impl Region {
-    /// A region over memory that cudarc allocated, and its owner from here on: the slice is freed when the region and everything made from it
-    /// is gone. Kernels get its [`address`](Self::address).
+    /// A region over memory that cudarc allocated, and its owner from here on: the slice is freed
+    /// when the region and everything made from it is gone. Kernels get its
+    /// [`address`](Self::address).
     ///
-    /// Waits for the work with the slice that cudarc knows of: what the region is used for finds it done.
+    /// Waits for the work with the slice that cudarc knows of: what the region is used for finds it
+    /// done.
     ///
     /// ```
     /// use fabricast::Region;
@@ -31,8 +33,9 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// [`MemoryError::Cuda`] for a slice of another context than the device's primary one, or of a stream per thread
-    /// ([`CudaError::Cudarc`](crate::cuda::CudaError::Cudarc)), and for what failed on its stream; [`MemoryError::Empty`]. The slice is freed then.
+    /// [`MemoryError::Cuda`] for a slice of another context than the device's primary one, or of a
+    /// stream per thread ([`CudaError::Cudarc`](crate::cuda::CudaError::Cudarc)), and for what
+    /// failed on its stream; [`MemoryError::Empty`]. The slice is freed then.
     pub fn from_cuda_slice<T: 'static>(mut slice: CudaSlice<T>) -> Result<Arc<Self>, MemoryError> {
         let refused = refused("memory of cudarc");
         let on = Arc::clone(slice.stream());
@@ -44,9 +47,11 @@ impl Region {
             slice.device_ptr_mut(&on).0
         };
         stream.synchronize().map_err(&refused)?;
-        // Copies may be under way that nobody waits for any more: cudarc frees in the order of the slice's stream, which knows nothing of them.
+        // Copies may be under way that nobody waits for any more: cudarc frees in the order of the
+        // slice's stream, which knows nothing of them.
         let keep_alive = OfCudarc::new(stream.context(), slice, Cuda::synchronize_context);
-        // SAFETY: all of the slice's bytes stay allocated as long as it does, which the keep-alive has alone.
+        // SAFETY: all of the slice's bytes stay allocated as long as it does, which the keep-alive
+        // has alone.
         unsafe { Self::external_device(address, len, keep_alive) }
     }
 }

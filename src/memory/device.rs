@@ -1,8 +1,9 @@
-//! Memory of devices as regions: allocated by us, or another library's; and memory of the host that is pinned for copies.
+//! Memory of devices as regions: allocated by us, or another library's; and memory of the host that
+//! is pinned for copies.
 //!
 //! # Safety
-//! The address of such a region is a number for drivers and providers. No type of this library makes a reference of it, and nothing
-//! here reads or writes there but the CUDA driver.
+//! The address of such a region is a number for drivers and providers. No type of this library
+//! makes a reference of it, and nothing here reads or writes there but the CUDA driver.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +22,8 @@ use crate::cuda::{Context, Cuda, CudaError, Device, DeviceAllocation, Mapped, Me
 pub enum RegionKind {
     /// Memory of the host, our own.
     Host,
-    /// Memory of the host, ours or another's, that is pinned for CUDA: copies from and to devices are asynchronous.
+    /// Memory of the host, ours or another's, that is pinned for CUDA: copies from and to devices
+    /// are asynchronous.
     PinnedHost,
     /// Memory of the host that somebody else owns.
     External,
@@ -88,17 +90,19 @@ impl DeviceRegionBuilder {
         self
     }
 
-    /// Whether to allocate CUDA virtual memory (`cuMemCreate`), rounded up to its granularity (2 MiB), and not `cuMemAlloc`. Default: false.
+    /// Whether to allocate CUDA virtual memory (`cuMemCreate`), rounded up to its granularity (2
+    /// MiB), and not `cuMemAlloc`. Default: false.
     pub fn virtual_memory(mut self, on: bool) -> Self {
         self.virtual_memory = on;
         self
     }
 
-    /// Allocates the memory; its content is whatever lay there. When the region goes it is freed, for which the CUDA driver waits
-    /// until the device does nothing with it.
+    /// Allocates the memory; its content is whatever lay there. When the region goes it is freed,
+    /// for which the CUDA driver waits until the device does nothing with it.
     ///
     /// # Errors
-    /// [`MemoryError::Empty`]; [`MemoryError::TooLarge`]; [`MemoryError::Cuda`]: no driver, no such device, or no memory.
+    /// [`MemoryError::Empty`]; [`MemoryError::TooLarge`]; [`MemoryError::Cuda`]: no driver, no such
+    /// device, or no memory.
     pub fn build(self) -> Result<Arc<Region>, MemoryError> {
         let Self { len, ordinal, .. } = self;
         check_len(len)?;
@@ -165,10 +169,12 @@ impl Drop for Allocated {
         let free = || {
             let _current = self.cuda.enter(self.context)?;
             match self.memory {
-                // SAFETY: allocated in `new`, and freed here alone; its region is gone, so nobody has an address of it.
+                // SAFETY: allocated in `new`, and freed here alone; its region is gone, so nobody
+                // has an address of it.
                 Owned::Plain(address) => unsafe { self.cuda.free(address) },
                 Owned::Mapped(mapped) => {
-                    // Copies may be under way that nobody waits for any more; freeing plain memory waits for them, this would not.
+                    // Copies may be under way that nobody waits for any more; freeing plain memory
+                    // waits for them, this would not.
                     self.cuda.synchronize_context()?;
                     // SAFETY: as above.
                     unsafe { self.cuda.unmap_memory(mapped) }
@@ -221,7 +227,8 @@ impl Drop for Pin {
     fn drop(&mut self) {
         let unpin = || {
             let _current = self.cuda.enter(self.context)?;
-            // SAFETY: registered in `new`, and unregistered here alone; the region is gone, so no copy of ours uses it.
+            // SAFETY: registered in `new`, and unregistered here alone; the region is gone, so no
+            // copy of ours uses it.
             unsafe { self.cuda.host_unregister(self.start) }
         };
         if let Err(error) = unpin() {
@@ -237,7 +244,7 @@ impl Region {
     /// use fabricast::Region;
     /// match Region::device(1 << 20).build() {
     ///     Ok(region) => assert!(region.is_device()),
-    ///     // "a region of device memory: the CUDA driver cannot be loaded: tried libcuda.so.1: ..."
+    ///     // "a region of device memory: the CUDA driver cannot be loaded: tried libcuda.so.1..."
     ///     Err(why) => println!("{why}"),
     /// }
     /// ```
@@ -249,14 +256,16 @@ impl Region {
         }
     }
 
-    /// A region over memory that another library allocated with CUDA: `len` bytes from a `CUdeviceptr` on. It becomes what it is: memory of
-    /// the device that it lies on, managed memory, or pinned memory of the host.
+    /// A region over memory that another library allocated with CUDA: `len` bytes from a
+    /// `CUdeviceptr` on. It becomes what it is: memory of the device that it lies on, managed
+    /// memory, or pinned memory of the host.
     ///
-    /// `keep_alive` is dropped when the region and everything made from it is gone and deregistered, on whatever thread that is.
+    /// `keep_alive` is dropped when the region and everything made from it is gone and
+    /// deregistered, on whatever thread that is.
     ///
     /// # Errors
-    /// [`MemoryError::Empty`], [`MemoryError::TooLarge`]; [`MemoryError::NotDevice`] where CUDA knows nothing of the address, or less than
-    /// `len` bytes from there on; [`MemoryError::Cuda`].
+    /// [`MemoryError::Empty`], [`MemoryError::TooLarge`]; [`MemoryError::NotDevice`] where CUDA
+    /// knows nothing of the address, or less than `len` bytes from there on; [`MemoryError::Cuda`].
     ///
     /// # Safety
     /// * All of the `len` bytes stay allocated until `keep_alive` is dropped.
@@ -302,8 +311,8 @@ impl Region {
         self.kind
     }
 
-    /// Whether the host must not touch it: memory of a device, or CUDA's managed memory. Its bytes are moved by the device, by cuFile, or by a
-    /// provider that can.
+    /// Whether the host must not touch it: memory of a device, or CUDA's managed memory. Its bytes
+    /// are moved by the device, by cuFile, or by a provider that can.
     pub fn is_device(&self) -> bool {
         self.kind.device().is_some()
     }
@@ -333,8 +342,8 @@ impl Region {
     }
 }
 
-/// Whether CUDA knows all of the bytes: of one allocation, or of several that were mapped one behind the other. An older driver can't
-/// be asked; then the caller's word is all there is.
+/// Whether CUDA knows all of the bytes: of one allocation, or of several that were mapped one
+/// behind the other. An older driver can't be asked; then the caller's word is all there is.
 fn is_allocated(address: u64, len: usize) -> bool {
     let Ok(cuda) = Cuda::ready() else { return true };
     // The call needs a context on some versions.

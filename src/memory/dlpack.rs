@@ -48,13 +48,15 @@ pub struct DlTensor {
     pub dtype: DlDataType,
     /// Elements of each dimension.
     pub shape: *mut i64,
-    /// Elements between neighbours in each dimension; null: one behind the other, the last dimension first.
+    /// Elements between neighbours in each dimension; null: one behind the other, the last
+    /// dimension first.
     pub strides: *mut i64,
     /// Where in its memory it begins, in bytes.
     pub byte_offset: u64,
 }
 
-/// `DLManagedTensor`: a tensor with who frees it; up to version 0.8, and in newer ones for old consumers.
+/// `DLManagedTensor`: a tensor with who frees it; up to version 0.8, and in newer ones for old
+/// consumers.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DlManagedTensor {
@@ -99,7 +101,8 @@ const DIMENSIONS_MAX: i32 = 64;
 /// A tensor that is given back when this is dropped.
 struct Managed(NonNull<DlManagedTensor>);
 
-// SAFETY: only its deleter is called, and who made it a region has promised that any thread may do that.
+// SAFETY: only its deleter is called, and who made it a region has promised that any thread may do
+// that.
 unsafe impl Send for Managed {}
 // SAFETY: as above; there is nothing to do with a shared one.
 unsafe impl Sync for Managed {}
@@ -135,18 +138,23 @@ impl Drop for ManagedVersioned {
 }
 
 impl Region {
-    /// A region over a tensor of another library, which must lie in one run: of a GPU, pinned memory, managed memory, or the host's. The
-    /// region owns it from here on, and calls its deleter when the last slice, buffer and registration of it are gone. What the deleter gives back, and whether its allocator
-    /// unmaps it and how, matters to nobody then (but see [`external`](Self::external), "Who unmaps the memory", where libfabric's cache is on).
+    /// A region over a tensor of another library, which must lie in one run: of a GPU, pinned
+    /// memory, managed memory, or the host's. The region owns it from here on, and calls its
+    /// deleter when the last slice, buffer and registration of it are gone. What the deleter gives
+    /// back, and whether its allocator unmaps it and how, matters to nobody then (but see
+    /// [`external`](Self::external), "Who unmaps the memory", where libfabric's cache is on).
     ///
     /// # Errors
-    /// [`MemoryError::Tensor`] for one that is not contiguous, of an unknown kind of device, or not where it says; else as
-    /// [`external_device`](Self::external_device) and [`external`](Self::external). The deleter has been called then.
+    /// [`MemoryError::Tensor`] for one that is not contiguous, of an unknown kind of device, or not
+    /// where it says; else as [`external_device`](Self::external_device) and
+    /// [`external`](Self::external). The deleter has been called then.
     ///
     /// # Safety
-    /// * `tensor` is a valid `DLManagedTensor`, which the caller owns; its deleter may be called on any thread.
+    /// * `tensor` is a valid `DLManagedTensor`, which the caller owns; its deleter may be called on
+    ///   any thread.
     /// * Work that fills it is done, or what is done with the region is ordered behind it.
-    /// * In memory of the host: nobody holds a Rust reference to its bytes until the deleter is called.
+    /// * In memory of the host: nobody holds a Rust reference to its bytes until the deleter is
+    ///   called.
     pub unsafe fn from_dlpack(tensor: *mut DlManagedTensor) -> Result<Arc<Self>, MemoryError> {
         let owned = NonNull::new(tensor).ok_or_else(|| refused("there is none"))?;
         let keep = Box::new(Managed(owned));
@@ -154,14 +162,16 @@ impl Region {
         let inner = unsafe { (*owned.as_ptr()).dl_tensor };
         // SAFETY: as above.
         let place = unsafe { Place::of(&inner) }?;
-        // SAFETY: the caller vouches for the memory, which stays until the keep-alive gives the tensor back.
+        // SAFETY: the caller vouches for the memory, which stays until the keep-alive gives the
+        // tensor back.
         unsafe { place.into_region(keep) }
     }
 
     /// The same for the struct of DLPack 1.0 and later.
     ///
     /// # Errors
-    /// As [`from_dlpack`](Self::from_dlpack), and [`MemoryError::Tensor`] for a newer major version, or a tensor that may not be written to.
+    /// As [`from_dlpack`](Self::from_dlpack), and [`MemoryError::Tensor`] for a newer major
+    /// version, or a tensor that may not be written to.
     ///
     /// # Safety
     /// As [`from_dlpack`](Self::from_dlpack).
@@ -185,7 +195,8 @@ impl Region {
         let inner = unsafe { (*owned.as_ptr()).dl_tensor };
         // SAFETY: as above.
         let place = unsafe { Place::of(&inner) }?;
-        // SAFETY: the caller vouches for the memory, which stays until the keep-alive gives the tensor back.
+        // SAFETY: the caller vouches for the memory, which stays until the keep-alive gives the
+        // tensor back.
         unsafe { place.into_region(keep) }
     }
 }
@@ -233,7 +244,8 @@ impl Place {
     }
 
     /// # Safety
-    /// As [`Region::external`], where it is memory of the host; else as [`Region::external_device`].
+    /// As [`Region::external`], where it is memory of the host; else as
+    /// [`Region::external_device`].
     unsafe fn into_region(
         self,
         keep_alive: Box<dyn Any + Send + Sync>,

@@ -16,7 +16,8 @@ pub enum MemoryError {
     Empty,
     /// The size is more than an address space holds, or the region would wrap around its end.
     #[error(
-        "{asked_bytes} bytes, alone or times the slots, do not fit in the address space: less than 2^63 bytes do; ask for smaller or fewer slots"
+        "{asked_bytes} bytes, alone or times the slots, do not fit in the address space: less than \
+         2^63 bytes do; ask for smaller or fewer slots"
     )]
     TooLarge {
         /// The size that was asked for, in bytes.
@@ -42,8 +43,8 @@ pub enum MemoryError {
     },
     /// Huge pages were required and there are not enough of them.
     #[error(
-        "cannot map {asked_bytes} bytes in huge pages of 2 MiB: {source}; reserve at least {pages} of them \
-         (/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages), or do not require them"
+        "cannot map {asked_bytes} bytes in huge pages of 2 MiB: {source}; reserve at least {pages} \
+         of them (/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages), or do not require them"
     )]
     HugePages {
         /// The size that was asked for, in bytes, rounded up to huge pages.
@@ -55,7 +56,8 @@ pub enum MemoryError {
     },
     /// The memory could not be bound to a NUMA node.
     #[error(
-        "cannot bind memory to NUMA node {node}: {source} (the nodes are in /sys/devices/system/node)"
+        "cannot bind memory to NUMA node {node}: {source} (the nodes are in \
+         /sys/devices/system/node)"
     )]
     NumaNode {
         /// The node that was asked for.
@@ -101,7 +103,8 @@ pub enum MemoryError {
     },
     /// Access by the host was asked for, to memory that somebody else owns, or that is a device's.
     #[error(
-        "{what} need a host region: others may write to an external one, and the host can't touch a device's memory"
+        "{what} need a host region: others may write to an external one, and the host can't touch \
+         a device's memory"
     )]
     NotHost {
         /// Who asked.
@@ -167,25 +170,29 @@ pub enum RegisterError {
     },
     /// The domain was opened by the process that this one was forked from.
     #[error(
-        "this domain was opened by process {made_by}, which this process was forked from: open a fabric of its own in the child"
+        "this domain was opened by process {made_by}, which this process was forked from: open a \
+         fabric of its own in the child"
     )]
     Forked {
         /// The process that opened it.
         made_by: u32,
     },
-    /// The memory of an external region is not mapped, or no more: its owner has unmapped it before the region was gone.
+    /// The memory of an external region is not mapped, or no more: its owner has unmapped it before
+    /// the region was gone.
     #[error(
-        "an external region of {len_bytes} bytes is not mapped: its owner has to keep it until `keep_alive` is dropped"
+        "an external region of {len_bytes} bytes is not mapped: its owner has to keep it until \
+         `keep_alive` is dropped"
     )]
     NotMapped {
         /// The size of the region, in bytes.
         len_bytes: usize,
     },
-    /// A peer's access to the memory could not be ended, nor kept to the rights that it is given: libfabric caches registrations
-    /// ([`RegistrationCache`](crate::fabric::RegistrationCache)).
+    /// A peer's access to the memory could not be ended, nor kept to the rights that it is given:
+    /// libfabric caches registrations ([`RegistrationCache`](crate::fabric::RegistrationCache)).
     #[error(
-        "a peer can't be given access to memory while libfabric caches registrations, which would leave it there, with all rights, when the window \
-         is taken back ({reason}): unset FI_MR_CACHE_MONITOR, or start the process with FI_MR_CACHE_MAX_COUNT=0"
+        "a peer can't be given access to memory while libfabric caches registrations, which would \
+         leave it there, with all rights, when the window is taken back ({reason}): unset \
+         FI_MR_CACHE_MONITOR, or start the process with FI_MR_CACHE_MAX_COUNT=0"
     )]
     Cached {
         /// Why it does.
@@ -194,7 +201,8 @@ pub enum RegisterError {
     /// The last deregistration still waits for operations in flight.
     #[error("this region is still being deregistered: operations that use it are in flight")]
     Closing,
-    /// A device's memory can't be reached by the provider, and has to be: it was required, or the use leaves no other way.
+    /// A device's memory can't be reached by the provider, and has to be: it was required, or the
+    /// use leaves no other way.
     #[error("{kind} can't be registered for direct access: {reason}")]
     Device {
         /// What the memory is.

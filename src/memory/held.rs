@@ -7,8 +7,9 @@ use super::region::Region;
 use super::registration::Registrar;
 use crate::memory::RegisterError;
 
-/// A region that is registered while this lives. Several may hold one: the first registers it, and the last one ends that, unless the
-/// application [registered](Region::register) it, too. Operations in flight keep the registration open beyond.
+/// A region that is registered while this lives. Several may hold one: the first registers it, and
+/// the last one ends that, unless the application [registered](Region::register) it, too.
+/// Operations in flight keep the registration open beyond.
 pub(crate) struct HeldRegistration {
     region: Arc<Region>,
     /// Kept, so that its scope is nobody else's until this is let go.

@@ -1,14 +1,17 @@
-//! Host memory of our own: mapped, aligned, in huge pages where there are some, on one NUMA node where asked.
+//! Host memory of our own: mapped, aligned, in huge pages where there are some, on one NUMA node
+//! where asked.
 //!
-//! Mapped, advised and unmapped through libc, never by a bare system call ([`mapping`]): caches of registrations would go on using the
-//! pages that lay there before.
+//! Mapped, advised and unmapped through libc, never by a bare system call ([`mapping`]): caches of
+//! registrations would go on using the pages that lay there before.
 //!
-//! A forked child has none of it (`MADV_DONTFORK`), unless that was asked for: a fork makes pages copy-on-write, and on old kernels the parent's next
-//! write then moves it to new pages, while a network card, a disk or a GPU goes on using those that were pinned for it.
+//! A forked child has none of it (`MADV_DONTFORK`), unless that was asked for: a fork makes pages
+//! copy-on-write, and on old kernels the parent's next write then moves it to new pages, while a
+//! network card, a disk or a GPU goes on using those that were pinned for it.
 //!
 //! # Safety
-//! A mapping is owned by one [`HostMapping`] from `mmap` to its drop; nothing else unmaps or remaps it. In a forked child it is not dropped
-//! ([`Here`](crate::process::Here) in [`Region`]), since something else may lie at its address there.
+//! A mapping is owned by one [`HostMapping`] from `mmap` to its drop; nothing else unmaps or remaps
+//! it. In a forked child it is not dropped ([`Here`](crate::process::Here) in [`Region`]), since
+//! something else may lie at its address there.
 
 #![allow(unsafe_code)]
 
@@ -28,15 +31,18 @@ const ALIGNMENT_MAX_BYTES: usize = 1 << 30;
 /// Nodes that a mask for `mbind` has room for; the kernel's own limit is 1024.
 const NUMA_NODES_MAX: u32 = 1024;
 
-/// Whether to ask for huge pages. They make registration and the device's address translation cheaper.
+/// Whether to ask for huge pages. They make registration and the device's address translation
+/// cheaper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HugePages {
-    /// For regions of 2 MiB and more: reserved huge pages, else transparent ones, else ordinary pages. The default.
+    /// For regions of 2 MiB and more: reserved huge pages, else transparent ones, else ordinary
+    /// pages. The default.
     #[default]
     Try,
     /// Reserved huge pages or an error; the region is then rounded up to 2 MiB.
     Require,
-    /// For regions of 2 MiB and more: transparent ones, else ordinary pages. Leaves the reserved ones to others.
+    /// For regions of 2 MiB and more: transparent ones, else ordinary pages. Leaves the reserved
+    /// ones to others.
     Transparent,
     /// Ordinary pages; what the kernel makes of them by itself is its business.
     Never,
@@ -47,7 +53,8 @@ pub enum HugePages {
 pub enum Pages {
     /// Reserved huge pages of 2 MiB.
     Huge2M,
-    /// Ordinary ones for which transparent huge pages were asked; how many became huge, [`Region::huge_bytes`] says.
+    /// Ordinary ones for which transparent huge pages were asked; how many became huge,
+    /// [`Region::huge_bytes`] says.
     Transparent,
     /// Ordinary pages.
     Base,
@@ -92,38 +99,44 @@ impl HostRegionBuilder {
         self
     }
 
-    /// The NUMA node that the memory must lie on, best the one of the network card. Default: `None`, wherever the thread runs that makes it.
+    /// The NUMA node that the memory must lie on, best the one of the network card. Default:
+    /// `None`, wherever the thread runs that makes it.
     pub fn numa_node(mut self, node: Option<u32>) -> Self {
         self.numa_node = node;
         self
     }
 
-    /// The alignment of the start, in bytes: a power of two, a page to 1 GiB. Default: a page (2 MiB in huge pages).
+    /// The alignment of the start, in bytes: a power of two, a page to 1 GiB. Default: a page (2
+    /// MiB in huge pages).
     pub fn alignment(mut self, bytes: usize) -> Self {
         self.alignment = Some(bytes);
         self
     }
 
-    /// Whether to touch each page now, so that neither registration nor first use has to wait for the kernel. Default: true.
+    /// Whether to touch each page now, so that neither registration nor first use has to wait for
+    /// the kernel. Default: true.
     pub fn populate(mut self, populate: bool) -> Self {
         self.populate = populate;
         self
     }
 
-    /// Whether to pin the memory for CUDA (`cuMemHostRegister`), in the context that is current, else in that of device 0: copies from and to all
-    /// devices are asynchronous then. Default: false.
+    /// Whether to pin the memory for CUDA (`cuMemHostRegister`), in the context that is current,
+    /// else in that of device 0: copies from and to all devices are asynchronous then. Default:
+    /// false.
     pub fn pinned(mut self, pinned: bool) -> Self {
         self.pinned = pinned;
         self
     }
 
-    /// Whether a child that is forked from this process has a copy of the memory. Default: false, it has nothing there (`MADV_DONTFORK`, madvise(2)), and
-    /// is ended by SIGSEGV if it looks.
+    /// Whether a child that is forked from this process has a copy of the memory. Default: false,
+    /// it has nothing there (`MADV_DONTFORK`, madvise(2)), and is ended by SIGSEGV if it looks.
     ///
-    /// Without a copy, memory that is registered, or that a disk reads into, survives a fork on any kernel, and a fork costs nothing for it. With one,
-    /// that holds only from Linux 5.12 on (6.5 for direct I/O), and where the provider was told to be safe itself
-    /// ([`ProcessSettings::fork_safe`](crate::fabric::ProcessSettings::fork_safe)). A child that only calls `_exit` or an exec, as that of
-    /// [`Command`](std::process::Command) does, needs none.
+    /// Without a copy, memory that is registered, or that a disk reads into, survives a fork on any
+    /// kernel, and a fork costs nothing for it. With one, that holds only from Linux 5.12 on (6.5
+    /// for direct I/O), and where the provider was told to be safe itself
+    /// ([`ProcessSettings::fork_safe`](crate::fabric::ProcessSettings::fork_safe)). A child that
+    /// only calls `_exit` or an exec, as that of [`Command`](std::process::Command) does, needs
+    /// none.
     pub fn inherited(mut self, inherited: bool) -> Self {
         self.inherited = inherited;
         self
@@ -132,8 +145,9 @@ impl HostRegionBuilder {
     /// Maps the memory, zeroed.
     ///
     /// # Errors
-    /// [`MemoryError`]: no bytes, too many, an alignment that is none, no memory, no huge pages where they are required, no such NUMA node;
-    /// no CUDA where the memory is to be [pinned](Self::pinned).
+    /// [`MemoryError`]: no bytes, too many, an alignment that is none, no memory, no huge pages
+    /// where they are required, no such NUMA node; no CUDA where the memory is to be
+    /// [pinned](Self::pinned).
     pub fn build(self) -> Result<Arc<Region>, MemoryError> {
         let page = rustix::param::page_size();
         let alignment = self.alignment.unwrap_or(page);
@@ -265,7 +279,8 @@ unsafe impl Send for HostMapping {}
 unsafe impl Sync for HostMapping {}
 
 impl HostMapping {
-    /// Maps `len` bytes (a multiple of `page`) that start at a multiple of `alignment`: more than asked, and the ends given back.
+    /// Maps `len` bytes (a multiple of `page`) that start at a multiple of `alignment`: more than
+    /// asked, and the ends given back.
     fn new(len: usize, page: usize, alignment: usize, flags: libc::c_int) -> io::Result<Self> {
         let spare = alignment.saturating_sub(page);
         let start = mapping::anonymous(len + spare, flags)?;
@@ -276,8 +291,8 @@ impl HostMapping {
         let end = unsafe { base.add(len) };
         for (from, bytes) in [(start, head), (end, spare - head)] {
             if bytes > 0 {
-                // SAFETY: whole pages at the ends of the mapping just made; nobody knows their addresses yet.
-                // On failure they stay mapped, unused.
+                // SAFETY: whole pages at the ends of the mapping just made; nobody knows their
+                // addresses yet. On failure they stay mapped, unused.
                 let _ = unsafe { mapping::unmap(from, bytes) };
             }
         }
@@ -303,7 +318,8 @@ impl HostMapping {
         mask[node as usize / 64] = 1 << (node % 64);
         // The kernel reads one bit less than it is told (mbind(2), "maxnode").
         let maxnode = u64::from(NUMA_NODES_MAX) + 1;
-        // SAFETY: the mapping is ours and whole; the mask has `maxnode - 1` bits and outlives the call.
+        // SAFETY: the mapping is ours and whole; the mask has `maxnode - 1` bits and outlives the
+        // call.
         let rc = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -347,7 +363,8 @@ impl HostMapping {
 
     /// Advice for all of it: one of those that change no content.
     fn advise(&self, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: the mapping is ours and whole; none of the advices that are given here changes what lies in it.
+        // SAFETY: the mapping is ours and whole; none of the advices that are given here changes
+        // what lies in it.
         unsafe { mapping::advise(self.base, self.len, advice) }
     }
 
@@ -363,14 +380,16 @@ impl HostMapping {
 
 impl Drop for HostMapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, whole, and its region is gone, so nobody holds an address in it.
+        // SAFETY: the mapping is ours, whole, and its region is gone, so nobody holds an address in
+        // it.
         if let Err(error) = unsafe { mapping::unmap(self.base, self.len) } {
             tracing::error!(%error, len_bytes = self.len, "munmap: a host region leaked");
         }
     }
 }
 
-/// Bytes in huge pages of the mappings that overlap `start .. start + len`, at most `len` rounded up.
+/// Bytes in huge pages of the mappings that overlap `start .. start + len`, at most `len` rounded
+/// up.
 pub(super) fn huge_bytes(start: usize, len: usize) -> Result<usize, MemoryError> {
     let smaps = File::open("/proc/self/smaps").map_err(MemoryError::Smaps)?;
     let bytes =

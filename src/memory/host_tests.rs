@@ -21,7 +21,8 @@ fn sizes_that_are_none_are_refused() {
     assert!(matches!(Region::host(0).build(), Err(MemoryError::Empty)));
     for len in [usize::MAX, isize::MAX as usize, isize::MAX as usize - 4096] {
         assert!(
-            matches!(Region::host(len).build(), Err(MemoryError::TooLarge { asked_bytes }) if asked_bytes == len)
+            matches!(Region::host(len).build(), Err(MemoryError::TooLarge { asked_bytes })
+                if asked_bytes == len)
         );
     }
     // 64 TiB: more than the address space has in one piece, less than what overflows.
@@ -62,7 +63,8 @@ fn mappings_are_given_back() {
             .filter_map(mapping_range)
             .any(|(from, to)| from <= start && start < to)
     };
-    // Far larger than what other tests map in the meantime, so that nothing else comes to lie there.
+    // Far larger than what other tests map in the meantime, so that nothing else comes to lie
+    // there.
     let region = Region::host(1 << 30)
         .populate(false)
         .huge_pages(HugePages::Never)
@@ -145,7 +147,8 @@ fn numa_nodes_are_bound_or_named() {
 #[test]
 fn smaps_counts_only_the_mappings_asked_for() {
     let smaps = "1000-3000 rw-p 00000000 00:00 0 \nRss: 8 kB\nAnonHugePages:      2048 kB\n\
-                 3000-5000 rw-p 00000000 00:00 0 \nAnonHugePages:      4096 kB\nPrivate_Hugetlb:   1024 kB\n\
+                 3000-5000 rw-p 00000000 00:00 0 \nAnonHugePages:      4096 kB\nPrivate_Hugetlb:   \
+                 1024 kB\n\
                  5000-6000 r--p 00000000 00:00 0  /lib/a-b c\nAnonHugePages:      64 kB\n";
     assert_eq!(
         huge_bytes_in(smaps.as_bytes(), 0x3000, 0x5000).unwrap(),
@@ -158,7 +161,8 @@ fn smaps_counts_only_the_mappings_asked_for() {
     assert_eq!(huge_bytes_in(smaps.as_bytes(), 0x6000, 0x7000).unwrap(), 0);
 }
 
-/// Whether a forked child has nothing where the mapping of that address is (`dc` in the `VmFlags` of /proc/self/smaps).
+/// Whether a forked child has nothing where the mapping of that address is (`dc` in the `VmFlags`
+/// of /proc/self/smaps).
 fn is_kept_from_children(address: usize) -> bool {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut here = false;

@@ -1,16 +1,20 @@
-//! `AccessLedger`: when memory that peers could reach by a key is nobody's any more. Pure: numbers, no libfabric, no clock.
+//! `AccessLedger`: when memory that peers could reach by a key is nobody's any more. Pure: numbers,
+//! no libfabric, no clock.
 //!
-//! A key is good over every connection of its domain, and closing its registration ends nothing that a provider has begun: it looked the
-//! key up when it read the head of a write, and goes on writing. So memory behind a closed key waits. An *epoch* begins behind the close, and is
-//! passed by each connection that existed then: once its peer has answered a question that was asked after the epoch began (a fence: the
-//! answer comes behind all that the peer wrote before), or once its endpoint is closed. When all have passed, the memory is free.
+//! A key is good over every connection of its domain, and closing its registration ends nothing
+//! that a provider has begun: it looked the key up when it read the head of a write, and goes on
+//! writing. So memory behind a closed key waits. An *epoch* begins behind the close, and is passed
+//! by each connection that existed then: once its peer has answered a question that was asked after
+//! the epoch began (a fence: the answer comes behind all that the peer wrote before), or once its
+//! endpoint is closed. When all have passed, the memory is free.
 //!
 //! ```text
-//!  close the registration ─► begin() = e ─► every participant: pass(≥ e), or dropped ─► passed() ≥ e: the memory is free
+//!  close the registration ─► begin() = e ─► every participant: pass(≥ e), or dropped ─┐
+//!                                      passed() ≥ e: the memory is free ◄─────────────┘
 //! ```
 //!
-//! The ledger is one lock, taken by connections that come and go, by fences and by revocations, and never by a poll that has nothing to
-//! do with them: whoever must do something is woken.
+//! The ledger is one lock, taken by connections that come and go, by fences and by revocations, and
+//! never by a poll that has nothing to do with them: whoever must do something is woken.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -42,7 +46,8 @@ struct Inner {
     limbo: BTreeMap<u64, Vec<Box<dyn Any + Send>>>,
 }
 
-/// What is to be done once the lock is free: memory may wake somebody when it goes, or be the last that holds something.
+/// What is to be done once the lock is free: memory may wake somebody when it goes, or be the last
+/// that holds something.
 #[derive(Default)]
 struct After {
     wake: SmallVec<[Wake; 4]>,
@@ -107,7 +112,8 @@ impl AccessLedger {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection begins: its peer may use the domain's keys from now on. It has passed what began before.
+    /// A connection begins: its peer may use the domain's keys from now on. It has passed what
+    /// began before.
     pub(crate) fn join(self: &Arc<Self>) -> Participant {
         let mut inner = self.lock();
         let epoch = self.epoch.load(Ordering::Relaxed);
@@ -132,7 +138,8 @@ impl AccessLedger {
 
     /// Epochs begun so far.
     pub(crate) fn epoch(&self) -> u64 {
-        // Acquire: who asks a peer for this epoch does so after the registrations before it were closed.
+        // Acquire: who asks a peer for this epoch does so after the registrations before it were
+        // closed.
         self.epoch.load(Ordering::Acquire)
     }
 
@@ -156,7 +163,8 @@ impl AccessLedger {
 impl Drop for AccessLedger {
     fn drop(&mut self) {
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Those of endpoints that would not close never leave: their peers may use the memory for ever.
+        // Those of endpoints that would not close never leave: their peers may use the memory for
+        // ever.
         if !inner.participants.is_empty() {
             std::mem::forget(std::mem::take(&mut inner.limbo));
         }
@@ -172,7 +180,8 @@ impl fmt::Debug for AccessLedger {
     }
 }
 
-/// An endpoint of the provider's, through which a peer may use the domain's keys. Dropped when that is closed; forgotten where it can't be.
+/// An endpoint of the provider's, through which a peer may use the domain's keys. Dropped when that
+/// is closed; forgotten where it can't be.
 #[derive(Debug)]
 pub(crate) struct Participant {
     passed: AtomicU64,
@@ -186,7 +195,8 @@ impl Participant {
         (self.passed.load(Ordering::Relaxed) < epoch).then_some(epoch)
     }
 
-    /// Its peer has answered what was asked after this epoch began: what it had under way before is over.
+    /// Its peer has answered what was asked after this epoch began: what it had under way before is
+    /// over.
     pub(crate) fn pass(&self, epoch: u64) {
         let mut inner = self.ledger.lock();
         let before = self.passed.load(Ordering::Relaxed);
@@ -212,7 +222,8 @@ impl Drop for Participant {
     }
 }
 
-/// An endpoint of ours: it is woken when an epoch begins, since its connections may have to pass it, and when one is passed that it waits for.
+/// An endpoint of ours: it is woken when an epoch begins, since its connections may have to pass
+/// it, and when one is passed that it waits for.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     id: u64,
@@ -224,7 +235,8 @@ impl Watcher {
         &self.ledger
     }
 
-    /// An epoch begins, behind the close of a registration. All but the caller are woken, who looks at its connections by itself.
+    /// An epoch begins, behind the close of a registration. All but the caller are woken, who looks
+    /// at its connections by itself.
     pub(crate) fn begin(&self) -> u64 {
         let mut inner = self.ledger.lock();
         // Release pairs with the Acquire of `epoch`.
@@ -241,7 +253,8 @@ impl Watcher {
         epoch
     }
 
-    /// Has the caller woken when this epoch is passed; false: it is. One at a time, the last one counts.
+    /// Has the caller woken when this epoch is passed; false: it is. One at a time, the last one
+    /// counts.
     pub(crate) fn wait_for(&self, epoch: u64) -> bool {
         let mut inner = self.ledger.lock();
         if self.ledger.passed() >= epoch {

@@ -70,7 +70,8 @@ fn counter() -> (Arc<AtomicUsize>, Wake) {
 }
 
 proptest! {
-    /// Memory goes when, and not before, every participant that was there has passed its epoch or is gone.
+    /// Memory goes when, and not before, every participant that was there has passed its epoch or
+    /// is gone.
     #[test]
     fn it_says_what_the_model_says(steps in prop::collection::vec(any_step(), 0..120)) {
         let ledger = AccessLedger::new();
@@ -83,7 +84,10 @@ proptest! {
         let freed = Arc::new(Mutex::new(Vec::new()));
         let (mut number, mut waits): (u64, Option<u64>) = (0, None);
         for step in steps {
-            let (woken_before, others_before) = (woken.load(Ordering::Relaxed), others.load(Ordering::Relaxed));
+            let (woken_before, others_before) = (
+                woken.load(Ordering::Relaxed),
+                others.load(Ordering::Relaxed),
+            );
             let mut told = false;
             match step {
                 Step::Join => {
@@ -114,7 +118,9 @@ proptest! {
                     let epoch = model.epoch.saturating_sub(back);
                     let late = model.all_passed() < epoch;
                     prop_assert_eq!(watcher.wait_for(epoch), late);
-                    if late { waits = Some(epoch); }
+                    if late {
+                        waits = Some(epoch);
+                    }
                 }
                 _ => {}
             }
@@ -124,16 +130,37 @@ proptest! {
             let mut expected = model.freed.clone();
             expected.sort_unstable();
             prop_assert_eq!(gone, expected);
-            prop_assert_eq!((ledger.epoch(), ledger.passed()), (model.epoch, model.all_passed()));
+            prop_assert_eq!(
+                (ledger.epoch(), ledger.passed()),
+                (model.epoch, model.all_passed())
+            );
             for (participant, passed) in participants.iter().zip(&model.passed) {
-                prop_assert_eq!(participant.lags(), (*passed < model.epoch).then_some(model.epoch));
+                prop_assert_eq!(
+                    participant.lags(),
+                    (*passed < model.epoch).then_some(model.epoch)
+                );
             }
-            let due = waits.take_if(|epoch| *epoch <= model.all_passed()).is_some();
-            prop_assert_eq!(woken.load(Ordering::Relaxed) - woken_before, usize::from(due), "who waits is told once");
-            prop_assert_eq!(others.load(Ordering::Relaxed) - others_before, usize::from(told), "others hear of each epoch");
+            let due = waits
+                .take_if(|epoch| *epoch <= model.all_passed())
+                .is_some();
+            prop_assert_eq!(
+                woken.load(Ordering::Relaxed) - woken_before,
+                usize::from(due),
+                "who waits is told once"
+            );
+            prop_assert_eq!(
+                others.load(Ordering::Relaxed) - others_before,
+                usize::from(told),
+                "others hear of each epoch"
+            );
         }
         drop(participants);
-        prop_assert_eq!(freed.lock().unwrap().len() as u64, number, "with the last of them everything is free");
+        prop_assert_eq!(
+            freed.lock().unwrap().len() as u64,
+            number,
+            "with the last of them \
+            everything is free"
+        );
     }
 }
 
@@ -159,7 +186,8 @@ fn what_an_endpoint_that_never_closes_may_reach_is_leaked() {
     ledger.keep(epoch, Box::new(Told(1, Arc::clone(&freed))));
     drop(watcher);
     // What goes with the domain, without a word to the ledger.
-    // The participant itself stays; only its share of the ledger goes, as when a process of many domains drops one.
+    // The participant itself stays; only its share of the ledger goes, as when a process of many
+    // domains drops one.
     let share = std::mem::replace(&mut stuck.ledger, AccessLedger::new());
     drop((share, ledger));
     assert!(freed.lock().unwrap().is_empty());

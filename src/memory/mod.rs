@@ -1,23 +1,27 @@
 //! Memory that the network may read and write: regions and their registrations.
 //!
-//! A [`Region`] is one run of memory with one owner: host memory of our own ([`Region::host`]) or memory that a DMA engine or another
-//! library owns ([`Region::external`]). It gives no safe access to its bytes. What may be done with them depends on what the region is
-//! used for, and a region is used for one thing at a time:
+//! A [`Region`] is one run of memory with one owner: host memory of our own ([`Region::host`]) or
+//! memory that a DMA engine or another library owns ([`Region::external`]). It gives no safe access
+//! to its bytes. What may be done with them depends on what the region is used for, and a region is
+//! used for one thing at a time:
 //!
 //! ```text
 //!            ┌─ Buffers      SharedBufferManager: &mut [u8] for one owner, &[u8] for many
 //!            ├─ HeaderSlots  HeaderSlotManager: written once, then only read
 //!  Region ──┤
 //!            ├─ Ring         RingRegion over host memory: &mut [u8] for a reservation
-//!            └─ Slices       RegionSlice, and RingRegion over external memory: addresses only, any number of them
+//!            └─ Slices       RegionSlice, and RingRegion over external memory: addresses only,
+//!                            any number of them
 //! ```
 //!
-//! The first user claims the region, the claim ends with the last buffer, slot or fragment of that user (slices keep it for good), and
-//! another use is refused with [`MemoryError::Claimed`]. So no `&mut [u8]` can meet another handle on the same bytes.
+//! The first user claims the region, the claim ends with the last buffer, slot or fragment of that
+//! user (slices keep it for good), and another use is refused with [`MemoryError::Claimed`]. So no
+//! `&mut [u8]` can meet another handle on the same bytes.
 //!
-//! Memory of a GPU ([`Region::device`], [`Region::external_device`]) is a region, too, of which there are slices and
-//! [`DeviceBufferManager`](crate::buffer::DeviceBufferManager)s: its bytes never become `&[u8]`, and the host never touches them. Where a
-//! provider reaches it by itself or it is staged through the host, [`Region::path`] says.
+//! Memory of a GPU ([`Region::device`], [`Region::external_device`]) is a region, too, of which
+//! there are slices and [`DeviceBufferManager`](crate::buffer::DeviceBufferManager)s: its bytes
+//! never become `&[u8]`, and the host never touches them. Where a provider reaches it by itself or
+//! it is staged through the host, [`Region::path`] says.
 
 mod access;
 #[cfg(feature = "cudarc")]
@@ -48,7 +52,8 @@ pub(crate) use ledger::{AccessLedger, Participant, Watcher};
 pub(crate) use region::Claim;
 pub(crate) use registration::{MAX_SCOPES, RawRegistration, Registrar, Scope, ScopeGuard};
 
-/// The smallest multiple of `to` that is at least `value`; `None` when it does not fit in a `usize`.
+/// The smallest multiple of `to` that is at least `value`; `None` when it does not fit in a
+/// `usize`.
 pub(crate) fn round_up(value: usize, to: usize) -> Option<usize> {
     value.checked_next_multiple_of(to)
 }

@@ -22,7 +22,8 @@ impl fmt::Display for DirectBy {
     }
 }
 
-/// Which way the bytes of a region go between it and a domain's network. From [`Region::path`](crate::Region::path).
+/// Which way the bytes of a region go between it and a domain's network. From
+/// [`Region::path`](crate::Region::path).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Path {
@@ -51,15 +52,18 @@ impl fmt::Display for Path {
     }
 }
 
-/// What a fabric does with GPU memory; from [`FabricBuilder::device_memory`](crate::fabric::FabricBuilder::device_memory).
+/// What a fabric does with GPU memory; from
+/// [`FabricBuilder::device_memory`](crate::fabric::FabricBuilder::device_memory).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DevicePaths {
     /// It is always staged; the provider is not asked.
     Off,
-    /// Direct where the provider offers it on a machine with a GPU and a registration works, else staged; [`Path`] says which and why.
+    /// Direct where the provider offers it on a machine with a GPU and a registration works, else
+    /// staged; [`Path`] says which and why.
     #[default]
     Auto,
-    /// Direct, or an error: the provider must offer it, and a registration that fails is an error of `register`.
+    /// Direct, or an error: the provider must offer it, and a registration that fails is an error
+    /// of `register`.
     RequireDirect,
 }

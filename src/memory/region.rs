@@ -31,7 +31,8 @@ pub enum Purpose {
     HeaderSlots = 2,
     /// A [`RingRegion`](crate::buffer::RingRegion) over host memory.
     Ring = 3,
-    /// [`RegionSlice`](crate::buffer::RegionSlice)s, and rings over external memory: any number of them.
+    /// [`RegionSlice`](crate::buffer::RegionSlice)s, and rings over external memory: any number of
+    /// them.
     Slices = 4,
 }
 
@@ -72,8 +73,9 @@ pub(super) enum Memory {
 
 /// A run of memory that can be registered with any number of domains while it is in use.
 ///
-/// Always held in an [`Arc`]: buffers, slices and operations in flight hold it too, so the memory is unmapped (or its keep-alive dropped)
-/// when the last of them is gone, after the last registration was closed. It gives no safe access to its bytes.
+/// Always held in an [`Arc`]: buffers, slices and operations in flight hold it too, so the memory
+/// is unmapped (or its keep-alive dropped) when the last of them is gone, after the last
+/// registration was closed. It gives no safe access to its bytes.
 pub struct Region {
     // Field order is drop order: registrations close before the memory goes.
     registrations: RegistrationTable,
@@ -87,7 +89,8 @@ pub struct Region {
     memory: Here<Memory>,
 }
 
-// SAFETY: `base` is only handed out as an address here; who turns it into references holds a claim (`Purpose`) that keeps others out.
+// SAFETY: `base` is only handed out as an address here; who turns it into references holds a claim
+// (`Purpose`) that keeps others out.
 unsafe impl Send for Region {}
 // SAFETY: as above; the table and the claim are made of atomics and a mutex.
 unsafe impl Sync for Region {}
@@ -127,10 +130,12 @@ impl Region {
 
     /// A region over memory that a DMA engine, a driver or another library owns.
     ///
-    /// `keep_alive` is dropped when the region and everything made from it is gone and deregistered; give it whatever unmaps the memory.
-    /// What lies there is sent by [`slice`](Self::slice), or, where the engine writes round and round, by a
-    /// [`RingRegion`](crate::buffer::RingRegion): its reservations say by [`ranges`](crate::buffer::Reservation::ranges) where the engine is to
-    /// write, and its fragments are sent.
+    /// `keep_alive` is dropped when the region and everything made from it is gone and
+    /// deregistered; give it whatever unmaps the memory. What lies there is sent by
+    /// [`slice`](Self::slice), or, where the engine writes round and round, by a
+    /// [`RingRegion`](crate::buffer::RingRegion): its reservations say by
+    /// [`ranges`](crate::buffer::Reservation::ranges) where the engine is to write, and its
+    /// fragments are sent.
     ///
     /// ```
     /// use std::ptr::NonNull;
@@ -156,11 +161,13 @@ impl Region {
     /// unsafe impl Sync for Card {}
     ///
     /// let card = Card::map();
-    /// // SAFETY: 8 KiB are mapped until the card is dropped, and nobody here has a reference to them.
+    /// // SAFETY: 8 KiB are mapped until the card is dropped, and nobody here has a reference to
+    /// // them.
     /// let region = unsafe { Region::external(card.0, 8192, Box::new(card)) }?;
     ///
     /// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
-    /// let mut receiver = ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, ReceiveConfig::default())?;
+    /// let mut receiver =
+    ///     ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, ReceiveConfig::default())?;
     /// # let address = receiver.local_addr();
     /// # let receiving = std::thread::spawn(move || -> Result<Vec<u8>, fabricast::Error> {
     /// #     let (mut events, mut got) = (Vec::new(), Vec::new());
@@ -178,7 +185,8 @@ impl Region {
     /// # });
     /// // The endpoint registers the memory.
     /// let buffers = ZeroCopyBufferManager::new(region.clone(), HeaderSlotConfig::default())?;
-    /// let mut sender = SendEndpointZeroCopy::connect(&domain, address, SendConfig::default().buffers(&buffers))?;
+    /// let config = SendConfig::default().buffers(&buffers);
+    /// let mut sender = SendEndpointZeroCopy::connect(&domain, address, config)?;
     /// sender.wait_connected()?;
     /// // The card has written 1,000 bytes at 4,096.
     /// sender.send_data(region.slice(4096..5096)?, b"event 7", 42)?;
@@ -189,26 +197,35 @@ impl Region {
     ///
     /// # Who unmaps the memory, and how
     ///
-    /// `keep_alive` alone, in its `drop`. It runs behind the end of the last registration, which takes the pages from the card: so how it unmaps, by munmap(2) of libc or by
-    /// a bare system call, does not matter. It does where the process has libfabric's cache of registrations switched on
-    /// ([`RegistrationCache`](crate::fabric::RegistrationCache); it is off without a setting). That one keeps a registration beyond its end, and hears of what libc's `munmap`, `mremap`,
-    /// `madvise` and `mmap` with `MAP_FIXED` do, by patching them, and of nothing else: not of rustix' system calls, nor of those of a libc that is linked statically. What is mapped
-    /// at the address next would be sent from the pages that lay there before.
+    /// `keep_alive` alone, in its `drop`. It runs behind the end of the last registration, which
+    /// takes the pages from the card: so how it unmaps, by munmap(2) of libc or by a bare system
+    /// call, does not matter. It does where the process has libfabric's cache of registrations
+    /// switched on ([`RegistrationCache`](crate::fabric::RegistrationCache); it is off without a
+    /// setting). That one keeps a registration beyond its end, and hears of what libc's `munmap`,
+    /// `mremap`, `madvise` and `mmap` with `MAP_FIXED` do, by patching them, and of nothing else:
+    /// not of rustix' system calls, nor of those of a libc that is linked statically. What is
+    /// mapped at the address next would be sent from the pages that lay there before.
     ///
-    /// Memory that is unmapped too early breaks the promise below. Nobody is told: `tcp` fails the next send from it (EFAULT), and with it the connection; a card goes on with the
-    /// pages, which it holds, and what it sends from them is no longer what lies at the address. Where it is seen, registering says so ([`RegisterError::NotMapped`]).
+    /// Memory that is unmapped too early breaks the promise below. Nobody is told: `tcp` fails the
+    /// next send from it (EFAULT), and with it the connection; a card goes on with the pages, which
+    /// it holds, and what it sends from them is no longer what lies at the address. Where it is
+    /// seen, registering says so ([`RegisterError::NotMapped`]).
     ///
-    /// Whether a forked child gets a copy is the owner's business: with `madvise(MADV_DONTFORK)` it does not, and what is registered survives a fork on
-    /// any kernel, as memory of our own does ([`HostRegionBuilder::inherited`]).
+    /// Whether a forked child gets a copy is the owner's business: with `madvise(MADV_DONTFORK)` it
+    /// does not, and what is registered survives a fork on any kernel, as memory of our own does
+    /// ([`HostRegionBuilder::inherited`]).
     ///
     /// # Errors
-    /// [`MemoryError::Empty`] for 0 bytes, [`MemoryError::TooLarge`] when `len` is above `isize::MAX` or wraps around the address space.
+    /// [`MemoryError::Empty`] for 0 bytes, [`MemoryError::TooLarge`] when `len` is above
+    /// `isize::MAX` or wraps around the address space.
     ///
     /// # Safety
-    /// * All of `base .. base + len` is mapped, readable (and writable if something is received into it) until `keep_alive` is dropped; and to the same
-    ///   pages: neither unmapped, nor mapped anew, nor emptied (`MADV_DONTNEED`, `MADV_FREE`).
-    /// * Nobody holds a Rust reference to any of these bytes that reads or writes by peers or devices would violate, from now until
-    ///   `keep_alive` is dropped; they are shared with the network, as with a device.
+    /// * All of `base .. base + len` is mapped, readable (and writable if something is received
+    ///   into it) until `keep_alive` is dropped; and to the same pages: neither unmapped, nor
+    ///   mapped anew, nor emptied (`MADV_DONTNEED`, `MADV_FREE`).
+    /// * Nobody holds a Rust reference to any of these bytes that reads or writes by peers or
+    ///   devices would violate, from now until `keep_alive` is dropped; they are shared with the
+    ///   network, as with a device.
     pub unsafe fn external(
         base: NonNull<u8>,
         len: usize,
@@ -224,15 +241,17 @@ impl Region {
         Ok(Self::new(base, len, RegionKind::External, None, memory))
     }
 
-    /// Starts to describe `len` bytes of host memory of our own that are pinned for CUDA: copies from and to devices are asynchronous.
+    /// Starts to describe `len` bytes of host memory of our own that are pinned for CUDA: copies
+    /// from and to devices are asynchronous.
     ///
     /// Where there is no CUDA, `build` says so ([`MemoryError::Cuda`]).
     pub fn pinned(len: usize) -> HostRegionBuilder {
         HostRegionBuilder::new(len).pinned(true)
     }
 
-    /// Where the region starts. Reading or writing there is up to the caller, who has to know that nobody else does; of a device's memory
-    /// ([`is_device`](Self::is_device)) it is a number that the host can't reach anything by.
+    /// Where the region starts. Reading or writing there is up to the caller, who has to know that
+    /// nobody else does; of a device's memory ([`is_device`](Self::is_device)) it is a number that
+    /// the host can't reach anything by.
     pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
     }
@@ -247,18 +266,22 @@ impl Region {
         false
     }
 
-    /// Registers the region with a domain, so that endpoints of that domain can send from it, until [`deregister`](Self::deregister) or
-    /// until the region goes. Again is fine, and does nothing. An endpoint that was given the region in a
-    /// [`ZeroCopyBufferManager`](crate::buffer::ZeroCopyBufferManager) does it by itself, for as long as it lives.
+    /// Registers the region with a domain, so that endpoints of that domain can send from it, until
+    /// [`deregister`](Self::deregister) or until the region goes. Again is fine, and does nothing.
+    /// An endpoint that was given the region in a
+    /// [`ZeroCopyBufferManager`](crate::buffer::ZeroCopyBufferManager) does it by itself, for as
+    /// long as it lives.
     ///
     /// # Errors
-    /// [`RegisterError`]: the domain's limit, the limit of lockable memory, or what the provider answers.
+    /// [`RegisterError`]: the domain's limit, the limit of lockable memory, or what the provider
+    /// answers.
     pub fn register(&self, domain: &Domain) -> Result<(), RegisterError> {
         self.register_with(domain)
     }
 
-    /// Ends the registration with a domain, also one that an endpoint made by itself. New sends are refused at once; operations in flight
-    /// keep it open until they are done. Without a registration, it does nothing.
+    /// Ends the registration with a domain, also one that an endpoint made by itself. New sends are
+    /// refused at once; operations in flight keep it open until they are done. Without a
+    /// registration, it does nothing.
     pub fn deregister(&self, domain: &Domain) {
         self.deregister_from(domain.scope());
     }
@@ -268,7 +291,8 @@ impl Region {
         matches!(*self.memory, Memory::Host { .. })
     }
 
-    /// Which pages were mapped; `None` for memory of a device, and for an external region, whose owner knows.
+    /// Which pages were mapped; `None` for memory of a device, and for an external region, whose
+    /// owner knows.
     pub fn pages(&self) -> Option<Pages> {
         match &*self.memory {
             Memory::Host { mapping, .. } => Some(mapping.pages()),
@@ -278,8 +302,8 @@ impl Region {
 
     /// How many of the region's bytes lie in huge pages right now, as `/proc/self/smaps` says.
     ///
-    /// The kernel reports whole mappings, and may join neighbours into one: the answer is then an upper bound. Slow (it reads the whole
-    /// table of mappings); for reports, not for loops.
+    /// The kernel reports whole mappings, and may join neighbours into one: the answer is then an
+    /// upper bound. Slow (it reads the whole table of mappings); for reports, not for loops.
     ///
     /// # Errors
     /// [`MemoryError::Smaps`] when that file can't be read.
@@ -287,7 +311,8 @@ impl Region {
         super::host::huge_bytes(self.base.addr().get(), self.len)
     }
 
-    /// With how many domains (or endpoints, where the provider demands that) the region is registered.
+    /// With how many domains (or endpoints, where the provider demands that) the region is
+    /// registered.
     pub fn registration_count(&self) -> usize {
         self.registrations.count()
     }
@@ -297,19 +322,22 @@ impl Region {
         Purpose::from_byte(self.purpose.load(Ordering::Relaxed))
     }
 
-    /// Registers the region with a domain or an endpoint; again is no change. Blocks while the kernel locks the pages.
+    /// Registers the region with a domain or an endpoint; again is no change. Blocks while the
+    /// kernel locks the pages.
     pub(crate) fn register_with(&self, registrar: &dyn Registrar) -> Result<(), RegisterError> {
         self.registrations
             .register(registrar.scope(), || self.ask(registrar))
     }
 
-    /// As [`register_with`](Self::register_with), for somebody who needs it until [`let_go`](Self::let_go), which each call has one of.
+    /// As [`register_with`](Self::register_with), for somebody who needs it until
+    /// [`let_go`](Self::let_go), which each call has one of.
     pub(super) fn hold(&self, registrar: &dyn Registrar) -> Result<(), RegisterError> {
         self.registrations
             .hold(registrar.scope(), || self.ask(registrar))
     }
 
-    /// Deregisters when this was the last who [holds](Self::hold) it, unless the application has registered it, too.
+    /// Deregisters when this was the last who [holds](Self::hold) it, unless the application has
+    /// registered it, too.
     pub(super) fn let_go(&self, scope: Scope) {
         self.registrations.let_go(scope);
     }
@@ -330,7 +358,8 @@ impl Region {
         matches!(*self.memory, Memory::External(_)) && !mapping::is_mapped(self.base, self.len)
     }
 
-    /// Which way the bytes go between the region and that domain's network; `None` where it is not registered with it.
+    /// Which way the bytes go between the region and that domain's network; `None` where it is not
+    /// registered with it.
     pub fn path(&self, domain: &Domain) -> Option<Path> {
         self.registrations.path(domain.scope())
     }
@@ -341,12 +370,14 @@ impl Region {
         self.registrations.path(registrar.scope())
     }
 
-    /// Whether the region is registered there, and its bytes have to be copied through memory of the host.
+    /// Whether the region is registered there, and its bytes have to be copied through memory of
+    /// the host.
     pub(crate) fn is_staged(&self, scope: Scope) -> bool {
         self.registrations.is_staged(scope)
     }
 
-    /// Refuses new leases at once; the registration closes when the last lease ends, here if there is none.
+    /// Refuses new leases at once; the registration closes when the last lease ends, here if there
+    /// is none.
     pub(crate) fn deregister_from(&self, scope: Scope) {
         self.registrations.deregister(scope);
     }
@@ -356,13 +387,14 @@ impl Region {
         self.registrations.is_registered(scope)
     }
 
-    /// Whether the region is registered with anybody: tells a foreign buffer from one that nobody registered.
+    /// Whether the region is registered with anybody: tells a foreign buffer from one that nobody
+    /// registered.
     pub(crate) fn is_registered_anywhere(&self) -> bool {
         self.registrations.count() > 0
     }
 
-    /// Keeps the registration open for one operation, and gives its descriptor; `None` when it is not registered there, or is
-    /// [staged](Self::is_staged): no provider gets its address then.
+    /// Keeps the registration open for one operation, and gives its descriptor; `None` when it is
+    /// not registered there, or is [staged](Self::is_staged): no provider gets its address then.
     ///
     /// Each lease is ended by [`release`](Self::release), once.
     pub(crate) fn lease(&self, scope: Scope) -> Option<*mut c_void> {
@@ -378,7 +410,8 @@ impl Region {
     /// Ends a lease.
     ///
     /// # Safety
-    /// The caller got a lease of this scope and ends it now, for the first time: one too many would close a registration in use.
+    /// The caller got a lease of this scope and ends it now, for the first time: one too many would
+    /// close a registration in use.
     pub(crate) unsafe fn release(&self, scope: Scope) {
         self.registrations.release(scope);
     }
@@ -393,7 +426,8 @@ impl Region {
         );
         // Memory of a device is a number only, so nothing is said here of an allocation.
         let at = self.base.as_ptr().wrapping_add(offset);
-        // SAFETY: `offset <= len`, just asserted, and `base + len` does not wrap around (`external`, `device::address_of`; mappings don't).
+        // SAFETY: `offset <= len`, just asserted, and `base + len` does not wrap around
+        // (`external`, `device::address_of`; mappings don't).
         unsafe { NonNull::new_unchecked(at) }
     }
 

@@ -30,7 +30,8 @@ fn external_memory_that_its_owner_has_unmapped_is_not_registered() {
     let registrar = FakeRegistrar::new();
     let len = 2 * rustix::param::page_size();
     let base = mapping::anonymous(len, 0).unwrap();
-    // SAFETY: nobody looks into it. It is not kept as long as the region lives, which is what this test does wrong.
+    // SAFETY: nobody looks into it. It is not kept as long as the region lives, which is what this
+    // test does wrong.
     let region = unsafe { Region::external(base, len, Box::new(())) }.unwrap();
     region.register_with(&registrar).unwrap();
     region.deregister_from(registrar.scope());

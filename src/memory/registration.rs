@@ -1,17 +1,22 @@
-//! The registrations of one region: a fixed table, one entry for each scope, looked up without a lock.
+//! The registrations of one region: a fixed table, one entry for each scope, looked up without a
+//! lock.
 //!
-//! An entry's state is one word, and who may touch the registration behind it follows from that word:
+//! An entry's state is one word, and who may touch the registration behind it follows from that
+//! word:
 //!
 //! ```text
-//!  EMPTY ── register ──► REGISTERED | leases ── deregister ──► REGISTERED | CLOSING | leases ── last release ──► EMPTY
-//!    ▲                                              │    ◄────── register again ──────┘                            ▲
-//!    └───────────── no leases: the caller ──────────┘                                                              │
+//!  EMPTY ── register ──► REGISTERED | leases ── deregister ──► REGISTERED | CLOSING | leases
+//!    ▲                        │         ▲                            │            │
+//!    │                        │         └──────── register again ────┘            │
+//!    ├─ no leases: the caller ┘                                                   │
+//!    └───────────────────────────────────── last release ─────────────────────────┘
 //! ```
 //!
 //! An entry that is `STAGED` besides has no registration behind it, and is never leased.
 //!
-//! While `REGISTERED` is set and there are leases or no `CLOSING`, the registration is only read. `CLOSING` without leases is reached by
-//! exactly one atomic step, and whoever made that step takes the registration out; nobody leases or registers there meanwhile.
+//! While `REGISTERED` is set and there are leases or no `CLOSING`, the registration is only read.
+//! `CLOSING` without leases is reached by exactly one atomic step, and whoever made that step takes
+//! the registration out; nobody leases or registers there meanwhile.
 
 #![allow(unsafe_code)]
 
@@ -29,26 +34,30 @@ use crate::errno::FabricErrno;
 use crate::memory::RegisterError;
 use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, lock, yield_now};
 
-/// How many scopes (open domains, and endpoints that need registrations of their own) a process has at most.
+/// How many scopes (open domains, and endpoints that need registrations of their own) a process has
+/// at most.
 pub(crate) const MAX_SCOPES: usize = 64;
 
 const EMPTY: u32 = 0;
 const REGISTERED: u32 = 1 << 31;
 const CLOSING: u32 = 1 << 30;
-/// There is no registration behind it: the bytes are copied through other memory. Never leased, so that no provider gets the address.
+/// There is no registration behind it: the bytes are copied through other memory. Never leased, so
+/// that no provider gets the address.
 const STAGED: u32 = 1 << 29;
 /// Leases are counted in the bits below; a lease is refused above half of them, far from the flags.
 const LEASES: u32 = STAGED - 1;
 const LEASES_MAX: u32 = LEASES / 2;
 
-/// Where a registration is valid: a domain, or an endpoint whose provider demands FI_MR_ENDPOINT (`fi_mr.3`).
+/// Where a registration is valid: a domain, or an endpoint whose provider demands FI_MR_ENDPOINT
+/// (`fi_mr.3`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Scope(u32);
 
 static SCOPES_TAKEN: StdAtomicU64 = StdAtomicU64::new(0);
 
 impl Scope {
-    /// A scope that nobody else in this process has while the guard lives; `None` when all [`MAX_SCOPES`] are taken.
+    /// A scope that nobody else in this process has while the guard lives; `None` when all
+    /// [`MAX_SCOPES`] are taken.
     pub(crate) fn allocate() -> Option<ScopeGuard> {
         let mut taken = SCOPES_TAKEN.load(Ordering::Relaxed);
         loop {
@@ -56,7 +65,8 @@ impl Scope {
             if free as usize >= MAX_SCOPES {
                 return None;
             }
-            // Acquire pairs with the Release of the guard that freed this scope: its registrations are gone for us too.
+            // Acquire pairs with the Release of the guard that freed this scope: its registrations
+            // are gone for us too.
             match SCOPES_TAKEN.compare_exchange_weak(
                 taken,
                 taken | 1 << free,
@@ -74,7 +84,8 @@ impl Scope {
     }
 }
 
-/// Holds a [`Scope`] until it is dropped; whatever a registration's handle keeps alive has to hold it.
+/// Holds a [`Scope`] until it is dropped; whatever a registration's handle keeps alive has to hold
+/// it.
 #[derive(Debug)]
 pub(crate) struct ScopeGuard {
     scope: Scope,
@@ -98,7 +109,8 @@ pub(crate) trait Registrar {
     fn scope(&self) -> Scope;
     /// Registers `len` bytes from `base`; the region outlives the returned handle.
     fn register(&self, base: NonNull<u8>, len: usize) -> Result<RawRegistration, RegisterError>;
-    /// Registers memory of a device: for this side's operations, or for those of a peer (`rights`). The region outlives the returned handle.
+    /// Registers memory of a device: for this side's operations, or for those of a peer (`rights`).
+    /// The region outlives the returned handle.
     ///
     /// What can't be registered is staged, unless a peer is to reach it, or it was required.
     fn register_device(
@@ -112,8 +124,9 @@ pub(crate) trait Registrar {
             reason: "this provider is not asked for it".into(),
         })
     }
-    /// Registers `len` bytes from `base` for one-sided operations of a peer, with a key of its own and these rights alone; the
-    /// memory outlives the returned handle. Dropping that refuses new operations; it does not end those under way.
+    /// Registers `len` bytes from `base` for one-sided operations of a peer, with a key of its own
+    /// and these rights alone; the memory outlives the returned handle. Dropping that refuses new
+    /// operations; it does not end those under way.
     fn register_window(
         &self,
         _base: NonNull<u8>,
@@ -164,8 +177,9 @@ impl RawRegistration {
         }
     }
 
-    /// No registration: the bytes are copied through other memory, for that reason. `kept`: as a handle, it holds the guard of its scope, or the
-    /// next one with that scope would be taken for this one.
+    /// No registration: the bytes are copied through other memory, for that reason. `kept`: as a
+    /// handle, it holds the guard of its scope, or the next one with that scope would be taken for
+    /// this one.
     pub(crate) fn staged(why: Arc<str>, kept: Box<dyn Any + Send + Sync>) -> Self {
         Self {
             desc: std::ptr::null_mut(),
@@ -176,7 +190,8 @@ impl RawRegistration {
     }
 }
 
-// SAFETY: `desc` is a token that nobody here dereferences, and the provider is opened with FI_THREAD_SAFE; the handle is Send.
+// SAFETY: `desc` is a token that nobody here dereferences, and the provider is opened with
+// FI_THREAD_SAFE; the handle is Send.
 unsafe impl Send for RawRegistration {}
 // SAFETY: as above; the handle is Sync.
 unsafe impl Sync for RawRegistration {}
@@ -197,7 +212,8 @@ pub(super) struct Entry {
     cell: UnsafeCell<Option<RawRegistration>>,
 }
 
-// SAFETY: the cell is read only under a lease or by the state's exclusive owner, and written only by that owner (module text).
+// SAFETY: the cell is read only under a lease or by the state's exclusive owner, and written only
+// by that owner (module text).
 unsafe impl Sync for Entry {}
 // SAFETY: `RawRegistration` is Send.
 unsafe impl Send for Entry {}
@@ -247,7 +263,8 @@ impl Entry {
         } else {
             0
         };
-        // SAFETY: the state is EMPTY and only the holder of the table's lock, the caller, leaves it: nobody else touches the cell.
+        // SAFETY: the state is EMPTY and only the holder of the table's lock, the caller, leaves
+        // it: nobody else touches the cell.
         self.cell
             .with_mut(|cell| unsafe { *cell = Some(registration) });
         // Release pairs with the Acquire of `lease`: who sees REGISTERED sees the cell.
@@ -279,7 +296,8 @@ impl Entry {
         if !self.is_live() {
             return None;
         }
-        // SAFETY: it is live, and only who holds the table's lock, the caller, makes it otherwise; until then the cell is only read.
+        // SAFETY: it is live, and only who holds the table's lock, the caller, makes it otherwise;
+        // until then the cell is only read.
         self.cell
             .with(|cell| unsafe { (*cell).as_ref().map(|r| r.path.clone()) })
     }
@@ -315,7 +333,8 @@ impl Entry {
     /// Ends one lease; gives the registration when it was the last one of a deregistered entry.
     #[must_use = "dropping it closes the registration"]
     fn release(&self) -> Option<RawRegistration> {
-        // Release: our use is over before whoever closes. Acquire: we may be the one, and the others' uses are over.
+        // Release: our use is over before whoever closes. Acquire: we may be the one, and the
+        // others' uses are over.
         let before = self.state.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(before & LEASES > 0, "released more often than leased");
         if before == REGISTERED | CLOSING | 1 {
@@ -325,9 +344,11 @@ impl Entry {
         }
     }
 
-    /// Takes the registration out. Only for whoever made the state `REGISTERED | CLOSING` without leases.
+    /// Takes the registration out. Only for whoever made the state `REGISTERED | CLOSING` without
+    /// leases.
     fn take(&self) -> Option<RawRegistration> {
-        // SAFETY: in that state nobody leases or registers, and only the caller made it so: it alone touches the cell.
+        // SAFETY: in that state nobody leases or registers, and only the caller made it so: it
+        // alone touches the cell.
         let registration = self.cell.with_mut(|cell| unsafe { (*cell).take() });
         self.state.store(EMPTY, Ordering::Release);
         registration
@@ -377,7 +398,8 @@ impl RegistrationTable {
         Ok(())
     }
 
-    /// Registers for somebody who needs it until [`let_go`](Self::let_go), which each call has one of.
+    /// Registers for somebody who needs it until [`let_go`](Self::let_go), which each call has one
+    /// of.
     pub(super) fn hold(
         &self,
         scope: Scope,

@@ -196,7 +196,8 @@ mod model {
         });
     }
 
-    /// Registering again races with the last release: the entry ends live, and what was opened and is not live is closed.
+    /// Registering again races with the last release: the entry ends live, and what was opened and
+    /// is not live is closed.
     #[test]
     fn loom_registration_registers_again_while_it_closes() {
         loom::model(|| {

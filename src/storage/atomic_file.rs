@@ -16,9 +16,11 @@ const TRIES: u32 = 16;
 /// The longest part of the file's name that its temporary one has, in bytes: names may have 255.
 const NAME_PART_MAX: usize = 200;
 
-/// A file that is written under a temporary name beside its place, and takes its place with [`commit`](Self::commit). Dropped before that, it is removed.
+/// A file that is written under a temporary name beside its place, and takes its place with
+/// [`commit`](Self::commit). Dropped before that, it is removed.
 ///
-/// A process that is killed meanwhile leaves the temporary file, whose name is `.NAME.RANDOM.tmp`, and the old file as it was.
+/// A process that is killed meanwhile leaves the temporary file, whose name is `.NAME.RANDOM.tmp`,
+/// and the old file as it was.
 ///
 /// ```
 /// use fabricast::storage::AtomicFile;
@@ -41,7 +43,8 @@ pub struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// A new, empty file beside `path`, of those permissions less the process's umask. Whatever is at `path` stays there until the commit.
+    /// A new, empty file beside `path`, of those permissions less the process's umask. Whatever is
+    /// at `path` stays there until the commit.
     ///
     /// # Errors
     /// As [`OpenOptions::open`], with the operation [`FileOperation::Replace`].
@@ -49,7 +52,8 @@ impl AtomicFile {
         Self::create_with(path, &OpenOptions::new().mode(mode))
     }
 
-    /// The same, opened as the options say (mode, direct I/O, back end); their flags do not count: it is read and written.
+    /// The same, opened as the options say (mode, direct I/O, back end); their flags do not count:
+    /// it is read and written.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -79,12 +83,14 @@ impl AtomicFile {
         &self.file
     }
 
-    /// Puts the file in its place, instead of what is there: brings its bytes to the device, renames it, and brings the new name to the device.
-    /// A symbolic link is replaced, not followed. Who has the old file open keeps it.
+    /// Puts the file in its place, instead of what is there: brings its bytes to the device,
+    /// renames it, and brings the new name to the device. A symbolic link is replaced, not
+    /// followed. Who has the old file open keeps it.
     ///
     /// # Errors
-    /// [`FileError`]; then nothing has changed and the file is removed. Only when the last step fails (fsync(2) of the directory), the new file is
-    /// in its place, but may not outlive a loss of power.
+    /// [`FileError`]; then nothing has changed and the file is removed. Only when the last step
+    /// fails (fsync(2) of the directory), the new file is in its place, but may not outlive a loss
+    /// of power.
     pub fn commit(self) -> Result<(), FileError> {
         self.put(RenameFlags::empty())
     }
@@ -118,8 +124,8 @@ impl AtomicFile {
 }
 
 impl FileHandle {
-    /// Writes a whole file at once: afterwards, there is the new one, on the device, or, after an error, what was there before. In pieces:
-    /// [`AtomicFile`].
+    /// Writes a whole file at once: afterwards, there is the new one, on the device, or, after an
+    /// error, what was there before. In pieces: [`AtomicFile`].
     ///
     /// # Errors
     /// As [`AtomicFile::create`], [`write`](Self::write) and [`AtomicFile::commit`].

@@ -32,7 +32,8 @@ pub enum BackEnd {
     Posix,
     /// io_uring(7).
     IoUring,
-    /// cuFile, between the file and GPU memory; whether really without the host's memory, cuFile's own statistics say.
+    /// cuFile, between the file and GPU memory; whether really without the host's memory, cuFile's
+    /// own statistics say.
     CuFile,
     /// Between the file and GPU memory through pinned host memory of ours.
     Staged,

@@ -1,8 +1,10 @@
-//! `Batch`: many transfers in flight from one thread, each with a cookie, a status and an outcome of its own.
+//! `Batch`: many transfers in flight from one thread, each with a cookie, a status and an outcome
+//! of its own.
 //!
 //! ```text
-//!  submit(entry, cookie) ──► ┌ io_uring: one ring, registered files and buffers ┐ ──► status ──► BatchEvent{cookie, buffer, result}
-//!     buffer moves in        └ else a pool of threads, the same semantics       ┘                  buffer moves out
+//!  submit(entry, cookie) ──► ┌ io_uring: one ring, registered files and buffers ┐ ──► status ──┐
+//!     buffer moves in        └ else a pool of threads, the same semantics       ┘              │
+//!                           BatchEvent{cookie, buffer, result}: buffer moves out ◄─────────────┘
 //! ```
 
 mod entry;
@@ -35,7 +37,8 @@ pub use self::entry::BatchEntry;
 /// How a batch is to work. `None` stands for the setting.
 #[derive(Debug, Clone, Default)]
 pub struct BatchOptions {
-    /// What moves the bytes. Default: io_uring, and where this process may not use it (or the settings say no), threads.
+    /// What moves the bytes. Default: io_uring, and where this process may not use it (or the
+    /// settings say no), threads.
     pub back_end: BackEndChoice,
     /// Around the page cache or through it. Default: as each file was opened.
     pub direct: Option<DirectIo>,
@@ -50,8 +53,9 @@ pub struct BatchEvent<B> {
     pub cookie: u64,
     /// The buffer, back.
     pub buffer: B,
-    /// What was moved, or what went wrong. A read is short only at the end of the file; a cancelled entry has
-    /// [`FileErrorKind::Cancelled`](super::FileErrorKind::Cancelled), and what it moved before is in `done`.
+    /// What was moved, or what went wrong. A read is short only at the end of the file; a cancelled
+    /// entry has [`FileErrorKind::Cancelled`](super::FileErrorKind::Cancelled), and what it moved
+    /// before is in `done`.
     pub result: Result<Transferred, FileError>,
 }
 
@@ -59,13 +63,15 @@ pub struct BatchEvent<B> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchRefusedKind {
-    /// As many entries are under way as the batch takes: ask for its [`status`](Batch::status) first. Back-pressure, and no failure.
+    /// As many entries are under way as the batch takes: ask for its [`status`](Batch::status)
+    /// first. Back-pressure, and no failure.
     #[error("{depth} entries are under way, as many as this batch takes: ask for its status first")]
     Full {
         /// That many.
         depth: usize,
     },
-    /// The entry can't be done: a handle that is closed or for the other direction, a range outside of the buffer, GPU memory.
+    /// The entry can't be done: a handle that is closed or for the other direction, a range outside
+    /// of the buffer, GPU memory.
     #[error(transparent)]
     File(FileError),
 }
@@ -115,10 +121,12 @@ enum Runner<B: IoBuf> {
 
 /// Transfers in flight, `depth` at most, between files and buffers of one kind.
 ///
-/// Each accepted entry has exactly one outcome, in any order. Dropping the batch cancels what can be cancelled and tells nobody; the buffers are
-/// dropped when nothing touches them any more, which may be later.
+/// Each accepted entry has exactly one outcome, in any order. Dropping the batch cancels what can
+/// be cancelled and tells nobody; the buffers are dropped when nothing touches them any more, which
+/// may be later.
 ///
-/// Memory or offsets that are not aligned for direct I/O go through the page cache: a batch makes no copies.
+/// Memory or offsets that are not aligned for direct I/O go through the page cache: a batch makes
+/// no copies.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -154,8 +162,9 @@ impl<B: IoBuf> Batch<B> {
     /// A batch for so many entries under way, 1 to 4,096.
     ///
     /// # Errors
-    /// [`Error::Config`]: a depth out of its range, or cuFile, which has batches of its own. [`Error::Os`]: io_uring was asked for by name
-    /// where it works, and this ring can't be had (descriptors, memory).
+    /// [`Error::Config`]: a depth out of its range, or cuFile, which has batches of its own.
+    /// [`Error::Os`]: io_uring was asked for by name where it works, and this ring can't be had
+    /// (descriptors, memory).
     pub fn new(depth: u32, options: BatchOptions) -> Result<Self, Error> {
         if !(1..=DEPTH_MAX).contains(&depth) {
             return Err(Error::Config {
@@ -235,8 +244,9 @@ impl<B: IoBuf> Batch<B> {
         }
     }
 
-    /// Registers a file with the ring: cheaper entries. The batch then keeps the file open until it is dropped, or
-    /// [`unregister_file`](Self::unregister_file). Over threads, or with 32 files there already, it does nothing.
+    /// Registers a file with the ring: cheaper entries. The batch then keeps the file open until it
+    /// is dropped, or [`unregister_file`](Self::unregister_file). Over threads, or with 32 files
+    /// there already, it does nothing.
     ///
     /// # Errors
     /// A handle that is closed.
@@ -251,7 +261,8 @@ impl<B: IoBuf> Batch<B> {
         }
     }
 
-    /// Ends that; entries under way are not concerned. Does nothing for a file that is not registered.
+    /// Ends that; entries under way are not concerned. Does nothing for a file that is not
+    /// registered.
     ///
     /// # Errors
     /// A handle that is closed.
@@ -263,11 +274,13 @@ impl<B: IoBuf> Batch<B> {
         Ok(())
     }
 
-    /// Registers the memory of a pool with the ring, once, until the batch is dropped: its pages are pinned, and entries with buffers of this
-    /// pool are cheaper. Over threads, it does nothing.
+    /// Registers the memory of a pool with the ring, once, until the batch is dropped: its pages
+    /// are pinned, and entries with buffers of this pool are cheaper. Over threads, it does
+    /// nothing.
     ///
     /// # Errors
-    /// [`Error::Os`]: the limit of lockable memory (RLIMIT_MEMLOCK, `ulimit -l`), or 256 GiB are registered. Entries work all the same.
+    /// [`Error::Os`]: the limit of lockable memory (RLIMIT_MEMLOCK, `ulimit -l`), or 256 GiB are
+    /// registered. Entries work all the same.
     pub fn register_pool(&mut self, pool: &SharedBufferManager) -> Result<(), Error> {
         match &mut self.runner {
             Runner::Ring(ring) => ring
@@ -291,8 +304,8 @@ impl<B: IoBuf> Batch<B> {
         Ok(())
     }
 
-    /// Takes an entry, which begins with the next [`start`](Self::start), [`submit`](Self::submit) or [`status`](Self::status): many of them for one
-    /// system call.
+    /// Takes an entry, which begins with the next [`start`](Self::start), [`submit`](Self::submit)
+    /// or [`status`](Self::status): many of them for one system call.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -331,11 +344,13 @@ impl<B: IoBuf> Batch<B> {
         }
     }
 
-    /// Waits until `min` entries are over (or all, if fewer are under way), or the deadline, and appends the outcomes of at most `max` to
-    /// `events`. Says how many. With `min` 0, it only looks.
+    /// Waits until `min` entries are over (or all, if fewer are under way), or the deadline, and
+    /// appends the outcomes of at most `max` to `events`. Says how many. With `min` 0, it only
+    /// looks.
     ///
     /// # Errors
-    /// [`Error::Os`]: the kernel refuses the ring; a forked child has none. Entries under way stay so.
+    /// [`Error::Os`]: the kernel refuses the ring; a forked child has none. Entries under way stay
+    /// so.
     pub fn status(
         &mut self,
         min: usize,
@@ -367,7 +382,8 @@ impl<B: IoBuf> Batch<B> {
         Ok(count)
     }
 
-    /// Asks for the end of the entries with this cookie. Each has its one outcome in any case: cancelled, or as if nobody had asked.
+    /// Asks for the end of the entries with this cookie. Each has its one outcome in any case:
+    /// cancelled, or as if nobody had asked.
     pub fn cancel(&mut self, cookie: u64) {
         self.cancel_where(|other| other == cookie);
     }

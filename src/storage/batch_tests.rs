@@ -145,7 +145,8 @@ fn what_a_batch_moved_is_counted_file_by_file_when_its_outcomes_are_given() {
         }
         std::thread::sleep(Duration::from_millis(2));
         assert_eq!(one.nbytes().expect("open"), 40_000);
-        // Fewer at a time than there are: those that are kept have been counted, too, and come later, each once.
+        // Fewer at a time than there are: those that are kept have been counted, too, and come
+        // later, each once.
         let (mut events, mut sum) = (Vec::new(), 0);
         while batch.pending() > 0 {
             let count = batch.status(1, 5, soon(), &mut events).expect("no error");
@@ -307,7 +308,10 @@ fn threads_take_what_a_full_queue_refused_later() {
         batch.status(8, 32, soon(), &mut events).expect("no error"),
         8
     );
-    let is_cancelled = |event: &BatchEvent<Vec<u8>>| matches!(&event.result, Err(error) if error.kind == FileErrorKind::Cancelled);
+    let is_cancelled = |event: &BatchEvent<Vec<u8>>| {
+        matches!(&event.result, Err(error)
+            if error.kind == FileErrorKind::Cancelled)
+    };
     assert!(events.iter().all(is_cancelled));
     pool.resume();
     events.extend(all(&mut batch));
@@ -348,7 +352,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => (0u64..40_000, len.clone()).prop_map(|(offset, len)| Step::Read { offset, len }),
         3 => (0u64..1000, len).prop_map(|(block, len)| Step::Write { block, len }),
-        3 => (0usize..9, 0usize..9, any::<bool>()).prop_map(|(min, max, patient)| Step::Status { min, max, patient }),
+        3 => (0usize..9, 0usize..9, any::<bool>())
+            .prop_map(|(min, max, patient)| Step::Status { min, max, patient }),
         1 => (0u64..6).prop_map(|back| Step::Cancel { back }),
         1 => Just(Step::CancelAll),
     ];
@@ -496,7 +501,8 @@ fn run(options: BatchOptions, depth: u32, direct: bool, steps: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever is asked for in whatever order: each entry has one outcome, which is true, and all buffers come back.
+    /// Whatever is asked for in whatever order: each entry has one outcome, which is true, and all
+    /// buffers come back.
     #[test]
     fn each_entry_has_one_outcome(depth in 1u32..20, direct: bool, steps in steps()) {
         for options in options() {

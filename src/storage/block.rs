@@ -1,4 +1,5 @@
-//! `Block` and `BlockError`: a numbered run of bytes of a file, and what went wrong with exactly that one.
+//! `Block` and `BlockError`: a numbered run of bytes of a file, and what went wrong with exactly
+//! that one.
 
 use std::time::Duration;
 
@@ -67,7 +68,8 @@ pub enum BlockErrorKind {
         /// How long this call waited.
         waited: Duration,
     },
-    /// No buffer of the pool was free before the deadline: the blocks that were handed out are still held. The block was not begun.
+    /// No buffer of the pool was free before the deadline: the blocks that were handed out are
+    /// still held. The block was not begun.
     #[error(
         "no buffer of the pool became free within {waited:?}: drop blocks that were handed out"
     )]

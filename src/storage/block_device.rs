@@ -1,9 +1,10 @@
 //! `BlockDevice`: what a file lies on, as sysfs(5) tells it.
 //!
 //! ```text
-//!  file ─ stat(2) ─► 259:3 ─ /sys/dev/block/259:3 ─► nvme0n1p3 (a partition) ─► nvme0n1 (its disk) ─► nvme0 (its controller)
-//!                                                                                │
-//!                                                                             queue/: limits, stat: counters
+//!  file ─ stat(2) ─► 259:3 ─ /sys/dev/block/259:3 ─► nvme0n1p3 (a partition)
+//!                                                       └─► nvme0n1 (its disk)
+//!                                                             │  queue/: limits, stat: counters
+//!                                                             └─► nvme0 (its controller)
 //! ```
 
 use std::fs;
@@ -66,7 +67,8 @@ pub struct BlockDevice {
     directory: PathBuf,
 }
 
-/// What the queue of a disk can take (`/sys/block/DISK/queue`); nothing where the kernel does not say.
+/// What the queue of a disk can take (`/sys/block/DISK/queue`); nothing where the kernel does not
+/// say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueLimits {
@@ -78,7 +80,8 @@ pub struct QueueLimits {
     pub max_sectors_kb: Option<u64>,
     /// The longest request that the hardware takes, in KiB.
     pub max_hw_sectors_kb: Option<u64>,
-    /// Pieces of memory that one request may be scattered over: of 4 KiB pages, 254 of them are less than 1 MiB.
+    /// Pieces of memory that one request may be scattered over: of 4 KiB pages, 254 of them are
+    /// less than 1 MiB.
     pub max_segments: Option<u64>,
     /// The longest of these pieces, in bytes.
     pub max_segment_size: Option<u64>,
@@ -142,7 +145,8 @@ impl BlockDevice {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         match read(Path::new(SYSFS), major, minor) {
             Err(BlockDeviceError::None { .. }) => {
-                // The type's sign and width differ between architectures; the numbers fit in 32 bits.
+                // The type's sign and width differ between architectures; the numbers fit in 32
+                // bits.
                 let magic =
                     rustix::fs::fstatfs(&fd).map_or(0, |statfs| statfs.f_type as u64 & 0xffff_ffff);
                 Err(BlockDeviceError::None {
@@ -163,7 +167,8 @@ impl BlockDevice {
         read(Path::new(SYSFS), major, minor)
     }
 
-    /// What has one queue to the hardware, and so one pool of threads: the controller, else the disk.
+    /// What has one queue to the hardware, and so one pool of threads: the controller, else the
+    /// disk.
     pub fn drive(&self) -> &str {
         self.controller.as_deref().unwrap_or(&self.disk)
     }
@@ -311,7 +316,8 @@ fn text(path: &Path) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// What a file lies on when it is no block device, by the number that statfs(2) gives for the file system.
+/// What a file lies on when it is no block device, by the number that statfs(2) gives for the file
+/// system.
 fn on_what(magic: u64, major: u32, minor: u32) -> String {
     let what = match magic {
         0x0102_1994 | 0x8584_58f6 => "it lies in memory (tmpfs or ramfs)",

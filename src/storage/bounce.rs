@@ -1,7 +1,9 @@
-//! `BounceBuffer`: aligned memory between a file that is read or written directly and memory of the caller's that is not aligned.
+//! `BounceBuffer`: aligned memory between a file that is read or written directly and memory of the
+//! caller's that is not aligned.
 //!
-//! The pool hands out what came back last, which is most likely still in a cache, and keeps buffers until [`bounce_buffers_clear`] or until others
-//! are needed: together they take no more than the setting `bounce_pool_size`. Who finds none waits for one; nobody who holds one waits for
+//! The pool hands out what came back last, which is most likely still in a cache, and keeps buffers
+//! until [`bounce_buffers_clear`] or until others are needed: together they take no more than the
+//! setting `bounce_pool_size`. Who finds none waits for one; nobody who holds one waits for
 //! another, so that somebody always gets on. No lock is held while bytes move.
 
 use std::ops::{Deref, DerefMut};
@@ -14,7 +16,8 @@ use crate::process::Owner;
 
 use super::{Defaults, pinned_buffers_clear};
 
-/// Buffers begin at multiples of this, in bytes: the strictest alignment that is believed of a file.
+/// Buffers begin at multiples of this, in bytes: the strictest alignment that is believed of a
+/// file.
 const ALIGNMENT: usize = 1 << 20;
 /// So long a transfer waits for a buffer before it goes through the page cache.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -95,13 +98,14 @@ impl Pool {
 pub(crate) struct BounceBuffer {
     /// `None` only while it is dropped.
     buffer: Option<BufferMut>,
-    /// Made without the pool, in a forked child, where a thread that is no more may hold the pool's lock.
+    /// Made without the pool, in a forked child, where a thread that is no more may hold the pool's
+    /// lock.
     alone: bool,
 }
 
 impl BounceBuffer {
-    /// A buffer for `len` bytes, or of `most` if that is less: in whole pages. `None` when there is no memory for it, or none came back for
-    /// a long time.
+    /// A buffer for `len` bytes, or of `most` if that is less: in whole pages. `None` when there is
+    /// no memory for it, or none came back for a long time.
     pub(crate) fn acquire(len: usize, most: usize) -> Option<Self> {
         let page = rustix::param::page_size();
         // Few sizes, so that what is free often fits.
@@ -170,8 +174,9 @@ impl Drop for BounceBuffer {
     }
 }
 
-/// Gives the bounce buffers back that are not in use, and says how many bytes that were: those of the host's memory, and the pinned ones of staged
-/// transfers of GPU memory ([`pinned_buffers_clear`]). Others are kept when they come back.
+/// Gives the bounce buffers back that are not in use, and says how many bytes that were: those of
+/// the host's memory, and the pinned ones of staged transfers of GPU memory
+/// ([`pinned_buffers_clear`]). Others are kept when they come back.
 pub fn bounce_buffers_clear() -> usize {
     let pool = pool();
     if !pool.owner.is_here() {

@@ -1,7 +1,8 @@
 //! `CompatMode`: whether GPU memory is moved without cuFile, and why.
 //!
-//! Compatibility mode is about GPU memory only: bytes for the host's memory never go through cuFile. It is not cuFile's own compatibility
-//! mode, in which cuFile copies through the host's memory by itself ([`Compat::cufile_own`] says what is known of that one).
+//! Compatibility mode is about GPU memory only: bytes for the host's memory never go through
+//! cuFile. It is not cuFile's own compatibility mode, in which cuFile copies through the host's
+//! memory by itself ([`Compat::cufile_own`] says what is known of that one).
 //!
 //! What is decided is a pure function of [`Facts`]; who gathers them is somebody else.
 
@@ -9,7 +10,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-/// Whether GPU memory is moved without cuFile: through pinned host memory and pread(2), pwrite(2) or io_uring(7).
+/// Whether GPU memory is moved without cuFile: through pinned host memory and pread(2), pwrite(2)
+/// or io_uring(7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum CompatMode {
     /// On where cuFile can't be used, off where it can. The default.
@@ -34,7 +36,8 @@ impl fmt::Display for CompatMode {
 impl FromStr for CompatMode {
     type Err = NoCompatMode;
 
-    /// As KvikIO reads it: `AUTO`; `ON`, `TRUE`, `YES`, `1`; `OFF`, `FALSE`, `NO`, `0`; in any case.
+    /// As KvikIO reads it: `AUTO`; `ON`, `TRUE`, `YES`, `1`; `OFF`, `FALSE`, `NO`, `0`; in any
+    /// case.
     fn from_str(text: &str) -> Result<Self, NoCompatMode> {
         match text.to_ascii_lowercase().as_str() {
             "auto" => Ok(Self::Auto),
@@ -50,7 +53,8 @@ impl FromStr for CompatMode {
 #[error("not AUTO, ON (true, yes, 1) or OFF (false, no, 0)")]
 pub struct NoCompatMode;
 
-/// What is known of this machine and this file when it is opened. A text says what is wrong, and completes "…, because".
+/// What is known of this machine and this file when it is opened. A text says what is wrong, and
+/// completes "…, because".
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Facts {
     /// libcufile could not be loaded, or lacks a function that every version has.
@@ -59,15 +63,18 @@ pub(crate) struct Facts {
     pub(crate) cuda: Option<String>,
     /// See [`System`].
     pub(crate) system: System,
-    /// O_DIRECT was refused for this file. No obstacle (cuFile takes other descriptors since 1.7), but said.
+    /// O_DIRECT was refused for this file. No obstacle (cuFile takes other descriptors since 1.7),
+    /// but said.
     pub(crate) direct: Option<String>,
     /// A flag of the file's descriptor that cuFile refuses.
     pub(crate) descriptor_flag: Option<&'static str>,
-    /// `cuFileDriverOpen` or `cuFileHandleRegister` failed for this file. Tried only where nothing above forbids it.
+    /// `cuFileDriverOpen` or `cuFileHandleRegister` failed for this file. Tried only where nothing
+    /// above forbids it.
     pub(crate) registration: Option<String>,
     /// The library lacks the functions for streams.
     pub(crate) streams: Option<String>,
-    /// No cufile.json was found. cuFile itself takes its defaults then, but stream-ordered operations are known not to work.
+    /// No cufile.json was found. cuFile itself takes its defaults then, but stream-ordered
+    /// operations are known not to work.
     pub(crate) no_config_file: bool,
     /// The key of cufile.json, and the file, which makes cuFile copy through the host by itself.
     pub(crate) cufile_own: Option<String>,
@@ -106,8 +113,8 @@ impl Facts {
     /// The first thing that keeps cuFile from being used for this file at all.
     fn obstacle(&self) -> Option<String> {
         let wsl = "this is Windows Subsystem for Linux, which has no GPUDirect";
-        let udev = "/run/udev can't be read, where cuFile looks up what a file lies on (in a container: --volume \
-                    /run/udev:/run/udev:ro)";
+        let udev = "/run/udev can't be read, where cuFile looks up what a file lies on (in a \
+                    container: --volume /run/udev:/run/udev:ro)";
         let flag = |flag| format!("the descriptor was opened with {flag}, which cuFile refuses");
         self.system
             .wsl
@@ -119,7 +126,8 @@ impl Facts {
             .or_else(|| self.registration.clone())
     }
 
-    /// Whether it is worth to try to register a file: not before everything else is known to be fine.
+    /// Whether it is worth to try to register a file: not before everything else is known to be
+    /// fine.
     pub(crate) fn may_register(&self) -> bool {
         let before = Self {
             registration: None,
@@ -129,8 +137,9 @@ impl Facts {
     }
 
     fn obstacle_for_async(&self) -> Option<String> {
-        let config = "no cufile.json was found, without which stream-ordered operations of cuFile are known to fail silently \
-                      (install one as /etc/cufile.json, or name it in CUFILE_ENV_PATH_JSON)";
+        let config = "no cufile.json was found, without which stream-ordered operations of cuFile \
+                      are known to fail silently (install one as /etc/cufile.json, or name it in \
+                      CUFILE_ENV_PATH_JSON)";
         self.streams
             .clone()
             .or_else(|| self.no_config_file.then(|| config.to_owned()))
@@ -164,7 +173,8 @@ impl Compat {
 /// Compatibility mode is `Off`, and cuFile can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "compatibility mode is OFF, and cuFile can't be used: {obstacle}; set compat_mode to AUTO or ON to do without"
+    "compatibility mode is OFF, and cuFile can't be used: {obstacle}; set compat_mode to AUTO or \
+     ON to do without"
 )]
 pub(crate) struct CompatRefused {
     obstacle: String,

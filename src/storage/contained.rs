@@ -1,11 +1,13 @@
-//! `contained`: calls code that may panic where nothing may unwind, because memory is lent out or somebody waits for an outcome.
+//! `contained`: calls code that may panic where nothing may unwind, because memory is lent out or
+//! somebody waits for an outcome.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Calls; what the panic said, where it panicked (empty where that was no text).
 ///
-/// What a panic carries may panic again when it is dropped, where nobody expects it any more: it is leaked.
+/// What a panic carries may panic again when it is dropped, where nobody expects it any more: it is
+/// leaked.
 pub(super) fn contained<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|payload| {
         let said = text_of(&*payload);

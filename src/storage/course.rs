@@ -10,13 +10,16 @@ use super::uring::engine::Uring;
 use super::{BackEndChoice, DirectIo, Direction, FileErrorKind, IoOptions, Place};
 use crate::cuda::Context;
 
-/// A transfer that is cut for the sake of overlapping its copies has no tasks shorter than this, in bytes, but for the last.
+/// A transfer that is cut for the sake of overlapping its copies has no tasks shorter than this, in
+/// bytes, but for the last.
 const BOUNCE_TASK_MIN: usize = 512 << 10;
 
-/// Where the choice is open, an aligned direct read that would be cut for several threads goes by io_uring from this length on, in bytes: one thread
-/// keeps the device as busy, for less of the processor. A shorter one is done before there is anything to gain. Not so reads by one thread, since a
-/// single pread(2) keeps a device busy, and not writes: those that change how a file lies on the device go through the kernel's workers, which takes
-/// more of the processor than threads do.
+/// Where the choice is open, an aligned direct read that would be cut for several threads goes by
+/// io_uring from this length on, in bytes: one thread keeps the device as busy, for less of the
+/// processor. A shorter one is done before there is anything to gain. Not so reads by one thread,
+/// since a single pread(2) keeps a device busy, and not writes: those that change how a file lies
+/// on the device go through the kernel's workers, which takes more of the processor than threads
+/// do.
 const RING_MIN: usize = 4 << 20;
 
 /// How a transfer is done.
@@ -35,8 +38,8 @@ pub(crate) struct Course {
 }
 
 impl Course {
-    /// Whether it is a transfer of GPU memory that is so short that the thread that asks for it does it, staged, before the call returns: another thread
-    /// would take longer to wake up.
+    /// Whether it is a transfer of GPU memory that is so short that the thread that asks for it
+    /// does it, staged, before the call returns: another thread would take longer to wake up.
     pub(crate) fn is_done_at_once(file: &File, memory: RawMemory, options: &IoOptions) -> bool {
         let choice = options.back_end.unwrap_or_else(|| file.used().back_end);
         let threshold = options.gds_threshold;
@@ -45,7 +48,8 @@ impl Course {
             && memory.len() < threshold.unwrap_or_else(|| Defaults::get().gds_threshold)
     }
 
-    /// For a transfer that `threads` may work on; 1: it is not to be cut, unless that is for overlapping copies.
+    /// For a transfer that `threads` may work on; 1: it is not to be cut, unless that is for
+    /// overlapping copies.
     pub(crate) fn new(
         file: &File,
         direction: Direction,

@@ -9,8 +9,8 @@ use super::shared_pools;
 
 /// The settings of this process; what they are, [`Settings`] says.
 ///
-/// The environment is read once, at the first use. What code sets from then on counts for all threads, for calls and files from then on; what was
-/// begun goes on as it was.
+/// The environment is read once, at the first use. What code sets from then on counts for all
+/// threads, for calls and files from then on; what was begun goes on as it was.
 ///
 /// ```
 /// use fabricast::storage::Defaults;
@@ -29,9 +29,11 @@ use super::shared_pools;
 pub struct Defaults;
 
 impl Defaults {
-    /// The settings as they are now. Cheap: each thread keeps a copy, and looks whether it is the newest.
+    /// The settings as they are now. Cheap: each thread keeps a copy, and looks whether it is the
+    /// newest.
     pub fn get() -> Settings {
-        // Acquire, with the release in `apply`: what this number stands for was stored before it. 0 is nobody's.
+        // Acquire, with the release in `apply`: what this number stands for was stored before it. 0
+        // is nobody's.
         let newest = GENERATION.load(Ordering::Acquire);
         let cached = CACHE.try_with(Cell::get).ok();
         match cached {
@@ -51,18 +53,22 @@ impl Defaults {
         settings
     }
 
-    /// Whether the environment of this process made sense when it was read. Opening a file asks this, too.
+    /// Whether the environment of this process made sense when it was read. Opening a file asks
+    /// this, too.
     ///
     /// # Errors
     ///
-    /// The first variable that makes no sense; the setting has its default in its place, or what code set.
+    /// The first variable that makes no sense; the setting has its default in its place, or what
+    /// code set.
     pub fn check() -> Result<(), SettingError> {
         current().environment_error.clone().map_or(Ok(()), Err)
     }
 
-    /// Changes settings: those that `change` leaves alone stay as they are, whoever changes them meanwhile.
+    /// Changes settings: those that `change` leaves alone stay as they are, whoever changes them
+    /// meanwhile.
     ///
-    /// `num_threads` counts at once: shared pools get or lose threads, and what is queued for them stays queued.
+    /// `num_threads` counts at once: shared pools get or lose threads, and what is queued for them
+    /// stays queued.
     ///
     /// # Errors
     ///
@@ -71,8 +77,9 @@ impl Defaults {
         Self::changed(change).map(drop)
     }
 
-    /// The same until the scope is dropped, which gives the settings that were changed their old values back. As in KvikIO, all threads see it: it is
-    /// for the whole process. Scopes are to end in the reverse order of their beginnings.
+    /// The same until the scope is dropped, which gives the settings that were changed their old
+    /// values back. As in KvikIO, all threads see it: it is for the whole process. Scopes are to
+    /// end in the reverse order of their beginnings.
     ///
     /// # Errors
     ///
@@ -177,7 +184,8 @@ fn current() -> MutexGuard<'static, Current> {
     current
 }
 
-/// The settings are the process's: a test that changes them, or that others' changes disturb, takes this first.
+/// The settings are the process's: a test that changes them, or that others' changes disturb, takes
+/// this first.
 #[cfg(all(test, not(loom)))]
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
@@ -235,7 +243,8 @@ mod tests {
     #[test]
     fn a_variable_that_makes_no_sense_is_an_error_of_open_that_names_it() {
         use super::super::{FileErrorKind, FileHandle};
-        const NAME: &str = "storage::defaults::tests::a_variable_that_makes_no_sense_is_an_error_of_open_that_names_it";
+        const NAME: &str = "storage::defaults::tests::\
+            a_variable_that_makes_no_sense_is_an_error_of_open_that_names_it";
         const NONSENSE: &str = "16 KiB, please";
         if std::env::var_os("KVIKIO_GDS_THRESHOLD").is_none_or(|value| value != NONSENSE) {
             let this = std::env::current_exe().unwrap();

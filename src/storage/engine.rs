@@ -10,7 +10,8 @@ use super::posix::Posix;
 use super::uring::engine::Uring;
 use super::{BackEnd, BackEndChoice, Direction, FileErrorKind, Place, device};
 
-/// One run of bytes to be moved, checked: the file is open for it, and the last byte has an offset that a file may have.
+/// One run of bytes to be moved, checked: the file is open for it, and the last byte has an offset
+/// that a file may have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Task<'a> {
     pub(crate) file: &'a File,
@@ -18,7 +19,8 @@ pub(crate) struct Task<'a> {
     /// As long as the task.
     pub(crate) memory: RawMemory,
     pub(crate) offset: u64,
-    /// Around the page cache, where the file allows it: what was asked for, the handle and the settings have been looked at.
+    /// Around the page cache, where the file allows it: what was asked for, the handle and the
+    /// settings have been looked at.
     pub(crate) direct: bool,
     /// The size of bounce buffers, in bytes.
     pub(crate) bounce: usize,
@@ -44,7 +46,8 @@ pub(crate) struct TaskOutcome {
     pub(crate) bounced: usize,
     /// What moved the bytes, where it was not the engine that was asked.
     pub(crate) instead: Option<BackEnd>,
-    /// Why it stopped. Without one, a read that is short ended at the end of the file; a write is never short then.
+    /// Why it stopped. Without one, a read that is short ended at the end of the file; a write is
+    /// never short then.
     pub(crate) error: Option<FileErrorKind>,
 }
 
@@ -63,27 +66,30 @@ pub(crate) trait Engine: Send + Sync {
 
     /// Moves all bytes of a task, and returns when nothing touches its memory any more.
     ///
-    /// Interrupted calls are made again, short ones go on; a direct transfer that the file refuses goes through the page cache, and says so
-    /// ([`File::refuse_direct`]).
+    /// Interrupted calls are made again, short ones go on; a direct transfer that the file refuses
+    /// goes through the page cache, and says so ([`File::refuse_direct`]).
     ///
     /// # Safety
-    /// Until it returns, the task's memory is good to read (a write), or good to write with nobody else reading or writing it (a read).
+    /// Until it returns, the task's memory is good to read (a write), or good to write with nobody
+    /// else reading or writing it (a read).
     unsafe fn run(&self, task: &Task<'_>) -> TaskOutcome;
 
-    /// Bytes of one task, when so many were asked for and the transfer has `len`. An engine that keeps a device busy from one thread takes all
-    /// of it as one.
+    /// Bytes of one task, when so many were asked for and the transfer has `len`. An engine that
+    /// keeps a device busy from one thread takes all of it as one.
     fn task_size(&self, asked: usize, _len: usize) -> usize {
         asked
     }
 
-    /// Whether a task that goes through bounce buffers copies and transfers one after the other: then transfers are cut, and threads are added,
-    /// so that one task's copy overlaps with another's transfer.
+    /// Whether a task that goes through bounce buffers copies and transfers one after the other:
+    /// then transfers are cut, and threads are added, so that one task's copy overlaps with
+    /// another's transfer.
     fn copies_alternate(&self) -> bool {
         false
     }
 }
 
-/// The engine for a transfer. `Auto` in the host's memory is POSIX: what else a long one may take, [`Course`](super::course::Course) decides.
+/// The engine for a transfer. `Auto` in the host's memory is POSIX: what else a long one may take,
+/// [`Course`](super::course::Course) decides.
 pub(crate) fn engine_for(
     file: &File,
     choice: BackEndChoice,

@@ -74,7 +74,8 @@ pub enum FileErrorKind {
         /// What is wrong with them.
         reason: &'static str,
     },
-    /// A descriptor that was given has a flag with which offsets can't be kept, or that cuFile refuses.
+    /// A descriptor that was given has a flag with which offsets can't be kept, or that cuFile
+    /// refuses.
     #[error("the descriptor was opened with {flag}: {reason}")]
     DescriptorFlag {
         /// The name of the flag.
@@ -84,7 +85,8 @@ pub enum FileErrorKind {
     },
     /// The handle was opened for the other direction only.
     #[error(
-        "the handle was not opened for {wanted} (flags of `open`: r, w, a, x for one direction, r+, w+, a+, x+ for both)"
+        "the handle was not opened for {wanted} (flags of `open`: r, w, a, x for one direction, \
+         r+, w+, a+, x+ for both)"
     )]
     NotOpenFor {
         /// "reading" or "writing".
@@ -102,12 +104,14 @@ pub enum FileErrorKind {
     },
     /// The last byte would lie behind the largest offset of a file.
     #[error(
-        "offset and length together are more than a file may have (2^63 - 1 bytes): begin further in front, or transfer less"
+        "offset and length together are more than a file may have (2^63 - 1 bytes): begin further \
+         in front, or transfer less"
     )]
     TooLarge,
     /// A write took no byte, and no error came with it.
     #[error(
-        "the system took no byte of a write and gave no reason: look for a full device or a quota, then write what is missing"
+        "the system took no byte of a write and gave no reason: look for a full device or a quota, \
+         then write what is missing"
     )]
     WriteZero,
     /// The handle was closed.
@@ -115,13 +119,15 @@ pub enum FileErrorKind {
     Closed,
     /// The handle was made by the process that this one was forked from. Open the file here.
     #[error(
-        "the handle was made by process {made_by}, which this process was forked from: open the file again here"
+        "the handle was made by process {made_by}, which this process was forked from: open the \
+         file again here"
     )]
     Forked {
         /// The process that made it.
         made_by: u32,
     },
-    /// As many operations wait for a thread as the pool takes. Wait for one of them, then try again.
+    /// As many operations wait for a thread as the pool takes. Wait for one of them, then try
+    /// again.
     #[error("as many operations wait for a thread as the pool takes: wait for one of them first")]
     QueueFull,
     /// cuFile or the CUDA driver refused.
@@ -138,9 +144,11 @@ pub enum FileErrorKind {
     /// A setting, of the process or of its environment, is out of its range.
     #[error("setting {0}")]
     Setting(#[from] SettingError),
-    /// It was cancelled before it was done, by [`Batch::cancel`](super::Batch::cancel) or because what it belonged to ended.
+    /// It was cancelled before it was done, by [`Batch::cancel`](super::Batch::cancel) or because
+    /// what it belonged to ended.
     #[error(
-        "it was cancelled before it was done: what was moved before is counted, submit the rest again"
+        "it was cancelled before it was done: what was moved before is counted, submit the rest \
+         again"
     )]
     Cancelled,
     /// A bug: the code that moves the bytes panicked. What it moved before is counted.
@@ -152,13 +160,15 @@ pub enum FileErrorKind {
 fn advice(errno: i32) -> &'static str {
     match errno {
         libc::EACCES => {
-            ": look at owner and mode of the file, and of each directory on the way to it (namei -l)"
+            ": look at owner and mode of the file, and of each directory on the way to it (namei \
+             -l)"
         }
         libc::ENOENT => {
             ": look at the path; the flags \"w\" and \"a\" make the file, but no directory"
         }
         libc::EINVAL => {
-            ": an argument, or the alignment that O_DIRECT asks for here; `DirectIo::Off` does without it"
+            ": an argument, or the alignment that O_DIRECT asks for here; `DirectIo::Off` does \
+             without it"
         }
         libc::EMFILE => {
             ": raise it with `ulimit -n` or LimitNOFILE= (a file takes two descriptors)"
@@ -190,7 +200,8 @@ impl From<rustix::io::Errno> for FileErrorKind {
     }
 }
 
-/// An operation on a file that failed: which one, on what bytes, how many of them were done before, and why.
+/// An operation on a file that failed: which one, on what bytes, how many of them were done before,
+/// and why.
 ///
 /// ```
 /// use fabricast::storage::FileHandle;
@@ -204,14 +215,15 @@ impl From<rustix::io::Errno> for FileErrorKind {
 pub struct FileError {
     /// What was asked for.
     pub operation: FileOperation,
-    /// The file, by the path that it was opened with. A descriptor that was given: the path that the kernel knew then.
+    /// The file, by the path that it was opened with. A descriptor that was given: the path that
+    /// the kernel knew then.
     pub path: Arc<Path>,
     /// The offset in the file, in bytes, where the operation has one.
     pub offset: Option<u64>,
     /// Bytes asked for, where the operation has a length.
     pub len: Option<u64>,
-    /// Bytes that were done, from `offset` on without a gap: what a write put into the file, or a read into memory. What lies behind them is
-    /// in any state.
+    /// Bytes that were done, from `offset` on without a gap: what a write put into the file, or a
+    /// read into memory. What lies behind them is in any state.
     pub done: u64,
     /// What stopped it.
     pub kind: FileErrorKind,

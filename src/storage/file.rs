@@ -1,4 +1,5 @@
-//! `File`: an open file. Two descriptors, what O_DIRECT asks of offsets and addresses there, and what is known of its size.
+//! `File`: an open file. Two descriptors, what O_DIRECT asks of offsets and addresses there, and
+//! what is known of its size.
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -26,7 +27,8 @@ const UNKNOWN: u64 = u64::MAX;
 /// File systems that keep their files in memory (statfs(2)): tmpfs and ramfs.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// What O_DIRECT asks for on one file (statx(2), `STATX_DIOALIGN`); a page for both where the kernel does not say.
+/// What O_DIRECT asks for on one file (statx(2), `STATX_DIOALIGN`); a page for both where the
+/// kernel does not say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DirectAlignment {
@@ -64,7 +66,8 @@ pub(crate) struct FileUse {
     pub(crate) cufile_refuses: Option<&'static str>,
 }
 
-/// An open file. Held by its handle and by each operation on it: the last of them closes both descriptors.
+/// An open file. Held by its handle and by each operation on it: the last of them closes both
+/// descriptors.
 pub(crate) struct File {
     path: Arc<Path>,
     buffered: OwnedFd,
@@ -136,7 +139,8 @@ impl File {
             route: OnceLock::new(),
             owner: Owner::current(),
         };
-        // Without compatibility mode there is no file without cuFile; else nobody pays for cuFile before it is needed.
+        // Without compatibility mode there is no file without cuFile; else nobody pays for cuFile
+        // before it is needed.
         if file.used.compat_mode == CompatMode::Off
             && let Err(kind) = file.route()
         {
@@ -169,7 +173,8 @@ impl File {
         self.refused.get().map(String::as_str)
     }
 
-    /// The kernel refused an aligned direct transfer: from now on, this file goes through the page cache.
+    /// The kernel refused an aligned direct transfer: from now on, this file goes through the page
+    /// cache.
     #[cold]
     pub(crate) fn refuse_direct(&self, reason: String) {
         refuse(&self.path, &self.refused, reason, true);
@@ -179,7 +184,8 @@ impl File {
         self.alignment
     }
 
-    /// How bytes get between this file and GPU memory; looked for at the first call, which may take half a second.
+    /// How bytes get between this file and GPU memory; looked for at the first call, which may take
+    /// half a second.
     pub(crate) fn route(&self) -> Result<&Route, FileErrorKind> {
         let mode = self.used.compat_mode;
         let route = self.route.get_or_init(|| Route::find(self, mode));
@@ -275,7 +281,8 @@ impl File {
         self.size.store(UNKNOWN, Ordering::Relaxed);
     }
 
-    /// Reserves `len` bytes behind the end of the file and behind what was reserved before, and says where they begin.
+    /// Reserves `len` bytes behind the end of the file and behind what was reserved before, and
+    /// says where they begin.
     pub(crate) fn reserve_end(&self, len: u64) -> Result<u64, FileErrorKind> {
         let mut end = lock(&self.append_end);
         let offset = (*end).max(self.refresh_size()?);
@@ -332,7 +339,8 @@ pub(super) fn no_file(file_type: FileType) -> Option<&'static str> {
     }
 }
 
-/// Opens the file that a descriptor stands for once more, with flags of its own; not by path, where another file may be by now.
+/// Opens the file that a descriptor stands for once more, with flags of its own; not by path, where
+/// another file may be by now.
 pub(super) fn reopen(fd: &OwnedFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -374,7 +382,8 @@ fn open_direct(
     reopen(buffered, flags).map_err(|errno| format!("open with O_DIRECT: {errno}"))
 }
 
-/// Says why a file goes through the page cache: as a warning the first time in this process, since many files may have the same reason.
+/// Says why a file goes through the page cache: as a warning the first time in this process, since
+/// many files may have the same reason.
 fn refuse(path: &Path, refused: &OnceLock<String>, reason: String, is_news: bool) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if refused.set(reason).is_err() || !is_news {
@@ -384,6 +393,7 @@ fn refuse(path: &Path, refused: &OnceLock<String>, reason: String, is_news: bool
     if WARNED.swap(true, Ordering::Relaxed) {
         tracing::debug!(path = %path.display(), reason, "no direct I/O");
     } else {
-        tracing::warn!(path = %path.display(), reason, "no direct I/O: through the page cache instead (said once)");
+        tracing::warn!(path = %path.display(), reason, "no direct I/O: through the page cache \
+            instead (said once)");
     }
 }

@@ -15,7 +15,8 @@ use super::{FileError, FileErrorKind, Transferred};
 pub struct IoOutcome<B> {
     /// The buffer that was given.
     pub buffer: B,
-    /// What was moved; or what stopped it, with the bytes that were done before ([`FileError::done`]).
+    /// What was moved; or what stopped it, with the bytes that were done before
+    /// ([`FileError::done`]).
     pub result: Result<Transferred, FileError>,
 }
 
@@ -31,9 +32,10 @@ impl<B> IoOutcome<B> {
 
 /// An operation that goes on by itself and owns its buffer, and that ends in exactly one outcome.
 ///
-/// Wait for it, with or without a deadline, ask whether it is done, have a function called, or await it on any runtime. Dropping it is always safe: the
-/// buffer is dropped (a pool's goes back to its pool) when nothing touches it any more. Parts of a read that have not begun then are left out; a
-/// write goes on to its end.
+/// Wait for it, with or without a deadline, ask whether it is done, have a function called, or
+/// await it on any runtime. Dropping it is always safe: the buffer is dropped (a pool's goes back
+/// to its pool) when nothing touches it any more. Parts of a read that have not begun then are left
+/// out; a write goes on to its end.
 ///
 /// ```
 /// use fabricast::storage::{FileHandle, IoOptions};
@@ -85,7 +87,12 @@ impl<B: Send + 'static> IoFuture<B> {
     /// The outcome, when it was refused for that reason.
     pub(crate) fn refused(self, why: &FileErrorKind) -> Result<IoOutcome<B>, Self> {
         match self.0 {
-            IoFutureState::Ready(outcome) if matches!(&outcome.result, Err(error) if error.kind == *why) => {
+            IoFutureState::Ready(outcome)
+                if outcome
+                    .result
+                    .as_ref()
+                    .is_err_and(|error| error.kind == *why) =>
+            {
                 Ok(outcome)
             }
             other => Err(Self(other)),
@@ -130,8 +137,9 @@ impl<B: Send + 'static> IoFuture<B> {
         }
     }
 
-    /// Has a function called with the outcome, on the thread that ends the operation: on this one, at once, if it is over already. It should be
-    /// short, as other operations wait for that thread. A panic in it is caught, logged and counted
+    /// Has a function called with the outcome, on the thread that ends the operation: on this one,
+    /// at once, if it is over already. It should be short, as other operations wait for that
+    /// thread. A panic in it is caught, logged and counted
     /// ([`callback_panics`](super::callback_panics)).
     ///
     /// # Panics
@@ -188,7 +196,8 @@ impl<B: Send + 'static> fmt::Debug for IoFuture<B> {
     }
 }
 
-/// Waits for all of them, until the deadline: for each, in order, its outcome, or the future of an operation that is not over.
+/// Waits for all of them, until the deadline: for each, in order, its outcome, or the future of an
+/// operation that is not over.
 pub fn wait_all<B: Send + 'static>(
     futures: impl IntoIterator<Item = IoFuture<B>>,
     deadline: Instant,
@@ -199,7 +208,8 @@ pub fn wait_all<B: Send + 'static>(
 
 /// Waits until one of them is over: its index; `None` at the deadline, or when there are none.
 ///
-/// Take it out (`futures.swap_remove(index)`) before waiting for the next: one that is over stays so.
+/// Take it out (`futures.swap_remove(index)`) before waiting for the next: one that is over stays
+/// so.
 pub fn wait_any<B: Send + 'static>(
     futures: &mut [IoFuture<B>],
     deadline: Instant,

@@ -22,13 +22,26 @@ use super::{
 ///
 /// | call | who does it | memory |
 /// |---|---|---|
-/// | [`read`](Self::read), [`write`](Self::write) | this thread | borrowed |
-/// | [`read_parallel`](Self::read_parallel), [`write_parallel`](Self::write_parallel) | this thread and a pool's, cut in tasks | borrowed |
-/// | [`pread`](Self::pread), [`pwrite`](Self::pwrite), [`append`](Self::append) | a pool's threads, cut in tasks | owned by the operation |
-/// | [`read_async`](Self::read_async), [`write_async`](Self::write_async) | cuFile, in the order of a CUDA stream; else this thread | owned by the operation |
+/// | [`read`], [`write`] | this thread | borrowed |
+/// | [`read_parallel`], [`write_parallel`] | this thread and a pool's, cut in tasks | borrowed |
+/// | [`pread`], [`pwrite`], [`append`] | a pool's threads, cut in tasks | the operation's own |
+/// | [`read_async`], [`write_async`] | cuFile, or else this thread | the operation's own |
 ///
-/// A read is short only at the end of the file. Memory of its range behind the last byte is as it was, but for a read around the page cache, where
-/// the kernel may fill it with zeros. A write takes all bytes, or is an error that says how many it took. Operations on ranges that overlap,
+/// cuFile does it in the order of a CUDA stream.
+///
+/// [`read`]: Self::read
+/// [`write`]: Self::write
+/// [`read_parallel`]: Self::read_parallel
+/// [`write_parallel`]: Self::write_parallel
+/// [`pread`]: Self::pread
+/// [`pwrite`]: Self::pwrite
+/// [`append`]: Self::append
+/// [`read_async`]: Self::read_async
+/// [`write_async`]: Self::write_async
+///
+/// A read is short only at the end of the file. Memory of its range behind the last byte is as it
+/// was, but for a read around the page cache, where the kernel may fill it with zeros. A write
+/// takes all bytes, or is an error that says how many it took. Operations on ranges that overlap,
 /// at the same time, are a race, as they are for pwrite(2).
 ///
 /// ```
@@ -59,8 +72,8 @@ impl FileHandle {
         }
     }
 
-    /// Opens a file with flags as text: `r`, `w`, `a`, `x`, each with `+` for both directions; see [`OpenFlags::parse`](super::OpenFlags::parse).
-    /// More can be said with [`OpenOptions`].
+    /// Opens a file with flags as text: `r`, `w`, `a`, `x`, each with `+` for both directions; see
+    /// [`OpenFlags::parse`](super::OpenFlags::parse). More can be said with [`OpenOptions`].
     ///
     /// # Errors
     /// As [`OpenOptions::open`].
@@ -89,8 +102,9 @@ impl FileHandle {
         &self.path
     }
 
-    /// The size in bytes, as it was when this handle last asked. It asks anew after each write, append, truncation and allocation of its own;
-    /// what others do to the file, [`refresh`](Self::refresh) finds.
+    /// The size in bytes, as it was when this handle last asked. It asks anew after each write,
+    /// append, truncation and allocation of its own; what others do to the file,
+    /// [`refresh`](Self::refresh) finds.
     ///
     /// # Errors
     /// What fstat(2) answers, and a handle that is closed.
@@ -115,12 +129,14 @@ impl FileHandle {
         self.file.as_ref().map(|file| file.alignment())
     }
 
-    /// Why transfers do not go around the page cache; `None` when they can, or the handle is closed.
+    /// Why transfers do not go around the page cache; `None` when they can, or the handle is
+    /// closed.
     pub fn direct_refused(&self) -> Option<&str> {
         self.file.as_ref().and_then(|file| file.direct_refused())
     }
 
-    /// The descriptor that goes through the page cache, or the one that goes around it (O_DIRECT); `None` when there is none.
+    /// The descriptor that goes through the page cache, or the one that goes around it (O_DIRECT);
+    /// `None` when there is none.
     pub fn fd(&self, direct: bool) -> Option<RawFd> {
         let file = self.file.as_ref()?;
         if direct {
@@ -130,7 +146,8 @@ impl FileHandle {
         }
     }
 
-    /// The flags of the descriptor that goes through the page cache, as fcntl(2) has them (`F_GETFL`).
+    /// The flags of the descriptor that goes through the page cache, as fcntl(2) has them
+    /// (`F_GETFL`).
     ///
     /// # Errors
     /// What fcntl(2) answers, and a handle that is closed.
@@ -142,12 +159,14 @@ impl FileHandle {
         Ok(flags.bits() as i32)
     }
 
-    /// Major and minor number of the device that the file is on; of a block device, its own. `None` when it was closed.
+    /// Major and minor number of the device that the file is on; of a block device, its own. `None`
+    /// when it was closed.
     pub fn device(&self) -> Option<(u32, u32)> {
         self.file.as_ref().map(|file| file.device())
     }
 
-    /// What was done with this handle: operations, bytes, errors, latencies. All zeros when it was closed.
+    /// What was done with this handle: operations, bytes, errors, latencies. All zeros when it was
+    /// closed.
     pub fn stats(&self) -> IoStats {
         let file = self.file.as_ref();
         file.map_or_else(IoStats::default, |file| file.counters().snapshot())
@@ -215,7 +234,8 @@ impl FileHandle {
         unsafe { self.now(Direction::Write, memory, offset, options, None) }
     }
 
-    /// Reads into borrowed memory, cut in tasks for the threads of a pool and this one. All of them are done when it returns.
+    /// Reads into borrowed memory, cut in tasks for the threads of a pool and this one. All of them
+    /// are done when it returns.
     ///
     /// # Errors
     /// As [`read`](Self::read). Of tasks that failed, the first in the file counts.
@@ -231,10 +251,12 @@ impl FileHandle {
         unsafe { self.now(Direction::Read, memory, offset, options, pool.as_ref()) }
     }
 
-    /// Writes borrowed memory, cut in tasks for the threads of a pool and this one. All of them are done when it returns.
+    /// Writes borrowed memory, cut in tasks for the threads of a pool and this one. All of them are
+    /// done when it returns.
     ///
     /// # Errors
-    /// As [`write`](Self::write). Of tasks that failed, the first in the file counts; what lies behind it may or may not be in the file.
+    /// As [`write`](Self::write). Of tasks that failed, the first in the file counts; what lies
+    /// behind it may or may not be in the file.
     pub fn write_parallel(
         &self,
         memory: &[u8],
@@ -247,11 +269,14 @@ impl FileHandle {
         unsafe { self.now(Direction::Write, memory, offset, options, pool.as_ref()) }
     }
 
-    /// Reads into a range of a buffer that the operation owns, cut in tasks for the threads of a pool, and returns at once.
+    /// Reads into a range of a buffer that the operation owns, cut in tasks for the threads of a
+    /// pool, and returns at once.
     ///
-    /// GPU memory of fewer bytes than [`IoOptions::gds_threshold`] is read by this thread, and the future is ready when this returns.
+    /// GPU memory of fewer bytes than [`IoOptions::gds_threshold`] is read by this thread, and the
+    /// future is ready when this returns.
     ///
-    /// What is wrong with the arguments, and a pool that is full ([`FileErrorKind::QueueFull`]), the outcome says, which is there at once then.
+    /// What is wrong with the arguments, and a pool that is full ([`FileErrorKind::QueueFull`]),
+    /// the outcome says, which is there at once then.
     pub fn pread<B: IoBufMut>(
         &self,
         buffer: B,
@@ -264,9 +289,11 @@ impl FileHandle {
         unsafe { self.later(operation, buffer, &range, offset, options, B::place_mut) }
     }
 
-    /// Writes a range of a buffer that the operation owns, cut in tasks for the threads of a pool, and returns at once.
+    /// Writes a range of a buffer that the operation owns, cut in tasks for the threads of a pool,
+    /// and returns at once.
     ///
-    /// As with [`pread`](Self::pread), little GPU memory is written by this thread, and the outcome says what is wrong.
+    /// As with [`pread`](Self::pread), little GPU memory is written by this thread, and the outcome
+    /// says what is wrong.
     pub fn pwrite<B: IoBuf>(
         &self,
         buffer: B,
@@ -283,11 +310,12 @@ impl FileHandle {
         }
     }
 
-    /// Writes a range of a buffer behind the end of the file: reserves its place there, says where that is, and goes on as
-    /// [`pwrite`](Self::pwrite).
+    /// Writes a range of a buffer behind the end of the file: reserves its place there, says where
+    /// that is, and goes on as [`pwrite`](Self::pwrite).
     ///
-    /// Places that one handle reserves never overlap, whichever threads ask; other handles and processes know nothing of them. What is
-    /// reserved and then fails to be written stays a hole, which reads as zeros.
+    /// Places that one handle reserves never overlap, whichever threads ask; other handles and
+    /// processes know nothing of them. What is reserved and then fails to be written stays a hole,
+    /// which reads as zeros.
     ///
     /// # Errors
     /// The buffer, when no place could be reserved: nothing was begun.
@@ -469,7 +497,8 @@ impl FileHandle {
         }
     }
 
-    /// Closes the handle. Operations that are under way go on: the descriptors are closed with the last of them.
+    /// Closes the handle. Operations that are under way go on: the descriptors are closed with the
+    /// last of them.
     pub fn close(&mut self) {
         self.file = None;
     }

@@ -1,8 +1,8 @@
 //! `IoBuf` and `IoBufMut`: memory that an operation on a file owns until it is over.
 //!
 //! # Safety
-//! A place is an address and a length, and stays true as long as the operation holds the buffer that it was asked of: that is what the two
-//! traits promise.
+//! A place is an address and a length, and stays true as long as the operation holds the buffer
+//! that it was asked of: that is what the two traits promise.
 
 #![allow(unsafe_code)]
 
@@ -51,10 +51,12 @@ impl Place {
 
 /// Memory that can be written to a file. An operation owns it and gives it back with its outcome.
 ///
-/// A ring's pieces and slices of regions go in a [`RegionRun`](super::RegionRun), GPU memory in a [`DeviceMemory`](super::DeviceMemory).
+/// A ring's pieces and slices of regions go in a [`RegionRun`](super::RegionRun), GPU memory in a
+/// [`DeviceMemory`](super::DeviceMemory).
 ///
 /// # Safety
-/// From the first call of `place` until the value is dropped or used in any other way, wherever the value is moved meanwhile:
+/// From the first call of `place` until the value is dropped or used in any other way, wherever the
+/// value is moved meanwhile:
 /// * all bytes of the place are mapped, initialised, and good to read by any thread;
 /// * nobody writes to them.
 pub unsafe trait IoBuf: Send + 'static {
@@ -65,7 +67,8 @@ pub unsafe trait IoBuf: Send + 'static {
 /// Memory that a file can be read into.
 ///
 /// # Safety
-/// As [`IoBuf`], and from the first call of `place_mut` on, until the value is dropped or used in any other way:
+/// As [`IoBuf`], and from the first call of `place_mut` on, until the value is dropped or used in
+/// any other way:
 /// * all bytes of the place are good to write by any thread, and any bytes may be written there;
 /// * nobody else reads or writes them.
 pub unsafe trait IoBufMut: IoBuf {
@@ -87,7 +90,8 @@ fn unique(bytes: &mut [u8]) -> Place {
     }
 }
 
-// SAFETY: a slot of a pool, whose only handle this is; the slot stays where it is when the handle moves.
+// SAFETY: a slot of a pool, whose only handle this is; the slot stays where it is when the handle
+// moves.
 unsafe impl IoBuf for BufferMut {
     fn place(&self) -> Place {
         shared(self)
@@ -101,14 +105,16 @@ unsafe impl IoBufMut for BufferMut {
     }
 }
 
-// SAFETY: a frozen slot: nobody writes to it while any handle on it lives (`BufferMut` is made from the last one only).
+// SAFETY: a frozen slot: nobody writes to it while any handle on it lives (`BufferMut` is made from
+// the last one only).
 unsafe impl IoBuf for Buffer {
     fn place(&self) -> Place {
         shared(self)
     }
 }
 
-// SAFETY: the vector's own allocation, which stays where it is when the vector moves; its first `len` bytes are initialised.
+// SAFETY: the vector's own allocation, which stays where it is when the vector moves; its first
+// `len` bytes are initialised.
 unsafe impl IoBuf for Vec<u8> {
     fn place(&self) -> Place {
         shared(self)
@@ -153,8 +159,8 @@ unsafe impl IoBuf for &'static [u8] {
 
 /// A place, or a part of one, on its way to the thread that moves the bytes.
 ///
-/// It keeps nothing alive: whoever makes one sees to it that the buffer outlives the transfer (the operation owns it, or a call that
-/// borrows it does not return before).
+/// It keeps nothing alive: whoever makes one sees to it that the buffer outlives the transfer (the
+/// operation owns it, or a call that borrows it does not return before).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RawMemory {
     place: Place,
@@ -340,9 +346,10 @@ mod tests {
         #[expect(clippy::reversed_empty_ranges, reason = "what callers may get wrong")]
         let wrong = [5..3, 0..11, 11..11, usize::MAX..usize::MAX];
         for range in wrong {
-            assert!(
-                matches!(checked_range(&range, 10), Err(FileErrorKind::Range { start, buffer_len: 10, .. }) if start == range.start)
-            );
+            assert!(matches!(
+                checked_range(&range, 10),
+                Err(FileErrorKind::Range { start, buffer_len: 10, .. }) if start == range.start
+            ));
         }
     }
 }

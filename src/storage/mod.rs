@@ -1,19 +1,21 @@
-//! Files: blocks between storage and memory, through the page cache or around it, by threads, io_uring or cuFile.
+//! Files: blocks between storage and memory, through the page cache or around it, by threads,
+//! io_uring or cuFile.
 //!
 //! ```text
-//!  FileHandle ── read, write ────────────► this thread ─┐            ┌─ page cache ── file
-//!     │                                                 ├─ back end ─┤
-//!     └──────── pread, pwrite, append ─┐                │            └─ O_DIRECT ──── file
-//!                 buffer moves in      ▼                │                  ▲ memory that is not aligned:
-//!               IoFuture ◄── operation: tasks ── threads┘                  └ bounce buffers, copied while the next one moves
-//!                 IoOutcome{buffer, result}
+//!  FileHandle ── read, write ──────► this thread ─┐            ┌─ page cache ── file
+//!     │                                           ├─ back end ─┤
+//!     └──── pread, pwrite, append ─┐              │            └─ O_DIRECT ──── file
+//!             buffer moves in      ▼              │                 ▲ memory that is not aligned:
+//!       IoFuture ◄── operation: tasks ── threads ─┘                 └ bounce buffers, copied while
+//!         IoOutcome{buffer, result}                                   the next one moves
 //! ```
 //!
-//! A call that blocks borrows its memory. What goes on after a call owns its buffer ([`IoBuf`], [`IoBufMut`]) and gives it back with the outcome,
-//! exactly once; who drops the future gets the buffer dropped when the operation is over, never before.
+//! A call that blocks borrows its memory. What goes on after a call owns its buffer ([`IoBuf`],
+//! [`IoBufMut`]) and gives it back with the outcome, exactly once; who drops the future gets the
+//! buffer dropped when the operation is over, never before.
 //!
-//! Nothing is hidden: [`Transferred`] says what went around the page cache and what was copied, [`FileError`] says which bytes of which file, how far it
-//! got, and why it stopped.
+//! Nothing is hidden: [`Transferred`] says what went around the page cache and what was copied,
+//! [`FileError`] says which bytes of which file, how far it got, and why it stopped.
 
 mod atomic_file;
 mod back_end;

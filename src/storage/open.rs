@@ -31,10 +31,11 @@ pub struct OpenFlags {
 }
 
 impl OpenFlags {
-    /// From text: `r` (read), `w` (write; made or emptied), `a` (write; made, kept), `x` (write; made, must not exist), each with `+` for
-    /// both directions.
+    /// From text: `r` (read), `w` (write; made or emptied), `a` (write; made, kept), `x` (write;
+    /// made, must not exist), each with `+` for both directions.
     ///
-    /// `a` is for [`append`](FileHandle::append); the descriptor has no O_APPEND, since with it pwrite(2) ignores offsets.
+    /// `a` is for [`append`](FileHandle::append); the descriptor has no O_APPEND, since with it
+    /// pwrite(2) ignores offsets.
     ///
     /// # Errors
     /// What is wrong with the text.
@@ -115,7 +116,8 @@ impl OpenFlags {
 /// use fabricast::storage::{DirectIo, OpenOptions};
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("run.dat");
-/// let file = OpenOptions::new().read(true).write(true).create_new(true).direct(DirectIo::Off).open(&path)?;
+/// let options = OpenOptions::new().read(true).write(true).create_new(true).direct(DirectIo::Off);
+/// let file = options.open(&path)?;
 /// file.write(b"event", 0)?;
 /// assert_eq!(file.nbytes()?, 5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -137,7 +139,8 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// For nothing yet: ask for [`read`](Self::read) or [`write`](Self::write), or give [`flags`](Self::flags).
+    /// For nothing yet: ask for [`read`](Self::read) or [`write`](Self::write), or give
+    /// [`flags`](Self::flags).
     pub fn new() -> Self {
         Self {
             flags: Ok(OpenFlags::default()),
@@ -186,7 +189,8 @@ impl OpenOptions {
         self.set(|flags| flags.truncate = yes)
     }
 
-    /// The permissions of a file that is made, less the process's umask. Default: 0664. Range: 0 to 07777.
+    /// The permissions of a file that is made, less the process's umask. Default: 0664. Range: 0
+    /// to 07777.
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
         self
@@ -204,7 +208,8 @@ impl OpenOptions {
         self
     }
 
-    /// Whether GPU memory is moved without cuFile. Default: the setting `compat_mode` at the time of opening.
+    /// Whether GPU memory is moved without cuFile. Default: the setting `compat_mode` at the time
+    /// of opening.
     pub fn compat_mode(mut self, mode: CompatMode) -> Self {
         self.compat_mode = Some(mode);
         self
@@ -213,8 +218,9 @@ impl OpenOptions {
     /// Opens it.
     ///
     /// # Errors
-    /// [`FileErrorKind::Flags`] for flags that are none, [`FileErrorKind::NotAFile`] for a directory, a FIFO, a socket or a terminal, and what
-    /// open(2) answers; [`FileErrorKind::Setting`] for a variable of the environment that makes no sense;
+    /// [`FileErrorKind::Flags`] for flags that are none, [`FileErrorKind::NotAFile`] for a
+    /// directory, a FIFO, a socket or a terminal, and what open(2) answers;
+    /// [`FileErrorKind::Setting`] for a variable of the environment that makes no sense;
     /// [`FileErrorKind::Unsupported`] where compatibility mode is off and cuFile can't be used.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<FileHandle, FileError> {
         let path: Arc<Path> = path.as_ref().into();
@@ -269,14 +275,17 @@ impl OpenOptions {
         Ok(fd)
     }
 
-    /// Takes a descriptor over that is open already; its own flags say whether it may be read and written, and those given here do not count.
+    /// Takes a descriptor over that is open already; its own flags say whether it may be read and
+    /// written, and those given here do not count.
     ///
-    /// A descriptor with O_DIRECT stays the direct one, and another is opened for the page cache. Its position is neither used nor moved.
+    /// A descriptor with O_DIRECT stays the direct one, and another is opened for the page cache.
+    /// Its position is neither used nor moved.
     ///
     /// # Errors
-    /// [`FileErrorKind::DescriptorFlag`] for O_APPEND (pwrite(2) would ignore every offset), O_PATH and O_DIRECTORY;
-    /// [`FileErrorKind::NotAFile`] as for [`open`](Self::open). Flags that only cuFile refuses (O_NONBLOCK, O_NOFOLLOW, O_NOATIME, O_TMPFILE) put the handle
-    /// into compatibility mode, or are the error `DescriptorFlag` where that is off.
+    /// [`FileErrorKind::DescriptorFlag`] for O_APPEND (pwrite(2) would ignore every offset), O_PATH
+    /// and O_DIRECTORY; [`FileErrorKind::NotAFile`] as for [`open`](Self::open). Flags that only
+    /// cuFile refuses (O_NONBLOCK, O_NOFOLLOW, O_NOATIME, O_TMPFILE) put the handle into
+    /// compatibility mode, or are the error `DescriptorFlag` where that is off.
     pub fn from_fd(&self, fd: OwnedFd) -> Result<FileHandle, FileError> {
         let path = path_of(&fd);
         let failed =
@@ -316,7 +325,8 @@ pub(super) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rusti
     }
 }
 
-/// What the kernel calls the file that a descriptor stands for; the number of the descriptor where it does not say.
+/// What the kernel calls the file that a descriptor stands for; the number of the descriptor where
+/// it does not say.
 fn path_of(fd: &OwnedFd) -> Arc<Path> {
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let path: io::Result<PathBuf> = std::fs::read_link(&link);

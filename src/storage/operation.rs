@@ -1,15 +1,17 @@
-//! `Transfer` and `Operation`: one accepted transfer, its tasks, who does them, and what becomes of its buffer.
+//! `Transfer` and `Operation`: one accepted transfer, its tasks, who does them, and what becomes of
+//! its buffer.
 //!
 //! ```text
 //!  Operation<B> ── tasks 0..n ──► pool: threads take the next task that nobody has begun
-//!     │                        ├► bounce helpers, where a copy is to overlap with the next transfer
+//!     │                        ├► bounce helpers, where a copy overlaps with the next transfer
 //!     │                        └► whoever waits for it without a deadline
-//!     └ the thread that ends the last task makes the outcome: to the waiter, the waker, the callback, or nobody
+//!     └ the thread that ends the last task makes the outcome:
+//!       to the waiter, the waker, the callback, or nobody
 //! ```
 //!
 //! # Safety
-//! The memory of a transfer is good until its last task has ended: an operation owns its buffer until then, and a call that borrows
-//! memory does not return before.
+//! The memory of a transfer is good until its last task has ended: an operation owns its buffer
+//! until then, and a call that borrows memory does not return before.
 
 #![allow(unsafe_code)]
 
@@ -53,7 +55,8 @@ pub(crate) struct Transfer {
     next: AtomicU64,
     /// Tasks that have not ended.
     left: AtomicU32,
-    /// The first byte that was not moved, as far as is known; no task that lies behind it needs to begin.
+    /// The first byte that was not moved, as far as is known; no task that lies behind it needs to
+    /// begin.
     stop: AtomicUsize,
     direct: AtomicUsize,
     bounced: AtomicUsize,
@@ -70,8 +73,8 @@ impl Transfer {
     /// A transfer of which nothing has begun.
     ///
     /// # Safety
-    /// `memory` is good to write, with nobody else reading or writing it (a read), or good to read (a write), until the last task has ended
-    /// or the transfer is dropped without a step.
+    /// `memory` is good to write, with nobody else reading or writing it (a read), or good to read
+    /// (a write), until the last task has ended or the transfer is dropped without a step.
     pub(crate) unsafe fn new(subject: Subject, memory: RawMemory, course: Course) -> Self {
         Self {
             subject,
@@ -89,7 +92,8 @@ impl Transfer {
         }
     }
 
-    /// Does the next task that nobody has begun: `None` when there is none, else whether it was the last of all to end.
+    /// Does the next task that nobody has begun: `None` when there is none, else whether it was the
+    /// last of all to end.
     fn step(&self) -> Option<bool> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         if index >= u64::from(self.course.tasks.count()) {
@@ -104,7 +108,8 @@ impl Transfer {
         } else {
             self.stop.fetch_min(start, Ordering::Relaxed);
         }
-        // Release: what this task wrote comes before its end; Acquire: the last one has seen all of them.
+        // Release: what this task wrote comes before its end; Acquire: the last one has seen all of
+        // them.
         Some(self.left.fetch_sub(1, Ordering::AcqRel) == 1)
     }
 
@@ -118,7 +123,8 @@ impl Transfer {
             bounce: self.course.bounce,
             unwanted: Some(&self.cancelled),
         };
-        // SAFETY: a part of the memory that `new` was promised, which no other task has (`Tasks`), and this task has not ended.
+        // SAFETY: a part of the memory that `new` was promised, which no other task has (`Tasks`),
+        // and this task has not ended.
         let run = || unsafe { self.course.engine.run(&task) };
         contained(run).unwrap_or_else(|said| TaskOutcome::failed(FileErrorKind::Panicked(said)))
     }
@@ -186,8 +192,9 @@ fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Threads that only take part in transfers through bounce buffers, so that one copies while another waits for the device. None where the
-/// system gives no threads: then each thread alternates.
+/// Threads that only take part in transfers through bounce buffers, so that one copies while
+/// another waits for the device. None where the system gives no threads: then each thread
+/// alternates.
 fn bounce_helpers() -> Option<&'static ThreadPool> {
     static HELPERS: OnceLock<Option<ThreadPool>> = OnceLock::new();
     let made = HELPERS.get_or_init(|| {
@@ -226,14 +233,16 @@ impl Run for Borrowed {
 /// Transfers, on this thread and on the pool's, and returns when all tasks have ended.
 ///
 /// # Safety
-/// `memory` is good to write, with nobody else reading or writing it (a read), or good to read (a write), until this returns.
+/// `memory` is good to write, with nobody else reading or writing it (a read), or good to read (a
+/// write), until this returns.
 pub(crate) unsafe fn transfer(
     subject: Subject,
     memory: RawMemory,
     course: Course,
     pool: Option<&ThreadPool>,
 ) -> Result<Transferred, FileError> {
-    // SAFETY: the caller's promise; this waits for the last task below, and nothing before that can unwind (tasks are caught).
+    // SAFETY: the caller's promise; this waits for the last task below, and nothing before that can
+    // unwind (tasks are caught).
     let transfer = unsafe { Transfer::new(subject, memory, course) };
     let others = course.tasks.count() - 1;
     if others == 0 {
@@ -304,11 +313,12 @@ pub(crate) struct Operation<B> {
 }
 
 impl<B: Send + 'static> Operation<B> {
-    /// An operation of which nothing has begun. `place` says where the bytes are, and is asked when the buffer is where it will stay.
+    /// An operation of which nothing has begun. `place` says where the bytes are, and is asked when
+    /// the buffer is where it will stay.
     ///
     /// # Safety
-    /// The memory that `place` answers is good to write, with nobody else reading or writing it (a read), or good to read (a write), until the
-    /// buffer is dropped or used in any other way.
+    /// The memory that `place` answers is good to write, with nobody else reading or writing it (a
+    /// read), or good to read (a write), until the buffer is dropped or used in any other way.
     pub(crate) unsafe fn new(
         subject: Subject,
         course: Course,
@@ -507,7 +517,8 @@ impl<B: Send + 'static> Run for Operation<B> {
 
 static CALLBACK_PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// How many functions that were given to [`IoFuture::on_done`](super::IoFuture::on_done) panicked in this process.
+/// How many functions that were given to [`IoFuture::on_done`](super::IoFuture::on_done) panicked
+/// in this process.
 pub fn callback_panics() -> u64 {
     CALLBACK_PANICS.load(Ordering::Relaxed)
 }

@@ -147,7 +147,8 @@ proptest! {
     #[test]
     fn the_first_task_that_stops_decides(acts in proptest::collection::vec(act(), 1..40)) {
         static POOL: OnceLock<ThreadPool> = OnceLock::new();
-        // Room for what comes too late: who waits takes part, and may do all of it before a thread wakes up.
+        // Room for what comes too late: who waits takes part, and may do all of it before a thread
+        // wakes up.
         let pool = POOL.get_or_init(|| ThreadPool::new(3, 4096).unwrap());
         let outcome = begin(&acts, pool).wait();
         check(&acts, &outcome.result, &outcome.buffer);

@@ -1,6 +1,7 @@
 //! The page cache: how much of a file is in it, and getting it out of there.
 //!
-//! For measurements, and for data that is read once and not again. A direct transfer (O_DIRECT) does not fill it in the first place.
+//! For measurements, and for data that is read once and not again. A direct transfer (O_DIRECT)
+//! does not fill it in the first place.
 
 #![allow(unsafe_code)]
 
@@ -17,7 +18,8 @@ use super::open::retry;
 use super::{FileError, FileErrorKind, FileHandle, FileOperation};
 use crate::mapping;
 
-/// How much of a file is mapped at once where the kernel has no cachestat(2), in bytes; a byte a page is kept for it.
+/// How much of a file is mapped at once where the kernel has no cachestat(2), in bytes; a byte a
+/// page is kept for it.
 const WINDOW: u64 = 1 << 30;
 
 /// How much of a file, or of a part of it, is in the page cache.
@@ -30,7 +32,8 @@ pub struct Residency {
     pub pages: u64,
     /// Of these, pages that are in the page cache.
     pub resident: u64,
-    /// Of these, pages that are not written to the device yet; nothing where the kernel does not say (before Linux 6.5).
+    /// Of these, pages that are not written to the device yet; nothing where the kernel does not
+    /// say (before Linux 6.5).
     pub dirty: Option<u64>,
     /// Of the resident ones, pages that are just being written to the device; nothing as above.
     pub writeback: Option<u64>,
@@ -38,8 +41,8 @@ pub struct Residency {
 
 /// How much of a file is in the page cache.
 ///
-/// By cachestat(2), or where the kernel does not have it (before Linux 6.5) by mincore(2): that one claims that everything is there, for files that
-/// this process neither owns nor may write.
+/// By cachestat(2), or where the kernel does not have it (before Linux 6.5) by mincore(2): that one
+/// claims that everything is there, for files that this process neither owns nor may write.
 ///
 /// ```
 /// use fabricast::storage::page_cache;
@@ -63,10 +66,11 @@ pub fn residency(path: impl AsRef<Path>) -> Result<Residency, FileError> {
         .map_err(|kind| FileError::new(FileOperation::Cache, path, kind))
 }
 
-/// Writes what is dirty of a file to its device (fdatasync(2)) and drops its pages from the page cache (posix_fadvise(2)).
+/// Writes what is dirty of a file to its device (fdatasync(2)) and drops its pages from the page
+/// cache (posix_fadvise(2)).
 ///
-/// Pages that somebody has mapped or locked stay, and so do the files of a file system in memory, which are nowhere else;
-/// [`residency`] says what is left.
+/// Pages that somebody has mapped or locked stay, and so do the files of a file system in memory,
+/// which are nowhere else; [`residency`] says what is left.
 ///
 /// # Errors
 ///
@@ -90,8 +94,8 @@ impl FileHandle {
         residency_of(file.buffered(), half_open(&bytes)).map_err(|kind| self.error(operation, kind))
     }
 
-    /// Writes what is dirty of the file to its device, and drops these bytes from the page cache, as far as they are whole pages; see
-    /// [`drop_file`].
+    /// Writes what is dirty of the file to its device, and drops these bytes from the page cache,
+    /// as far as they are whole pages; see [`drop_file`].
     ///
     /// # Errors
     ///
@@ -131,12 +135,14 @@ pub enum Dropped {
     PagesAndNames,
 }
 
-/// Drops the page cache of the whole machine: for all files and all processes, which are slower for a while. For root only; clean pages only, so everything
-/// is written to its device first (sync(2)), which may take long.
+/// Drops the page cache of the whole machine: for all files and all processes, which are slower for
+/// a while. For root only; clean pages only, so everything is written to its device first
+/// (sync(2)), which may take long.
 ///
 /// # Errors
 ///
-/// What the kernel answers to a write to /proc/sys/vm/drop_caches: EACCES for anybody but root, EROFS in most containers.
+/// What the kernel answers to a write to /proc/sys/vm/drop_caches: EACCES for anybody but root,
+/// EROFS in most containers.
 pub fn drop_system(what: Dropped) -> Result<(), FileError> {
     drop_by(
         Path::new("/proc/sys/vm/drop_caches"),
@@ -200,12 +206,14 @@ pub(super) fn residency_of(
     }
     match cachestat(fd, start, end - start) {
         Ok(told) => {
-            // On a file system with larger blocks the kernel counts whole ones: more than there are in the range.
+            // On a file system with larger blocks the kernel counts whole ones: more than there are
+            // in the range.
             residency.resident = told.cached.min(residency.pages);
             residency.dirty = Some(told.dirty.min(residency.pages));
             residency.writeback = Some(told.writeback.min(residency.pages));
         }
-        // Not there, not for this file system, or forbidden by a filter or by the rights on the file: mincore(2) may know.
+        // Not there, not for this file system, or forbidden by a filter or by the rights on the
+        // file: mincore(2) may know.
         Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
             residency.resident = resident_by_mincore(fd, start, end)?;
         }
@@ -248,14 +256,16 @@ struct CachestatRange {
 
 const _: () = assert!(size_of::<Cachestat>() == 40);
 
-/// Its number is the same on all architectures, as all that were added since 2019; alpha is not one that this library is for.
+/// Its number is the same on all architectures, as all that were added since 2019; alpha is not one
+/// that this library is for.
 const CACHESTAT: libc::c_long = 451;
 
 fn cachestat(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Cachestat, Errno> {
     let range = CachestatRange { offset, len };
     let mut told = Cachestat::default();
-    // SAFETY: the call reads one struct and writes the other, both of which are this function's and have the kernel's layout, checked above for
-    // size; the descriptor is open while it is borrowed.
+    // SAFETY: the call reads one struct and writes the other, both of which are this function's and
+    // have the kernel's layout, checked above for size; the descriptor is open while it is
+    // borrowed.
     let rc = unsafe {
         libc::syscall(
             CACHESTAT,
@@ -289,7 +299,8 @@ fn resident_in_window(fd: BorrowedFd<'_>, at: u64, len: usize) -> Result<u64, Fi
     let mut pages = vec![0_u8; len.div_ceil(rustix::param::page_size())];
     // No byte of it is ever touched, so the file may shrink meanwhile.
     let window = mapping::of_file(fd, at, len).map_err(|error| FileErrorKind::os(&error))?;
-    // SAFETY: the mapping was just made and is as long as that; the vector has a byte for each page of it.
+    // SAFETY: the mapping was just made and is as long as that; the vector has a byte for each page
+    // of it.
     let rc = unsafe { libc::mincore(window.as_ptr().cast(), len, pages.as_mut_ptr()) };
     let error = (rc != 0).then(io::Error::last_os_error);
     // SAFETY: the mapping is this function's, and nothing refers to it any more.

@@ -7,9 +7,10 @@
 //!                    └ multiples of the alignment ┘
 //! ```
 //!
-//! A read goes direct from and to any multiple of the alignment. A write goes direct in whole *pages* only: where a buffered edge shared a
-//! page with a direct piece, the kernel would write the page that it has in its cache over what went around it. For the same reason
-//! tasks, which run at the same time, begin at pages.
+//! A read goes direct from and to any multiple of the alignment. A write goes direct in whole
+//! *pages* only: where a buffered edge shared a page with a direct piece, the kernel would write
+//! the page that it has in its cache over what went around it. For the same reason tasks, which run
+//! at the same time, begin at pages.
 
 use super::Direction;
 use super::file::DirectAlignment;
@@ -91,7 +92,8 @@ impl Plan {
             offset,
         };
         let grain = rules.grain();
-        // A power of two: masks, since a division costs as much as all the rest. Below `grain`, which is a `usize`.
+        // A power of two: masks, since a division costs as much as all the rest. Below `grain`,
+        // which is a `usize`.
         let within = grain - 1;
         let over = (offset & within as u64) as usize;
         let head = if over == 0 { 0 } else { grain - over };
@@ -141,7 +143,8 @@ impl Iterator for Plan {
     }
 }
 
-/// The tasks of a transfer: runs of `size` bytes, of which all but the first begin at a page of the file.
+/// The tasks of a transfer: runs of `size` bytes, of which all but the first begin at a page of the
+/// file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tasks {
     len: usize,
@@ -152,7 +155,8 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    /// Cuts `len` bytes at `offset` into tasks of `size` bytes, rounded up to multiples of `boundary` (a power of two).
+    /// Cuts `len` bytes at `offset` into tasks of `size` bytes, rounded up to multiples of
+    /// `boundary` (a power of two).
     pub(crate) fn new(boundary: usize, offset: u64, len: usize, size: usize) -> Self {
         let Some(size) = size.max(1).checked_next_multiple_of(boundary) else {
             return Self::whole(len);

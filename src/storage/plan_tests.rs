@@ -27,7 +27,8 @@ fn allowed(rules: Rules, address: usize, start: u64, len: usize, at: usize) -> H
     if !whole {
         return How::Buffered;
     }
-    // The address of the block's first byte decides, and it is the same for all blocks as long as blocks are no smaller.
+    // The address of the block's first byte decides, and it is the same for all blocks as long as
+    // blocks are no smaller.
     let first = start.next_multiple_of(grain) - start;
     if (address + first as usize).is_multiple_of(rules.alignment.memory as usize) {
         How::Direct
@@ -86,8 +87,17 @@ proptest! {
         len in prop_oneof![0..100usize, 0..100_000usize, Just(1 << 16)],
         aligned in any::<bool>(),
     ) {
-        let (address, offset) = if aligned { (address & !8191, offset & !16383) } else { (address, offset) };
-        check(rules(direction, direct, memory, offset_grain), address, offset, len);
+        let (address, offset) = if aligned {
+            (address & !8191, offset & !16383)
+        } else {
+            (address, offset)
+        };
+        check(
+            rules(direction, direct, memory, offset_grain),
+            address,
+            offset,
+            len,
+        );
     }
 
     #[test]
@@ -104,7 +114,12 @@ proptest! {
             let (start, task) = tasks.range(index);
             prop_assert_eq!(start, next);
             prop_assert!(task > 0 || len == 0);
-            prop_assert!(task <= size.max(1).checked_next_multiple_of(boundary).unwrap_or(usize::MAX));
+            prop_assert!(
+                task <= size
+                    .max(1)
+                    .checked_next_multiple_of(boundary)
+                    .unwrap_or(usize::MAX)
+            );
             if index > 0 {
                 prop_assert!((offset + start as u64).is_multiple_of(boundary as u64));
             }

@@ -1,7 +1,8 @@
 //! `Posix`: pread(2) and pwrite(2) of pieces, on the thread that calls.
 //!
 //! # Safety
-//! Each call gets an address and a length that lie within the memory of the task, which whoever calls [`Engine::run`] vouches for.
+//! Each call gets an address and a length that lie within the memory of the task, which whoever
+//! calls [`Engine::run`] vouches for.
 
 #![allow(unsafe_code)]
 
@@ -107,7 +108,8 @@ impl PosixRun<'_> {
         while self.outcome.moved < end {
             let (memory, offset) = self.here();
             let left = end - self.outcome.moved;
-            // SAFETY: `moved + left` is within the task, whose memory may be read or written until `run` returns.
+            // SAFETY: `moved + left` is within the task, whose memory may be read or written until
+            // `run` returns.
             let moved =
                 unsafe { transfer(self.task, self.task.file.buffered(), memory, left, offset) };
             match moved {
@@ -168,7 +170,8 @@ impl PosixRun<'_> {
         let (memory, offset) = self.here();
         let middle = NonNull::from(&mut *bounce).cast::<u8>();
         if self.task.direction == Direction::Write {
-            // SAFETY: the part lies within the task's memory, which is good to read; the buffer is ours alone, and so elsewhere.
+            // SAFETY: the part lies within the task's memory, which is good to read; the buffer is
+            // ours alone, and so elsewhere.
             unsafe { memory.copy_to_nonoverlapping(middle, bounce.len()) };
         }
         // SAFETY: the whole of a buffer that is ours alone.
@@ -178,7 +181,8 @@ impl PosixRun<'_> {
             Err(error) => return self.direct_failed(&error),
         };
         if self.task.direction == Direction::Read {
-            // SAFETY: `moved` bytes lie within the part, which lies within the task's memory, good to write; as above.
+            // SAFETY: `moved` bytes lie within the part, which lies within the task's memory, good
+            // to write; as above.
             unsafe { middle.copy_to_nonoverlapping(memory, moved) };
         }
         self.outcome.moved += moved;
@@ -192,11 +196,13 @@ impl PosixRun<'_> {
         if moved == len {
             return PieceOutcome::Whole;
         }
-        // From where it stopped, the plan begins with a buffered edge, or with another direct piece.
+        // From where it stopped, the plan begins with a buffered edge, or with another direct
+        // piece.
         if moved > 0 {
             return PieceOutcome::Again;
         }
-        // Nothing at all: a reader believes in the end of the file when the page cache says so, too.
+        // Nothing at all: a reader believes in the end of the file when the page cache says so,
+        // too.
         let grain = self.rules().boundary();
         let left = self.task.memory.len() - self.outcome.moved;
         match self.buffered(left.min(grain)) {
@@ -205,7 +211,8 @@ impl PosixRun<'_> {
         }
     }
 
-    /// A refused alignment sends the file through the page cache for good; anything else is the task's error.
+    /// A refused alignment sends the file through the page cache for good; anything else is the
+    /// task's error.
     #[cold]
     fn direct_failed(&self, error: &io::Error) -> PieceOutcome {
         match error.raw_os_error() {

@@ -17,9 +17,11 @@ pub struct ReadRequest<'a, B> {
     pub range: Range<usize>,
 }
 
-/// Begins to read them all, and returns a future for each, in their order. An error of one says nothing of the others.
+/// Begins to read them all, and returns a future for each, in their order. An error of one says
+/// nothing of the others.
 ///
-/// What the pool's queue does not take is read by this thread before this returns, so that no number of requests is too many.
+/// What the pool's queue does not take is read by this thread before this returns, so that no
+/// number of requests is too many.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -28,7 +30,8 @@ pub struct ReadRequest<'a, B> {
 /// # let path = dir.path().join("chunks");
 /// # std::fs::write(&path, b"chunk 0 chunk 1 chunk 2 ")?;
 /// let file = FileHandle::open(&path, "r")?;
-/// let chunk = |n: u64| ReadRequest { file: &file, offset: 8 * n, buffer: vec![0; 7], range: 0..7 };
+/// let chunk =
+///     |n: u64| ReadRequest { file: &file, offset: 8 * n, buffer: vec![0; 7], range: 0..7 };
 /// let chunks = read_many([chunk(2), chunk(0)], &IoOptions::default());
 /// for outcome in wait_all(chunks, Instant::now() + Duration::from_secs(10)) {
 ///     let outcome = outcome.expect("within 10 seconds");

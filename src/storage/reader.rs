@@ -1,9 +1,9 @@
 //! `BlockReader`: reads a file ahead, block by block, into buffers of a pool.
 //!
 //! ```text
-//!  pool ── try_acquire ──► read block n, n+1, … (at most `ahead`) ──► in order or as they come ──► Block{index, buffer}
-//!    ▲                                                                                                   │
-//!    └──────────────────────────────── the last handle is dropped ◄──────────────────────────────────────┘
+//!  pool ── try_acquire ──► read block n, n+1, … (at most `ahead`) ──► in order or as they come ─┐
+//!    ▲                                                                                          │
+//!    └──────── the last handle is dropped ◄──────── Block{index, buffer} ◄──────────────────────┘
 //! ```
 //!
 //! The pool is the window: while it is empty, nothing is read ahead, and nothing fails.
@@ -36,14 +36,18 @@ pub enum BlockOrder {
 /// How a reader is to read.
 #[derive(Debug, Clone)]
 pub struct ReaderOptions {
-    /// Bytes of a block, but for the last; at most the slots of the pool have. `None`: what they have.
+    /// Bytes of a block, but for the last; at most the slots of the pool have. `None`: what they
+    /// have.
     pub block_size: Option<usize>,
-    /// Blocks on their way or waiting to be handed out, 1 to 4,096. A pool with fewer buffers is fine. Default: 8.
+    /// Blocks on their way or waiting to be handed out, 1 to 4,096. A pool with fewer buffers is
+    /// fine. Default: 8.
     pub ahead: u32,
     /// In which order they are handed out.
     pub order: BlockOrder,
-    /// Around the page cache or through it. Default: as the file was opened. Only slots that are aligned for it
-    /// ([`SharedBufferConfig::alignment`](crate::buffer::SharedBufferConfig::alignment), 4,096 is enough) go around.
+    /// Around the page cache or through it. Default: as the file was opened. Only slots that are
+    /// aligned for it
+    /// ([`SharedBufferConfig::alignment`](crate::buffer::SharedBufferConfig::alignment), 4,096 is
+    /// enough) go around.
     pub direct: Option<DirectIo>,
     /// What moves the bytes. Default: io_uring, or threads.
     pub back_end: BackEndChoice,
@@ -76,8 +80,9 @@ type Outcome = (u64, Result<Block, BlockError>);
 
 /// Reads the blocks of a file, several ahead.
 ///
-/// With a range that has an end, each block of it has one outcome: itself, or its own error; a file that is too short is one
-/// ([`BlockErrorKind::EndOfFile`]). Without an end, the last block is the one that the file ends with, and a file that grows is read on.
+/// With a range that has an end, each block of it has one outcome: itself, or its own error; a file
+/// that is too short is one ([`BlockErrorKind::EndOfFile`]). Without an end, the last block is the
+/// one that the file ends with, and a file that grows is read on.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -140,8 +145,8 @@ impl BlockReader {
     /// A reader of these bytes of a file. It reads nothing before the first [`next`](Self::next).
     ///
     /// # Errors
-    /// [`Error::Config`]: a setting out of its range. [`Error::Os`]: the file's size can't be had; no ring. What
-    /// [`Batch::new`] answers.
+    /// [`Error::Config`]: a setting out of its range. [`Error::Os`]: the file's size can't be had;
+    /// no ring. What [`Batch::new`] answers.
     pub fn new(
         file: &FileHandle,
         range: impl RangeBounds<u64>,
@@ -214,7 +219,8 @@ impl BlockReader {
         self.batch.back_end()
     }
 
-    /// The number of the next block that is handed out in order, or of the next one that is asked for.
+    /// The number of the next block that is handed out in order, or of the next one that is asked
+    /// for.
     pub fn next_index(&self) -> u64 {
         match self.order {
             BlockOrder::InOrder => self.head,
@@ -224,8 +230,9 @@ impl BlockReader {
 
     /// The next block, or what went wrong with it; `None` behind the last.
     ///
-    /// An error is the one of that block only: the next call goes on behind it. To try it again, [`seek_block`](Self::seek_block). An error that
-    /// [would block](BlockError::is_would_block) is only the deadline: the next call goes on with the same block.
+    /// An error is the one of that block only: the next call goes on behind it. To try it again,
+    /// [`seek_block`](Self::seek_block). An error that [would block](BlockError::is_would_block) is
+    /// only the deadline: the next call goes on with the same block.
     pub fn next(&mut self, deadline: Instant) -> Option<Result<Block, BlockError>> {
         let begun = Instant::now();
         loop {
@@ -285,7 +292,8 @@ impl BlockReader {
         (offset < end).then(|| (offset, self.block_size.min(end - offset)))
     }
 
-    /// Asks for as many blocks as there may be on their way; whether buffers are what more of them wait for.
+    /// Asks for as many blocks as there may be on their way; whether buffers are what more of them
+    /// wait for.
     fn ask(&mut self) -> bool {
         let mut starved = false;
         while self.asked.len() + self.ready.len() < self.ahead {

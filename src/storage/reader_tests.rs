@@ -245,7 +245,8 @@ fn settings_out_of_their_range_are_named() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Any range, block size, pool and order, with jumps: each block that is handed out is that of the file.
+    /// Any range, block size, pool and order, with jumps: each block that is handed out is that of
+    /// the file.
     #[test]
     fn any_range_with_jumps(
         len in 0u64..60_000,
@@ -264,10 +265,17 @@ proptest! {
             let options = ReaderOptions {
                 block_size: Some(block_size),
                 ahead,
-                order: if in_order { BlockOrder::InOrder } else { BlockOrder::AsCompleted },
+                order: if in_order {
+                    BlockOrder::InOrder
+                } else {
+                    BlockOrder::AsCompleted
+                },
                 ..options
             };
-            let range = (Bound::Included(start), span.map_or(Bound::Unbounded, |span| Bound::Excluded(start + span)));
+            let range = (
+                Bound::Included(start),
+                span.map_or(Bound::Unbounded, |span| Bound::Excluded(start + span)),
+            );
             let mut reader = BlockReader::new(&file, range, &pool, options).expect("a reader");
             let end = span.map_or_else(|| len.max(start), |span| start + span);
             let blocks = (end - start).div_ceil(block_size as u64);
@@ -275,12 +283,16 @@ proptest! {
             let mut jump = jumps.next();
             let (mut taken, mut from, mut since) = (0, 0, Vec::new());
             loop {
-                if let Some((after, to)) = jump && taken == after {
+                if let Some((after, to)) = jump
+                    && taken == after
+                {
                     reader.seek_block(to);
                     (taken, from, jump) = (0, to, jumps.next());
                     since.clear();
                 }
-                let Some(outcome) = reader.next(soon()) else { break };
+                let Some(outcome) = reader.next(soon()) else {
+                    break;
+                };
                 taken += 1;
                 let (index, offset) = match &outcome {
                     Ok(block) => (block.index, block.offset),

@@ -1,5 +1,6 @@
-//! `RegionRun`: a reservation or a fragment of a ring, or a slice of a region, as the buffer of an operation on a file: bytes go between a file and
-//! the memory that the network sends from, without a copy.
+//! `RegionRun`: a reservation or a fragment of a ring, or a slice of a region, as the buffer of an
+//! operation on a file: bytes go between a file and the memory that the network sends from, without
+//! a copy.
 
 #![allow(unsafe_code)]
 
@@ -11,14 +12,16 @@ use super::io_buffer::{IoBuf, IoBufMut, Place};
 use crate::buffer::{RegionSlice, Reservation, RingFragment};
 use crate::memory::Region;
 
-/// One run of bytes in a region, and who owns it: a [`Reservation`], to read a file into; a [`RingFragment`], to write to a file; a
-/// [`RegionSlice`], for both.
+/// One run of bytes in a region, and who owns it: a [`Reservation`], to read a file into; a
+/// [`RingFragment`], to write to a file; a [`RegionSlice`], for both.
 ///
-/// It is an [`IoBuf`], and of a reservation or a slice an [`IoBufMut`]. Those types are not, for two reasons. A piece of a ring may wrap around
-/// the end of its region, and is two runs then: [`FileHandle::readv`](super::FileHandle::readv) into
-/// [`Reservation::segments_mut`] and [`FileHandle::writev`](super::FileHandle::writev) of [`RingFragment::as_slices`] move such a piece.
-/// And of memory that others may write to, or of a slice, of which there may be many over the same bytes, only the caller knows that nobody else
-/// uses it: that is what the `unsafe` constructors ask for.
+/// It is an [`IoBuf`], and of a reservation or a slice an [`IoBufMut`]. Those types are not, for
+/// two reasons. A piece of a ring may wrap around the end of its region, and is two runs then:
+/// [`FileHandle::readv`](super::FileHandle::readv) into [`Reservation::segments_mut`] and
+/// [`FileHandle::writev`](super::FileHandle::writev) of [`RingFragment::as_slices`] move such a
+/// piece. And of memory that others may write to, or of a slice, of which there may be many over
+/// the same bytes, only the caller knows that nobody else uses it: that is what the `unsafe`
+/// constructors ask for.
 ///
 /// ```
 /// use fabricast::buffer::{RingConfig, RingRegion};
@@ -43,7 +46,8 @@ pub struct RegionRun<T> {
     len: usize,
 }
 
-// SAFETY: an address in a region that the owner keeps; the bytes are the owner's, which may go to other threads.
+// SAFETY: an address in a region that the owner keeps; the bytes are the owner's, which may go to
+// other threads.
 unsafe impl<T: Send> Send for RegionRun<T> {}
 // SAFETY: as above; through a shared `RegionRun` nobody gets at the bytes.
 unsafe impl<T: Sync> Sync for RegionRun<T> {}
@@ -103,8 +107,8 @@ impl RegionRun<Reservation> {
     /// Gives it back when it wraps around the end of the region.
     ///
     /// # Safety
-    /// The memory is the host's, and good to write. As long as this lives nobody else reads or writes these bytes: no DMA engine, no one-sided
-    /// operation, no send of a slice over them.
+    /// The memory is the host's, and good to write. As long as this lives nobody else reads or
+    /// writes these bytes: no DMA engine, no one-sided operation, no send of a slice over them.
     pub unsafe fn external(reservation: Reservation) -> Result<Self, Reservation> {
         piece(reservation, true)
     }
@@ -125,7 +129,8 @@ impl RegionRun<RingFragment> {
     /// Gives it back when it wraps around the end of the region.
     ///
     /// # Safety
-    /// The memory is the host's. As long as this lives nobody writes these bytes: the DMA engine that filled them is done.
+    /// The memory is the host's. As long as this lives nobody writes these bytes: the DMA engine
+    /// that filled them is done.
     pub unsafe fn of_external_fragment(fragment: RingFragment) -> Result<Self, RingFragment> {
         piece(fragment, true)
     }
@@ -135,8 +140,9 @@ impl RegionRun<RegionSlice> {
     /// The bytes of a slice.
     ///
     /// # Safety
-    /// The memory is the host's, and good to write where a file is read into it. As long as this lives nobody else reads or writes these bytes:
-    /// not through another slice or its address, no DMA engine, no operation of the network.
+    /// The memory is the host's, and good to write where a file is read into it. As long as this
+    /// lives nobody else reads or writes these bytes: not through another slice or its address, no
+    /// DMA engine, no operation of the network.
     pub unsafe fn of_slice(slice: RegionSlice) -> Self {
         let start = slice.region().at(slice.offset());
         let len = slice.len();
@@ -177,8 +183,9 @@ impl<T> RegionRun<T> {
     }
 }
 
-// SAFETY: a run inside of a region that the reservation keeps, mapped and initialised (host memory is mapped zeroed, external memory was
-// vouched for); the ring has handed the bytes to this reservation alone, and others were vouched for.
+// SAFETY: a run inside of a region that the reservation keeps, mapped and initialised (host memory
+// is mapped zeroed, external memory was vouched for); the ring has handed the bytes to this
+// reservation alone, and others were vouched for.
 unsafe impl IoBuf for RegionRun<Reservation> {
     fn place(&self) -> Place {
         self.here()

@@ -22,7 +22,8 @@ fn pattern(len: usize) -> Vec<u8> {
 fn external() -> Arc<Region> {
     let mut bytes = vec![0u8; SIZE];
     let base = NonNull::new(bytes.as_mut_ptr()).unwrap();
-    // SAFETY: the vector's own allocation, which it keeps when it moves, and which nobody else touches.
+    // SAFETY: the vector's own allocation, which it keeps when it moves, and which nobody else
+    // touches.
     unsafe { Region::external(base, SIZE, Box::new(bytes)) }.unwrap()
 }
 

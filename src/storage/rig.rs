@@ -1,4 +1,5 @@
-//! What the tests of this module share: directories on disk and in memory, files whose bytes tell their place, and what goes wrong on purpose.
+//! What the tests of this module share: directories on disk and in memory, files whose bytes tell
+//! their place, and what goes wrong on purpose.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,8 @@ pub(super) fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
 
-/// A file whose direct descriptor refuses each transfer (EINVAL: a name space has no bytes), and whose buffered one is a pipe.
+/// A file whose direct descriptor refuses each transfer (EINVAL: a name space has no bytes), and
+/// whose buffered one is a pipe.
 pub(super) fn refusing(directory: &TempDir, pipe: OwnedFd) -> File {
     let path = file_of(directory, 10);
     let fd = std::fs::File::open(&path).expect("it is there");

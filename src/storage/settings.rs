@@ -1,4 +1,5 @@
-//! `Settings`: what can be set for all files, with units, defaults, ranges and variables; one table says it all.
+//! `Settings`: what can be set for all files, with units, defaults, ranges and variables; one table
+//! says it all.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,27 +14,33 @@ const TIB: u64 = 1 << 40;
 
 /// What files, calls and pools do where nothing else was asked for.
 ///
-/// | setting | variables, the first that is set counts | unit | default | range |
+/// | setting | KvikIO's variables | unit | default | range |
 /// |---|---|---|---|---|
-/// | `compat_mode` | `FABRICAST_COMPAT_MODE`, `KVIKIO_COMPAT_MODE` | | AUTO | AUTO, ON, OFF |
-/// | `num_threads` | `FABRICAST_NUM_THREADS`, `KVIKIO_NTHREADS`, `KVIKIO_NUM_THREADS` | threads of each shared pool | 8 | 1 to 1024 |
-/// | `task_size` | `FABRICAST_TASK_SIZE`, `KVIKIO_TASK_SIZE` | bytes | 4194304 | 1 to 1099511627776 |
-/// | `gds_threshold` | `FABRICAST_GDS_THRESHOLD`, `KVIKIO_GDS_THRESHOLD` | bytes | 16384 | 0 to 1099511627776 |
-/// | `bounce_buffer_size` | `FABRICAST_BOUNCE_BUFFER_SIZE`, `KVIKIO_BOUNCE_BUFFER_SIZE` | bytes, rounded up to pages | 16777216 | 1 to 1073741824 |
-/// | `bounce_pool_size` | `FABRICAST_BOUNCE_POOL_SIZE` | bytes | 268435456 | 1 to 1099511627776 |
-/// | `auto_direct_io_read` | `FABRICAST_AUTO_DIRECT_IO_READ`, `KVIKIO_AUTO_DIRECT_IO_READ` | | off | on, off |
-/// | `auto_direct_io_write` | `FABRICAST_AUTO_DIRECT_IO_WRITE`, `KVIKIO_AUTO_DIRECT_IO_WRITE` | | on | on, off |
-/// | `auto_direct_io_read_overread` | `FABRICAST_AUTO_DIRECT_IO_READ_OVERREAD`, `KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD` | | off | on, off |
-/// | `auto_direct_io_threshold` | `FABRICAST_AUTO_DIRECT_IO_THRESHOLD` | bytes | 65536 | 0 to 1099511627776 |
-/// | `thread_pool_per_block_device` | `FABRICAST_THREAD_POOL_PER_BLOCK_DEVICE`, `KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE` | | off | on, off |
-/// | `thread_pool_queue` | `FABRICAST_THREAD_POOL_QUEUE` | operations | 4096 | 1 to 1048576 |
-/// | `io_uring` | `FABRICAST_IO_URING` | | on | on, off |
-/// | `io_uring_depth` | `FABRICAST_IO_URING_DEPTH` | pieces in flight on a ring | 32 | 1 to 4096 |
+/// | `compat_mode` | `KVIKIO_COMPAT_MODE` | | AUTO | AUTO, ON, OFF |
+/// | `num_threads` | `KVIKIO_NTHREADS`, `KVIKIO_NUM_THREADS` | threads of a pool | 8 | 1 to 1024 |
+/// | `task_size` | `KVIKIO_TASK_SIZE` | bytes | 4194304 | 1 to 1099511627776 |
+/// | `gds_threshold` | `KVIKIO_GDS_THRESHOLD` | bytes | 16384 | 0 to 1099511627776 |
+/// | `bounce_buffer_size` | `KVIKIO_BOUNCE_BUFFER_SIZE` | bytes | 16777216 | 1 to 1073741824 |
+/// | `bounce_pool_size` | | bytes | 268435456 | 1 to 1099511627776 |
+/// | `auto_direct_io_read` | `KVIKIO_AUTO_DIRECT_IO_READ` | | off | on, off |
+/// | `auto_direct_io_write` | `KVIKIO_AUTO_DIRECT_IO_WRITE` | | on | on, off |
+/// | `auto_direct_io_read_overread` | `KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD` | | off | on, off |
+/// | `auto_direct_io_threshold` | | bytes | 65536 | 0 to 1099511627776 |
+/// | `thread_pool_per_block_device` | `KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE` | | off | on, off |
+/// | `thread_pool_queue` | | operations | 4096 | 1 to 1048576 |
+/// | `io_uring` | | | on | on, off |
+/// | `io_uring_depth` | | pieces in flight on a ring | 32 | 1 to 4096 |
 ///
-/// The defaults are KvikIO's, but for `num_threads`: KvikIO has 1, with which nothing is parallel that was asked to be.
+/// Each setting has a variable: `FABRICAST_` and its name in capitals, such as
+/// `FABRICAST_NUM_THREADS`. Where that is not set, the first of KvikIO's that is set counts.
+/// `num_threads` is for each shared pool; `bounce_buffer_size` is rounded up to pages.
 ///
-/// In variables, sizes are whole numbers of bytes; switches are `on`, `true`, `yes` or a number that is not 0, and `off`, `false`, `no` or 0, in any
-/// case. An empty value is an error, as is anything else out of the range.
+/// The defaults are KvikIO's, but for `num_threads`: KvikIO has 1, with which nothing is parallel
+/// that was asked to be.
+///
+/// In variables, sizes are whole numbers of bytes; switches are `on`, `true`, `yes` or a number
+/// that is not 0, and `off`, `false`, `no` or 0, in any case. An empty value is an error, as is
+/// anything else out of the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
@@ -41,28 +48,33 @@ pub struct Settings {
     pub compat_mode: CompatMode,
     /// Threads of the pool of the process, and of each block device's.
     pub num_threads: usize,
-    /// Into how many bytes a task an operation is cut, for the threads; see [`IoOptions::task_size`](super::IoOptions::task_size) for what is cut
-    /// otherwise.
+    /// Into how many bytes a task an operation is cut, for the threads; see
+    /// [`IoOptions::task_size`](super::IoOptions::task_size) for what is cut otherwise.
     pub task_size: usize,
-    /// Transfers to or from GPU memory that are shorter are done by the calling thread, without cuFile.
+    /// Transfers to or from GPU memory that are shorter are done by the calling thread, without
+    /// cuFile.
     pub gds_threshold: usize,
-    /// The longest bounce buffer. Also of GPU memory that is staged: a task goes through two pieces of pinned memory, of a quarter of this each, and is
-    /// as long as this at least.
+    /// The longest bounce buffer. Also of GPU memory that is staged: a task goes through two pieces
+    /// of pinned memory, of a quarter of this each, and is as long as this at least.
     pub bounce_buffer_size: usize,
-    /// What all bounce buffers of the host's memory together may take; beyond it, tasks wait for one another's. Of pinned memory, no more than this is kept
-    /// for the next transfer.
+    /// What all bounce buffers of the host's memory together may take; beyond it, tasks wait for
+    /// one another's. Of pinned memory, no more than this is kept for the next transfer.
     pub bounce_pool_size: usize,
-    /// Whether reads go around the page cache (O_DIRECT) where the handle and the call leave the choice open.
+    /// Whether reads go around the page cache (O_DIRECT) where the handle and the call leave the
+    /// choice open.
     pub auto_direct_io_read: bool,
     /// Whether writes do.
     pub auto_direct_io_write: bool,
-    /// Whether a direct read into GPU memory reads the whole pages that its edges lie in, instead of reading the edges through the page cache.
+    /// Whether a direct read into GPU memory reads the whole pages that its edges lie in, instead
+    /// of reading the edges through the page cache.
     pub auto_direct_io_read_overread: bool,
     /// Shorter transfers never go around the page cache where the choice is left open.
     pub auto_direct_io_threshold: usize,
-    /// Whether each block device has a pool of its own: files on different drives don't wait for one another then.
+    /// Whether each block device has a pool of its own: files on different drives don't wait for
+    /// one another then.
     pub thread_pool_per_block_device: bool,
-    /// How many operations may wait for the threads of a shared pool; counts for pools that are made from then on.
+    /// How many operations may wait for the threads of a shared pool; counts for pools that are
+    /// made from then on.
     pub thread_pool_queue: usize,
     /// Whether io_uring is used, where the kernel allows it and it serves.
     pub io_uring: bool,
@@ -110,8 +122,8 @@ impl Settings {
         }
     }
 
-    /// What an environment says, the default where it says nothing; and the first thing in it that makes no sense, for which the default stands
-    /// in.
+    /// What an environment says, the default where it says nothing; and the first thing in it that
+    /// makes no sense, for which the default stands in.
     pub(super) fn from_environment(
         variable: impl Fn(&str) -> Option<OsString>,
     ) -> (Self, Option<SettingError>) {
@@ -174,7 +186,8 @@ impl fmt::Display for SettingError {
             (None, Problem::Range(range)) => write!(f, "{setting} = {value}: must be {range}"),
             (Some(variable), Problem::Range(range)) => write!(
                 f,
-                "{setting}, from {variable}={value}: must be {range}; correct the variable, or unset it"
+                "{setting}, from {variable}={value}: must be {range}; correct the variable, or \
+                 unset it"
             ),
             (variable, Problem::Contradiction { other, other_value }) => write!(
                 f,
@@ -201,7 +214,8 @@ pub(super) struct Setting {
     pub(super) set: fn(&mut Settings, u64),
 }
 
-/// What values a setting has. All of them are kept as numbers here, so that one table can hold all settings.
+/// What values a setting has. All of them are kept as numbers here, so that one table can hold all
+/// settings.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Number {
@@ -331,7 +345,8 @@ fn mode(number: u64) -> CompatMode {
     }
 }
 
-/// The ranges of numbers end far below `usize::MAX` on the machines that this library is for (64 bits).
+/// The ranges of numbers end far below `usize::MAX` on the machines that this library is for (64
+/// bits).
 const fn size(value: u64) -> usize {
     value as usize
 }

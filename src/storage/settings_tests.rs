@@ -163,10 +163,10 @@ fn the_documentation_has_each_setting_with_its_variables_default_and_range() {
     assert_eq!(documented.len(), SETTINGS.len());
     for (line, setting) in documented.iter().zip(&SETTINGS) {
         let cells: Vec<_> = line.split('|').map(str::trim).collect();
-        let names = [setting.variable]
-            .into_iter()
-            .chain(setting.kvikio.iter().copied());
-        let variables: Vec<_> = names.map(|name| format!("`{name}`")).collect();
+        let own = format!("FABRICAST_{}", setting.name.to_uppercase());
+        assert_eq!(setting.variable, own);
+        let kvikio = setting.kvikio.iter();
+        let variables: Vec<_> = kvikio.map(|name| format!("`{name}`")).collect();
         let default = setting.kind.text((setting.get)(&Settings::DEFAULT));
         let range = match setting.kind {
             Kind::Number { least, most } => format!("{least} to {most}"),
@@ -213,7 +213,8 @@ fn each_row_of_the_table_is_about_its_own_field() {
 }
 
 proptest! {
-    /// Any text in any variable: a value in its range or an error, and what was understood is written back the same.
+    /// Any text in any variable: a value in its range or an error, and what was understood is
+    /// written back the same.
     #[test]
     fn any_text_is_a_value_in_range_or_an_error(
         row in 0..SETTINGS.len(),

@@ -8,21 +8,25 @@ use super::{Defaults, ThreadPool};
 use crate::Error;
 use crate::process::Owner;
 
-/// Drives that have a pool of their own; the files of any more use the process's. Each pool has threads.
+/// Drives that have a pool of their own; the files of any more use the process's. Each pool has
+/// threads.
 const DRIVES_MAX: usize = 256;
 
 impl ThreadPool {
-    /// The pool of the process. It is made at the first use, of as many threads as the setting `num_threads` says, and follows that setting.
+    /// The pool of the process. It is made at the first use, of as many threads as the setting
+    /// `num_threads` says, and follows that setting.
     ///
     /// # Errors
     ///
-    /// [`Error::Os`]: the system gives no thread. [`Error::Forked`]: it was made by the process that this one was forked from.
+    /// [`Error::Os`]: the system gives no thread. [`Error::Forked`]: it was made by the process
+    /// that this one was forked from.
     pub fn global() -> Result<Self, Error> {
         shared()?.process()
     }
 
-    /// The pool of the drive that a device is on (its numbers as stat(2) gives them): partitions share their disk's, the namespaces of an
-    /// NVMe controller their controller's. Made and kept as the process's pool, which it is where there is no drive: for files in memory, on a
+    /// The pool of the drive that a device is on (its numbers as stat(2) gives them): partitions
+    /// share their disk's, the namespaces of an NVMe controller their controller's. Made and kept
+    /// as the process's pool, which it is where there is no drive: for files in memory, on a
     /// server, or on a file system with a device number of its own.
     ///
     /// # Errors
@@ -74,7 +78,8 @@ struct PoolsShared {
 
 /// # Errors
 ///
-/// [`Error::Forked`]: another thread of the parent may have held the lock when this process was forked.
+/// [`Error::Forked`]: another thread of the parent may have held the lock when this process was
+/// forked.
 fn shared() -> Result<MutexGuard<'static, PoolsShared>, Error> {
     static OWNER: OnceLock<Owner> = OnceLock::new();
     static SHARED: OnceLock<Mutex<PoolsShared>> = OnceLock::new();

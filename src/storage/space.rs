@@ -12,7 +12,8 @@ use super::{FileError, FileErrorKind, FileHandle, FileOperation};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum AllocateMode {
-    /// Reserves space, and makes the file as long as the range's end. What is there stays. The default.
+    /// Reserves space, and makes the file as long as the range's end. What is there stays. The
+    /// default.
     #[default]
     Extend,
     /// Reserves space, also behind the end of the file, which stays as long as it is.
@@ -35,10 +36,12 @@ impl AllocateMode {
 }
 
 impl FileHandle {
-    /// Returns when all that was written is on the device, and what is known of the file (fsync(2)).
+    /// Returns when all that was written is on the device, and what is known of the file
+    /// (fsync(2)).
     ///
     /// # Errors
-    /// What fsync(2) answers. After `EIO`, what was not on the device is lost: the kernel tells it once.
+    /// What fsync(2) answers. After `EIO`, what was not on the device is lost: the kernel tells it
+    /// once.
     pub fn sync_all(&self) -> Result<(), FileError> {
         let operation = FileOperation::Sync;
         let file = self.file(operation)?;
@@ -56,7 +59,8 @@ impl FileHandle {
             .map_err(|errno| self.error(operation, errno))
     }
 
-    /// Reserves space for a range of bytes, or gives it back. Writes into space that is reserved don't fail for lack of it.
+    /// Reserves space for a range of bytes, or gives it back. Writes into space that is reserved
+    /// don't fail for lack of it.
     ///
     /// # Errors
     /// [`FileErrorKind::Unsupported`] where the file system can't, and what fallocate(2) answers.
@@ -81,7 +85,8 @@ impl FileHandle {
         }
     }
 
-    /// Makes the file so long: cuts it, or adds zeros that take no space (ftruncate(2)). The next [`append`](Self::append) goes to the new end.
+    /// Makes the file so long: cuts it, or adds zeros that take no space (ftruncate(2)). The next
+    /// [`append`](Self::append) goes to the new end.
     ///
     /// # Errors
     /// What ftruncate(2) answers.

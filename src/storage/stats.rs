@@ -1,4 +1,5 @@
-//! `IoCounters` and `IoStats`: operations, bytes, errors and latencies, per file and of the process.
+//! `IoCounters` and `IoStats`: operations, bytes, errors and latencies, per file and of the
+//! process.
 //!
 //! ```text
 //!  operation ── record ──► IoCounters (one a file, relaxed atomics)
@@ -7,8 +8,8 @@
 //!                     IoStats of the file     IoStats of the process: stats::process()
 //! ```
 //!
-//! The process has no counters of its own: they would be a cache line that all threads write. Its statistics are
-//! added up when somebody asks.
+//! The process has no counters of its own: they would be a cache line that all threads write. Its
+//! statistics are added up when somebody asks.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -72,7 +73,8 @@ impl IoCounters {
         *tally = Tally::new(tally.direction, tally.back_end);
     }
 
-    /// Counted so far. Operations that end meanwhile may be in some of the numbers and not yet in others.
+    /// Counted so far. Operations that end meanwhile may be in some of the numbers and not yet in
+    /// others.
     pub(crate) fn snapshot(&self) -> IoStats {
         let mut stats = IoStats::default();
         self.cells.add_to(&mut stats);
@@ -176,7 +178,8 @@ struct BackEndCells {
     errors: AtomicU64,
 }
 
-/// Operations that one thread gathers, to count all of them at once: an atomic addition for each number costs as much as a small read's bookkeeping.
+/// Operations that one thread gathers, to count all of them at once: an atomic addition for each
+/// number costs as much as a small read's bookkeeping.
 pub(crate) struct Tally {
     direction: Direction,
     back_end: BackEnd,
@@ -331,7 +334,8 @@ pub struct DirectionStats {
     back_ends: [BackEndStats; BackEnd::ALL.len()],
     /// Bytes that went past the page cache: between the device and memory, by O_DIRECT or cuFile.
     pub direct_bytes: u64,
-    /// Bytes that were copied through a bounce buffer, because the caller's memory was not aligned or not the host's.
+    /// Bytes that were copied through a bounce buffer, because the caller's memory was not aligned
+    /// or not the host's.
     pub bounced_bytes: u64,
     /// How long operations took, from their acceptance to their outcome; failed ones too.
     pub latency: LatencyHistogram,
@@ -410,7 +414,8 @@ impl LatencyHistogram {
         self.buckets.iter().sum()
     }
 
-    /// All latencies added up: with operations at the same time it is more than the time that went by.
+    /// All latencies added up: with operations at the same time it is more than the time that went
+    /// by.
     pub fn total(&self) -> Duration {
         Duration::from_nanos(self.total_ns)
     }
@@ -422,8 +427,9 @@ impl LatencyHistogram {
             .map(Duration::from_nanos)
     }
 
-    /// A bound below which this share of the operations stayed: `quantile(0.99)` is the p99, up to twice as long as it really was.
-    /// Nothing where nothing was counted. A share below 0 counts as 0, one above 1 (or not a number) as 1.
+    /// A bound below which this share of the operations stayed: `quantile(0.99)` is the p99, up to
+    /// twice as long as it really was. Nothing where nothing was counted. A share below 0 counts as
+    /// 0, one above 1 (or not a number) as 1.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let count = self.count();
         let share = if share.is_nan() {
@@ -431,7 +437,8 @@ impl LatencyHistogram {
         } else {
             share.clamp(0.0, 1.0)
         };
-        // Rounded up: of three operations the median is the second. A count beyond 2⁵³ is rounded, which moves no bucket.
+        // Rounded up: of three operations the median is the second. A count beyond 2⁵³ is rounded,
+        // which moves no bucket.
         let wanted = ((count as f64 * share).ceil() as u64).clamp(1, count.max(1));
         let mut seen = 0;
         self.buckets()
@@ -442,8 +449,9 @@ impl LatencyHistogram {
             .map(|(below, _)| below)
     }
 
-    /// The buckets that are not empty, the fastest first: a bound, and how many operations stayed below it but not below half of it.
-    /// The last bucket, whose bound is 2⁴⁰ ns, has everything slower too.
+    /// The buckets that are not empty, the fastest first: a bound, and how many operations stayed
+    /// below it but not below half of it. The last bucket, whose bound is 2⁴⁰ ns, has everything
+    /// slower too.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
         let filled = self.buckets.iter().enumerate().filter(|(_, n)| **n > 0);
         filled.map(|(place, n)| (Duration::from_nanos(1 << place), *n))

@@ -53,8 +53,15 @@ fn what_a_file_counts_is_in_its_own_statistics_and_in_those_of_the_process() {
 proptest! {
     /// Gathered or one by one: the same statistics.
     #[test]
-    fn what_is_gathered_counts_as_if_one_by_one(operations in proptest::collection::vec((0u64..10_000, any::<u64>()), 0..50), write: bool) {
-        let direction = if write { Direction::Write } else { Direction::Read };
+    fn what_is_gathered_counts_as_if_one_by_one(
+        operations in proptest::collection::vec((0u64..10_000, any::<u64>()), 0..50),
+        write: bool,
+    ) {
+        let direction = if write {
+            Direction::Write
+        } else {
+            Direction::Read
+        };
         let (gathered, single) = (IoCounters::new(), IoCounters::new());
         let mut tally = Tally::new(direction, BackEnd::IoUring);
         for (turn, (bytes, ns)) in operations.into_iter().enumerate() {

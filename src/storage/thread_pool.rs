@@ -1,15 +1,17 @@
 //! `ThreadPool`: threads that run the tasks of file operations.
 //!
 //! ```text
-//!  submit(job, 0..n) ──► queue: [job A, tasks 3..9] [job B, tasks 0..1] …      one entry a job, whatever its tasks; bounded
+//!  submit(job, 0..n) ──► queue: [job A, tasks 3..9] [job B, tasks 0..1] …
+//!                            │ (one entry a job, whatever its tasks; bounded)
 //!                            │ each thread takes the next task of the first entry
 //!                            ▼
 //!                        job.run(3) on one thread, job.run(4) on another, …
 //! ```
 //!
-//! A job that was accepted has each of its tasks called exactly once, in whatever becomes of the pool: a pool that is resized keeps
-//! its queue, and one whose last handle is dropped runs what is queued before its threads leave. A task that panics is told so
-//! ([`Run::panicked`]) and costs no thread.
+//! A job that was accepted has each of its tasks called exactly once, in whatever becomes of the
+//! pool: a pool that is resized keeps its queue, and one whose last handle is dropped runs what is
+//! queued before its threads leave. A task that panics is told so ([`Run::panicked`]) and costs no
+//! thread.
 //!
 //! A forked child has none of the threads: there, jobs are refused.
 
@@ -65,15 +67,16 @@ impl fmt::Debug for Refused {
 
 /// Threads that run the tasks of file operations. A clone is another handle of the same pool.
 ///
-/// Dropping the last handle waits for nobody: the threads run what is queued, paused or not, and leave.
+/// Dropping the last handle waits for nobody: the threads run what is queued, paused or not, and
+/// leave.
 #[derive(Clone)]
 pub struct ThreadPool {
     handle: Arc<PoolHandle>,
 }
 
 impl ThreadPool {
-    /// A pool of so many threads (1 to 1,024), for which so many operations may wait (1 to 1,048,576), each with all of its
-    /// tasks.
+    /// A pool of so many threads (1 to 1,024), for which so many operations may wait (1 to
+    /// 1,048,576), each with all of its tasks.
     ///
     /// # Errors
     ///
@@ -82,7 +85,8 @@ impl ThreadPool {
         Self::named("fc-io", threads, queue)
     }
 
-    /// The same with a name of at most 10 bytes, which its threads bear, with a number behind it (`ps -T`, debuggers).
+    /// The same with a name of at most 10 bytes, which its threads bear, with a number behind it
+    /// (`ps -T`, debuggers).
     ///
     /// # Errors
     ///
@@ -119,13 +123,13 @@ impl ThreadPool {
         self.shared().locked().map_or(0, |state| state.target)
     }
 
-    /// Gives it so many threads. Tasks that run go on, and what is queued stays queued: threads too many leave when their
-    /// tasks are done, and nobody waits for them.
+    /// Gives it so many threads. Tasks that run go on, and what is queued stays queued: threads too
+    /// many leave when their tasks are done, and nobody waits for them.
     ///
     /// # Errors
     ///
-    /// [`Error::Config`]: not 1 to 1,024. [`Error::Os`]: the system does not give that many threads, and the pool has those that it
-    /// got. [`Error::Forked`].
+    /// [`Error::Config`]: not 1 to 1,024. [`Error::Os`]: the system does not give that many
+    /// threads, and the pool has those that it got. [`Error::Forked`].
     pub fn resize(&self, threads: usize) -> Result<(), Error> {
         check("threads", threads, THREADS_MAX, "must be 1 to 1024 threads")?;
         let shared = self.shared();
@@ -155,7 +159,8 @@ impl ThreadPool {
         Ok(())
     }
 
-    /// Lets no further task begin until [`resume`](Self::resume); tasks that run go on, and jobs are still taken.
+    /// Lets no further task begin until [`resume`](Self::resume); tasks that run go on, and jobs
+    /// are still taken.
     pub fn pause(&self) {
         if let Some(mut state) = self.shared().locked() {
             state.paused = true;
@@ -382,7 +387,8 @@ impl PoolShared {
                 return None;
             }
             state.idle += 1;
-            // No deadline: a thread without work sleeps until there is some, or it is told to leave.
+            // No deadline: a thread without work sleeps until there is some, or it is told to
+            // leave.
             state = self
                 .work
                 .wait(state)

@@ -345,7 +345,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever happens to a pool, each task of each job that it took has one outcome, and refused jobs have none.
+    /// Whatever happens to a pool, each task of each job that it took has one outcome, and refused
+    /// jobs have none.
     #[test]
     fn accepted_tasks_have_one_outcome(steps in steps(), queue in 1_usize..6) {
         let pool = ThreadPool::new(2, queue).unwrap();

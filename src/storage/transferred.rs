@@ -10,10 +10,12 @@ pub struct Transferred {
     pub bytes: usize,
     /// What moved them.
     pub back_end: BackEnd,
-    /// Bytes that went around the page cache. Where memory is not aligned, 0 of [`readv`](super::FileHandle::readv),
-    /// [`writev`](super::FileHandle::writev) and a [`Batch`](super::Batch), which make no copies.
+    /// Bytes that went around the page cache. Where memory is not aligned, 0 of
+    /// [`readv`](super::FileHandle::readv), [`writev`](super::FileHandle::writev) and a
+    /// [`Batch`](super::Batch), which make no copies.
     pub direct_bytes: usize,
-    /// Those of `direct_bytes` that went through a bounce buffer and a copy, because the memory is not aligned.
+    /// Those of `direct_bytes` that went through a bounce buffer and a copy, because the memory is
+    /// not aligned.
     pub bounced_bytes: usize,
 }
 

@@ -1,4 +1,5 @@
-//! Vectored transfers: one run of a file, many pieces of memory, as few system calls as can be (preadv(2), pwritev(2)).
+//! Vectored transfers: one run of a file, many pieces of memory, as few system calls as can be
+//! (preadv(2), pwritev(2)).
 
 #![allow(unsafe_code)]
 
@@ -15,12 +16,15 @@ use super::{BackEnd, Direction, FileError, FileErrorKind, FileHandle, FileOperat
 const PIECES_MAX: usize = 1024;
 
 impl FileHandle {
-    /// Reads into several pieces of memory, one after the other, on this thread. Short at the end of the file.
+    /// Reads into several pieces of memory, one after the other, on this thread. Short at the end
+    /// of the file.
     ///
-    /// It goes around the page cache where the handle says so and all of it is aligned: the offset, and each piece's address and length. Else all of
-    /// it goes through the page cache, also where the handle says [`DirectIo::On`](super::DirectIo::On), and [`Transferred::direct_bytes`] is 0: pieces
-    /// are never copied to a bounce buffer, since on one thread nothing overlaps with such a copy. For memory that is not aligned,
-    /// [`read_parallel`](Self::read_parallel) of each piece goes around the page cache.
+    /// It goes around the page cache where the handle says so and all of it is aligned: the offset,
+    /// and each piece's address and length. Else all of it goes through the page cache, also where
+    /// the handle says [`DirectIo::On`](super::DirectIo::On), and [`Transferred::direct_bytes`] is
+    /// 0: pieces are never copied to a bounce buffer, since on one thread nothing overlaps with
+    /// such a copy. For memory that is not aligned, [`read_parallel`](Self::read_parallel) of each
+    /// piece goes around the page cache.
     ///
     /// # Errors
     /// [`FileError`], with the bytes that were read before it.
@@ -29,7 +33,8 @@ impl FileHandle {
         pieces: &mut [IoSliceMut<'_>],
         offset: u64,
     ) -> Result<Transferred, FileError> {
-        // SAFETY: `IoSliceMut` has the layout of an `iovec` on Unix (its documentation promises it).
+        // SAFETY: `IoSliceMut` has the layout of an `iovec` on Unix (its documentation promises
+        // it).
         let vectors = unsafe { std::slice::from_raw_parts(pieces.as_ptr().cast(), pieces.len()) };
         // SAFETY: the pieces are borrowed for us alone.
         unsafe { self.vectored(FileOperation::Read, vectors, offset) }
@@ -37,7 +42,8 @@ impl FileHandle {
 
     /// Writes several pieces of memory, one after the other, on this thread: all of them.
     ///
-    /// It goes around the page cache where [`readv`](Self::readv) would, and all of it is in whole pages; else through it, as there.
+    /// It goes around the page cache where [`readv`](Self::readv) would, and all of it is in whole
+    /// pages; else through it, as there.
     ///
     /// # Errors
     /// [`FileError`], with the bytes that are in the file.
@@ -184,7 +190,8 @@ impl VectoredRun<'_> {
         }
         // Checked when it was accepted.
         let at = (self.offset + self.moved as u64) as i64;
-        // Most calls move all of it, and the vectors are as the caller made them; else the first is cut.
+        // Most calls move all of it, and the vectors are as the caller made them; else the first is
+        // cut.
         let mut cut: smallvec::SmallVec<[libc::iovec; 16]> = smallvec::SmallVec::new();
         let rest = &self.vectors[first..];
         let mut vectors = &rest[..rest.len().min(PIECES_MAX)];

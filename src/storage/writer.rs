@@ -1,8 +1,11 @@
 //! `BlockWriter`: writes blocks of a pool at their offsets, several on their way at once.
 //!
 //! ```text
-//!  Buffer ── write(index, offset, buffer) ──► at most `depth` on their way ──► poll, wait ──► Written{index, buffer, result}
-//!                └ refused, with the buffer, when there are so many                └ finish: all of them, and fdatasync(2)
+//!  Buffer ── write(index, offset, buffer) ──► at most `depth` on their way ──► poll, wait ──┐
+//!                │                                                               │          │
+//!                └ refused, with the buffer, when there are so many              │          │
+//!                                    finish: all of them, and fdatasync(2) ◄─────┘          │
+//!                                    Written{index, buffer, result} ◄───────────────────────┘
 //! ```
 
 use std::collections::VecDeque;
@@ -26,7 +29,8 @@ pub struct WriterOptions {
     pub depth: u32,
     /// Around the page cache or through it. Default: as the file was opened.
     pub direct: Option<DirectIo>,
-    /// Whether [`BlockWriter::finish`] waits until the bytes are on the device (fdatasync(2)). Default: false.
+    /// Whether [`BlockWriter::finish`] waits until the bytes are on the device (fdatasync(2)).
+    /// Default: false.
     pub sync: bool,
     /// What moves the bytes. Default: io_uring, or threads.
     pub back_end: BackEndChoice,
@@ -80,7 +84,8 @@ pub enum FinishError {
         /// How long this call waited.
         waited: Duration,
     },
-    /// Blocks failed: this is the one with the lowest offset. The others are in their events, and were in those before.
+    /// Blocks failed: this is the one with the lowest offset. The others are in their events, and
+    /// were in those before.
     #[error(
         "{failed} blocks are not whole in the file, the first of them is block {index}: {first}"
     )]
@@ -100,10 +105,11 @@ pub enum FinishError {
     BackEnd(Error),
 }
 
-/// Writes blocks at their offsets, in any order. Blocks must not overlap while they are on their way.
+/// Writes blocks at their offsets, in any order. Blocks must not overlap while they are on their
+/// way.
 ///
-/// Each block that was accepted has one [`Written`]. Dropping the writer tells nobody which blocks are in the file:
-/// [`finish`](Self::finish) does.
+/// Each block that was accepted has one [`Written`]. Dropping the writer tells nobody which blocks
+/// are in the file: [`finish`](Self::finish) does.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -141,7 +147,8 @@ impl BlockWriter {
     /// A writer into this file.
     ///
     /// # Errors
-    /// [`Error::Config`]: a setting out of its range. [`Error::Os`]: a handle that is closed; no ring. What [`Batch::new`] answers.
+    /// [`Error::Config`]: a setting out of its range. [`Error::Os`]: a handle that is closed; no
+    /// ring. What [`Batch::new`] answers.
     pub fn new(file: &FileHandle, options: WriterOptions) -> Result<Self, Error> {
         if !(1..=AHEAD_MAX).contains(&options.depth) {
             return Err(Error::Config {
@@ -199,11 +206,13 @@ impl BlockWriter {
         self.report
     }
 
-    /// Begins to write all of a buffer at `offset`. `index` is the caller's, and comes back with the outcome.
+    /// Begins to write all of a buffer at `offset`. `index` is the caller's, and comes back with
+    /// the outcome.
     ///
     /// # Errors
-    /// The buffer, when as many blocks are on their way as there may be ([`BatchRefusedKind::Full`](super::BatchRefusedKind::Full): `wait`
-    /// for one), or it can't be written there at all.
+    /// The buffer, when as many blocks are on their way as there may be
+    /// ([`BatchRefusedKind::Full`](super::BatchRefusedKind::Full): `wait` for one), or it can't be
+    /// written there at all.
     pub fn write(
         &mut self,
         index: u64,
@@ -230,7 +239,8 @@ impl BlockWriter {
         self.wait(0, Instant::now(), written)
     }
 
-    /// The same, and waits until `min` are over (or all, if fewer are on their way), or the deadline.
+    /// The same, and waits until `min` are over (or all, if fewer are on their way), or the
+    /// deadline.
     ///
     /// # Errors
     /// As [`Batch::status`].
@@ -284,7 +294,8 @@ impl BlockWriter {
         }
     }
 
-    /// Waits for all blocks, and, where the options say so, for the device. The writer can be used on afterwards.
+    /// Waits for all blocks, and, where the options say so, for the device. The writer can be used
+    /// on afterwards.
     ///
     /// # Errors
     /// [`FinishError`]; what is over is in `written` in any case.

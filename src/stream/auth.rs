@@ -1,8 +1,10 @@
 //! `PresharedKey`: what both sides must have, and how each proves that it does.
 //!
-//! A proof is a keyed BLAKE3 hash over the role of the speaker and all bytes of the two hellos, and so over versions, features, session, connection and
-//! both nonces: it is good for this connection only, from this side only, and nothing that was agreed on can have been changed on the way. It protects who
-//! may send and receive, not the bytes of the blocks from somebody who can change packets between the two.
+//! A proof is a keyed BLAKE3 hash over the role of the speaker and all bytes of the two hellos, and
+//! so over versions, features, session, connection and both nonces: it is good for this connection
+//! only, from this side only, and nothing that was agreed on can have been changed on the way. It
+//! protects who may send and receive, not the bytes of the blocks from somebody who can change
+//! packets between the two.
 
 use std::fmt;
 use std::io::Read;
@@ -19,7 +21,8 @@ pub const KEY_LEN_MAX: usize = 4096;
 /// Separates this use of the key's bytes from any other.
 const CONTEXT: &str = "fabricast 2026-11-21 streams, pre-shared key, version 1";
 
-/// A key that sender and receiver have in common: 16 to 4096 bytes that nobody can guess, best 32 random ones.
+/// A key that sender and receiver have in common: 16 to 4096 bytes that nobody can guess, best 32
+/// random ones.
 #[derive(Clone)]
 pub struct PresharedKey {
     key: [u8; HASH_LEN],
@@ -48,7 +51,8 @@ impl PresharedKey {
     ///
     /// # Errors
     ///
-    /// [`StreamError::KeyFile`] when it can't be read, [`StreamError::Setting`] when it is too short or too long.
+    /// [`StreamError::KeyFile`] when it can't be read, [`StreamError::Setting`] when it is too
+    /// short or too long.
     pub fn from_file(path: &Path) -> Result<Self, StreamError> {
         let mut bytes = Vec::new();
         // One byte more than is taken tells that there are more, however many.
@@ -68,7 +72,8 @@ impl PresharedKey {
         *self.hash(role, transcript).as_bytes()
     }
 
-    /// Whether the side of this role has the key. Takes as long for a wrong proof as for the right one.
+    /// Whether the side of this role has the key. Takes as long for a wrong proof as for the right
+    /// one.
     pub(crate) fn is_proven(
         &self,
         role: Role,

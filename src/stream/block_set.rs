@@ -146,7 +146,8 @@ impl BlockSet {
         None
     }
 
-    /// The runs of blocks that are in the set, from block `from` on, in order and with gaps between them.
+    /// The runs of blocks that are in the set, from block `from` on, in order and with gaps between
+    /// them.
     pub fn ranges(&self, from: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut at = from;
         std::iter::from_fn(move || {
@@ -220,7 +221,9 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Insert(block) => prop_assert_eq!(set.insert(block), oracle.insert(block)),
-                    Step::Remove(block) => prop_assert_eq!(set.remove(block), oracle.remove(&block)),
+                    Step::Remove(block) => {
+                        prop_assert_eq!(set.remove(block), oracle.remove(&block))
+                    }
                     Step::Range(a, b) => {
                         let before = oracle.len();
                         oracle.extend(a..b);
@@ -237,7 +240,10 @@ mod tests {
             prop_assert_eq!(set.next(from), oracle.range(from..).next().copied());
             let lacking = (from..blocks).filter(|block| !oracle.contains(block));
             prop_assert_eq!(set.next_missing(from), lacking.clone().next());
-            prop_assert_eq!(set.ranges(from).collect::<Vec<_>>(), runs(oracle.range(from..).copied()));
+            prop_assert_eq!(
+                set.ranges(from).collect::<Vec<_>>(),
+                runs(oracle.range(from..).copied())
+            );
             prop_assert_eq!(set.missing(from).collect::<Vec<_>>(), runs(lacking));
         }
     }

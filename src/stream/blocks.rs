@@ -24,7 +24,8 @@ struct Run {
     size: u64,
 }
 
-/// Where each block of a stream lies. Blocks are numbered file by file, in the order of the manifest; files without bytes, and directories, have none.
+/// Where each block of a stream lies. Blocks are numbered file by file, in the order of the
+/// manifest; files without bytes, and directories, have none.
 ///
 /// It takes 24 bytes of memory for each file that is not empty, however many blocks there are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +83,8 @@ impl BlockPlan {
         if index >= self.blocks {
             return None;
         }
-        // The first run begins with block 0, so there is one in front of the first that begins behind.
+        // The first run begins with block 0, so there is one in front of the first that begins
+        // behind.
         let run = self.runs[self.runs.partition_point(|run| run.first <= index) - 1];
         let offset = (index - run.first) * u64::from(self.block_bytes);
         Some(Block {
@@ -196,7 +198,13 @@ mod tests {
             let plan = BlockPlan::new(&manifest, block_bytes);
             let expected = oracle(&manifest, block_bytes);
             prop_assert_eq!(plan.blocks(), expected.len() as u64);
-            prop_assert_eq!(plan.bytes(), expected.iter().map(|block| u64::from(block.len)).sum::<u64>());
+            prop_assert_eq!(
+                plan.bytes(),
+                expected
+                    .iter()
+                    .map(|block| u64::from(block.len))
+                    .sum::<u64>()
+            );
             prop_assert_eq!(&plan.iter().collect::<Vec<_>>(), &expected);
             for block in &expected {
                 prop_assert_eq!(plan.get(block.index), Some(*block));

@@ -1,5 +1,6 @@
-//! Real senders and receivers over connections that lose, double, damage and reorder blocks, and that break. Each stream ends with exactly the
-//! source at the sink, or with an error in time and nothing under the name; every buffer is back in its pool either way.
+//! Real senders and receivers over connections that lose, double, damage and reorder blocks, and
+//! that break. Each stream ends with exactly the source at the sink, or with an error in time and
+//! nothing under the name; every buffer is back in its pool either way.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};

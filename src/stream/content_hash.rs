@@ -1,8 +1,9 @@
 //! `ContentHash`: BLAKE3 of files from their blocks, in whatever order those come.
 //!
-//! BLAKE3 is a tree over chunks of 1024 bytes. A block whose size is a power of two, and that lies at a multiple of it, is a whole subtree: its chaining
-//! value can be computed on its own, and two neighbours make their parent's. So each file gets the hash that `b3sum` shows, and only what has no neighbour
-//! yet takes memory: 32 bytes for each gap.
+//! BLAKE3 is a tree over chunks of 1024 bytes. A block whose size is a power of two, and that lies
+//! at a multiple of it, is a whole subtree: its chaining value can be computed on its own, and two
+//! neighbours make their parent's. So each file gets the hash that `b3sum` shows, and only what has
+//! no neighbour yet takes memory: 32 bytes for each gap.
 
 use std::collections::HashMap;
 
@@ -16,7 +17,8 @@ use super::wire::HASH_LEN;
 /// The smallest blocks of which content can be hashed, in bytes.
 pub const HASHED_BLOCK_MIN: u32 = 1024;
 
-/// Bytes of memory that a file takes, and a block that waits for its sibling, where lists and tables have grown to twice what they need.
+/// Bytes of memory that a file takes, and a block that waits for its sibling, where lists and
+/// tables have grown to twice what they need.
 const FILE_MEMORY: u64 = 96;
 const WAITING_MEMORY: u64 = 128;
 
@@ -42,7 +44,8 @@ impl BlockHash {
     }
 }
 
-/// A subtree that is known, and whose sibling is not: of so many blocks (2^level), the `at`th of those of its level in its file.
+/// A subtree that is known, and whose sibling is not: of so many blocks (2^level), the `at`th of
+/// those of its level in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Node {
     first_block: u64,
@@ -72,7 +75,8 @@ impl ContentHash {
         block_bytes.is_power_of_two() && block_bytes >= HASHED_BLOCK_MIN
     }
 
-    /// For a stream with this plan, and as many entries; those without bytes have the hash of nothing.
+    /// For a stream with this plan, and as many entries; those without bytes have the hash of
+    /// nothing.
     ///
     /// # Panics
     ///
@@ -146,8 +150,8 @@ impl ContentHash {
         }
     }
 
-    /// The hash of the content, once all blocks were added: that of the one file, or of the hashes of all entries, one behind the other in the order of
-    /// the manifest.
+    /// The hash of the content, once all blocks were added: that of the one file, or of the hashes
+    /// of all entries, one behind the other in the order of the manifest.
     pub(crate) fn finish(&self) -> Option<[u8; HASH_LEN]> {
         if self.blocks_left > 0 {
             return None;
@@ -180,16 +184,32 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// In any order each file has the hash of its bytes, and nothing is kept that has a neighbour.
+        /// In any order each file has the hash of its bytes, and nothing is kept that has a
+        /// neighbour.
         #[test]
         fn files_have_the_hashes_of_b3sum(
-            sizes in proptest::collection::vec(prop_oneof![Just(0_usize), 1..30_000_usize, Just(1024), Just(4096), Just(16_384)], 0..5),
+            sizes in proptest::collection::vec(
+                prop_oneof![
+                    Just(0_usize),
+                    1..30_000_usize,
+                    Just(1024),
+                    Just(4096),
+                    Just(16_384),
+                ],
+                0..5,
+            ),
             power in 0..4_u32,
             keys in proptest::collection::vec(any::<u32>(), 40),
         ) {
-            let contents: Vec<Vec<u8>> = sizes.iter().enumerate().map(|(n, len)| {
-                (0..*len).map(|at| (at * 31 + n) as u8 ^ (at >> 8) as u8).collect()
-            }).collect();
+            let contents: Vec<Vec<u8>> = sizes
+                .iter()
+                .enumerate()
+                .map(|(n, len)| {
+                    (0..*len)
+                        .map(|at| (at * 31 + n) as u8 ^ (at >> 8) as u8)
+                        .collect()
+                })
+                .collect();
             let names: Vec<String> = (0..sizes.len()).map(|n| format!("{n}")).collect();
             let manifest = Manifest::new(names.iter().zip(&contents).map(|(name, bytes)| Entry {
                 name: RelativeName::new(name.as_bytes()).unwrap(),
@@ -197,7 +217,8 @@ mod tests {
                 mode: 0o644,
                 size: bytes.len() as u64,
                 modified: Modified::default(),
-            })).unwrap();
+            }))
+            .unwrap();
             let plan = BlockPlan::new(&manifest, 1024 << power);
             let mut hash = ContentHash::new(&plan, manifest.len());
             let mut blocks: Vec<Block> = plan.iter().collect();
@@ -209,7 +230,10 @@ mod tests {
                 hash.add(&block, BlockHash::new(&plan, &block, bytes));
             }
             prop_assert!(hash.waiting.is_empty());
-            let each: Vec<[u8; 32]> = contents.iter().map(|bytes| *blake3::hash(bytes).as_bytes()).collect();
+            let each: Vec<[u8; 32]> = contents
+                .iter()
+                .map(|bytes| *blake3::hash(bytes).as_bytes())
+                .collect();
             for (entry, expected) in each.iter().enumerate() {
                 prop_assert_eq!(hash.files[entry].hash, *expected);
             }

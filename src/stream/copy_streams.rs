@@ -6,8 +6,8 @@ use crate::buffer::RegionSlice;
 use crate::cuda::{CudaError, Device, Stream};
 use crate::memory::MemoryError;
 
-/// CUDA streams of one device: each thread that copies has one for itself, and waits for nobody else's copies. There are as many as threads
-/// ever copied at once.
+/// CUDA streams of one device: each thread that copies has one for itself, and waits for nobody
+/// else's copies. There are as many as threads ever copied at once.
 #[derive(Debug)]
 pub(super) struct CopyStreams {
     device: Device,
@@ -35,7 +35,8 @@ impl CopyStreams {
         self.device
     }
 
-    /// Does something with a stream that nobody else uses meanwhile, and that has nothing to do when this returns.
+    /// Does something with a stream that nobody else uses meanwhile, and that has nothing to do
+    /// when this returns.
     pub(super) fn with<T, E: From<CudaError>>(
         &self,
         work: impl FnOnce(&Stream) -> Result<T, E>,
@@ -46,7 +47,8 @@ impl CopyStreams {
             None => Stream::new(self.device)?,
         };
         let done = work(&stream);
-        // What failed may have left work, which is over before its memory goes back to whoever lent it; that stream is not used again.
+        // What failed may have left work, which is over before its memory goes back to whoever lent
+        // it; that stream is not used again.
         match &done {
             Ok(_) => self.lock().push(stream),
             Err(_) => drop(stream.synchronize()),

@@ -1,8 +1,10 @@
-//! Checksums: CRC32C of a block, and the digest of a stream, which is made from those of its blocks in whatever order they come.
+//! Checksums: CRC32C of a block, and the digest of a stream, which is made from those of its blocks
+//! in whatever order they come.
 //!
-//! The digest is the CRC32C of a list with 16 bytes for each block: its number (8 bytes), its length (4) and its CRC32C (4), little-endian, in the order
-//! of the numbers. A CRC is linear: each of the records has a part in it that depends on its bytes and on its distance from the end, and the parts are
-//! added (exclusive or). So neither side keeps the list, nor needs an order.
+//! The digest is the CRC32C of a list with 16 bytes for each block: its number (8 bytes), its
+//! length (4) and its CRC32C (4), little-endian, in the order of the numbers. A CRC is linear: each
+//! of the records has a part in it that depends on its bytes and on its distance from the end, and
+//! the parts are added (exclusive or). So neither side keeps the list, nor needs an order.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{Immutable, IntoBytes};
@@ -107,7 +109,8 @@ impl StreamDigest {
             len: len.into(),
             crc: crc.into(),
         };
-        // A CRC begins with all bits set and ends with all inverted, which is the same for all records of a length.
+        // A CRC begins with all bits set and ends with all inverted, which is the same for all
+        // records of a length.
         let bare = crc32c(record.as_bytes()) ^ crc32c(&[0; 16]);
         self.part ^= multiply(bare, shift_by(self.blocks - 1 - index));
     }
@@ -159,7 +162,8 @@ mod tests {
 
     #[test]
     fn streams_have_up_to_all_the_blocks_that_can_be_counted() {
-        // The records in front of the last two are all of zeros, but for their number: only the difference is looked at.
+        // The records in front of the last two are all of zeros, but for their number: only the
+        // difference is looked at.
         let mut a = StreamDigest::new(u64::MAX);
         let mut b = a;
         a.add(u64::MAX - 1, 1, 2);

@@ -1,4 +1,5 @@
-//! `StreamError`: why a stream ended before it was complete. `RefusalCode`: the same in a number, for the peer.
+//! `StreamError`: why a stream ended before it was complete. `RefusalCode`: the same in a number,
+//! for the peer.
 
 use std::fmt;
 
@@ -6,7 +7,8 @@ use super::{ManifestError, NameError, WireError};
 use crate::endpoint::CloseReason;
 use crate::storage::FileError;
 
-/// Why a side did not take a stream, or gave it up. A number, because a newer peer may have reasons unknown here.
+/// Why a side did not take a stream, or gave it up. A number, because a newer peer may have reasons
+/// unknown here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RefusalCode(pub u16);
 
@@ -29,7 +31,8 @@ impl RefusalCode {
     pub const NAMES: Self = Self(8);
     /// Blocks of a size that is not taken, or more blocks than a stream may have.
     pub const BLOCKS: Self = Self(9);
-    /// The receiver has a part of this stream, but of another content. With `RESTART` it is thrown away.
+    /// The receiver has a part of this stream, but of another content. With `RESTART` it is thrown
+    /// away.
     pub const SOURCE_CHANGED: Self = Self(10);
     /// There is something under that name already.
     pub const EXISTS: Self = Self(11);
@@ -65,7 +68,8 @@ impl RefusalCode {
             Self::KEY => "the peer does not have the key",
             Self::FEATURE => "what was asked for can't be done there",
             Self::BUSY => {
-                "too many streams already: wait for one to end, or raise Limits::streams or Limits::memory there"
+                "too many streams already: wait for one to end, or raise Limits::streams or \
+                 Limits::memory there"
             }
             Self::BYTES => "more bytes than are taken",
             Self::ENTRIES => "more files than are taken",
@@ -187,7 +191,8 @@ pub enum StreamError {
     Random,
     /// The peer has no key where this side has one: it can't prove who it is.
     #[error(
-        "the peer asks for no proof, and gives none: it has no key; give it the same one, or this side none"
+        "the peer asks for no proof, and gives none: it has no key; give it the same one, or this \
+         side none"
     )]
     Unproven,
     /// The endpoint, the fabric, or memory.
@@ -250,7 +255,8 @@ pub enum StreamError {
 }
 
 impl StreamError {
-    /// What the peer says of a stream that stood still, and beside it what this side was waiting for.
+    /// What the peer says of a stream that stood still, and beside it what this side was waiting
+    /// for.
     pub(super) fn with_this_side(self, waits: impl FnOnce() -> String) -> Self {
         match self {
             Self::Failed {

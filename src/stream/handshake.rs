@@ -1,7 +1,9 @@
-//! Each side of a handshake, as a state machine: version, features, and the proof that both have the key.
+//! Each side of a handshake, as a state machine: version, features, and the proof that both have
+//! the key.
 //!
-//! Whatever comes, it ends: ready, or with an error that says why and, where the peer could understand it, a refusal to send. Before the proof nothing is
-//! read but what a handshake consists of.
+//! Whatever comes, it ends: ready, or with an error that says why and, where the peer could
+//! understand it, a refusal to send. Before the proof nothing is read but what a handshake consists
+//! of.
 
 use std::time::Instant;
 
@@ -107,7 +109,8 @@ fn late() -> Step {
     )
 }
 
-/// The first part of each answer: the message, unless it is none that a handshake has, or the time is up.
+/// The first part of each answer: the message, unless it is none that a handshake has, or the time
+/// is up.
 fn read<'a>(header: &[u8], payload: &'a [u8], state: &'static str) -> Result<Message<'a>, Step> {
     match Kind::peek(header) {
         Some(Kind::HELLO | Kind::HELLO_ACK | Kind::PROOF | Kind::REFUSE) => {}

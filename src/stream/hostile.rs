@@ -1,4 +1,5 @@
-//! Bytes of a peer that says anything at any time, for every reader and every account of a stream. The fuzz target `stream_wire` and the tests run it.
+//! Bytes of a peer that says anything at any time, for every reader and every account of a stream.
+//! The fuzz target `stream_wire` and the tests run it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,7 +45,8 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// A header that is right as far as any header must be, of the kind that the bytes say, and a payload.
+    /// A header that is right as far as any header must be, of the kind that the bytes say, and a
+    /// payload.
     fn message(&mut self) -> ([u8; HEADER_LEN], Vec<u8>) {
         let mut header = [0; HEADER_LEN];
         header[..4].copy_from_slice(b"FCS2");
@@ -308,7 +310,9 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(3000))]
 
         #[test]
-        fn nothing_breaks(bytes in proptest::collection::vec(prop_oneof![0..40_u8, any::<u8>()], 0..1500)) {
+        fn nothing_breaks(
+            bytes in proptest::collection::vec(prop_oneof![0..40_u8, any::<u8>()], 0..1500),
+        ) {
             exercise(&bytes);
         }
     }

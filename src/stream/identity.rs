@@ -1,4 +1,5 @@
-//! `StreamIdentity`: which stream it is, so that what a receiver has of it can be told from what it has of another.
+//! `StreamIdentity`: which stream it is, so that what a receiver has of it can be told from what it
+//! has of another.
 
 use super::manifest::{EntryKind, Manifest};
 use super::wire::StreamIdentity;
@@ -9,11 +10,11 @@ const STAMP: &str = "fabricast 2026-11-21 streams, stamp of an identity, version
 const FINGERPRINT: &str = "fabricast 2026-11-21 streams, fingerprint of a manifest, version 1";
 
 impl StreamIdentity {
-    /// The identity of a stream of these files in blocks of this size. `source` is what else tells one state of the source from another: inode numbers,
-    /// for example.
+    /// The identity of a stream of these files in blocks of this size. `source` is what else tells
+    /// one state of the source from another: inode numbers, for example.
     ///
-    /// The key depends on names, kinds and the size of the blocks; the stamp on sizes, on when files were changed, and on `source`. Permissions are in
-    /// neither.
+    /// The key depends on names, kinds and the size of the blocks; the stamp on sizes, on when
+    /// files were changed, and on `source`. Permissions are in neither.
     pub fn of(manifest: &Manifest, block_bytes: u32, source: &[u8]) -> Self {
         let mut key = blake3::Hasher::new_derive_key(KEY);
         let mut stamp = blake3::Hasher::new_derive_key(STAMP);
@@ -36,8 +37,8 @@ impl StreamIdentity {
 }
 
 impl Manifest {
-    /// A hash of everything that the content is made of: names, kinds and sizes. What a receiver keeps is of use only where this is the same, whatever
-    /// identity a sender claims.
+    /// A hash of everything that the content is made of: names, kinds and sizes. What a receiver
+    /// keeps is of use only where this is the same, whatever identity a sender claims.
     pub(crate) fn fingerprint(&self) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_derive_key(FINGERPRINT);
         for entry in self.iter() {

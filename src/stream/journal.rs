@@ -1,7 +1,10 @@
-//! The journal of a sink: which blocks of a stream it has written, and what CRC32C each of them has, so that another attempt can go on.
+//! The journal of a sink: which blocks of a stream it has written, and what CRC32C each of them
+//! has, so that another attempt can go on.
 //!
-//! A header, then records, each appended after its block was written. A record that says too much is harmless, since the blocks are read back and
-//! checked before they are believed; one that is torn ends the journal. Nothing in it is trusted: it may be another program's file, or a hostile one.
+//! A header, then records, each appended after its block was written. A record that says too much
+//! is harmless, since the blocks are read back and checked before they are believed; one that is
+//! torn ends the journal. Nothing in it is trusted: it may be another program's file, or a hostile
+//! one.
 //!
 //! | header: bytes | field | |
 //! |---|---|---|
@@ -39,7 +42,8 @@ pub(crate) const RECORD_LEN: usize = 16;
 
 const MAGIC: [u8; 4] = *b"FCSJ";
 const VERSION: u16 = 1;
-/// Records beyond one for each block that a journal may have: blocks are written anew when what was there turned out to be damaged.
+/// Records beyond one for each block that a journal may have: blocks are written anew when what was
+/// there turned out to be damaged.
 const EXTRA_RECORDS: u64 = 65_536;
 
 /// Why a journal is of no use for a stream.
@@ -300,7 +304,8 @@ impl JournalReader {
         Ok(())
     }
 
-    /// What the journal claims, and where its whole records end: what follows is to be cut off before more are appended.
+    /// What the journal claims, and where its whole records end: what follows is to be cut off
+    /// before more are appended.
     pub(crate) fn finish(self) -> (Claims, u64) {
         (self.claims, self.end)
     }
@@ -424,7 +429,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was appended before the end was torn is claimed, the last word on each block; nothing behind it is; in pieces of any size.
+        /// Whatever was appended before the end was torn is claimed, the last word on each block;
+        /// nothing behind it is; in pieces of any size.
         #[test]
         fn whole_records_count_up_to_the_first_that_is_not(
             records in proptest::collection::vec((0..20_u64, any::<u32>()), 0..40),
@@ -433,10 +439,15 @@ mod tests {
             piece in 1..50_usize,
         ) {
             let header = header(20);
-            let mut bytes: Vec<u8> = records.iter().flat_map(|(index, crc)| header.record(*index, *crc)).collect();
+            let mut bytes: Vec<u8> = records
+                .iter()
+                .flat_map(|(index, crc)| header.record(*index, *crc))
+                .collect();
             bytes.truncate(cut.index(bytes.len() + 1));
             let mut whole = bytes.len() / RECORD_LEN;
-            if let Some((at, bit)) = flip && !bytes.is_empty() {
+            if let Some((at, bit)) = flip
+                && !bytes.is_empty()
+            {
                 let at = at.index(bytes.len());
                 bytes[at] ^= 1 << bit;
                 whole = whole.min(at / RECORD_LEN);

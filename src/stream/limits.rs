@@ -12,19 +12,20 @@ const TIB: u64 = 1 << 40;
 /// | setting | unit | default | range |
 /// |---|---|---|---|
 /// | `bytes` | bytes of a stream | 2^60 | 0 and more |
-/// | `entries` | files and directories of a stream, with those that its names lead through | 1,048,576 | 0 and more |
+/// | `entries` | files and directories, with those on the way | 1,048,576 | 0 and more |
 /// | `name_bytes` | bytes of all names of a stream | 64 MiB | 0 and more |
 /// | `blocks` | blocks of a stream; each takes 4.5 bytes of memory | 2^28 | 1 to 2^36 |
 /// | `block_bytes` | bytes of a block | 64 MiB | 1 to 1 GiB |
 /// | `streams` | streams at a time | 16 | 1 to 4,096 |
-/// | `memory` | bytes that the accounts of all streams take, besides the buffers | 256 MiB | 64 KiB and more |
+/// | `memory` | bytes of all streams' accounts, besides the buffers | 256 MiB | 64 KiB and more |
 /// | `resent` | blocks of a stream that may come damaged or twice | 1,048,576 | 0 and more |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
     /// Bytes of a stream.
     pub bytes: u64,
-    /// Files and directories of a stream, those included that have no entry of their own and are on the way to others.
+    /// Files and directories of a stream, those included that have no entry of their own and are on
+    /// the way to others.
     pub entries: u64,
     /// Bytes of all names of a stream.
     pub name_bytes: u64,
@@ -34,8 +35,9 @@ pub struct Limits {
     pub block_bytes: u32,
     /// Streams at a time, over all connections.
     pub streams: u32,
-    /// Bytes that the accounts of all streams take: their manifests, and what is known of their blocks, and the manifests of news that nobody
-    /// has fetched; those make room for a stream that needs it.
+    /// Bytes that the accounts of all streams take: their manifests, and what is known of their
+    /// blocks, and the manifests of news that nobody has fetched; those make room for a stream that
+    /// needs it.
     pub memory: u64,
     /// Blocks of a stream that may come damaged or twice, before it is given up.
     pub resent: u64,
@@ -56,11 +58,12 @@ impl Default for Limits {
     }
 }
 
-/// Bytes that an entry of a manifest takes in memory, without its name, with its place in the plan, where lists have grown to twice what they need.
+/// Bytes that an entry of a manifest takes in memory, without its name, with its place in the plan,
+/// where lists have grown to twice what they need.
 const ENTRY_MEMORY: u64 = 128;
 
-/// Bits that a block takes: two sets, of those that are there and those that are being written; and while a sink looks at what it has, two more
-/// and the CRC32C that the journal has for it.
+/// Bits that a block takes: two sets, of those that are there and those that are being written; and
+/// while a sink looks at what it has, two more and the CRC32C that the journal has for it.
 const BLOCK_BITS: u64 = 36;
 
 impl Limits {
@@ -140,7 +143,8 @@ impl Limits {
         }
     }
 
-    /// Bytes of memory that the account of a stream takes, beside its buffers: what was announced, not what came. With BLAKE3 there is more.
+    /// Bytes of memory that the account of a stream takes, beside its buffers: what was announced,
+    /// not what came. With BLAKE3 there is more.
     pub fn memory_of(entries: u64, manifest_bytes: u64, blocks: u64) -> u64 {
         let entries = entries.saturating_mul(ENTRY_MEMORY);
         let sets = u64::try_from((u128::from(blocks) * u128::from(BLOCK_BITS)).div_ceil(8))

@@ -1,7 +1,8 @@
 //! `Manifest`: which files and directories a stream has, in an order that both sides agree on.
 //!
-//! The order is that of the names, component by component: so it is the same for the same tree whoever walks it, and a reader of hostile bytes finds
-//! doubled names, and files that are used as directories, by looking at the entry before.
+//! The order is that of the names, component by component: so it is the same for the same tree
+//! whoever walks it, and a reader of hostile bytes finds doubled names, and files that are used as
+//! directories, by looking at the entry before.
 
 use std::fmt;
 
@@ -16,7 +17,8 @@ use super::name::{NameError, RelativeName};
 pub enum EntryKind {
     /// A regular file.
     File,
-    /// A directory. Those that files lie in need no entry of their own; they have one for their mode, or because they are empty.
+    /// A directory. Those that files lie in need no entry of their own; they have one for their
+    /// mode, or because they are empty.
     Directory,
 }
 
@@ -313,7 +315,8 @@ impl Manifest {
             if last.kind == EntryKind::File && entry.name.is_below(last.name) {
                 return Err(wrong(index, EntryProblem::BelowFile));
             }
-            // What lies below a directory follows it at once: what both names begin with was counted with the last one.
+            // What lies below a directory follows it at once: what both names begin with was
+            // counted with the last one.
             let both = last.name.components().zip(entry.name.components());
             known = both.take_while(|(last, this)| last == this).count();
         }
@@ -339,7 +342,8 @@ impl Manifest {
         self.names.len() as u64 + (ENTRY_LEN as u64) * self.len() as u64
     }
 
-    /// As many encoded entries from `first` on as fit in `room` bytes, and the number of the next one.
+    /// As many encoded entries from `first` on as fit in `room` bytes, and the number of the next
+    /// one.
     ///
     /// # Panics
     ///
@@ -387,7 +391,8 @@ pub(crate) struct Announced {
     pub(crate) bytes: u64,
 }
 
-/// Puts a manifest together from the parts that a peer sends. It never takes more memory than the limits allow, nor any before it is needed.
+/// Puts a manifest together from the parts that a peer sends. It never takes more memory than the
+/// limits allow, nor any before it is needed.
 #[derive(Debug)]
 pub(crate) struct ManifestParser {
     announced: Announced,
@@ -398,7 +403,8 @@ pub(crate) struct ManifestParser {
 impl ManifestParser {
     /// # Errors
     ///
-    /// [`ManifestError::Limit`] when what was announced is beyond a limit, and [`ManifestError::NotAsAnnounced`] when it is contradictory.
+    /// [`ManifestError::Limit`] when what was announced is beyond a limit, and
+    /// [`ManifestError::NotAsAnnounced`] when it is contradictory.
     pub(crate) fn new(
         announced: Announced,
         limits: &ManifestLimits,
@@ -432,7 +438,8 @@ impl ManifestParser {
     ///
     /// # Errors
     ///
-    /// [`ManifestError::Entry`] or [`ManifestError::NotAsAnnounced`]. The parser is of no use afterwards.
+    /// [`ManifestError::Entry`] or [`ManifestError::NotAsAnnounced`]. The parser is of no use
+    /// afterwards.
     pub(crate) fn feed(&mut self, first: u64, mut bytes: &[u8]) -> Result<(), ManifestError> {
         self.expect(
             "a part that begins with entry",

@@ -1,4 +1,5 @@
-//! Streams: files, or other runs of bytes, from storage to one or many peers, checked, and continued where they were cut.
+//! Streams: files, or other runs of bytes, from storage to one or many peers, checked, and
+//! continued where they were cut.
 
 pub(crate) mod auth;
 mod block_set;
@@ -72,8 +73,9 @@ pub use source::{
 pub use through_gpu::{DeviceBlock, HookError, ThroughGpu};
 pub use wire::{StreamIdentity, WireError};
 
-/// A loop that looks around for a moment before it sleeps, since while blocks are flowing, the next one is never far; unless there are so few
-/// processors that it would do that in place of a thread which reads, or writes, or has the other side.
+/// A loop that looks around for a moment before it sleeps, since while blocks are flowing, the next
+/// one is never far; unless there are so few processors that it would do that in place of a thread
+/// which reads, or writes, or has the other side.
 fn loop_config() -> LoopConfig {
     const THREADS_OF_BOTH_SIDES: usize = 4;
     let processors = std::thread::available_parallelism().map_or(1, usize::from);

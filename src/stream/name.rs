@@ -10,14 +10,18 @@ pub const COMPONENT_LEN_MAX: usize = 255;
 /// The longest name, in bytes.
 pub const NAME_LEN_MAX: usize = 4096;
 
-/// What the names of hidden directories begin with in which [`DirectorySink`](super::DirectorySink) keeps what it has of streams.
+/// What the names of hidden directories begin with in which [`DirectorySink`](super::DirectorySink)
+/// keeps what it has of streams.
 pub(crate) const HIDDEN_PREFIX: &str = ".fabricast-";
 
-/// A name that leads to something below a directory, and nowhere else: components with `/` between them, none of them empty, `.` or `..`.
+/// A name that leads to something below a directory, and nowhere else: components with `/` between
+/// them, none of them empty, `.` or `..`.
 ///
-/// All bytes but `/` and NUL may be in a component, as on any Unix file system; but none begins with `.fabricast-`, in whatever case: below a
-/// name of that kind a [`DirectorySink`](super::DirectorySink) keeps what it has of a stream, this one's or another one's, and what is there
-/// counts as received. What [`Display`](fmt::Display) shows has no control characters.
+/// All bytes but `/` and NUL may be in a component, as on any Unix file system; but none begins
+/// with `.fabricast-`, in whatever case: below a name of that kind a
+/// [`DirectorySink`](super::DirectorySink) keeps what it has of a stream, this one's or another
+/// one's, and what is there counts as received. What [`Display`](fmt::Display) shows has no control
+/// characters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RelativeName<'a> {
     bytes: &'a [u8],
@@ -53,8 +57,9 @@ pub enum NameError {
     Nul,
     /// One of its components begins as the names of hidden directories do.
     #[error(
-        "a name with a component that begins with {HIDDEN_PREFIX}, where receivers keep streams that are not whole: rename it, or leave it out; \
-         what is left of cut streams goes with DirectorySink::forget_partials"
+        "a name with a component that begins with {HIDDEN_PREFIX}, where receivers keep streams \
+         that are not whole: rename it, or leave it out; what is left of cut streams goes with \
+         DirectorySink::forget_partials"
     )]
     Hidden,
 }
@@ -122,8 +127,9 @@ impl<'a> RelativeName<'a> {
     }
 }
 
-/// Whether some file system could take this component for one that begins with the prefix of hidden directories. Those that fold case (ext4,
-/// f2fs and tmpfs with `casefold`, APFS, SMB) ignore characters without a shape, too, and take a long s for an s.
+/// Whether some file system could take this component for one that begins with the prefix of hidden
+/// directories. Those that fold case (ext4, f2fs and tmpfs with `casefold`, APFS, SMB) ignore
+/// characters without a shape, too, and take a long s for an s.
 fn is_hidden(component: &[u8]) -> bool {
     // The path of nearly all names.
     if !matches!(component.first(), Some(b'.' | 0x80..)) {
@@ -141,10 +147,11 @@ fn is_hidden(component: &[u8]) -> bool {
 /// The characters that Unicode calls Default_Ignorable_Code_Point.
 fn has_no_shape(c: char) -> bool {
     matches!(c,
-        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
-        | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}'
-        | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
-        | '\u{e0000}'..='\u{e0fff}')
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}'
+        | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// Component by component, so that what lies below a directory directly follows it.
@@ -287,24 +294,38 @@ mod tests {
     proptest! {
         /// A path that is made of the parsed components stays below where it begins.
         #[test]
-        fn no_name_escapes(bytes in proptest::collection::vec(prop_oneof![Just(b'.'), Just(b'/'), Just(b'a'), any::<u8>()], 0..24)) {
+        fn no_name_escapes(
+            bytes in proptest::collection::vec(
+                prop_oneof![Just(b'.'), Just(b'/'), Just(b'a'), any::<u8>()],
+                0..24,
+            ),
+        ) {
             if let Ok(name) = RelativeName::new(&bytes) {
                 use std::path::Component;
                 prop_assert!(name.as_path().is_relative());
                 let parts: Vec<_> = name.as_path().components().collect();
                 prop_assert_eq!(parts.len(), name.components().count());
-                prop_assert!(parts.iter().all(|part| matches!(part, Component::Normal(_))));
+                prop_assert!(
+                    parts
+                        .iter()
+                        .all(|part| matches!(part, Component::Normal(_)))
+                );
                 prop_assert!(!name.to_string().contains(char::is_control));
             }
         }
 
-        /// The order is that of the lists of components, and what is below something follows it at once.
+        /// The order is that of the lists of components, and what is below something follows it at
+        /// once.
         #[test]
         fn order_is_by_component(a in "[a/!0]{1,8}", b in "[a/!0]{1,8}") {
-            if let (Ok(a), Ok(b)) = (RelativeName::new(a.as_bytes()), RelativeName::new(b.as_bytes())) {
+            if let (Ok(a), Ok(b)) = (
+                RelativeName::new(a.as_bytes()),
+                RelativeName::new(b.as_bytes()),
+            ) {
                 let lists = a.components().cmp(b.components());
                 prop_assert_eq!(a.cmp(&b), lists);
-                let starts = b.components().count() > a.components().count() && b.components().zip(a.components()).all(|(b, a)| a == b);
+                let starts = b.components().count() > a.components().count()
+                    && b.components().zip(a.components()).all(|(b, a)| a == b);
                 prop_assert_eq!(b.is_below(a), starts);
             }
         }

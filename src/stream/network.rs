@@ -2,7 +2,8 @@
 //! for a file.
 //!
 //! ```text
-//!  one turn:  orders ─► events of endpoints ─► what the workers did ─► time ─► messages and blocks to send
+//!  one turn:  orders ─► events of endpoints ─► what the workers did ─► time ─┐
+//!                                                 messages and blocks to send ◄─┘
 //! ```
 //!
 //! The thread is the same on both sides. What a side does in its turns is its [`StreamSide`]; what

@@ -11,8 +11,9 @@ use crate::error::SendErrorKind;
 /// The key of every control message: nobody asks which one it was.
 pub(super) const CONTROL_KEY: u64 = u64::MAX;
 
-/// Messages that may wait on one connection. What is said often (credit, progress) is said anew only when the last is gone, so that only a peer
-/// that does not read gets so far: its connection is given up.
+/// Messages that may wait on one connection. What is said often (credit, progress) is said anew
+/// only when the last is gone, so that only a peer that does not read gets so far: its connection
+/// is given up.
 const WAITING_MAX: usize = 4096;
 
 /// Control messages that wait for room.

@@ -218,7 +218,8 @@ impl<L> Rail<L> {
         };
         let left = if self.is_left() { ", is left" } else { "" };
         format!(
-            "rail {} (connection {}, port {}): {what}, heard of {silent:.1?} ago, {} messages wait for room{left}{}",
+            "rail {} (connection {}, port {}): {what}, heard of {silent:.1?} ago, {} messages wait \
+             for room{left}{}",
             self.number,
             self.connection,
             self.port,

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-/// A token bucket: what is not used is saved up, for a burst of a tenth of a second. It never sleeps: it says whether, and until when to wait. A block may
-/// be more than there is: then the next one waits the longer, so that the rate is kept whatever the size of blocks.
+/// A token bucket: what is not used is saved up, for a burst of a tenth of a second. It never
+/// sleeps: it says whether, and until when to wait. A block may be more than there is: then the
+/// next one waits the longer, so that the rate is kept whatever the size of blocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RateLimit {
     bytes_per_second: Option<u64>,
@@ -66,7 +67,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Sends as fast as it may, at odd times: never above the rate but for the burst and the last block, and never below it while it waits.
+        /// Sends as fast as it may, at odd times: never above the rate but for the burst and the
+        /// last block, and never below it while it waits.
         #[test]
         fn the_rate_is_kept(
             rate in 1_000..10_000_000_000_u64,
@@ -92,7 +94,8 @@ mod tests {
             let took = (now - begin - idle).as_secs_f64();
             // A nanosecond is the least that can be waited for.
             let least = (took - blocks.len() as f64 * 1e-9) * rate as f64;
-            prop_assert!(least <= sent as f64 * 1.000_001 + 1.0, "waited {took} s for {sent} bytes");
+            prop_assert!(least <= sent as f64 * 1.000_001 + 1.0, "waited {took} s for {sent} \
+                bytes");
         }
 
         /// Time that stands still or goes backwards gives nothing.

@@ -37,15 +37,18 @@ const CONTROL_SENDS: u32 = 16;
 /// Receives beyond the window, for what senders say beside blocks.
 const CONTROL_DEPTH: u32 = 4;
 
-/// Takes streams from [`StreamSender`](super::StreamSender)s, checks each block, and gives it to a sink.
+/// Takes streams from [`StreamSender`](super::StreamSender)s, checks each block, and gives it to a
+/// sink.
 ///
-/// It has one thread for its connections, and some that write. A stream's sender is told that it is complete when the sink has all of it.
+/// It has one thread for its connections, and some that write. A stream's sender is told that it is
+/// complete when the sink has all of it.
 ///
 /// ```no_run
 /// use std::time::Duration;
 /// use fabricast::stream::{DirectorySink, ReceiverConfig, StreamNews, StreamReceiver};
 ///
-/// let domain = fabricast::Fabric::builder().provider("tcp").node("10.0.0.2").open()?.open_domain()?;
+/// let fabric = fabricast::Fabric::builder().provider("tcp").node("10.0.0.2");
+/// let domain = fabric.open()?.open_domain()?;
 /// let config = ReceiverConfig::new(DirectorySink::new("/data")?);
 /// let receiver = StreamReceiver::listen(&domain, "10.0.0.2:7471".parse()?, config)?;
 /// while let Some(news) = receiver.next(Duration::from_secs(3600)) {
@@ -66,10 +69,12 @@ pub struct StreamReceiver {
 }
 
 impl StreamReceiver {
-    /// Listens at an address of this machine, for connections of the domain's kind. Port 0 lets the system choose.
+    /// Listens at an address of this machine, for connections of the domain's kind. Port 0 lets the
+    /// system choose.
     ///
     /// # Errors
-    /// [`StreamError::Setting`] for a setting out of its range, [`StreamError::Endpoint`] for what libfabric and the system answer.
+    /// [`StreamError::Setting`] for a setting out of its range, [`StreamError::Endpoint`] for what
+    /// libfabric and the system answer.
     pub fn listen(
         domain: &Arc<Domain>,
         addr: PeerAddr,
@@ -167,15 +172,16 @@ impl StreamReceiver {
         self.news.next(timeout)
     }
 
-    /// Takes no new streams, waits for those that are under way until the deadline, and cuts what is left then. Returns when its threads have
-    /// ended, with the news that nobody fetched.
+    /// Takes no new streams, waits for those that are under way until the deadline, and cuts what
+    /// is left then. Returns when its threads have ended, with the news that nobody fetched.
     pub fn stop(mut self, deadline: Instant) -> Vec<StreamNews> {
         self.thread.stop(deadline);
         self.news.take_all()
     }
 
-    /// What each stream is doing and waiting for, in words, for whoever looks for the reason why something does not go on. The words are not part of
-    /// the interface. `None`: its thread did not answer within that time.
+    /// What each stream is doing and waiting for, in words, for whoever looks for the reason why
+    /// something does not go on. The words are not part of the interface. `None`: its thread did
+    /// not answer within that time.
     pub fn describe(&self, timeout: Duration) -> Option<String> {
         self.thread.describe(timeout)
     }
@@ -188,7 +194,8 @@ impl Drop for StreamReceiver {
     }
 }
 
-/// Slots that senders may write into: as the setting says, or, where it says nothing, none unless the provider is better at that.
+/// Slots that senders may write into: as the setting says, or, where it says nothing, none unless
+/// the provider is better at that.
 fn windows(places: &[(Interface, PeerAddr)], config: &ReceiverConfig) -> u32 {
     let mut interfaces = places.iter().map(|(interface, _)| interface);
     let favoured = interfaces.all(Interface::favours_writes);

@@ -1,11 +1,14 @@
-//! `Intake`: what a receiver keeps account of for one stream: what was announced, what is there, what may come, what to tell the sender.
+//! `Intake`: what a receiver keeps account of for one stream: what was announced, what is there,
+//! what may come, what to tell the sender.
 //!
-//! It says nothing itself and writes nothing itself. The engine gives it what the sender says and what became of each block, and sends what it has to say.
+//! It says nothing itself and writes nothing itself. The engine gives it what the sender says and
+//! what became of each block, and sends what it has to say.
 //!
 //! ```text
-//!  Manifest ─ the last part ─► Deciding ─ accept() ─► Receiving ─ all is there, the digest is right ─► Whole ─ complete() ─► Complete
-//!      └──────── refuse() ────────┘                     │   ▲
-//!                                                       └───┘ Missing: another lap
+//!  Manifest ─ last part ─► Deciding ─ accept() ─► Receiving ─ all is there, the digest is right
+//!      └────── refuse() ──────┘                     │   ▲                │
+//!                              another lap: Missing └───┘                ▼
+//!                                                 Complete ◄─ complete() ─ Whole
 //! ```
 
 use std::collections::VecDeque;
@@ -100,9 +103,11 @@ pub(crate) struct IntakeSettings {
 pub(crate) enum Arrival {
     /// Nothing that the engine has to deal with.
     Nothing,
-    /// The manifest is whole: the engine opens the sink, then calls [`Intake::accept_counted`] or [`Intake::refuse`].
+    /// The manifest is whole: the engine opens the sink, then calls [`Intake::accept_counted`] or
+    /// [`Intake::refuse`].
     Announced,
-    /// A block that is not there yet: to be checked and written, and reported by [`Intake::on_written`] or [`Intake::on_damaged`].
+    /// A block that is not there yet: to be checked and written, and reported by
+    /// [`Intake::on_written`] or [`Intake::on_damaged`].
     Block(Block),
     /// A block that is there, or being written: its buffer is free.
     Twice,
@@ -223,7 +228,8 @@ pub(crate) struct Intake {
     is_accept_unsaid: bool,
     having: Option<Listing>,
     missing: Option<Listing>,
-    /// The last list of what is missing, for the case that the connection that it was said on is lost.
+    /// The last list of what is missing, for the case that the connection that it was said on is
+    /// lost.
     last_missing: Option<(u32, u64)>,
     damaged: VecDeque<(u64, u32)>,
     /// Blocks that the sender may have sent, all in all.
@@ -244,7 +250,8 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    /// The account of a stream that a sender opens on a rail. Nothing is allocated for what was only announced.
+    /// The account of a stream that a sender opens on a rail. Nothing is allocated for what was
+    /// only announced.
     ///
     /// # Errors
     ///
@@ -330,7 +337,8 @@ impl Intake {
         &self.open
     }
 
-    /// Whether the manifest is whole and the engine has to decide; so it is at once for a stream without entries.
+    /// Whether the manifest is whole and the engine has to decide; so it is at once for a stream
+    /// without entries.
     pub(crate) fn is_announced(&self) -> bool {
         self.state == State::Deciding
     }
@@ -355,10 +363,10 @@ impl Intake {
         memory_of(&self.open)
     }
 
-    // ---- decisions of the engine -----------------------------------------------------------------------------------
+    // ---- decisions of the engine ----------------------------------------------------------------
 
-    /// Takes the stream. The sink has these blocks; their part in the digest comes from the CRCs that it proved them with. Where the content is
-    /// hashed, these blocks were added.
+    /// Takes the stream. The sink has these blocks; their part in the digest comes from the CRCs
+    /// that it proved them with. Where the content is hashed, these blocks were added.
     ///
     /// # Panics
     ///
@@ -378,7 +386,8 @@ impl Intake {
         self.accept_counted((have, bytes), have_digest, content);
     }
 
-    /// The same where it is known how many bytes they have, as it should be on a thread that must not count a million blocks.
+    /// The same where it is known how many bytes they have, as it should be on a thread that must
+    /// not count a million blocks.
     pub(crate) fn accept_counted(
         &mut self,
         (have, bytes): (BlockSet, u64),
@@ -454,10 +463,10 @@ impl Intake {
         complete
     }
 
-    // ---- what the sender says --------------------------------------------------------------------------------------
+    // ---- what the sender says -------------------------------------------------------------------
 
-    /// Takes what the sender says of this stream, on a rail. Whatever it is, the engine looks at [`is_whole`](Self::is_whole) and
-    /// [`outcome`](Self::outcome) afterwards.
+    /// Takes what the sender says of this stream, on a rail. Whatever it is, the engine looks at
+    /// [`is_whole`](Self::is_whole) and [`outcome`](Self::outcome) afterwards.
     ///
     /// # Errors
     ///
@@ -562,8 +571,9 @@ impl Intake {
         Ok(Arrival::Block(block))
     }
 
-    /// No more blocks are dealt with at a time than there is room for, and some: blocks that come late or twice, damaged maybe, have made room that they
-    /// did not take, and that is not the sender's doing.
+    /// No more blocks are dealt with at a time than there is room for, and some: blocks that come
+    /// late or twice, damaged maybe, have made room that they did not take, and that is not the
+    /// sender's doing.
     fn check_credit(&self) -> Result<(), StreamViolation> {
         let window = self.settings.window;
         if self.taken.count() < window.saturating_add(LATE_MAX) {
@@ -597,7 +607,8 @@ impl Intake {
         if self.state != State::Receiving || !is_told || finish.lap != self.lap {
             return Err(self.unexpected(&message));
         }
-        // Who has come to this lap knows what was missing after the last one, even if that was about to be said again.
+        // Who has come to this lap knows what was missing after the last one, even if that was
+        // about to be said again.
         self.missing = None;
         let said = (finish.sent, finish.digest, finish.blake3);
         let before = self.finish.map(|it| (it.sent, it.digest, it.blake3));
@@ -652,7 +663,8 @@ impl Intake {
         Ok(Arrival::CloseRail(lost.rail))
     }
 
-    /// Once all of a lap has arrived, or is known to be lost, and is written: is it whole, and what is missing?
+    /// Once all of a lap has arrived, or is known to be lost, and is written: is it whole, and what
+    /// is missing?
     fn judge(&mut self) -> Result<Arrival, StreamViolation> {
         let Some(finish) = self.finish.filter(|_| self.state == State::Receiving) else {
             return Ok(Arrival::Nothing);
@@ -674,7 +686,8 @@ impl Intake {
             self.missing = Some(Listing::new(self.lap));
             self.last_missing = Some((self.lap, self.arrived));
             self.damaged.clear();
-            // A sender that has ended the lap early has no room left, as far as it knows: the last grant may be lost.
+            // A sender that has ended the lap early has no room left, as far as it knows: the last
+            // grant may be lost.
             self.is_credit_stale = true;
             self.lap += 1;
             self.finish = None;
@@ -696,9 +709,10 @@ impl Intake {
         Ok(Arrival::Over)
     }
 
-    // ---- what became of blocks and rails ---------------------------------------------------------------------------
+    // ---- what became of blocks and rails --------------------------------------------------------
 
-    /// A block is checked and written; this is its CRC, and, where the content is hashed, what it adds to that.
+    /// A block is checked and written; this is its CRC, and, where the content is hashed, what it
+    /// adds to that.
     ///
     /// # Panics
     ///
@@ -735,7 +749,8 @@ impl Intake {
         let _ = self.judge();
     }
 
-    /// A connection of this session is gone. What was said on it last is said again on another, since nobody knows whether it arrived.
+    /// A connection of this session is gone. What was said on it last is said again on another,
+    /// since nobody knows whether it arrived.
     pub(crate) fn on_rail_gone(&mut self, rail: u16) {
         if self.home != Some(rail) {
             return;
@@ -798,7 +813,7 @@ impl Intake {
         Ok(&mut self.rails[at])
     }
 
-    // ---- what is to be said ----------------------------------------------------------------------------------------
+    // ---- what is to be said ---------------------------------------------------------------------
 
     /// The sender is to be told how far it is, even if there is nothing else to say.
     pub(crate) fn want_progress(&mut self) {
@@ -810,7 +825,8 @@ impl Intake {
         self.is_word_due = true;
     }
 
-    /// The next message for the sender. It is the same, or a newer one, until [`on_said`](Self::on_said) says that it went out.
+    /// The next message for the sender. It is the same, or a newer one, until
+    /// [`on_said`](Self::on_said) says that it went out.
     pub(crate) fn next_to_say(&mut self) -> Option<Message<'_>> {
         self.saying = self.choose();
         let stream = self.open.stream;
@@ -959,7 +975,7 @@ impl Intake {
         }
     }
 
-    // ---- how it is -------------------------------------------------------------------------------------------------
+    // ---- how it is ------------------------------------------------------------------------------
 
     /// Whether all is there, and the sink is to be finished: then [`complete`](Self::complete).
     pub(crate) fn is_whole(&self) -> bool {
@@ -999,7 +1015,8 @@ impl Intake {
             format!("{number}: {arrived} arrived of {said} said, finished {finished:?}")
         });
         format!(
-            "{}; lap {}{}{}{}; {} of {} blocks here, {} being written; {} arrived, {} lost, {} granted; home {:?}; rails: {}{}",
+            "{}; lap {}{}{}{}; {} of {} blocks here, {} being written; {} arrived, {} lost, {} \
+             granted; home {:?}; rails: {}{}",
             self.state.text(),
             self.lap,
             if self.finish.is_some() {

@@ -1,5 +1,6 @@
-//! Both engines of a stream, rehearsed: the real network threads of a sender and its receivers, turn by turn in the thread of a test, over a net in
-//! memory and by a held clock. What is sent, in which order things happen, and what goes wrong meanwhile follows from a seed.
+//! Both engines of a stream, rehearsed: the real network threads of a sender and its receivers,
+//! turn by turn in the thread of a test, over a net in memory and by a held clock. What is sent, in
+//! which order things happen, and what goes wrong meanwhile follows from a seed.
 //!
 //! ```text
 //!   FABRICAST_REHEARSALS=100000    so many transfers; FABRICAST_SOAK=1: 100,000
@@ -114,7 +115,8 @@ fn may_fail(script: &Script, ended: &Ended, error: &StreamError) -> Result<(), S
     }
 }
 
-/// How long blocks are was decided on without one of its peers, which had not spoken in time, and takes no such blocks: that is its end.
+/// How long blocks are was decided on without one of its peers, which had not spoken in time, and
+/// takes no such blocks: that is its end.
 fn took_larger_blocks(script: &Script, ended: &Ended, error: &StreamError) -> bool {
     let StreamError::Refused { code, details, .. } = error else {
         return false;
@@ -179,7 +181,8 @@ fn extent() -> (u64, u64) {
     (transfers, number("FABRICAST_SEED").unwrap_or(1))
 }
 
-/// The share of one form, mild or not, of all transfers. Where things go wrong for long, a transfer takes ten times as many turns.
+/// The share of one form, mild or not, of all transfers. Where things go wrong for long, a transfer
+/// takes ten times as many turns.
 fn rehearse_all(form: Form, is_mild: bool) {
     let (transfers, first) = extent();
     let (mut tally, mut seed) = (Tally::default(), first);
@@ -217,10 +220,12 @@ fn whatever_goes_wrong_every_transfer_has_one_end_in_time_over_datagrams() {
     rehearse_all(Form::Rdm, false);
 }
 
-/// What rehearsals have found: a sender and a receiver that asked and answered for ever, a stream whose slots went with a connection, a peer that
-/// spoke too late of the blocks that it takes, a sink that is told of the end while another one hangs, receivers that never say that they have all,
-/// an endpoint that was closed while what it had sent was reported late, a receiver that stands still before it knows that a connection is lost,
-/// and a window that is told of on a connection which is over.
+/// What rehearsals have found: a sender and a receiver that asked and answered for ever, a stream
+/// whose slots went with a connection, a peer that spoke too late of the blocks that it takes, a
+/// sink that is told of the end while another one hangs, receivers that never say that they have
+/// all, an endpoint that was closed while what it had sent was reported late, a receiver that
+/// stands still before it knows that a connection is lost, and a window that is told of on a
+/// connection which is over.
 #[test]
 fn seeds_that_went_wrong_once_go_well() {
     for (seed, form, is_mild) in [
@@ -256,8 +261,9 @@ fn the_same_seed_gives_the_same_rehearsal() {
     }
 }
 
-/// Its session may have ended at the receiver while the handshake of another rail was under way: that is told on a connection which was ready, and
-/// concerns that connection only. Before, it was taken for nonsense, and ended the transfer for good.
+/// Its session may have ended at the receiver while the handshake of another rail was under way:
+/// that is told on a connection which was ready, and concerns that connection only. Before, it was
+/// taken for nonsense, and ended the transfer for good.
 #[test]
 fn a_rail_that_is_refused_when_it_was_ready_is_one_rail_less() {
     let mut refused = 0;
@@ -272,7 +278,10 @@ fn a_rail_that_is_refused_when_it_was_ready_is_one_rail_less() {
         let outcome = &ended.outcomes[0];
         assert!(outcome.result.is_ok(), "cut at {cut:?}: {outcome:?}");
         world.settle().expect("nothing is left");
-        let lost = |news: &StreamNews| matches!(news, StreamNews::Refused { code, .. } if *code == RefusalCode::LOST);
+        let lost = |news: &StreamNews| {
+            matches!(news, StreamNews::Refused { code, .. }
+                if *code == RefusalCode::LOST)
+        };
         refused += world.news()[0].iter().filter(|news| lost(news)).count();
         world.close().expect("everything is back");
     }
@@ -344,8 +353,9 @@ fn what_is_lost_on_the_way_ends_its_connection_and_no_more() {
     );
 }
 
-/// In the RDM form, what is on its way may go to an endpoint that is gone meanwhile. Before, it lay there for ever, in every connection that was ever
-/// cut, and time hardly went on: while something is on its way, a step is some microseconds.
+/// In the RDM form, what is on its way may go to an endpoint that is gone meanwhile. Before, it lay
+/// there for ever, in every connection that was ever cut, and time hardly went on: while something
+/// is on its way, a step is some microseconds.
 #[test]
 fn what_is_on_its_way_to_an_endpoint_that_is_gone_is_lost() {
     let mut lost = 0;
@@ -365,8 +375,8 @@ fn what_is_on_its_way_to_an_endpoint_that_is_gone_is_lost() {
     assert!(lost > 0, "all had arrived when the endpoint went");
 }
 
-/// A receiver that takes everything, and is gone before it says so, again and again. Before, each block that was sent made up for the attempts
-/// before it, so that there was always another one.
+/// A receiver that takes everything, and is gone before it says so, again and again. Before, each
+/// block that was sent made up for the attempts before it, so that there was always another one.
 #[test]
 fn what_is_sent_in_vain_again_and_again_has_an_end() {
     for (form, transport) in [
@@ -401,7 +411,8 @@ fn what_is_sent_in_vain_again_and_again_has_an_end() {
     }
 }
 
-/// Memory that was lent and can't be sent from: before, nothing was said of it, and the transfer stood still for as long as may be, again and again.
+/// Memory that was lent and can't be sent from: before, nothing was said of it, and the transfer
+/// stood still for as long as may be, again and again.
 #[test]
 fn what_is_lent_of_memory_that_is_not_registered_ends_in_an_error_that_says_so() {
     for form in [Form::Msg, Form::Rdm] {
@@ -428,8 +439,9 @@ fn what_is_lent_of_memory_that_is_not_registered_ends_in_an_error_that_says_so()
     }
 }
 
-/// A source that hangs has all buffers, and a connection breaks: the next attempt has nothing to read into. Before, that was nobody's time, and the
-/// transfer never ended; nor did others that came behind it.
+/// A source that hangs has all buffers, and a connection breaks: the next attempt has nothing to
+/// read into. Before, that was nobody's time, and the transfer never ended; nor did others that
+/// came behind it.
 #[test]
 fn a_source_that_hangs_is_named_by_the_next_attempt_too() {
     let stalled = Duration::from_millis(400);

@@ -17,7 +17,8 @@ pub(crate) enum Stall {
     Limit,
 }
 
-/// Time that a stream spent waiting, by cause. What is left of its time, bytes were moving and nothing waited.
+/// Time that a stream spent waiting, by cause. What is left of its time, bytes were moving and
+/// nothing waited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Stalls {
@@ -97,7 +98,8 @@ pub(crate) fn memory(pinned: bool) -> &'static str {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct StreamReport {
-    /// Bytes of the content that the sink has. At the sender of a stream that did not end well: the most that the peer said it has.
+    /// Bytes of the content that the sink has. At the sender of a stream that did not end well: the
+    /// most that the peer said it has.
     pub bytes: u64,
     /// Of those, bytes that it had before, from a stream that was cut.
     pub resumed_bytes: u64,
@@ -125,19 +127,22 @@ pub struct StreamReport {
     pub read_back_bytes: u64,
     /// How long that took; at a sender it is part of what it waited for the sink.
     pub read_back_time: Duration,
-    /// BLAKE3 of the content, where it was asked for: of one entry the plain hash of the file, of several the hash of their plain hashes, one
-    /// behind the other in the order of the manifest.
+    /// BLAKE3 of the content, where it was asked for: of one entry the plain hash of the file, of
+    /// several the hash of their plain hashes, one behind the other in the order of the manifest.
     pub blake3: Option<[u8; 32]>,
-    /// Sender and receiver have both computed it, and it is the same. A sender that did not read everything, since the receiver had a part of it
-    /// from a stream that was cut, has none to compare: then it is the receiver's.
+    /// Sender and receiver have both computed it, and it is the same. A sender that did not read
+    /// everything, since the receiver had a part of it from a stream that was cut, has none to
+    /// compare: then it is the receiver's.
     pub blake3_compared: bool,
-    /// Time that threads spent computing it, all threads together; part of the time for reading, or checking and writing.
+    /// Time that threads spent computing it, all threads together; part of the time for reading, or
+    /// checking and writing.
     pub hash_time: Duration,
-    /// Files and directories that are under their names at the receiver: of a complete stream all of them. Of one that was cut none, unless it
-    /// was cut while its sink finished: then as many as could be put there, each of them whole. At a sender 0.
+    /// Files and directories that are under their names at the receiver: of a complete stream all
+    /// of them. Of one that was cut none, unless it was cut while its sink finished: then as many
+    /// as could be put there, each of them whole. At a sender 0.
     pub placed: u64,
-    /// Which way the bytes took on this side: where they came from or went to, where that is a GPU's memory; the memory that
-    /// they were sent from or received in; the provider.
+    /// Which way the bytes took on this side: where they came from or went to, where that is a
+    /// GPU's memory; the memory that they were sent from or received in; the provider.
     pub path: String,
     /// Whether blocks came as messages or by RMA write, and why.
     pub transport: String,

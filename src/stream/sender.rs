@@ -41,10 +41,12 @@ const CONTROL_DEPTH: u32 = 16;
 /// Control messages in flight on a connection, beside the blocks.
 const CONTROL_SENDS: u32 = 8;
 
-/// Reads sources block by block into registered buffers, and sends each block to every peer that is to have it, from the one buffer that it is in.
+/// Reads sources block by block into registered buffers, and sends each block to every peer that is
+/// to have it, from the one buffer that it is in.
 ///
-/// It has one thread for its connections, and some that read. A [`Transfer`] is begun with [`send`](Self::send), and goes on by itself; several
-/// share the buffers. Peers are [`StreamReceiver`](super::StreamReceiver)s.
+/// It has one thread for its connections, and some that read. A [`Transfer`] is begun with
+/// [`send`](Self::send), and goes on by itself; several share the buffers. Peers are
+/// [`StreamReceiver`](super::StreamReceiver)s.
 ///
 /// ```no_run
 /// use std::time::{Duration, Instant};
@@ -53,8 +55,10 @@ const CONTROL_SENDS: u32 = 8;
 /// let domain = fabricast::Fabric::builder().provider("tcp").open()?.open_domain()?;
 /// let sender = StreamSender::open(&domain, SenderConfig::default())?;
 /// let source = FileSource::file("run1.h5")?;
-/// let transfer = sender.send(source, ["10.0.0.2:7471".parse::<fabricast::PeerAddr>()?], SendOptions::default())?;
-/// for outcome in transfer.wait(Instant::now() + Duration::from_secs(600)).ok_or("not done in time")? {
+/// let to: fabricast::PeerAddr = "10.0.0.2:7471".parse()?;
+/// let transfer = sender.send(source, [to], SendOptions::default())?;
+/// let by = Instant::now() + Duration::from_secs(600);
+/// for outcome in transfer.wait(by).ok_or("not done in time")? {
 ///     outcome.result?;
 ///     println!("{}", outcome.report);
 /// }
@@ -72,12 +76,14 @@ impl StreamSender {
     /// A sender over one domain, of either kind of connections.
     ///
     /// # Errors
-    /// [`StreamError::Setting`] for a setting out of its range, [`StreamError::Endpoint`] for what libfabric and the system answer.
+    /// [`StreamError::Setting`] for a setting out of its range, [`StreamError::Endpoint`] for what
+    /// libfabric and the system answer.
     pub fn open(domain: &Arc<Domain>, config: SenderConfig) -> Result<Self, StreamError> {
         Self::over(std::slice::from_ref(domain), config)
     }
 
-    /// A sender over several domains, one for each network interface: a peer's n-th address is reached by the n-th of them.
+    /// A sender over several domains, one for each network interface: a peer's n-th address is
+    /// reached by the n-th of them.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -116,7 +122,8 @@ impl StreamSender {
         Ok((sender, thread))
     }
 
-    /// Registers a pool with every domain of this sender, so that a source may [lend](BlockSource::lend) buffers of it.
+    /// Registers a pool with every domain of this sender, so that a source may
+    /// [lend](BlockSource::lend) buffers of it.
     ///
     /// # Errors
     /// What the registration answers.
@@ -135,7 +142,8 @@ impl StreamSender {
     /// Begins to send a source to these peers. Returns at once.
     ///
     /// # Errors
-    /// [`StreamError::Setting`] when there are no peers, more rails than a session may have, or an option out of its range.
+    /// [`StreamError::Setting`] when there are no peers, more rails than a session may have, or an
+    /// option out of its range.
     pub fn send(
         &self,
         source: impl BlockSource,
@@ -165,19 +173,21 @@ impl StreamSender {
             shared,
             orders: Arc::clone(&self.thread.orders),
         };
-        // The thread ends before this value only when its loop broke: then nobody takes the promise, and the transfer is over at once.
+        // The thread ends before this value only when its loop broke: then nobody takes the
+        // promise, and the transfer is over at once.
         transfer.orders.give(move |side| side.begin(begin));
         Ok(transfer)
     }
 
-    /// Ends it: transfers go on until the deadline, what is left then fails. Returns when its threads have ended, a little after the deadline at
-    /// the latest.
+    /// Ends it: transfers go on until the deadline, what is left then fails. Returns when its
+    /// threads have ended, a little after the deadline at the latest.
     pub fn stop(mut self, deadline: Instant) {
         self.thread.stop(deadline);
     }
 
-    /// What each transfer is doing and waiting for, in words, for whoever looks for the reason why something does not go on. The words are not part of
-    /// the interface. `None`: its thread did not answer within that time.
+    /// What each transfer is doing and waiting for, in words, for whoever looks for the reason why
+    /// something does not go on. The words are not part of the interface. `None`: its thread did
+    /// not answer within that time.
     pub fn describe(&self, timeout: Duration) -> Option<String> {
         self.thread.describe(timeout)
     }

@@ -1,14 +1,16 @@
-//! `Outlay`: what a sender keeps account of for one peer: what the peer has, what is still to be sent, what it may send, how it ended.
+//! `Outlay`: what a sender keeps account of for one peer: what the peer has, what is still to be
+//! sent, what it may send, how it ended.
 //!
-//! It says nothing itself and reads nothing itself. The engine asks what it wants next, tells it what was sent on which connection (rail), gives it what the
-//! peer says, and sends what it has to say.
+//! It says nothing itself and reads nothing itself. The engine asks what it wants next, tells it
+//! what was sent on which connection (rail), gives it what the peer says, and sends what it has to
+//! say.
 //!
 //! ```text
-//!  Opening ─ Open, Manifest ×n said ─► Opened ─ Accept, Have ×n ─► Sending ◄──────────┐
-//!                                                                     │ all sent once   │ Missing ×n
-//!                                                                     ▼                 │
-//!                                              Finish on each rail: the lap is sealed ──┤
-//!                                                                                       └─ Complete ─► Over
+//!  Opening ─ Open, Manifest ×n said ─► Opened ─ Accept, Have ×n ─► Sending ◄─────────┐
+//!                                                                    │ all sent once  │ Missing ×n
+//!                                                                    ▼                │
+//!                                             Finish on each rail: the lap is sealed ─┤
+//!                                                                Over ◄─ Complete ────┘
 //! ```
 
 use std::sync::Arc;
@@ -35,7 +37,8 @@ enum State {
     },
     /// All was said; the peer has not accepted.
     Opened,
-    /// It has accepted, and says what it has: so many blocks are still to come, all from this one on.
+    /// It has accepted, and says what it has: so many blocks are still to come, all from this one
+    /// on.
     Having {
         blocks: u64,
         from: u64,
@@ -205,15 +208,17 @@ impl Outlay {
         self.saying = None;
         let is_accepted = self.state == State::Sending || self.state == State::Over;
         if rail == self.home && !is_accepted {
-            // How much of the opening arrived is not known: it is begun anew, as another stream, or not at all.
+            // How much of the opening arrived is not known: it is begun anew, as another stream, or
+            // not at all.
             let reason = "its connection was lost before the stream was accepted";
             self.give_up(RefusalCode::LOST, reason);
         }
     }
 
-    // ---- what is to be sent ----------------------------------------------------------------------------------------
+    // ---- what is to be sent ---------------------------------------------------------------------
 
-    /// The first block from `from` on that is to be sent and that nobody has taken. Nothing before the peer has said what it has.
+    /// The first block from `from` on that is to be sent and that nobody has taken. Nothing before
+    /// the peer has said what it has.
     pub(crate) fn first_wanted(&self, from: u64) -> Option<u64> {
         match self.state {
             State::Sending => self.wanted.next(from),
@@ -250,7 +255,8 @@ impl Outlay {
         is_open && !self.is_paused && self.room() > 0
     }
 
-    /// Whether the peer can be told of a block that was written into its memory, on credit that was kept for it.
+    /// Whether the peer can be told of a block that was written into its memory, on credit that was
+    /// kept for it.
     pub(crate) fn may_place(&self) -> bool {
         self.state == State::Sending && !self.is_sealed
     }
@@ -295,7 +301,8 @@ impl Outlay {
         }
     }
 
-    /// The BLAKE3 of the content, if all of it was read; before `Finish` is allowed, if the peer is to compare.
+    /// The BLAKE3 of the content, if all of it was read; before `Finish` is allowed, if the peer is
+    /// to compare.
     pub(crate) fn set_blake3(&mut self, hash: [u8; HASH_LEN]) {
         self.blake3 = Some(hash);
     }
@@ -305,9 +312,10 @@ impl Outlay {
         self.blake3.is_some()
     }
 
-    /// Nothing has moved for a while though there is something to send: the lap ends here, and the peer says what it lacks. It can't grant room for
-    /// blocks that it does not know to be lost, and a grant may be lost itself; over connections that keep what they are given, it never comes to
-    /// this. Whether the peer is asked now.
+    /// Nothing has moved for a while though there is something to send: the lap ends here, and the
+    /// peer says what it lacks. It can't grant room for blocks that it does not know to be lost,
+    /// and a grant may be lost itself; over connections that keep what they are given, it never
+    /// comes to this. Whether the peer is asked now.
     pub(crate) fn inquire(&mut self) -> bool {
         let is_stuck = self.state == State::Sending && self.room() == 0 && self.sent > 0;
         let asks = is_stuck && !self.is_sealed && !self.is_cut_short;
@@ -315,12 +323,14 @@ impl Outlay {
         asks
     }
 
-    /// All was sent, and the engine vouches for the source: `Finish` may be said. To be said anew in each lap.
+    /// All was sent, and the engine vouches for the source: `Finish` may be said. To be said anew
+    /// in each lap.
     pub(crate) fn allow_finish(&mut self) {
         self.may_finish = true;
     }
 
-    /// Whether the peer is being asked for its verdict. Not any more, once it has said what is missing.
+    /// Whether the peer is being asked for its verdict. Not any more, once it has said what is
+    /// missing.
     pub(crate) fn is_finishing(&self) -> bool {
         self.state == State::Sending && (self.may_finish || self.is_cut_short)
     }
@@ -331,10 +341,11 @@ impl Outlay {
         self.state == State::Sending && (is_sent || self.is_cut_short)
     }
 
-    // ---- what is to be said ----------------------------------------------------------------------------------------
+    // ---- what is to be said ---------------------------------------------------------------------
 
-    /// The next message for this rail, besides blocks; its payload has at most `room` bytes. It is the same again until
-    /// [`on_said`](Self::on_said) says that it went out. `manifest` is what was opened.
+    /// The next message for this rail, besides blocks; its payload has at most `room` bytes. It is
+    /// the same again until [`on_said`](Self::on_said) says that it went out. `manifest` is what
+    /// was opened.
     pub(crate) fn next_to_say(
         &mut self,
         rail: u16,
@@ -460,7 +471,7 @@ impl Outlay {
         };
     }
 
-    // ---- what the peer says ----------------------------------------------------------------------------------------
+    // ---- what the peer says ---------------------------------------------------------------------
 
     /// Takes what the peer says of this stream.
     ///
@@ -718,13 +729,14 @@ impl Outlay {
         self.outcome.get_or_insert(outcome);
     }
 
-    /// How many blocks may have to be sent again before the stream is given up; as many as there are, and 64, if nothing else is said.
+    /// How many blocks may have to be sent again before the stream is given up; as many as there
+    /// are, and 64, if nothing else is said.
     #[cfg(test)]
     pub(crate) fn allow_resent(&mut self, blocks: u64) {
         self.resent_max = blocks;
     }
 
-    // ---- control and outcome ---------------------------------------------------------------------------------------
+    // ---- control and outcome --------------------------------------------------------------------
 
     /// Ends the stream; the peer is told.
     pub(crate) fn give_up(&mut self, code: RefusalCode, reason: &str) {
@@ -750,8 +762,9 @@ impl Outlay {
         self.is_word_due = self.state == State::Sending && !self.is_sealed;
     }
 
-    /// How often the peer has said something that was not known: it grants more, it has written more, or it lacks what was thought to be there.
-    /// An answer that says the same once more is none of that.
+    /// How often the peer has said something that was not known: it grants more, it has written
+    /// more, or it lacks what was thought to be there. An answer that says the same once more is
+    /// none of that.
     pub(crate) fn news(&self) -> u64 {
         self.news
     }
@@ -780,7 +793,8 @@ impl Outlay {
             format!("{number} {state}, {sent} sent, finished {finished:?}")
         });
         format!(
-            "{}; lap {}{}{}{}; {} of {} blocks wanted, {} taken; {} sent of {} granted; {} written there; rails: {}{}",
+            "{}; lap {}{}{}{}; {} of {} blocks wanted, {} taken; {} sent of {} granted; {} written \
+             there; rails: {}{}",
             self.state.text(),
             self.lap,
             if self.may_finish { ", may finish" } else { "" },
@@ -807,7 +821,8 @@ impl Outlay {
         self.had
     }
 
-    /// Blocks that were sent, those that were sent again included, and how many of them were sent again.
+    /// Blocks that were sent, those that were sent again included, and how many of them were sent
+    /// again.
     #[cfg(test)]
     pub(crate) fn sent(&self) -> (u64, u64) {
         (self.sent, self.resent)

@@ -1,5 +1,6 @@
-//! An [`Outlay`] and an [`Intake`] over connections that lose, double, damage and reorder blocks, and that break. Whatever happens, the sink ends up with
-//! exactly the source, or both sides know that it did not; and neither ever waits for the other for nothing.
+//! An [`Outlay`] and an [`Intake`] over connections that lose, double, damage and reorder blocks,
+//! and that break. Whatever happens, the sink ends up with exactly the source, or both sides know
+//! that it did not; and neither ever waits for the other for nothing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -78,7 +79,8 @@ struct World {
     /// Blocks that are being checked and written.
     writing: Vec<(Block, u32, Vec<u8>)>,
     idle: u32,
-    /// Both sides say that they work. Not where blocks are lost: there, silence is what makes a sender ask.
+    /// Both sides say that they work. Not where blocks are lost: there, silence is what makes a
+    /// sender ask.
     is_talkative: bool,
     /// Blocks go by RMA write, over one connection.
     slots: Option<Slots>,
@@ -761,8 +763,9 @@ fn blocks_that_are_always_damaged_end_it() {
     assert!(world.intake.unwrap().outcome().unwrap().is_err());
 }
 
-/// Transfers of all sizes around the bounds of blocks, by message and by write, in any order of turns, with posts that are refused and words that are
-/// said though there is nothing new. FABRICAST_SOAK=1: 100,000 of them; FABRICAST_SEED repeats a run.
+/// Transfers of all sizes around the bounds of blocks, by message and by write, in any order of
+/// turns, with posts that are refused and words that are said though there is nothing new.
+/// FABRICAST_SOAK=1: 100,000 of them; FABRICAST_SEED repeats a run.
 #[test]
 fn transfers_in_any_order_of_turns_come_to_an_end() {
     let is_soak = std::env::var_os("FABRICAST_SOAK").is_some_and(|it| it == "1");

@@ -28,14 +28,15 @@ pub use memory::{InMemory, MemorySink};
 /// What a stream is, as its sender said and the receiver's limits allow.
 #[derive(Debug, Clone)]
 pub struct StreamOffer {
-    /// Where it goes, and what it is. What a sink keeps of a stream that was cut, it keeps under the key, and resumes with the stamp that it
-    /// began with only.
+    /// Where it goes, and what it is. What a sink keeps of a stream that was cut, it keeps under
+    /// the key, and resumes with the stamp that it began with only.
     pub identity: StreamIdentity,
     /// The entries, in the sender's order.
     pub manifest: Arc<Manifest>,
     /// Which block is which part of which entry.
     pub plan: Arc<BlockPlan>,
-    /// Blocks carry checksums: without, none is known of what was written, and nothing can be resumed.
+    /// Blocks carry checksums: without, none is known of what was written, and nothing can be
+    /// resumed.
     pub crc32c: bool,
     /// BLAKE3 of the content is computed: it takes the hashes of the blocks that are kept, too.
     pub blake3: bool,
@@ -49,7 +50,8 @@ pub struct StreamOffer {
 
 /// Makes a sink for each stream that comes in.
 ///
-/// [`DirectorySink`], [`DiscardSink`], [`MemorySink`] and [`DeviceSink`] are what this library brings.
+/// [`DirectorySink`], [`DiscardSink`], [`MemorySink`] and [`DeviceSink`] are what this library
+/// brings.
 pub trait SinkFactory: Send + Sync + std::fmt::Debug + 'static {
     /// A sink for one stream; nothing is opened yet.
     ///
@@ -58,12 +60,14 @@ pub trait SinkFactory: Send + Sync + std::fmt::Debug + 'static {
     fn make(&self, offer: &StreamOffer) -> Result<Box<dyn BlockSink>, SinkError>;
 }
 
-/// Takes the blocks of one stream, in any order, from several threads at once. Each block comes once.
+/// Takes the blocks of one stream, in any order, from several threads at once. Each block comes
+/// once.
 ///
-/// The order of calls is [`open`](Self::open), [`write`](Self::write) for each block that is missing, and then
-/// [`finish`](Self::finish) when all are written, or [`abandon`](Self::abandon).
+/// The order of calls is [`open`](Self::open), [`write`](Self::write) for each block that is
+/// missing, and then [`finish`](Self::finish) when all are written, or [`abandon`](Self::abandon).
 pub trait BlockSink: Send + Sync + std::fmt::Debug {
-    /// Makes ready, and says which blocks are there from an earlier stream that was cut: only those whose bytes were read and found right.
+    /// Makes ready, and says which blocks are there from an earlier stream that was cut: only those
+    /// whose bytes were read and found right.
     ///
     /// # Errors
     /// The stream is refused with it.
@@ -75,8 +79,8 @@ pub trait BlockSink: Send + Sync + std::fmt::Debug {
     /// The stream fails with it.
     fn write(&self, block: Block, crc: u32, bytes: &[u8]) -> Result<(), SinkError>;
 
-    /// Takes the bytes of a block out of a GPU's memory: what [`ThroughGpu`](super::ThroughGpu) does with a sink. The stream may be used on the
-    /// way. Which way they went.
+    /// Takes the bytes of a block out of a GPU's memory: what [`ThroughGpu`](super::ThroughGpu)
+    /// does with a sink. The stream may be used on the way. Which way they went.
     ///
     /// Unless a sink has a better way, they are copied to the host, and [written](Self::write).
     ///
@@ -95,23 +99,28 @@ pub trait BlockSink: Send + Sync + std::fmt::Debug {
         Ok(BackEnd::Staged)
     }
 
-    /// What the bytes pass behind the memory that they arrive in, for reports; `None`: nothing but the host's memory.
+    /// What the bytes pass behind the memory that they arrive in, for reports; `None`: nothing but
+    /// the host's memory.
     fn path(&self) -> Option<String> {
         None
     }
 
-    /// All blocks are written: makes everything appear under its name, checked and on the device as the offer asked. What was read back to
-    /// check it. Once it has begun to make things appear, it does not [stop](Stop).
+    /// All blocks are written: makes everything appear under its name, checked and on the device as
+    /// the offer asked. What was read back to check it. Once it has begun to make things appear, it
+    /// does not [stop](Stop).
     ///
     /// # Errors
-    /// The stream fails with it. [`SinkError::Placed`] says that something has appeared by then, and how much; each file of that is whole.
+    /// The stream fails with it. [`SinkError::Placed`] says that something has appeared by then,
+    /// and how much; each file of that is whole.
     fn finish(&self, stop: &Stop) -> Result<ReadBack, SinkError>;
 
-    /// The stream was cut, cancelled, or failed: nothing appears under its name. What is needed to resume it may be kept.
+    /// The stream was cut, cancelled, or failed: nothing appears under its name. What is needed to
+    /// resume it may be kept.
     fn abandon(&self);
 }
 
-/// What a sink has of an earlier stream that was cut: blocks whose bytes were read and found right. It takes a bit for each block of the stream.
+/// What a sink has of an earlier stream that was cut: blocks whose bytes were read and found right.
+/// It takes a bit for each block of the stream.
 #[derive(Debug)]
 pub struct Kept {
     have: BlockSet,
@@ -144,7 +153,8 @@ impl Kept {
         }
     }
 
-    /// Adds a block of the stream, whose bytes were just read and found right. What is no block of it, or there already, is left out.
+    /// Adds a block of the stream, whose bytes were just read and found right. What is no block of
+    /// it, or there already, is left out.
     pub fn add(&mut self, offer: &StreamOffer, block: &Block, bytes: &[u8]) {
         self.add_summed(offer, block, bytes, crc32c(bytes));
     }
@@ -234,7 +244,8 @@ pub enum SinkError {
     },
     /// What is kept is of another content under the same names. Send it anew, with restart.
     #[error(
-        "what is kept of an earlier, cut stream is of another content: it can't be resumed, only restarted (SendOptions::restart, or stream send --restart)"
+        "what is kept of an earlier, cut stream is of another content: it can't be resumed, only \
+         restarted (SendOptions::restart, or stream send --restart)"
     )]
     SourceChanged,
     /// Another stream with the same names is under way.
@@ -250,7 +261,8 @@ pub enum SinkError {
     },
     /// It is larger than there is room for.
     #[error(
-        "a stream of {bytes} bytes, and the sink has room for {room}: make it with more, or have senders send less at a time"
+        "a stream of {bytes} bytes, and the sink has room for {room}: make it with more, or have \
+         senders send less at a time"
     )]
     TooLarge {
         /// Bytes of the stream.

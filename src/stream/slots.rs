@@ -1,4 +1,5 @@
-//! Slots of windows that blocks are written into by RMA: which side has which. Each connection has slots of its own.
+//! Slots of windows that blocks are written into by RMA: which side has which. Each connection has
+//! slots of its own.
 //!
 //! ```text
 //!  receiver: SlotGrants                          sender: SlotBook
@@ -268,29 +269,39 @@ mod tests {
     proptest! {
         /// Both sides always agree on who has which slot.
         #[test]
-        fn both_sides_agree(slots in 1..9_u32, steps in proptest::collection::vec(0..4_u8, 0..200)) {
+        fn both_sides_agree(
+            slots in 1..9_u32,
+            steps in proptest::collection::vec(0..4_u8, 0..200),
+        ) {
             let mut book = SlotBook::default();
             let mut grants = SlotGrants::default();
             for number in 0..slots {
                 prop_assert_eq!(grants.grant(()), number);
                 book.add(&window(number, 1, 10), 10, 10).unwrap();
             }
-            let (mut written, mut placed, mut freed) = (Vec::new(), VecDeque::new(), VecDeque::new());
+            let (mut written, mut placed, mut freed) =
+                (Vec::new(), VecDeque::new(), VecDeque::new());
             for step in steps {
                 match step {
                     0 => written.extend(book.take().map(|(slot, _)| slot)),
-                    1 => if let Some(slot) = written.pop() {
-                        book.on_placed(slot);
-                        placed.push_back(slot);
-                    },
-                    2 => if let Some(slot) = placed.pop_front() {
-                        grants.take(slot).unwrap();
-                        grants.free(slot);
-                        freed.push_back(slot);
-                    },
-                    _ => if let Some(slot) = freed.pop_front() {
-                        book.on_freed(slot).unwrap();
-                    },
+                    1 => {
+                        if let Some(slot) = written.pop() {
+                            book.on_placed(slot);
+                            placed.push_back(slot);
+                        }
+                    }
+                    2 => {
+                        if let Some(slot) = placed.pop_front() {
+                            grants.take(slot).unwrap();
+                            grants.free(slot);
+                            freed.push_back(slot);
+                        }
+                    }
+                    _ => {
+                        if let Some(slot) = freed.pop_front() {
+                            book.on_freed(slot).unwrap();
+                        }
+                    }
                 }
                 let held = written.len() + placed.len() + freed.len();
                 prop_assert_eq!(book.free.len() + held, slots as usize);

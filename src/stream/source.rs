@@ -18,10 +18,12 @@ pub use device::DeviceSource;
 pub use files::{FileSource, FileSourceBuilder, Skipped};
 pub use memory::BufferSource;
 
-/// Something that a stream is made of: entries, each of which is read in blocks, in any order, by several threads at once.
+/// Something that a stream is made of: entries, each of which is read in blocks, in any order, by
+/// several threads at once.
 ///
-/// [`FileSource`], [`BufferSource`] and [`DeviceSource`] are what this library brings. A source of your own says what it has
-/// ([`manifest`](Self::manifest)), tells one state of it from another ([`stamp`](Self::stamp)), and fills memory.
+/// [`FileSource`], [`BufferSource`] and [`DeviceSource`] are what this library brings. A source of
+/// your own says what it has ([`manifest`](Self::manifest)), tells one state of it from another
+/// ([`stamp`](Self::stamp)), and fills memory.
 ///
 /// ```
 /// use fabricast::stream::{BlockSource, Manifest, SourceError};
@@ -47,25 +49,28 @@ pub trait BlockSource: Send + Sync + std::fmt::Debug + 'static {
     /// Its entries: names and sizes. They do not change while the source exists.
     fn manifest(&self) -> &Manifest;
 
-    /// What tells the content of now from another one under the same names, as sizes and times do. A stream that was cut is resumed only
-    /// with the stamp that it began with.
+    /// What tells the content of now from another one under the same names, as sizes and times do.
+    /// A stream that was cut is resumed only with the stamp that it began with.
     fn stamp(&self) -> [u8; 16];
 
-    /// Fills `into` with the bytes of an entry from an offset on. Called by several threads at once.
+    /// Fills `into` with the bytes of an entry from an offset on. Called by several threads at
+    /// once.
     ///
     /// # Errors
     /// Why the bytes can't be had: the stream fails with it.
     fn read(&self, entry: usize, offset: u64, into: &mut [u8]) -> Result<(), SourceError>;
 
-    /// The same bytes where they lie in memory that is registered already with every domain that they go out by: then nothing is read.
+    /// The same bytes where they lie in memory that is registered already with every domain that
+    /// they go out by: then nothing is read.
     fn lend(&self, entry: usize, offset: u64, len: usize) -> Option<Buffer> {
         let _ = (entry, offset, len);
         None
     }
 
-    /// Fills a buffer in a GPU's memory, all of its length, with the bytes of an entry from an offset on: what
-    /// [`ThroughGpu`](super::ThroughGpu) does with a source. `host` is as long, and may be used on the way; so may the stream.
-    /// Called by several threads at once. Which way they came.
+    /// Fills a buffer in a GPU's memory, all of its length, with the bytes of an entry from an
+    /// offset on: what [`ThroughGpu`](super::ThroughGpu) does with a source. `host` is as long, and
+    /// may be used on the way; so may the stream. Called by several threads at once. Which way they
+    /// came.
     ///
     /// Unless a source has a better way, they are [`read`](Self::read) into `host` and copied.
     ///
@@ -84,7 +89,8 @@ pub trait BlockSource: Send + Sync + std::fmt::Debug + 'static {
         Ok(BackEnd::Staged)
     }
 
-    /// What the bytes pass before they are in the memory that they are sent from, for reports; `None`: nothing but the host's memory.
+    /// What the bytes pass before they are in the memory that they are sent from, for reports;
+    /// `None`: nothing but the host's memory.
     fn path(&self) -> Option<String> {
         None
     }

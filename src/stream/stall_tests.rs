@@ -1,5 +1,7 @@
-//! Transfers in which nothing moves though both sides are there: messages are swallowed, sources and sinks hang. Each ends in an error that says
-//! who waited for what, or goes on in another attempt; and whoever works, however long, is waited for. All of it by a held clock (`rehearsal`).
+//! Transfers in which nothing moves though both sides are there: messages are swallowed, sources
+//! and sinks hang. Each ends in an error that says who waited for what, or goes on in another
+//! attempt; and whoever works, however long, is waited for. All of it by a held clock
+//! (`rehearsal`).
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -146,7 +148,8 @@ fn what_was_swallowed_once_another_attempt_makes_up_for() {
         over_both(&options, tune, |ended| {
             ended.outcome.result.unwrap();
             assert_eq!(ended.whole, 1);
-            // An attempt that stands still, and the pause before the next one; but the next word of credit says what the first said, too.
+            // An attempt that stands still, and the pause before the next one; but the next word of
+            // credit says what the first said, too.
             let stood = kind != Kind::CREDIT;
             assert_eq!(ended.took > SHORT, stood, "{:?}", ended.took);
             assert!(ended.took < 2 * SHORT, "{:?}", ended.took);
@@ -154,8 +157,9 @@ fn what_was_swallowed_once_another_attempt_makes_up_for() {
     }
 }
 
-/// A grant that is lost is said again when the sender asks what was lost; and a peer that answers such questions, and says nothing new, is one that
-/// stands still. Before, the answers went on for ever: what they said was no grant, and each of them counted as something that moved.
+/// A grant that is lost is said again when the sender asks what was lost; and a peer that answers
+/// such questions, and says nothing new, is one that stands still. Before, the answers went on for
+/// ever: what they said was no grant, and each of them counted as something that moved.
 #[test]
 fn a_grant_that_is_lost_comes_back_or_the_stream_ends() {
     const LIMIT: Duration = Duration::from_secs(5);
@@ -191,7 +195,8 @@ fn a_grant_that_is_lost_comes_back_or_the_stream_ends() {
     }
 }
 
-/// Slots are a connection's: where those that are left have none, nothing more can come by them. Before, the sender had credit, and waited in vain.
+/// Slots are a connection's: where those that are left have none, nothing more can come by them.
+/// Before, the sender had credit, and waited in vain.
 #[test]
 fn a_stream_whose_slots_went_with_a_connection_begins_anew() {
     const LIMIT: Duration = Duration::from_secs(20);
@@ -213,7 +218,8 @@ fn a_stream_whose_slots_went_with_a_connection_begins_anew() {
     }
 }
 
-/// Whoever works is waited for, many times as long as nothing may move, since the other side hears that it works.
+/// Whoever works is waited for, many times as long as nothing may move, since the other side hears
+/// that it works.
 #[test]
 fn who_works_for_long_is_waited_for() {
     const LIMIT: Duration = Duration::from_secs(2);
@@ -279,7 +285,8 @@ fn a_source_or_a_sink_that_hangs_is_named() {
     });
 }
 
-/// A peer that says again and again that its sink works, as one that lies may, holds nobody for ever.
+/// A peer that says again and again that its sink works, as one that lies may, holds nobody for
+/// ever.
 #[test]
 fn the_word_of_a_peer_that_its_sink_works_counts_for_a_time() {
     let limit = 20 * SHORT;

@@ -17,7 +17,8 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Of a block whose CRC32C is known; `hashed`: the blocks of the stream, if its content is hashed.
+    /// Of a block whose CRC32C is known; `hashed`: the blocks of the stream, if its content is
+    /// hashed.
     pub(super) fn new(
         crc: u32,
         hashed: Option<&BlockPlan>,

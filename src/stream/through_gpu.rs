@@ -1,11 +1,12 @@
 //! `ThroughGpu`: sources and sinks whose blocks pass a GPU's memory between file and wire.
 //!
 //! ```text
-//!  sender     source ── cuFile, or staged ──► DeviceBuffer ── hook ── copy ──► buffer of the pool ──► wire
-//!  receiver   wire ──► buffer of the pool ── copy ──► DeviceBuffer ── hook ── cuFile, or staged ──► sink
+//!  sender    source ─ cuFile, or staged ─► DeviceBuffer ─ hook ─ copy ─► the pool's buffer ─► wire
+//!  receiver  wire ─► the pool's buffer ─ copy ─► DeviceBuffer ─ hook ─ cuFile, or staged ─► sink
 //! ```
 //!
-//! Each thread that reads or writes has one device buffer while it does, so that as many blocks are on the way as there are threads.
+//! Each thread that reads or writes has one device buffer while it does, so that as many blocks are
+//! on the way as there are threads.
 
 use std::error::Error;
 use std::fmt;
@@ -26,14 +27,17 @@ const BUFFER_WAIT: Duration = Duration::from_secs(30);
 
 /// A source or a sink, and a GPU's memory that each of its blocks passes.
 ///
-/// Around a [`BlockSource`] it is one, around a [`SinkFactory`] it is one. Files go into a GPU's memory, and out of it, by
-/// cuFile where it works, else staged through pinned memory of the host; the report of a stream says which
-/// ([`StreamReport::path`](super::StreamReport::path)). Between file and wire each block can be given to a [hook](Self::hook): a kernel
-/// that checks it or changes it.
+/// Around a [`BlockSource`] it is one, around a [`SinkFactory`] it is one. Files go into a GPU's
+/// memory, and out of it, by cuFile where it works, else staged through pinned memory of the host;
+/// the report of a stream says which ([`StreamReport::path`](super::StreamReport::path)). Between
+/// file and wire each block can be given to a [hook](Self::hook): a kernel that checks it or
+/// changes it.
 ///
-/// Between the GPU's memory and the wire blocks are copied once, through the buffers that they are sent from and received in, also where a
-/// provider could reach the GPU's memory by itself: checksums are the host's to compute. So it is best with
-/// [`SenderConfig::pinned`](super::SenderConfig::pinned) and [`ReceiverConfig::pinned`](super::ReceiverConfig::pinned).
+/// Between the GPU's memory and the wire blocks are copied once, through the buffers that they are
+/// sent from and received in, also where a provider could reach the GPU's memory by itself:
+/// checksums are the host's to compute. So it is best with
+/// [`SenderConfig::pinned`](super::SenderConfig::pinned) and
+/// [`ReceiverConfig::pinned`](super::ReceiverConfig::pinned).
 ///
 /// ```no_run
 /// use fabricast::Region;
@@ -43,7 +47,8 @@ const BUFFER_WAIT: Duration = Duration::from_secs(30);
 /// // As many buffers as threads that read, each as long as a block.
 /// let pool = DeviceBufferManager::new(Region::device(4 << 20).build()?, 1 << 20)?;
 /// let source = ThroughGpu::new(FileSource::file("run1.h5")?, pool).hook(|block| {
-///     // ... a kernel on block.stream() works on block.len() bytes at block.address(), then, where its verdict is needed:
+///     // ... a kernel on block.stream() works on block.len() bytes at block.address(), then, where
+///     // its verdict is needed:
 ///     block.stream().synchronize()?;
 ///     Ok(())
 /// });
@@ -96,14 +101,16 @@ impl DeviceBlock<'_> {
         self.buffer.is_empty()
     }
 
-    /// Where work on it belongs. Its bytes are there when this stream begins with that, and go on when it is done. Its context is current.
+    /// Where work on it belongs. Its bytes are there when this stream begins with that, and go on
+    /// when it is done. Its context is current.
     pub fn stream(&self) -> &Stream {
         self.stream
     }
 }
 
 impl<T> ThroughGpu<T> {
-    /// With buffers as long as the longest block, at least; one for each thread that reads or writes, or threads wait for one another.
+    /// With buffers as long as the longest block, at least; one for each thread that reads or
+    /// writes, or threads wait for one another.
     pub fn new(inner: T, pool: DeviceBufferManager) -> Self {
         let passage = Passage {
             streams: Arc::new(CopyStreams::new(pool.device())),
@@ -114,11 +121,13 @@ impl<T> ThroughGpu<T> {
         Self { inner, passage }
     }
 
-    /// Called with each block while it is in the GPU's memory, by several threads at once; an error fails the stream.
+    /// Called with each block while it is in the GPU's memory, by several threads at once; an error
+    /// fails the stream.
     ///
-    /// In front of the wire the hook may change the bytes: what is checked and sent is what it leaves there. Behind the wire it
-    /// should only look: what it changes is written so, but has not the checksum that the stream came with, and then such a
-    /// stream is never resumed where it was cut, and fails where its sender asked for reading back.
+    /// In front of the wire the hook may change the bytes: what is checked and sent is what it
+    /// leaves there. Behind the wire it should only look: what it changes is written so, but has
+    /// not the checksum that the stream came with, and then such a stream is never resumed where it
+    /// was cut, and fails where its sender asked for reading back.
     #[must_use]
     pub fn hook(
         mut self,
@@ -135,7 +144,8 @@ struct Passage {
     pool: DeviceBufferManager,
     streams: Arc<CopyStreams>,
     hook: Option<Arc<Hook>>,
-    /// How bytes went between the GPU's memory and source or sink so far, a bit each: `BY_CUFILE`, `STAGED`.
+    /// How bytes went between the GPU's memory and source or sink so far, a bit each: `BY_CUFILE`,
+    /// `STAGED`.
     ways: Arc<AtomicU8>,
 }
 

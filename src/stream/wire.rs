@@ -1,22 +1,24 @@
-//! What the two sides of a stream say to each other: one header of 64 bytes a message, and a payload behind it.
+//! What the two sides of a stream say to each other: one header of 64 bytes a message, and a
+//! payload behind it.
 //!
-//! Everything is little-endian and written down byte by byte in `docs/wire.md`, "Streams". A parser trusts nothing: it never panics, never
-//! allocates, and says with a [`WireError`] what it did not like. A message has one encoding: what is understood would be written again as it was, so
-//! that reserved bytes, unused fields and unknown flags are all errors.
+//! Everything is little-endian and written down byte by byte in `docs/wire.md`, "Streams". A parser
+//! trusts nothing: it never panics, never allocates, and says with a [`WireError`] what it did not
+//! like. A message has one encoding: what is understood would be written again as it was, so that
+//! reserved bytes, unused fields and unknown flags are all errors.
 //!
 //! ```text
-//!  sender                                                       receiver
-//!    │ Hello ──────────────────────────────────────────────────────►│   on each connection (rail)
-//!    │◄──────────────────────────────────────────────────── HelloAck│
-//!    │ Proof ──────────────────────────────────────────────────────►│   where there is a pre-shared key
-//!    │◄─────────────────────────────────────────────────────── Proof│
-//!    │ Open, Manifest ×n ──────────────────────────────────────────►│   on one of them
-//!    │◄─────────────────────────────── Accept, Have ×n  (or Refuse) │
-//!    │ Block ×n ───────────────────────────────────────────────────►│   on any
-//!    │◄─────────────────────────────────── Credit, Written, Damaged │
-//!    │ Finish ─────────────────────────────────────────────────────►│   on each that carried blocks
-//!    │◄────────────────────────────────── Missing ×n, and once more │
-//!    │◄──────────────────────────────────────── Complete, or Failed │
+//!  sender                                                 receiver
+//!    │ Hello ────────────────────────────────────────────────►│   on each connection (rail)
+//!    │◄────────────────────────────────────────────── HelloAck│
+//!    │ Proof ────────────────────────────────────────────────►│   where there is a pre-shared key
+//!    │◄───────────────────────────────────────────────── Proof│
+//!    │ Open, Manifest ×n ────────────────────────────────────►│   on one of them
+//!    │◄───────────────────────── Accept, Have ×n  (or Refuse) │
+//!    │ Block ×n ─────────────────────────────────────────────►│   on any
+//!    │◄───────────────────────────── Credit, Written, Damaged │
+//!    │ Finish ───────────────────────────────────────────────►│   on each that carried blocks
+//!    │◄──────────────────────────── Missing ×n, and once more │
+//!    │◄────────────────────────────────── Complete, or Failed │
 //! ```
 
 use super::error::RefusalCode;
@@ -32,9 +34,11 @@ pub(crate) const OLDEST: u16 = 1;
 pub(crate) const CONTROL_PAYLOAD_MAX: usize = 4096;
 /// The longest text of a reason, in bytes.
 pub(crate) const REASON_LEN_MAX: usize = 512;
-/// The shortest payload that each receiver must have room for: the longest entry of a manifest fits.
+/// The shortest payload that each receiver must have room for: the longest entry of a manifest
+/// fits.
 pub(crate) const PAYLOAD_ROOM_MIN: u32 = 8192;
-/// The highest number of connections that a session has in its life: rails are numbered 0 to this, less one.
+/// The highest number of connections that a session has in its life: rails are numbered 0 to this,
+/// less one.
 pub(crate) const RAILS_MAX: u16 = 64;
 /// The most slots that a connection has: they are numbered 0 to this, less one.
 pub(crate) const SLOTS_MAX: u32 = 65_536;
@@ -219,7 +223,8 @@ pub(crate) struct HelloAck {
     pub(crate) needs_proof: bool,
     /// How many streams at a time a session may have.
     pub(crate) streams: u32,
-    /// The longest payload that is taken: a block, or a part of a manifest. At least [`PAYLOAD_ROOM_MIN`].
+    /// The longest payload that is taken: a block, or a part of a manifest. At least
+    /// [`PAYLOAD_ROOM_MIN`].
     pub(crate) payload_max: u32,
     /// What both can do.
     pub(crate) features: Features,
@@ -285,7 +290,8 @@ pub(crate) struct ManifestPart<'a> {
     pub(crate) entries: &'a [u8],
 }
 
-/// What stands in front of the bytes of a block. The bytes are the payload, and no business of this module's.
+/// What stands in front of the bytes of a block. The bytes are the payload, and no business of this
+/// module's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlockHeader {
     pub(crate) stream: u32,
@@ -308,7 +314,8 @@ pub(crate) struct Placed {
     pub(crate) slot: u32,
 }
 
-/// All blocks of a lap were sent. The last message of the lap on each connection that ever carried blocks of the stream.
+/// All blocks of a lap were sent. The last message of the lap on each connection that ever carried
+/// blocks of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Finish {
     pub(crate) stream: u32,
@@ -508,7 +515,8 @@ impl<'a> Message<'a> {
         Ok(message)
     }
 
-    /// Writes the header, and gives the payload that is to follow. A block's payload is the block: what is given is empty.
+    /// Writes the header, and gives the payload that is to follow. A block's payload is the block:
+    /// what is given is empty.
     ///
     /// # Panics
     ///
@@ -575,7 +583,8 @@ impl<'a> Message<'a> {
 }
 
 impl BlockHeader {
-    /// The header of a block whose payload has `len` bytes, wherever they are. What [`Message::parse`] does for a `Block`, and faster.
+    /// The header of a block whose payload has `len` bytes, wherever they are. What
+    /// [`Message::parse`] does for a `Block`, and faster.
     ///
     /// # Errors
     ///
@@ -598,7 +607,8 @@ impl BlockHeader {
     }
 }
 
-/// Runs the parsers over a message and checks that what is understood is written again as it was. The fuzz target and the tests call it.
+/// Runs the parsers over a message and checks that what is understood is written again as it was.
+/// The fuzz target and the tests call it.
 ///
 /// # Panics
 ///

@@ -74,8 +74,8 @@ impl<J: Send + 'static> Workers<J> {
         })
     }
 
-    /// Waits until every job that was given is done, and the threads have ended, or until then: a thread that a file holds for longer ends by
-    /// itself when it is let go.
+    /// Waits until every job that was given is done, and the threads have ended, or until then: a
+    /// thread that a file holds for longer ends by itself when it is let go.
     pub(super) fn finish(mut self, clock: &Clock, by: Instant) {
         drop(self.jobs.take());
         while !self.threads.iter().all(JoinHandle::is_finished) && clock.now() < by {
@@ -100,7 +100,8 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| text_of(&*panic))
 }
 
-/// Something of the user's that several threads have. Whichever has it last drops it: a panic of that ends there.
+/// Something of the user's that several threads have. Whichever has it last drops it: a panic of
+/// that ends there.
 #[derive(Debug)]
 pub(super) struct Theirs<T: ?Sized>(Option<Arc<T>>);
 

@@ -1,4 +1,5 @@
-//! `SendEndpointBuffered` over tcp: what is pushed arrives, once and in order; a lone message in time; nothing is allocated on the way.
+//! `SendEndpointBuffered` over tcp: what is pushed arrives, once and in order; a lone message in
+//! time; nothing is allocated on the way.
 
 use crate::HANDSHAKE;
 use crate::common;

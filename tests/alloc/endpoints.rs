@@ -1,4 +1,5 @@
-//! The hot path allocates nothing once it is open: counted, for the thread that drives both endpoints.
+//! The hot path allocates nothing once it is open: counted, for the thread that drives both
+//! endpoints.
 //!
 //! What libfabric allocates for itself (with malloc(3)) is its own and not counted.
 
@@ -57,7 +58,8 @@ fn allocations_of(segments: usize) -> Option<u64> {
     let domain = domain()?;
     let receive = small_receiver().handshake_timeout(HANDSHAKE);
     let mut pair = Pair::with(&domain, SendConfig::default(), receive);
-    // One segment lies in the payload; several lie in a block that comes back with it and is used again.
+    // One segment lies in the payload; several lie in a block that comes back with it and is used
+    // again.
     let payload = |pair: &Pair, mut block: Vec<Segment>| -> Payload {
         let take = || -> Buffer { pair.pool.try_acquire().expect("free").freeze(64) };
         if segments == 1 {

@@ -9,7 +9,8 @@ use fabricast::stream::{
 
 use crate::counting::most_bytes_of;
 
-/// What a sender announces is what a receiver takes memory for, and no more, whatever is kept of an earlier stream.
+/// What a sender announces is what a receiver takes memory for, and no more, whatever is kept of an
+/// earlier stream.
 #[test]
 fn what_a_sink_keeps_takes_no_more_memory_than_its_account_says() {
     const BLOCKS: u64 = 100_000;

@@ -1,4 +1,5 @@
-//! One test of this program, alone in a process: what is loaded once in a process and never again is loaded there.
+//! One test of this program, alone in a process: what is loaded once in a process and never again
+//! is loaded there.
 
 #[path = "names.rs"]
 #[allow(
@@ -31,7 +32,8 @@ pub(crate) fn child(mark: &str, test: &str) -> Command {
     command
 }
 
-/// Waits for it, and ends it when it takes longer than that; whether its test passed, and what it said.
+/// Waits for it, and ends it when it takes longer than that; whether its test passed, and what it
+/// said.
 pub(crate) fn finish(mut command: Command, limit: Duration) -> (bool, String) {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().expect("starts");

@@ -35,7 +35,8 @@ pub(crate) fn compiled(name: &str, source: &str, flags: &[String]) -> Result<Pat
     }
 }
 
-/// Where they are kept: cargo's folder for that, which unit tests do not have, or beside this program.
+/// Where they are kept: cargo's folder for that, which unit tests do not have, or beside this
+/// program.
 fn cache() -> PathBuf {
     let beside = || {
         let program = std::env::current_exe().expect("this program");

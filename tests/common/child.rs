@@ -1,7 +1,8 @@
-//! Child processes: the test's own program again, in another role, so that real processes can be killed and stopped.
+//! Child processes: the test's own program again, in another role, so that real processes can be
+//! killed and stopped.
 //!
-//! A test that has roles begins with `if let Some(role) = child::role() { … }`; the parent starts it with
-//! [`Child::start`]. The child tells by lines on its standard output that begin with `@`.
+//! A test that has roles begins with `if let Some(role) = child::role() { … }`; the parent starts
+//! it with [`Child::start`]. The child tells by lines on its standard output that begin with `@`.
 
 #![allow(unsafe_code)]
 
@@ -45,7 +46,8 @@ pub(crate) fn argument() -> String {
 /// Tells the parent.
 pub(crate) fn tell(line: impl std::fmt::Display) {
     let mut out = std::io::stdout().lock();
-    // The harness writes to the same stream, and not always whole lines. A parent that is gone is no failure.
+    // The harness writes to the same stream, and not always whole lines. A parent that is gone is
+    // no failure.
     let _ = writeln!(out, "\n@{line}");
     let _ = out.flush();
 }
@@ -83,7 +85,8 @@ impl Child {
         Self::with_command(Command::new(program), test, role, argument, env)
     }
 
-    /// The same by way of another program, which gets this one and its arguments behind its own and becomes it.
+    /// The same by way of another program, which gets this one and its arguments behind its own and
+    /// becomes it.
     pub(crate) fn through(
         wrapper: &[&str],
         test: &str,
@@ -158,7 +161,8 @@ impl Child {
                 Err(RecvTimeoutError::Disconnected) => {
                     let status = self.process.wait();
                     panic!(
-                        "the child ended before it said {word:?}, with {status:?}; said meanwhile: {others:?}"
+                        "the child ended before it said {word:?}, with {status:?}; said meanwhile: \
+                         {others:?}"
                     )
                 }
             }

@@ -1,10 +1,14 @@
-//! The fake CUDA driver (`fake_cuda.c`), and tests that run over it and, where there is a GPU, over the real one.
+//! The fake CUDA driver (`fake_cuda.c`), and tests that run over it and, where there is a GPU, over
+//! the real one.
 //!
-//! A driver is loaded once in a process and never again, so each test that needs one runs in a child process. In the fake, nobody reaches a
-//! device's memory by its address, and work in streams takes its time on a thread.
+//! A driver is loaded once in a process and never again, so each test that needs one runs in a
+//! child process. In the fake, nobody reaches a device's memory by its address, and work in streams
+//! takes its time on a thread.
 //!
-//! * `FABRICAST_TEST_GPU=real`: [`on_a_gpu`] runs over the driver of the machine, and says `SKIPPED` where there is no device.
-//! * `FABRICAST_TEST_FAKES`: a folder with the fake as `libfake_cuda.so`, for a machine without a C compiler.
+//! * `FABRICAST_TEST_GPU=real`: [`on_a_gpu`] runs over the driver of the machine, and says
+//!   `SKIPPED` where there is no device.
+//! * `FABRICAST_TEST_FAKES`: a folder with the fake as `libfake_cuda.so`, for a machine without a C
+//!   compiler.
 
 #![allow(unsafe_code, dead_code)]
 
@@ -30,8 +34,9 @@ pub(crate) fn wants_real() -> bool {
     std::env::var("FABRICAST_TEST_GPU").is_ok_and(|which| which == "real")
 }
 
-/// Runs the body over the driver of the machine where that is asked for, else over the fake; in a process of its own: the test calls this
-/// first, under its own name, and its child comes back to the same place. What the body asserts fails the test.
+/// Runs the body over the driver of the machine where that is asked for, else over the fake; in a
+/// process of its own: the test calls this first, under its own name, and its child comes back to
+/// the same place. What the body asserts fails the test.
 pub(crate) fn on_a_gpu(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
     if !wants_real() {
         return over_the_fake(test, env, body);
@@ -112,7 +117,8 @@ pub(crate) fn library() -> Result<PathBuf, String> {
     compiled("libfake_cuda.so", SOURCE, &[])
 }
 
-/// A folder where the loader finds the fake as `libcuda.so`, for `LD_LIBRARY_PATH`: cudarc loads it by that name.
+/// A folder where the loader finds the fake as `libcuda.so`, for `LD_LIBRARY_PATH`: cudarc loads it
+/// by that name.
 #[cfg(feature = "cudarc")]
 pub(crate) fn folder_for_cudarc() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
@@ -137,7 +143,8 @@ impl Fake {
         }
     }
 
-    /// Every copy and fill from now on begins so long after what is before it in its stream. Nothing happens over a real driver.
+    /// Every copy and fill from now on begins so long after what is before it in its stream.
+    /// Nothing happens over a real driver.
     pub(crate) fn delay(&self, delay: Duration) {
         if let Some(set) = self.get::<unsafe extern "C" fn(c_int)>("fake_cuda_delay") {
             // SAFETY: the type is that of the function.

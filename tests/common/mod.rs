@@ -1,4 +1,5 @@
-//! What the integration tests share: a connected pair, waiting with a deadline, counts from `/proc`, child processes.
+//! What the integration tests share: a connected pair, waiting with a deadline, counts from
+//! `/proc`, child processes.
 //!
 //! Every wait ends by its own deadline, and a watchdog ends a test that hangs inside a call.
 
@@ -35,14 +36,16 @@ pub(crate) use self::{
     provider::{Offers, any_port, anywhere, domain_of, nobodys_port, node},
 };
 
-/// After which a step hangs that takes milliseconds on an idle machine. Ends a test, and is no claim about how long anything takes: a machine
-/// may stand still for many seconds.
+/// After which a step hangs that takes milliseconds on an idle machine. Ends a test, and is no
+/// claim about how long anything takes: a machine may stand still for many seconds.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// After which a test hangs as a whole, and its process is ended: the least that a [`Watchdog`] waits.
+/// After which a test hangs as a whole, and its process is ended: the least that a [`Watchdog`]
+/// waits.
 const HANGS_AFTER: Duration = Duration::from_secs(300);
 
-/// A domain of the provider that is asked for, with connections of its own. `None`, after a line that says why, where there is none.
+/// A domain of the provider that is asked for, with connections of its own. `None`, after a line
+/// that says why, where there is none.
 pub(crate) fn domain() -> Option<Arc<Domain>> {
     domain_of(EndpointKind::Msg)
 }
@@ -66,13 +69,15 @@ pub(crate) fn rounds(few: u32, all: u32) -> u32 {
     if soak() { all } else { few }
 }
 
-/// `claim`, a duration that only an idle machine keeps, with FABRICAST_SOAK=1; else what only ends a hung test.
+/// `claim`, a duration that only an idle machine keeps, with FABRICAST_SOAK=1; else what only ends
+/// a hung test.
 pub(crate) fn within(claim: Duration) -> Duration {
     if soak() { claim } else { SOON.max(claim) }
 }
 
-/// What `attempt` gives, the first time that it gives something. For what begins with peers that are alive and known to be so: where silence is
-/// noticed within a second or two, a machine that does not let a process run for as long silences one that is well, and then nothing was tested.
+/// What `attempt` gives, the first time that it gives something. For what begins with peers that
+/// are alive and known to be so: where silence is noticed within a second or two, a machine that
+/// does not let a process run for as long silences one that is well, and then nothing was tested.
 pub(crate) fn undisturbed<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     // On an idle machine the first one is.
     for number in 1..=rounds(20, 1) {
@@ -120,7 +125,8 @@ impl Random {
     }
 }
 
-/// Ends the process when a test hangs in a call that no deadline of ours bounds; quiet once it is dropped.
+/// Ends the process when a test hangs in a call that no deadline of ours bounds; quiet once it is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Watchdog(Option<mpsc::Sender<()>>);
 
@@ -142,9 +148,9 @@ impl Watchdog {
     }
 }
 
-/// What a loop that polls does between two turns: mostly nothing, and now and then a short sleep. It never
-/// yields: beside busy processes the scheduler gives them a whole slice for each time, and a handshake of
-/// twenty turns takes a second.
+/// What a loop that polls does between two turns: mostly nothing, and now and then a short sleep.
+/// It never yields: beside busy processes the scheduler gives them a whole slice for each time, and
+/// a handshake of twenty turns takes a second.
 pub(crate) fn breathe(turn: usize) {
     if turn % 8 == 7 {
         std::thread::sleep(Duration::from_micros(100));
@@ -163,7 +169,7 @@ pub(crate) fn drive(what: &str, limit: Duration, mut step: impl FnMut() -> bool)
     }
 }
 
-// ---- counts of the process ---------------------------------------------------------------------------------------
+// ---- counts of the process ----------------------------------------------------------------------
 
 fn entries(of: &str) -> usize {
     std::fs::read_dir(of).map_or(0, Iterator::count)
@@ -205,7 +211,8 @@ pub(crate) fn rss_bytes() -> u64 {
     pages * rustix::param::page_size() as u64
 }
 
-/// Waits until the process has no more descriptors than this: closing a peer's may take it a moment.
+/// Waits until the process has no more descriptors than this: closing a peer's may take it a
+/// moment.
 pub(crate) fn assert_fds_back(baseline: usize, limit: Duration, mut step: impl FnMut()) {
     let until = after(patient(limit));
     while fd_count() > baseline {
@@ -220,7 +227,7 @@ pub(crate) fn assert_fds_back(baseline: usize, limit: Duration, mut step: impl F
     }
 }
 
-// ---- a pool and payloads -----------------------------------------------------------------------------------------
+// ---- a pool and payloads ------------------------------------------------------------------------
 
 /// A pool that is registered with the domain.
 pub(crate) fn pool(domain: &Arc<Domain>, slots: u32, size: usize) -> SharedBufferManager {
@@ -262,7 +269,7 @@ pub(crate) fn bytes_of(payload: &Payload) -> Vec<u8> {
     all
 }
 
-// ---- a connected pair --------------------------------------------------------------------------------------------
+// ---- a connected pair ---------------------------------------------------------------------------
 
 /// A message as the tests compare it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -302,8 +309,8 @@ impl Pair {
         Self::connecting(domain, send, receive).connected()
     }
 
-    /// The same with the receiver in a domain of its own: polling one side drives all endpoints of its domain on
-    /// libfabric 2.x, so a peer that does nothing must be elsewhere.
+    /// The same with the receiver in a domain of its own: polling one side drives all endpoints of
+    /// its domain on libfabric 2.x, so a peer that does nothing must be elsewhere.
     pub(crate) fn apart(domain: &Arc<Domain>, send: SendConfig, receive: ReceiveConfig) -> Self {
         let elsewhere = crate::common::domain().expect("there is one already");
         Self::between(domain, &elsewhere, send, receive).connected()

@@ -1,10 +1,11 @@
-//! The full names of the tests of this program, which a process that is to run one of them asks for.
+//! The full names of the tests of this program, which a process that is to run one of them asks
+//! for.
 
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// The full name, modules in front, of the test that ends with this. Panics unless there is exactly one: else a child would run nothing,
-/// or several.
+/// The full name, modules in front, of the test that ends with this. Panics unless there is exactly
+/// one: else a child would run nothing, or several.
 pub(crate) fn full_name(test: &str) -> &'static str {
     static ALL: OnceLock<Vec<String>> = OnceLock::new();
     let fits = |name: &str| {

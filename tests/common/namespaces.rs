@@ -8,10 +8,12 @@ use crate::common::{Offers, SOON, Watchdog, domain, drive};
 pub(crate) const NEAR: &str = "10.77.0.1";
 pub(crate) const FAR: &str = "10.77.0.2";
 
-/// How this process can get a network namespace of its own; `None`, after a line that says why, where it can't.
+/// How this process can get a network namespace of its own; `None`, after a line that says why,
+/// where it can't.
 fn unshare() -> Option<Vec<&'static str>> {
     let works = |wrapper: &[&str]| {
-        let probe = "ip link add fbnear0 type veth peer name fbfar0 && ip addr add 10.77.0.1/24 dev fbnear0";
+        let probe = "ip link add fbnear0 type veth peer name fbfar0 && ip addr add 10.77.0.1/24 \
+            dev fbnear0";
         let mut command = Command::new(wrapper[0]);
         let output = command
             .args(&wrapper[1..])
@@ -47,7 +49,8 @@ fn until_running(interface: &str) {
     });
 }
 
-/// Runs `near` in a namespace of its own, in a process of its own; it may start `far` in another one.
+/// Runs `near` in a namespace of its own, in a process of its own; it may start `far` in another
+/// one.
 pub(crate) fn in_two_namespaces(test: &'static str, near: fn(&str), far: fn()) {
     match child::role().as_deref() {
         Some("near") => near(test),

@@ -1,5 +1,5 @@
-//! How much slower than usual this machine is: FABRICAST_TEST_PATIENCE, a whole number (1), by which each wait's limit is multiplied. An
-//! emulated machine wants 3 or more.
+//! How much slower than usual this machine is: FABRICAST_TEST_PATIENCE, a whole number (1), by
+//! which each wait's limit is multiplied. An emulated machine wants 3 or more.
 
 use std::sync::LazyLock;
 use std::time::Duration;

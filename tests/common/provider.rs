@@ -1,10 +1,12 @@
 //! Which provider the tests run on, and at which address of this machine: from the environment.
 //!
-//! FABRICAST_TEST_PROVIDER is a name, or several with commas between them: a test takes the first that has the kind of endpoint it wants and
-//! that opens, and is skipped where none does. Default: `tcp`, and for FI_EP_RDM `net`, which is libfabric 1.17's name for it.
-//! FABRICAST_TEST_NODE is the address (127.0.0.1), which must be IPv4: rdma_cm refuses the loopback interface.
+//! FABRICAST_TEST_PROVIDER is a name, or several with commas between them: a test takes the first
+//! that has the kind of endpoint it wants and that opens, and is skipped where none does. Default:
+//! `tcp`, and for FI_EP_RDM `net`, which is libfabric 1.17's name for it. FABRICAST_TEST_NODE is
+//! the address (127.0.0.1), which must be IPv4: rdma_cm refuses the loopback interface.
 //!
-//! What else a test assumes of its provider, it asks of the provider's row, or of what was opened ([`Offers`]), never by name.
+//! What else a test assumes of its provider, it asks of the provider's row, or of what was opened
+//! ([`Offers`]), never by name.
 
 use std::sync::{Arc, LazyLock};
 
@@ -34,7 +36,8 @@ pub(crate) fn any_port() -> PeerAddr {
     text.parse().expect("an address")
 }
 
-/// A port there that nobody listens at: some provider had it a moment ago, and it is not given out again at once.
+/// A port there that nobody listens at: some provider had it a moment ago, and it is not given out
+/// again at once.
 pub(crate) fn nobodys_port() -> PeerAddr {
     let listener = std::net::TcpListener::bind((node(), 0)).expect("a port");
     listener.local_addr().expect("bound").into()
@@ -49,7 +52,8 @@ pub(crate) fn anywhere(domain: &Domain) -> PeerAddr {
     }
 }
 
-/// The providers that tests over this kind of endpoint run on, the best first: those of the environment, else `usual`.
+/// The providers that tests over this kind of endpoint run on, the best first: those of the
+/// environment, else `usual`.
 pub(crate) fn asked_or(kind: EndpointKind, usual: &[&'static str]) -> Vec<&'static str> {
     let Some(asked) = PROVIDERS.as_deref() else {
         return usual.to_vec();
@@ -60,14 +64,15 @@ pub(crate) fn asked_or(kind: EndpointKind, usual: &[&'static str]) -> Vec<&'stat
     fit.map(|row| row.name).collect()
 }
 
-/// The kinds of endpoint that tests over both kinds run on: those of the providers that are asked for, else both.
+/// The kinds of endpoint that tests over both kinds run on: those of the providers that are asked
+/// for, else both.
 pub(crate) fn kinds() -> impl Iterator<Item = EndpointKind> {
     let both = [EndpointKind::Msg, EndpointKind::Rdm].into_iter();
     both.filter(|kind| !asked_or(*kind, &["tcp"]).is_empty())
 }
 
-/// A fabric of the provider that is asked for, at another address of this machine. `None`, after a line that says why, where there is no
-/// libfabric, or no provider of that kind.
+/// A fabric of the provider that is asked for, at another address of this machine. `None`, after a
+/// line that says why, where there is no libfabric, or no provider of that kind.
 pub(crate) fn fabric_at(kind: EndpointKind, node: &str) -> Option<Arc<Fabric>> {
     let usual: &[&str] = match kind {
         EndpointKind::Msg => &["tcp"],
@@ -101,9 +106,11 @@ pub(crate) fn domain_of(kind: EndpointKind) -> Option<Arc<Domain>> {
     Some(fabric_of(kind)?.open_domain().expect("a domain"))
 }
 
-/// What not every provider has, and some tests can't do without. Where the answer is no, a line says that the test is skipped for it.
+/// What not every provider has, and some tests can't do without. Where the answer is no, a line
+/// says that the test is skipped for it.
 pub(crate) trait Offers {
-    /// Connections are sockets of TCP: strangers can speak TCP to them, relays stand between, and the kernel can cut them.
+    /// Connections are sockets of TCP: strangers can speak TCP to them, relays stand between, and
+    /// the kernel can cut them.
     fn has_sockets(&self) -> bool;
 
     /// It works in any network namespace: no device has to be moved there.

@@ -1,4 +1,5 @@
-//! `RawEnd`: an endpoint that a test opens through `libfabric-sys` and does with what it wants; and `RawPeer`, a client on top of it that says anything.
+//! `RawEnd`: an endpoint that a test opens through `libfabric-sys` and does with what it wants; and
+//! `RawPeer`, a client on top of it that says anything.
 
 #![allow(unsafe_code)]
 // A function that opens several objects has several calls and one reason why all are right.
@@ -32,7 +33,8 @@ pub(crate) enum RawEvent {
 /// What the completion queue said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RawCompletion {
-    /// Something was received: into which buffer, how many bytes, and the CQ data, if there are any.
+    /// Something was received: into which buffer, how many bytes, and the CQ data, if there are
+    /// any.
     Received(usize, usize, Option<u64>),
     /// A receive failed.
     NotReceived,
@@ -49,7 +51,8 @@ pub(crate) struct RawRemote {
     pub(crate) key: u64,
 }
 
-/// One endpoint with its queues, in a domain that the library opened: with a connection, or one that reaches peers by number.
+/// One endpoint with its queues, in a domain that the library opened: with a connection, or one
+/// that reaches peers by number.
 #[derive(Debug)]
 pub(crate) struct RawEnd {
     ep: *mut sys::fid_ep,
@@ -107,7 +110,8 @@ impl RawEnd {
             next: OPERATIONS,
             domain: Arc::clone(domain),
         };
-        // SAFETY: all objects are opened from a domain and a fabric that `domain` keeps open, and closed in `drop`.
+        // SAFETY: all objects are opened from a domain and a fabric that `domain` keeps open, and
+        // closed in `drop`.
         unsafe {
             let (fabric, dom) = (domain.fabric().as_raw(), domain.as_raw());
             let mut cq_attr: sys::fi_cq_attr = std::mem::zeroed();
@@ -146,7 +150,8 @@ impl RawEnd {
     /// Starts to connect with these bytes as private data.
     pub(crate) fn connect(&self, to: PeerAddr, private: &[u8]) {
         let addr = ipv4(to);
-        // SAFETY: the address and the private data are read during the call; the endpoint is enabled.
+        // SAFETY: the address and the private data are read during the call; the endpoint is
+        // enabled.
         let rc = unsafe {
             let data = private.as_ptr().cast();
             sys::fi_connect(self.ep, (&raw const addr).cast(), data, private.len())
@@ -179,7 +184,7 @@ impl RawEnd {
         SocketAddrV4::new(ip, u16::from_be(addr.sin_port))
     }
 
-    // ---- receives ------------------------------------------------------------------------------------------------
+    // ---- receives -------------------------------------------------------------------------------
 
     /// Posts so many receives of so many bytes.
     pub(crate) fn receive(&mut self, receives: usize, bytes: usize) {
@@ -202,16 +207,18 @@ impl RawEnd {
         let buffer = &mut self.receives[n];
         let (base, len) = (buffer.as_mut_ptr().cast(), buffer.len() * 8);
         let anybody = sys::FI_ADDR_UNSPEC;
-        // SAFETY: the buffer is this endpoint's until its completion, and is not freed before it is closed. Refused: it is over.
+        // SAFETY: the buffer is this endpoint's until its completion, and is not freed before it is
+        // closed. Refused: it is over.
         let _ = unsafe {
             let context = ptr::without_provenance_mut(n + 1);
             sys::fi_recv(self.ep, base, len, ptr::null_mut(), anybody, context)
         };
     }
 
-    // ---- operations ----------------------------------------------------------------------------------------------
+    // ---- operations -----------------------------------------------------------------------------
 
-    /// Posts a message to a peer, if the provider takes it; nothing happens on a connection that does not stand.
+    /// Posts a message to a peer, if the provider takes it; nothing happens on a connection that
+    /// does not stand.
     pub(crate) fn send(&mut self, to: u64, bytes: &[u8], data: Option<u64>) -> bool {
         if !self.is_connected {
             return false;
@@ -232,7 +239,8 @@ impl RawEnd {
             context: ptr::without_provenance_mut(self.next),
             data: data.unwrap_or(0),
         };
-        // SAFETY: connected, or without connections; the bytes are kept until the operation is over, and their registration until the endpoint is closed.
+        // SAFETY: connected, or without connections; the bytes are kept until the operation is
+        // over, and their registration until the endpoint is closed.
         let rc = unsafe { sys::fi_sendmsg(self.ep, &raw const msg, flags(data)) };
         self.posted(rc, kept).is_some()
     }
@@ -243,7 +251,8 @@ impl RawEnd {
             return ptr::null_mut();
         }
         let mut mr = ptr::null_mut();
-        // SAFETY: the domain is open; the bytes are kept until the operation is over, and nothing is sent from there afterwards.
+        // SAFETY: the domain is open; the bytes are kept until the operation is over, and nothing
+        // is sent from there afterwards.
         let rc = unsafe {
             let (dom, start, len) = (self.domain.as_raw(), bytes.as_ptr().cast(), bytes.len());
             let (to, none) = (&raw mut mr, ptr::null_mut());
@@ -255,7 +264,8 @@ impl RawEnd {
         unsafe { sys::fi_mr_desc(mr) }
     }
 
-    /// Posts a write, whoever's key it is; `data`: and tells the peer's queue. The context of the operation, if the provider takes it.
+    /// Posts a write, whoever's key it is; `data`: and tells the peer's queue. The context of the
+    /// operation, if the provider takes it.
     pub(crate) fn write(
         &mut self,
         to: u64,
@@ -325,7 +335,7 @@ impl RawEnd {
         let _ = unsafe { sys::fi_shutdown(self.ep, 0) };
     }
 
-    // ---- queues --------------------------------------------------------------------------------------------------
+    // ---- queues ---------------------------------------------------------------------------------
 
     /// Drives the endpoint and reads one completion, if there is one.
     pub(crate) fn completion(&mut self) -> Option<RawCompletion> {
@@ -390,7 +400,8 @@ impl RawEnd {
 
 impl Drop for RawEnd {
     fn drop(&mut self) {
-        // SAFETY: open, closed once, in the order that works; the domain is still open, and memory goes after the endpoint.
+        // SAFETY: open, closed once, in the order that works; the domain is still open, and memory
+        // goes after the endpoint.
         unsafe {
             sys::fi_close(self.ep.cast());
             while self.completion().is_some() {}
@@ -432,7 +443,8 @@ fn ipv4(addr: PeerAddr) -> libc::sockaddr_in {
     raw
 }
 
-/// An info of this provider at the tests' address, with one-sided operations: for connections to a peer, or for any peers.
+/// An info of this provider at the tests' address, with one-sided operations: for connections to a
+/// peer, or for any peers.
 fn find(
     library: &'static sys::Library,
     domain: &Domain,
@@ -446,7 +458,8 @@ fn find(
         CString::new(node()).expect("no zero"),
     );
     let mut info = ptr::null_mut();
-    // SAFETY: the hints are of this library, which frees with them what is allocated by strdup(3), as it does with an info's addresses.
+    // SAFETY: the hints are of this library, which frees with them what is allocated by strdup(3),
+    // as it does with an info's addresses.
     unsafe {
         (*(*hints).fabric_attr).prov_name = libc::strdup(name.as_ptr());
         (*(*hints).ep_attr).type_ = match to {
@@ -477,7 +490,7 @@ fn find(
     info
 }
 
-// ---- a client ----------------------------------------------------------------------------------------------------
+// ---- a client -----------------------------------------------------------------------------------
 
 /// A hello as docs/wire.md says: version 2, no receive buffers.
 pub(crate) fn hello(header_mode: u8) -> [u8; 48] {
@@ -510,11 +523,13 @@ pub(crate) fn cq_data(kind: u8) -> u64 {
 pub(crate) struct RawPeer(RawEnd);
 
 impl RawPeer {
-    /// The most private data that the provider passes on: what it says itself (FI_OPT_CM_DATA_SIZE).
+    /// The most private data that the provider passes on: what it says itself
+    /// (FI_OPT_CM_DATA_SIZE).
     pub(crate) fn private_max(domain: &Arc<Domain>, to: PeerAddr) -> usize {
         let end = RawEnd::connected(domain, to);
         let (mut most, mut len) = (0_usize, size_of::<usize>());
-        // SAFETY: the endpoint is open; the option is a `size_t`, of which so many bytes are writable.
+        // SAFETY: the endpoint is open; the option is a `size_t`, of which so many bytes are
+        // writable.
         let rc = unsafe {
             let level = sys::FI_OPT_ENDPOINT;
             let (option, value) = (sys::FI_OPT_CM_DATA_SIZE, (&raw mut most).cast());
@@ -537,7 +552,8 @@ impl RawPeer {
         self.0.event()
     }
 
-    /// Posts a message. A refusal means that the connection is gone, which the tests wait for by other means.
+    /// Posts a message. A refusal means that the connection is gone, which the tests wait for by
+    /// other means.
     pub(crate) fn send(&mut self, bytes: &[u8], data: Option<u64>) {
         self.0.send(0, bytes, data);
     }

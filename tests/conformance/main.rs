@@ -1,9 +1,12 @@
-//! What endpoints do, on every provider that this machine has, over FI_EP_MSG and FI_EP_RDM: `make conformance`.
+//! What endpoints do, on every provider that this machine has, over FI_EP_MSG and FI_EP_RDM:
+//! `make conformance`.
 //!
-//! Sender and receiver are processes of their own, for a provider may crash or hang where a peer is killed; a column of the
-//! table that is printed at the end is one provider of one library. Rows run side by side: they share nothing but the cores, and
-//! what they are asked for has limits that are wide enough for that. FABRICAST_ROW and FABRICAST_CASE, parts of names, run
-//! some of them only; FABRICAST_JOBS is how many run at a time; FABRICAST_LIBFABRIC_2 names a second library, as in `mixed`.
+//! Sender and receiver are processes of their own, for a provider may crash or hang where a peer is
+//! killed; a column of the table that is printed at the end is one provider of one library. Rows
+//! run side by side: they share nothing but the cores, and what they are asked for has limits that
+//! are wide enough for that. FABRICAST_ROW and FABRICAST_CASE, parts of names, run some of them
+//! only; FABRICAST_JOBS is how many run at a time; FABRICAST_LIBFABRIC_2 names a second library, as
+//! in `mixed`.
 //!
 //! What ran is kept for docs/providers.tsv: see `ran_on.rs`.
 //!

@@ -1,5 +1,7 @@
-//! What ran where, for docs/providers.tsv: a line for each row that ran whole and failed nowhere, printed, and appended to the file that FABRICAST_RAN_ON names
-//! (target/ran-on.tsv). `FABRICAST_RAN_ON=FILE FABRICAST_WRITE_DOCS=1 cargo test --test tools providers` takes them from there, or from a log.
+//! What ran where, for docs/providers.tsv: a line for each row that ran whole and failed nowhere,
+//! printed, and appended to the file that FABRICAST_RAN_ON names (target/ran-on.tsv).
+//! `FABRICAST_RAN_ON=FILE FABRICAST_WRITE_DOCS=1 cargo test --test tools providers` takes them from
+//! there, or from a log.
 
 use std::fs;
 use std::io::Write as _;

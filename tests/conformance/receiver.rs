@@ -32,7 +32,8 @@ pub(crate) fn listen(told: &Told, domain: &Arc<Domain>) -> ReceiveEndpoint {
     ReceiveEndpoint::listen(domain, at, config).expect("listens")
 }
 
-/// Receives until so many connections (`ends`) are over, keeping the first `hold` messages until then or until told.
+/// Receives until so many connections (`ends`) are over, keeping the first `hold` messages until
+/// then or until told.
 pub(crate) fn receive(told: &Told) {
     let domain = told.domain();
     let mut receiver = listen(told, &domain);

@@ -84,7 +84,8 @@ pub(crate) fn open(row: &Row) -> Result<Arc<Domain>, Error> {
     builder.open()?.open_domain()
 }
 
-/// Whether the library has the row, asked in a process of its own: its version and what device the row is on, or why not.
+/// Whether the library has the row, asked in a process of its own: its version and what device the
+/// row is on, or why not.
 pub(crate) fn probe(row: &str, library: &str) -> Result<(String, String), String> {
     let mut child = on::start("probe", row, library, "");
     let answer = child.expect("probed", 2 * SOON);
@@ -118,8 +119,10 @@ pub(crate) const KNOWN: &[(&str, &str, &str)] = &[
     ("shm 1.17", "peer killed", SHM_LOCK),
 ];
 
-/// `smr_generic_sendmsg` and others of 1.17 take a spin lock in the receiver's memory, and spin themselves; 2.x has none.
-const SHM_LOCK: &str = "whoever is killed while it sends may hold a lock in the receiver's memory, on which others then spin for ever";
+/// `smr_generic_sendmsg` and others of 1.17 take a spin lock in the receiver's memory, and spin
+/// themselves; 2.x has none.
+const SHM_LOCK: &str = "whoever is killed while it sends may hold a lock in the receiver's memory, \
+    on which others then spin for ever";
 
 const RXD_RESTART: &str =
     "takes packets of the old sender for the new one's, and the new connection times out";

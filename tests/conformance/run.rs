@@ -67,7 +67,8 @@ fn pair_jobs(libraries: &[String]) -> Vec<Job> {
     jobs
 }
 
-/// A sender of the library that has `sends`, a receiver of the other; both ways where both have both.
+/// A sender of the library that has `sends`, a receiver of the other; both ways where both have
+/// both.
 fn add_pair(
     sends: &'static str,
     receives: &'static str,
@@ -147,7 +148,8 @@ fn run(job: &Job) -> Line {
         let cell = match (ran, known) {
             (Ok(shown), _) => Cell::Shown(shown),
             (Err(_), Some((_, _, why))) => Cell::Known(why),
-            // Rows run side by side, on machines that are shared: one failure may be the machine's. Two are not, and the table shows one, too.
+            // Rows run side by side, on machines that are shared: one failure may be the machine's.
+            // Two are not, and the table shows one, too.
             (Err(_), None) if run().is_ok() => Cell::Second,
             (Err(_), None) => Cell::Failed,
         };

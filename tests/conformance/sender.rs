@@ -149,8 +149,8 @@ impl Sender {
     }
 }
 
-/// Sends `n` messages, then closes politely; with `flood`, sends until the connection ends; with `rude`, drops; with `gated`, waits
-/// for a word before it sends.
+/// Sends `n` messages, then closes politely; with `flood`, sends until the connection ends; with
+/// `rude`, drops; with `gated`, waits for a word before it sends.
 pub(crate) fn send(told: &Told) {
     let mut sender = Sender::connect(told);
     if let Err(error) = sender.endpoint.wait_connected() {

@@ -73,7 +73,8 @@ impl Reasons {
     }
 }
 
-/// The whole table as text: a column for each row that was run, then the pairs, the reasons and the rows that nobody ran.
+/// The whole table as text: a column for each row that was run, then the pairs, the reasons and the
+/// rows that nobody ran.
 pub(crate) fn table(lines: &[Line], pairs: &[Line]) -> String {
     let mut out = String::new();
     let mut reasons = Reasons::default();

@@ -332,11 +332,13 @@ fn endpoints_drop_in_any_order_with_sends_in_flight() {
     }
 }
 
-/// Messages that nobody has looked at when their sender hangs up: more than any provider takes out of its queue at once.
+/// Messages that nobody has looked at when their sender hangs up: more than any provider takes out
+/// of its queue at once.
 const UNREAD: u64 = 100;
 const LESS_THAN_UNREAD: u64 = 40;
 
-/// Turns to peers that are not there while what others sent before they hung up lies in its queue, and those ends beside it.
+/// Turns to peers that are not there while what others sent before they hung up lies in its queue,
+/// and those ends beside it.
 fn unread() {
     let roomy = || config().receive_depth(128).depth(128).slots(1024);
     let mut node = Node::new(&domain().expect("the parent has one"), roomy());
@@ -354,7 +356,8 @@ fn unread() {
         });
         assert!(next > LESS_THAN_UNREAD, "only {next} were taken");
         drop(peer);
-        // The provider hears of the end without anybody's poll. Where that takes longer, less is tried, and nothing fails.
+        // The provider hears of the end without anybody's poll. Where that takes longer, less is
+        // tried, and nothing fails.
         std::thread::sleep(millis(300));
         let nobody = node.send(nobodys_port(), 1000 + round);
         assert_eq!(nobody, Err(SendErrorKind::WouldBlock(Blocked::Connecting)));
@@ -371,8 +374,8 @@ fn unread() {
     tell(format!("received {}", node.received.len()));
 }
 
-/// `ofi_rxm` puts the buffer of a message back to the endpoint that it came by, which it has just closed and freed, unless all connections share their
-/// buffers (the row's `environment`).
+/// `ofi_rxm` puts the buffer of a message back to the endpoint that it came by, which it has just
+/// closed and freed, unless all connections share their buffers (the row's `environment`).
 #[test]
 fn a_peer_may_hang_up_before_its_messages_are_looked_at() {
     const NAME: &str = "a_peer_may_hang_up_before_its_messages_are_looked_at";
@@ -557,9 +560,10 @@ fn an_event_loop_wakes_it() {
     a.check_all_back();
 }
 
-// ---- other processes ---------------------------------------------------------------------------------------------
+// ---- other processes ----------------------------------------------------------------------------
 
-/// A process with one endpoint; it echoes each message to the peer that the argument names, and tells how many it got.
+/// A process with one endpoint; it echoes each message to the peer that the argument names, and
+/// tells how many it got.
 fn echo() {
     let domain = domain().expect("the parent has one");
     let mut node = Node::new(&domain, config());
@@ -668,7 +672,8 @@ fn a_killed_peer_s_keys_come_back_and_others_do_not_notice() {
     until(&mut [&mut a], "echoed", |nodes| {
         nodes[0].keys_from(third).len() == 20
     });
-    // The old one can be removed as soon as the provider gave back what it kept, or politely at once.
+    // The old one can be removed as soon as the provider gave back what it kept, or politely at
+    // once.
     a.end.remove_peer_by(peer, Instant::now()).unwrap();
     until(&mut [&mut a], "removed", |nodes| nodes[0].removed == [peer]);
     let kept = a.kept;

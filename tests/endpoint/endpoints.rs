@@ -1,4 +1,5 @@
-//! Endpoints over the real tcp provider: what arrives, what is refused before it is posted, how connections begin and end.
+//! Endpoints over the real tcp provider: what arrives, what is refused before it is posted, how
+//! connections begin and end.
 
 #![allow(unsafe_code)]
 
@@ -53,7 +54,7 @@ fn sleeping_for_any_time_ends_with_what_happens_next() {
     other.join().expect("no overflow");
 }
 
-// ---- what arrives ------------------------------------------------------------------------------------------------
+// ---- what arrives -------------------------------------------------------------------------------
 
 #[test]
 fn one_segment_arrives_with_its_header() {
@@ -254,7 +255,7 @@ fn keys_come_back_unchanged_equal_ones_too() {
     assert_eq!(back, expected, "each payload with its own key");
 }
 
-// ---- refused before anything is posted ---------------------------------------------------------------------------
+// ---- refused before anything is posted ----------------------------------------------------------
 
 #[test]
 fn what_cannot_be_sent_is_a_typed_error_and_nothing_is_posted() {
@@ -376,7 +377,7 @@ fn back_pressure_gives_the_payload_back_and_says_when_it_is_over() {
     assert_balanced(pair.sender());
 }
 
-// ---- levels and deadlines ----------------------------------------------------------------------------------------
+// ---- levels and deadlines -----------------------------------------------------------------------
 
 #[test]
 fn delivered_completes_only_when_the_peer_has_it() {
@@ -492,9 +493,10 @@ fn a_late_send_fails_the_connection_by_default_and_every_key_comes_back() {
     );
 }
 
-// ---- the end of a connection -------------------------------------------------------------------------------------
+// ---- the end of a connection --------------------------------------------------------------------
 
-/// Sends 20 messages, ends the connection, and checks that all of them arrived and both sides say Finished.
+/// Sends 20 messages, ends the connection, and checks that all of them arrived and both sides say
+/// Finished.
 fn close_politely(domain: &Arc<Domain>, close: impl FnOnce(&mut Pair)) -> Pair {
     let mut pair = Pair::open(domain);
     for key in 0..20 {
@@ -628,7 +630,7 @@ fn a_dropped_sender_gives_its_keys_to_on_abandoned() {
     });
 }
 
-// ---- refusals and failures to connect ----------------------------------------------------------------------------
+// ---- refusals and failures to connect -----------------------------------------------------------
 
 /// Polls both until the sender's connection is refused or lost.
 fn end_of(pair: &mut Pair) -> CloseReason {
@@ -830,7 +832,7 @@ fn a_port_is_free_again_after_the_endpoint() {
     });
 }
 
-// ---- threads and sharing -----------------------------------------------------------------------------------------
+// ---- threads and sharing ------------------------------------------------------------------------
 
 #[test]
 fn messages_are_held_and_dropped_by_other_threads() {
@@ -970,7 +972,7 @@ fn endpoints_on_several_threads_share_headers_and_pool() {
     assert_eq!((headers.free_count(), pool.free_count()), (4, 6));
 }
 
-// ---- the shortest way in: a data region and header slots that endpoints register themselves ---------------------------
+// ---- the shortest way in: a data region and header slots that endpoints register themselves -----
 
 #[test]
 fn endpoints_register_the_data_region_of_zero_copy_buffers() {
@@ -986,7 +988,8 @@ fn endpoints_register_the_data_region_of_zero_copy_buffers() {
     assert_eq!(data.registration_count(), 1);
     let first = pair.exchange(buffer(&pool, b"first"), b"header", 1);
     assert_eq!(first, got(b"header", b"first"));
-    // Another endpoint of the domain has the same two; when the first one goes, the registration stays.
+    // Another endpoint of the domain has the same two; when the first one goes, the registration
+    // stays.
     let mut other = Pair::with(&domain, config(), small_receiver());
     assert_eq!(data.registration_count(), 1, "registered once");
     assert_eq!(
@@ -1015,9 +1018,10 @@ fn endpoints_register_the_data_region_of_zero_copy_buffers() {
     }
 }
 
-// ---- memory of somebody else -------------------------------------------------------------------------------------
+// ---- memory of somebody else --------------------------------------------------------------------
 
-/// What a card's driver gives: memory that this program has no reference to, and that says when it is unmapped.
+/// What a card's driver gives: memory that this program has no reference to, and that says when it
+/// is unmapped.
 struct Mapped {
     _bytes: Box<[u8]>,
     unmapped: Arc<AtomicBool>,
@@ -1038,14 +1042,16 @@ fn dma_memory(len: usize) -> (Arc<Region>, Arc<AtomicBool>) {
         _bytes: bytes,
         unmapped: Arc::clone(&unmapped),
     };
-    // SAFETY: `keep` owns the memory and is dropped with the region; nobody looks at the bytes but through the region's address.
+    // SAFETY: `keep` owns the memory and is dropped with the region; nobody looks at the bytes but
+    // through the region's address.
     let region = unsafe { Region::external(base, len, Box::new(keep)) }.expect("a region");
     (region, unmapped)
 }
 
 /// What the card does: writes where it was told to.
 fn dma_write(to: *mut u8, bytes: &[u8]) {
-    // SAFETY: callers pass an address with as many bytes of a live region behind it, which nobody reads or writes meanwhile.
+    // SAFETY: callers pass an address with as many bytes of a live region behind it, which nobody
+    // reads or writes meanwhile.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
 }
 
@@ -1078,7 +1084,8 @@ fn memory_of_somebody_else_arrives_by_slices_and_by_a_ring() {
         .collect();
         let both = [&whole[8000..], &whole[5..105]].concat();
         assert_eq!(pair.exchange(parts, b"head", 2), expected(&both));
-        // A ring that the card fills, by addresses: this side has no `&mut [u8]` of it. Some fragments wrap around the end.
+        // A ring that the card fills, by addresses: this side has no `&mut [u8]` of it. Some
+        // fragments wrap around the end.
         let mut ring = RingRegion::new(Arc::clone(&region), RingConfig::default()).expect("a ring");
         let mut wrapped = 0;
         for i in 0..30_u64 {
@@ -1101,7 +1108,7 @@ fn memory_of_somebody_else_arrives_by_slices_and_by_a_ring() {
     }
 }
 
-// ---- what an endpoint tells of itself ----------------------------------------------------------------------------
+// ---- what an endpoint tells of itself -----------------------------------------------------------
 
 #[test]
 fn the_low_water_mark_of_header_slots_is_the_least_since_it_was_asked_for() {
@@ -1158,7 +1165,7 @@ fn later_endpoints_have_greater_ids() {
     assert!(ids.iter().all(|id| id.get() != 0));
 }
 
-// ---- loops -------------------------------------------------------------------------------------------------------
+// ---- loops --------------------------------------------------------------------------------------
 
 /// 200 messages through an event loop that drives both sides, one at a time.
 fn through_a_loop(domain: &Arc<Domain>, mode: WaitMode) {
@@ -1286,7 +1293,7 @@ fn sleep_on(fds: &[i32], time: Duration) -> bool {
     ready > 0
 }
 
-// ---- reports, registrations, threads -----------------------------------------------------------------------------
+// ---- reports, registrations, threads ------------------------------------------------------------
 
 #[test]
 fn the_report_says_what_was_got() {
@@ -1300,7 +1307,8 @@ fn the_report_says_what_was_got() {
     }
 }
 
-/// The provider goes on using the memory of a peer in its own process when that is closed: a drop in the wrong order would crash.
+/// The provider goes on using the memory of a peer in its own process when that is closed: a drop
+/// in the wrong order would crash.
 #[test]
 fn peers_over_shm_are_other_processes() {
     let open = || Fabric::builder().provider("shm").open()?.open_domain();
@@ -1448,8 +1456,9 @@ fn a_payload_may_be_sent_to_several_peers_at_once() {
     assert_eq!(pool.free_count(), 1);
 }
 
-/// libfabric's cache of registrations, where it is on, patches libc's `munmap` when a process's first domain is opened, and takes the patch out
-/// with the last one: a thread that is in that function then comes back into the middle of other instructions.
+/// libfabric's cache of registrations, where it is on, patches libc's `munmap` when a process's
+/// first domain is opened, and takes the patch out with the last one: a thread that is in that
+/// function then comes back into the middle of other instructions.
 #[test]
 fn domains_come_and_go_while_other_threads_unmap_memory() {
     const NAME: &str = "domains_come_and_go_while_other_threads_unmap_memory";

@@ -1,7 +1,9 @@
-//! A peer on another machine that is cut off for a while, or for good: every key comes back, and the verdicts come in time.
+//! A peer on another machine that is cut off for a while, or for good: every key comes back, and
+//! the verdicts come in time.
 //!
-//! `scripts/verbs.sh two` runs both between two machines whose wire it cuts, or one of which it ends: FABRICAST_TEST_FAR is `listen ADDR` on the
-//! far one, and on the near one the address there. Without it, the far machine is a process of this one, which is stopped.
+//! `scripts/verbs.sh two` runs both between two machines whose wire it cuts, or one of which it
+//! ends: FABRICAST_TEST_FAR is `listen ADDR` on the far one, and on the near one the address there.
+//! Without it, the far machine is a process of this one, which is stopped.
 
 use std::time::{Duration, Instant};
 
@@ -65,7 +67,8 @@ fn receive(at: PeerAddr) {
     }
 }
 
-/// Where the far one listens; none if this process is the far one, and has ended, or where there is no libfabric.
+/// Where the far one listens; none if this process is the far one, and has ended, or where there is
+/// no libfabric.
 fn far(test: &str) -> Option<(Far, PeerAddr)> {
     let told = std::env::var(FAR).unwrap_or_default();
     if child::role().is_some() {
@@ -161,7 +164,8 @@ impl Near {
         while !done(self) {
             assert!(
                 Instant::now() < until,
-                "{what}: not within {limit:?}; {} sent, {} completed, {} failed, ended {:?}, unresponsive {}; {:?}",
+                "{what}: not within {limit:?}; {} sent, {} completed, {} failed, ended {:?}, \
+                 unresponsive {}; {:?}",
                 self.next_key,
                 self.completed.len(),
                 self.failed.len(),
@@ -235,7 +239,8 @@ fn a_far_peer_that_is_cut_off_for_a_while_is_sent_to_again() {
         near.unresponsive || near.lost > 0
     });
     far.join();
-    // Accepted before the two were joined again, or after: what a key of later shows is that they are.
+    // Accepted before the two were joined again, or after: what a key of later shows is that they
+    // are.
     let so_far = near.next_key;
     near.until("what is sent now arrives", BACK, |near| {
         near.completed.last().is_some_and(|key| *key >= so_far)
@@ -244,7 +249,8 @@ fn a_far_peer_that_is_cut_off_for_a_while_is_sent_to_again() {
     near.until("the rest is answered for", BACK, |near| {
         (near.completed.len() + near.failed.len()) as u64 == near.next_key
     });
-    // A card gives a connection up by itself, when its retries are used up; else everything arrives.
+    // A card gives a connection up by itself, when its retries are used up; else everything
+    // arrives.
     assert!(near.lost > 0 || near.failed.is_empty(), "{:?}", near.failed);
     near.assert_all_back();
     println!(

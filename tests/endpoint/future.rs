@@ -27,7 +27,7 @@ use fabricast::future::{
 };
 use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
 
-// ---- tools -----------------------------------------------------------------------------------------------------------
+// ---- tools --------------------------------------------------------------------------------------
 
 /// Runs several futures in one task, each polled whenever the task is.
 struct All<'a>(Vec<Option<Pin<Box<dyn Future<Output = ()> + 'a>>>>);
@@ -94,8 +94,8 @@ impl Both {
         Self::between(domain, domain, send, receive)
     }
 
-    /// With a receiver in a domain of its own: on libfabric 2.x a poll drives all endpoints of its domain, so what is to
-    /// stay in flight while nobody receives needs two.
+    /// With a receiver in a domain of its own: on libfabric 2.x a poll drives all endpoints of its
+    /// domain, so what is to stay in flight while nobody receives needs two.
     fn apart(domain: &Arc<Domain>, send: SendConfig, receive: ReceiveConfig) -> Self {
         let elsewhere = common::domain().expect("there is one already");
         Self::between(domain, &elsewhere, send, receive)
@@ -178,7 +178,8 @@ fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Waits without a future: as long as the condition is false, in real time, while the executor runs.
+/// Waits without a future: as long as the condition is false, in real time, while the executor
+/// runs.
 async fn until(executor_ticks: &Ticker, mut done: impl FnMut() -> bool) {
     let limit = after(SOON);
     while !done() {
@@ -207,7 +208,7 @@ impl Ticker {
     }
 }
 
-// ---- sending and receiving ---------------------------------------------------------------------------------------
+// ---- sending and receiving ----------------------------------------------------------------------
 
 #[test]
 fn messages_go_through_and_payloads_come_back() {
@@ -450,7 +451,8 @@ fn threads_send_on_one_endpoint_each_with_an_executor_of_its_own() {
             assert_eq!(message.payload(), pattern(next[thread], 500));
             next[thread] += 1;
         }
-        // The endpoint's reactor is this executor: the other threads need it until their last send is resolved.
+        // The endpoint's reactor is this executor: the other threads need it until their last send
+        // is resolved.
         let ticks = Ticker::new(&executor);
         until(&ticks, || sender.future_stats().resolved == 600).await;
     });
@@ -614,7 +616,7 @@ fn nobody_to_connect_to_is_told_to_all() {
     assert_eq!(pool.free_count(), 4);
 }
 
-// ---- cancelling --------------------------------------------------------------------------------------------------
+// ---- cancelling ---------------------------------------------------------------------------------
 
 #[test]
 fn dropped_sends_go_on_and_lose_nothing() {
@@ -642,7 +644,8 @@ fn dropped_sends_go_on_and_lose_nothing() {
                 for i in 0..16_u64 {
                     let payload = buffer(&pool, &pattern(i, LEN));
                     let mut send = Box::pin(sender.send(payload, i.to_string().as_bytes()));
-                    // Polled until it is posted, then dropped; every third is waited for, and so the pool never runs out.
+                    // Polled until it is posted, then dropped; every third is waited for, and so
+                    // the pool never runs out.
                     if i % 3 == 0 {
                         drop(send.await.expect("sent"));
                         continue;
@@ -712,7 +715,8 @@ fn a_driver_completes_what_nobody_waits_for() {
 fn dropping_the_endpoint_gives_the_payloads_of_living_futures_back() {
     let _dog = Watchdog::new("dropping_the_endpoint");
     let Some(domain) = domain() else { return };
-    // A peer in another domain that does nothing: what is posted beyond the socket's buffers stays in flight.
+    // A peer in another domain that does nothing: what is posted beyond the socket's buffers stays
+    // in flight.
     let elsewhere = common::domain().expect("there is one already");
     let executor = Executor::new().expect("an eventfd");
     let config = ReceiveConfig::default()
@@ -783,7 +787,7 @@ fn dropping_the_endpoint_gives_the_payloads_of_living_futures_back() {
     assert_eq!(pool.free_count(), 12);
 }
 
-// ---- how often it wakes ------------------------------------------------------------------------------------------
+// ---- how often it wakes -------------------------------------------------------------------------
 
 #[test]
 fn an_idle_endpoint_sleeps() {
@@ -864,7 +868,7 @@ fn a_message_costs_a_bounded_number_of_wake_ups() {
     );
 }
 
-// ---- the executor ------------------------------------------------------------------------------------------------
+// ---- the executor -------------------------------------------------------------------------------
 
 #[test]
 fn the_executor_wakes_by_threads_and_by_time() {
@@ -989,7 +993,7 @@ fn a_task_is_woken_a_bounded_number_of_times_for_each_send() {
     assert_accounts(&sender);
 }
 
-// ---- taking an endpoint over -------------------------------------------------------------------------------------
+// ---- taking an endpoint over --------------------------------------------------------------------
 
 #[test]
 fn an_endpoint_that_was_polled_before_is_taken_over() {

@@ -1,4 +1,5 @@
-//! Endpoints as futures, driven by tokio: on one thread and on several, over real tcp, in one process and in two.
+//! Endpoints as futures, driven by tokio: on one thread and on several, over real tcp, in one
+//! process and in two.
 
 use crate::common;
 
@@ -21,7 +22,7 @@ use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZer
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-// ---- tools -----------------------------------------------------------------------------------------------------------
+// ---- tools --------------------------------------------------------------------------------------
 
 fn one_thread() -> Runtime {
     Builder::new_current_thread()
@@ -48,7 +49,8 @@ fn connect(domain: &Arc<Domain>, to: PeerAddr, config: SendConfig) -> AsyncSendE
     AsyncSendEndpoint::new(sender, &TokioReactor::current()).expect("watched")
 }
 
-/// Receives until so many connections have said goodbye; how many messages came. Each header says whose it is, and its number.
+/// Receives until so many connections have said goodbye; how many messages came. Each header says
+/// whose it is, and its number.
 async fn receive(mut receiver: AsyncReceiveEndpoint, senders: usize) -> u64 {
     let (mut count, mut ended) = (0, 0);
     let mut next = std::collections::HashMap::new();
@@ -116,7 +118,7 @@ fn assert_accounts(sender: &AsyncSendEndpoint) {
     );
 }
 
-// ---- tasks on one endpoint ---------------------------------------------------------------------------------------
+// ---- tasks on one endpoint ----------------------------------------------------------------------
 
 /// Four tasks send on one connection, with and without a driver.
 async fn four_tasks(domain: Arc<Domain>, with_driver: bool, depth: u32) {
@@ -212,7 +214,7 @@ fn two_processes_talk_by_tokio() {
     });
 }
 
-// ---- the end of things -------------------------------------------------------------------------------------------
+// ---- the end of things --------------------------------------------------------------------------
 
 #[test]
 fn aborted_tasks_lose_no_buffer() {
@@ -224,7 +226,8 @@ fn aborted_tasks_lose_no_buffer() {
             .slots(6)
             .depth(3)
             .max_connections(1);
-        // A domain of its own: on libfabric 2.x a sender's poll drives whatever else its domain has.
+        // A domain of its own: on libfabric 2.x a sender's poll drives whatever else its domain
+        // has.
         let apart = common::domain().expect("there is one already");
         let receiver = listen(&apart, config);
         let sender = connect(&domain, receiver.local_addr(), common::sending().depth(2));
@@ -262,7 +265,8 @@ fn aborted_tasks_lose_no_buffer() {
     });
 }
 
-/// Larger than the buffers of a pair of sockets, so that a send is in flight until the receiver has read some of it.
+/// Larger than the buffers of a pair of sockets, so that a send is in flight until the receiver has
+/// read some of it.
 const BIG: usize = 8_000_000;
 
 async fn send_for_ever(sender: AsyncSendEndpoint, pool: SharedBufferManager) {
@@ -386,7 +390,7 @@ fn descriptors_are_gone_with_the_endpoint() {
     });
 }
 
-// ---- waking ------------------------------------------------------------------------------------------------------
+// ---- waking -------------------------------------------------------------------------------------
 
 /// Counts the polls of a future.
 async fn counted<F: Future>(count: &AtomicU64, future: F) -> F::Output {
@@ -465,7 +469,8 @@ fn a_watch_without_descriptors_is_a_timer() {
     let executor = Executor::new().expect("an eventfd");
     for time in [20, 1, 30] {
         let at = after(millis(time));
-        // A timer may come early where the one before was set for an earlier time; never late by much.
+        // A timer may come early where the one before was set for an earlier time; never late by
+        // much.
         while std::time::Instant::now() < at {
             executor.block_on(std::future::poll_fn(|cx| watch.poll_ready(cx, at)));
         }

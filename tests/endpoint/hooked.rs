@@ -1,4 +1,5 @@
-//! What the library asks of its provider, seen and answered in between: the table of a domain's operations is replaced by one of the test's.
+//! What the library asks of its provider, seen and answered in between: the table of a domain's
+//! operations is replaced by one of the test's.
 //!
 //! `tcp` forgives much that cards do not, and takes no time where they take seconds.
 
@@ -90,7 +91,8 @@ struct Hooked {
 
 impl Hooked {
     fn new(domain: &Arc<Domain>) -> Self {
-        // SAFETY: the domain is kept; its table is replaced by a copy, and comes back before the domain goes.
+        // SAFETY: the domain is kept; its table is replaced by a copy, and comes back before the
+        // domain goes.
         let raw = unsafe { domain.as_raw() };
         // SAFETY: as above; nothing else touches the table meanwhile, there is no endpoint yet.
         let table = unsafe { (*raw).ops };

@@ -1,4 +1,5 @@
-//! Peers that stop, are busy, come back, or vanish with their network; handles in forked processes; settings of the process.
+//! Peers that stop, are busy, come back, or vanish with their network; handles in forked processes;
+//! settings of the process.
 //!
 //! Figures of verdicts are printed: `cargo test --test endpoint lifecycle:: -- --nocapture`.
 
@@ -181,8 +182,9 @@ fn figure(line: &str) {
     }
 }
 
-/// When a verdict came, after its cause; at least `due` less the word that may have come up to a third of T1 before. A claim about an idle
-/// machine, and so looked at in the soak run only; with a clock of its own the state machines are tested in `src`.
+/// When a verdict came, after its cause; at least `due` less the word that may have come up to a
+/// third of T1 before. A claim about an idle machine, and so looked at in the soak run only; with a
+/// clock of its own the state machines are tested in `src`.
 fn assert_in_time(what: &str, cause: Instant, seen: Instant, due: Duration) {
     let took = seen - cause;
     figure(&format!(
@@ -197,8 +199,8 @@ fn assert_in_time(what: &str, cause: Instant, seen: Instant, due: Duration) {
     }
 }
 
-/// A receiver in another process: listens where the argument says, says where, and polls. Each message begins with what is to
-/// be done with it: 1, be busy for three times T1.
+/// A receiver in another process: listens where the argument says, says where, and polls. Each
+/// message begins with what is to be done with it: 1, be busy for three times T1.
 fn receiver_role(config: ReceiveConfig) {
     let domain = domain_at(&child::argument());
     let addr = child::argument().parse().expect("an address");
@@ -285,8 +287,8 @@ fn a_stopped_receiver_is_unresponsive_then_lost() {
     assert_turns(between, |event| matches!(event, SendEvent::Unresponsive));
 }
 
-/// `Unresponsive` and `Responsive` in turns, the first and the last of them `Unresponsive`. One verdict only in the soak run: a machine that
-/// stands still silences a peer that is well.
+/// `Unresponsive` and `Responsive` in turns, the first and the last of them `Unresponsive`. One
+/// verdict only in the soak run: a machine that stands still silences a peer that is well.
 fn assert_turns<E: std::fmt::Debug>(verdicts: &[E], is_unresponsive: impl Fn(&E) -> bool) {
     let in_turns = verdicts
         .iter()
@@ -548,8 +550,8 @@ fn attempts_end_with_the_last_one() {
     assert_eq!(common::send_end(&events), Some(CloseReason::ClosedLocally));
 }
 
-/// Passes bytes on, at most so many each 10 ms from the sender to the receiver; where it listens, and for how many milliseconds at the most
-/// nothing was passed on to the receiver.
+/// Passes bytes on, at most so many each 10 ms from the sender to the receiver; where it listens,
+/// and for how many milliseconds at the most nothing was passed on to the receiver.
 fn slow_relay(to: PeerAddr, bytes_each_10_ms: usize) -> (PeerAddr, Arc<AtomicU64>) {
     let longest_pause = Arc::new(AtomicU64::new(0));
     let pause = Arc::clone(&longest_pause);
@@ -607,8 +609,9 @@ fn a_message_that_takes_long_to_arrive_is_life() {
     assert_eq!(told.len(), 2, "connected, and the message: {told:?}");
 }
 
-/// What a receiver with little patience hears of a message that takes longer than its patience, without what a machine that stands still brings
-/// about. `None`: nothing was passed on for so long that, with what the kernel takes, the silence may have been real.
+/// What a receiver with little patience hears of a message that takes longer than its patience,
+/// without what a machine that stands still brings about. `None`: nothing was passed on for so long
+/// that, with what the kernel takes, the silence may have been real.
 fn slow_message(domain: &Arc<Domain>) -> Option<Vec<ReceiveEvent>> {
     const LEN: usize = 4 << 20;
     let elsewhere = common::domain().expect("there is one already");
@@ -672,7 +675,8 @@ fn heartbeats_are_answered_while_every_message_is_held() {
         return;
     };
     let elsewhere = common::domain().expect("there is one already");
-    // Two connections want more buffers than there are: what a heartbeat uses must not go to the other one.
+    // Two connections want more buffers than there are: what a heartbeat uses must not go to the
+    // other one.
     let config = patient_receiver().slots(12).depth(8).max_connections(2);
     let mut receiver =
         ReceiveEndpoint::listen(&elsewhere, common::any_port(), config).expect("listens");
@@ -743,7 +747,7 @@ fn attempts_need_nobody_to_poll_in_between() {
     assert!(polls < 200, "the loop slept in between: {polls} polls");
 }
 
-// ---- two network namespaces ----------------------------------------------------------------------------------------
+// ---- two network namespaces ---------------------------------------------------------------------
 
 /// Joins the near side, and receives.
 fn far_receiver() {
@@ -921,11 +925,13 @@ fn the_kernel_notices_a_vanished_peer_where_it_was_asked_to() {
     );
 }
 
-// ---- forked processes ----------------------------------------------------------------------------------------------
+// ---- forked processes ---------------------------------------------------------------------------
 
-/// Forks; the child leaves with what `child` gives. It must do nothing that could wait for another thread.
+/// Forks; the child leaves with what `child` gives. It must do nothing that could wait for another
+/// thread.
 fn fork(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child uses only what `child` does, and leaves by `_exit`: nothing of the parent's runs in it.
+    // SAFETY: the child uses only what `child` does, and leaves by `_exit`: nothing of the parent's
+    // runs in it.
     match unsafe { libc::fork() } {
         0 => {
             let code = child();
@@ -957,7 +963,8 @@ fn a_forked_child_can_not_disturb_its_parent() {
     let mut pair = common::Pair::open(&domain);
     let payload = pair.buffer(b"before");
     pair.exchange(payload, b"h", 1);
-    // A message on its way, so that a child that reads the queues or the sockets would steal something.
+    // A message on its way, so that a child that reads the queues or the sockets would steal
+    // something.
     let payload = pair.buffer(b"during");
     pair.send(payload, b"h", 2);
     let payload = pair.buffer(b"by the child");
@@ -973,7 +980,10 @@ fn a_forked_child_can_not_disturb_its_parent() {
             forked(sender.poll(sent)),
             forked(receiver.poll(received)),
             forked(sender.wait(SOON).map(|()| 0)),
-            matches!(refused, Err(e) if matches!(e.kind, SendErrorKind::Forked { .. }) && e.key == 3),
+            matches!(
+                refused,
+                Err(e) if matches!(e.kind, SendErrorKind::Forked { .. }) && e.key == 3
+            ),
             forked(domain.fabric().open_domain().map(|_| 0)),
             forked(
                 SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), common::sending())
@@ -1036,7 +1046,8 @@ fn has_page(address: usize) -> bool {
     rc == 0
 }
 
-/// A card would go on reading and writing the pages that were registered, whatever a fork does to them.
+/// A card would go on reading and writing the pages that were registered, whatever a fork does to
+/// them.
 #[test]
 fn registered_memory_survives_a_fork() {
     const TEST: &str = "registered_memory_survives_a_fork";
@@ -1111,7 +1122,7 @@ fn registered_memory_survives_a_fork() {
     common::assert_balanced(pair.sender());
 }
 
-// ---- settings --------------------------------------------------------------------------------------------------------
+// ---- settings -----------------------------------------------------------------------------------
 
 #[test]
 fn a_connection_comes_from_where_it_was_told_to() {
@@ -1140,7 +1151,8 @@ fn a_connection_comes_from_where_it_was_told_to() {
         panic!("{received:?}");
     };
     assert_eq!(info.peer, Some(source));
-    // The same connection a second time is refused by the kernel; an address of somebody else is no source.
+    // The same connection a second time is refused by the kernel; an address of somebody else is no
+    // source.
     let from = |addr| common::sending().endpoint(EndpointSettings::default().source(addr));
     let second = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), from(source));
     match second.and_then(|mut second| second.wait_connected()) {

@@ -1,5 +1,5 @@
-//! Messages that are longer than the receive buffers, over every provider that is here: written by their sender into a pool of the
-//! receiver's, by one-sided operations.
+//! Messages that are longer than the receive buffers, over every provider that is here: written by
+//! their sender into a pool of the receiver's, by one-sided operations.
 
 #![allow(unsafe_code)]
 
@@ -23,7 +23,8 @@ use fabricast::{
     SendEvent,
 };
 
-/// Providers with each kind of endpoint, where none is asked for. `shm` is for two processes: `conformance` has it.
+/// Providers with each kind of endpoint, where none is asked for. `shm` is for two processes:
+/// `conformance` has it.
 const CONNECTED: &[&str] = &["tcp"];
 const CONNECTIONLESS: &[&str] = &["tcp", "net", "tcp;ofi_rxm", "sockets", "udp;ofi_rxd"];
 
@@ -170,7 +171,8 @@ impl Two {
     }
 }
 
-/// One byte more than a receive buffer takes, short ones before and behind it, and much longer ones of many segments.
+/// One byte more than a receive buffer takes, short ones before and behind it, and much longer ones
+/// of many segments.
 #[test]
 fn long_messages_keep_their_place_on_every_provider() {
     let _dog = Watchdog::with("long_messages_keep_their_place", Duration::from_secs(150));
@@ -282,7 +284,7 @@ fn without_a_pool_it_is_refused_at_once_with_the_reason() {
     assert!(text.contains("long_messages"), "{text}");
 }
 
-// ---- killed in the middle --------------------------------------------------------------------------------------------
+// ---- killed in the middle -----------------------------------------------------------------------
 
 const KILLED: &str = "either_side_killed_in_the_middle";
 const HUGE: usize = 48 << 20;
@@ -364,7 +366,8 @@ fn kill_the_receiver(rdm: bool) {
         sender.poll(&mut events).expect("polls");
         std::thread::sleep(Duration::from_micros(500));
     }
-    // It can't be done: the receiver rests. To a machine that stood still meanwhile, that is a peer that is lost already.
+    // It can't be done: the receiver rests. To a machine that stood still meanwhile, that is a peer
+    // that is lost already.
     assert!(
         sender.pending() == [1] || send_end(&events).is_some(),
         "{events:?}"

@@ -1,5 +1,6 @@
-//! Endpoints over real providers: messages of every shape and length, connections from their beginning to their end, publishing, futures;
-//! and two versions of libfabric that talk to each other.
+//! Endpoints over real providers: messages of every shape and length, connections from their
+//! beginning to their end, publishing, futures; and two versions of libfabric that talk to each
+//! other.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,5 @@
-//! One publisher, and subscribers in processes of their own: content, a stopped one, a killed one, ends of subscriptions, new lives.
+//! One publisher, and subscribers in processes of their own: content, a stopped one, a killed one,
+//! ends of subscriptions, new lives.
 
 use crate::common;
 
@@ -36,7 +37,7 @@ fn kind_named(name: &str) -> EndpointKind {
     }
 }
 
-// ---- the subscribing process -------------------------------------------------------------------------------------
+// ---- the subscribing process --------------------------------------------------------------------
 
 #[derive(Debug, Default)]
 struct Got {
@@ -131,7 +132,7 @@ fn obey(order: &str, endpoint: &mut SubscribeEndpoint, publisher: PublisherId, g
     .expect("asked");
 }
 
-// ---- the publisher -----------------------------------------------------------------------------------------------
+// ---- the publisher ------------------------------------------------------------------------------
 
 struct Publisher {
     endpoint: PublishEndpoint,
@@ -436,7 +437,8 @@ fn a_stopped_subscriber_misses_what_it_has_no_room_for_and_the_others_nothing() 
             took < within(Duration::from_secs(5)),
             "nobody waited: {took:?}"
         );
-        // What is on the way to the stopped one is not over; what came later was dropped for it at once.
+        // What is on the way to the stopped one is not over; what came later was dropped for it at
+        // once.
         let dropped = publisher.of(slow).len() as u64;
         assert!(dropped >= 140, "{dropped} of 150");
         for outcome in publisher.of(slow) {
@@ -522,7 +524,8 @@ fn a_killed_subscriber_takes_its_subscriptions_with_it() {
         };
         let mut children = publisher.children(3);
         let killed = children[0].1;
-        // Over FI_EP_RDM the dead one is waited for as long as that; the living as long as it takes.
+        // Over FI_EP_RDM the dead one is waited for as long as that; the living as long as it
+        // takes.
         let policy = SlowPolicy::Wait {
             queue: 64,
             deadline: Duration::from_secs(1),

@@ -1,4 +1,5 @@
-//! Every shape on every kind of endpoint that `tcp` has here: what arrives, what is refused, and that each send has one outcome.
+//! Every shape on every kind of endpoint that `tcp` has here: what arrives, what is refused, and
+//! that each send has one outcome.
 
 use crate::common;
 

@@ -1,4 +1,5 @@
-//! Peers that die or stop, as real processes: nothing is lost, nothing comes twice, and it ends within a stated time.
+//! Peers that die or stop, as real processes: nothing is lost, nothing comes twice, and it ends
+//! within a stated time.
 //!
 //! FABRICAST_SOAK=1 runs the full counts; FABRICAST_SEED repeats a run.
 
@@ -26,9 +27,10 @@ const SEND_DEADLINE: Duration = Duration::from_millis(500);
 const SENDS: u64 = 100;
 const SEND_SIZE: usize = 256 * 1024;
 
-// ---- roles -------------------------------------------------------------------------------------------------------
+// ---- roles --------------------------------------------------------------------------------------
 
-/// Listens, tells where, and stops polling once it is connected (`hold`), or goes on until it is killed.
+/// Listens, tells where, and stops polling once it is connected (`hold`), or goes on until it is
+/// killed.
 fn receive(what: &str) {
     let domain = domain().expect("the parent has one");
     let config = ReceiveConfig::default()
@@ -133,7 +135,7 @@ fn in_role() -> bool {
     true
 }
 
-// ---- 100 sends in flight -----------------------------------------------------------------------------------------
+// ---- 100 sends in flight ------------------------------------------------------------------------
 
 /// 100 sends to a receiver in another process that has stopped reading; then `end` happens to it.
 fn hundred_in_flight(test: &str, domain: &Arc<Domain>, pool: &SharedBufferManager, stop: bool) {
@@ -254,7 +256,8 @@ fn a_killed_sender_is_noticed_and_its_buffers_come_back() {
         let sender = Child::start(test, "send", addr);
         let mut events = Vec::new();
         let wanted = 1 + random.below(500) as usize;
-        // Every other time all messages are held, so that none but the reserved receives are posted.
+        // Every other time all messages are held, so that none but the reserved receives are
+        // posted.
         let hold = round % 2 == 1;
         let enough = if hold { 16 } else { wanted };
         let mut arrived = 0;
@@ -281,9 +284,10 @@ fn a_killed_sender_is_noticed_and_its_buffers_come_back() {
     }
 }
 
-// ---- the tail of a run -------------------------------------------------------------------------------------------
+// ---- the tail of a run --------------------------------------------------------------------------
 
-/// Reads slowly, holds messages for a while, until the connection ended; gives the numbers that arrived.
+/// Reads slowly, holds messages for a while, until the connection ended; gives the numbers that
+/// arrived.
 fn read_slowly(receiver: &mut ReceiveEndpoint, random: &mut Random) -> (Vec<u64>, CloseReason) {
     let (mut numbers, mut held, mut events) = (Vec::new(), Vec::new(), Vec::new());
     let mut end = None;
@@ -353,7 +357,7 @@ fn everything_sent_before_a_polite_close_arrives() {
     }
 }
 
-// ---- random points -----------------------------------------------------------------------------------------------
+// ---- random points ------------------------------------------------------------------------------
 
 #[test]
 fn a_receiver_that_dies_at_any_point_leaves_nothing_behind() {

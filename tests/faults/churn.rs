@@ -13,7 +13,8 @@ use fabricast::buffer::{HeaderSlotConfig, HeaderSlotManager, SharedBufferManager
 use fabricast::endpoint::CloseReason;
 use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
 
-/// Memory that may come on top after the warm-up, whatever the number of rounds: the provider's pools grow in steps.
+/// Memory that may come on top after the warm-up, whatever the number of rounds: the provider's
+/// pools grow in steps.
 const GROWTH_BYTES: u64 = 24 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

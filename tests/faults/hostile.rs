@@ -1,5 +1,5 @@
-//! Clients and servers that are not ours: refused with a reason or cut off within our own deadline, no descriptor lost,
-//! and the listener goes on serving.
+//! Clients and servers that are not ours: refused with a reason or cut off within our own deadline,
+//! no descriptor lost, and the listener goes on serving.
 
 use crate::common;
 
@@ -31,8 +31,8 @@ fn patient_for(handshake: Duration) -> ReceiveConfig {
         .max_connections(16)
 }
 
-/// A client of ours that is connected all the time, and a listener with that patience. Where that is short, the client itself may be cut off
-/// by a machine that stands still, and tries again.
+/// A client of ours that is connected all the time, and a listener with that patience. Where that
+/// is short, the client itself may be cut off by a machine that stands still, and tries again.
 fn good_pair(domain: &Arc<Domain>, handshake: Duration) -> Pair {
     let mut pair = Pair::connecting(domain, common::sending(), patient_for(handshake));
     let addr = pair.receiver().local_addr();
@@ -54,8 +54,8 @@ fn client(domain: &Arc<Domain>, addr: PeerAddr) -> SendEndpointZeroCopy {
     SendEndpointZeroCopy::connect(domain, addr, common::sending()).expect("begins")
 }
 
-/// The old client works, and a new one can connect, at the second try if the machine stood still for as long as a handshake may take, and
-/// leaves again.
+/// The old client works, and a new one can connect, at the second try if the machine stood still
+/// for as long as a handshake may take, and leaves again.
 fn assert_serves(pair: &mut Pair, domain: &Arc<Domain>) {
     let payload = pair.buffer(b"still here");
     pair.received.clear();
@@ -149,7 +149,8 @@ fn bytes_that_are_not_ours_are_cut_off() {
     assert!(reaped >= 1, "the silent one");
 }
 
-/// Room for both ends of the connections in one process; gives how many connections there is room for.
+/// Room for both ends of the connections in one process; gives how many connections there is room
+/// for.
 fn raise_fd_limit(connections: u64) -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -248,7 +249,8 @@ fn a_wrong_hello_is_refused_with_the_reason() {
         ("version 0", with(8, &[0, 0, 0, 0]), MALFORMED),
         ("credits without depth", with(16, &[1; 16]), RECEIVE_DEPTH),
     ];
-    // The connection manager of cards takes 56 bytes, and makes all that is shorter as long as that, with zeros.
+    // The connection manager of cards takes 56 bytes, and makes all that is shorter as long as
+    // that, with zeros.
     if !domain.fabric().provider().over_tcp {
         cases.retain(|(_, private, _)| [0, 48].contains(&private.len()));
     }
@@ -330,9 +332,10 @@ fn a_server_that_answers_garbage_or_hangs_up_is_no_connection() {
     assert_fds_back(fds, SOON, || ());
 }
 
-// ---- after a valid hello -----------------------------------------------------------------------------------------
+// ---- after a valid hello ------------------------------------------------------------------------
 
-/// A raw client with a valid hello does something; gives why its connection ended. A good client must not notice.
+/// A raw client with a valid hello does something; gives why its connection ended. A good client
+/// must not notice.
 fn end_after(header_mode: u8, mut misbehave: impl FnMut(&mut RawPeer, u32)) -> Option<CloseReason> {
     let _alone = alone();
     let _dog = Watchdog::new("misbehaviour");

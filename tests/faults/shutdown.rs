@@ -1,7 +1,7 @@
 //! Everything is dropped in every order, with operations in flight on both sides.
 //!
-//! Run it under AddressSanitizer too: what is freed too early is found there. What is freed too late is found here, by
-//! counting descriptors, registrations and what the library says it leaked.
+//! Run it under AddressSanitizer too: what is freed too early is found there. What is freed too
+//! late is found here, by counting descriptors, registrations and what the library says it leaked.
 
 use crate::common;
 
@@ -78,7 +78,8 @@ struct World {
     fabric: Option<Arc<Fabric>>,
 }
 
-/// Messages of this size do not all fit the kernel's buffers, so some stay in flight until somebody reads.
+/// Messages of this size do not all fit the kernel's buffers, so some stay in flight until somebody
+/// reads.
 const LARGE: usize = 1 << 20;
 
 impl World {
@@ -145,7 +146,8 @@ impl World {
         Some((world, ghosts))
     }
 
-    /// Two messages arrive and are held, with the outcomes of their sends; then eight more are posted, and nobody polls.
+    /// Two messages arrive and are held, with the outcomes of their sends; then eight more are
+    /// posted, and nobody polls.
     fn fill(&mut self) {
         let sender = self.sender.as_mut().expect("open");
         let receiver = self.receiver.as_mut().expect("open");
@@ -253,7 +255,8 @@ fn permutations<T: Copy>(items: &[T]) -> Vec<Vec<T>> {
     all
 }
 
-/// Opened once so that what a provider keeps for the process is there before descriptors are counted.
+/// Opened once so that what a provider keeps for the process is there before descriptors are
+/// counted.
 fn warm_up() {
     drop(World::new());
 }

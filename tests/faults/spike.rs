@@ -1,14 +1,15 @@
-//! One test for each crash and false success of libfabric that we know of: this library's API can't reach it.
+//! One test for each crash and false success of libfabric that we know of: this library's API can't
+//! reach it.
 //!
 //! | # | libfabric by itself | here |
 //! |---|---|---|
 //! | 1 | a send before the connection stands crashes in the provider | a typed error |
-//! | 2 | closing a queue twice after `-FI_EBUSY` frees it twice | each handle is closed once, when nothing uses it |
+//! | 2 | closing a queue twice after `-FI_EBUSY` frees it twice | handles close once, when unused |
 //! | 3 | a fabric or receive context closes under what uses it | children hold their parents |
 //! | 4 | sends are accepted without a bound, 17 KB each | depth and credits are the bound |
 //! | 5 | closing with unread data destroys what was sent | a goodbye on both sides |
 //! | 6 | a remote write with a wrong key "succeeds" | there are no remote writes in the API yet |
-//! | 7 | closing a registration does not stop a write that lands | likewise: nothing is registered for remote access |
+//! | 7 | a closed registration stops no write | likewise: nothing is registered for remote access |
 //! | 8 | a dead peer is not noticed while no receive is posted | two receives are always posted |
 //! | 9 | some providers never report what was in flight | every key comes back once |
 //! | 10 | loading the library replaces signal handlers | they are as before |
@@ -88,7 +89,8 @@ fn row_2_no_handle_is_closed_twice_or_refuses_to_close() {
         let mut pair = Pair::open(&domain);
         let payload = pair.buffer(b"in flight");
         pair.sender().send_data(payload, b"h", 1).expect("room");
-        // Neither queue, domain nor fabric may be tried while an endpoint is open: each answers EBUSY and is damaged.
+        // Neither queue, domain nor fabric may be tried while an endpoint is open: each answers
+        // EBUSY and is damaged.
         drop(domain);
         if receiver_first {
             pair.receiver = None;
@@ -178,7 +180,8 @@ fn row_5_a_close_with_unread_data_loses_nothing() {
             let payload = pool.try_acquire().expect("free").freeze(60_000);
             sender.send_data(payload, b"h", key).expect("granted");
         }
-        // The receiver's credits come meanwhile and are not read: a bare close would reset the connection.
+        // The receiver's credits come meanwhile and are not read: a bare close would reset the
+        // connection.
         std::thread::sleep(millis(100));
         let ends = sender.close(after(SOON)).expect("closes");
         send_end(&ends)
@@ -385,7 +388,8 @@ fn row_12_hints_have_the_layout_of_the_loaded_library() {
     let (library, api) = (number(&report.library), number(&report.api));
     assert!(library >= (1, 17), "{}", report.library);
     assert!(api <= library && api >= (1, 17), "{report}");
-    // Every hint there is, and each diagnosis asks with some of them; on 2.x each would crash if it were too short.
+    // Every hint there is, and each diagnosis asks with some of them; on 2.x each would crash if it
+    // were too short.
     for _ in 0..20 {
         let builder = fabricast::Fabric::builder()
             .provider("tcp")

@@ -1,5 +1,5 @@
-//! GPUs: CUDA itself, cuFile, and GPU memory through endpoints. Over fakes of the driver and of libcufile, and over the machine's own
-//! with `FABRICAST_TEST_GPU=real` (`make test-gpu`).
+//! GPUs: CUDA itself, cuFile, and GPU memory through endpoints. Over fakes of the driver and of
+//! libcufile, and over the machine's own with `FABRICAST_TEST_GPU=real` (`make test-gpu`).
 
 #[path = "../common/alone.rs"]
 mod alone;

@@ -1,5 +1,6 @@
-//! Over FI_EP_RDM, where a listener's connections share its endpoint, and a peer can open further connections beneath it that nobody sees:
-//! there is nothing that a peer's word could prove. Memory comes back when the endpoint is closed, and never before.
+//! Over FI_EP_RDM, where a listener's connections share its endpoint, and a peer can open further
+//! connections beneath it that nobody sees: there is nothing that a peer's word could prove. Memory
+//! comes back when the endpoint is closed, and never before.
 
 use std::sync::Arc;
 

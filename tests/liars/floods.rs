@@ -1,6 +1,8 @@
-//! Messages that say nothing new, as fast as they can be sent, while another connection comes to its end.
+//! Messages that say nothing new, as fast as they can be sent, while another connection comes to
+//! its end.
 //!
-//! Counted, not timed: how often one poll reads its queue, and how many such messages a peer gets away with.
+//! Counted, not timed: how often one poll reads its queue, and how many such messages a peer gets
+//! away with.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +17,8 @@ use crate::wire::{self, Control};
 /// Messages that a liar sends at most.
 const FLOOD: u64 = 60_000;
 
-/// Reads of the completion queue that one poll may make, whatever comes meanwhile. Each takes dozens of completions.
+/// Reads of the completion queue that one poll may make, whatever comes meanwhile. Each takes
+/// dozens of completions.
 const READS: u64 = 64;
 
 /// A liar on a thread of its own, which says one thing over and over.

@@ -1,5 +1,6 @@
-//! Long messages over FI_EP_RDM: nothing keeps their sender, or whoever else knows the key, from writing for as long as the endpoint is open. What the
-//! application was given does not change, whatever they write and whenever; and who counts wrongly is closed.
+//! Long messages over FI_EP_RDM: nothing keeps their sender, or whoever else knows the key, from
+//! writing for as long as the endpoint is open. What the application was given does not change,
+//! whatever they write and whenever; and who counts wrongly is closed.
 
 use std::sync::Arc;
 
@@ -35,7 +36,8 @@ impl Scene {
         guest
     }
 
-    /// Lets go of all messages: their slots are free again, although liars may still write to where they landed.
+    /// Lets go of all messages: their slots are free again, although liars may still write to where
+    /// they landed.
     fn all_slots_come_back(mut self, guests: &mut [&mut Guest]) {
         self.victim.messages.clear();
         until("all slots are free", &mut self.victim, guests, |_, _| {
@@ -114,7 +116,8 @@ fn handed_out(victim: &mut Victim, guests: &mut [&mut Guest], number: u64) {
     });
 }
 
-/// Writes the landing full, again and again, until it is full while the application has the message. What it has must not change.
+/// Writes the landing full, again and again, until it is full while the application has the
+/// message. What it has must not change.
 fn writes_on(scene: &mut Scene, guests: &mut [&mut Guest], by: usize, target: Target) {
     let until_now = guests[by].liar.done;
     for _ in 0..BEHIND {
@@ -186,7 +189,8 @@ fn another_connection_writes_into_the_landing() {
     });
 }
 
-/// A guest more writes there. Whether the provider refuses that, and ends what carried it, it does not always say.
+/// A guest more writes there. Whether the provider refuses that, and ends what carried it, it does
+/// not always say.
 fn attack(scene: &mut Scene, guests: &mut [&mut Guest], target: Target) {
     let mut attacker = scene.guest();
     assert!(attacker.liar.write(target, vec![THEIRS; target.len], None));

@@ -1,4 +1,5 @@
-//! `Liar`: a peer that is no library of ours but a program over libfabric, which says what a test wants when a test wants it.
+//! `Liar`: a peer that is no library of ours but a program over libfabric, which says what a test
+//! wants when a test wants it.
 //!
 //! What it does by itself is in [`Manners`], and all of that can be switched off.
 
@@ -37,7 +38,8 @@ impl Manners {
 enum Way {
     /// Over a connection of the provider's.
     Connection,
-    /// By its number, and under an index there that it hears of with the answer to its hello, which waits here for the provider to take it.
+    /// By its number, and under an index there that it hears of with the answer to its hello, which
+    /// waits here for the provider to take it.
     Number {
         number: u64,
         index: u32,
@@ -73,7 +75,8 @@ impl Liar {
         liar
     }
 
-    /// Says hello to an endpoint without connections, from one over this provider: these bytes, and where it is.
+    /// Says hello to an endpoint without connections, from one over this provider: these bytes, and
+    /// where it is.
     pub(crate) fn say_hello(
         domain: &Arc<Domain>,
         provider: &str,
@@ -115,7 +118,7 @@ impl Liar {
         }
     }
 
-    // ---- what it says ------------------------------------------------------------------------------------------------
+    // ---- what it says ---------------------------------------------------------------------------
 
     /// Posts a message, if the provider takes it; only when connected, or the provider crashes.
     pub(crate) fn try_send(&mut self, bytes: &[u8], data: Option<u64>) -> bool {
@@ -189,7 +192,7 @@ impl Liar {
         self.over = true;
     }
 
-    // ---- what it hears -----------------------------------------------------------------------------------------------
+    // ---- what it hears --------------------------------------------------------------------------
 
     /// Drives the endpoint, and takes what came.
     pub(crate) fn poll(&mut self) {

@@ -1,4 +1,5 @@
-//! A wire that stops: a relay of ours between a liar and its victim, which holds either direction after so many bytes.
+//! A wire that stops: a relay of ours between a liar and its victim, which holds either direction
+//! after so many bytes.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -108,7 +109,8 @@ impl Relay {
         self.addr
     }
 
-    /// So many more bytes pass from the liar to the victim, and then none. A read that has begun may pass a chunk more.
+    /// So many more bytes pass from the liar to the victim, and then none. A read that has begun
+    /// may pass a chunk more.
     pub(crate) fn hold_up_after(&self, bytes: u64) {
         self.up.with(|flow| flow.left = bytes);
     }

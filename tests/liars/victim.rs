@@ -1,4 +1,5 @@
-//! `Victim`: an endpoint of the library's, or two of one domain, with everything that they said; and the memory that is at stake.
+//! `Victim`: an endpoint of the library's, or two of one domain, with everything that they said;
+//! and the memory that is at stake.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -177,7 +178,8 @@ impl Guest {
         Self::connected(victim, at, liar)
     }
 
-    /// One that knows all features, over endpoints of this provider that have no connections; `domain`: one of its own.
+    /// One that knows all features, over endpoints of this provider that have no connections;
+    /// `domain`: one of its own.
     pub(crate) fn by_number(victim: &mut Victim, domain: &Arc<Domain>, provider: &str) -> Self {
         let hello = wire::hello(wire::HEARTBEATS | wire::WINDOWS | wire::LONG, 4);
         let liar = Liar::say_hello(domain, provider, victim.addr(0), &hello);

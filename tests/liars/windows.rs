@@ -1,7 +1,8 @@
-//! Windows: one connection stands in the middle of a write or a read, the other one lets the window go.
+//! Windows: one connection stands in the middle of a write or a read, the other one lets the window
+//! go.
 //!
-//! A key is good on every connection of the domain, so what the second connection began must be over, or its endpoint closed, before the
-//! memory is the application's again.
+//! A key is good on every connection of the domain, so what the second connection began must be
+//! over, or its endpoint closed, before the memory is the application's again.
 
 use std::time::Instant;
 
@@ -49,7 +50,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// `endpoints`: 2 where the second connection is another endpoint's, of the same domain. `None`: no libfabric.
+    /// `endpoints`: 2 where the second connection is another endpoint's, of the same domain.
+    /// `None`: no libfabric.
     fn open(endpoints: usize, bytes: usize, access: Access) -> Option<Self> {
         let mut victim = Victim::new(endpoints, &config())?;
         let pool = SharedBufferManager::allocate(1, bytes).expect("memory");
@@ -236,7 +238,8 @@ standing! {
     a_read_of_another_endpoint_stands_and_the_other_answers: read, 2, Answers;
 }
 
-/// The endpoint that exposed the window is dropped, the connection that writes is another's of the same domain.
+/// The endpoint that exposed the window is dropped, the connection that writes is another's of the
+/// same domain.
 #[test]
 fn a_write_to_another_endpoint_stands_and_the_endpoint_is_dropped() {
     let _alone = alone();
@@ -271,7 +274,8 @@ fn a_write_to_another_endpoint_stands_and_the_endpoint_is_dropped() {
     });
 }
 
-/// A second connection that never answers the fence: its endpoint is closed for it, and then the memory is back, untouched.
+/// A second connection that never answers the fence: its endpoint is closed for it, and then the
+/// memory is back, untouched.
 #[test]
 fn who_does_not_answer_a_fence_is_closed() {
     let _alone = alone();
@@ -362,7 +366,8 @@ fn who_answers_writes_on_behind_the_answer() {
     );
     a_while(&mut victim, &mut []);
     let changed = victim.changed();
-    // A provider that had not looked the key up yet refuses the write, and ends the connection; then the memory is back at once.
+    // A provider that had not looked the key up yet refuses the write, and ends the connection;
+    // then the memory is back at once.
     println!("given back while it stood: {early}, bytes that changed afterwards: {changed}");
     assert_eq!(changed, 0, "bytes that changed after they were given back");
 }

@@ -1,4 +1,5 @@
-//! The wire as a liar speaks it: written from docs/wire.md alone, so that it is a second opinion on the library's own code.
+//! The wire as a liar speaks it: written from docs/wire.md alone, so that it is a second opinion on
+//! the library's own code.
 
 use std::net::SocketAddrV4;
 
@@ -24,13 +25,15 @@ pub(crate) const HELLO: u8 = 16;
 pub(crate) const HELLO_ACK: u8 = 17;
 pub(crate) const REFUSAL: u8 = 18;
 
-/// The index by which a liar wants to be addressed, where endpoints have no connections: what its hello says.
+/// The index by which a liar wants to be addressed, where endpoints have no connections: what its
+/// hello says.
 pub(crate) const INDEX: u32 = 77;
 
 /// The kind of immediate data.
 const WRITTEN: u64 = 33;
 
-/// A hello of any wire version up to 2, which has fences, that takes `depth` messages of up to 1,024 bytes.
+/// A hello of any wire version up to 2, which has fences, that takes `depth` messages of up to
+/// 1,024 bytes.
 pub(crate) fn hello(features: u32, depth: u32) -> [u8; 48] {
     let mut bytes = [0; 48];
     bytes[..4].copy_from_slice(b"FbCt");
@@ -117,7 +120,8 @@ pub(crate) fn mark(kind: u8) -> u64 {
     u64::from(kind) << 24
 }
 
-/// What the CQ data of a message say, where endpoints have no connections: its kind, and whom it is for.
+/// What the CQ data of a message say, where endpoints have no connections: its kind, and whom it is
+/// for.
 pub(crate) fn kind_of(cq_data: u64) -> u8 {
     (cq_data >> 24) as u8
 }

@@ -1,5 +1,6 @@
-//! Peers that forge windows, over FI_EP_RDM: with another key, beyond a window's end, without the right. Nothing of the owner's memory
-//! changes, whoever did it hears of a failure, and the endpoint's other connections go on. Over FI_EP_MSG: `rma.rs`.
+//! Peers that forge windows, over FI_EP_RDM: with another key, beyond a window's end, without the
+//! right. Nothing of the owner's memory changes, whoever did it hears of a failure, and the
+//! endpoint's other connections go on. Over FI_EP_MSG: `rma.rs`.
 //!
 //! `shm` is not here: its peers are processes.
 
@@ -23,7 +24,8 @@ use fabricast::{
     Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
 };
 
-/// Providers whose other side refuses such operations. `udp;ofi_rxd` does not answer them at all: there it is the deadline that ends them.
+/// Providers whose other side refuses such operations. `udp;ofi_rxd` does not answer them at all:
+/// there it is the deadline that ends them.
 const PROVIDERS: [&str; 5] = ["net", "tcp", "tcp;ofi_rxm", "sockets", "udp;ofi_rxd"];
 
 /// What is forged of a window of 64 bytes, and the right that it really gives.
@@ -146,7 +148,8 @@ impl Three {
         let far = open(provider).expect("there is one already");
         let config = small_receiver().windows(4);
         let mut owner = ReceiveEndpoint::listen(&far, any_port(), config).expect("listens");
-        // Its one operation fails, be it by this. It sends nothing else: the deadline is no other's.
+        // Its one operation fails, be it by this. It sends nothing else: the deadline is no
+        // other's.
         let mut forger = Sender::connect(provider, &owner, Some(millis(400)));
         let mut events = Vec::new();
         drive("the forger is connected", SOON, || {

@@ -1,5 +1,6 @@
-//! Memory that comes and goes: mapped, registered, sent from, unmapped, and mapped again at the same address. Whoever keeps the registration of the pages
-//! that were there before (libfabric's cache, on verbs) sends what lay in those.
+//! Memory that comes and goes: mapped, registered, sent from, unmapped, and mapped again at the
+//! same address. Whoever keeps the registration of the pages that were there before (libfabric's
+//! cache, on verbs) sends what lay in those.
 //!
 //! On verbs, the second test fails as soon as memory is unmapped by bare system calls.
 
@@ -64,7 +65,8 @@ fn remap(pair: &mut Pair, domain: &Arc<Domain>, rounds: u64) -> u64 {
         }
         assert_eq!(Arc::strong_count(&region), 1, "nobody else has it");
     }
-    // The kernel gives the hole that was just made to the next one, unless another thread of this program is quicker.
+    // The kernel gives the hole that was just made to the next one, unless another thread of this
+    // program is quicker.
     assert!(again * 2 > rounds, "{again} of {rounds}");
     again
 }
@@ -79,7 +81,8 @@ fn memory_that_is_mapped_again_at_the_same_address_is_what_is_sent() {
     println!("{again} of {rounds} regions lay where one had been");
 }
 
-/// The same in a process that asks for libfabric's cache, which sees what libc's functions unmap. What it would leave to a peer is not given to one.
+/// The same in a process that asks for libfabric's cache, which sees what libc's functions unmap.
+/// What it would leave to a peer is not given to one.
 #[test]
 fn a_cache_of_registrations_sees_what_is_unmapped_and_lends_nothing() {
     let name = "a_cache_of_registrations_sees_what_is_unmapped_and_lends_nothing";

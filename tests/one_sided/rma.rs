@@ -1,4 +1,5 @@
-//! One-sided operations over tcp: windows on either side, every level, every refusal, revocation, and what a peer can't do.
+//! One-sided operations over tcp: windows on either side, every level, every refusal, revocation,
+//! and what a peer can't do.
 //!
 //! Run it under AddressSanitizer too: memory that a peer reaches after it was freed is found there.
 
@@ -217,7 +218,8 @@ fn a_write_with_data_is_heard_of_and_uses_a_credit_that_comes_back() {
         assert_eq!((window, data), (local.id(), n));
         assert_eq!(contents(&target)[8..12], n.to_le_bytes());
         assert!(
-            matches!(both.near.pop(), Some(WindowEvent::Written { key, .. }) if key == 100 + u64::from(n))
+            matches!(both.near.pop(), Some(WindowEvent::Written { key, .. })
+                if key == 100 + u64::from(n))
         );
     }
     assert_eq!(both.pair.receiver().stats().peer_writes, 50);
@@ -291,7 +293,8 @@ fn the_receiver_writes_and_reads_windows_of_the_sender() {
         (stats.posted, stats.completed, stats.failed, stats.in_flight),
         (2, 2, 0, 0)
     );
-    // The sender grants no messages, so nobody can tell it of a write by immediate data, if there is such a thing.
+    // The sender grants no messages, so nobody can tell it of a write by immediate data, if there
+    // is such a thing.
     let payload = common::buffer(&pool, b"x");
     let refused = both
         .pair
@@ -326,7 +329,8 @@ fn forged(window: &LocalWindow, change: impl FnOnce(&mut [u8; 64])) -> WindowDes
     WindowDescriptor::parse(&bytes).expect("understood")
 }
 
-/// Posts a write of 8 bytes that the far provider must refuse; what the near side hears until its connection is over.
+/// Posts a write of 8 bytes that the far provider must refuse; what the near side hears until its
+/// connection is over.
 fn refused_write(both: &mut Both, remote: &RemoteWindow, confirmed: bool) -> Vec<WindowEvent> {
     let payload = both.pair.buffer(b"attack!!");
     let sender = both.pair.sender();
@@ -383,7 +387,8 @@ fn a_refused_write_is_a_failure_unless_the_weaker_level_was_chosen() {
             let heard = refused_write(&mut both, &remote, confirmed);
             match &heard[..] {
                 [WindowEvent::WriteFailed { key: 9, .. }] if confirmed => {}
-                // The provider's word for "the bytes are in the kernel"; a card waits for the other's in any case.
+                // The provider's word for "the bytes are in the kernel"; a card waits for the
+                // other's in any case.
                 [WindowEvent::Written { key: 9, .. }] if !confirmed && !by_card => {}
                 [WindowEvent::WriteFailed { key: 9, .. }] if by_card => {}
                 other => panic!("{kind}, confirmed {confirmed}: {other:?}"),
@@ -402,11 +407,12 @@ fn a_refused_write_is_a_failure_unless_the_weaker_level_was_chosen() {
     }
 }
 
-/// How a peer uses a window otherwise than it may, although the owner's memory around it is registered as well.
+/// How a peer uses a window otherwise than it may, although the owner's memory around it is
+/// registered as well.
 const TRESPASSES: [&str; 3] = ["beside it", "a right that it has not", "taken back"];
 
-/// Where the owner's registrations were cached (`fabric::RegistrationCache`), all three would land: one key for all of the region, with all rights, as long
-/// as it is mapped.
+/// Where the owner's registrations were cached (`fabric::RegistrationCache`), all three would land:
+/// one key for all of the region, with all rights, as long as it is mapped.
 #[test]
 fn a_key_reaches_its_window_alone_and_ends_with_it() {
     let _watchdog = Watchdog::new("a_key_reaches_its_window_alone");
@@ -1045,8 +1051,8 @@ impl Many {
     }
 }
 
-/// A key is good over every connection of its domain, so the memory comes back when each of them has answered, or is closed: also those
-/// of another endpoint.
+/// A key is good over every connection of its domain, so the memory comes back when each of them
+/// has answered, or is closed: also those of another endpoint.
 #[test]
 fn a_window_comes_back_when_every_connection_of_its_domain_has_answered() {
     let _watchdog = Watchdog::new("a_window_comes_back_when_every_connection");

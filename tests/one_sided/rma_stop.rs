@@ -1,7 +1,9 @@
-//! A peer is stopped (SIGSTOP) in the middle of a large one-sided write or read, the window goes, the peer continues.
+//! A peer is stopped (SIGSTOP) in the middle of a large one-sided write or read, the window goes,
+//! the peer continues.
 //!
-//! Under AddressSanitizer this finds memory that is reached after it was freed: the windows lie in ordinary heap memory, and the provider
-//! writes to them by system calls that the sanitizer watches. 1 GiB with FABRICAST_SOAK=1, else 64 MiB.
+//! Under AddressSanitizer this finds memory that is reached after it was freed: the windows lie in
+//! ordinary heap memory, and the provider writes to them by system calls that the sanitizer
+//! watches. 1 GiB with FABRICAST_SOAK=1, else 64 MiB.
 
 use crate::common;
 
@@ -19,7 +21,8 @@ use fabricast::endpoint::{
 use fabricast::fabric::EndpointKind;
 use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
 
-/// The two forms of connections. Those over FI_EP_RDM go by sockets, so that a process can be stopped in the middle of an operation.
+/// The two forms of connections. Those over FI_EP_RDM go by sockets, so that a process can be
+/// stopped in the middle of an operation.
 const MSG: EndpointKind = EndpointKind::Msg;
 const RDM: EndpointKind = EndpointKind::Rdm;
 
@@ -64,13 +67,15 @@ fn heap(byte: u8) -> (RegionSlice, Arc<AtomicBool>) {
 }
 
 fn first_byte(slice: *const u8) -> u8 {
-    // SAFETY: called while the window is open, so that its memory is there; the provider writes to it by system calls only.
+    // SAFETY: called while the window is open, so that its memory is there; the provider writes to
+    // it by system calls only.
     unsafe { slice.read_volatile() }
 }
 
-// ---- the peer ------------------------------------------------------------------------------------------------------------
+// ---- the peer -----------------------------------------------------------------------------------
 
-/// Connects, writes or reads all of the window that it is told, tells the outcome, and stays until its connection is over.
+/// Connects, writes or reads all of the window that it is told, tells the outcome, and stays until
+/// its connection is over.
 fn peer(read: bool) {
     let kind = if child::argument() == "rdm" { RDM } else { MSG };
     let domain = domain(kind).expect("the parent has libfabric");
@@ -122,7 +127,7 @@ fn peer(read: bool) {
     child::tell("over");
 }
 
-// ---- the owner -----------------------------------------------------------------------------------------------------------
+// ---- the owner ----------------------------------------------------------------------------------
 
 struct Owner {
     receiver: ReceiveEndpoint,
@@ -146,7 +151,8 @@ impl Owner {
         Some(undisturbed("stopped in the middle", attempt))
     }
 
-    /// As above; `None`: the peer was done before it was stopped, as on a machine that did not let this process run meanwhile.
+    /// As above; `None`: the peer was done before it was stopped, as on a machine that did not let
+    /// this process run meanwhile.
     fn stopping_a_peer(
         domain: &Arc<Domain>,
         test: &'static str,
@@ -203,9 +209,9 @@ impl Owner {
 
     /// False: all was moved before the peer stood still, and the operation is over.
     ///
-    /// A read is answered by this process: the peer is stopped before anything is polled here, so that no
-    /// more is moved than the kernel's buffers take, a few megabytes. A peer that goes on reading while
-    /// this process sends can take all of it in one poll.
+    /// A read is answered by this process: the peer is stopped before anything is polled here, so
+    /// that no more is moved than the kernel's buffers take, a few megabytes. A peer that goes on
+    /// reading while this process sends can take all of it in one poll.
     fn stop_in_the_middle(&mut self, read: bool) -> bool {
         if read {
             // The peer's program may have to run once more for its request to leave it.
@@ -243,8 +249,9 @@ impl Owner {
     }
 }
 
-/// The handle is dropped while the peer is stopped: the memory stays until the operation is over and the peer has confirmed, and answered a
-/// fence; where nothing is fenced, until the endpoint is closed.
+/// The handle is dropped while the peer is stopped: the memory stays until the operation is over
+/// and the peer has confirmed, and answered a fence; where nothing is fenced, until the endpoint is
+/// closed.
 fn dropped_window(test: &'static str, read: bool, kind: EndpointKind) {
     let Some(mut owner) = Owner::with_stopped_peer(test, read, kind) else {
         return;
@@ -299,8 +306,8 @@ fn dropped_window(test: &'static str, read: bool, kind: EndpointKind) {
     assert!(gone.load(Ordering::SeqCst), "kept for nothing");
 }
 
-/// The revocation is not confirmed in time: the connection is closed, the memory is freed while the peer is still stopped, and what the
-/// peer does afterwards reaches nobody.
+/// The revocation is not confirmed in time: the connection is closed, the memory is freed while the
+/// peer is still stopped, and what the peer does afterwards reaches nobody.
 fn revoked_window(test: &'static str, read: bool, kind: EndpointKind) {
     let Some(mut owner) = Owner::with_stopped_peer(test, read, kind) else {
         return;
@@ -333,7 +340,8 @@ fn revoked_window(test: &'static str, read: bool, kind: EndpointKind) {
     child.finish(SLOW);
 }
 
-/// The same where the endpoint serves other connections, too, and stays: the memory stays with it, until it is closed.
+/// The same where the endpoint serves other connections, too, and stays: the memory stays with it,
+/// until it is closed.
 fn quarantined_window(test: &'static str, read: bool, kind: EndpointKind) {
     let Some(owner) = Owner::with_stopped_peer(test, read, kind) else {
         return;
@@ -365,7 +373,8 @@ fn quarantined_window(test: &'static str, read: bool, kind: EndpointKind) {
     events.clear();
     assert_eq!(receiver.stats().quarantined, 1);
     child.go_on();
-    // What it had begun may still land. What it hears of it is its provider's business; then its connection is over.
+    // What it had begun may still land. What it hears of it is its provider's business; then its
+    // connection is over.
     let mut told = Vec::new();
     drive("its end", SLOW, || {
         receiver.poll(&mut events).expect("polls");

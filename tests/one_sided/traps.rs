@@ -1,5 +1,7 @@
-//! What others fell into over cards, each over both kinds of endpoint: memory inside of a larger allocation, memory that nobody may write, small batches,
-//! queues beyond what a device has, writes with data that a card has no room for, and peers that are not there. docs/internals/memory.md says where it was seen.
+//! What others fell into over cards, each over both kinds of endpoint: memory inside of a larger
+//! allocation, memory that nobody may write, small batches, queues beyond what a device has, writes
+//! with data that a card has no room for, and peers that are not there. docs/internals/memory.md
+//! says where it was seen.
 
 #![allow(unsafe_code)]
 
@@ -32,7 +34,8 @@ fn pair(domain: &Arc<Domain>) -> Pair {
 /// A part of another region, at no boundary of anything, which stays as long as this one does.
 fn inner(whole: &Arc<Region>, at: usize, len: usize) -> Arc<Region> {
     let base = NonNull::new(whole.as_ptr().wrapping_add(at)).expect("inside");
-    // SAFETY: inside of the other region, which is kept, and of which these tests have no references.
+    // SAFETY: inside of the other region, which is kept, and of which these tests have no
+    // references.
     let region = unsafe { Region::external(base, len, Box::new(Arc::clone(whole))) };
     region.expect("a region")
 }
@@ -51,7 +54,8 @@ fn bytes(region: &Arc<Region>) -> Vec<u8> {
     contents(&region.slice(0..region.len()).expect("all of it"))
 }
 
-/// Where a registration is rounded to pages, or its offset forgotten, its neighbours' bytes are sent, or overwritten.
+/// Where a registration is rounded to pages, or its offset forgotten, its neighbours' bytes are
+/// sent, or overwritten.
 #[test]
 fn a_region_inside_of_a_larger_allocation_is_just_that() {
     let _watchdog = Watchdog::new("a_region_inside_of_a_larger_allocation");
@@ -144,7 +148,8 @@ fn read_only(content: &[u8]) -> Arc<Region> {
     region.expect("a region")
 }
 
-/// As a file that was mapped for reading. A registration that asks for more than sending is refused there by cards (EFAULT).
+/// As a file that was mapped for reading. A registration that asks for more than sending is refused
+/// there by cards (EFAULT).
 #[test]
 fn memory_that_nobody_may_write_is_sent_and_lent_for_reading() {
     let _watchdog = Watchdog::new("memory_that_nobody_may_write");
@@ -170,7 +175,8 @@ fn memory_that_nobody_may_write_is_sent_and_lent_for_reading() {
     });
 }
 
-/// Posts that are flagged with FI_MORE wait for one that is not: the last of a batch is none, however short it is.
+/// Posts that are flagged with FI_MORE wait for one that is not: the last of a batch is none,
+/// however short it is.
 #[test]
 fn a_small_batch_leaves_without_another_behind_it() {
     let _watchdog = Watchdog::new("a_small_batch_leaves");
@@ -197,7 +203,8 @@ fn a_small_batch_leaves_without_another_behind_it() {
     });
 }
 
-/// What a device's queue can't hold is refused in words when the endpoint is opened, and nothing of it stays behind; what can be had, works.
+/// What a device's queue can't hold is refused in words when the endpoint is opened, and nothing of
+/// it stays behind; what can be had, works.
 #[test]
 fn a_queue_beyond_a_devices_limit_is_refused_or_there() {
     let _watchdog = Watchdog::new("a_queue_beyond_a_devices_limit");
@@ -231,7 +238,8 @@ fn a_queue_beyond_a_devices_limit_is_refused_or_there() {
     });
 }
 
-/// Data of 8 bytes go in the immediate data of a card, which has 4: that is known before the write is posted, and no write fails for it later.
+/// Data of 8 bytes go in the immediate data of a card, which has 4: that is known before the write
+/// is posted, and no write fails for it later.
 #[test]
 fn a_write_with_data_is_refused_at_once_or_done() {
     let _watchdog = Watchdog::new("a_write_with_data_is_refused_at_once_or_done");
@@ -272,7 +280,8 @@ fn a_write_with_data_is_refused_at_once_or_done() {
 /// An address that leads nowhere: of a network for documentation (RFC 5737).
 const NOWHERE: &str = "192.0.2.1:7471";
 
-/// Some providers look for a peer's address while they take it (address vectors, endpoints), and stand still for seconds.
+/// Some providers look for a peer's address while they take it (address vectors, endpoints), and
+/// stand still for seconds.
 #[test]
 fn a_peer_that_is_nowhere_holds_nobody_up() {
     let _watchdog = Watchdog::new("a_peer_that_is_nowhere_holds_nobody_up");

@@ -248,7 +248,8 @@ fn the_environment_turns_it_off() {
     );
 }
 
-/// From here on, io_uring_setup(2) answers EPERM to this thread and those that it makes: what container runtimes do.
+/// From here on, io_uring_setup(2) answers EPERM to this thread and those that it makes: what
+/// container runtimes do.
 fn forbid_rings() {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;

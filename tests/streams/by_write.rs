@@ -96,12 +96,14 @@ fn streams_wait_for_windows_when_others_have_them_all() {
             outcome.result
         });
         let (done, refused): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
-        // A card looks at the key of each packet, and connections of the provider's own answer for what came by them.
+        // A card looks at the key of each packet, and connections of the provider's own answer for
+        // what came by them.
         let by_card = domain.fabric().provider().access_ends == AccessEnds::WithKey;
         if by_card || domain.fabric().endpoint_kind() == EndpointKind::Msg {
             assert!(refused.is_empty(), "{refused:?}");
         } else {
-            // What the first one had does not come back before the receiver ends: nothing else ends what its sender may write.
+            // What the first one had does not come back before the receiver ends: nothing else ends
+            // what its sender may write.
             assert_eq!(done.len(), 1, "{refused:?}");
             let what = refused[0].as_ref().unwrap_err();
             assert!(matches!(what, StreamError::Refused { .. }), "{what}");
@@ -172,8 +174,9 @@ fn a_receiver_that_ends_while_blocks_are_written_is_a_lost_connection() {
     });
 }
 
-/// libfabric 1.17 does not guard its table of keys when a registration of a domain of `net` is closed: two threads in it at once tore it, and
-/// searched it for ever, or met what the other had freed. Two threads come and go here, and a third has its keys looked up by writes.
+/// libfabric 1.17 does not guard its table of keys when a registration of a domain of `net` is
+/// closed: two threads in it at once tore it, and searched it for ever, or met what the other had
+/// freed. Two threads come and go here, and a third has its keys looked up by writes.
 #[test]
 fn memory_is_registered_and_given_back_by_several_threads_beside_writes() {
     const ROUNDS: usize = 80;

@@ -37,7 +37,8 @@ fn transport_of(text: &str) -> Transport {
 /// More windows than senders can take with them that are lost over FI_EP_RDM.
 const WINDOWS: u32 = 4096;
 
-/// After which a peer that was killed or stopped is lost, where nothing else tells. One that lives and is lost is connected to again.
+/// After which a peer that was killed or stopped is lost, where nothing else tells. One that lives
+/// and is lost is connected to again.
 const LOST_AFTER: Duration = Duration::from_secs(3);
 
 /// Receives into a directory until its parent is gone.

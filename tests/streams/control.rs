@@ -88,7 +88,8 @@ fn options_out_of_their_range_are_refused_before_anything_is_sent() {
             other => panic!("{wanted}: {other:?}"),
         }
     }
-    // The longest that may be asked for are no more than others are, and a transfer beside them ends.
+    // The longest that may be asked for are no more than others are, and a transfer beside them
+    // ends.
     let longest = options()
         .deadline(Some(Duration::from_secs(3650 * 86_400)))
         .stalled_after(Duration::from_secs(86_400))
@@ -158,7 +159,10 @@ fn what_is_beyond_a_limit_is_refused_with_the_reason() {
                 StreamError::Refused { code, .. } => assert_eq!(code, expected),
                 other => panic!("{other:?}"),
             }
-            let refused = |news: &StreamNews| matches!(news, StreamNews::Refused { code, .. } if *code == expected);
+            let refused = |news: &StreamNews| {
+                matches!(news, StreamNews::Refused { code, .. }
+                    if *code == expected)
+            };
             assert!(news.iter().any(refused), "{news:?}");
         }
         attempt(
@@ -197,7 +201,8 @@ fn a_transfer_is_paused_slowed_and_cancelled() {
         let outcome = transfer.wait(by()).unwrap().pop().unwrap();
         outcome.result.unwrap();
         let took = began.elapsed();
-        // Half a second for the bytes, the first of which go at once: it can't be less, however busy the machine is.
+        // Half a second for the bytes, the first of which go at once: it can't be less, however
+        // busy the machine is.
         assert!(took > Duration::from_millis(450), "{took:?}");
 
         let (_dir, source) = file(4_000_000);
@@ -239,7 +244,8 @@ fn a_transfer_is_paused_slowed_and_cancelled() {
 fn cut_one(to: std::net::SocketAddr) -> bool {
     let fds = fs::read_dir("/proc/self/fd").unwrap();
     for fd in fds.filter_map(|fd| fd.unwrap().file_name().to_str()?.parse::<i32>().ok()) {
-        // SAFETY: borrowed for the two calls below; a number that was closed meanwhile makes them fail.
+        // SAFETY: borrowed for the two calls below; a number that was closed meanwhile makes them
+        // fail.
         let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
         let peer = rustix::net::getpeername(fd).ok().flatten();
         let peer = peer.and_then(|peer| std::net::SocketAddr::try_from(peer).ok());

@@ -1,5 +1,5 @@
-//! GPU memory as source and as sink, and files that pass it: over a fake driver, whose device memory the host can't touch, and with
-//! `FABRICAST_TEST_GPU=real` over the machine's own.
+//! GPU memory as source and as sink, and files that pass it: over a fake driver, whose device
+//! memory the host can't touch, and with `FABRICAST_TEST_GPU=real` over the machine's own.
 
 use std::ffi::{c_int, c_uchar, c_void};
 use std::fs;
@@ -302,7 +302,8 @@ fn what_a_hook_refuses_fails_the_stream_and_what_was_written_is_resumed() {
             let size = 40 * BLOCK + 1;
             fs::write(&path, content(size, 1)).unwrap();
             let pools = [pool(), pool()];
-            // The first attempt ends at the sink, the second at the source, each at a block of its own.
+            // The first attempt ends at the sink, the second at the source, each at a block of its
+            // own.
             let left = Arc::new(AtomicU64::new(20));
             let bad_at = |last: u64, left: Arc<AtomicU64>| {
                 move |_: &DeviceBlock<'_>| {

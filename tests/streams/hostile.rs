@@ -98,7 +98,8 @@ fn nonsense_ends_its_own_connection_and_no_other() {
         let config = receiver_config(DirectorySink::new(to.path()).unwrap());
         let receiver = listen(domain, config.connections(16));
         let addr = receiver.local_addr();
-        // One of little patience, for those who say nothing: whoever is to be served in time comes to the other one.
+        // One of little patience, for those who say nothing: whoever is to be served in time comes
+        // to the other one.
         let hasty = receiver_config(DiscardSink).handshake_timeout(Duration::from_millis(300));
         let hasty = listen(domain, hasty);
         let mut open = Vec::new();

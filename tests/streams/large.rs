@@ -160,7 +160,8 @@ fn memory_is_bounded_by_the_pools_whatever_the_size() {
         .parse()
         .expect("a number");
     println!("{grew} bytes more at the peak than before");
-    // 16 + 76 blocks of 64 KiB, the kernel's copy of nothing, and what the provider allocates for a connection.
+    // 16 + 76 blocks of 64 KiB, the kernel's copy of nothing, and what the provider allocates for a
+    // connection.
     assert!(grew < 64 << 20, "{grew}");
     child.finish(PATIENCE);
 }

@@ -54,7 +54,8 @@ fn send_some(sender: &StreamSender, path: &Path, to: &str, options: SendOptions)
     let peer: fabricast::PeerAddr = to.parse().expect("an address");
     let transfer = sender.send(source, [peer], options.rate(Some(RATE)));
     let (transfer, by) = (transfer.expect("begun"), by());
-    // A machine that stood still for as long as a silent peer is waited for may have lost it before.
+    // A machine that stood still for as long as a silent peer is waited for may have lost it
+    // before.
     while transfer.progress()[0].written < SIZE as u64 / 4 && !transfer.progress()[0].over {
         assert!(Instant::now() < by, "{:?}", transfer.progress());
         std::thread::sleep(Duration::from_millis(2));
@@ -118,7 +119,8 @@ fn near(test: &str) {
         println!("{kind:?}: {took:?} after the link was down: {error}");
         let is_clear = matches!(error, StreamError::Lost(_) | StreamError::Deadline { .. });
         assert!(is_clear, "{error:?}");
-        // The silence, and two attempts with a rest before each: for a machine that has nothing else to do.
+        // The silence, and two attempts with a rest before each: for a machine that has nothing
+        // else to do.
         assert!(!soak() || took < 10 * LOST_AFTER, "{took:?}");
         assert!(!to.join(path.file_name().expect("a name")).exists());
         ip("link set fbnear0 up");

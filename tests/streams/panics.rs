@@ -1,4 +1,5 @@
-//! Code of the user's that panics: its own stream ends with an error that says so; the threads, the buffers and all other streams stay.
+//! Code of the user's that panics: its own stream ends with an error that says so; the threads, the
+//! buffers and all other streams stay.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

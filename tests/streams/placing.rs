@@ -168,7 +168,8 @@ fn a_stream_that_is_cut_while_it_finishes_says_that_all_of_it_is_there() {
     });
 }
 
-/// What a crash between two renames leaves: the first file under its name, the others where they were written, and the journal.
+/// What a crash between two renames leaves: the first file under its name, the others where they
+/// were written, and the journal.
 #[test]
 fn after_a_crash_between_renames_what_was_placed_comes_again_and_the_rest_is_kept() {
     let to = tempfile::tempdir().unwrap();

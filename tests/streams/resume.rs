@@ -27,7 +27,8 @@ fn work_dir(to: &Path) -> PathBuf {
     to.join(name.expect("what is kept of the stream"))
 }
 
-/// Sends until some of it is written, and then drops the sender: it can't be done before, since half of it can't be read.
+/// Sends until some of it is written, and then drops the sender: it can't be done before, since
+/// half of it can't be read.
 fn cut(domain: &Arc<Domain>, path: &Path, receiver: &StreamReceiver, transport: Transport) {
     let sender = StreamSender::open(domain, sender_config()).unwrap();
     let options = SendOptions::default().transport(transport);
@@ -255,7 +256,8 @@ fn a_source_that_changes_meanwhile_fails_and_nothing_appears() {
     assert!(matches!(gone, SourceError::Os { .. }), "{gone:?}");
 }
 
-/// In a mount namespace of its own: a file system of 6 MiB, half of it taken, and two files of 2 MiB for it.
+/// In a mount namespace of its own: a file system of 6 MiB, half of it taken, and two files of 2
+/// MiB for it.
 fn fill_up() {
     let (from, to) = (tempfile::tempdir().unwrap(), PathBuf::from(argument()));
     let mut mount = Command::new("mount");

@@ -62,7 +62,8 @@ impl BlockSource for Late {
     }
 }
 
-/// While the only block is being read, it is the source that is waited for, however late anybody looks.
+/// While the only block is being read, it is the source that is waited for, however late anybody
+/// looks.
 #[test]
 fn a_source_that_takes_its_time_is_what_is_waited_for() {
     over_both(|domain| {
@@ -71,8 +72,9 @@ fn a_source_that_takes_its_time_is_what_is_waited_for() {
     });
 }
 
-/// Behind a disk that is slower than all else, nothing but the disk is waited for. That is measured, on a machine that has nothing else to do: of
-/// FABRICAST_SOAK=1. Everywhere, all of it arrives and the time of the source is counted.
+/// Behind a disk that is slower than all else, nothing but the disk is waited for. That is
+/// measured, on a machine that has nothing else to do: of FABRICAST_SOAK=1. Everywhere, all of it
+/// arrives and the time of the source is counted.
 #[test]
 fn a_throttled_reader_is_the_only_thing_that_is_waited_for() {
     let Some(domain) = domain(EndpointKind::Msg) else {

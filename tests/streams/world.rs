@@ -1,4 +1,5 @@
-//! What the tests of streams have in common: domains of both kinds, files, trees, and a sender and a receiver in one process.
+//! What the tests of streams have in common: domains of both kinds, files, trees, and a sender and
+//! a receiver in one process.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -28,7 +29,8 @@ pub(crate) fn by() -> Instant {
     Instant::now() + patient(PATIENCE)
 }
 
-/// A domain of this kind; none, after a line that says why, where there is no libfabric or no provider of it.
+/// A domain of this kind; none, after a line that says why, where there is no libfabric or no
+/// provider of it.
 pub(crate) fn domain(kind: EndpointKind) -> Option<Arc<Domain>> {
     domain_of(kind)
 }
@@ -48,7 +50,8 @@ pub(crate) fn over_both(test: impl Fn(&Arc<Domain>)) {
     }
 }
 
-/// The same by messages, and by RMA writes, for which the receiver needs [windows](ReceiverConfig::windows).
+/// The same by messages, and by RMA writes, for which the receiver needs
+/// [windows](ReceiverConfig::windows).
 pub(crate) fn over_both_by_both(test: impl Fn(&Arc<Domain>, Transport)) {
     over_both(|domain| {
         for transport in [Transport::Message, Transport::Write] {
@@ -58,7 +61,8 @@ pub(crate) fn over_both_by_both(test: impl Fn(&Arc<Domain>, Transport)) {
     });
 }
 
-/// After which a silent peer is lost, where nobody is killed or stopped: longer than a machine stands still.
+/// After which a silent peer is lost, where nobody is killed or stopped: longer than a machine
+/// stands still.
 const LOST_AFTER: Duration = Duration::from_secs(30);
 
 /// After which a peer that is there is not: the default, on a machine of usual speed.

@@ -1,4 +1,5 @@
-//! The examples that are tools, as a user runs them; and the table of what ran where, which a tool writes.
+//! The examples that are tools, as a user runs them; and the table of what ran where, which a tool
+//! writes.
 
 #[path = "../common/patience.rs"]
 mod patience;
@@ -19,7 +20,8 @@ fn over() -> Option<&'static str> {
     asked.into_iter().next()
 }
 
-/// Where cargo puts examples: beside the directory of the tests. `None`, after a line that says why: the test can't run.
+/// Where cargo puts examples: beside the directory of the tests. `None`, after a line that says
+/// why: the test can't run.
 fn example(name: &str) -> Option<PathBuf> {
     if over().is_none() {
         println!("SKIPPED: no provider of FABRICAST_TEST_PROVIDER has FI_EP_MSG");

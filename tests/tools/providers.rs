@@ -1,8 +1,11 @@
-//! docs/providers.tsv: where the conformance suite ran which provider. These tests hold README's table of providers against it.
+//! docs/providers.tsv: where the conformance suite ran which provider. These tests hold README's
+//! table of providers against it.
 //!
-//! `make conformance` and `make verbs` append a line for each row that ran to target/ran-on.tsv, and print it;
-//! `FABRICAST_WRITE_DOCS=1 cargo test --test tools providers` takes the lines over into docs/providers.tsv, where a newer one replaces that of the same provider,
-//! library, kernel and device, and writes README's table anew. FABRICAST_RAN_ON names another file instead, or a log in which such lines stand.
+//! `make conformance` and `make verbs` append a line for each row that ran to target/ran-on.tsv,
+//! and print it; `FABRICAST_WRITE_DOCS=1 cargo test --test tools providers` takes the lines over
+//! into docs/providers.tsv, where a newer one replaces that of the same provider, library, kernel
+//! and device, and writes README's table anew. FABRICAST_RAN_ON names another file instead, or a
+//! log in which such lines stand.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +14,8 @@ use std::path::{Path, PathBuf};
 
 use fabricast::fabric::{EndpointKind, PROVIDERS, Provider, Run};
 
-const BEGIN: &str = "<!-- From docs/providers.tsv, by FABRICAST_WRITE_DOCS=1 cargo test --test tools providers -->\n";
+const BEGIN: &str = "<!-- From docs/providers.tsv, by FABRICAST_WRITE_DOCS=1 cargo test --test \
+    tools providers -->\n";
 const END: &str = "<!-- End of the table of providers -->\n";
 const PROMISE: &str = "<!-- From docs/providers.tsv, as the table of providers -->\n";
 const PROMISE_END: &str = "<!-- End of what ran -->\n";
@@ -90,7 +94,8 @@ fn what_ran_is_what_readme_says() {
     }
     assert!(
         readme == wanted,
-        "README.md is not what docs/providers.tsv and the table of providers say: run FABRICAST_WRITE_DOCS=1 cargo test --test tools providers"
+        "README.md is not what docs/providers.tsv and the table of providers say: run \
+         FABRICAST_WRITE_DOCS=1 cargo test --test tools providers"
     );
 }
 
@@ -176,7 +181,8 @@ fn answer(row: &Provider, kind: EndpointKind, ran: bool) -> String {
     text
 }
 
-/// The newest run of each library and device, in words. How many bytes of CQ data there were is left out, but for what that makes impossible.
+/// The newest run of each library and device, in words. How many bytes of CQ data there were is
+/// left out, but for what that makes impossible.
 fn places(runs: &[&Run]) -> String {
     if runs.is_empty() {
         return "nothing: from documentation and sources".to_owned();
@@ -213,7 +219,8 @@ fn the_promise_is_what_ran() {
     let soft = run("verbs\tFI_EP_MSG\t4\t1.17\t6.1\trxe0 (virtual)\t2026-01-02\t28\t");
     let card = run("verbs\tFI_EP_MSG\t4\t2.5\t6.1\tmlx5_0 (mlx5_core)\t2026-01-02\t28\t");
     let text = promise(&[tcp.clone(), soft.clone()]);
-    let on_soft = "It has run over `tcp`; over `verbs` on soft RDMA (rdma_rxe), **not on a card**; `tcp;ofi_rxm`";
+    let on_soft = "It has run over `tcp`; over `verbs` on soft RDMA (rdma_rxe), **not on a card**; \
+        `tcp;ofi_rxm`";
     assert!(text.starts_with(on_soft), "{text}");
     let text = promise(&[tcp, soft, card]);
     assert!(
@@ -233,11 +240,13 @@ fn a_newer_run_takes_the_place_of_its_own_kind_only() {
     assert_eq!(in_order(all), [new.clone(), other.clone(), first]);
     assert_eq!(
         places(&[&old, &other]),
-        "libfabric 1.17 on Linux 6.1, lo, 2026-01-02: 30 of 30 behaviours; libfabric 2.5 on Linux 6.1, lo, 2026-01-01: 30 of 30 behaviours"
+        "libfabric 1.17 on Linux 6.1, lo, 2026-01-02: 30 of 30 behaviours; libfabric 2.5 on Linux \
+         6.1, lo, 2026-01-01: 30 of 30 behaviours"
     );
     let same = run("tcp\tFI_EP_MSG\t8\t2.5\t6.1\tlo\t2026-03-04\t29\tpeer killed");
     assert_eq!(
         places(&[&new, &same]),
-        "libfabric 1.17 and 2.5 on Linux 6.1, lo, 2026-03-04: 29 of 30 behaviours (not: peer killed)"
+        "libfabric 1.17 and 2.5 on Linux 6.1, lo, 2026-03-04: 29 of 30 behaviours (not: peer \
+         killed)"
     );
 }

@@ -1,4 +1,5 @@
-//! The example `readout`, as a user runs it: real processes, whose counts must agree, and what can go wrong.
+//! The example `readout`, as a user runs it: real processes, whose counts must agree, and what can
+//! go wrong.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -145,7 +146,8 @@ fn demo(program: &Path, more: &[&str]) -> Ended {
     Process::start(program, &arguments).end()
 }
 
-/// Where the test does not say for how long others are waited for: for longer than a machine stands still.
+/// Where the test does not say for how long others are waited for: for longer than a machine stands
+/// still.
 fn in_time(arguments: &[&str]) -> &'static [&'static str] {
     match arguments.contains(&"--timeout") {
         true => &[],

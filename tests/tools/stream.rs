@@ -1,4 +1,5 @@
-//! The example `stream`, as a user runs it: real processes, real files, and what can go wrong with both.
+//! The example `stream`, as a user runs it: real processes, real files, and what can go wrong with
+//! both.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -463,8 +464,10 @@ fn a_receiver_without_room_says_so_to_the_sender() {
     let Some(program) = program() else { return };
     let (from, to) = (temp(), temp());
     let path = file(&from, "large", 8 << 20);
-    // The shell sets the limit (512-byte units in sh), and ignores the signal that would kill the receiver.
-    let script = r#"trap '' XFSZ; ulimit -f 2048; exec "$0" recv --once --listen $LISTEN --provider "$OVER" --block 64K --dir "$1""#;
+    // The shell sets the limit (512-byte units in sh), and ignores the signal that would kill the
+    // receiver.
+    let script = r#"trap '' XFSZ; ulimit -f 2048
+        exec "$0" recv --once --listen $LISTEN --provider "$OVER" --block 64K --dir "$1""#;
     let mut command = Command::new("sh");
     command.args(["-c", script]).arg(&program).arg(to.path());
     command
@@ -506,9 +509,11 @@ fn a_full_disk_is_said_to_the_sender() {
         println!("SKIPPED: no file system may be mounted in a namespace of our own");
         return;
     }
-    // What the receiver leaves is looked at in its own namespace, and said by the shell's exit code.
+    // What the receiver leaves is looked at in its own namespace, and said by the shell's exit
+    // code.
     let script = format!(
-        r#"{mount} "$1"; "$0" recv --once --listen $LISTEN --provider "$OVER" --block 64K --dir "$1"; code=$?
+        r#"{mount} "$1"
+           "$0" recv --once --listen $LISTEN --provider "$OVER" --block 64K --dir "$1"; code=$?
            test -z "$(ls -A "$1")" || exit 9; exit $code"#
     );
     let mut command = Command::new("unshare");

@@ -1,4 +1,5 @@
-//! What a bare loop opens: fabric, domain, queues, registered memory, and a connection. Of `stream_bench`, too.
+//! What a bare loop opens: fabric, domain, queues, registered memory, and a connection. Of
+//! `stream_bench`, too.
 
 #![allow(unsafe_code)]
 
@@ -38,8 +39,10 @@ pub(crate) fn check(call: &'static str, rc: i32) -> Result<(), Failure> {
     }
 }
 
-/// Completions that may wait for one connection: of its sends, and of the receives that are posted. A card's queue does not grow, and verbs of libfabric
-/// 1.17 keeps free as many entries as an endpoint could have receives, out of which it takes those of sends. `tcp` says 65,536, and its queue grows.
+/// Completions that may wait for one connection: of its sends, and of the receives that are posted.
+/// A card's queue does not grow, and verbs of libfabric 1.17 keeps free as many entries as an
+/// endpoint could have receives, out of which it takes those of sends. `tcp` says 65,536, and its
+/// queue grows.
 fn completions_of(case: &Case, info: *mut sys::fi_info) -> usize {
     // SAFETY: an answer of the library, which has all attributes.
     let receive = unsafe { (*info).rx_attr };
@@ -60,7 +63,8 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// Everything that does not depend on the peer, for so many connections. `dest` is where one of them will go.
+    /// Everything that does not depend on the peer, for so many connections. `dest` is where one of
+    /// them will go.
     pub(crate) fn open(
         case: &Case,
         dest: Option<SocketAddr>,
@@ -148,7 +152,8 @@ impl Net {
                 )
             };
             if n >= size_of::<sys::fi_eq_cm_entry>() as isize && got == kind {
-                // SAFETY: an event of connection management was written to the room, which is aligned for it.
+                // SAFETY: an event of connection management was written to the room, which is
+                // aligned for it.
                 let entry = unsafe { room.as_ptr().cast::<sys::fi_eq_cm_entry>().read() };
                 return Ok(entry.info);
             }
@@ -198,7 +203,8 @@ impl Drop for Net {
 
 pub(crate) fn close(fid: *mut sys::fid) {
     if !fid.is_null() {
-        // SAFETY: open, and used no more; what belongs to it is closed (declaration order in each function).
+        // SAFETY: open, and used no more; what belongs to it is closed (declaration order in each
+        // function).
         let _ = unsafe { sys::fi_close(fid) };
     }
 }
@@ -300,7 +306,8 @@ impl Memory {
             .build()
             .map_err(|error| Failure(error.to_string()))?;
         let mut mr = ptr::null_mut();
-        // SAFETY: the domain is open; the memory stays mapped longer than the registration (`drop`).
+        // SAFETY: the domain is open; the memory stays mapped longer than the registration
+        // (`drop`).
         let rc = unsafe {
             sys::fi_mr_reg(
                 domain,
@@ -361,7 +368,8 @@ pub(crate) fn post_receive(ep: &Ep, memory: &Memory, index: usize) -> Result<(),
 #[inline]
 pub(crate) fn try_post_receive(ep: &Ep, memory: &Memory, index: usize) -> Result<bool, Failure> {
     let base = memory.at(index).cast();
-    // SAFETY: the endpoint is open; the memory is registered and untouched until its completion was read.
+    // SAFETY: the endpoint is open; the memory is registered and untouched until its completion was
+    // read.
     let rc = unsafe {
         sys::fi_recv(
             ep.0,

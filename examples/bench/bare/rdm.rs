@@ -1,5 +1,5 @@
-//! Messages one way over endpoints without connections (FI_EP_RDM), bare: the server posts receives and says its address, the client
-//! sends with `depth` in flight.
+//! Messages one way over endpoints without connections (FI_EP_RDM), bare: the server posts receives
+//! and says its address, the client sends with `depth` in flight.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, c_void};
@@ -16,7 +16,8 @@ use crate::error::{Failure, fail};
 /// Bytes of the longest address.
 const NAME_MAX: usize = 256;
 
-/// Fabric, domain, queue, address vector and the one endpoint, opened once for a run. Closed in the order of `drop`.
+/// Fabric, domain, queue, address vector and the one endpoint, opened once for a run. Closed in the
+/// order of `drop`.
 struct Node {
     library: &'static sys::Library,
     info: *mut sys::fi_info,
@@ -25,7 +26,8 @@ struct Node {
     cq: *mut sys::fid_cq,
     av: *mut sys::fid_av,
     ep: *mut sys::fid_ep,
-    /// What providers write to that ask for it (FI_CONTEXT2); the place of a cell is the number of an operation.
+    /// What providers write to that ask for it (FI_CONTEXT2); the place of a cell is the number of
+    /// an operation.
     cells: Box<[MaybeUninit<sys::fi_context2>]>,
 }
 
@@ -138,7 +140,8 @@ impl Node {
             *at = u8::from_str_radix(std::str::from_utf8(byte)?, 16)?;
         }
         let mut number = 0;
-        // SAFETY: the vector is open; the address is one of this provider's, and the result is writable.
+        // SAFETY: the vector is open; the address is one of this provider's, and the result is
+        // writable.
         let inserted = unsafe {
             sys::fi_av_insert(
                 self.av,
@@ -187,7 +190,8 @@ impl Node {
     /// Posts the receive of this index; false when the provider's queue is full.
     #[inline]
     fn receive(&self, memory: &Memory, index: usize) -> Result<bool, Failure> {
-        // SAFETY: the endpoint is open; memory and cell are untouched until the completion was read.
+        // SAFETY: the endpoint is open; memory and cell are untouched until the completion was
+        // read.
         let rc = unsafe {
             sys::fi_recv(
                 self.ep,
@@ -201,7 +205,8 @@ impl Node {
         taken("fi_recv", rc)
     }
 
-    /// Header slot and payload of this index as one message; false when the provider takes none now.
+    /// Header slot and payload of this index as one message; false when the provider takes none
+    /// now.
     #[inline]
     fn send(
         &self,
@@ -212,7 +217,8 @@ impl Node {
         header: Header,
     ) -> Result<bool, Failure> {
         let slot = headers.at(index);
-        // SAFETY: the slot has room for a header, and no send of this index is in flight (the caller's free list).
+        // SAFETY: the slot has room for a header, and no send of this index is in flight (the
+        // caller's free list).
         unsafe { slot.cast::<[u8; HEADER]>().write(header.to_bytes()) };
         let iov = [
             libc::iovec {
@@ -225,7 +231,8 @@ impl Node {
             },
         ];
         let mut desc = [headers.desc, payloads.desc];
-        // SAFETY: the peer is in the vector; memory and cell are untouched until the completion was read.
+        // SAFETY: the peer is in the vector; memory and cell are untouched until the completion was
+        // read.
         let rc = unsafe {
             sys::fi_sendv(
                 self.ep,
@@ -344,7 +351,8 @@ impl Server {
     }
 }
 
-/// Sends with `depth` in flight for the time of the case. The endpoint stays open until the server has `arrived`.
+/// Sends with `depth` in flight for the time of the case. The endpoint stays open until the server
+/// has `arrived`.
 pub(crate) fn send<T>(
     case: &Case,
     to: &str,

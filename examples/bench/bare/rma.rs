@@ -1,4 +1,5 @@
-//! One-sided writes and reads, bare: the server only polls, the client posts with `depth` in flight. Marks are messages.
+//! One-sided writes and reads, bare: the server only polls, the client posts with `depth` in
+//! flight. Marks are messages.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -97,7 +98,8 @@ fn post(
         data: 0,
     };
     let rc = if operation == Operation::RmaRead {
-        // SAFETY: the endpoint is connected; the memory is registered and untouched until its completion was read.
+        // SAFETY: the endpoint is connected; the memory is registered and untouched until its
+        // completion was read.
         unsafe { sys::fi_readmsg(sender.ep.0, &raw const msg, sys::FI_COMPLETION) }
     } else {
         let flags = sys::FI_COMPLETION | sys::FI_DELIVERY_COMPLETE;

@@ -1,5 +1,5 @@
-//! One-sided writes and reads through `fabricast`: the server exposes a window and polls, the client posts with `depth` in flight. Marks
-//! are messages.
+//! One-sided writes and reads through `fabricast`: the server exposes a window and polls, the
+//! client posts with `depth` in flight. Marks are messages.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

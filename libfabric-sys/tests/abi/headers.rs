@@ -35,7 +35,8 @@ pub(crate) fn compiler() -> Option<OsString> {
     status.is_ok_and(|status| status.success()).then_some(name)
 }
 
-/// Every set: that of the system where it is installed, and the ones that the environment names, which must exist.
+/// Every set: that of the system where it is installed, and the ones that the environment names,
+/// which must exist.
 pub(crate) fn find(compiler: &OsString) -> Vec<HeaderSet> {
     let mut sets = Vec::new();
     let system = HeaderSet(None);

@@ -1,8 +1,10 @@
-//! Compares every declaration with the C headers: constants, sizes, offsets, types of fields, prototypes.
+//! Compares every declaration with the C headers: constants, sizes, offsets, types of fields,
+//! prototypes.
 //!
-//! For each set of headers (the system's, and those that FABRICAST_ABI_HEADERS names) a C program is generated,
-//! compiled and run. A declaration that is newer than the headers is skipped and counted; headers newer than NEWEST
-//! may have made a struct longer, but may not have moved what we declare.
+//! For each set of headers (the system's, and those that FABRICAST_ABI_HEADERS names) a C program
+//! is generated, compiled and run. A declaration that is newer than the headers is skipped and
+//! counted; headers newer than NEWEST may have made a struct longer, but may not have moved what we
+//! declare.
 
 mod headers;
 mod source;
@@ -40,7 +42,8 @@ struct Row {
 
 enum Expected {
     Exactly(u64),
-    /// The size of a struct: exact in headers that have all our fields and are not newer than NEWEST.
+    /// The size of a struct: exact in headers that have all our fields and are not newer than
+    /// NEWEST.
     Size {
         ours: u64,
         complete_since: u32,
@@ -220,10 +223,12 @@ impl<T, const N: usize> ConcatAll<T> for [Vec<T>; N] {
     }
 }
 
-/// The program that answers the rows: `version`, then a line `row value` for each that the headers have.
+/// The program that answers the rows: `version`, then a line `row value` for each that the headers
+/// have.
 fn program(rows: &[Row]) -> String {
     let mut text = String::from(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <sys/types.h>\n#include <rdma/fabric.h>\n\
+        "#include <stddef.h>\n#include <stdio.h>\n#include <sys/types.h>\n\
+         #include <rdma/fabric.h>\n\
          #include <rdma/fi_domain.h>\n#include <rdma/fi_endpoint.h>\n#include <rdma/fi_eq.h>\n\
          #include <rdma/fi_cm.h>\n#include <rdma/fi_rma.h>\n#include <rdma/fi_errno.h>\n\
          #include <rdma/fi_ext.h>\n\
@@ -295,7 +300,8 @@ fn declarations_agree_with_every_header_set() {
     let sets = headers::find(&compiler);
     if sets.is_empty() {
         return say(
-            "SKIPPED: no libfabric headers (Debian, Ubuntu: libfabric-dev), and FABRICAST_ABI_HEADERS names none",
+            "SKIPPED: no libfabric headers (Debian, Ubuntu: libfabric-dev), and \
+             FABRICAST_ABI_HEADERS names none",
         );
     }
     let rows: Vec<Row> = [constant_rows(), layout_rows(), type_rows()].concat_all();

@@ -1,4 +1,5 @@
-//! What we declare: every constant, struct and field, each with the version of libfabric in which it appeared.
+//! What we declare: every constant, struct and field, each with the version of libfabric in which
+//! it appeared.
 
 use libfabric_sys::*;
 use std::mem::{offset_of, size_of};
@@ -48,7 +49,8 @@ impl Layout {
     }
 }
 
-/// Versions of libfabric with declarations that are not in the oldest headers: functions of the C headers.
+/// Versions of libfabric with declarations that are not in the oldest headers: functions of the C
+/// headers.
 pub(crate) fn function_since(name: &str) -> u32 {
     match name {
         "fi_av_insert_auth_key" | "fi_av_lookup_auth_key" | "fi_av_set_user_id" => version("1.20"),
@@ -142,7 +144,8 @@ pub(crate) fn constants() -> Vec<Constant> {
             FI_CLASS_EP FI_CLASS_SEP FI_CLASS_RX_CTX FI_CLASS_SRX_CTX FI_CLASS_TX_CTX
             FI_CLASS_STX_CTX FI_CLASS_PEP FI_CLASS_INTERFACE FI_CLASS_AV FI_CLASS_MR FI_CLASS_EQ
             FI_CLASS_CQ FI_CLASS_CNTR FI_CLASS_WAIT FI_CLASS_POLL FI_CLASS_CONNREQ FI_CLASS_MC
-            FI_CLASS_NIC FI_CLASS_AV_SET FI_CLASS_MR_CACHE FI_CLASS_MEM_MONITOR FI_TYPE_INFO FI_TYPE_EP_TYPE FI_TYPE_CAPS FI_TYPE_OP_FLAGS
+            FI_CLASS_NIC FI_CLASS_AV_SET FI_CLASS_MR_CACHE FI_CLASS_MEM_MONITOR FI_TYPE_INFO
+            FI_TYPE_EP_TYPE FI_TYPE_CAPS FI_TYPE_OP_FLAGS
             FI_TYPE_ADDR_FORMAT FI_TYPE_TX_ATTR FI_TYPE_RX_ATTR FI_TYPE_EP_ATTR FI_TYPE_DOMAIN_ATTR
             FI_TYPE_FABRIC_ATTR FI_TYPE_THREADING FI_TYPE_PROGRESS FI_TYPE_PROTOCOL
             FI_TYPE_MSG_ORDER FI_TYPE_MODE FI_TYPE_AV_TYPE FI_TYPE_VERSION FI_TYPE_EQ_EVENT

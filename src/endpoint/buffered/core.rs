@@ -61,7 +61,8 @@ struct FillingBuffer {
 }
 
 impl FillingBuffer {
-    /// Ends packing; none if there is nothing in it. What is still copied into it is waited for when it is sent, or given back.
+    /// Ends packing; none if there is nothing in it. What is still copied into it is waited for
+    /// when it is sent, or given back.
     fn pack(self) -> Option<Packed> {
         let count = self.packer.count();
         if count == 0 {
@@ -278,7 +279,7 @@ impl<O: Outlet> BufferedCore<O> {
         }
     }
 
-    // ---- small messages ------------------------------------------------------------------------------------------
+    // ---- small messages -------------------------------------------------------------------------
 
     /// Packs a message, and gives its number.
     #[inline]
@@ -306,7 +307,8 @@ impl<O: Outlet> BufferedCore<O> {
         Ok(self.commit(&placed, len))
     }
 
-    /// As [`push`](Self::push), of bytes that may lie in a device's memory, and may have to be waited for.
+    /// As [`push`](Self::push), of bytes that may lie in a device's memory, and may have to be
+    /// waited for.
     pub(crate) fn push_payload(
         &mut self,
         tag: u64,
@@ -332,7 +334,8 @@ impl<O: Outlet> BufferedCore<O> {
         Ok(self.commit(&placed, len))
     }
 
-    /// Finds room for a message that is written in place. Until it is committed, nothing was packed.
+    /// Finds room for a message that is written in place. Until it is committed, nothing was
+    /// packed.
     pub(crate) fn place(&mut self, tag: u64, status: u8, len: usize) -> Result<Placed, PushError> {
         if let Some(open) = &self.open
             && let Ok(placed) = open.packer.place(tag, status, len)
@@ -471,7 +474,7 @@ impl<O: Outlet> BufferedCore<O> {
         self.open.is_none() && self.waiting.is_empty()
     }
 
-    // ---- whole buffers -------------------------------------------------------------------------------------------
+    // ---- whole buffers --------------------------------------------------------------------------
 
     pub(crate) fn get_buffer(&mut self) -> Option<BufferMut> {
         let buffer = self.pool.try_acquire();
@@ -528,7 +531,7 @@ impl<O: Outlet> BufferedCore<O> {
         SendBufferError { kind, buffer, key }
     }
 
-    // ---- sending -------------------------------------------------------------------------------------------------
+    // ---- sending --------------------------------------------------------------------------------
 
     /// Takes the open buffer out: it is sent, or waits, or fails.
     fn close_open(&mut self) {
@@ -615,7 +618,8 @@ impl<O: Outlet> BufferedCore<O> {
         }
     }
 
-    /// Sends the open buffer if its time has come. While others wait in front of it, it could not leave and goes on being filled.
+    /// Sends the open buffer if its time has come. While others wait in front of it, it could not
+    /// leave and goes on being filled.
     fn send_open_if_due(&mut self) {
         let Some(open) = &self.open else { return };
         if !self.waiting.is_empty() || open.packer.is_empty() {
@@ -630,7 +634,7 @@ impl<O: Outlet> BufferedCore<O> {
         }
     }
 
-    // ---- polling -------------------------------------------------------------------------------------------------
+    // ---- polling --------------------------------------------------------------------------------
 
     pub(crate) fn poll(&mut self, events: &mut Vec<BufferedEvent>) -> Result<(), Error> {
         let mut heard = std::mem::take(&mut self.heard);
@@ -695,7 +699,8 @@ impl<O: Outlet> BufferedCore<O> {
                 Some(carried) => BufferedEvent::Late { carried },
                 None => return,
             },
-            // What waits is offered at every poll; whether the caller was refused is known here. A buffered endpoint has no windows.
+            // What waits is offered at every poll; whether the caller was refused is known here. A
+            // buffered endpoint has no windows.
             SendEvent::Writable | SendEvent::Window(_) => return,
             SendEvent::Connected(info) => {
                 let peer = usize::try_from(info.max_message).unwrap_or(usize::MAX);
@@ -746,7 +751,7 @@ impl<O: Outlet> BufferedCore<O> {
         self.wait.set_due(due.filter(|_| !self.closing_outlet));
     }
 
-    // ---- closing -------------------------------------------------------------------------------------------------
+    // ---- closing --------------------------------------------------------------------------------
 
     /// Begins the polite close: what is packed is sent first.
     pub(crate) fn begin_close(&mut self, deadline: Instant) {

@@ -350,7 +350,7 @@ impl Rig {
     }
 }
 
-// ---- when buffers leave ------------------------------------------------------------------------------------------
+// ---- when buffers leave -------------------------------------------------------------------------
 
 #[test]
 fn a_full_buffer_leaves_by_itself_and_the_rest_on_flush() {
@@ -441,7 +441,7 @@ fn without_an_interval_a_message_waits_for_the_flush() {
     rig.end();
 }
 
-// ---- refusals ----------------------------------------------------------------------------------------------------
+// ---- refusals -----------------------------------------------------------------------------------
 
 #[test]
 fn nothing_is_taken_before_the_connection_stands() {
@@ -540,7 +540,7 @@ fn the_depth_of_the_outlet_is_kept() {
     rig.end();
 }
 
-// ---- whole buffers -----------------------------------------------------------------------------------------------
+// ---- whole buffers ------------------------------------------------------------------------------
 
 #[test]
 fn whole_buffers_keep_the_order_and_come_back_when_refused() {
@@ -589,7 +589,7 @@ fn a_place_that_is_not_used_leaves_nothing_behind() {
     rig.end();
 }
 
-// ---- ends --------------------------------------------------------------------------------------------------------
+// ---- ends ---------------------------------------------------------------------------------------
 
 #[test]
 fn when_the_connection_ends_everything_fails_in_order_before_the_end() {
@@ -707,7 +707,7 @@ fn a_polite_close_ends_at_its_deadline_with_an_outcome_for_all() {
     assert_eq!(failed.sum::<u64>(), 12);
 }
 
-// ---- a random walk -----------------------------------------------------------------------------------------------
+// ---- a random walk ------------------------------------------------------------------------------
 
 struct Random(u64);
 

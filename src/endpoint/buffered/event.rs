@@ -52,8 +52,8 @@ pub enum BufferedEvent {
     Failed {
         /// The messages, or the whole buffer's key.
         carried: Carried,
-        /// The buffer, with the packed messages: [`SmallMessages`](crate::coalesce::SmallMessages) reads them. `None` if it had to be
-        /// leaked because the provider would not close.
+        /// The buffer, with the packed messages: [`SmallMessages`](crate::coalesce::SmallMessages)
+        /// reads them. `None` if it had to be leaked because the provider would not close.
         buffer: Option<Buffer>,
         /// Why.
         error: BufferError,
@@ -66,12 +66,13 @@ pub enum BufferedEvent {
     },
     /// What blocked a refused push or buffer has passed.
     Writable,
-    /// Nothing was heard from the peer for as long as the setting `unresponsive_after` says. Nothing is closed.
+    /// Nothing was heard from the peer for as long as the setting `unresponsive_after` says.
+    /// Nothing is closed.
     Unresponsive,
     /// Something was heard from the peer again.
     Responsive,
-    /// The connection ended, what was in flight came back before this, and another one will be made. Messages that were packed
-    /// and not yet sent wait for it.
+    /// The connection ended, what was in flight came back before this, and another one will be
+    /// made. Messages that were packed and not yet sent wait for it.
     Reconnecting {
         /// The number of the next attempt, from 1.
         attempt: u32,
@@ -80,9 +81,11 @@ pub enum BufferedEvent {
         /// Why the connection ended, or could not be made.
         reason: CloseReason,
     },
-    /// The peer closes politely: nothing is taken any more, what is in flight still completes, what is not sent yet fails.
+    /// The peer closes politely: nothing is taken any more, what is in flight still completes, what
+    /// is not sent yet fails.
     PeerClosing,
-    /// The connection is closed, or could not be made. The last event; everything had its outcome before it.
+    /// The connection is closed, or could not be made. The last event; everything had its outcome
+    /// before it.
     Disconnected(CloseReason),
 }
 
@@ -127,9 +130,11 @@ pub enum PushError {
     /// Not now; back-pressure, not a failure. [`BufferedEvent::Writable`] says when.
     #[error("would block: {0}")]
     WouldBlock(Blocked),
-    /// It does not fit an empty buffer. Send it through a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy), or take larger buffers.
+    /// It does not fit an empty buffer. Send it through a
+    /// [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy), or take larger buffers.
     #[error(
-        "a small message of {len} bytes, {whose} {max} with its tag and status: take larger buffers, or send it through a SendEndpointZeroCopy"
+        "a small message of {len} bytes, {whose} {max} with its tag and status: take larger \
+         buffers, or send it through a SendEndpointZeroCopy"
     )]
     TooLong {
         /// Bytes given.
@@ -139,7 +144,8 @@ pub enum PushError {
         /// Whose limit it is.
         whose: SmallMessageLimit,
     },
-    /// A segment of the payload is memory of the host that others may write to, a slice of a region or a fragment of a ring: push its bytes.
+    /// A segment of the payload is memory of the host that others may write to, a slice of a region
+    /// or a fragment of a ring: push its bytes.
     #[error("segment {segment} is memory of the host that others may write to: push its bytes")]
     NotCopied {
         /// Which segment, from 0.
@@ -147,7 +153,8 @@ pub enum PushError {
     },
     /// One of the two sides is saying goodbye: nothing new is taken.
     #[error(
-        "the connection is closing: one of the two sides said goodbye; what is to be sent after that needs a new endpoint"
+        "the connection is closing: one of the two sides said goodbye; what is to be sent after \
+         that needs a new endpoint"
     )]
     Closing,
     /// The connection is closed.
@@ -155,7 +162,8 @@ pub enum PushError {
     Closed(CloseReason),
     /// The endpoint belongs to the process that this one was forked from.
     #[error(
-        "this endpoint was made by process {made_by}, which this process was forked from: open a fabric of its own in the child"
+        "this endpoint was made by process {made_by}, which this process was forked from: open a \
+         fabric of its own in the child"
     )]
     Forked {
         /// The process that made it.
@@ -170,7 +178,8 @@ impl PushError {
     }
 }
 
-/// A payload that [`push_payload`](crate::SendEndpointBuffered::push_payload) refused, and gives back. Nothing of it was packed.
+/// A payload that [`push_payload`](crate::SendEndpointBuffered::push_payload) refused, and gives
+/// back. Nothing of it was packed.
 pub struct PushPayloadError {
     /// Why.
     pub kind: PushError,

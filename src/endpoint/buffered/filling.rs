@@ -1,9 +1,9 @@
 //! `Filling`: the messages of a buffer that have their places, and whose bytes are not there yet.
 //!
 //! ```text
-//!  pushed ─► place in the open buffer ─► its event has happened ─► copied to its place ─┐
-//!  pushed ─► place behind it, filled at once                                            ├─► the buffer is sent
-//!                                          full, flushed or due: the buffer is closed ──┘
+//!  pushed ─► place in the open buffer ─► its event happened ─► copied to its place ─┐
+//!  pushed ─► place behind it, filled at once                                        ├─► it is sent
+//!                                      full, flushed or due: the buffer is closed ──┘
 //! ```
 
 #![allow(unsafe_code)]
@@ -61,8 +61,8 @@ impl Filling {
         self.parts.is_empty()
     }
 
-    /// One message more, of which all segments can be [copied](not_copied), and its place, which is as long. Its copy begins, unless it waits
-    /// for an event. Errors are heard later.
+    /// One message more, of which all segments can be [copied](not_copied), and its place, which is
+    /// as long. Its copy begins, unless it waits for an event. Errors are heard later.
     ///
     /// # Panics
     ///
@@ -112,10 +112,12 @@ impl Part {
         let (mut copies, mut at) = (Copies::new(), 0);
         for segment in self.given.segments() {
             let len = segment.len();
-            // SAFETY: the place is as long as all segments together (`add`), and in it nobody else reads or writes: the packer goes on behind it, and the
-            // buffer is neither sent nor handed out before the gate is open or settled. The packer's own references to the whole slot come and
-            // go meanwhile: the address is derived from none of them (`BufferMut::place`), and none lives while this one does. A device that
-            // copies does so by the address alone.
+            // SAFETY: the place is as long as all segments together (`add`), and in it nobody else
+            // reads or writes: the packer goes on behind it, and the buffer is neither sent nor
+            // handed out before the gate is open or settled. The packer's own references to the
+            // whole slot come and go meanwhile: the address is derived from none of them
+            // (`BufferMut::place`), and none lives while this one does. A device that copies does
+            // so by the address alone.
             let to =
                 unsafe { std::slice::from_raw_parts_mut(self.to.as_ptr().wrapping_add(at), len) };
             at += len;
@@ -144,7 +146,8 @@ impl Gate for Filling {
         let lanes = &self.lanes;
         let mut said = Ok(true);
         self.parts.retain_mut(|part| {
-            // What is under way behind one that is not done is not asked: copies are done in their order.
+            // What is under way behind one that is not done is not asked: copies are done in their
+            // order.
             if said != Ok(true) && part.copy.is_some() {
                 return true;
             }

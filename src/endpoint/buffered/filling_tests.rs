@@ -222,13 +222,24 @@ impl Rig {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-    /// Whatever is pushed, and whenever it comes: each message has one outcome, with its bytes in its place, and everything goes back.
+    /// Whatever is pushed, and whenever it comes: each message has one outcome, with its bytes in
+    /// its place, and everything goes back.
     #[test]
     fn each_message_is_there_when_its_buffer_leaves(
-        steps in prop::collection::vec(any_step(), 0..80), settled in any::<bool>(), netio3 in any::<bool>(),
+        steps in prop::collection::vec(any_step(), 0..80),
+        settled in any::<bool>(),
+        netio3 in any::<bool>(),
     ) {
-        let format = if netio3 { Format::Netio3 } else { Format::Compact };
-        let mut rig = Setup { format, ..Setup::default() }.connected();
+        let format = if netio3 {
+            Format::Netio3
+        } else {
+            Format::Compact
+        };
+        let mut rig = Setup {
+            format,
+            ..Setup::default()
+        }
+        .connected();
         let others = SharedBufferManager::allocate(64, SIZE).unwrap();
         let mut gates = Vec::new();
         for (n, step) in steps.into_iter().enumerate() {

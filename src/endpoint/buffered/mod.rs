@@ -1,4 +1,5 @@
-//! `SendEndpointBuffered`: copies messages into network buffers, many small ones into one, and sends those.
+//! `SendEndpointBuffered`: copies messages into network buffers, many small ones into one, and
+//! sends those.
 
 pub(crate) mod core;
 #[cfg(all(test, not(loom)))]
@@ -44,8 +45,8 @@ use crate::stats::{BufferedStats, SendStats};
 /// | `waiting` | packed buffers that wait to be sent | 8 | 1 to 65,536 |
 /// | `send` | | 16 sends in flight, else as [`SendConfig`] | |
 ///
-/// The peer's [`max_message`](crate::endpoint::ReceiveConfig::max_message) should be at least the buffer size; where it is less, less
-/// of each buffer is used.
+/// The peer's [`max_message`](crate::endpoint::ReceiveConfig::max_message) should be at least the
+/// buffer size; where it is less, less of each buffer is used.
 pub struct BufferedConfig {
     format: Format,
     buffers: u32,
@@ -94,39 +95,43 @@ impl BufferedConfig {
         self
     }
 
-    /// Buffers of this pool instead, shared with other endpoints; it is registered with the domain. `buffers` and `buffer_size` are its own.
+    /// Buffers of this pool instead, shared with other endpoints; it is registered with the domain.
+    /// `buffers` and `buffer_size` are its own.
     #[must_use]
     pub fn pool(mut self, pool: &SharedBufferManager) -> Self {
         self.pool = Some(pool.clone());
         self
     }
 
-    /// How long a message waits for others, counted from the first in its buffer; `None`: until the buffer is full or
-    /// [`flush`](SendEndpointBuffered::flush). It is kept as well as the endpoint is polled, and a sleeping loop wakes for it. While
-    /// the peer or the provider takes nothing, it can't be kept, and buffers fill up instead.
+    /// How long a message waits for others, counted from the first in its buffer; `None`: until the
+    /// buffer is full or [`flush`](SendEndpointBuffered::flush). It is kept as well as the endpoint
+    /// is polled, and a sleeping loop wakes for it. While the peer or the provider takes nothing,
+    /// it can't be kept, and buffers fill up instead.
     #[must_use]
     pub fn flush_interval(mut self, time: Option<Duration>) -> Self {
         self.flush_interval = time;
         self
     }
 
-    /// How many packed buffers may wait for credits or for sends in flight; beyond, a push is refused.
+    /// How many packed buffers may wait for credits or for sends in flight; beyond, a push is
+    /// refused.
     #[must_use]
     pub fn waiting(mut self, buffers: u32) -> Self {
         self.waiting = buffers;
         self
     }
 
-    /// The settings of the connection. Its header mode is always [`HeaderMode::Raw`], for a packed buffer has no header;
-    /// header slots and `on_abandoned` set there are not used.
+    /// The settings of the connection. Its header mode is always [`HeaderMode::Raw`], for a packed
+    /// buffer has no header; header slots and `on_abandoned` set there are not used.
     #[must_use]
     pub fn send(mut self, config: SendConfig) -> Self {
         self.send = config;
         self
     }
 
-    /// Called for each buffer, and for what is packed and not sent, when the endpoint is dropped before their outcome is known; from within the
-    /// drop: a panic of it is logged, and goes no further.
+    /// Called for each buffer, and for what is packed and not sent, when the endpoint is dropped
+    /// before their outcome is known; from within the drop: a panic of it is logged, and goes no
+    /// further.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(Carried) + Send + 'static) -> Self {
         self.on_abandoned = Some(Box::new(hear));
@@ -190,19 +195,25 @@ impl Outlet for SendEndpointZeroCopy {
     }
 }
 
-/// Copies messages into network buffers and sends those to one peer: many small messages in one buffer.
+/// Copies messages into network buffers and sends those to one peer: many small messages in one
+/// buffer.
 ///
-/// A small message has a tag, a status and bytes. [`push`](Self::push) packs it behind the others and returns; the buffer leaves when it
-/// is full, on [`flush`](Self::flush), or when the flush interval is over. The receiver takes it apart with
-/// [`Message::coalesced`](crate::endpoint::Message::coalesced) in the same [`Format`]. Besides, whole buffers: [`get_buffer`](Self::get_buffer), fill,
-/// [`send_buffer`](Self::send_buffer). Everything leaves in the order of the calls.
+/// A small message has a tag, a status and bytes. [`push`](Self::push) packs it behind the others
+/// and returns; the buffer leaves when it is full, on [`flush`](Self::flush), or when the flush
+/// interval is over. The receiver takes it apart with
+/// [`Message::coalesced`](crate::endpoint::Message::coalesced) in the same [`Format`]. Besides,
+/// whole buffers: [`get_buffer`](Self::get_buffer), fill, [`send_buffer`](Self::send_buffer).
+/// Everything leaves in the order of the calls.
 ///
 /// Each accepted message has exactly one outcome, told by buffer: [`BufferedEvent::Completed`] and
-/// [`BufferedEvent::Failed`] say which messages ([`Carried`]), by the numbers that `push` gave. Where nothing can leave, a push is refused as
-/// back-pressure before anything is lost, and [`BufferedEvent::Writable`] says when to go on.
+/// [`BufferedEvent::Failed`] say which messages ([`Carried`]), by the numbers that `push` gave.
+/// Where nothing can leave, a push is refused as back-pressure before anything is lost, and
+/// [`BufferedEvent::Writable`] says when to go on.
 ///
-/// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an [`EventLoop`](crate::event_loop::EventLoop), which wakes for the flush
-/// interval. The published interface that it follows: netio3-backend's `SendEndpointBuffered`, and the coalescing of netio3.
+/// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an
+/// [`EventLoop`](crate::event_loop::EventLoop), which wakes for the flush interval. The published
+/// interface that it follows: netio3-backend's `SendEndpointBuffered`, and the coalescing of
+/// netio3.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -211,8 +222,10 @@ impl Outlet for SendEndpointZeroCopy {
 /// use fabricast::{BufferedEvent, Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered};
 ///
 /// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
-/// let mut receiver = ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, ReceiveConfig::default())?;
-/// let mut sender = SendEndpointBuffered::connect(&domain, receiver.local_addr(), BufferedConfig::default())?;
+/// let mut receiver =
+///     ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, ReceiveConfig::default())?;
+/// let mut sender =
+///     SendEndpointBuffered::connect(&domain, receiver.local_addr(), BufferedConfig::default())?;
 ///
 /// let (mut sent, mut received) = (Vec::new(), Vec::new());
 /// let (mut pushed, mut confirmed, mut arrived) = (0, 0, 0);
@@ -245,13 +258,15 @@ pub struct SendEndpointBuffered {
 }
 
 impl SendEndpointBuffered {
-    /// Starts to connect to a [`ReceiveEndpoint`](crate::ReceiveEndpoint). Returns at once; [`BufferedEvent::Connected`] or
-    /// [`BufferedEvent::Disconnected`] follows, within the connect timeout.
+    /// Starts to connect to a [`ReceiveEndpoint`](crate::ReceiveEndpoint). Returns at once;
+    /// [`BufferedEvent::Connected`] or [`BufferedEvent::Disconnected`] follows, within the connect
+    /// timeout.
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for a setting out of its range, [`Error::Memory`] and [`Error::Register`] for the buffers, and what libfabric
-    /// answers. Whatever concerns the peer is reported by an event instead.
+    /// [`Error::Config`] for a setting out of its range, [`Error::Memory`] and [`Error::Register`]
+    /// for the buffers, and what libfabric answers. Whatever concerns the peer is reported by an
+    /// event instead.
     pub fn connect(
         domain: &Arc<Domain>,
         peer: PeerAddr,
@@ -292,13 +307,15 @@ impl SendEndpointBuffered {
         self.core.outlet().id()
     }
 
-    // ---- small messages ------------------------------------------------------------------------------------------
+    // ---- small messages -------------------------------------------------------------------------
 
-    /// Packs a small message behind the others. Gives its number: messages are numbered from 0 as they are accepted.
+    /// Packs a small message behind the others. Gives its number: messages are numbered from 0 as
+    /// they are accepted.
     ///
     /// # Errors
     ///
-    /// Nothing of it was packed: back-pressure ([`PushError::is_would_block`]), or a message that can't be sent.
+    /// Nothing of it was packed: back-pressure ([`PushError::is_would_block`]), or a message that
+    /// can't be sent.
     #[inline]
     pub fn push(&mut self, tag: u64, status: u8, bytes: &[u8]) -> Result<u64, PushError> {
         self.check_fork()?;
@@ -320,17 +337,22 @@ impl SendEndpointBuffered {
         self.core.push_segments(tag, status, segments)
     }
 
-    /// The same with a message that lies in a GPU's memory, all or some of its segments, and that may be [to be read after](Payload::after) an
-    /// event. It is accepted at once and keeps its place among the others; its bytes are copied there in the meantime, by a stream of the
+    /// The same with a message that lies in a GPU's memory, all or some of its segments, and that
+    /// may be [to be read after](Payload::after) an event. It is accepted at once and keeps its
+    /// place among the others; its bytes are copied there in the meantime, by a stream of the
     /// endpoint's own, and its buffer is sent when they have arrived. Nothing needs a registration.
     ///
-    /// The payload is kept until it is copied, and dropped then: a [`DeviceBuffer`](crate::buffer::DeviceBuffer) is back in its pool. Who keeps the
-    /// memory otherwise may overwrite it when the message has its outcome. An event, or a copy, that fails, fails the buffer with all messages
-    /// in it, which comes back in [`BufferedEvent::Failed`]; the others can be read there, in its own place is whatever lay there before.
+    /// The payload is kept until it is copied, and dropped then: a
+    /// [`DeviceBuffer`](crate::buffer::DeviceBuffer) is back in its pool. Who keeps the memory
+    /// otherwise may overwrite it when the message has its outcome. An event, or a copy, that
+    /// fails, fails the buffer with all messages in it, which comes back in
+    /// [`BufferedEvent::Failed`]; the others can be read there, in its own place is whatever lay
+    /// there before.
     ///
-    /// It does not wait for the GPU where the buffers are [pinned](crate::Region::pinned): give the endpoint such a [pool](BufferedConfig::pool).
-    /// With other memory the CUDA driver copies before it returns, in this call or, where there is an event, in a later poll: as long as the copy
-    /// takes, and never for the event.
+    /// It does not wait for the GPU where the buffers are [pinned](crate::Region::pinned): give the
+    /// endpoint such a [pool](BufferedConfig::pool). With other memory the CUDA driver copies
+    /// before it returns, in this call or, where there is an event, in a later poll: as long as the
+    /// copy takes, and never for the event.
     ///
     /// # Errors
     ///
@@ -348,8 +370,8 @@ impl SendEndpointBuffered {
         }
     }
 
-    /// Room for a small message of up to `len` bytes, to be written in place: fill it, then [`commit`](MessageSlot::commit).
-    /// Dropped, it leaves nothing behind.
+    /// Room for a small message of up to `len` bytes, to be written in place: fill it, then
+    /// [`commit`](MessageSlot::commit). Dropped, it leaves nothing behind.
     ///
     /// # Errors
     ///
@@ -368,15 +390,16 @@ impl SendEndpointBuffered {
         })
     }
 
-    /// Has everything that is packed leave now. True: it has; false: the peer or the provider takes no more at the moment, and it leaves at a
-    /// later poll, as soon as it can.
+    /// Has everything that is packed leave now. True: it has; false: the peer or the provider takes
+    /// no more at the moment, and it leaves at a later poll, as soon as it can.
     pub fn flush(&mut self) -> bool {
         self.core.owner().is_here() && self.core.flush()
     }
 
-    // ---- whole buffers -------------------------------------------------------------------------------------------
+    // ---- whole buffers --------------------------------------------------------------------------
 
-    /// A network buffer to fill; `None` while all are in flight or held ([`BufferedEvent::Writable`] says when there is one).
+    /// A network buffer to fill; `None` while all are in flight or held
+    /// ([`BufferedEvent::Writable`] says when there is one).
     pub fn get_buffer(&mut self) -> Option<BufferMut> {
         if !self.core.owner().is_here() {
             return None;
@@ -396,9 +419,11 @@ impl SendEndpointBuffered {
         }
     }
 
-    /// Sends the first `len` bytes of a buffer as one network message, behind all that was pushed before. `key` comes back with the outcome.
+    /// Sends the first `len` bytes of a buffer as one network message, behind all that was pushed
+    /// before. `key` comes back with the outcome.
     ///
-    /// The receiver gets it as it is. Where it takes small messages from the same connection, it must tell them from this one.
+    /// The receiver gets it as it is. Where it takes small messages from the same connection, it
+    /// must tell them from this one.
     ///
     /// # Errors
     ///
@@ -423,9 +448,10 @@ impl SendEndpointBuffered {
         self.core.send_buffer(buffer, len, key)
     }
 
-    // ---- driving -------------------------------------------------------------------------------------------------
+    // ---- driving --------------------------------------------------------------------------------
 
-    /// Drives the endpoint: offers what waits, sends what is due, and appends what happened. Returns how many events were added.
+    /// Drives the endpoint: offers what waits, sends what is due, and appends what happened.
+    /// Returns how many events were added.
     ///
     /// # Errors
     ///
@@ -437,7 +463,8 @@ impl SendEndpointBuffered {
         Ok(events.len() - before)
     }
 
-    /// Sleeps until there may be something to poll for, the flush interval included, or until the time given.
+    /// Sleeps until there may be something to poll for, the flush interval included, or until the
+    /// time given.
     ///
     /// # Errors
     ///
@@ -482,16 +509,17 @@ impl SendEndpointBuffered {
         self.core.outlet().close_reason()
     }
 
-    /// Begins the polite close and returns at once: no new messages; what is packed is sent, then both sides say goodbye, and
-    /// [`BufferedEvent::Disconnected`] is the last event of [`poll`](Self::poll). At the deadline it comes in any case.
+    /// Begins the polite close and returns at once: no new messages; what is packed is sent, then
+    /// both sides say goodbye, and [`BufferedEvent::Disconnected`] is the last event of
+    /// [`poll`](Self::poll). At the deadline it comes in any case.
     pub fn begin_close(&mut self, deadline: Instant) {
         if self.core.owner().is_here() {
             self.core.begin_close(deadline);
         }
     }
 
-    /// Closes politely and waits for it: all that was pushed arrives, unless the deadline passes first. Returns the outcomes; the
-    /// last event is [`BufferedEvent::Disconnected`].
+    /// Closes politely and waits for it: all that was pushed arrives, unless the deadline passes
+    /// first. Returns the outcomes; the last event is [`BufferedEvent::Disconnected`].
     ///
     /// # Errors
     ///
@@ -531,7 +559,8 @@ impl Waitable for SendEndpointBuffered {
     }
 }
 
-/// Room for a small message in the buffer that is being packed; dereferences to its bytes, which are whatever lay there before.
+/// Room for a small message in the buffer that is being packed; dereferences to its bytes, which
+/// are whatever lay there before.
 #[must_use = "dropped, it leaves nothing behind; `commit` it"]
 pub struct MessageSlot<'a> {
     core: &'a mut BufferedCore<SendEndpointZeroCopy>,

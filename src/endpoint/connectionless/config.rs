@@ -49,8 +49,9 @@ const PEERS_MAX: u32 = CONNECTIONS_MAX / 2;
 /// | `lost_after` | time | 60 s | 10 ms to 24 h and above `unresponsive_after`, or none |
 /// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
 ///
-/// The pool takes `slots × max_message` bytes. Each peer is granted as many messages as `receive_depth` says, but so that those that
-/// may still come find room for one, twice: two sides that begin at the same time have two connections.
+/// The pool takes `slots × max_message` bytes. Each peer is granted as many messages as
+/// `receive_depth` says, but so that those that may still come find room for one, twice: two sides
+/// that begin at the same time have two connections.
 pub struct ConnectionlessConfig {
     pub(super) max_peers: u32,
     pub(super) accept_unknown: bool,
@@ -143,7 +144,8 @@ impl ConnectionlessConfig {
         self
     }
 
-    /// A pool of the caller's instead: `max_message` and `slots` are its own. It must not be used for anything else.
+    /// A pool of the caller's instead: `max_message` and `slots` are its own. It must not be used
+    /// for anything else.
     #[must_use]
     pub fn pool(mut self, pool: &SharedBufferManager) -> Self {
         self.pool = Some(pool.clone());
@@ -164,7 +166,8 @@ impl ConnectionlessConfig {
         self
     }
 
-    /// The most sends in flight to all peers together. What was sent to a peer that is gone counts until the provider is done with it.
+    /// The most sends in flight to all peers together. What was sent to a peer that is gone counts
+    /// until the provider is done with it.
     #[must_use]
     pub fn total_depth(mut self, sends: u32) -> Self {
         self.total_depth = sends;
@@ -185,16 +188,17 @@ impl ConnectionlessConfig {
         self
     }
 
-    /// Data and header slots in one: the endpoint registers the data with its domain as it opens, for as long as it lives, and takes its
-    /// header slots from there. Both are shared with the other endpoints that use it.
+    /// Data and header slots in one: the endpoint registers the data with its domain as it opens,
+    /// for as long as it lives, and takes its header slots from there. Both are shared with the
+    /// other endpoints that use it.
     #[must_use]
     pub fn buffers(mut self, buffers: &ZeroCopyBufferManager) -> Self {
         self.data = Some(Arc::clone(buffers.region()));
         self.shared_headers(buffers.headers())
     }
 
-    /// Sends payloads that lie in a GPU's memory by way of this ring, where the fabric takes none; endpoints may share one. Without it such a
-    /// payload is refused.
+    /// Sends payloads that lie in a GPU's memory by way of this ring, where the fabric takes none;
+    /// endpoints may share one. Without it such a payload is refused.
     #[must_use]
     pub fn staging(mut self, ring: &StagingRing) -> Self {
         self.staging = Some(ring.clone());
@@ -202,15 +206,16 @@ impl ConnectionlessConfig {
     }
 
     /// Copies the payloads of messages to a GPU's memory: they come as
-    /// [`ConnectionlessEvent::DeviceMessage`](crate::endpoint::ConnectionlessEvent::DeviceMessage). As
-    /// [`ReceiveConfig::deliver_to`](crate::endpoint::ReceiveConfig::deliver_to).
+    /// [`ConnectionlessEvent::DeviceMessage`](crate::endpoint::ConnectionlessEvent::DeviceMessage).
+    /// As [`ReceiveConfig::deliver_to`](crate::endpoint::ReceiveConfig::deliver_to).
     #[must_use]
     pub fn deliver_to(mut self, delivery: DeviceDelivery) -> Self {
         self.delivery = Some(delivery);
         self
     }
 
-    /// How peers tell headers from payloads in what this side sends; they learn it when they are first met.
+    /// How peers tell headers from payloads in what this side sends; they learn it when they are
+    /// first met.
     #[must_use]
     pub fn header_mode(mut self, mode: HeaderMode) -> Self {
         self.header_mode = mode;
@@ -231,7 +236,8 @@ impl ConnectionlessConfig {
         self
     }
 
-    /// What happens when a posted send takes longer: the peer is given up, or the application is told.
+    /// What happens when a posted send takes longer: the peer is given up, or the application is
+    /// told.
     #[must_use]
     pub fn deadline_policy(mut self, policy: DeadlinePolicy) -> Self {
         self.deadline_policy = policy;
@@ -259,7 +265,8 @@ impl ConnectionlessConfig {
         self
     }
 
-    /// Gives a peer up of which nothing was heard for so long. No provider of this kind tells a receiver that a sender died: this does.
+    /// Gives a peer up of which nothing was heard for so long. No provider of this kind tells a
+    /// receiver that a sender died: this does.
     #[must_use]
     pub fn lost_after(mut self, silence: Option<Duration>) -> Self {
         self.patience.lost = silence;
@@ -273,8 +280,8 @@ impl ConnectionlessConfig {
         self
     }
 
-    /// Called with each key that has no outcome yet when the endpoint is dropped, from within the drop: a panic of it is logged, and
-    /// goes no further.
+    /// Called with each key that has no outcome yet when the endpoint is dropped, from within the
+    /// drop: a panic of it is logged, and goes no further.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(PeerId, u64) + Send + 'static) -> Self {
         self.on_abandoned = Some(Box::new(hear));

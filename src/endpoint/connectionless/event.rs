@@ -14,7 +14,8 @@ use crate::endpoint::protocol::connection::CloseReason;
 use crate::errno::CompletionError;
 use crate::fabric::PeerAddr;
 
-/// A peer of a [`ConnectionlessEndpoint`](crate::ConnectionlessEndpoint): unique in the process, and never given to another peer.
+/// A peer of a [`ConnectionlessEndpoint`](crate::ConnectionlessEndpoint): unique in the process,
+/// and never given to another peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub(super) ConnectionId);
 
@@ -49,7 +50,8 @@ impl From<PeerAddr> for SendTo {
 /// A peer can't be removed now: something is outstanding with it. Nothing was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{peer} is in use: {sends} sends are in flight, {payloads_kept} payloads are still with the provider, {messages_held} messages are held"
+    "{peer} is in use: {sends} sends are in flight, {payloads_kept} payloads are still with the \
+     provider, {messages_held} messages are held"
 )]
 #[non_exhaustive]
 pub struct PeerInUse {
@@ -57,7 +59,8 @@ pub struct PeerInUse {
     pub peer: PeerId,
     /// Sends to it that have no outcome yet.
     pub sends: u32,
-    /// Sends to it that failed while the provider kept the payload: [`ConnectionlessEvent::Released`] has not come yet.
+    /// Sends to it that failed while the provider kept the payload:
+    /// [`ConnectionlessEvent::Released`] has not come yet.
     pub payloads_kept: u32,
     /// Messages from it that the application holds.
     pub messages_held: u32,
@@ -131,7 +134,8 @@ pub enum ConnectionlessEvent {
         message: PeerMessage,
     },
     /// A message arrived, and its payload is in a GPU's memory: with
-    /// [`ConnectionlessConfig::deliver_to`](crate::endpoint::ConnectionlessConfig::deliver_to). It is not counted as held.
+    /// [`ConnectionlessConfig::deliver_to`](crate::endpoint::ConnectionlessConfig::deliver_to). It
+    /// is not counted as held.
     DeviceMessage {
         /// From whom.
         peer: PeerId,
@@ -162,14 +166,15 @@ pub enum ConnectionlessEvent {
         peer: PeerId,
         /// The key that was given to it.
         key: u64,
-        /// The payload that was given to it; empty if the provider still has it, because the peer was given up while it was in flight.
-        /// Then [`Released`](Self::Released) follows.
+        /// The payload that was given to it; empty if the provider still has it, because the peer
+        /// was given up while it was in flight. Then [`Released`](Self::Released) follows.
         payload: Payload,
         /// Why.
         error: CompletionError,
     },
-    /// The provider is done with a payload whose send came back [`Failed`](Self::Failed) without it. May come after
-    /// [`PeerDown`](Self::PeerDown) and [`Removed`](Self::Removed), at the latest when the endpoint is closed.
+    /// The provider is done with a payload whose send came back [`Failed`](Self::Failed) without
+    /// it. May come after [`PeerDown`](Self::PeerDown) and [`Removed`](Self::Removed), at the
+    /// latest when the endpoint is closed.
     Released {
         /// To whom it was sent.
         peer: PeerId,
@@ -178,7 +183,8 @@ pub enum ConnectionlessEvent {
         /// The payload that was given to it.
         payload: Payload,
     },
-    /// A send has not completed within its deadline (advice, not an outcome; see [`DeadlinePolicy::Notify`](crate::endpoint::DeadlinePolicy::Notify)).
+    /// A send has not completed within its deadline (advice, not an outcome; see
+    /// [`DeadlinePolicy::Notify`](crate::endpoint::DeadlinePolicy::Notify)).
     Late {
         /// To whom.
         peer: PeerId,
@@ -195,7 +201,8 @@ pub enum ConnectionlessEvent {
         /// Whose.
         peer: PeerId,
     },
-    /// Nothing was heard from a peer for as long as the setting `unresponsive_after` says. It is not given up.
+    /// Nothing was heard from a peer for as long as the setting `unresponsive_after` says. It is
+    /// not given up.
     Unresponsive {
         /// Which.
         peer: PeerId,
@@ -205,8 +212,8 @@ pub enum ConnectionlessEvent {
         /// Which.
         peer: PeerId,
     },
-    /// A peer said goodbye, was lost or given up, or can't be reached; every key sent to it came back before this. It stays known, and the next
-    /// send begins anew, unless it is `forgotten`.
+    /// A peer said goodbye, was lost or given up, or can't be reached; every key sent to it came
+    /// back before this. It stays known, and the next send begins anew, unless it is `forgotten`.
     PeerDown {
         /// Which.
         peer: PeerId,

@@ -38,7 +38,8 @@ pub(super) struct AddedPeer {
 }
 
 impl AddedPeer {
-    /// The connection that a message goes by: an established one, else the one that is being made, else one that closes.
+    /// The connection that a message goes by: an established one, else the one that is being made,
+    /// else one that closes.
     pub(super) fn lane(&mut self) -> Option<(ConnectionId, ConnectionStage)> {
         let of = |conn: Option<ConnectionId>| self.conns.iter().find(|(id, _)| Some(*id) == conn);
         if let Some(found) = of(self.sends_on).filter(|(_, stage)| *stage == ConnectionStage::Up) {

@@ -1,4 +1,5 @@
-//! What one poll does at most, whatever peers do meanwhile; and that what is left is done by the next ones.
+//! What one poll does at most, whatever peers do meanwhile; and that what is left is done by the
+//! next ones.
 
 use crate::endpoint::core::rig::{Rig, Setup, far_future};
 use crate::endpoint::event::ReceiveEvent;

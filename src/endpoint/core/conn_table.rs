@@ -15,8 +15,9 @@ pub(crate) const CONNECTIONS_MAX: u32 = 1 << PLACE_BITS;
 
 /// Connections, each at the place that its id names.
 ///
-/// A place is first reserved, so that the application can be asked about a connection that is not made yet. Places are used again, ids never:
-/// an old one finds nothing at its place, or another id.
+/// A place is first reserved, so that the application can be asked about a connection that is not
+/// made yet. Places are used again, ids never: an old one finds nothing at its place, or another
+/// id.
 #[derive(Debug)]
 pub(crate) struct ConnTable<T> {
     places: Slab<Place<T>>,

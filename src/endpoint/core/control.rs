@@ -1,5 +1,5 @@
-//! The small registered buffers that control messages are sent from and received into, and the registrations that a
-//! connection needs of its own.
+//! The small registered buffers that control messages are sent from and received into, and the
+//! registrations that a connection needs of its own.
 
 #![allow(unsafe_code)]
 
@@ -23,11 +23,12 @@ use crate::errno::FabricErrno;
 use crate::in_flight::InFlight;
 use crate::memory::{Region, Registrar, Scope};
 
-/// Control messages that the peer may have on the way to us: grants and heartbeats are bounded by the protocol, and there
-/// is one bye.
+/// Control messages that the peer may have on the way to us: grants and heartbeats are bounded by
+/// the protocol, and there is one bye.
 pub(crate) const CONTROL_RECEIVES: u32 = 19;
 
-// With the answer to the hello, the goodbye and what is said of windows and subscriptions beside the grants and the heartbeats.
+// With the answer to the hello, the goodbye and what is said of windows and subscriptions beside
+// the grants and the heartbeats.
 const _: () = assert!(
     CONTROL_RECEIVES as usize
         >= CREDIT_MESSAGES_MAX
@@ -45,8 +46,8 @@ pub(crate) const CONTROL_SENDS: u32 = 16;
 /// How long a control message that the provider would not take waits before it is offered again.
 pub(crate) const CONTROL_RETRY: Duration = Duration::from_millis(1);
 
-/// How long a sleeper waits before it looks at a closed gate again: nobody tells it that a copy or an event is done. A copy of 1 MiB takes
-/// about as long; shorter would cost more looks than time.
+/// How long a sleeper waits before it looks at a closed gate again: nobody tells it that a copy or
+/// an event is done. A copy of 1 MiB takes about as long; shorter would cost more looks than time.
 pub(crate) const GATE_RETRY: Duration = Duration::from_micros(50);
 
 /// A pool of control buffers.
@@ -56,7 +57,8 @@ pub(crate) struct ControlBuffers {
 }
 
 impl ControlBuffers {
-    /// So many of them, to send from: each has room for a body, and no more, for a listener has many.
+    /// So many of them, to send from: each has room for a body, and no more, for a listener has
+    /// many.
     pub(crate) fn new(buffers: u32) -> Result<Self, Error> {
         let config = SharedBufferConfig {
             slots: Some(buffers),
@@ -86,7 +88,8 @@ impl ControlBuffers {
     }
 }
 
-/// Posts a control message of its own buffer; `op` makes the operation that keeps the buffer. None free: as if the provider's queue were full.
+/// Posts a control message of its own buffer; `op` makes the operation that keeps the buffer. None
+/// free: as if the provider's queue were full.
 pub(crate) fn post_control<L: Link, T>(
     link: &mut L,
     conn: &L::Conn,
@@ -124,7 +127,8 @@ pub(crate) struct HeldDescriptor {
     held: bool,
 }
 
-// SAFETY: `desc` is an opaque value of the provider, which is opened with FI_THREAD_SAFE; we never dereference it.
+// SAFETY: `desc` is an opaque value of the provider, which is opened with FI_THREAD_SAFE; we never
+// dereference it.
 unsafe impl Send for HeldDescriptor {}
 
 // SAFETY: as above; a shared reference only reads it.
@@ -163,7 +167,8 @@ impl HeldDescriptor {
         self.scope
     }
 
-    /// Lets go of the registration before the drop does: nothing that uses the descriptor is posted, or will be.
+    /// Lets go of the registration before the drop does: nothing that uses the descriptor is
+    /// posted, or will be.
     pub(crate) fn release(&mut self) {
         if std::mem::take(&mut self.held) {
             // SAFETY: taken once, in `lease`; `held` is false from here on.

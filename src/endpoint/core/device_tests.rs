@@ -1,5 +1,5 @@
-//! A device's memory on the direct path: how it is registered, and how it is sent, over the fake link and the fake driver, in which
-//! whoever touches such memory with the processor dies.
+//! A device's memory on the direct path: how it is registered, and how it is sent, over the fake
+//! link and the fake driver, in which whoever touches such memory with the processor dies.
 
 #![allow(unsafe_code)]
 
@@ -57,7 +57,8 @@ fn bytes_of(slice: &RegionSlice) -> Vec<u8> {
     bytes
 }
 
-/// A part of another region, as another library would give it: an allocation cut out of a larger one.
+/// A part of another region, as another library would give it: an allocation cut out of a larger
+/// one.
 fn part(of: &Arc<Region>, start: usize, len: usize) -> Arc<Region> {
     let keep = Box::new(Arc::clone(of));
     // SAFETY: the larger region stays as long as the part.
@@ -68,7 +69,7 @@ fn offered(net: &Net) -> Offer {
     *net.offers().last().expect("something was offered")
 }
 
-// ---- registration ------------------------------------------------------------------------------------------------
+// ---- registration -------------------------------------------------------------------------------
 
 #[test]
 fn a_dmabuf_is_offered_by_whole_pages_and_an_offset() {
@@ -107,7 +108,8 @@ fn a_dmabuf_is_offered_by_whole_pages_and_an_offset() {
     });
 }
 
-/// What a region knows of a domain is by the number of its scope, which may be another domain's when the first one is gone.
+/// What a region knows of a domain is by the number of its scope, which may be another domain's
+/// when the first one is gone.
 #[test]
 fn what_is_staged_with_a_domain_that_is_gone_is_not_staged_with_the_next_one() {
     let name = "what_is_staged_with_a_domain_that_is_gone_is_not_staged_with_the_next_one";
@@ -304,7 +306,7 @@ fn what_a_row_says_of_its_provider_is_heeded() {
     });
 }
 
-// ---- sending -----------------------------------------------------------------------------------------------------
+// ---- sending ------------------------------------------------------------------------------------
 
 /// Delivers and polls until nothing moves; what both sides said.
 fn settle(rig: &mut Rig) -> (Vec<SendEvent>, Vec<ReceiveEvent>) {
@@ -357,7 +359,8 @@ fn payloads_go_from_where_they_lie_and_are_never_injected() {
                     host.region().register_with(rig.net.near()).unwrap();
                     let mut middle = host.try_acquire().unwrap();
                     middle[..5].copy_from_slice(b"hello");
-                    // Odd places of the device's memory around memory of the host: each has the descriptor of its own.
+                    // Odd places of the device's memory around memory of the host: each has the
+                    // descriptor of its own.
                     let slices = [1..4, 4093..4101].map(|range| device.slice(range).unwrap());
                     let [first, last] = slices.clone();
                     let payload: Payload = [
@@ -444,7 +447,7 @@ fn a_payload_goes_in_pieces_from_where_it_lies() {
     });
 }
 
-// ---- receiving ---------------------------------------------------------------------------------------------------
+// ---- receiving ----------------------------------------------------------------------------------
 
 /// With a pool in a device's memory where long messages land.
 fn landing_setup(form: Form, support: DeviceSupport, mode: HeaderMode) -> Setup {
@@ -531,7 +534,8 @@ fn long_messages_land_in_a_devices_memory() {
     });
 }
 
-/// What the table says of providers that no machine of ours has, over the direct path: to the host, and from there to a device.
+/// What the table says of providers that no machine of ours has, over the direct path: to the host,
+/// and from there to a device.
 #[test]
 fn every_provider_of_the_table_takes_a_devices_memory() {
     test("every_provider_of_the_table_takes_a_devices_memory", || {
@@ -643,7 +647,8 @@ fn what_the_provider_does_not_write_comes_to_the_host() {
                 rig.sender().send_data(payload, header, key as u64).unwrap();
                 let (sent, received) = settle(&mut rig);
                 if len > 8000 {
-                    // The host's slots are shorter than the device's, and the message is longer than both are now.
+                    // The host's slots are shorter than the device's, and the message is longer
+                    // than both are now.
                     assert!(matches!(sent[..], [SendEvent::Failed { .. }]), "{sent:?}");
                     continue;
                 }
@@ -747,7 +752,7 @@ fn a_peer_that_goes_in_the_middle_leaves_a_buffer_behind() {
     );
 }
 
-// ---- windows -----------------------------------------------------------------------------------------------------
+// ---- windows ------------------------------------------------------------------------------------
 
 #[test]
 fn what_peers_write_and_what_is_read_is_flushed_before_it_is_told_of() {

@@ -1,5 +1,6 @@
-//! Providers that need a card, over a fake link that is what the provider table says of them: what works there, and what is refused before anything
-//! is posted. Some of them have also run on soft RDMA ([`Provider::ran_on`]).
+//! Providers that need a card, over a fake link that is what the provider table says of them: what
+//! works there, and what is refused before anything is posted. Some of them have also run on soft
+//! RDMA ([`Provider::ran_on`]).
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The futures of a send endpoint over the fake link: what is dropped when, who is woken, and whose buffer is where.
+//! The futures of a send endpoint over the fake link: what is dropped when, who is woken, and whose
+//! buffer is where.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -59,7 +60,8 @@ impl Sender for Core {
     }
 
     fn begin_close(&mut self, deadline: Instant) {
-        // Whoever drops the last handle reads the system's clock; by the one that is held here, that moment is still to come.
+        // Whoever drops the last handle reads the system's clock; by the one that is held here,
+        // that moment is still to come.
         let deadline = match deadline <= Instant::now() {
             true => self.clock().now(),
             false => deadline,
@@ -332,7 +334,7 @@ fn setup() -> Setup {
     Setup::default()
 }
 
-// ---- dropping a send at every point ----------------------------------------------------------------------------------
+// ---- dropping a send at every point -------------------------------------------------------------
 
 #[test]
 fn a_send_dropped_before_its_first_poll_was_never_made() {
@@ -437,7 +439,7 @@ fn a_dropped_send_that_fails_gives_its_buffer_back_too() {
     world.end();
 }
 
-// ---- the endpoint goes -----------------------------------------------------------------------------------------------
+// ---- the endpoint goes --------------------------------------------------------------------------
 
 #[test]
 fn dropping_the_endpoint_gives_every_future_its_payload_back() {
@@ -557,7 +559,7 @@ fn a_polite_close_completes_what_is_in_flight_and_refuses_what_waits() {
     world.end();
 }
 
-// ---- what happens to the connection ----------------------------------------------------------------------------------
+// ---- what happens to the connection -------------------------------------------------------------
 
 /// The next event of the connection; `None`: there is none yet.
 fn next_event(world: &mut World) -> Option<Option<ConnectionEvent>> {
@@ -644,7 +646,7 @@ fn of_what_nobody_asks_for_the_last_are_kept() {
     world.end();
 }
 
-// ---- who is woken ----------------------------------------------------------------------------------------------------
+// ---- who is woken -------------------------------------------------------------------------------
 
 #[test]
 fn sends_that_wait_for_room_go_in_the_order_in_which_they_came() {
@@ -657,7 +659,8 @@ fn sends_that_wait_for_room_go_in_the_order_in_which_they_came() {
     for _ in 0..12 {
         world.polled();
     }
-    // Polled from the last on, and more often than they were woken: that gains nobody a better place.
+    // Polled from the last on, and more often than they were woken: that gains nobody a better
+    // place.
     for _ in 0..200 {
         for send in world.sends.iter_mut().rev() {
             send.task.poll();
@@ -748,7 +751,7 @@ fn a_provider_that_is_full_is_tried_again_without_a_spin() {
     world.end();
 }
 
-// ---- random walks ----------------------------------------------------------------------------------------------------
+// ---- random walks -------------------------------------------------------------------------------
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -776,7 +779,8 @@ enum Step {
 fn benign() -> impl Strategy<Value = Step> {
     prop_oneof![
         20 => Just(Step::Send),
-        20 => (any::<usize>(), any::<bool>()).prop_map(|(which, woken)| Step::Poll { which, woken }),
+        20 => (any::<usize>(), any::<bool>())
+            .prop_map(|(which, woken)| Step::Poll { which, woken }),
         10 => Just(Step::RunWoken),
         6 => any::<usize>().prop_map(Step::Drop),
         15 => (1usize..6).prop_map(Step::Deliver),
@@ -889,7 +893,8 @@ impl World {
 proptest! {
     #![proptest_config(crate::soak::cases(100, 3000))]
 
-    /// While the connection lives, every send whose future lives resolves, though futures are polled only when woken.
+    /// While the connection lives, every send whose future lives resolves, though futures are
+    /// polled only when woken.
     #[test]
     fn no_wake_up_is_lost(setup in any_setup(), steps in prop::collection::vec(benign(), 1..120)) {
         let mut world = World::connected(setup);
@@ -900,7 +905,13 @@ proptest! {
         world.heal();
         world.settle();
         for send in &world.sends {
-            prop_assert!(matches!(send.task.output, Some(Ok(_))), "{} of slot {}: {:?}", send.key, send.slot, send.task.output);
+            prop_assert!(
+                matches!(send.task.output, Some(Ok(_))),
+                "{} of slot {}: {:?}",
+                send.key,
+                send.slot,
+                send.task.output
+            );
         }
         world.check();
         let (s, f) = world.stats();
@@ -921,9 +932,13 @@ proptest! {
         world.end();
     }
 
-    /// Whatever happens, nothing is lost, freed too early or reported twice; and the end of the endpoint resolves everything.
+    /// Whatever happens, nothing is lost, freed too early or reported twice; and the end of the
+    /// endpoint resolves everything.
     #[test]
-    fn every_buffer_has_one_owner_to_the_end(setup in any_setup(), steps in prop::collection::vec(any_step(), 1..120)) {
+    fn every_buffer_has_one_owner_to_the_end(
+        setup in any_setup(),
+        steps in prop::collection::vec(any_step(), 1..120),
+    ) {
         let mut world = World::new(setup);
         for step in &steps {
             world.take(step);
@@ -944,7 +959,8 @@ proptest! {
 
 #[test]
 fn wakers_may_call_back() {
-    // A waker that looks at the endpoint when it is called, as an executor that polls at once would.
+    // A waker that looks at the endpoint when it is called, as an executor that polls at once
+    // would.
     struct Nosy(std::sync::Weak<Driver<Core>>, AtomicBool);
     impl Wake for Nosy {
         fn wake(self: Arc<Self>) {

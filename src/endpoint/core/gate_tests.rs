@@ -1,4 +1,5 @@
-//! Sends that wait for a gate: in order, bounded, and with an outcome each, whatever becomes of the gate.
+//! Sends that wait for a gate: in order, bounded, and with an outcome each, whatever becomes of the
+//! gate.
 
 use std::time::Duration;
 
@@ -322,7 +323,7 @@ fn an_empty_message_can_wait() {
     assert!(gate.is_settled());
 }
 
-// ---- endpoints with many connections -----------------------------------------------------------------------------
+// ---- endpoints with many connections ------------------------------------------------------------
 
 #[test]
 fn a_gate_holds_back_its_own_connection_only() {

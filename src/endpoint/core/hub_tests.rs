@@ -1,4 +1,5 @@
-//! What an endpoint owes its caller that both sends and receives, on connections that it made and on others.
+//! What an endpoint owes its caller that both sends and receives, on connections that it made and
+//! on others.
 
 use std::time::Duration;
 
@@ -473,7 +474,8 @@ fn registrations_of_connections_serve_their_own_sends() {
     hubs.end();
 }
 
-/// A provider with one segment a message: the header lies in front of the payload, and clones with the same header go out at once.
+/// A provider with one segment a message: the header lies in front of the payload, and clones with
+/// the same header go out at once.
 #[test]
 fn an_endpoint_with_many_connections_puts_headers_in_front_of_payloads() {
     for form in FORMS {

@@ -1,4 +1,5 @@
-//! Random walks of endpoints that send, receive and dial, over the fake link, against the model in `hubs`.
+//! Random walks of endpoints that send, receive and dial, over the fake link, against the model in
+//! `hubs`.
 
 use std::time::Duration;
 
@@ -73,7 +74,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (hub(), any::<bool>()).prop_map(|(hub, again)| Step::RefuseSend { hub, again }),
         1 => (hub(), any::<bool>()).prop_map(|(hub, on)| Step::Storm { hub, on }),
         1 => (hub(), which()).prop_map(|(hub, which)| Step::FailSend { hub, which }),
-        1 => (hub(), which(), any::<bool>()).prop_map(|(hub, which, soon)| Step::Close { hub, which, soon }),
+        1 => (hub(), which(), any::<bool>())
+            .prop_map(|(hub, which, soon)| Step::Close { hub, which, soon }),
         1 => (hub(), any::<bool>()).prop_map(|(hub, silent)| Step::CloseMode { hub, silent }),
         1 => hub().prop_map(Step::Drop),
     ]

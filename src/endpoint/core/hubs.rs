@@ -1,4 +1,5 @@
-//! Endpoints with many connections that send and receive, over the fake link, with a model of what each key is owed; for tests.
+//! Endpoints with many connections that send and receive, over the fake link, with a model of what
+//! each key is owed; for tests.
 
 #![allow(unsafe_code)]
 
@@ -224,7 +225,8 @@ impl HubRig {
         self.absorb(events);
     }
 
-    /// Each key once, with its payload, and nothing of a connection after its end but payloads that were kept.
+    /// Each key once, with its payload, and nothing of a connection after its end but payloads that
+    /// were kept.
     pub(crate) fn absorb(&mut self, events: Vec<ReceiveEvent>) {
         for event in events {
             self.take(event);

@@ -1,4 +1,5 @@
-//! `InFlightMax`: what an endpoint may have in flight, and so how long its queues are. Nobody else counts it.
+//! `InFlightMax`: what an endpoint may have in flight, and so how long its queues are. Nobody else
+//! counts it.
 
 use crate::endpoint::core::control::{CONTROL_RECEIVES, CONTROL_SENDS};
 use crate::endpoint::core::send::SendSettings;
@@ -23,7 +24,8 @@ pub(crate) struct InFlightMax {
     one_sided: u32,
     /// Receives of one connection, and of all together.
     receives: (u32, usize),
-    /// A peer's operation may end here in a completion that takes no receive: a write with immediate data.
+    /// A peer's operation may end here in a completion that takes no receive: a write with
+    /// immediate data.
     written: bool,
 }
 

@@ -1,8 +1,9 @@
 //! `Jiffies`: whether time has passed since the last look, for next to nothing.
 //!
-//! An endpoint that is polled in a loop finds nothing most of the time. To look at the clock, and at every deadline, in each of those
-//! polls costs as much as to look for messages: a message that comes meanwhile waits for it. The kernel's coarse clock is a number in
-//! memory that moves with its timer, each 1 to 10 ms: as long as it stands still, no deadline needs to be looked at again.
+//! An endpoint that is polled in a loop finds nothing most of the time. To look at the clock, and
+//! at every deadline, in each of those polls costs as much as to look for messages: a message that
+//! comes meanwhile waits for it. The kernel's coarse clock is a number in memory that moves with
+//! its timer, each 1 to 10 ms: as long as it stands still, no deadline needs to be looked at again.
 
 use crate::clock::{Clock, CoarseTime};
 

@@ -1,10 +1,11 @@
-//! Two connections of one domain whose peers lie together: bytes drive endpoints over the fake link, their applications and the liars, and a
-//! model of memory says what may be touched.
+//! Two connections of one domain whose peers lie together: bytes drive endpoints over the fake
+//! link, their applications and the liars, and a model of memory says what may be touched.
 //!
-//! The liars know all keys, marks, numbers and nonces that either of them was told; they say any control message with any field at any
-//! time, begin writes and reads with any key on either connection, and let them go on piece by piece, as late as they like. What the model
-//! asserts: no byte of memory is written or read by a peer while it is the application's (released, handed out as a message) or free in its
-//! pool. When all connections are gone, all memory is back.
+//! The liars know all keys, marks, numbers and nonces that either of them was told; they say any
+//! control message with any field at any time, begin writes and reads with any key on either
+//! connection, and let them go on piece by piece, as late as they like. What the model asserts: no
+//! byte of memory is written or read by a peer while it is the application's (released, handed out
+//! as a message) or free in its pool. When all connections are gone, all memory is back.
 //!
 //! The fuzz target `two_connections` and the tests of the cores run it.
 
@@ -218,7 +219,7 @@ impl World {
         }
     }
 
-    // ---- the liars ---------------------------------------------------------------------------------------------------
+    // ---- the liars ------------------------------------------------------------------------------
 
     /// One more connects; at most two do at a time.
     fn come(&mut self, input: &mut Input<'_>) {
@@ -256,7 +257,7 @@ impl World {
         self.poll();
     }
 
-    // ---- the applications --------------------------------------------------------------------------------------------
+    // ---- the applications -----------------------------------------------------------------------
 
     fn poll(&mut self) {
         for at in 0..self.owners.len() {
@@ -560,8 +561,8 @@ mod tests {
         }
     }
 
-    /// How many executions are asked for, and the seed of the first; each has the next one. FABRICAST_SEED repeats a run, FABRICAST_EXECUTIONS says
-    /// how many.
+    /// How many executions are asked for, and the seed of the first; each has the next one.
+    /// FABRICAST_SEED repeats a run, FABRICAST_EXECUTIONS says how many.
     fn asked() -> (u64, u64) {
         let seed = from_environment("FABRICAST_SEED").unwrap_or_else(crate::random::random_u64);
         let few = match crate::soak::is_soak() {

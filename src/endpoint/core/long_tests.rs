@@ -1,4 +1,5 @@
-//! Long messages over the fake link: piece by piece, in their place, with one outcome whatever happens.
+//! Long messages over the fake link: piece by piece, in their place, with one outcome whatever
+//! happens.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use crate::endpoint::protocol::wire::{self, Control, HeaderMode, Hello, HelloKin
 use crate::error::{Blocked, FabricErrno, SendErrorKind};
 use crate::in_flight::ContextKind;
 
-/// A provider whose messages have 100 bytes, and whose pieces 64, of 2 segments: four pieces and a bit.
+/// A provider whose messages have 100 bytes, and whose pieces 64, of 2 segments: four pieces and a
+/// bit.
 fn setup(form: Form) -> Setup {
     let base = NetConfig::default();
     let rma = base.rma.map(|rma| RmaLimits {
@@ -329,7 +331,8 @@ fn lose(form: Form, loss: Loss, steps: usize) {
     rig.end();
 }
 
-/// The endpoint serves other connections, too: where a lost peer may still write is not given to anybody else.
+/// The endpoint serves other connections, too: where a lost peer may still write is not given to
+/// anybody else.
 #[test]
 fn over_rdm_a_landing_that_is_open_is_nobody_s_any_more() {
     let mut rig = setup(Form::Rdm).connected();
@@ -460,7 +463,8 @@ fn walk(rig: &mut Rig, step: Move, next: &mut u64) {
 proptest! {
     #![proptest_config(crate::soak::cases(100, 3000))]
 
-    /// Short and long messages in any order, with refused posts in between: all arrive, once, in their order.
+    /// Short and long messages in any order, with refused posts in between: all arrive, once, in
+    /// their order.
     #[test]
     fn short_and_long_messages_keep_their_order(
         rdm in any::<bool>(),
@@ -508,8 +512,9 @@ fn a_piece_that_is_refused_ends_the_connection() {
     rig.check_all_back();
 }
 
-/// Somebody writes into it when its sender says that it is whole, over another connection: it is nobody's before that is over. What comes behind
-/// it stays behind it, and the goodbye waits for both.
+/// Somebody writes into it when its sender says that it is whole, over another connection: it is
+/// nobody's before that is over. What comes behind it stays behind it, and the goodbye waits for
+/// both.
 #[test]
 fn a_long_message_is_handed_out_when_nobody_writes_into_it_any_more() {
     for lost in [false, true] {

@@ -1,8 +1,9 @@
 //! `Marks`: what waits until a completion queue was read up to where it ended at some time. Pure.
 //!
-//! "Until the queue is empty" is no such time: a peer that fills the queue as fast as it is read decides when that is. So what has to
-//! wait for completions that are in the queue, and for no others, leaves a mark. The mark is passed when a read found nothing, or when
-//! as many operations have completed since as could be in the queue when it was left.
+//! "Until the queue is empty" is no such time: a peer that fills the queue as fast as it is read
+//! decides when that is. So what has to wait for completions that are in the queue, and for no
+//! others, leaves a mark. The mark is passed when a read found nothing, or when as many operations
+//! have completed since as could be in the queue when it was left.
 
 use std::collections::VecDeque;
 

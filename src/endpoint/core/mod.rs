@@ -1,4 +1,5 @@
-//! What an endpoint does that makes one connection and sends over it (`send`), over any link, and what it shares with [`hub`](super::hub).
+//! What an endpoint does that makes one connection and sends over it (`send`), over any link, and
+//! what it shares with [`hub`](super::hub).
 
 #[cfg(all(test, not(loom)))]
 mod bounds_tests;

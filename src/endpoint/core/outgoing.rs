@@ -1,11 +1,15 @@
-//! `Outgoing`: how header and payload become one message, and what is held until it is over. Both cores send with it.
+//! `Outgoing`: how header and payload become one message, and what is held until it is over. Both
+//! cores send with it.
 //!
 //! ```text
-//!  measure ─► load: header slot, leases; a DataOp in the core's slab ─► post ─► completion ─► end: slot and payload are free
-//!                                                                         └─ refused: taken out of the slab, end
+//!  measure ─► load: header slot, leases; a DataOp in the core's slab ─► post ─► completion ─► end
+//!                                  refused: taken out of the slab, end ◄─┘
 //! ```
 //!
-//! The core has the connection, the slab and the account of what is in flight; what lies between, and is the same in both, is here.
+//! At the end, slot and payload are free.
+//!
+//! The core has the connection, the slab and the account of what is in flight; what lies between,
+//! and is the same in both, is here.
 
 #![allow(unsafe_code)]
 
@@ -45,18 +49,21 @@ pub(crate) struct DataOp {
     payload: LeasedPayload,
     /// Given back to the endpoint's manager by whoever takes the operation out of the slab.
     slot: Option<TakenSlot>,
-    /// Its number on the connection: failed sends are reported in the order in which they were posted.
+    /// Its number on the connection: failed sends are reported in the order in which they were
+    /// posted.
     pub(crate) sequence: u64,
     /// When it was posted; kept only where there is a deadline, and until it was found late.
     pub(crate) posted: Option<Instant>,
     /// Its registration is kept open by the core's [`RecentLease`].
     recent: bool,
-    /// Shape `TwoMessages`: the header that travels in front of it, by its context, until that is over.
+    /// Shape `TwoMessages`: the header that travels in front of it, by its context, until that is
+    /// over.
     pub(crate) header: Option<NonZeroUsize>,
 }
 
 impl DataOp {
-    /// The same as [`poll_gate`](Self::poll_gate), of one that others are in front of: what is under way is not asked about.
+    /// The same as [`poll_gate`](Self::poll_gate), of one that others are in front of: what is
+    /// under way is not asked about.
     pub(crate) fn advance_gate(&mut self) -> Result<bool, GateError> {
         self.payload.advance_gate()
     }
@@ -96,7 +103,8 @@ pub(crate) struct LongOp {
     slot: Option<TakenSlot>,
     /// Valid as long as the two above.
     pub(crate) runs: Vec<Run>,
-    /// A part of it goes through the staging ring: the registration of that, and then of its other parts.
+    /// A part of it goes through the staging ring: the registration of that, and then of its other
+    /// parts.
     pub(crate) staged: Vec<HeldDescriptor>,
 }
 
@@ -120,8 +128,8 @@ pub(crate) struct Run {
     pub(crate) device: Option<Device>,
 }
 
-// SAFETY: the address is one of a payload or a header slot, which may be sent; the descriptor is an opaque value of a provider that was
-// opened with FI_THREAD_SAFE.
+// SAFETY: the address is one of a payload or a header slot, which may be sent; the descriptor is an
+// opaque value of a provider that was opened with FI_THREAD_SAFE.
 unsafe impl Send for Run {}
 
 /// A header in its slot, for sends to several connections. Given back by [`Outgoing::drop_header`].
@@ -203,14 +211,16 @@ pub(crate) struct Outgoing {
     staging: Option<(StagingRing, WakerId)>,
 }
 
-/// The shape of messages over such a link: the one asked for, or the first that the limit on segments allows.
+/// The shape of messages over such a link: the one asked for, or the first that the limit on
+/// segments allows.
 pub(crate) fn choose_shape(asked: Option<Shape>, limits: &LinkLimits) -> Result<Shape, Error> {
     let first = Shape::for_iov_limit(limits.iov_limit);
     match asked {
         Some(Shape::Iov) if first != Shape::Iov => Err(Error::Config {
             field: "shape",
             value: Shape::Iov.to_string(),
-            reason: "the provider takes one segment a message (Headroom and TwoMessages do with that)",
+            reason: "the provider takes one segment a message (Headroom and TwoMessages do with \
+                that)",
         }),
         asked => Ok(asked.unwrap_or(first)),
     }
@@ -228,7 +238,8 @@ impl Outgoing {
     ) -> Self {
         let segments = limits.iov_limit.min(IOV_MAX);
         let inject = match inject {
-            // A copy that was taken says nothing of its delivery. Nor would device memory go this way: regions are host memory.
+            // A copy that was taken says nothing of its delivery. Nor would device memory go this
+            // way: regions are host memory.
             _ if level != Level::Sent => 0,
             Inject::Off => 0,
             Inject::Auto if !limits.inject_pays => 0,
@@ -254,7 +265,7 @@ impl Outgoing {
         }
     }
 
-    // ---- staging -------------------------------------------------------------------------------------------------
+    // ---- staging --------------------------------------------------------------------------------
 
     /// Whether a payload goes out only as a copy.
     ///
@@ -335,9 +346,10 @@ impl Outgoing {
         peer_max.min(self.max_message)
     }
 
-    // ---- one message ---------------------------------------------------------------------------------------------
+    // ---- one message ----------------------------------------------------------------------------
 
-    /// Everything that can be said of a message before anything is taken for it. Gives its length in bytes.
+    /// Everything that can be said of a message before anything is taken for it. Gives its length
+    /// in bytes.
     #[inline]
     pub(crate) fn measure(
         &self,
@@ -385,10 +397,12 @@ impl Outgoing {
         }
     }
 
-    /// Takes all that a message needs, or nothing, lists its segments, and puts it into the slab, which has room for it; its context. Where a
-    /// header travels alone, the segments are those of the payload, and [`lone_header`](Self::lone_header) has the header.
+    /// Takes all that a message needs, or nothing, lists its segments, and puts it into the slab,
+    /// which has room for it; its context. Where a header travels alone, the segments are those of
+    /// the payload, and [`lone_header`](Self::lone_header) has the header.
     ///
-    /// It is made where it stays until it is over: a message that moves through a few functions costs more than all that they do.
+    /// It is made where it stays until it is over: a message that moves through a few functions
+    /// costs more than all that they do.
     #[inline(always)]
     pub(crate) fn load<C: LinkConn, T>(
         &mut self,
@@ -408,7 +422,8 @@ impl Outgoing {
         }
     }
 
-    /// As [`load`](Self::load), for a message that may have to wait for a gate: taken is what is sent of it.
+    /// As [`load`](Self::load), for a message that may have to wait for a gate: taken is what is
+    /// sent of it.
     #[cold]
     pub(crate) fn load_gated<C: LinkConn, T>(
         &mut self,
@@ -542,7 +557,8 @@ impl Outgoing {
         self.shape == Shape::TwoMessages && payload.run_count() > 0
     }
 
-    /// As [`load`](Self::load), for a message of any number of segments, which go one after the other.
+    /// As [`load`](Self::load), for a message of any number of segments, which go one after the
+    /// other.
     #[cold]
     pub(crate) fn load_long<C: LinkConn>(
         &mut self,
@@ -646,7 +662,8 @@ impl Outgoing {
         op.payload.into_payload()
     }
 
-    /// The header of a message that is about to be posted, if it travels alone, and its only segment.
+    /// The header of a message that is about to be posted, if it travels alone, and its only
+    /// segment.
     #[inline]
     pub(crate) fn lone_header(
         &self,
@@ -672,8 +689,9 @@ impl Outgoing {
         }
     }
 
-    /// Copies the header into a slot, with what the header mode puts in front of it. Nothing to copy: no slot, unless
-    /// the message would have no segment at all. A header that travels alone needs nothing in front of it.
+    /// Copies the header into a slot, with what the header mode puts in front of it. Nothing to
+    /// copy: no slot, unless the message would have no segment at all. A header that travels alone
+    /// needs nothing in front of it.
     #[inline(always)]
     fn take_slot(
         &self,
@@ -728,7 +746,8 @@ impl Outgoing {
         self.give_back(header.slot);
     }
 
-    /// What the operation held is free again: slot, registration, payload. What stays of it holds nothing.
+    /// What the operation held is free again: slot, registration, payload. What stays of it holds
+    /// nothing.
     #[inline]
     pub(crate) fn end(&mut self, op: &mut DataOp) -> (u64, Payload) {
         if std::mem::take(&mut op.recent) {
@@ -738,7 +757,8 @@ impl Outgoing {
         (op.key, op.payload.take())
     }
 
-    /// As [`end`](Self::end), of what a one-sided operation holds here: the lease of [`lease`](Self::lease).
+    /// As [`end`](Self::end), of what a one-sided operation holds here: the lease of
+    /// [`lease`](Self::lease).
     #[inline]
     pub(crate) fn end_one_sided(&mut self, op: &mut OneSided) {
         if std::mem::take(&mut op.recent) {
@@ -753,7 +773,8 @@ impl Outgoing {
         }
     }
 
-    /// Takes the message's credit and hands it to the provider; if that does not take it, the credit is free again.
+    /// Takes the message's credit and hands it to the provider; if that does not take it, the
+    /// credit is free again.
     #[inline]
     pub(crate) fn post<L: Link>(
         &self,
@@ -763,7 +784,8 @@ impl Outgoing {
         context: usize,
         iov: &IovList,
     ) -> Result<(), PostRefused> {
-        // The credit is taken first, so that a completion can never come before its post is counted.
+        // The credit is taken first, so that a completion can never come before its post is
+        // counted.
         let taken = machine.on_data_posted();
         debug_assert!(taken.is_ok(), "the core asked the same");
         let data = data_of(machine, taken.unwrap_or(0));
@@ -771,7 +793,8 @@ impl Outgoing {
         posted.inspect_err(|_| machine.on_post_undone())
     }
 
-    /// The same for a header that travels alone, and for the credit of the whole message. Gives the CQ data of the payload, which follows.
+    /// The same for a header that travels alone, and for the credit of the whole message. Gives the
+    /// CQ data of the payload, which follows.
     pub(crate) fn post_header<L: Link>(
         &self,
         link: &mut L,
@@ -809,8 +832,8 @@ impl Outgoing {
             ..SendPost::plain(iov.iov(), iov.desc(), context, data, self.level)
         };
         match conn {
-            // SAFETY: the core's slab owns slot and payload, which keep the memory alive, registered and unwritten, until the
-            // completion was read or the endpoint was closed.
+            // SAFETY: the core's slab owns slot and payload, which keep the memory alive,
+            // registered and unwritten, until the completion was read or the endpoint was closed.
             Some(conn) => unsafe { link.post_send(conn, &post) },
             None => Err(PostRefused::Errno(FabricErrno::new(libc::ENOTCONN))),
         }
@@ -821,9 +844,10 @@ impl Outgoing {
         self.headers.give_back(slot);
     }
 
-    // ---- registrations -------------------------------------------------------------------------------------------
+    // ---- registrations --------------------------------------------------------------------------
 
-    /// Makes sure that every segment is registered here, and stays so; true: by the lease that the sends in flight share.
+    /// Makes sure that every segment is registered here, and stays so; true: by the lease that the
+    /// sends in flight share.
     #[inline(always)]
     pub(crate) fn lease<C: LinkConn>(
         &mut self,
@@ -847,7 +871,8 @@ impl Outgoing {
         lease_each(payload, conn, scoped, iov).map(|leases| (leases, false))
     }
 
-    /// The same for the one region of a read's destination: its descriptor, if it is kept open by the lease that all share.
+    /// The same for the one region of a read's destination: its descriptor, if it is kept open by
+    /// the lease that all share.
     #[inline]
     pub(crate) fn lease_shared(
         &mut self,
@@ -911,8 +936,8 @@ pub(crate) fn data_of(machine: &Connection, number: u64) -> Option<u64> {
     mark.map(|mark| wire::numbered(mark, number))
 }
 
-/// Keeps a region's registration open for longer than one payload; where the provider scopes registrations to endpoints, it is made. `None`:
-/// it is not registered here.
+/// Keeps a region's registration open for longer than one payload; where the provider scopes
+/// registrations to endpoints, it is made. `None`: it is not registered here.
 #[cold]
 pub(crate) fn hold_region<C: LinkConn>(
     region: &Arc<Region>,
@@ -989,8 +1014,8 @@ fn lease_runs<C: LinkConn>(
     }
 }
 
-/// Where the provider scopes registrations to endpoints: registers a region that this endpoint meets for the first
-/// time. Everywhere else, says what is wrong.
+/// Where the provider scopes registrations to endpoints: registers a region that this endpoint
+/// meets for the first time. Everywhere else, says what is wrong.
 #[cold]
 fn register_here<C: LinkConn>(
     payload: &Payload,

@@ -1,8 +1,9 @@
-//! Header and payload as two operations of one send (shape `TwoMessages`): the send is over when both are, whichever is first.
+//! Header and payload as two operations of one send (shape `TwoMessages`): the send is over when
+//! both are, whichever is first.
 //!
 //! ```text
 //!  header in flight, payload in flight ── header over ──► payload in flight ── over ──► outcome
-//!                 └── payload over: it waits in the slab, posted nowhere ── header over ──► outcome
+//!                └── payload over: it waits in the slab, posted nowhere ── header over ──► outcome
 //! ```
 
 #![allow(unsafe_code)]
@@ -55,7 +56,8 @@ pub(crate) fn tie<T: PairOps>(in_flight: &mut InFlight<T>, header: usize, payloa
     }
 }
 
-/// The payload is over. Gives it back, unless its header is not: then it waits for that in the slab.
+/// The payload is over. Gives it back, unless its header is not: then it waits for that in the
+/// slab.
 pub(crate) fn on_payload<T: PairOps>(
     in_flight: &mut InFlight<T>,
     mut op: DataOp,
@@ -105,18 +107,19 @@ pub(crate) fn on_header<T: PairOps>(
     (slot, None)
 }
 
-/// A message whose credit is taken, and that is not posted yet: the provider has no room for it, or it waits for its gate, or behind such a
-/// one. It is posted before any other.
+/// A message whose credit is taken, and that is not posted yet: the provider has no room for it, or
+/// it waits for its gate, or behind such a one. It is posted before any other.
 pub(crate) struct Stalled {
     pub(crate) context: usize,
     pub(crate) data: Option<u64>,
     pub(crate) iov: IovList,
-    /// It waits for the gate of this operation's payload: its own, or that of the payload that follows it.
+    /// It waits for the gate of this operation's payload: its own, or that of the payload that
+    /// follows it.
     pub(crate) gate: Option<NonZeroUsize>,
 }
 
-// SAFETY: addresses and descriptors of what the slab's operation holds, which goes to another thread together with this; only the link
-// reads them.
+// SAFETY: addresses and descriptors of what the slab's operation holds, which goes to another
+// thread together with this; only the link reads them.
 unsafe impl Send for Stalled {}
 
 #[cfg(all(test, not(loom)))]

@@ -1,4 +1,5 @@
-//! What a poll costs does not grow with the number of connections: counted, as looks at connections.
+//! What a poll costs does not grow with the number of connections: counted, as looks at
+//! connections.
 
 use crate::endpoint::core::rig::{Rig, Setup};
 use crate::endpoint::event::ReceiveEvent;
@@ -21,7 +22,8 @@ fn hello(connection: u64) -> Hello {
     }
 }
 
-/// A rig whose receiver has so many connections beside the sender's, and the peers, which say nothing.
+/// A rig whose receiver has so many connections beside the sender's, and the peers, which say
+/// nothing.
 fn crowd(others: u32, setup: Setup) -> (Rig, Vec<FakeLink>) {
     let mut rig = Setup {
         max_connections: others + 1,

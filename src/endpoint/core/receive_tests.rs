@@ -1,4 +1,5 @@
-//! What a receive endpoint owes its caller and its peers when either the provider or a peer misbehaves.
+//! What a receive endpoint owes its caller and its peers when either the provider or a peer
+//! misbehaves.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -73,7 +74,7 @@ fn stranger(rig: &mut Rig) -> (FakeLink, ConnKey) {
     (link, conn)
 }
 
-// ---- 10: credits -------------------------------------------------------------------------------------------------
+// ---- 10: credits --------------------------------------------------------------------------------
 
 #[test]
 fn a_peer_sends_what_it_was_granted_and_the_reserve_stays_posted() {
@@ -176,7 +177,7 @@ fn a_connection_without_receives_is_refused() {
     rig.end();
 }
 
-// ---- 11: requests ------------------------------------------------------------------------------------------------
+// ---- 11: requests -------------------------------------------------------------------------------
 
 #[test]
 fn one_connection_too_many_is_refused_with_the_limit() {
@@ -324,7 +325,7 @@ fn a_peer_that_went_before_it_was_accepted_leaves_nothing() {
     rig.end();
 }
 
-// ---- peers that break the protocol -------------------------------------------------------------------------------
+// ---- peers that break the protocol --------------------------------------------------------------
 
 fn only_violation(rig: &Rig) -> Violation {
     match disconnected(rig)[..] {
@@ -389,7 +390,7 @@ fn a_message_longer_than_its_buffer_ends_the_connection() {
     rig.end();
 }
 
-// ---- 4, 5: completions -------------------------------------------------------------------------------------------
+// ---- 4, 5: completions --------------------------------------------------------------------------
 
 #[test]
 fn an_endpoint_that_failed_closes_everything_and_takes_nobody() {
@@ -452,7 +453,7 @@ fn a_broken_event_queue_closes_everything() {
     rig.end();
 }
 
-// ---- 6, 7: the end -----------------------------------------------------------------------------------------------
+// ---- 6, 7: the end ------------------------------------------------------------------------------
 
 #[test]
 fn receives_in_flight_come_back_however_the_provider_closes() {
@@ -531,9 +532,10 @@ fn registrations_of_a_connection_close_behind_it() {
     rig.receiver = None;
     let log = rig.net.log();
     let at = |step: Step| log.iter().position(|s| *s == step).expect("logged");
-    let mr = log.iter().position(
-        |s| matches!(s, Step::MrClosed { registrar, base } if *registrar != domain && *base == pool),
-    );
+    let mr = log.iter().position(|s| {
+        matches!(s, Step::MrClosed { registrar, base }
+            if *registrar != domain && *base == pool)
+    });
     assert!(at(Step::EpClosed(conn)) < mr.unwrap(), "{log:?}");
     assert!(mr.unwrap() < at(Step::LinkClosed(far)), "{log:?}");
     rig.settle();
@@ -555,7 +557,7 @@ fn a_polite_close_from_the_receiver_ends_well_on_both_sides() {
     rig.end();
 }
 
-// ---- 12: the RDM form --------------------------------------------------------------------------------------------
+// ---- 12: the RDM form ---------------------------------------------------------------------------
 
 fn rdm() -> Setup {
     Setup {

@@ -1,8 +1,8 @@
 //! `RecentLease`: one lease for all sends in flight whose payload lies in the same region.
 //!
-//! A lease is an atomic count at the region, shared by all threads. Most endpoints send out of one region, so the endpoint takes one
-//! lease for those sends together and counts them by itself. It ends when none is in flight, so that a registration is not kept open
-//! by an endpoint that rests.
+//! A lease is an atomic count at the region, shared by all threads. Most endpoints send out of one
+//! region, so the endpoint takes one lease for those sends together and counts them by itself. It
+//! ends when none is in flight, so that a registration is not kept open by an endpoint that rests.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ pub(crate) struct RecentLease {
 }
 
 impl RecentLease {
-    /// Counts an operation on a region and gives its descriptor; `None` when it needs a lease of its own, or is not registered.
+    /// Counts an operation on a region and gives its descriptor; `None` when it needs a lease of
+    /// its own, or is not registered.
     #[inline]
     pub(crate) fn begin(&mut self, region: &Arc<Region>, scope: Scope) -> Option<*mut c_void> {
         match &self.held {

@@ -1,8 +1,10 @@
-//! `ReconnectPolicy`: what a send endpoint does when its connection ends, and the layer that does it.
+//! `ReconnectPolicy`: what a send endpoint does when its connection ends, and the layer that does
+//! it.
 //!
-//! The layer sits between the endpoint and its core. It turns the core's `Disconnected` into `Reconnecting` where the
-//! policy says so, waits, and has the core connect again, over the same queues. What was in flight has its outcome by
-//! then: the core reports the end of a connection last. Nothing is sent again by itself.
+//! The layer sits between the endpoint and its core. It turns the core's `Disconnected` into
+//! `Reconnecting` where the policy says so, waits, and has the core connect again, over the same
+//! queues. What was in flight has its outcome by then: the core reports the end of a connection
+//! last. Nothing is sent again by itself.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +17,8 @@ use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::RefusalCode;
 use crate::errno::FabricErrno;
 
-/// Whether, when and how often a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) connects again.
+/// Whether, when and how often a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) connects
+/// again.
 ///
 /// | setting | unit | default | range |
 /// |---|---|---|---|
@@ -25,11 +28,11 @@ use crate::errno::FabricErrno;
 /// | [`max_attempts`](Self::max_attempts) | attempts in a row | no limit | 1 and more |
 /// | [`max_time`](Self::max_time) | time since the connection ended | no limit | 1 ms to 366 days |
 ///
-/// The first connection counts as an attempt, too: a peer that is not there yet is waited for. Attempts are counted anew
-/// once a connection has stood for as long as the longest delay.
+/// The first connection counts as an attempt, too: a peer that is not there yet is waited for.
+/// Attempts are counted anew once a connection has stood for as long as the longest delay.
 ///
-/// Not tried again: what this side closed; a peer that refused for good (wire version, header mode, its application's
-/// decision) or broke the protocol; an endpoint that failed or would not close.
+/// Not tried again: what this side closed; a peer that refused for good (wire version, header mode,
+/// its application's decision) or broke the protocol; an endpoint that failed or would not close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReconnectPolicy {
     delay: Delay,
@@ -63,8 +66,9 @@ impl ReconnectPolicy {
         }
     }
 
-    /// After `first`, then twice that, and so on up to `max`; each shortened at random by up to half (see
-    /// [`jitter`](Self::jitter)), so that many endpoints do not come back at the same moment.
+    /// After `first`, then twice that, and so on up to `max`; each shortened at random by up to
+    /// half (see [`jitter`](Self::jitter)), so that many endpoints do not come back at the same
+    /// moment.
     pub fn backoff(first: Duration, max: Duration) -> Self {
         Self {
             delay: Delay::Doubling { first, max },
@@ -107,7 +111,8 @@ impl ReconnectPolicy {
         };
         let bad = |value: String, reason| Err(config("reconnect", value, reason));
         if delays.iter().any(|delay| !range.contains(delay)) || delays[0] > delays[1] {
-            let reason = "the delays of `fixed` and `backoff` must be 1 ms to 1 h, the first at most the longest";
+            let reason = "the delays of `fixed` and `backoff` must be 1 ms to 1 h, the first at \
+                most the longest";
             return bad(format!("{delays:?}"), reason);
         }
         if self.jitter_percent > 100 {
@@ -369,8 +374,8 @@ impl Reconnector {
         });
     }
 
-    /// The application closes: nothing is tried any more. True: there is no connection that could say goodbye, and the
-    /// next poll reports the end.
+    /// The application closes: nothing is tried any more. True: there is no connection that could
+    /// say goodbye, and the next poll reports the end.
     pub(crate) fn stop(&mut self) -> bool {
         let waiting = matches!(
             self.state,

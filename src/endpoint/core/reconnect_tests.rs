@@ -144,7 +144,11 @@ fn any_policy() -> impl Strategy<Value = ReconnectPolicy> {
 proptest! {
     /// Attempts that all fail, each after some time of its own.
     #[test]
-    fn every_limit_holds(policy in any_policy(), seed in any::<u64>(), took in prop::collection::vec(0..3000_u64, 1..60)) {
+    fn every_limit_holds(
+        policy in any_policy(),
+        seed in any::<u64>(),
+        took in prop::collection::vec(0..3000_u64, 1..60),
+    ) {
         prop_assert!(policy.check().is_ok());
         let start = Instant::now();
         let mut schedule = Schedule::new(policy, seed);
@@ -153,14 +157,21 @@ proptest! {
             let Some((attempt, after)) = schedule.next(now) else {
                 let attempts_used = policy.max_attempts.is_some_and(|max| i as u32 >= max);
                 let longest = policy.delay(i as u32 + 1).unwrap();
-                let time_used = policy.max_time.is_some_and(|max| now - start + longest > max);
+                let time_used = policy
+                    .max_time
+                    .is_some_and(|max| now - start + longest > max);
                 prop_assert!(attempts_used || time_used, "gave up for no reason");
                 return Ok(());
             };
             let full = policy.delay(attempt).unwrap();
             let least = full.mul_f64(1.0 - f64::from(policy.jitter_percent) / 100.0);
             prop_assert_eq!(attempt, i as u32 + 1);
-            prop_assert!(after <= full && after + ms(1) >= least, "{:?} of {:?}", after, full);
+            prop_assert!(
+                after <= full && after + ms(1) >= least,
+                "{:?} of {:?}",
+                after,
+                full
+            );
             prop_assert!(full <= policy.longest());
             prop_assert!(policy.max_attempts.is_none_or(|max| attempt <= max));
             now += after;
@@ -180,7 +191,7 @@ proptest! {
     }
 }
 
-// ---- the layer ---------------------------------------------------------------------------------------------------
+// ---- the layer ----------------------------------------------------------------------------------
 
 fn soon() -> Setup {
     Setup {
@@ -307,7 +318,7 @@ fn a_close_while_waiting_is_told_by_the_next_poll() {
     rig.end();
 }
 
-// ---- liveness over the fake link ---------------------------------------------------------------------------------
+// ---- liveness over the fake link ----------------------------------------------------------------
 
 #[test]
 fn a_receiver_that_does_not_poll_is_silent_then_lost_and_its_keys_come_back() {

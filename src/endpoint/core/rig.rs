@@ -1,4 +1,5 @@
-//! A sender and a receiver over the fake link, with a model of what each key is owed; the tests of both cores use it.
+//! A sender and a receiver over the fake link, with a model of what each key is owed; the tests of
+//! both cores use it.
 
 #![allow(unsafe_code)]
 
@@ -307,8 +308,8 @@ impl Rig {
         }
     }
 
-    /// Sends a message that waits for a gate, which this gives; a staged one goes out of a buffer of `staging`, which has what the gate would
-    /// have copied.
+    /// Sends a message that waits for a gate, which this gives; a staged one goes out of a buffer
+    /// of `staging`, which has what the gate would have copied.
     pub(crate) fn send_gated(
         &mut self,
         key: u64,
@@ -340,7 +341,8 @@ impl Rig {
         }
     }
 
-    /// Sends these at once, until one is refused; gives how many were taken, and what became of the next.
+    /// Sends these at once, until one is refused; gives how many were taken, and what became of the
+    /// next.
     pub(crate) fn send_batch(
         &mut self,
         keys: std::ops::Range<u64>,
@@ -386,8 +388,8 @@ impl Rig {
         self.check();
     }
 
-    /// Takes the sender's events into the model: each key once, with its payload, and nothing after the end.
-    /// The same where it may be gone.
+    /// Takes the sender's events into the model: each key once, with its payload, and nothing after
+    /// the end. The same where it may be gone.
     pub(crate) fn poll_sender_if_any(&mut self) {
         if self.sender.is_some() {
             self.poll_sender();
@@ -622,7 +624,8 @@ pub(crate) fn pool_with_room(
     let stride = (SLOT_BYTES + headroom).next_multiple_of(64);
     let bytes = (slots as usize + 1) * stride + 64;
     let (base, keep) = net.keep_alive(number, bytes);
-    // SAFETY: `keep` owns the memory and goes with the region; nobody else has it, and it is initialised.
+    // SAFETY: `keep` owns the memory and goes with the region; nobody else has it, and it is
+    // initialised.
     let region = unsafe { Region::external(base, bytes, keep) }.unwrap();
     let config = SharedBufferConfig {
         slots: Some(slots),
@@ -730,7 +733,8 @@ impl Gate for FakeGate {
     }
 }
 
-/// What each hook of a test does behind what it is there for: it must take nothing with it. Without a word of the panic hook's.
+/// What each hook of a test does behind what it is there for: it must take nothing with it. Without
+/// a word of the panic hook's.
 pub(crate) fn panics() {
     std::panic::resume_unwind(Box::new("a hook of a test"));
 }

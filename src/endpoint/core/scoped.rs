@@ -1,4 +1,5 @@
-//! `ScopedRegistrations`: registrations that belong to one endpoint, where the provider wants it so (`FI_MR_ENDPOINT`).
+//! `ScopedRegistrations`: registrations that belong to one endpoint, where the provider wants it so
+//! (`FI_MR_ENDPOINT`).
 
 use std::sync::Arc;
 
@@ -8,7 +9,8 @@ use crate::endpoint::link::LinkConn;
 use crate::memory::RegisterError;
 use crate::memory::{Region, Registrar, Scope};
 
-/// The scope that a connection's registrations live in, and the regions that were registered for it alone.
+/// The scope that a connection's registrations live in, and the regions that were registered for it
+/// alone.
 #[derive(Debug)]
 pub(crate) struct ScopedRegistrations {
     /// The connection's own scope; `None` where the domain's serves all.
@@ -42,7 +44,8 @@ impl ScopedRegistrations {
         HeldDescriptor::new(region, registrar)
     }
 
-    /// True: the region is registered with the domain, and only this endpoint's own registration is missing.
+    /// True: the region is registered with the domain, and only this endpoint's own registration is
+    /// missing.
     pub(crate) fn misses(&self, region: &Region) -> bool {
         self.own
             .is_some_and(|own| region.is_registered(self.domain) && !region.is_registered(own))
@@ -66,7 +69,8 @@ impl ScopedRegistrations {
         self.regions.drain(..).for_each(std::mem::forget);
     }
 
-    /// Ends this connection's own registrations: each is closed as soon as nothing in flight uses it.
+    /// Ends this connection's own registrations: each is closed as soon as nothing in flight uses
+    /// it.
     pub(crate) fn close(&mut self) {
         if let Some(own) = self.own {
             for region in self.regions.drain(..) {

@@ -57,19 +57,21 @@ use long::LongSend;
 pub(crate) use long::PIECES_MAX;
 pub use status::SendStatus;
 
-/// Empty reads of the completion queue between two looks at the event queue. The latter costs a system call on tcp,
-/// and what it brings is rare; a sleeper that was woken looks at once.
+/// Empty reads of the completion queue between two looks at the event queue. The latter costs a
+/// system call on tcp, and what it brings is rare; a sleeper that was woken looks at once.
 const CM_INTERVAL: u32 = 64;
 
 /// Events of the connection manager that one poll takes, at most.
 const CM_EVENTS_MAX: usize = 64;
 
-/// Reads of the completion queue, beyond one for each operation in flight, when the connection ends: for writes of its peer that wait there.
+/// Reads of the completion queue, beyond one for each operation in flight, when the connection
+/// ends: for writes of its peer that wait there.
 const STRANGE_READS_MAX: usize = 256;
 
 /// Polls between two looks at the clock while something comes in each of them and no send is timed.
 const CLOCK_INTERVAL: u32 = 64;
-/// Deadlines of sends that are shorter than this count from the moment of the post; others from up to a tick of the kernel's timer (1 to 10 ms) before.
+/// Deadlines of sends that are shorter than this count from the moment of the post; others from up
+/// to a tick of the kernel's timer (1 to 10 ms) before.
 const PRECISE: Duration = Duration::from_secs(1);
 
 /// What the core needs to know; checked by the public configuration.
@@ -151,7 +153,8 @@ pub(crate) struct SendCore<L: Link> {
     id: EndpointId,
     settings: SendSettings,
     machine: Connection,
-    /// The provider's endpoint; gone once it is closed. Closed before anything below is dropped (`Drop`).
+    /// The provider's endpoint; gone once it is closed. Closed before anything below is dropped
+    /// (`Drop`).
     conn: Option<L::Conn>,
     peer_addr: PeerAddr,
     in_flight: InFlight<SendOp>,
@@ -165,7 +168,8 @@ pub(crate) struct SendCore<L: Link> {
     blocked: Option<Blocked>,
     /// A control message that the provider's full queue did not take.
     unsent: Option<(u32, ControlBody)>,
-    /// Messages that were accepted and are not posted: at most two that the provider had no room for, or those behind a gate.
+    /// Messages that were accepted and are not posted: at most two that the provider had no room
+    /// for, or those behind a gate.
     stalled: VecDeque<Stalled>,
     /// How many of them wait for a gate of their own.
     gates: u32,
@@ -173,10 +177,12 @@ pub(crate) struct SendCore<L: Link> {
     room_refused: Option<Instant>,
     /// The transport is gone; what it delivered before has still to be read.
     shut_down: bool,
-    /// The time of the last look at the clock. A send that joins others counts its deadline from there, unless the kernel's timer has moved since
-    /// or the deadline is short: it saves a look at the clock for each.
+    /// The time of the last look at the clock. A send that joins others counts its deadline from
+    /// there, unless the kernel's timer has moved since or the deadline is short: it saves a look
+    /// at the clock for each.
     now: Instant,
-    /// No send in flight is older than its deadline before this. It stays when none is in flight, until it has passed.
+    /// No send in flight is older than its deadline before this. It stays when none is in flight,
+    /// until it has passed.
     next_late: Option<Instant>,
     polls_without_cm: u32,
     polls_without_clock: u32,
@@ -206,7 +212,8 @@ pub(crate) struct SendCore<L: Link> {
     one_sided_posts: u64,
     /// Those that can't be posted yet, or go piece by piece.
     line: Line,
-    /// While so many sends and operations are in flight, no one-sided operation is posted at once: the depth, or 0 while others wait.
+    /// While so many sends and operations are in flight, no one-sided operation is posted at once:
+    /// the depth, or 0 while others wait.
     one_sided_limit: u32,
     /// The long message that is under way.
     long: Option<Box<LongSend>>,
@@ -311,7 +318,8 @@ impl<L: Link> SendCore<L> {
         for _ in 0..CONTROL_RECEIVES {
             self.post_control_receive();
         }
-        // The provider may refuse it at once, as tcp does an address that its own has no way to: the next poll tells.
+        // The provider may refuse it at once, as tcp does an address that its own has no way to:
+        // the next poll tells.
         let mut early = std::mem::take(&mut self.early);
         self.act(&mut early);
         self.early = early;
@@ -405,7 +413,7 @@ impl<L: Link> SendCore<L> {
         data.map(|op| op.key).chain(one_sided).chain(long).collect()
     }
 
-    // ---- sending -------------------------------------------------------------------------------------------------
+    // ---- sending --------------------------------------------------------------------------------
 
     /// Posts one message, or gives everything back.
     #[inline]
@@ -456,7 +464,8 @@ impl<L: Link> SendCore<L> {
             .load(slab, payload, Header::Bytes(header), key, lane)
     }
 
-    /// Everything that can be said of a message before anything is taken for it. Gives its length in bytes.
+    /// Everything that can be said of a message before anything is taken for it. Gives its length
+    /// in bytes.
     #[inline]
     fn admit(&self, payload: &Payload, header_len: usize) -> Result<u64, SendErrorKind> {
         self.machine
@@ -484,7 +493,8 @@ impl<L: Link> SendCore<L> {
     #[inline]
     fn posted_at(&mut self) -> Option<Instant> {
         let deadline = self.settings.send_deadline?;
-        // The last look may be long ago, where the application polls seldom. A tick more or less matters to short deadlines only.
+        // The last look may be long ago, where the application polls seldom. A tick more or less
+        // matters to short deadlines only.
         if self.data_in_flight == 0 || deadline < PRECISE || self.post_jiffies.moved(&self.clock) {
             self.now = self.clock.now();
         }
@@ -535,8 +545,8 @@ impl<L: Link> SendCore<L> {
         if let SendErrorKind::WouldBlock(blocked) = kind {
             self.stats.would_block += 1;
             self.blocked = Some(blocked);
-            // Another endpoint may hold all the slots: its release must wake us. Released between the refusal and the
-            // arming: nobody would.
+            // Another endpoint may hold all the slots: its release must wake us. Released between
+            // the refusal and the arming: nobody would.
             if blocked == Blocked::HeaderSlots && self.outgoing.headers().arm(self.headers_waker) {
                 self.wait.wake();
             }
@@ -554,7 +564,7 @@ impl<L: Link> SendCore<L> {
         SendError { kind, payload, key }
     }
 
-    // ---- polling -------------------------------------------------------------------------------------------------
+    // ---- polling --------------------------------------------------------------------------------
 
     /// Drives the connection and appends what happened.
     pub(crate) fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error> {
@@ -583,8 +593,8 @@ impl<L: Link> SendCore<L> {
         Ok(())
     }
 
-    /// Whether a poll that found so many completions has more to do than to report sends that are done. Most have not, and
-    /// what they don't look at counts in each message.
+    /// Whether a poll that found so many completions has more to do than to report sends that are
+    /// done. Most have not, and what they don't look at counts in each message.
     #[inline]
     fn wants_more(&mut self, found: usize) -> bool {
         let waits = self.eventful
@@ -644,8 +654,8 @@ impl<L: Link> SendCore<L> {
         self.arm_timer();
     }
 
-    /// Looks at the clock once for all that is timed; while messages come all the time and no send is timed, not on each
-    /// poll. True: a deadline of the connection passed.
+    /// Looks at the clock once for all that is timed; while messages come all the time and no send
+    /// is timed, not on each poll. True: a deadline of the connection passed.
     #[inline]
     fn look_at_clock(&mut self, idle: bool) -> bool {
         let sends = self.next_late.is_some();
@@ -720,8 +730,8 @@ impl<L: Link> SendCore<L> {
         found
     }
 
-    /// Reads what is in the queue now: until it is at its end, or `over`, or as often as what is in flight can fill it. So a peer that
-    /// fills it as fast as it is read does not keep this poll.
+    /// Reads what is in the queue now: until it is at its end, or `over`, or as often as what is in
+    /// flight can fill it. So a peer that fills it as fast as it is read does not keep this poll.
     fn read_out(&mut self, over: impl Fn(&Self) -> bool, events: &mut Vec<SendEvent>) {
         let in_flight = self.in_flight.len() + self.one_sided.len() + self.pieces.len();
         for _ in 0..in_flight + STRANGE_READS_MAX {
@@ -830,12 +840,14 @@ impl<L: Link> SendCore<L> {
         ));
     }
 
-    /// While connecting, the event queue knows more: the reason, with the refusal. libfabric 2.x cancels the receives of
-    /// a refused endpoint, and the completion queue is read first. The connect timeout bounds the wait for the event.
+    /// While connecting, the event queue knows more: the reason, with the refusal. libfabric 2.x
+    /// cancels the receives of a refused endpoint, and the completion queue is read first. The
+    /// connect timeout bounds the wait for the event.
     #[cold]
     fn on_control_receive_failed(&mut self, errno: FabricErrno) {
         if self.link.form() == Form::Rdm {
-            // Whoever sends can end a receive like this, with a message that is too long: it says nothing of the peer.
+            // Whoever sends can end a receive like this, with a message that is too long: it says
+            // nothing of the peer.
             tracing::debug!(%errno, "a control receive failed");
             return self.post_control_receive();
         }
@@ -1011,7 +1023,8 @@ impl<L: Link> SendCore<L> {
             drop(self.in_flight.abort(context));
             return;
         };
-        // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.
+        // SAFETY: the slab owns the buffer until its completion was read or the endpoint was
+        // closed.
         if let Err(refused) = unsafe { self.link.post_receive(conn, base, len, desc, context) } {
             // Fewer control buffers: the peer's control messages wait in the provider.
             tracing::debug!(?refused, "control receive not posted");
@@ -1019,7 +1032,8 @@ impl<L: Link> SendCore<L> {
         }
     }
 
-    /// A control message that the provider has no room for waits; one that it refuses ends the connection.
+    /// A control message that the provider has no room for waits; one that it refuses ends the
+    /// connection.
     fn send_control(&mut self, cq_data: u32, body: &ControlBody) {
         match self.try_send_control(cq_data, body) {
             Err(PostRefused::Again) if self.machine.state() != State::Closed => {
@@ -1044,7 +1058,7 @@ impl<L: Link> SendCore<L> {
         )
     }
 
-    // ---- deadlines and wake-ups ----------------------------------------------------------------------------------
+    // ---- deadlines and wake-ups -----------------------------------------------------------------
 
     /// Looks at each send in flight when the oldest may be late.
     fn check_deadlines(&mut self, events: &mut Vec<SendEvent>) {
@@ -1139,9 +1153,10 @@ impl<L: Link> SendCore<L> {
         self.wait.set_deadline(all.into_iter().flatten().min());
     }
 
-    // ---- closing -------------------------------------------------------------------------------------------------
+    // ---- closing --------------------------------------------------------------------------------
 
-    /// Begins the polite close: what is in flight completes, both sides say goodbye. `poll` until `Disconnected`.
+    /// Begins the polite close: what is in flight completes, both sides say goodbye. `poll` until
+    /// `Disconnected`.
     pub(crate) fn begin_close(&mut self, deadline: Instant) {
         self.machine.close(ByeReason::DONE, deadline);
         self.machine_deadline = self.machine.next_deadline();
@@ -1156,7 +1171,8 @@ impl<L: Link> SendCore<L> {
         while self.conn.is_some() {
             self.poll(&mut events)?;
             if self.conn.is_some() {
-                // The machine's own deadline ends the loop; the step bounds a wake-up that a provider may lose.
+                // The machine's own deadline ends the loop; the step bounds a wake-up that a
+                // provider may lose.
                 self.wait
                     .sleep(self.clock.now() + Duration::from_millis(100))?;
             }
@@ -1173,7 +1189,8 @@ impl<L: Link> SendCore<L> {
         self.close_scoped_windows(&conn);
         match self.link.close(conn) {
             Ok(()) => {
-                // What the provider still reports is the better outcome; after `close` it reports no more than it has.
+                // What the provider still reports is the better outcome; after `close` it reports
+                // no more than it has.
                 self.read_out(|_| false, events);
                 self.fail_in_flight(reason, events);
                 self.release_registrations();
@@ -1225,7 +1242,8 @@ impl<L: Link> SendCore<L> {
         }
     }
 
-    /// The provider may still read the buffers of operations in flight, for ever: their memory is given up.
+    /// The provider may still read the buffers of operations in flight, for ever: their memory is
+    /// given up.
     fn leak(&mut self, errno: FabricErrno, events: &mut Vec<SendEvent>) {
         let leaked = self.forget_in_flight();
         self.stats.leaked += leaked.operations;
@@ -1247,8 +1265,8 @@ impl<L: Link> SendCore<L> {
         }
     }
 
-    /// Registrations that belong to the endpoint are closed before it, when nothing uses them any more. Receives for
-    /// control messages are always posted, so theirs are closed behind it.
+    /// Registrations that belong to the endpoint are closed before it, when nothing uses them any
+    /// more. Receives for control messages are always posted, so theirs are closed behind it.
     fn release_drained(&mut self) {
         if self.data_in_flight == 0 {
             self.outgoing.rest();
@@ -1265,7 +1283,8 @@ impl<L: Link> SendCore<L> {
         self.scoped.close();
     }
 
-    /// RDM form: no transport tells the peer that this side is gone, so a last message does, if it is taken at once.
+    /// RDM form: no transport tells the peer that this side is gone, so a last message does, if it
+    /// is taken at once.
     fn tell_peer(&mut self) {
         if self.link.form() == Form::Msg || self.machine.state() == State::Closed {
             return;
@@ -1276,8 +1295,8 @@ impl<L: Link> SendCore<L> {
         }
     }
 
-    /// Leaks every operation: nothing that the provider may touch is freed, deregistered or given back, the cells that
-    /// it writes to included.
+    /// Leaks every operation: nothing that the provider may touch is freed, deregistered or given
+    /// back, the cells that it writes to included.
     fn forget_in_flight(&mut self) -> Leaked {
         let empty = InFlight::new(0, ContextKind::Opaque);
         let in_flight = std::mem::replace(&mut self.in_flight, empty);
@@ -1361,7 +1380,8 @@ fn local_params(
 }
 
 impl<L: Link> Drop for SendCore<L> {
-    /// The rude end: tells nobody, waits for nothing. Payloads go back to their pools, keys to `on_abandoned`.
+    /// The rude end: tells nobody, waits for nothing. Payloads go back to their pools, keys to
+    /// `on_abandoned`.
     fn drop(&mut self) {
         self.outgoing.headers().remove_waker(self.headers_waker);
         self.outgoing.leave_staging();

@@ -48,7 +48,7 @@ fn failure(rig: &Rig) -> &'static str {
     }
 }
 
-// ---- 1, 2: refused posts -----------------------------------------------------------------------------------------
+// ---- 1, 2: refused posts ------------------------------------------------------------------------
 
 #[test]
 fn on_eagain_the_header_slot_the_credit_and_the_slab_entry_come_back() {
@@ -56,7 +56,8 @@ fn on_eagain_the_header_slot_the_credit_and_the_slab_entry_come_back() {
         let mut rig = setup.connected();
         let near = rig.near;
         let before = rig.sender().stats();
-        // More often than there are slots, credits or entries: one that is lost each time would be missed.
+        // More often than there are slots, credits or entries: one that is lost each time would be
+        // missed.
         for round in 0..100 {
             rig.net.refuse_sends(near, &again(1));
             assert_eq!(rig.blocked(round), Blocked::Provider);
@@ -157,7 +158,7 @@ fn a_storm_without_end_ends_at_the_close_deadline() {
     rig.end();
 }
 
-// ---- 3, 4, 5: completions ----------------------------------------------------------------------------------------
+// ---- 3, 4, 5: completions -----------------------------------------------------------------------
 
 #[test]
 fn a_failed_send_fails_all_others_once_and_then_the_connection() {
@@ -293,7 +294,7 @@ fn a_broken_event_queue_fails_everything() {
     rig.end();
 }
 
-// ---- 6, 7: the end -----------------------------------------------------------------------------------------------
+// ---- 6, 7: the end ------------------------------------------------------------------------------
 
 #[test]
 fn keys_in_flight_come_back_at_the_close_deadline() {
@@ -434,10 +435,10 @@ fn with_registrations_of_the_domain_the_endpoint_closes_first() {
         net.check();
         let log = net.log();
         let ep = place(&log, |s| *s == Step::EpClosed(conn));
-        let mr = place(
-            &log,
-            |s| matches!(s, Step::MrClosed { registrar, base: b } if *registrar == domain && *b == base),
-        );
+        let mr = place(&log, |s| {
+            matches!(s, Step::MrClosed { registrar, base: b }
+                if *registrar == domain && *b == base)
+        });
         let freed = place(&log, |s| *s == Step::RegionFreed(PAYLOAD_MEMORY));
         let link = place(&log, |s| *s == Step::LinkClosed(near));
         assert!(ep < link && mr < freed, "{log:?}");
@@ -459,10 +460,10 @@ fn registrations_of_an_endpoint_close_before_it_when_it_is_drained() {
     let headers = rig.headers.region().as_ptr().addr();
     let (conn, domain) = (rig.conn, rig.net.near().id());
     let own = |log: &[Step], of: usize| {
-        place(
-            log,
-            |s| matches!(s, Step::MrClosed { registrar, base } if *registrar != domain && *base == of),
-        )
+        place(log, |s| {
+            matches!(s, Step::MrClosed { registrar, base }
+                if *registrar != domain && *base == of)
+        })
     };
     let before = rig.net.open_mrs();
     rig.send(1).unwrap();
@@ -497,10 +498,10 @@ fn registrations_of_an_endpoint_close_after_it_when_operations_are_in_flight() {
         }
         let log = rig.net.log();
         let ep = place(&log, |s| *s == Step::EpClosed(conn));
-        let mr = place(
-            &log,
-            |s| matches!(s, Step::MrClosed { registrar, base: b } if *registrar != domain && *b == base),
-        );
+        let mr = place(&log, |s| {
+            matches!(s, Step::MrClosed { registrar, base: b }
+                if *registrar != domain && *b == base)
+        });
         assert!(ep < mr, "{log:?}");
         rig.settle();
         rig.end();
@@ -518,7 +519,7 @@ fn a_region_that_the_domain_does_not_have_is_not_registered_with_the_endpoint() 
     rig.end();
 }
 
-// ---- 8: deadlines and wake-ups -----------------------------------------------------------------------------------
+// ---- 8: deadlines and wake-ups ------------------------------------------------------------------
 
 #[test]
 fn a_send_past_its_deadline_fails_the_connection() {
@@ -755,7 +756,7 @@ fn a_header_slot_of_another_endpoint_wakes_who_waits_for_it() {
     rig.end();
 }
 
-// ---- 9: refused before anything is posted ------------------------------------------------------------------------
+// ---- 9: refused before anything is posted -------------------------------------------------------
 
 fn kind(rig: &mut Rig, payload: impl Into<Payload>, header: &[u8]) -> SendErrorKind {
     let refused = rig

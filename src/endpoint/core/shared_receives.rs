@@ -1,12 +1,15 @@
 //! `SharedReceives`: the account of receives that all connections of one endpoint share (RDM form).
 //!
-//! A message takes whichever receive is next, so receives belong to nobody; what a connection has is a promise that so many
-//! are there for it. A message counts against the promise of the connection that it names. A few are promised to nobody:
-//! for hellos, and for what names no connection.
+//! A message takes whichever receive is next, so receives belong to nobody; what a connection has
+//! is a promise that so many are there for it. A message counts against the promise of the
+//! connection that it names. A few are promised to nobody: for hellos, and for what names no
+//! connection.
 //!
 //! ```text
-//!  posted  =  promised (sum over connections)  +  spare  +  surplus (of connections that are over; taken over by others)
+//!  posted  =  promised (sum over connections)  +  spare  +  surplus
 //! ```
+//!
+//! The surplus is of connections that are over; others take it over.
 
 /// Receives that are kept for hellos, at most.
 const SPARE_MAX: u32 = 8;
@@ -37,7 +40,8 @@ impl SharedReceives {
         self.posted += 1;
     }
 
-    /// A receive is over. It may be one that somebody counts on: then the next that is posted takes its place.
+    /// A receive is over. It may be one that somebody counts on: then the next that is posted takes
+    /// its place.
     pub(crate) fn on_over(&mut self) {
         debug_assert!(self.posted > 0, "more receives over than posted");
         self.posted = self.posted.saturating_sub(1);

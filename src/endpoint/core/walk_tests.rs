@@ -1,4 +1,5 @@
-//! Random walks of both cores over the fake link, against the rig's model: which key is owed, with which buffer.
+//! Random walks of both cores over the fake link, against the rig's model: which key is owed, with
+//! which buffer.
 
 use std::time::{Duration, Instant};
 

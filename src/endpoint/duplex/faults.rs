@@ -1,7 +1,9 @@
-//! What networks do to messages, for tests: they are lost, doubled, damaged, overtaken, and connections break.
+//! What networks do to messages, for tests: they are lost, doubled, damaged, overtaken, and
+//! connections break.
 //!
-//! A layer between a [`DuplexEndpoint`](super::DuplexEndpoint) and its core, on the side that sends: the core, the provider and the peer never
-//! know. To whoever sends, a message that is lost was sent.
+//! A layer between a [`DuplexEndpoint`](super::DuplexEndpoint) and its core, on the side that
+//! sends: the core, the provider and the peer never know. To whoever sends, a message that is lost
+//! was sent.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -184,7 +186,8 @@ impl FaultLayer {
         let polled = core.poll(events);
         let held = self.held.as_ref().map(|it| it.connection);
         let end = events[first..].iter().position(|event| {
-            matches!(event, ReceiveEvent::Disconnected { connection, .. } if held == Some(*connection))
+            matches!(event, ReceiveEvent::Disconnected { connection, .. }
+                if held == Some(*connection))
         });
         if let (Some(end), Some(held)) = (end, self.held.take_if(|_| end.is_some())) {
             events.insert(first + end, held.done());

@@ -1,4 +1,5 @@
-//! How a listener comes by its connections: requests, what is said of them, and what a connection begins with.
+//! How a listener comes by its connections: requests, what is said of them, and what a connection
+//! begins with.
 
 use std::sync::Arc;
 
@@ -206,7 +207,8 @@ impl<L: Link> Hub<L> {
         known.filter(|_| self.pool.region().is_registered(scope))
     }
 
-    /// How many receives a new connection gets: the depth, but so that each further connection can have the fewest.
+    /// How many receives a new connection gets: the depth, but so that each further connection can
+    /// have the fewest.
     pub(super) fn first_target(&self, receives: Receives) -> u32 {
         let others = self.settings.max_connections
             - 1

@@ -134,7 +134,8 @@ impl<L: Link> Hub<L> {
                     })));
                 }
                 Err(CloseFailed(errno)) => {
-                    // Before code of others can be called, which may panic: the slabs are never freed.
+                    // Before code of others can be called, which may panic: the slabs are never
+                    // freed.
                     self.leaked = true;
                     std::mem::forget(peer.descriptors);
                     peer.scoped.leak();
@@ -169,8 +170,9 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// Acts on what was touched, and reads on for connections whose end waits for what lies in the queue: so often at most that a peer
-    /// that fills it does not keep this poll. What is left makes the endpoint ready again.
+    /// Acts on what was touched, and reads on for connections whose end waits for what lies in the
+    /// queue: so often at most that a peer that fills it does not keep this poll. What is left
+    /// makes the endpoint ready again.
     pub(super) fn act_and_end(&mut self, events: &mut Vec<ReceiveEvent>) {
         self.act_on_touched(events);
         for _ in 0..MARK_READS_MAX {
@@ -236,8 +238,8 @@ impl<L: Link> Hub<L> {
         self.fail_one_sided(id, one_sided, reason, events);
     }
 
-    /// The operations stay in the slab, which is never freed: the provider may still touch their memory. One that it
-    /// reports after all is over, and gives its buffer back.
+    /// The operations stay in the slab, which is never freed: the provider may still touch their
+    /// memory. One that it reports after all is over, and gives its buffer back.
     pub(super) fn leak_ops_of(
         &mut self,
         id: ConnectionId,
@@ -255,7 +257,8 @@ impl<L: Link> Hub<L> {
         stats::count_leaked(leaked);
     }
 
-    /// The endpoint is not to be believed any more: every connection is closed, requests are refused.
+    /// The endpoint is not to be believed any more: every connection is closed, requests are
+    /// refused.
     pub(super) fn fail(&mut self, reason: &'static str) {
         if self.failed.is_some() {
             return;
@@ -325,7 +328,8 @@ impl<L: Link> Drop for Hub<L> {
             }
         }
         if self.close_shared() {
-            // Operations whose buffers are registered by the pool's, and the header slots', descriptors go first.
+            // Operations whose buffers are registered by the pool's, and the header slots',
+            // descriptors go first.
             drop(self.in_flight.take_where(|_| true));
             self.drop_pieces(None);
             let ops = self.operations.take_where(|_| true);

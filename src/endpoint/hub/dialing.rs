@@ -16,11 +16,13 @@ use crate::fabric::PeerAddr;
 impl<L: Link> Hub<L> {
     /// Starts to connect to a peer; `Connected` or `Disconnected` of this connection follows.
     ///
-    /// In the RDM form a peer takes a second connection from here for a new life of this endpoint, and gives the first one up.
+    /// In the RDM form a peer takes a second connection from here for a new life of this endpoint,
+    /// and gives the first one up.
     ///
     /// # Errors
     ///
-    /// Nothing was begun: the endpoint closes or failed, has as many connections as it may have, or no receives for one more.
+    /// Nothing was begun: the endpoint closes or failed, has as many connections as it may have, or
+    /// no receives for one more.
     pub(crate) fn dial(&mut self, addr: &PeerAddr) -> Result<ConnectionId, Error> {
         self.may_dial()?;
         let limit = CONNECTIONS_MAX;
@@ -85,7 +87,8 @@ impl<L: Link> Hub<L> {
         Ok(peer)
     }
 
-    /// Headers do not travel alone on these: before the peer has answered, nobody could say how many receives a credit stands for.
+    /// Headers do not travel alone on these: before the peer has answered, nobody could say how
+    /// many receives a credit stands for.
     fn dialing_params(&self, credits: u32, key: ConnKey) -> LocalParams {
         let params = self.params(credits, key);
         LocalParams {
@@ -123,8 +126,9 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// MSG form: a message may be in the completion queue before its connection's answer is read from the event queue. Whatever else is
-    /// there is kept for later, since completions are being looked at; what others ask for is bounded.
+    /// MSG form: a message may be in the completion queue before its connection's answer is read
+    /// from the event queue. Whatever else is there is kept for later, since completions are being
+    /// looked at; what others ask for is bounded.
     #[cold]
     pub(super) fn read_answers(&mut self) {
         for _ in 0..CM_LATER_MAX {
@@ -161,7 +165,8 @@ impl<L: Link> Hub<L> {
         connecting(self)
     }
 
-    /// RDM form: a peer says hello that another process had the address of, when this side connected there. That one is gone.
+    /// RDM form: a peer says hello that another process had the address of, when this side
+    /// connected there. That one is gone.
     pub(super) fn end_former_lives(&mut self, addr: Option<PeerAddr>, hello: &CmData) {
         let (true, Some(addr)) = (self.shared.is_some() && self.dialed > 0, addr) else {
             return;

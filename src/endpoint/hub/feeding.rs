@@ -62,8 +62,8 @@ impl<L: Link> Hub<L> {
         last
     }
 
-    /// The pool is empty: those that wait for it are told, once. Those that came last were not told yet, and no others:
-    /// so each connection is looked at once, not each one at each poll.
+    /// The pool is empty: those that wait for it are told, once. Those that came last were not told
+    /// yet, and no others: so each connection is looked at once, not each one at each poll.
     pub(super) fn starve(&mut self, events: &mut Vec<ReceiveEvent>) {
         self.arm_pool();
         let first = self.hungry.front().copied();
@@ -87,8 +87,8 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// A control message gives its buffer back to its connection at once: the reserve must not go to another one that
-    /// starves, or this peer's next word would find no room.
+    /// A control message gives its buffer back to its connection at once: the reserve must not go
+    /// to another one that starves, or this peer's next word would find no room.
     #[cold]
     pub(super) fn post_again(&mut self, id: ConnectionId, buffer: BufferMut) {
         let Some(mut peer) = self.peers.take(id) else {
@@ -121,8 +121,8 @@ impl<L: Link> Hub<L> {
         }) else {
             return Posted::No;
         };
-        // SAFETY: the slab owns the buffer, which keeps the memory alive and registered and gives nobody else access,
-        // until its completion was read or the endpoint was closed.
+        // SAFETY: the slab owns the buffer, which keeps the memory alive and registered and gives
+        // nobody else access, until its completion was read or the endpoint was closed.
         match unsafe { self.link.post_receive(&peer.link, base, len, desc, context) } {
             Ok(()) => {
                 peer.posted += 1;

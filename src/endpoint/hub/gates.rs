@@ -1,7 +1,9 @@
-//! Sends of a connection that wait: for a producer's event, for a copy out of a GPU's memory, or behind such a one.
+//! Sends of a connection that wait: for a producer's event, for a copy out of a GPU's memory, or
+//! behind such a one.
 //!
-//! As those of an endpoint with one connection (`send/gates.rs`): accepted like any other, posted in order when the gate is open. A connection
-//! that has such sends lets none pass (`ConnSends::limit`), so that the others need not ask.
+//! As those of an endpoint with one connection (`send/gates.rs`): accepted like any other, posted
+//! in order when the gate is open. A connection that has such sends lets none pass
+//! (`ConnSends::limit`), so that the others need not ask.
 
 use std::num::NonZeroUsize;
 
@@ -33,7 +35,7 @@ fn data(operations: &mut Operations, context: usize) -> Option<&mut DataOp> {
 }
 
 impl<L: Link> Hub<L> {
-    // ---- accepting -----------------------------------------------------------------------------------------------
+    // ---- accepting ------------------------------------------------------------------------------
 
     /// Whether a message that has to wait for others would be taken.
     #[cold]
@@ -69,7 +71,8 @@ impl<L: Link> Hub<L> {
         outgoing.is_some_and(|it| it.has_staging() || it.arm_staging())
     }
 
-    /// A message that can't be posted now for this reason: takes it all the same if it only has to wait, else gives the payload back.
+    /// A message that can't be posted now for this reason: takes it all the same if it only has to
+    /// wait, else gives the payload back.
     #[cold]
     pub(super) fn send_later(
         &mut self,
@@ -133,7 +136,8 @@ impl<L: Link> Hub<L> {
         let late = sends.next_late();
         self.timer_stale |= late.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
         if gated && let Some(op) = data(&mut self.operations, context) {
-            // So that a copy begins. What it says is heard at the next poll, in the order of the messages.
+            // So that a copy begins. What it says is heard at the next poll, in the order of the
+            // messages.
             let _ = op.poll_gate();
         }
         self.retry = true;
@@ -149,7 +153,7 @@ impl<L: Link> Hub<L> {
         Some((own.has_queue(), peer.scoped.scope()))
     }
 
-    // ---- waiting -------------------------------------------------------------------------------------------------
+    // ---- waiting --------------------------------------------------------------------------------
 
     /// Looks at the gates that sends wait for, and posts those that are open.
     pub(super) fn post_waiting(&mut self, events: &mut Vec<ReceiveEvent>) {
@@ -233,7 +237,8 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// The gate of a message will not open: it was never posted, and those behind it take its number.
+    /// The gate of a message will not open: it was never posted, and those behind it take its
+    /// number.
     #[cold]
     fn fail_gated(
         &mut self,
@@ -264,7 +269,7 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    // ---- the end -------------------------------------------------------------------------------------------------
+    // ---- the end --------------------------------------------------------------------------------
 
     /// The connection is over: what it had waiting was never posted, and is nobody's but ours.
     pub(super) fn take_queued(&mut self, peer: &mut Peer<L::Conn>) -> Vec<DataOp> {

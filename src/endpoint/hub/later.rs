@@ -1,5 +1,6 @@
-//! One-sided operations that can't be posted when they are given, as those of an endpoint with one connection (`send/later.rs`): each connection
-//! has a line of its own (`windows/line.rs`), and holds back its own operations only.
+//! One-sided operations that can't be posted when they are given, as those of an endpoint with one
+//! connection (`send/later.rs`): each connection has a line of its own (`windows/line.rs`), and
+//! holds back its own operations only.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -109,9 +110,10 @@ impl<L: Link> Hub<L> {
         self.account.later.staging = Some((ring.clone(), waker));
     }
 
-    // ---- accepting -----------------------------------------------------------------------------------------------
+    // ---- accepting ------------------------------------------------------------------------------
 
-    /// A write that can't be posted now for this reason: takes it all the same if it only has to wait, else gives the payload back.
+    /// A write that can't be posted now for this reason: takes it all the same if it only has to
+    /// wait, else gives the payload back.
     #[cold]
     pub(super) fn write_later(
         &mut self,
@@ -182,7 +184,7 @@ impl<L: Link> Hub<L> {
         self.account.limit == 0 && *kind == SendErrorKind::WouldBlock(Blocked::Depth)
     }
 
-    // ---- waiting -------------------------------------------------------------------------------------------------
+    // ---- waiting --------------------------------------------------------------------------------
 
     /// Posts what may be posted of what waits, on all connections.
     pub(super) fn drive_lines(&mut self, events: &mut Vec<ReceiveEvent>) {
@@ -272,7 +274,7 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    // ---- back-pressure -------------------------------------------------------------------------------------------
+    // ---- back-pressure --------------------------------------------------------------------------
 
     /// An operation was refused, as no slot of the ring is free.
     pub(super) fn wait_for_slot(&mut self, id: ConnectionId) {
@@ -298,9 +300,10 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    // ---- the end -------------------------------------------------------------------------------------------------
+    // ---- the end --------------------------------------------------------------------------------
 
-    /// The connection is over, and the provider has nothing of what waits but slots: outcomes are told.
+    /// The connection is over, and the provider has nothing of what waits but slots: outcomes are
+    /// told.
     pub(super) fn fail_line(
         &mut self,
         id: ConnectionId,

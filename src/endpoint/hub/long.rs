@@ -1,9 +1,11 @@
-//! Long messages at a receive endpoint. Where its senders' writes can be told to be over, each goes straight into a buffer of a pool of their own, which its sender may write meanwhile; one in
-//! a device's memory, where the provider writes there. Where they can't (`AccessEnds::WithEndpoint`), it lands in memory that nobody else ever looks at, and
-//! is copied out of that as it is at one moment; a connection has such a landing for all its life, and nobody has it after that.
+//! Long messages at a receive endpoint. Where its senders' writes can be told to be over, each goes
+//! straight into a buffer of a pool of their own, which its sender may write meanwhile; one in a
+//! device's memory, where the provider writes there. Where they can't (`AccessEnds::WithEndpoint`),
+//! it lands in memory that nobody else ever looks at, and is copied out of that as it is at one
+//! moment; a connection has such a landing for all its life, and nobody has it after that.
 //!
-//! The header of a message that lands in a device's memory lies there, too, in front of the payload: it is copied out when the message is
-//! whole, and what arrived is flushed before.
+//! The header of a message that lands in a device's memory lies there, too, in front of the
+//! payload: it is copied out when the message is whole, and what arrived is flushed before.
 
 #![allow(unsafe_code)]
 
@@ -31,7 +33,8 @@ use crate::endpoint::windows::window::WindowMemory;
 use crate::error::FabricErrno;
 use crate::memory::{Access, MemoryError, RawRegistration, RegisterError, Registrar};
 
-/// Bytes of a header whose length nobody knows that are copied out of a device's memory at first; a longer one takes a second copy.
+/// Bytes of a header whose length nobody knows that are copied out of a device's memory at first; a
+/// longer one takes a second copy.
 const HEADER_AT_FIRST: usize = 512;
 
 /// Where long messages go, and who waits for room there.
@@ -40,7 +43,8 @@ pub(super) struct LongPool {
     waker: WakerId,
     /// In a device's memory.
     device: Option<DevicePool>,
-    /// What messages are copied out of, where a sender can't be kept from writing; made when the first one comes.
+    /// What messages are copied out of, where a sender can't be kept from writing; made when the
+    /// first one comes.
     landings: Option<SharedBufferManager>,
     copies: bool,
     /// Offers that found the pool empty; whoever came first is served first.
@@ -114,7 +118,8 @@ impl LongPool {
         self.device.as_ref().filter(|device| !device.refused)
     }
 
-    /// A buffer for a message of so many bytes, which are no more than the limit; `None`: none is free, and somebody will say so.
+    /// A buffer for a message of so many bytes, which are no more than the limit; `None`: none is
+    /// free, and somebody will say so.
     fn acquire(&self, len: usize) -> Option<LongBuffer> {
         if let Some(device) = self.usable_device()
             && len <= device.pool.slot_size()
@@ -129,7 +134,8 @@ impl LongPool {
         })
     }
 
-    /// Memory of a connection's own to land in; `None`: as many connections as the pool has slots have some, or had.
+    /// Memory of a connection's own to land in; `None`: as many connections as the pool has slots
+    /// have some, or had.
     fn landing(&mut self) -> Option<Arc<Landing>> {
         if self.landings.is_none() {
             let slots = u32::try_from(self.pool.slots()).unwrap_or(u32::MAX);
@@ -154,14 +160,16 @@ impl Drop for LongPool {
     }
 }
 
-/// A destination that a peer may write now. Field order is drop order: the registration closes before the memory goes.
+/// A destination that a peer may write now. Field order is drop order: the registration closes
+/// before the memory goes.
 pub(super) struct LongReceive {
     pub(super) registration: Option<RawRegistration>,
     pub(super) landing: LongBuffer,
     len: usize,
 }
 
-/// Where all long messages of a connection land, one after the other, whose sender nothing keeps from writing.
+/// Where all long messages of a connection land, one after the other, whose sender nothing keeps
+/// from writing.
 pub(super) struct OwnLanding {
     registration: RawRegistration,
     memory: Arc<Landing>,
@@ -347,7 +355,8 @@ impl<L: Link> Hub<L> {
         self.touch(id);
     }
 
-    /// A device's memory that the provider does not write: the host's is used from now on. Without that, the message is refused.
+    /// A device's memory that the provider does not write: the host's is used from now on. Without
+    /// that, the message is refused.
     fn cannot_open(
         &mut self,
         id: ConnectionId,
@@ -399,7 +408,8 @@ impl<L: Link> Hub<L> {
         };
         // It took no receive: its credit is free again.
         peer.count_reposted();
-        // The peer says that it writes no more. That nothing of what it has begun goes on, on this connection or on another one, the fence says.
+        // The peer says that it writes no more. That nothing of what it has begun goes on, on this
+        // connection or on another one, the fence says.
         match self.exposed.begin() {
             None => self.finish_long(id, sequence, (landing, len), events),
             Some(epoch) => {
@@ -426,7 +436,8 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// An epoch was passed that a long message of a connection waited for: it and what is behind it are handed out, up to the next one.
+    /// An epoch was passed that a long message of a connection waited for: it and what is behind it
+    /// are handed out, up to the next one.
     pub(super) fn hand_out_held(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
         let peer = self.peers.get_mut(id);
         let Some(mut held) = peer.and_then(|peer| peer.held.take()) else {
@@ -457,7 +468,8 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// The connection is over, and its endpoint closed: what is whole, and nobody else can reach, still arrived. The rest never did.
+    /// The connection is over, and its endpoint closed: what is whole, and nobody else can reach,
+    /// still arrived. The rest never did.
     pub(super) fn hand_out_last(
         &mut self,
         id: ConnectionId,
@@ -575,7 +587,8 @@ impl<L: Link> Hub<L> {
         Ok(event)
     }
 
-    /// A whole message for the application, if its bytes make sense. `lone`: its header came before it, by itself.
+    /// A whole message for the application, if its bytes make sense. `lone`: its header came before
+    /// it, by itself.
     #[inline]
     pub(super) fn hand_out(
         &mut self,
@@ -614,7 +627,8 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// The connection ends: nobody waits any more, and a destination that its peer may still write goes into limbo.
+    /// The connection ends: nobody waits any more, and a destination that its peer may still write
+    /// goes into limbo.
     pub(super) fn leave_long(&mut self, id: ConnectionId, peer: &mut Peer<L::Conn>) {
         if let Some(long) = &mut self.long {
             long.waiting.retain(|(waiting, _)| *waiting != id);
@@ -636,7 +650,8 @@ impl<L: Link> Hub<L> {
     }
 }
 
-/// The landing of a connection, which gets one with its first long message: where it lies, and its key.
+/// The landing of a connection, which gets one with its first long message: where it lies, and its
+/// key.
 fn open_own(
     own: &mut Option<Box<OwnLanding>>,
     long: &mut LongPool,
@@ -662,7 +677,8 @@ fn open_own(
     Some((address, own.registration.key))
 }
 
-/// Takes the header off a message in a device's memory, where every byte of it is visible from now on.
+/// Takes the header off a message in a device's memory, where every byte of it is visible from now
+/// on.
 fn take_header(
     buffer: &mut DeviceBuffer,
     mode: HeaderMode,

@@ -38,9 +38,11 @@ pub(super) struct Peer<C> {
     /// In the list of connections that were heard since the last look at the clock.
     pub(super) heard: bool,
     pub(super) kernel_bytes: KernelBytes,
-    /// Data messages, from the first on, for which a receive was posted: those received, and those that may still come.
+    /// Data messages, from the first on, for which a receive was posted: those received, and those
+    /// that may still come.
     pub(super) covered: u64,
-    /// A control message that waits: for the last one to be sent, or for room in the provider's full queue.
+    /// A control message that waits: for the last one to be sent, or for room in the provider's
+    /// full queue.
     pub(super) unsent: Option<Box<(u32, ControlBody)>>,
     pub(super) header_mode: HeaderMode,
     /// A header that came by itself, and waits for its payload.
@@ -58,7 +60,8 @@ pub(super) struct Peer<C> {
     pub(super) scoped: ScopedRegistrations,
 }
 
-/// Of the regions that connections receive into and send control messages from: those of the domain serve all connections.
+/// Of the regions that connections receive into and send control messages from: those of the domain
+/// serve all connections.
 pub(super) struct Descriptors {
     pub(super) pool: HeldDescriptor,
     pub(super) control: HeldDescriptor,
@@ -98,7 +101,8 @@ impl<C> Peer<C> {
         self.posted.saturating_sub(self.reserve) / self.machine.receives_per_credit()
     }
 
-    /// Tells the machine of receives that can hold data messages again; the reserve is none of them.
+    /// Tells the machine of receives that can hold data messages again; the reserve is none of
+    /// them.
     pub(super) fn count_reposted(&mut self) {
         let covered = self.machine.received() + u64::from(self.credits());
         let new = covered.saturating_sub(self.covered);

@@ -1,7 +1,8 @@
 //! Sends of an endpoint with many connections: messages that it posts on any of them.
 //!
-//! Each accepted key has one outcome, before its connection's end is reported. In the RDM form the provider may keep what was sent on a
-//! connection that is over: its keys come back failed then, without their payloads, which follow (`Released`) when the provider is done.
+//! Each accepted key has one outcome, before its connection's end is reported. In the RDM form the
+//! provider may keep what was sent on a connection that is over: its keys come back failed then,
+//! without their payloads, which follow (`Released`) when the provider is done.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -33,8 +34,8 @@ use crate::in_flight::InFlight;
 use crate::memory::Registrar;
 use crate::stats::{self, SendStats};
 
-/// RDM form: receives of each connection for the peer's grants, out of the 8 that may be unread: the others find one of those that
-/// connections share, or wait at the provider.
+/// RDM form: receives of each connection for the peer's grants, out of the 8 that may be unread:
+/// the others find one of those that connections share, or wait at the provider.
 const SHARED_GRANTS: u32 = 1;
 
 /// What an endpoint with many connections needs to know in order to send.
@@ -83,7 +84,8 @@ pub(super) struct Sends {
     held: u32,
     stats: SendStats,
     next_late: Option<Instant>,
-    /// Connections on which a send was refused for now, because of something that all of them share.
+    /// Connections on which a send was refused for now, because of something that all of them
+    /// share.
     blocked: Vec<ConnectionId>,
     /// Connections with sends that wait for a gate.
     waiting: Vec<ConnectionId>,
@@ -96,7 +98,8 @@ pub(super) struct Sends {
 pub(super) struct ConnSends {
     header_desc: HeldDescriptor,
     pub(super) in_flight: u32,
-    /// So many may be in flight before one more is looked at closely: as many as the depth, or none while some wait in `queue`.
+    /// So many may be in flight before one more is looked at closely: as many as the depth, or none
+    /// while some wait in `queue`.
     limit: u32,
     /// Sends that were accepted and are not posted: behind a gate.
     queue: VecDeque<Stalled>,
@@ -111,7 +114,7 @@ impl ConnSends {
         self.header_desc.desc()
     }
 
-    // ---- those that wait for a gate, or behind one ---------------------------------------------------------------
+    // ---- those that wait for a gate, or behind one ----------------------------------------------
 
     pub(super) fn has_queue(&self) -> bool {
         !self.queue.is_empty()
@@ -207,7 +210,7 @@ impl Sends {
         })
     }
 
-    // ---- those that wait for a gate, or behind one ---------------------------------------------------------------
+    // ---- those that wait for a gate, or behind one ----------------------------------------------
 
     /// Whether a send that has to wait would be taken.
     pub(super) fn may_queue(&self, own: &ConnSends) -> bool {
@@ -307,7 +310,7 @@ impl Sends {
 }
 
 impl<L: Link> Hub<L> {
-    // ---- posting -------------------------------------------------------------------------------------------------
+    // ---- posting --------------------------------------------------------------------------------
 
     /// Posts one message, or gives everything back.
     pub(crate) fn send_data(
@@ -320,7 +323,8 @@ impl<L: Link> Hub<L> {
         self.send(id, payload, Header::Bytes(header), key)
     }
 
-    /// As [`send_data`](Self::send_data), with a header that messages on other connections have, too.
+    /// As [`send_data`](Self::send_data), with a header that messages on other connections have,
+    /// too.
     pub(crate) fn send_prepared(
         &mut self,
         id: ConnectionId,
@@ -331,11 +335,13 @@ impl<L: Link> Hub<L> {
         self.send(id, payload, Header::Prepared(header), key)
     }
 
-    /// A header for messages on several connections: one slot, filled once. To be dropped by [`drop_header`](Self::drop_header).
+    /// A header for messages on several connections: one slot, filled once. To be dropped by
+    /// [`drop_header`](Self::drop_header).
     ///
     /// # Errors
     ///
-    /// It is too long, or of another length than the header mode asks for, or no slot is free: then `wait` wakes when one is.
+    /// It is too long, or of another length than the header mode asks for, or no slot is free: then
+    /// `wait` wakes when one is.
     pub(crate) fn prepare_header(
         &mut self,
         header: &[u8],
@@ -354,7 +360,8 @@ impl<L: Link> Hub<L> {
         prepared
     }
 
-    /// No further message will have this header: its slot is free when the last one that has it is over.
+    /// No further message will have this header: its slot is free when the last one that has it is
+    /// over.
     pub(crate) fn drop_header(&mut self, header: PreparedHeader) {
         if let Some(sends) = &self.sends {
             sends.outgoing.drop_header(header);
@@ -388,7 +395,8 @@ impl<L: Link> Hub<L> {
         Ok(())
     }
 
-    /// Everything that can be said of a message before anything is taken for it. Gives its length in bytes.
+    /// Everything that can be said of a message before anything is taken for it. Gives its length
+    /// in bytes.
     fn admit_send(
         &self,
         id: ConnectionId,
@@ -398,7 +406,8 @@ impl<L: Link> Hub<L> {
         let may = self.may_post(id);
         match (&self.sends, self.peers.get(id)) {
             (Some(sends), Some(peer)) => {
-                // What can never be is said first: who is blocked tries again. Before the peer has said what it takes, nothing can be.
+                // What can never be is said first: who is blocked tries again. Before the peer has
+                // said what it takes, nothing can be.
                 if may.is_ok() || may == Err(SendErrorKind::WouldBlock(Blocked::Depth)) {
                     let peer_max = peer.machine.peer_receive_size();
                     let len = sends.outgoing.measure(payload, header_len, peer_max)?;
@@ -518,7 +527,8 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// Another endpoint may hold all the slots: its release must wake us. Released between the refusal and the arming: nobody would.
+    /// Another endpoint may hold all the slots: its release must wake us. Released between the
+    /// refusal and the arming: nobody would.
     fn arm_headers(&self) {
         if let Some(sends) = &self.sends
             && sends.outgoing.headers().arm(sends.headers_waker)
@@ -527,7 +537,7 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    // ---- outcomes ------------------------------------------------------------------------------------------------
+    // ---- outcomes -------------------------------------------------------------------------------
 
     /// A send is over.
     pub(super) fn on_sent(
@@ -629,8 +639,8 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// The provider keeps what was sent on a connection that is over: the operations stay in the slab, and their outcomes are told now.
-    /// How many.
+    /// The provider keeps what was sent on a connection that is over: the operations stay in the
+    /// slab, and their outcomes are told now. How many.
     fn tell_kept(
         &mut self,
         id: ConnectionId,
@@ -688,7 +698,7 @@ impl<L: Link> Hub<L> {
         leaked
     }
 
-    // ---- time and wake-ups ---------------------------------------------------------------------------------------
+    // ---- time and wake-ups ----------------------------------------------------------------------
 
     /// Looks at each send in flight when the oldest may be late.
     pub(super) fn check_send_deadlines(&mut self, now: Instant, events: &mut Vec<ReceiveEvent>) {
@@ -807,7 +817,7 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    // ---- about them ----------------------------------------------------------------------------------------------
+    // ---- about them -----------------------------------------------------------------------------
 
     pub(crate) fn send_stats(&self) -> SendStats {
         self.sends.as_ref().map(|s| s.stats).unwrap_or_default()
@@ -828,9 +838,10 @@ impl<L: Link> Hub<L> {
         owed.collect()
     }
 
-    // ---- the rude end --------------------------------------------------------------------------------------------
+    // ---- the rude end ---------------------------------------------------------------------------
 
-    /// The endpoint is dropped: operations are over whose outcome nobody hears. Slots and payloads are free again.
+    /// The endpoint is dropped: operations are over whose outcome nobody hears. Slots and payloads
+    /// are free again.
     pub(super) fn abandon_ops(&mut self, ops: Vec<(ConnectionId, Operation)>) {
         let rma = self.link.limits().rma;
         let mut abandoned = 0;
@@ -853,7 +864,8 @@ impl<L: Link> Hub<L> {
         stats::count_abandoned(abandoned);
     }
 
-    /// As [`abandon_ops`](Self::abandon_ops) for those that the provider may still touch: they stay in the slab, which is never freed.
+    /// As [`abandon_ops`](Self::abandon_ops) for those that the provider may still touch: they stay
+    /// in the slab, which is never freed.
     pub(super) fn abandon_leaked(&mut self, only: Option<ConnectionId>) {
         let Some(sends) = &mut self.sends else { return };
         sends.leak();

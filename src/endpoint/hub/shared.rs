@@ -1,4 +1,5 @@
-//! What a listener does otherwise in the RDM form: one endpoint for all connections, whose receives they share.
+//! What a listener does otherwise in the RDM form: one endpoint for all connections, whose receives
+//! they share.
 
 #![allow(unsafe_code)]
 
@@ -20,23 +21,26 @@ use crate::endpoint::protocol::wire::{self, Control, ControlKind, Counts};
 use crate::error::CompletionError;
 use crate::stats;
 
-/// RDM form: connections that are over while control messages of theirs are not, from which on no new ones are taken. A
-/// provider may never report what it sent to a peer that died.
+/// RDM form: connections that are over while control messages of theirs are not, from which on no
+/// new ones are taken. A provider may never report what it sent to a peer that died.
 pub(super) const ORPHANS_MAX: usize = 64;
 
 /// RDM form: receives that fail one after the other until the endpoint is given up.
 const FAILURES_MAX: u32 = 1000;
 
-/// What a listener has in the RDM form: one endpoint for all connections, whose receives they share.
+/// What a listener has in the RDM form: one endpoint for all connections, whose receives they
+/// share.
 pub(super) struct Shared<C> {
     pub(super) receives: SharedReceives,
-    /// Whose the last message was, by the name in its mark: the next one is often the same connection's, and needs no search.
+    /// Whose the last message was, by the name in its mark: the next one is often the same
+    /// connection's, and needs no search.
     last: (ConnKey, ConnectionId),
     /// Receives that failed since one was good.
     failures: u32,
     /// A hello came, and the link has a request.
     asked: bool,
-    /// Connections that are over while so many control messages and sends of theirs are in flight: their addresses must stay.
+    /// Connections that are over while so many control messages and sends of theirs are in flight:
+    /// their addresses must stay.
     pub(super) orphans: HashMap<ConnectionId, (C, u32)>,
     pool_desc: HeldDescriptor,
     /// BehindFence until the endpoint is closed: control messages may outlive their connections.
@@ -198,7 +202,8 @@ impl<L: Link> Hub<L> {
         };
         shared.receives.on_over();
         if let Some(error) = error {
-            // Whoever sends can end a receive like this, with a message that is too long: it says nothing of any peer.
+            // Whoever sends can end a receive like this, with a message that is too long: it says
+            // nothing of any peer.
             tracing::debug!(%error, "a receive failed");
             self.stats.strays += 1;
             shared.failures += 1;
@@ -222,7 +227,8 @@ impl<L: Link> Hub<L> {
             shared.last = (key, id);
             id
         } else {
-            // For a connection that is over, or of another life of this address, or without any mark.
+            // For a connection that is over, or of another life of this address, or without any
+            // mark.
             self.stats.strays += 1;
             return;
         };
@@ -381,7 +387,8 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// A control message, or an operation, is over whose connection is, too. With its last one, the address goes.
+    /// A control message, or an operation, is over whose connection is, too. With its last one, the
+    /// address goes.
     pub(super) fn on_orphan(&mut self, id: ConnectionId) {
         let Some(shared) = &mut self.shared else {
             return;
@@ -398,7 +405,8 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// RDM form: its receives stay posted, for others; its control messages and operations in flight stay in the slab until they are over.
+    /// RDM form: its receives stay posted, for others; its control messages and operations in
+    /// flight stay in the slab until they are over.
     pub(super) fn leave_shared(
         &mut self,
         id: ConnectionId,
@@ -418,7 +426,8 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// RDM form: fills the gaps first that messages left which name no connection, and keeps some for hellos.
+    /// RDM form: fills the gaps first that messages left which name no connection, and keeps some
+    /// for hellos.
     pub(super) fn feed_shared(&mut self) {
         while self.shared.as_ref().is_some_and(|s| s.receives.lacks()) {
             match self.post_shared() {
@@ -451,8 +460,8 @@ impl<L: Link> Hub<L> {
         let Ok(context) = self.in_flight.begin(op) else {
             return Posted::No;
         };
-        // SAFETY: the slab owns the buffer, which keeps the memory alive and registered and gives nobody else access,
-        // until its completion was read or the endpoint was closed (`drop`).
+        // SAFETY: the slab owns the buffer, which keeps the memory alive and registered and gives
+        // nobody else access, until its completion was read or the endpoint was closed (`drop`).
         if unsafe { self.link.post_shared_receive(base, len, desc, context) }.is_ok() {
             shared.receives.on_posted();
             return Posted::Yes;
@@ -489,7 +498,8 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// RDM form: no transport tells the peers that this side is gone, so last messages do, if they are taken at once.
+    /// RDM form: no transport tells the peers that this side is gone, so last messages do, if they
+    /// are taken at once.
     pub(super) fn tell_peers(&mut self, ids: &[ConnectionId]) {
         for &id in ids {
             let refusal = self.peers.get_mut(id).and_then(|peer| {
@@ -502,7 +512,8 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// RDM form: closes the endpoint of all connections. False: there is none, or it does not close, and what is in flight is leaked.
+    /// RDM form: closes the endpoint of all connections. False: there is none, or it does not
+    /// close, and what is in flight is leaked.
     pub(super) fn close_shared(&mut self) -> bool {
         let Some(mut shared) = self.shared.take() else {
             return false;
@@ -523,12 +534,14 @@ impl<L: Link> Hub<L> {
         false
     }
 
-    /// RDM form: the endpoint of all connections is closed, and what it still had of those that are over is free.
+    /// RDM form: the endpoint of all connections is closed, and what it still had of those that are
+    /// over is free.
     pub(super) fn release_shared(&mut self, events: &mut Vec<ReceiveEvent>) {
         if !self.close_shared() {
             return;
         }
-        // What the provider still reports must be found in the slab. Nothing is posted any more, so this is all that there can be.
+        // What the provider still reports must be found in the slab. Nothing is posted any more, so
+        // this is all that there can be.
         let most = self.in_flight.len() + self.operations.len();
         for _ in 0..=most {
             if self.read_completions(events) == 0 {

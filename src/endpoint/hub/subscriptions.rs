@@ -21,8 +21,8 @@ pub(crate) enum SubscriptionNews {
 }
 
 impl<L: Link> Hub<L> {
-    /// Moves what came since the last time behind what is in `into`. At most one of each connection came meanwhile, but the
-    /// connection may be over.
+    /// Moves what came since the last time behind what is in `into`. At most one of each connection
+    /// came meanwhile, but the connection may be over.
     pub(crate) fn take_subscription_news(
         &mut self,
         into: &mut Vec<(ConnectionId, SubscriptionNews)>,

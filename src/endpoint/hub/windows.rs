@@ -1,4 +1,5 @@
-//! Windows at a receive endpoint: its own, which peers may use, and those of its peers, which it writes and reads.
+//! Windows at a receive endpoint: its own, which peers may use, and those of its peers, which it
+//! writes and reads.
 
 #![allow(unsafe_code)]
 
@@ -30,7 +31,8 @@ use crate::memory::{Access, Participant};
 /// What a receive endpoint may do with windows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowSettings {
-    /// Windows exposed at once; 0: peers are told that there are none, and none of theirs can be used.
+    /// Windows exposed at once; 0: peers are told that there are none, and none of theirs can be
+    /// used.
     pub(crate) windows: u32,
     /// One-sided operations in flight at once.
     pub(crate) operations: u32,
@@ -56,7 +58,8 @@ impl WindowSettings {
         self.windows > 0
     }
 
-    /// Receives of each connection beyond its credits: [`RESERVE`], and those for what the peer says of windows and long messages.
+    /// Receives of each connection beyond its credits: [`RESERVE`], and those for what the peer
+    /// says of windows and long messages.
     pub(crate) fn reserve(&self) -> u32 {
         let windows = u32::from(self.enabled()) * WINDOW_MESSAGES_MAX as u32;
         let long = u32::from(self.long) * LONG_MESSAGES_MAX as u32;
@@ -67,7 +70,8 @@ impl WindowSettings {
 /// The account of one-sided operations of a receive endpoint.
 pub(super) struct Account {
     pub(super) posts: u64,
-    /// While so many are in flight, none is posted at once: as many as there may be, or 0 while others wait.
+    /// While so many are in flight, none is posted at once: as many as there may be, or 0 while
+    /// others wait.
     pub(super) limit: u32,
     pub(super) in_flight: u32,
     /// RDM form: operations of connections that are over, which the provider has not reported.
@@ -98,7 +102,7 @@ impl Account {
 }
 
 impl<L: Link> Hub<L> {
-    // ---- windows of this side ------------------------------------------------------------------------------------
+    // ---- windows of this side -------------------------------------------------------------------
 
     pub(crate) fn expose(
         &mut self,
@@ -169,9 +173,10 @@ impl<L: Link> Hub<L> {
         self.exposed.leave(|id, event| events.push(told(id, event)));
     }
 
-    // ---- fences --------------------------------------------------------------------------------------------------
+    // ---- fences ---------------------------------------------------------------------------------
 
-    /// Memory that peers could reach is to come back, here or at another endpoint of the domain: each peer is asked whether it is done.
+    /// Memory that peers could reach is to come back, here or at another endpoint of the domain:
+    /// each peer is asked whether it is done.
     pub(super) fn ask_fences(&mut self) {
         let epoch = self.exposed.epoch();
         if self.fence_asked == epoch || self.shared.is_some() {
@@ -195,7 +200,8 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// Gives back what nobody can reach any more, and hands out long messages whose senders can't write any more.
+    /// Gives back what nobody can reach any more, and hands out long messages whose senders can't
+    /// write any more.
     pub(super) fn release_passed(&mut self, events: &mut Vec<ReceiveEvent>) {
         while let Some(&(epoch, id)) = self.fencing.front()
             && self.exposed.has_passed(epoch)
@@ -222,7 +228,8 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// Registrations that belong to the provider's endpoint are closed before it; the memory stays until it is closed.
+    /// Registrations that belong to the provider's endpoint are closed before it; the memory stays
+    /// until it is closed.
     pub(super) fn close_scoped_windows(&mut self, id: ConnectionId, conn: &L::Conn) {
         if conn.registrar().is_some() {
             self.exposed.close_all(id);
@@ -262,7 +269,8 @@ impl<L: Link> Hub<L> {
         self.touch(id);
     }
 
-    /// Nobody knows whose it was. Who guesses at marks finds one some time: before that, there are no windows any more.
+    /// Nobody knows whose it was. Who guesses at marks finds one some time: before that, there are
+    /// no windows any more.
     #[cold]
     fn on_stray_write(&mut self, named: Named) {
         self.stats.stray_writes += 1;
@@ -282,7 +290,7 @@ impl<L: Link> Hub<L> {
         self.exposed.len()
     }
 
-    // ---- windows of the peers ------------------------------------------------------------------------------------
+    // ---- windows of the peers -------------------------------------------------------------------
 
     pub(crate) fn open_window(
         &self,
@@ -540,14 +548,18 @@ impl<L: Link> Hub<L> {
         events.push(told(id, op.finish(error)));
     }
 
-    /// The peer revoked one of its windows: the application hears of it, the machine of who still uses it.
+    /// The peer revoked one of its windows: the application hears of it, the machine of who still
+    /// uses it.
     pub(super) fn on_window_revoked(
         &mut self,
         id: ConnectionId,
         window: WindowId,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let uses = |(peer, op): &&(_, Operation)| matches!(op, Operation::OneSided(op) if *peer == id && op.window == window);
+        let uses = |(peer, op): &&(_, Operation)| match op {
+            Operation::OneSided(op) => *peer == id && op.window == window,
+            Operation::Data { .. } => false,
+        };
         let posted = self.operations.iter().filter(uses).count();
         let (over, passing) = self.account.later.revoke(id, window);
         events.push(told(id, WindowEvent::Revoked { window }));
@@ -574,8 +586,9 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    /// The provider's endpoint would not close: the operations stay in the slab, and their outcomes are told now. Peers may use the
-    /// windows for ever. How many operations and windows were given up.
+    /// The provider's endpoint would not close: the operations stay in the slab, and their outcomes
+    /// are told now. Peers may use the windows for ever. How many operations and windows were given
+    /// up.
     pub(super) fn leak_one_sided(
         &mut self,
         id: ConnectionId,
@@ -590,8 +603,9 @@ impl<L: Link> Hub<L> {
         self.exposed.leak_all(id)
     }
 
-    /// RDM form: the connection is over, but not its operations. Their outcomes are told now, though the provider has their memory until it
-    /// reports them, or until the endpoint is closed. How many.
+    /// RDM form: the connection is over, but not its operations. Their outcomes are told now,
+    /// though the provider has their memory until it reports them, or until the endpoint is closed.
+    /// How many.
     pub(super) fn give_up_one_sided(
         &mut self,
         id: ConnectionId,
@@ -655,7 +669,7 @@ impl<L: Link> Hub<L> {
         crate::stats::count_abandoned(abandoned);
     }
 
-    // ---- time and wake-ups ---------------------------------------------------------------------------------------
+    // ---- time and wake-ups ----------------------------------------------------------------------
 
     /// When the oldest operation may be late.
     pub(super) fn next_late(&self) -> Option<Instant> {

@@ -1,6 +1,7 @@
 //! `Either`: one of two links, and its connections and requests.
 //!
-//! An enum, so that no public type has a parameter. The branch is taken the same way for an endpoint's whole life.
+//! An enum, so that no public type has a parameter. The branch is taken the same way for an
+//! endpoint's whole life.
 
 #![allow(unsafe_code)]
 
@@ -19,8 +20,8 @@ use crate::errno::FabricErrno;
 use crate::fabric::PeerAddr;
 use crate::memory::{AccessLedger, Participant, Registrar};
 
-/// A link of one kind or of another, or what belongs to one: its connections and requests are of the same
-/// side, and cores never mix those of two links.
+/// A link of one kind or of another, or what belongs to one: its connections and requests are of
+/// the same side, and cores never mix those of two links.
 #[derive(Debug)]
 pub(crate) enum Either<A, B> {
     Left(A),

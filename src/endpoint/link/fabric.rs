@@ -36,7 +36,8 @@ use crate::memory::{AccessLedger, Participant, Registrar};
 /// The most events that are looked through when a link is dropped; bounds the drop.
 const REQUESTS_AT_CLOSE_MAX: usize = 4096;
 
-/// The most events that are kept while those of a closed endpoint are looked for: requests come as fast as peers like.
+/// The most events that are kept while those of a closed endpoint are looked for: requests come as
+/// fast as peers like.
 const EVENTS_KEPT_MAX: usize = 1024;
 
 /// The most sockets that are taken out of the provider's backlog then.
@@ -54,7 +55,8 @@ pub(crate) struct FabricLink {
     events: VecDeque<RawEvent>,
     /// There are such. They lie in no queue of the provider's, so who is about to sleep looks here.
     keeps_events: Arc<AtomicBool>,
-    /// Closed endpoints that may have events further back in the event queue, until that was seen empty.
+    /// Closed endpoints that may have events further back in the event queue, until that was seen
+    /// empty.
     stale: Vec<ConnKey>,
     /// Connections whose peer the provider looks for.
     search: Search,
@@ -68,7 +70,8 @@ pub(crate) struct FabricLink {
 #[derive(Debug)]
 struct Listener {
     half_open: HalfOpen,
-    /// The peers of connections that were made from requests; sockets of others are half open. A tree has no empty places.
+    /// The peers of connections that were made from requests; sockets of others are half open. A
+    /// tree has no empty places.
     peers: BTreeMap<ConnKey, SocketAddr>,
     pep: Arc<Pep>,
 }
@@ -181,8 +184,8 @@ impl FabricLink {
         }
     }
 
-    /// Takes events of a closed endpoint out of the event queue: its address may be the next endpoint's. Those that lie too far back are
-    /// passed over when they are read (`stale`).
+    /// Takes events of a closed endpoint out of the event queue: its address may be the next
+    /// endpoint's. Those that lie too far back are passed over when they are read (`stale`).
     fn forget_events_of(&mut self, key: ConnKey) {
         self.keep_events_but_of(key);
         self.note_kept_events();
@@ -200,8 +203,8 @@ impl FabricLink {
         self.stale.push(key);
     }
 
-    /// Nobody sleeps while there are some. Release: who finds the flag finds the events, although the
-    /// thread that watches the endpoint may be another one than polled it last.
+    /// Nobody sleeps while there are some. Release: who finds the flag finds the events, although
+    /// the thread that watches the endpoint may be another one than polled it last.
     fn note_kept_events(&self) {
         let some = !self.events.is_empty();
         self.keeps_events.store(some, Ordering::Release);
@@ -292,12 +295,13 @@ impl FabricLink {
 }
 
 impl Drop for FabricLink {
-    /// Requests that nobody looked at are refused, and sockets that never became one are cut off: the provider would keep
-    /// them for ever.
+    /// Requests that nobody looked at are refused, and sockets that never became one are cut off:
+    /// the provider would keep them for ever.
     fn drop(&mut self) {
         self.search.end(&self.domain);
         for _ in 0..BACKLOG_AT_CLOSE_MAX {
-            // Here the provider takes a socket out of its backlog, and sees the end of the one that was cut off before.
+            // Here the provider takes a socket out of its backlog, and sees the end of the one that
+            // was cut off before.
             self.refuse_all();
             if self.reap_half_open(Instant::now(), Duration::ZERO) == 0 {
                 return;
@@ -334,8 +338,9 @@ fn limits(fabric: &Fabric, info: &Info) -> LinkLimits {
     }
 }
 
-/// A connection request that was not answered yet. Dropping it refuses it: the provider holds a socket for it, and memory,
-/// until it is accepted or refused; also when an endpoint was made from it.
+/// A connection request that was not answered yet. Dropping it refuses it: the provider holds a
+/// socket for it, and memory, until it is accepted or refused; also when an endpoint was made from
+/// it.
 #[derive(Debug)]
 pub(crate) struct Request {
     info: Option<Info>,
@@ -372,11 +377,13 @@ enum ConnEp {
 #[derive(Debug)]
 pub(crate) struct FabricConn {
     end: ConnEp,
-    /// As known before it is connected. Providers of connected endpoints that have other addresses are asked.
+    /// As known before it is connected. Providers of connected endpoints that have other addresses
+    /// are asked.
     peer: Option<SocketAddr>,
     /// Its socket, once it was looked for.
     socket: Option<RawFd>,
-    /// Until it is accepted: what it was made from. Dropped after the endpoint, which has taken over the socket.
+    /// Until it is accepted: what it was made from. Dropped after the endpoint, which has taken
+    /// over the socket.
     request: Option<Request>,
 }
 
@@ -520,7 +527,8 @@ impl Link for FabricLink {
             || Err(Error::fabric("fi_accept", libc::ENOTCONN)),
             |ep| ep.accept(data),
         );
-        // Whatever the answer: an accept that failed may have freed the request, and must not be followed by a refusal.
+        // Whatever the answer: an accept that failed may have freed the request, and must not be
+        // followed by a refusal.
         if let Some(request) = conn.request.take() {
             request.accepted();
         }
@@ -562,7 +570,8 @@ impl Link for FabricLink {
         post: &SendPost<'_>,
     ) -> Result<(), PostRefused> {
         let ep = conn.ep().ok_or_else(not_connected)?;
-        // SAFETY: the caller's promises; cores post sends on established connections only (`Connection::may_send`).
+        // SAFETY: the caller's promises; cores post sends on established connections only
+        // (`Connection::may_send`).
         unsafe { ep.send(FiAddr::UNSPECIFIED, post) }
     }
 
@@ -597,8 +606,8 @@ impl Link for FabricLink {
             );
             return KernelWatch::Unavailable;
         };
-        // SAFETY: the descriptor is the endpoint's own, which is open (`conn`), and closes it only in calls that this
-        // thread makes.
+        // SAFETY: the descriptor is the endpoint's own, which is open (`conn`), and closes it only
+        // in calls that this thread makes.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         match watch.apply(fd) {
             Ok(()) => KernelWatch::Set,

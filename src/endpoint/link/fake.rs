@@ -1,8 +1,10 @@
-//! A link without a network, for tests: one listener and any number of connecting links in memory, and faults on demand.
+//! A link without a network, for tests: one listener and any number of connecting links in memory,
+//! and faults on demand.
 //!
-//! Nothing moves by itself: [`Net::deliver`] moves one message from where it really lies to where it is really received,
-//! as a network card would, so a freed buffer is read or written for real. What a provider may do wrong is scripted:
-//! refused posts, failed operations, invented completions, broken queues, an endpoint that will not close.
+//! Nothing moves by itself: [`Net::deliver`] moves one message from where it really lies to where
+//! it is really received, as a network card would, so a freed buffer is read or written for real.
+//! What a provider may do wrong is scripted: refused posts, failed operations, invented
+//! completions, broken queues, an endpoint that will not close.
 
 #![allow(unsafe_code)]
 
@@ -91,7 +93,8 @@ impl Default for NetConfig {
 }
 
 impl NetConfig {
-    /// As the provider table describes a provider, with the kind of endpoint that it has by default.
+    /// As the provider table describes a provider, with the kind of endpoint that it has by
+    /// default.
     pub(crate) fn of(row: &Provider) -> Self {
         let kind = row.endpoints[0];
         let base = Self::default();
@@ -150,7 +153,7 @@ pub(crate) enum CloseMode {
     Fails,
 }
 
-// ---- memory ------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 #[derive(Clone, Copy, Debug)]
 struct Mr {
@@ -351,7 +354,7 @@ impl Drop for KeepAlive {
     }
 }
 
-// ---- the network -------------------------------------------------------------------------------------------------
+// ---- the network --------------------------------------------------------------------------------
 
 /// Address, length, descriptor.
 type Run = (usize, usize, usize);
@@ -382,7 +385,8 @@ struct Rma {
     remote: RemoteRange,
     immediate: Option<u64>,
     level: Level,
-    /// The peer's provider has looked up the key: where in its memory, and how many bytes were moved.
+    /// The peer's provider has looked up the key: where in its memory, and how many bytes were
+    /// moved.
     begun: Option<(usize, usize)>,
 }
 
@@ -446,14 +450,17 @@ struct LinkState {
     /// After so many sends, one is refused like this.
     second_fault: Option<(usize, PostRefused)>,
     receive_always: Option<PostRefused>,
-    /// Sends and receives that each of its connections has room for; else they grow as they have to.
+    /// Sends and receives that each of its connections has room for; else they grow as they have
+    /// to.
     room: Option<(usize, usize)>,
     close: CloseMode,
     /// So many completions are reported twice.
     double: usize,
-    /// So many writes of strangers are still to come, as fast as the queue is read; and what they say.
+    /// So many writes of strangers are still to come, as fast as the queue is read; and what they
+    /// say.
     flood: (usize, u64),
-    /// RDM form, listening: the receives that all connections share; none once the endpoint is closed.
+    /// RDM form, listening: the receives that all connections share; none once the endpoint is
+    /// closed.
     shared: Option<VecDeque<Receive>>,
     /// Others can connect to it: it is the listener, or a hub, which has an address of its own.
     listens: bool,
@@ -469,7 +476,8 @@ struct State {
     config: NetConfig,
     links: Vec<LinkState>,
     conns: Vec<ConnState>,
-    /// Those that are open or have something to send, in order, and some that do not any more: nothing comes of any other.
+    /// Those that are open or have something to send, in order, and some that do not any more:
+    /// nothing comes of any other.
     live: Vec<ConnKey>,
     /// Messages that went to an endpoint which was gone.
     lost: u64,
@@ -487,8 +495,9 @@ impl State {
     fn touch_cell(&self, context: usize) {
         if self.config.contexts == ContextKind::Cells {
             let cell = std::ptr::with_exposed_provenance_mut::<usize>(context);
-            // SAFETY: only for contexts of operations that the cores posted and that are not over; if a core freed the
-            // cells too early, this is the wild write that a real provider would do, and the sanitizer sees it.
+            // SAFETY: only for contexts of operations that the cores posted and that are not over;
+            // if a core freed the cells too early, this is the wild write that a real provider
+            // would do, and the sanitizer sees it.
             unsafe { cell.write_volatile(CELL_MARK) };
         }
     }
@@ -517,7 +526,8 @@ impl State {
                 let mut bytes = Vec::new();
                 for &run in runs {
                     lock(&self.ledger).check("send", run, self.conns[conn].registrar);
-                    // SAFETY: the contract of `Link::post_send`; where a core breaks it, this finds out.
+                    // SAFETY: the contract of `Link::post_send`; where a core breaks it, this finds
+                    // out.
                     bytes.extend(unsafe { self.load(run.0, run.1) });
                 }
                 bytes
@@ -589,7 +599,8 @@ impl State {
         shared.unwrap_or(&state.receives)
     }
 
-    /// Where a message for this connection is received: at its own receives, or at those of its listener.
+    /// Where a message for this connection is received: at its own receives, or at those of its
+    /// listener.
     fn receives_at(&mut self, conn: ConnKey) -> &mut VecDeque<Receive> {
         let state = &mut self.conns[conn];
         match &mut self.links[state.link].shared {
@@ -598,7 +609,8 @@ impl State {
         }
     }
 
-    /// The peer's provider looks up the key, and moves the first half of a write. Whatever becomes of the registration, the rest follows.
+    /// The peer's provider looks up the key, and moves the first half of a write. Whatever becomes
+    /// of the registration, the rest follows.
     fn begin_rma(&mut self, conn: ConnKey) -> bool {
         let Some(peer) = self.reachable_peer(conn) else {
             return false;
@@ -699,8 +711,8 @@ impl State {
                 Access::READ => (remote, local),
                 _ => (local, remote),
             };
-            // SAFETY: the contract of `Link::post_write` and `Link::post_read` for the one side, that of a window's memory for the
-            // other; where a core breaks them, this finds out.
+            // SAFETY: the contract of `Link::post_write` and `Link::post_read` for the one side,
+            // that of a window's memory for the other; where a core breaks them, this finds out.
             let bytes = unsafe { self.load(source, to - from) };
             // SAFETY: as above.
             unsafe { self.store(target, &bytes) };
@@ -789,7 +801,8 @@ impl State {
         if self.conns[initiator].phase == Phase::Closed {
             return;
         }
-        // In the RDM form a refusal is a message (`refuse_by_message`), and without words there is none.
+        // In the RDM form a refusal is a message (`refuse_by_message`), and without words there is
+        // none.
         if self.config.form == Form::Msg {
             self.links[link].cm.push_back(Cm::Refused {
                 conn: initiator,
@@ -846,7 +859,8 @@ impl State {
         Ok(())
     }
 
-    /// The sends of a connection whose endpoint closes; in the RDM form its last words are on the wire already.
+    /// The sends of a connection whose endpoint closes; in the RDM form its last words are on the
+    /// wire already.
     fn end_sends(&mut self, conn: ConnKey, reports: bool) {
         self.keep_last_words(conn);
         let sends = std::mem::take(&mut self.conns[conn].sends);
@@ -892,7 +906,8 @@ impl State {
         Ok(())
     }
 
-    /// RDM form: control messages that were posted are on the wire already, whatever becomes of the connection.
+    /// RDM form: control messages that were posted are on the wire already, whatever becomes of the
+    /// connection.
     fn keep_last_words(&mut self, conn: ConnKey) {
         if self.config.form == Form::Msg {
             return;
@@ -1170,8 +1185,8 @@ impl Net {
         }
     }
 
-    /// The first operation of a connection, if it is a one-sided one, begins at the peer's provider: from here on it does not look at the
-    /// registration any more.
+    /// The first operation of a connection, if it is a one-sided one, begins at the peer's
+    /// provider: from here on it does not look at the registration any more.
     pub(crate) fn begin_one_sided(&self, conn: ConnKey) -> bool {
         self.state().begin_rma(conn)
     }
@@ -1275,7 +1290,8 @@ impl Net {
         self.state().links[link].double = completions;
     }
 
-    /// Strangers write, with immediate data that no window has, as fast as the queue is read, so many times.
+    /// Strangers write, with immediate data that no window has, as fast as the queue is read, so
+    /// many times.
     pub(crate) fn flood(&self, link: usize, writes: usize) {
         self.state().links[link].flood = (writes, wire::written_data(0xff_ffff, 0));
     }
@@ -1336,7 +1352,8 @@ impl Net {
         state.links[link].cm.push_back(Cm::Shutdown { conn });
     }
 
-    /// A peer that is not ours asks for a connection with these bytes; its connection, on a link of its own.
+    /// A peer that is not ours asks for a connection with these bytes; its connection, on a link of
+    /// its own.
     pub(crate) fn ask(&self, hello: &[u8]) -> (FakeLink, ConnKey) {
         let link = self.link();
         let mut state = self.state();
@@ -1372,7 +1389,8 @@ impl Net {
         self.state().put(conn, sent);
     }
 
-    /// What operations of endpoints that did not close do to memory, now: nothing of it may be gone.
+    /// What operations of endpoints that did not close do to memory, now: nothing of it may be
+    /// gone.
     pub(crate) fn use_stuck(&self) -> usize {
         let mut state = self.state();
         let mut used = 0;
@@ -1391,7 +1409,8 @@ impl Net {
             for receive in &receives {
                 lock(&state.ledger).check("stuck", receive.run, state.conns[conn].registrar);
                 let to = std::ptr::with_exposed_provenance_mut::<u8>(receive.run.0);
-                // SAFETY: a core must have leaked it, as its endpoint did not close; where it did not, this finds out.
+                // SAFETY: a core must have leaked it, as its endpoint did not close; where it did
+                // not, this finds out.
                 unsafe { to.write_bytes(0xee, receive.run.1) };
                 state.touch_cell(receive.context);
             }
@@ -1419,7 +1438,7 @@ impl Net {
     }
 }
 
-// ---- the link ----------------------------------------------------------------------------------------------------
+// ---- the link -----------------------------------------------------------------------------------
 
 /// One side's link.
 #[derive(Debug)]

@@ -1,7 +1,8 @@
-//! Whether the process may open the file descriptors that an endpoint will need (`RLIMIT_NOFILE`, getrlimit(2)).
+//! Whether the process may open the file descriptors that an endpoint will need (`RLIMIT_NOFILE`,
+//! getrlimit(2)).
 //!
-//! A provider that can't accept a socket for want of a descriptor leaves the peer waiting, and tells nobody. So a
-//! listener asks before it listens.
+//! A provider that can't accept a socket for want of a descriptor leaves the peer waiting, and
+//! tells nobody. So a listener asks before it listens.
 
 use rustix::process::{Resource, getrlimit};
 
@@ -51,7 +52,8 @@ fn limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Descriptors of this process that are open; 0 where `/proc` is not there, which checks the need alone.
+/// Descriptors of this process that are open; 0 where `/proc` is not there, which checks the need
+/// alone.
 fn open() -> u64 {
     // The one that reads the directory is in it.
     std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64 - 1)

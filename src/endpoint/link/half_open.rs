@@ -1,8 +1,9 @@
 //! `HalfOpen`: sockets of the listener that never became a connection.
 //!
-//! A provider accepts whoever connects and then waits for its own handshake, without a limit in number or time, and
-//! without telling us. So we look for such sockets among our own descriptors, by their addresses, and shut them down
-//! when their time is up; the provider then sees the end of the stream and frees them.
+//! A provider accepts whoever connects and then waits for its own handshake, without a limit in
+//! number or time, and without telling us. So we look for such sockets among our own descriptors,
+//! by their addresses, and shut them down when their time is up; the provider then sees the end of
+//! the stream and frees them.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use crate::fabric::PeerAddr;
 
-/// The most half-open sockets that are left alone while their time is not up; above it, the oldest go first.
+/// The most half-open sockets that are left alone while their time is not up; above it, the oldest
+/// go first.
 const HALF_OPEN_MAX: usize = 256;
 
 /// The half-open sockets of one listener, since when each is known.
@@ -32,7 +34,8 @@ impl HalfOpen {
         }
     }
 
-    /// It has said what it is to say, and waits for an answer, or for the rest of one: its time begins anew.
+    /// It has said what it is to say, and waits for an answer, or for the rest of one: its time
+    /// begins anew.
     pub(crate) fn heard_of(&mut self, peer: &SocketAddr, now: Instant) {
         for ((_, its), since) in &mut self.since {
             if its == peer {
@@ -41,8 +44,8 @@ impl HalfOpen {
         }
     }
 
-    /// Looks at this process's sockets, and shuts down those that came to the listener, belong to no connection
-    /// (`known`), and are older than `patience` or one too many. Returns how many.
+    /// Looks at this process's sockets, and shuts down those that came to the listener, belong to
+    /// no connection (`known`), and are older than `patience` or one too many. Returns how many.
     pub(crate) fn reap(
         &mut self,
         now: Instant,
@@ -87,8 +90,8 @@ impl HalfOpen {
 
     /// The peer of a descriptor, if it is a socket that the listener accepted.
     fn peer_of(&self, fd: RawFd) -> Option<SocketAddr> {
-        // SAFETY: only asked for its names; a number that is closed or reused meanwhile answers with an error or
-        // with other names, and is left alone.
+        // SAFETY: only asked for its names; a number that is closed or reused meanwhile answers
+        // with an error or with other names, and is left alone.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
         let local: SocketAddr = rustix::net::getsockname(socket).ok()?.try_into().ok()?;
         let listener = self.listener?;
@@ -99,8 +102,8 @@ impl HalfOpen {
         rustix::net::getpeername(socket).ok()??.try_into().ok()
     }
 
-    /// The provider opens and closes the sockets of its listener only inside our own calls (manual progress), so the
-    /// descriptor is still the one that was looked at.
+    /// The provider opens and closes the sockets of its listener only inside our own calls (manual
+    /// progress), so the descriptor is still the one that was looked at.
     fn shut_down(&self, fd: RawFd, peer: SocketAddr) -> bool {
         if self.peer_of(fd) != Some(peer) {
             return false;

@@ -7,8 +7,8 @@ use std::mem::MaybeUninit;
 
 use crate::endpoint::link::IOV_MAX;
 
-/// Up to [`IOV_MAX`] segments and their descriptors. Only the first `len` of each are written: most messages have two, and
-/// zeroing the others would cost more than all else here.
+/// Up to [`IOV_MAX`] segments and their descriptors. Only the first `len` of each are written: most
+/// messages have two, and zeroing the others would cost more than all else here.
 pub(crate) struct IovList {
     iov: [MaybeUninit<libc::iovec>; IOV_MAX],
     desc: [MaybeUninit<*mut c_void>; IOV_MAX],
@@ -28,7 +28,8 @@ impl IovList {
         }
     }
 
-    /// Adds a segment. The caller has checked the count against the link's limit, which is at most `IOV_MAX`.
+    /// Adds a segment. The caller has checked the count against the link's limit, which is at most
+    /// `IOV_MAX`.
     #[inline]
     pub(crate) fn push(&mut self, base: *const u8, len: usize, desc: *mut c_void) {
         self.iov[self.len].write(libc::iovec {
@@ -39,7 +40,8 @@ impl IovList {
         self.len += 1;
     }
 
-    /// Begins the first segment so many bytes earlier. The caller has put a header there, in the same region.
+    /// Begins the first segment so many bytes earlier. The caller has put a header there, in the
+    /// same region.
     pub(crate) fn extend_front(&mut self, bytes: usize) {
         debug_assert_eq!(self.len, 1, "one run of memory");
         // SAFETY: `push` wrote the first, and the list has one.

@@ -1,5 +1,5 @@
-//! `Letter`: a refusal for a provider that injects nothing. Many that take a device's memory (`FI_HMEM`) don't: what they copy by
-//! themselves has to be the host's, and nobody tells them.
+//! `Letter`: a refusal for a provider that injects nothing. Many that take a device's memory
+//! (`FI_HMEM`) don't: what they copy by themselves has to be the host's, and nobody tells them.
 
 #![allow(unsafe_code)]
 
@@ -10,7 +10,8 @@ use crate::memory::{HugePages, Region, Registrar, Scope};
 
 /// Longer than any refusal (`CmData`), in bytes.
 const ROOM: usize = 64;
-/// The context of its send. No operation of a core's has it: neither an address nor a generation with an index is that.
+/// The context of its send. No operation of a core's has it: neither an address nor a generation
+/// with an index is that.
 const CONTEXT: usize = usize::MAX - 1;
 
 /// A place for one refusal at a time, and who it is for.
@@ -36,7 +37,8 @@ impl<T> Letter<T> {
         })
     }
 
-    /// Sends it. Refused with `Again` while another is on its way; gives back who it was for where it is refused.
+    /// Sends it. Refused with `Again` while another is on its way; gives back who it was for where
+    /// it is refused.
     pub(super) fn send(
         &mut self,
         ep: &Ep,
@@ -51,7 +53,8 @@ impl<T> Letter<T> {
         let Some(desc) = self.region.lease(self.scope) else {
             return Err((PostRefused::Again, to));
         };
-        // SAFETY: the region is this letter's alone, as long as that, and no send of it is under way.
+        // SAFETY: the region is this letter's alone, as long as that, and no send of it is under
+        // way.
         unsafe {
             bytes
                 .as_ptr()
@@ -63,7 +66,8 @@ impl<T> Letter<T> {
         }];
         let desc = [desc];
         let post = SendPost::plain(&iov, &desc, CONTEXT, Some(mark.into()), Level::Sent);
-        // SAFETY: the region stays, registered and unwritten, until the completion was read or the endpoint was closed.
+        // SAFETY: the region stays, registered and unwritten, until the completion was read or the
+        // endpoint was closed.
         match unsafe { ep.send(peer, &post) } {
             Ok(()) => {
                 self.on_its_way = Some(to);

@@ -1,8 +1,9 @@
 //! The one seam between endpoints and libfabric: what an endpoint core needs of a transport.
 //!
-//! [`FabricLink`](crate::endpoint::link::fabric::FabricLink) is the real one; a fake one in the tests injects
-//! the faults that a real provider will not give on demand. Endpoint cores are generic over this trait and their
-//! public wrappers fix it, so the hot path is monomorphic and no public type has a parameter.
+//! [`FabricLink`](crate::endpoint::link::fabric::FabricLink) is the real one; a fake one in the
+//! tests injects the faults that a real provider will not give on demand. Endpoint cores are
+//! generic over this trait and their public wrappers fix it, so the hot path is monomorphic and no
+//! public type has a parameter.
 
 #![allow(unsafe_code)]
 
@@ -48,7 +49,8 @@ pub(crate) use crate::fabric::{
 use crate::in_flight::ContextKind;
 use crate::memory::{AccessLedger, Participant, Registrar};
 
-/// The most segments that one message may have, header included; bounds the arrays on the stack of a send.
+/// The most segments that one message may have, header included; bounds the arrays on the stack of
+/// a send.
 pub(crate) const IOV_MAX: usize = 32;
 
 /// What a link can do, asked once at open.
@@ -62,7 +64,8 @@ pub(crate) struct LinkLimits {
     pub(crate) contexts: ContextKind,
     /// RDM form: receives that the endpoint takes, for all its connections.
     pub(crate) shared_receives: u32,
-    /// RDM form: data messages have short marks, as the provider has no room for long ones in its CQ data.
+    /// RDM form: data messages have short marks, as the provider has no room for long ones in its
+    /// CQ data.
     pub(crate) short_marks: bool,
     /// Bytes of the largest message that can be injected.
     pub(crate) inject_size: usize,
@@ -119,7 +122,8 @@ impl<R> CmEvent<R> {
     }
 }
 
-/// The endpoint could not be closed: the provider may still touch what it was given, which must therefore leak.
+/// The endpoint could not be closed: the provider may still touch what it was given, which must
+/// therefore leak.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CloseFailed(pub(crate) FabricErrno);
 
@@ -131,7 +135,8 @@ pub(crate) trait LinkConn: Send + fmt::Debug {
     fn registrar(&self) -> Option<&dyn Registrar>;
     /// The peer's address, where the provider tells.
     fn peer(&self) -> Option<PeerAddr>;
-    /// What its peer has passed of the domain's epochs, where the connection has an endpoint of its own and its peer can be asked.
+    /// What its peer has passed of the domain's epochs, where the connection has an endpoint of its
+    /// own and its peer can be asked.
     fn participant(&self) -> Option<&Participant>;
 }
 
@@ -165,17 +170,18 @@ pub(crate) trait Link: Send + fmt::Debug {
     fn accept(&mut self, conn: &mut Self::Conn, data: &[u8]) -> Result<(), Error>;
     /// Refuses with private data, and frees what the request holds.
     fn reject(&mut self, request: Self::Request, data: &[u8]);
-    /// Closes the provider's endpoint. Never blocks. Afterwards its completions, if the provider gives any, are in
-    /// the completion queue; no event names the connection any more.
+    /// Closes the provider's endpoint. Never blocks. Afterwards its completions, if the provider
+    /// gives any, are in the completion queue; no event names the connection any more.
     ///
-    /// A listener of the RDM form closes no endpoint here: what is in flight stays so, and of the connection's own nothing
-    /// may be.
+    /// A listener of the RDM form closes no endpoint here: what is in flight stays so, and of the
+    /// connection's own nothing may be.
     fn close(&mut self, conn: Self::Conn) -> Result<(), CloseFailed>;
 
     /// # Safety
     ///
-    /// * Each `iov` entry points to initialised memory that stays valid, registered (`desc`) and unwritten until the
-    ///   completion of `context` was read, or [`Link::close`] returned `Ok` for `conn`.
+    /// * Each `iov` entry points to initialised memory that stays valid, registered (`desc`) and
+    ///   unwritten until the completion of `context` was read, or [`Link::close`] returned `Ok` for
+    ///   `conn`.
     unsafe fn post_send(
         &mut self,
         conn: &Self::Conn,
@@ -184,8 +190,8 @@ pub(crate) trait Link: Send + fmt::Debug {
 
     /// # Safety
     ///
-    /// * `base` points to `len` bytes that stay valid, registered (`desc`) and untouched until the completion of
-    ///   `context` was read, or [`Link::close`] returned `Ok` for `conn`.
+    /// * `base` points to `len` bytes that stay valid, registered (`desc`) and untouched until the
+    ///   completion of `context` was read, or [`Link::close`] returned `Ok` for `conn`.
     unsafe fn post_receive(
         &mut self,
         conn: &Self::Conn,
@@ -210,8 +216,8 @@ pub(crate) trait Link: Send + fmt::Debug {
     ///
     /// # Safety
     ///
-    /// * Each `iov` entry points to memory that stays valid, registered (`desc`) and untouched until the completion of
-    ///   `context` was read, or [`Link::close`] returned `Ok` for `conn`.
+    /// * Each `iov` entry points to memory that stays valid, registered (`desc`) and untouched
+    ///   until the completion of `context` was read, or [`Link::close`] returned `Ok` for `conn`.
     unsafe fn post_read(
         &mut self,
         conn: &Self::Conn,
@@ -221,18 +227,22 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// Has the kernel watch the connection, which stands; whether it does.
     fn watch(&mut self, conn: &Self::Conn, watch: &TcpWatch) -> KernelWatch;
 
-    /// Bytes that the kernel has received on the connection, read or not, whole messages or not; where it tells.
+    /// Bytes that the kernel has received on the connection, read or not, whole messages or not;
+    /// where it tells.
     fn bytes_received(&mut self, conn: &mut Self::Conn) -> Option<u64>;
 
-    /// Drives progress and reads completions into the spare room of `out`, in order; how many were added.
+    /// Drives progress and reads completions into the spare room of `out`, in order; how many were
+    /// added.
     ///
-    /// An error means that the completion queue itself broke (an overrun, say): fatal for the endpoint.
+    /// An error means that the completion queue itself broke (an overrun, say): fatal for the
+    /// endpoint.
     fn poll_completions(&mut self, out: &mut Completions) -> Result<usize, Error>;
 
     /// The next event of the connection manager.
     fn poll_cm(&mut self) -> Result<Option<CmEvent<Self::Request>>, Error>;
 
-    /// RDM form: what is said behind the 48 bytes of a hello (this side's address). MSG form: nothing.
+    /// RDM form: what is said behind the 48 bytes of a hello (this side's address). MSG form:
+    /// nothing.
     fn hello_tail(&self) -> &[u8];
 
     /// RDM form: a hello came as a message. If it can be answered, a [`CmEvent::Request`] follows.
@@ -242,8 +252,8 @@ pub(crate) trait Link: Send + fmt::Debug {
     ///
     /// # Safety
     ///
-    /// * `base` points to `len` bytes that stay valid, registered (`desc`) and untouched until the completion of
-    ///   `context` was read, or [`Link::close_all`] returned `Ok`.
+    /// * `base` points to `len` bytes that stay valid, registered (`desc`) and untouched until the
+    ///   completion of `context` was read, or [`Link::close_all`] returned `Ok`.
     unsafe fn post_shared_receive(
         &mut self,
         base: *mut u8,
@@ -252,8 +262,8 @@ pub(crate) trait Link: Send + fmt::Debug {
         context: usize,
     ) -> Result<(), PostRefused>;
 
-    /// RDM form, listening: closes the endpoint that all connections share. Afterwards the provider touches nothing of it.
-    /// Once; every connection is closed.
+    /// RDM form, listening: closes the endpoint that all connections share. Afterwards the provider
+    /// touches nothing of it. Once; every connection is closed.
     fn close_all(&mut self) -> Result<(), CloseFailed>;
 
     /// When the link wants to be polled, whatever else happens.

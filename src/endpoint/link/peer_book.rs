@@ -1,7 +1,8 @@
 //! `PeerBook`: who is in the address vector, and until when.
 //!
-//! An address leaves the vector only when nothing is outstanding to it, and a little later than that: what the provider
-//! calls sent may still be on its way, and some of them cut it off when the address goes.
+//! An address leaves the vector only when nothing is outstanding to it, and a little later than
+//! that: what the provider calls sent may still be on its way, and some of them cut it off when the
+//! address goes.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -34,12 +34,15 @@ impl QueueSizes {
         }
     }
 
-    /// Opens the completion queue for all connections, whose endpoints have `default` receives where they don't need as many.
+    /// Opens the completion queue for all connections, whose endpoints have `default` receives
+    /// where they don't need as many.
     ///
-    /// No queue overruns that has an entry for each operation that may be in flight, and links have no more than `total` in flight. Where queues do
-    /// not grow there is more to it: verbs of libfabric 1.17 keeps an entry free for each receive that an endpoint was opened with, as long as there are
-    /// so many, and sends are taken from the rest; where that is nothing, none is ever sent. So there is room for what all endpoints were opened with; and where
-    /// the device has no queue as long as that, one whose rest is as large as it can be.
+    /// No queue overruns that has an entry for each operation that may be in flight, and links have
+    /// no more than `total` in flight. Where queues do not grow there is more to it: verbs of
+    /// libfabric 1.17 keeps an entry free for each receive that an endpoint was opened with, as
+    /// long as there are so many, and sends are taken from the rest; where that is nothing, none is
+    /// ever sent. So there is room for what all endpoints were opened with; and where the device
+    /// has no queue as long as that, one whose rest is as large as it can be.
     pub(super) fn open_queue(&self, domain: &Arc<Domain>, default: usize) -> Result<Cq, Error> {
         let row = domain.fabric().provider();
         let least = self.total.0 + self.total.1;
@@ -56,7 +59,8 @@ impl QueueSizes {
             answer => return answer,
         };
         let entries = self.fewest_entries(opened);
-        tracing::info!(%refused, entries, "a shorter completion queue: sends may wait for room in it");
+        tracing::info!(%refused, entries, "a shorter completion queue: sends may wait for room in \
+            it");
         Cq::open(domain, entries).map_err(|error| match error {
             Error::Fabric { errno, .. } => Error::CompletionQueue { entries, errno },
             other => other,
@@ -81,7 +85,8 @@ impl QueueSizes {
 mod tests {
     use super::*;
 
-    /// What is left to sends when so many endpoints have taken their part: `vrb_ep_bind` of libfabric 1.17.
+    /// What is left to sends when so many endpoints have taken their part: `vrb_ep_bind` of
+    /// libfabric 1.17.
     fn left(entries: usize, endpoints: usize, opened: usize) -> usize {
         (0..endpoints).fold(entries, |left, _| match left < opened {
             true => left,

@@ -1,12 +1,14 @@
 //! `RdmLink`: the link over libfabric's endpoints without connections (FI_EP_RDM).
 //!
-//! One endpoint with its address vector and queue: for one connection that this side makes, or for all those of a listener.
-//! Connections are made by messages (`connection`, RDM form); this link knows who is where, finds the request in a hello,
-//! and says no to those whom nobody accepts.
+//! One endpoint with its address vector and queue: for one connection that this side makes, or for
+//! all those of a listener. Connections are made by messages (`connection`, RDM form); this link
+//! knows who is where, finds the request in a hello, and says no to those whom nobody accepts.
 //!
 //! ```text
-//!  hello ─► take_hello ─► Request ─► prepare_accept ─► RdmConn {index, number}     messages name the index
-//!                            └─► reject ─► a refusal, injected, or sent as a letter; tried again until its deadline
+//!  hello ─► take_hello ─► Request ─► prepare_accept ─► RdmConn {index, number}
+//!                            │                         messages name the index
+//!                            └─► reject ─► a refusal, injected, or sent as a letter;
+//!                                          tried again until its deadline
 //! ```
 
 #![allow(unsafe_code)]
@@ -46,13 +48,15 @@ const REQUESTS_MAX: usize = 256;
 /// Refusals that wait for the provider to take them; more are not told, and the refused time out.
 const REFUSALS_MAX: usize = 64;
 
-/// Addresses that are only lingering beyond which refusals are not told: a flood of hellos must not fill the vector.
+/// Addresses that are only lingering beyond which refusals are not told: a flood of hellos must not
+/// fill the vector.
 const LINGERING_MAX: usize = 512;
 
 /// How long a refusal is offered to a provider that has no way to the peer yet.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Reads of the queue before the endpoint closes, at most, and so many in a row that must find nothing.
+/// Reads of the queue before the endpoint closes, at most, and so many in a row that must find
+/// nothing.
 const SETTLE_READS_MAX: u32 = 256;
 const SETTLE_EMPTY_READS: u32 = 16;
 
@@ -72,7 +76,8 @@ pub(crate) struct RdmLink {
     inject_size: usize,
     listens: bool,
     indices: Box<Indices>,
-    /// Connections that a listener accepted, by the peer's address, with the hello's words for which it is.
+    /// Connections that a listener accepted, by the peer's address, with the hello's words for
+    /// which it is.
     live: HashMap<PeerAddr, Life>,
     events: VecDeque<CmEvent<RdmRequest>>,
     refusals: VecDeque<Refusing>,
@@ -108,7 +113,8 @@ struct Refusing {
 }
 
 impl RdmLink {
-    /// A link for connections that this side makes, one after the other, with room for so many operations in flight.
+    /// A link for connections that this side makes, one after the other, with room for so many
+    /// operations in flight.
     pub(crate) fn open(
         domain: &Arc<Domain>,
         tx: usize,
@@ -121,7 +127,8 @@ impl RdmLink {
         Ok(link)
     }
 
-    /// A link for many connections that this side makes, over one endpoint, with room for the operations of all together.
+    /// A link for many connections that this side makes, over one endpoint, with room for the
+    /// operations of all together.
     pub(crate) fn dial(
         domain: &Arc<Domain>,
         tx: usize,
@@ -251,8 +258,9 @@ impl RdmLink {
         }
     }
 
-    /// What the provider knows already it is made to deal with before the endpoint closes: `ofi_rxm` answers what it finds in
-    /// its own queue on connections that it has just closed, and crashes. Never blocks; bounded.
+    /// What the provider knows already it is made to deal with before the endpoint closes:
+    /// `ofi_rxm` answers what it finds in its own queue on connections that it has just closed, and
+    /// crashes. Never blocks; bounded.
     fn settle(&mut self) {
         let mut empty = 0;
         for _ in 0..SETTLE_READS_MAX {
@@ -272,7 +280,8 @@ impl RdmLink {
         if data.len() <= self.inject_size {
             return true;
         }
-        // A cell would have to live as long as the operation: no provider that wants some has asked for it yet.
+        // A cell would have to live as long as the operation: no provider that wants some has asked
+        // for it yet.
         if self.limits.contexts == ContextKind::Cells {
             return false;
         }
@@ -393,7 +402,8 @@ pub(crate) struct RdmConn {
     raw: *mut sys::fid_ep,
 }
 
-// SAFETY: the pointer is only handed out (`as_raw`); the endpoint's provider was opened with FI_THREAD_SAFE.
+// SAFETY: the pointer is only handed out (`as_raw`); the endpoint's provider was opened with
+// FI_THREAD_SAFE.
 unsafe impl Send for RdmConn {}
 
 impl RdmConn {
@@ -415,7 +425,8 @@ impl LinkConn for RdmConn {
         Some(self.peer)
     }
 
-    /// Its peer can open further connections beneath the endpoint: there is nothing that it could answer for.
+    /// Its peer can open further connections beneath the endpoint: there is nothing that it could
+    /// answer for.
     fn participant(&self) -> Option<&Participant> {
         None
     }
@@ -519,7 +530,10 @@ impl Link for RdmLink {
         {
             self.live.remove(&conn.peer);
         }
-        let is_its = |event: &CmEvent<RdmRequest>| matches!(event, CmEvent::Shutdown { conn: key } if *key == conn.key());
+        let is_its = |event: &CmEvent<RdmRequest>| {
+            matches!(event, CmEvent::Shutdown { conn: key }
+                if *key == conn.key())
+        };
         self.events.retain(|event| !is_its(event));
         self.book.give_back(conn.peer, Instant::now());
         Ok(())
@@ -678,8 +692,9 @@ impl Link for RdmLink {
     }
 }
 
-/// Gives out indices in turn, so that one is not used again soon: a message for a connection that is over names an index
-/// that nobody has. Where they begin is drawn at random: a restarted process begins elsewhere.
+/// Gives out indices in turn, so that one is not used again soon: a message for a connection that
+/// is over names an index that nobody has. Where they begin is drawn at random: a restarted process
+/// begins elsewhere.
 #[derive(Debug)]
 struct Indices {
     last: u32,

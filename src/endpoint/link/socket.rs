@@ -1,7 +1,9 @@
-//! `TcpWatch`: what the kernel is asked to watch on the socket of a connection, and what it knows of it.
+//! `TcpWatch`: what the kernel is asked to watch on the socket of a connection, and what it knows
+//! of it.
 //!
-//! The provider owns the socket. libfabric 2.2 and newer say which it is (`FI_GET_FD`, fi_tcp(7)); elsewhere it is found
-//! among the process's descriptors, by the two addresses that name a connection.
+//! The provider owns the socket. libfabric 2.2 and newer say which it is (`FI_GET_FD`, fi_tcp(7));
+//! elsewhere it is found among the process's descriptors, by the two addresses that name a
+//! connection.
 
 #![allow(unsafe_code)]
 
@@ -43,7 +45,8 @@ impl Default for Keepalive {
 }
 
 impl Keepalive {
-    /// The first probe after `idle`, further ones every `interval`; given up after `probes` of them.
+    /// The first probe after `idle`, further ones every `interval`; given up after `probes` of
+    /// them.
     pub fn new(idle: Duration, interval: Duration, probes: u32) -> Self {
         Self {
             idle,
@@ -135,8 +138,8 @@ pub(crate) fn find(local: SocketAddr, peer: SocketAddr) -> Option<RawFd> {
 
 /// Whether a descriptor is a socket with these two ends.
 pub(crate) fn is_between(fd: RawFd, local: SocketAddr, peer: SocketAddr) -> bool {
-    // SAFETY: only asked for its names; a number that is closed or reused meanwhile answers with an error or with other
-    // names.
+    // SAFETY: only asked for its names; a number that is closed or reused meanwhile answers with an
+    // error or with other names.
     let socket = unsafe { BorrowedFd::borrow_raw(fd) };
     let name = |answer: rustix::io::Result<rustix::net::SocketAddrAny>| {
         answer.ok().and_then(|name| SocketAddr::try_from(name).ok())
@@ -148,8 +151,8 @@ pub(crate) fn is_between(fd: RawFd, local: SocketAddr, peer: SocketAddr) -> bool
         ) == Some(peer)
 }
 
-/// Bytes of data that the kernel has received on a TCP socket since it was connected (`TCP_INFO`, tcp(7)): also those
-/// that nobody has read, and those of a message that is not whole.
+/// Bytes of data that the kernel has received on a TCP socket since it was connected (`TCP_INFO`,
+/// tcp(7)): also those that nobody has read, and those of a message that is not whole.
 pub(crate) fn bytes_received(fd: RawFd) -> Option<u64> {
     /// Where `tcpi_bytes_received` lies in `struct tcp_info` of <linux/tcp.h>; since Linux 4.1.
     const OFFSET: usize = 128;

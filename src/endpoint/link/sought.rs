@@ -1,13 +1,17 @@
-//! `Search`: connections whose provider looks for the peer while it opens their endpoint, which a thread of the domain does meanwhile.
+//! `Search`: connections whose provider looks for the peer while it opens their endpoint, which a
+//! thread of the domain does meanwhile.
 //!
 //! ```text
-//!  prepare_connect ─► Sought ◄─ receives and the hello wait here          thread: fi_endpoint, seconds
-//!                       ▲                                                     │
-//!                       └── poll_cm: bound, enabled, receives, fi_connect ◄── Inbox, which rings a bell
+//!  prepare_connect ─► Sought ◄─ receives and the hello wait here    thread: fi_endpoint, seconds
+//!                       ▲                                               │
+//!                       │                                               ▼
+//!                       │                                             Inbox, which rings a bell
+//!                       └── poll_cm: bound, enabled, receives, fi_connect ◄─┘
 //! ```
 //!
-//! Whoever polls never waits. A connection that ends meanwhile, by its deadline or because it is closed or dropped, forgets what it asked for: the thread, or
-//! the link, closes the endpoint that nobody wants when it comes. The domain stays open until then.
+//! Whoever polls never waits. A connection that ends meanwhile, by its deadline or because it is
+//! closed or dropped, forgets what it asked for: the thread, or the link, closes the endpoint that
+//! nobody wants when it comes. The domain stays open until then.
 
 #![allow(unsafe_code)]
 
@@ -25,7 +29,8 @@ use crate::endpoint::link::{ConnKey, PostRefused};
 use crate::errno::FabricErrno;
 use crate::fabric::{Domain, Ep, Info, JobId, OpenedEp, PeerAddr};
 
-/// The endpoint of a connection, which may not be there yet. Its connection and its link share it, on one thread at a time.
+/// The endpoint of a connection, which may not be there yet. Its connection and its link share it,
+/// on one thread at a time.
 pub(super) struct Sought {
     key: ConnKey,
     ep: OnceLock<Ep>,
@@ -48,8 +53,8 @@ struct Receive {
     context: usize,
 }
 
-// SAFETY: whoever posted it promised that the memory is there and that nobody else touches it; the descriptor is an opaque value of a provider that was opened
-// with FI_THREAD_SAFE.
+// SAFETY: whoever posted it promised that the memory is there and that nobody else touches it; the
+// descriptor is an opaque value of a provider that was opened with FI_THREAD_SAFE.
 unsafe impl Send for Receive {}
 
 impl Sought {
@@ -127,7 +132,8 @@ impl Sought {
         let waits = std::mem::take(&mut *lock(&self.waits));
         let ep = self.ep.get_or_init(|| ep);
         for it in waits.receives {
-            // SAFETY: the promises of who posted it, which hold until it is completed or the connection is closed, and then this is not called.
+            // SAFETY: the promises of who posted it, which hold until it is completed or the
+            // connection is closed, and then this is not called.
             unsafe { ep.receive(it.base, it.len, it.desc, it.context) }.map_err(|refused| {
                 match refused {
                     PostRefused::Again => FabricErrno::new(libc::ENOBUFS),
@@ -216,7 +222,8 @@ impl Search {
         }
     }
 
-    /// What came meanwhile; `connect` makes an endpoint of the link's of one that was opened. Gives those connections whose end is to be told.
+    /// What came meanwhile; `connect` makes an endpoint of the link's of one that was opened. Gives
+    /// those connections whose end is to be told.
     pub(super) fn take(
         &mut self,
         mut connect: impl FnMut(OpenedEp) -> Result<Ep, Error>,

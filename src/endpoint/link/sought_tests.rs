@@ -1,4 +1,5 @@
-//! Connections whose endpoint a thread opens: over tcp, with an `fi_endpoint` that takes as long as a test wants.
+//! Connections whose endpoint a thread opens: over tcp, with an `fi_endpoint` that takes as long as
+//! a test wants.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
@@ -155,7 +156,10 @@ fn a_connection_goes_on_when_its_provider_has_found_the_peer() {
     wait_until("a message and its completion", || {
         core.poll(&mut sent).unwrap();
         receiver.poll(&mut received).unwrap();
-        let came = |event: &ReceiveEvent| matches!(event, ReceiveEvent::Message(m) if m.header() == b"a header");
+        let came = |event: &ReceiveEvent| {
+            matches!(event, ReceiveEvent::Message(m)
+                if m.header() == b"a header")
+        };
         sent.len() == 2 && received.iter().any(came)
     });
     drop(receiver);
@@ -377,8 +381,8 @@ fn the_bell_is_silent_when_all_was_taken() {
     }
 }
 
-/// What was read of the event queue while a connection was closed lies in no queue of the provider's
-/// any more: nothing there would wake who sleeps.
+/// What was read of the event queue while a connection was closed lies in no queue of the
+/// provider's any more: nothing there would wake who sleeps.
 #[test]
 fn nobody_sleeps_while_events_are_kept() {
     let (Some(near), Some(far)) = (domain(), domain()) else {

@@ -69,18 +69,20 @@ impl EndpointWait {
         }
         // AcqRel: what the waker did before is seen by the poll that finds the flag (`begin_poll`).
         if !self.woken.swap(true, Ordering::AcqRel) {
-            // The counter of an eventfd that was just read cannot be full, so this cannot fail for want of room.
+            // The counter of an eventfd that was just read cannot be full, so this cannot fail for
+            // want of room.
             let _ = rustix::io::write(&self.wake_fd, &1u64.to_ne_bytes());
         }
     }
 
-    /// At the start of a poll: takes the wakes so far. True: look at everything, someone slept or woke us.
+    /// At the start of a poll: takes the wakes so far. True: look at everything, someone slept or
+    /// woke us.
     pub(crate) fn begin_poll(&self) -> bool {
         let woken = self.woken.load(Ordering::Acquire);
         if woken {
             let mut count = [0; 8];
-            // Read first, clear the flag after: a wake in between finds the flag set and writes nothing, and what it
-            // announces is looked at by this very poll.
+            // Read first, clear the flag after: a wake in between finds the flag set and writes
+            // nothing, and what it announces is looked at by this very poll.
             let _ = rustix::io::read(&self.wake_fd, &mut count);
             self.woken.store(false, Ordering::Release);
         }
@@ -95,8 +97,8 @@ impl EndpointWait {
         self.deadline_ns.store(ns, Ordering::Release);
     }
 
-    /// Sleeps until there may be something to poll for, at most until `until`. Without descriptors it sleeps in steps of a
-    /// millisecond.
+    /// Sleeps until there may be something to poll for, at most until `until`. Without descriptors
+    /// it sleeps in steps of a millisecond.
     pub(crate) fn sleep(&self, until: Instant) -> Result<(), Error> {
         if !self.prepare_wait()? {
             return Ok(());
@@ -109,7 +111,8 @@ impl EndpointWait {
         }
         let left = self.clock.sleep_for(left);
         let watch = |&fd: &RawFd| {
-            // SAFETY: the descriptors belong to the link's queues, which `self.link` keeps open during this call.
+            // SAFETY: the descriptors belong to the link's queues, which `self.link` keeps open
+            // during this call.
             PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
         };
         let mut polled: SmallVec<[PollFd<'_>; 4]> = fds.iter().map(watch).collect();

@@ -63,11 +63,12 @@ pub enum CloseReason {
     /// The peer went away without a goodbye.
     #[error("the peer was lost{}", Cause(*errno))]
     PeerLost {
-        /// The first error that told of it; `None` when it was an orderly shutdown of the transport.
+        /// The first error that told of it; `None` when it was an orderly shutdown of the
+        /// transport.
         errno: Option<FabricErrno>,
     },
-    /// Nothing came from the peer for longer than it may be silent: its process is stopped, its machine or the network
-    /// between is gone.
+    /// Nothing came from the peer for longer than it may be silent: its process is stopped, its
+    /// machine or the network between is gone.
     #[error("the peer was silent for {silence:?}")]
     PeerSilent {
         /// The setting: it was silent for at least as long.
@@ -109,7 +110,8 @@ pub enum CloseReason {
     },
     /// A subscriber fell behind by more than the publisher's policy allows.
     #[error(
-        "the subscriber was too slow: {waiting} publications waited for it, the oldest for {waited:?}"
+        "the subscriber was too slow: {waiting} publications waited for it, the oldest for \
+         {waited:?}"
     )]
     TooSlow {
         /// Publications that waited for it, or were on their way to it.
@@ -120,12 +122,13 @@ pub enum CloseReason {
     /// The peer did not confirm in time that it does not use a revoked window any more.
     #[error("the peer did not confirm a revoked window before the deadline")]
     RevokeDeadline,
-    /// The peer was granted memory for a long message, and was not done with it before the deadline of
-    /// [`LongMessages`](crate::endpoint::LongMessages).
+    /// The peer was granted memory for a long message, and was not done with it before the deadline
+    /// of [`LongMessages`](crate::endpoint::LongMessages).
     #[error("the peer was not done with a long message before the deadline")]
     LongDeadline,
-    /// The peer did not answer a fence in time: memory that peers of this domain could reach was to come back, and it did not say that what it
-    /// has under way is over. It answers as long as its endpoint is polled.
+    /// The peer did not answer a fence in time: memory that peers of this domain could reach was to
+    /// come back, and it did not say that what it has under way is over. It answers as long as its
+    /// endpoint is polled.
     #[error("the peer did not answer a fence within {limit:?}")]
     FenceDeadline {
         /// How long it may be silent, by the setting, or 60 s.

@@ -1,20 +1,25 @@
 //! One connection as a state machine without I/O: what may be sent when, and how and why it ends.
 //!
-//! The endpoint tells it what happened (`on_...`), asks it what to do ([`Connection::next_action`]) and gives it the time.
-//! It serves both roles and both forms: FI_EP_MSG, where hello and answer travel in the CM private data, and RDM, where
-//! they are messages.
+//! The endpoint tells it what happened (`on_...`), asks it what to do ([`Connection::next_action`])
+//! and gives it the time. It serves both roles and both forms: FI_EP_MSG, where hello and answer
+//! travel in the CM private data, and RDM, where they are messages.
 //!
 //! ```text
-//! initiator: Connecting ──hello-ack──► Established ──close / peer's bye──► Closing ──both byes──► Closed
-//! acceptor:  Accepting ──connected───► Established     (any state ──loss, refusal, violation, deadline──► Closed)
+//! initiator: Connecting ─hello-ack─► Established ─close / peer's bye─► Closing ─both byes─► Closed
+//! acceptor:  Accepting ──connected─► Established
+//! any state ─loss, refusal, violation, deadline─► Closed
 //! ```
 //!
 //! What the endpoint owes it:
-//! - Actions are taken until `None` after each group of calls; [`Action::Close`] is the last one, for ever.
+//! - Actions are taken until `None` after each group of calls; [`Action::Close`] is the last one,
+//!   for ever.
 //! - Completions of one connection are handed over in the order of the completion queue.
-//! - Before [`Connection::on_lost`] for an FI_SHUTDOWN, the completion queue is read to its end: the peer's goodbye may be in it.
-//! - Before a message for a connection that is still `Connecting`, the event queue is read: FI_CONNECTED is already in it.
-//! - A failed send of data or of a control message is an `on_lost`, after `on_data_done` for the data.
+//! - Before [`Connection::on_lost`] for an FI_SHUTDOWN, the completion queue is read to its end:
+//!   the peer's goodbye may be in it.
+//! - Before a message for a connection that is still `Connecting`, the event queue is read:
+//!   FI_CONNECTED is already in it.
+//! - A failed send of data or of a control message is an `on_lost`, after `on_data_done` for the
+//!   data.
 
 use std::time::{Duration, Instant};
 
@@ -121,7 +126,8 @@ impl LocalParams {
     }
 }
 
-/// What of the [`LocalParams`] means something once the hello is made. A listener has thousands of these.
+/// What of the [`LocalParams`] means something once the hello is made. A listener has thousands of
+/// these.
 #[derive(Debug, Clone, Copy)]
 struct Terms {
     require_header_mode: Option<HeaderMode>,
@@ -223,14 +229,15 @@ pub(crate) enum Action {
     Unresponsive,
     /// Tell the application: something came from the peer again.
     Responsive,
-    /// Tell the application: the peer has said goodbye; nothing more comes, nothing more can be sent.
+    /// Tell the application: the peer has said goodbye; nothing more comes, nothing more can be
+    /// sent.
     PeerClosing { reason: ByeReason },
     /// The peer does not use a window of this side any more, it says: close its registration.
     ReleaseWindow(WindowId),
     /// Everything that the peer began before this epoch did is over.
     FencePassed { epoch: u64 },
-    /// The peer has revoked a window of its own: tell the application, and the machine how many operations use it
-    /// (`window_in_use`).
+    /// The peer has revoked a window of its own: tell the application, and the machine how many
+    /// operations use it (`window_in_use`).
     WindowRevoked(WindowId),
     /// A subscriber asks: say what it is answered (`answer_subscription`).
     SubscriptionAsked(SubscriptionRequest),
@@ -239,7 +246,8 @@ pub(crate) enum Action {
         request: SubscriptionRequest,
         answer: SubscriptionAnswer,
     },
-    /// A long message was offered: give it a destination (`grant_long`) or refuse it (`refuse_long`), now or later.
+    /// A long message was offered: give it a destination (`grant_long`) or refuse it
+    /// (`refuse_long`), now or later.
     LongOffered { len: u64 },
     /// The destination of this side's long message.
     LongGranted { base: u64, key: u64 },
@@ -255,10 +263,12 @@ struct PeerBye {
     reason: ByeReason,
 }
 
-/// What remains to be told or sent. Each kind is pending at most once, so no queue is needed and none can overflow.
+/// What remains to be told or sent. Each kind is pending at most once, so no queue is needed and
+/// none can overflow.
 #[derive(Debug, Clone, Default)]
 struct Pending {
-    /// Connect, Accept, Reject, or the RDM message that is their like. Boxed: it is needed once or twice, and large.
+    /// Connect, Accept, Reject, or the RDM message that is their like. Boxed: it is needed once or
+    /// twice, and large.
     handshake: Option<Box<Action>>,
     established: bool,
     peer_closing: bool,
@@ -286,7 +296,8 @@ struct Heartbeats {
 }
 
 impl Heartbeats {
-    /// Whether the peer asks as seldom as silence makes anybody ask, a few that were held up and come at once apart.
+    /// Whether the peer asks as seldom as silence makes anybody ask, a few that were held up and
+    /// come at once apart.
     fn is_seldom(&mut self, now: Instant) -> bool {
         let since = self.paused_until.map_or(now, |until| until.max(now));
         let until = since + HEARTBEAT_PAUSE;
@@ -308,8 +319,8 @@ const SECOND_LOOK: Duration = Duration::from_millis(100);
 /// A question and an answer.
 const HEARTBEATS_UNDER_WAY_MAX: u8 = 2;
 
-/// Between two questions of a peer, on average. A third of the shortest limit of silence (10 ms) lies between those of a peer of ours, since
-/// each of them was answered.
+/// Between two questions of a peer, on average. A third of the shortest limit of silence (10 ms)
+/// lies between those of a peer of ours, since each of them was answered.
 const HEARTBEAT_PAUSE: Duration = Duration::from_millis(1);
 
 /// Questions without a pause, at most: a side that was held up may read several at once.
@@ -376,7 +387,8 @@ impl Connection {
         this
     }
 
-    /// The side that was connected to. Its first action answers the hello: acceptance, or refusal and `Close`.
+    /// The side that was connected to. Its first action answers the hello: acceptance, or refusal
+    /// and `Close`.
     pub(crate) fn accept(form: Form, local: LocalParams, peer_hello: &[u8], now: Instant) -> Self {
         let mut this = Self::new(form, local, State::Accepting, now);
         match Hello::parse(peer_hello).and_then(|hello| expect(hello, HelloKind::Hello)) {
@@ -444,17 +456,20 @@ impl Connection {
         }));
     }
 
-    /// MSG form: the event queue said FI_CONNECTED. `data` is the private data of an initiator's event; an acceptor's means nothing.
+    /// MSG form: the event queue said FI_CONNECTED. `data` is the private data of an initiator's
+    /// event; an acceptor's means nothing.
     pub(crate) fn on_connected(&mut self, data: &[u8]) {
         match self.state {
             State::Connecting => self.on_hello_ack(Hello::parse(data)),
-            // An acceptor may have been established by the first message already; only now may it transmit.
+            // An acceptor may have been established by the first message already; only now may it
+            // transmit.
             State::Accepting | State::Established | State::Closing => self.become_established(true),
             State::Closed => {}
         }
     }
 
-    /// MSG form: the event queue gave an error for `fi_connect`, with the private data of the refusal if there was one.
+    /// MSG form: the event queue gave an error for `fi_connect`, with the private data of the
+    /// refusal if there was one.
     pub(crate) fn on_refused(&mut self, errno: FabricErrno, data: &[u8]) {
         if self.state != State::Connecting {
             return self.on_lost(Some(errno));
@@ -465,8 +480,9 @@ impl Connection {
         });
     }
 
-    /// Tells data from control messages, by the CQ data that came with a message; `None`: neither. Then the peer broke the
-    /// protocol (MSG form), or the message is for a connection that is over, or for nobody (RDM form): it is dropped.
+    /// Tells data from control messages, by the CQ data that came with a message; `None`: neither.
+    /// Then the peer broke the protocol (MSG form), or the message is for a connection that is
+    /// over, or for nobody (RDM form): it is dropped.
     #[inline]
     pub(crate) fn on_message(&mut self, cq_data: Option<u64>) -> Option<Arrival> {
         match (self.form, cq_data.map(u32::try_from)) {
@@ -498,7 +514,8 @@ impl Connection {
         (index == self.own_index()).then_some(arrival)
     }
 
-    /// The CQ data that each data message to the peer carries; none where the endpoint itself is the connection.
+    /// The CQ data that each data message to the peer carries; none where the endpoint itself is
+    /// the connection.
     #[inline]
     pub(crate) fn data_mark(&self) -> Option<u32> {
         match (self.form, &self.peer) {
@@ -615,8 +632,8 @@ impl Connection {
         self.fences.get_or_insert_default()
     }
 
-    /// The peer is asked to pass an epoch: what it begins from now on is not meant. `nonce` is random.
-    /// [`Action::FencePassed`] is the answer, or the connection ends.
+    /// The peer is asked to pass an epoch: what it begins from now on is not meant. `nonce` is
+    /// random. [`Action::FencePassed`] is the answer, or the connection ends.
     pub(crate) fn fence(&mut self, epoch: u64, nonce: u64, now: Instant) {
         if self.state != State::Closed {
             let limit = self.local.fence_limit;
@@ -691,8 +708,8 @@ impl Connection {
             .is_some_and(|peer| peer.features & self.local.features & wire::FEATURE_LONG != 0)
     }
 
-    /// A message of so many bytes is to be sent piece by piece: takes its credit. Its end is told by
-    /// [`Action::LongRefused`], or by this side (`long_written`).
+    /// A message of so many bytes is to be sent piece by piece: takes its credit. Its end is told
+    /// by [`Action::LongRefused`], or by this side (`long_written`).
     ///
     /// # Errors
     ///
@@ -703,7 +720,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether pieces of this side's long message may be posted: its credit is taken, so it goes on while a goodbye waits for it.
+    /// Whether pieces of this side's long message may be posted: its credit is taken, so it goes on
+    /// while a goodbye waits for it.
     pub(crate) fn may_write_long(&self) -> bool {
         self.transmit && matches!(self.state, State::Established | State::Closing)
     }
@@ -734,7 +752,8 @@ impl Connection {
         self.long.as_ref().is_some_and(|long| long.is_open())
     }
 
-    /// The number of the long message that has become whole: to be asked for behind each control message.
+    /// The number of the long message that has become whole: to be asked for behind each control
+    /// message.
     pub(crate) fn take_whole_long(&mut self) -> Option<u64> {
         self.long_whole.take()
     }
@@ -777,12 +796,14 @@ impl Connection {
             && self.subscriptions.as_ref().is_none_or(|all| all.may_ask())
     }
 
-    /// A subscriber's request; false: not now, since the last one has no answer yet, or there is nobody to ask.
+    /// A subscriber's request; false: not now, since the last one has no answer yet, or there is
+    /// nobody to ask.
     pub(crate) fn ask_subscription(&mut self, request: SubscriptionRequest) -> bool {
         self.may_ask_subscription() && self.subscriptions().ask(request)
     }
 
-    /// What the publisher says to [`Action::SubscriptionAsked`]. `next` is the number of the tag's next publication.
+    /// What the publisher says to [`Action::SubscriptionAsked`]. `next` is the number of the tag's
+    /// next publication.
     pub(crate) fn answer_subscription(&mut self, outcome: SubscriptionOutcome, next: u64) {
         self.subscriptions().give(outcome, next);
     }
@@ -798,12 +819,14 @@ impl Connection {
         self.local.connection
     }
 
-    /// The number of a new window of this side; `None` when the connection does not stand, or the peer does not know windows.
+    /// The number of a new window of this side; `None` when the connection does not stand, or the
+    /// peer does not know windows.
     pub(crate) fn expose_window(&mut self) -> Option<WindowId> {
         (self.state == State::Established && self.has_windows()).then(|| self.windows().expose())
     }
 
-    /// Asks the peer not to use a window any more, once for each window; the connection ends where it does not agree in time.
+    /// Asks the peer not to use a window any more, once for each window; the connection ends where
+    /// it does not agree in time.
     pub(crate) fn revoke_window(&mut self, window: WindowId, deadline: Option<Instant>) {
         self.windows().revoke(window, deadline);
     }
@@ -819,7 +842,8 @@ impl Connection {
         self.windows().in_use(window, operations);
     }
 
-    /// Whether a one-sided operation without immediate data can be posted; one with them is like a data message (`may_send`).
+    /// Whether a one-sided operation without immediate data can be posted; one with them is like a
+    /// data message (`may_send`).
     ///
     /// # Errors
     ///
@@ -832,7 +856,8 @@ impl Connection {
         }
     }
 
-    /// A one-sided operation is about to be posted; with immediate data it uses a credit, as a data message.
+    /// A one-sided operation is about to be posted; with immediate data it uses a credit, as a data
+    /// message.
     ///
     /// # Errors
     ///
@@ -872,7 +897,8 @@ impl Connection {
         self.on_data_done();
     }
 
-    /// The peer wrote to a window of this side, with immediate data. Gives its number among the data messages, counted from 0.
+    /// The peer wrote to a window of this side, with immediate data. Gives its number among the
+    /// data messages, counted from 0.
     ///
     /// # Errors
     ///
@@ -954,8 +980,8 @@ impl Connection {
         }
     }
 
-    /// A data message is about to be posted: takes its credit and gives its number, counted from 0, writes with immediate data left out and
-    /// headers that travel alone counted.
+    /// A data message is about to be posted: takes its credit and gives its number, counted from 0,
+    /// writes with immediate data left out and headers that travel alone counted.
     ///
     /// # Errors
     ///
@@ -1014,7 +1040,8 @@ impl Connection {
         }
     }
 
-    /// The transport is gone: FI_SHUTDOWN (`None`) or the first failed operation. Again and in any order is fine.
+    /// The transport is gone: FI_SHUTDOWN (`None`) or the first failed operation. Again and in any
+    /// order is fine.
     pub(crate) fn on_lost(&mut self, errno: Option<FabricErrno>) {
         if self.peer_bye.is_some() && self.bye_sent {
             // The peer leaves when it has our bye, maybe before we hear that ours was sent.
@@ -1032,8 +1059,9 @@ impl Connection {
         self.end(reason);
     }
 
-    /// The polite end: no new sends, our bye when all posted data is done, then the peer's bye, then `Close`; at the
-    /// deadline `Close` in any case. Called again, the earlier deadline counts.
+    /// The polite end: no new sends, our bye when all posted data is done, then the peer's bye,
+    /// then `Close`; at the deadline `Close` in any case. Called again, the earlier deadline
+    /// counts.
     pub(crate) fn close(&mut self, reason: ByeReason, deadline: Instant) {
         match self.state {
             State::Closed => return,
@@ -1071,12 +1099,14 @@ impl Connection {
         }
     }
 
-    /// Whether silence of the peer means anything now: nobody has said goodbye. Whatever the peer's hello offers.
+    /// Whether silence of the peer means anything now: nobody has said goodbye. Whatever the peer's
+    /// hello offers.
     fn listens(&self) -> bool {
         self.transmit && !self.bye_sent && self.peer_bye.is_none()
     }
 
-    /// Whether the peer can be asked for a sign of life; where it can't, only what it says by itself counts.
+    /// Whether the peer can be asked for a sign of life; where it can't, only what it says by
+    /// itself counts.
     fn answers_heartbeats(&self) -> bool {
         let features = self.peer.map_or(0, |peer| peer.features) & self.local.features;
         features & wire::FEATURE_HEARTBEAT != 0
@@ -1161,7 +1191,8 @@ impl Connection {
         self.windows.as_ref()?.next_deadline()
     }
 
-    /// The next thing to do, in the only order that makes sense; `None` when there is nothing for now.
+    /// The next thing to do, in the only order that makes sense; `None` when there is nothing for
+    /// now.
     pub(crate) fn next_action(&mut self) -> Option<Action> {
         if let Some(news) = self.next_news() {
             return Some(news);
@@ -1177,7 +1208,8 @@ impl Connection {
             .or_else(|| self.next_control())
     }
 
-    /// The same while a control message waits to be sent: the handshake, what the application is to hear, and the end.
+    /// The same while a control message waits to be sent: the handshake, what the application is to
+    /// hear, and the end.
     pub(crate) fn next_news(&mut self) -> Option<Action> {
         if let Some(action) = self.pending.handshake.take() {
             return Some(*action);
@@ -1482,8 +1514,9 @@ impl Connection {
         self.finish_if_done();
     }
 
-    /// Something arrived that only an established peer sends. Over MSG an acceptor may see it before FI_CONNECTED, since
-    /// completion queue and event queue are two queues; and in the RDM form before it hears that its answer was sent.
+    /// Something arrived that only an established peer sends. Over MSG an acceptor may see it
+    /// before FI_CONNECTED, since completion queue and event queue are two queues; and in the RDM
+    /// form before it hears that its answer was sent.
     fn on_arrival(&mut self, too_early: &'static str) {
         match self.state {
             State::Accepting if self.pending.handshake.is_none() => {
@@ -1539,7 +1572,8 @@ impl Connection {
             _ => Refusal::new(RefusalCode::ABORTED, [0, 0]),
         };
         let last = match self.form {
-            // Each connection request ends in accept or reject, else the provider keeps its file descriptor for ever.
+            // Each connection request ends in accept or reject, else the provider keeps its file
+            // descriptor for ever.
             Form::Msg if self.state == State::Accepting && self.pending.handshake.is_some() => {
                 Some(Action::Reject {
                     data: refusal.encode(),

@@ -1,29 +1,34 @@
-//! How many data messages one side may send to the other: counted here, granted by control messages.
+//! How many data messages one side may send to the other: counted here, granted by control
+//! messages.
 //!
-//! All counts are cumulative since the connection began, so a grant that comes late or is merged with another loses nothing.
-//! Providers do not hold back a sender (tcp queues a million posts); this does.
+//! All counts are cumulative since the connection began, so a grant that comes late or is merged
+//! with another loses nothing. Providers do not hold back a sender (tcp queues a million posts);
+//! this does.
 
 /// Most credit messages that one side can have under way before the other has read any of them.
 ///
-/// The peer must have a receive posted for each, besides those for data and for the goodbye. That there are never more
-/// follows from the rules of [`ReceiveCredits::take_grant`]. Let `w` be the window, `q = max(w / 4, 1)` or more, and let the peer
-/// have read grants up to `g`; so at most `g` data messages were ever sent. A grant is at most `w` above the number of data
-/// messages received, hence at most `g + w`. A grant that is early (fewer than `q` new buffers) is made only when everything
-/// granted has been received, so only when the peer has read every earlier grant: of the unread ones it can only be the
-/// first, and it adds at least 1. Each other one adds at least `q`. So `k` unread grants need `1 + (k - 1) q <= w`, which is
-/// `k <= 7` for every `w` (the worst is `w = 7`, `q = 1`). The model test counts them.
+/// The peer must have a receive posted for each, besides those for data and for the goodbye. That
+/// there are never more follows from the rules of [`ReceiveCredits::take_grant`]. Let `w` be the
+/// window, `q = max(w / 4, 1)` or more, and let the peer have read grants up to `g`; so at most `g`
+/// data messages were ever sent. A grant is at most `w` above the number of data messages received,
+/// hence at most `g + w`. A grant that is early (fewer than `q` new buffers) is made only when
+/// everything granted has been received, so only when the peer has read every earlier grant: of the
+/// unread ones it can only be the first, and it adds at least 1. Each other one adds at least `q`.
+/// So `k` unread grants need `1 + (k - 1) q <= w`, which is `k <= 7` for every `w` (the worst is
+/// `w = 7`, `q = 1`). The model test counts them.
 pub(crate) const CREDIT_MESSAGES_MAX: usize = 8;
 
 /// From this many messages on, half of the window is granted at once, and not a quarter.
 const LARGE_WINDOW: u64 = 64;
 
-/// Most heartbeats that one side can have under way before the other has read any of them: one question, because the next
-/// one follows only its answer; and one answer, because the peer's next question follows only this one. The exploration
-/// and the simulation of two machines count them.
+/// Most heartbeats that one side can have under way before the other has read any of them: one
+/// question, because the next one follows only its answer; and one answer, because the peer's next
+/// question follows only this one. The exploration and the simulation of two machines count them.
 pub(crate) const HEARTBEAT_MESSAGES_MAX: usize = 2;
 
-/// Grants of one connection that grant nothing, at most. No peer of ours sends one ([`ReceiveCredits::take_grant`]); they use no credit, so
-/// somebody who sends them without an end keeps this side busy for nothing.
+/// Grants of one connection that grant nothing, at most. No peer of ours sends one
+/// ([`ReceiveCredits::take_grant`]); they use no credit, so somebody who sends them without an end
+/// keeps this side busy for nothing.
 pub(crate) const EMPTY_GRANTS_MAX: u32 = 16;
 
 /// What is wrong with a peer's account of credits.
@@ -71,7 +76,8 @@ pub(crate) struct SendCredits {
 }
 
 impl SendCredits {
-    /// From the peer's hello: its first grant, and the most that it may ever grant ahead (its receive depth).
+    /// From the peer's hello: its first grant, and the most that it may ever grant ahead (its
+    /// receive depth).
     pub(crate) fn new(first: u32, window: u32) -> Self {
         Self {
             granted: first.into(),
@@ -115,7 +121,8 @@ impl SendCredits {
     ///
     /// # Errors
     ///
-    /// [`CreditError::Backwards`], [`CreditError::TooFar`] and [`CreditError::Repeated`]; then nothing can be sent because of it.
+    /// [`CreditError::Backwards`], [`CreditError::TooFar`] and [`CreditError::Repeated`]; then
+    /// nothing can be sent because of it.
     pub(crate) fn grant(&mut self, cumulative: u64) -> Result<u64, CreditError> {
         let before = self.granted;
         if cumulative < before {
@@ -124,7 +131,8 @@ impl SendCredits {
                 before,
             });
         }
-        // What the peer has received, we have used: an honest grant is never more than its depth ahead of `used`.
+        // What the peer has received, we have used: an honest grant is never more than its depth
+        // ahead of `used`.
         let ahead = cumulative - self.used;
         if ahead > self.window {
             return Err(CreditError::TooFar {
@@ -153,7 +161,8 @@ pub(crate) struct ReceiveCredits {
 }
 
 impl ReceiveCredits {
-    /// With the first grant, which is also the window: that many buffers for data are posted from the start.
+    /// With the first grant, which is also the window: that many buffers for data are posted from
+    /// the start.
     pub(crate) fn new(window: u32) -> Self {
         let window = u64::from(window);
         Self {
@@ -204,13 +213,15 @@ impl ReceiveCredits {
         self.reposted = self.reposted.saturating_add(n).min(self.received);
     }
 
-    /// Whether a grant is worth a message now: a quarter of the window is new, half of a large one, or the peer may have run dry.
+    /// Whether a grant is worth a message now: a quarter of the window is new, half of a large one,
+    /// or the peer may have run dry.
     pub(crate) fn is_due(&self) -> bool {
         let new = self.window + self.reposted - self.granted;
         new >= self.quantum() || (new > 0 && self.granted == self.received)
     }
 
-    /// Receives that are worth a message. A grant costs both sides a system call on tcp; half of a large window lasts while it travels.
+    /// Receives that are worth a message. A grant costs both sides a system call on tcp; half of a
+    /// large window lasts while it travels.
     fn quantum(&self) -> u64 {
         if self.window < LARGE_WINDOW {
             (self.window / 4).max(1)

@@ -1,6 +1,8 @@
-//! A peer that says anything at any time: bytes drive one machine, its own side's calls among them, and what must hold is checked.
+//! A peer that says anything at any time: bytes drive one machine, its own side's calls among them,
+//! and what must hold is checked.
 //!
-//! The fuzz target `connection` and the tests of the protocol run it. The other side here is no machine but the bytes.
+//! The fuzz target `connection` and the tests of the protocol run it. The other side here is no
+//! machine but the bytes.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,8 +17,8 @@ use crate::endpoint::protocol::wire::{
 };
 use crate::errno::FabricErrno;
 
-/// Control messages that this side may have under way at once: those of credits, heartbeats, goodbyes, windows, subscriptions, fences
-/// and of the handshake, with room.
+/// Control messages that this side may have under way at once: those of credits, heartbeats,
+/// goodbyes, windows, subscriptions, fences and of the handshake, with room.
 const CONTROLS_MAX: usize = 14;
 
 const RECEIVE_SIZE: u64 = 1024;
@@ -353,7 +355,8 @@ impl World {
         }
     }
 
-    /// An operation of this side on a window of the peer, done at once, or one of the peer's that says so.
+    /// An operation of this side on a window of the peer, done at once, or one of the peer's that
+    /// says so.
     fn one_sided(&mut self, input: &mut Input<'_>) {
         if input.bit() {
             if let Ok(number) = self.machine.on_peer_wrote() {

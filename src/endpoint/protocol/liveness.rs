@@ -6,11 +6,12 @@
 //!    └───────────── anything from the peer: Responsive ────┘
 //! ```
 //!
-//! Hearing costs no look at the clock: it sets a flag, and the next look takes its own time for the time of hearing. So a
-//! verdict may come late by the time between two looks, and never early.
+//! Hearing costs no look at the clock: it sets a flag, and the next look takes its own time for the
+//! time of hearing. So a verdict may come late by the time between two looks, and never early.
 //!
-//! Silence counts against a peer only while this side listens. A verdict that came due while nobody looked waits for a
-//! second look a moment later, and until that queue was read ([`Backlog`]): what the peer said meanwhile lies in it.
+//! Silence counts against a peer only while this side listens. A verdict that came due while nobody
+//! looked waits for a second look a moment later, and until that queue was read ([`Backlog`]): what
+//! the peer said meanwhile lies in it.
 
 use std::time::{Duration, Instant};
 
@@ -106,7 +107,8 @@ impl Silence {
         std::mem::take(&mut self.unresponsive)
     }
 
-    /// A look at the clock: what is to be said of the peer, if anything. At most one verdict a look; look again.
+    /// A look at the clock: what is to be said of the peer, if anything. At most one verdict a
+    /// look; look again.
     pub(crate) fn look(&mut self, now: Instant) -> Option<Verdict> {
         let away = now.saturating_duration_since(self.looked) > self.patience.moment();
         self.looked = now;
@@ -177,7 +179,8 @@ impl Silence {
     }
 }
 
-/// How far a queue was read that is read in batches: one that is behind holds what peers said long ago.
+/// How far a queue was read that is read in batches: one that is behind holds what peers said long
+/// ago.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Backlog {
     /// Entries read since the queue was last at its end.
@@ -206,7 +209,8 @@ impl Backlog {
     }
 }
 
-/// Bytes that the kernel counts on a connection, compared within one silence: a message that takes long to arrive is life.
+/// Bytes that the kernel counts on a connection, compared within one silence: a message that takes
+/// long to arrive is life.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct KernelBytes {
     /// Since when there was silence, and the count at the first look in it.
@@ -214,7 +218,8 @@ pub(crate) struct KernelBytes {
 }
 
 impl KernelBytes {
-    /// True when bytes came since the last look in the same silence. The first look in each only takes the count.
+    /// True when bytes came since the last look in the same silence. The first look in each only
+    /// takes the count.
     pub(crate) fn came(&mut self, since: Instant, count: u64) -> bool {
         let before = self.seen.replace((since, count));
         before.is_some_and(|(same, before)| same == since && before != count)

@@ -19,7 +19,8 @@ fn silence(patience: Patience, now: Instant) -> Silence {
     silence
 }
 
-/// Looks whenever there is something to see, as a thread does that sleeps in between; what it saw, and when.
+/// Looks whenever there is something to see, as a thread does that sleeps in between; what it saw,
+/// and when.
 fn sleep_until(silence: &mut Silence, from: Instant, until: Instant) -> Vec<(Duration, Verdict)> {
     let mut seen = Vec::new();
     while let Some(at) = silence.next_look().filter(|at| *at <= until) {
@@ -166,7 +167,10 @@ proptest! {
     /// Steps of the clock, with or without a word in them, and with a look at the end of some.
     #[test]
     fn verdicts_are_never_early_and_not_late_by_more_than_two_looks(
-        steps in prop::collection::vec((1_u64..120, prop::bool::weighted(0.15), any::<bool>()), 1..200),
+        steps in prop::collection::vec(
+            (1_u64..120, prop::bool::weighted(0.15), any::<bool>()),
+            1..200,
+        ),
     ) {
         let start = Instant::now();
         let mut now = start;

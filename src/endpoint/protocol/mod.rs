@@ -1,4 +1,5 @@
-//! What two endpoints say to each other and what follows from it; pure: no libfabric, no clock, no file.
+//! What two endpoints say to each other and what follows from it; pure: no libfabric, no clock, no
+//! file.
 //!
 //! ```text
 //!  connection       one connection: who may do what when, and how it ends (close_reason)

@@ -72,7 +72,8 @@ impl HelloTail {
     }
 }
 
-/// The speaker's address in a hello of the RDM form, if there is one that can be answered to. Trusts nothing.
+/// The speaker's address in a hello of the RDM form, if there is one that can be answered to.
+/// Trusts nothing.
 pub(crate) fn speaker(message: &[u8]) -> Option<PeerAddr> {
     let tail = message.get(HELLO_LEN..)?;
     let (&[form, len], rest) = tail.split_first_chunk()?;
@@ -105,7 +106,8 @@ fn socket(ip: IpAddr, port: &[u8]) -> Option<PeerAddr> {
     (!nobody).then(|| SocketAddr::new(ip, port).into())
 }
 
-/// Checks what is understood of hostile bytes: it is said in the same way again, and is an address to answer to.
+/// Checks what is understood of hostile bytes: it is said in the same way again, and is an address
+/// to answer to.
 ///
 /// # Panics
 ///

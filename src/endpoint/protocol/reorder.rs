@@ -1,7 +1,8 @@
 //! `Reorder`: messages of one connection, in the order in which they were sent (RDM form).
 //!
-//! Providers match messages with receives in order and yet report them in another: a long message is fetched while the short
-//! ones behind it are there already. So each carries its number, and those that are early wait.
+//! Providers match messages with receives in order and yet report them in another: a long message
+//! is fetched while the short ones behind it are there already. So each carries its number, and
+//! those that are early wait.
 
 use std::collections::VecDeque;
 
@@ -15,7 +16,8 @@ pub(crate) struct Reorder<T> {
     window: u32,
 }
 
-/// A message whose number no honest peer would give it: it was here before, or is beyond what was granted.
+/// A message whose number no honest peer would give it: it was here before, or is beyond what was
+/// granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OutOfWindow;
 
@@ -34,7 +36,8 @@ impl<T> Reorder<T> {
         self.put_ahead(number.wrapping_sub(self.next), message)
     }
 
-    /// Takes a message in of whose number only these low bits are known: modulo a power of two that is at least twice the window.
+    /// Takes a message in of whose number only these low bits are known: modulo a power of two that
+    /// is at least twice the window.
     pub(crate) fn put_modulo(
         &mut self,
         number: u32,

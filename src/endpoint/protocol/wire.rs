@@ -1,7 +1,9 @@
-//! The bytes that two endpoints exchange besides the messages themselves: hello, refusal, control messages, header framing.
+//! The bytes that two endpoints exchange besides the messages themselves: hello, refusal, control
+//! messages, header framing.
 //!
-//! Everything is little-endian, versioned and written down byte by byte in `docs/wire.md`. A parser trusts nothing: it never
-//! panics, never allocates, and says with a [`WireError`] what it did not like.
+//! Everything is little-endian, versioned and written down byte by byte in `docs/wire.md`. A parser
+//! trusts nothing: it never panics, never allocates, and says with a [`WireError`] what it did not
+//! like.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,7 +16,8 @@ pub(crate) const VERSION: u16 = 2;
 /// The oldest wire version that this library still speaks.
 pub(crate) const OLDEST: u16 = 2;
 
-/// Bytes of a hello, a hello-ack and a refusal. All three fit the smallest CM private data (56 bytes, verbs over RDMA CM).
+/// Bytes of a hello, a hello-ack and a refusal. All three fit the smallest CM private data (56
+/// bytes, verbs over RDMA CM).
 pub(crate) const HELLO_LEN: usize = 48;
 /// Bytes of a refusal that carry something; the rest is reserved.
 const REFUSAL_LEN_MIN: usize = 32;
@@ -34,20 +37,25 @@ pub(crate) const PREFIX_LEN: usize = 2;
 /// Feature bit: the speaker knows windows, and has receives for the messages about them.
 pub(crate) const FEATURE_WINDOWS: u32 = 1 << 1;
 
-/// Feature bit: an acceptor publishes, an initiator subscribes; each has a receive for the other's messages about that.
+/// Feature bit: an acceptor publishes, an initiator subscribes; each has a receive for the other's
+/// messages about that.
 pub(crate) const FEATURE_PUBLISH: u32 = 1 << 2;
 
-/// Feature bit: the speaker sends long messages, or takes some, and has receives for what is said about them.
+/// Feature bit: the speaker sends long messages, or takes some, and has receives for what is said
+/// about them.
 pub(crate) const FEATURE_LONG: u32 = 1 << 3;
 
-/// RDM form: the speaker's provider has 4 bytes of CQ data, not 8: data messages carry short marks, in both directions.
+/// RDM form: the speaker's provider has 4 bytes of CQ data, not 8: data messages carry short marks,
+/// in both directions.
 pub(crate) const FEATURE_SHORT_MARKS: u32 = 1 << 5;
-/// Feature bit: headers may travel in messages of their own, and the speaker has a second receive for each credit.
+/// Feature bit: headers may travel in messages of their own, and the speaker has a second receive
+/// for each credit.
 pub(crate) const FEATURE_TWO_MESSAGES: u32 = 1 << 4;
 
 /// First bytes of a hello, a hello-ack and a refusal.
 const MAGIC: [u8; 4] = *b"FbCt";
-/// First bytes of a control message; another word than [`MAGIC`], so that one is never read as the other.
+/// First bytes of a control message; another word than [`MAGIC`], so that one is never read as the
+/// other.
 const CONTROL_TAG: [u8; 4] = *b"fbct";
 
 const HELLO: u8 = 1;
@@ -75,7 +83,8 @@ pub enum WireError {
     Magic([u8; 4]),
     /// The two sides have no wire version in common.
     #[error(
-        "the peer speaks wire versions {oldest_theirs} to {theirs}, this side {oldest_ours} to {ours}"
+        "the peer speaks wire versions {oldest_theirs} to {theirs}, this side {oldest_ours} to \
+         {ours}"
     )]
     Version {
         /// Newest version of the peer.
@@ -227,15 +236,18 @@ pub(crate) struct Hello {
     pub(crate) oldest: u16,
     /// What the speaker can do (`FEATURE_...`); only what both can do is used.
     pub(crate) features: u32,
-    /// Largest whole message (framing, header and payload) that the speaker takes, in bytes; 0 when it takes none.
+    /// Largest whole message (framing, header and payload) that the speaker takes, in bytes; 0 when
+    /// it takes none.
     pub(crate) receive_size: u64,
     /// How many data messages the speaker can ever have room for at a time.
     pub(crate) receive_depth: u32,
-    /// How many data messages the other side may send before it is granted more; at most `receive_depth`.
+    /// How many data messages the other side may send before it is granted more; at most
+    /// `receive_depth`.
     pub(crate) credits: u32,
     /// Which life of the speaker's endpoint this is.
     pub(crate) incarnation: u64,
-    /// The speaker's number for this connection; in the RDM form the low 24 bits are how it wants to be addressed.
+    /// The speaker's number for this connection; in the RDM form the low 24 bits are how it wants
+    /// to be addressed.
     pub(crate) connection: u64,
 }
 
@@ -286,7 +298,8 @@ impl Hello {
     ///
     /// # Errors
     ///
-    /// Any [`WireError`]. The version is judged before the fields, so a future layout is reported as a version.
+    /// Any [`WireError`]. The version is judged before the fields, so a future layout is reported
+    /// as a version.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let wire = read::<HelloWire>(bytes)?;
         if wire.magic != MAGIC {
@@ -320,7 +333,8 @@ impl Hello {
         Ok(hello)
     }
 
-    /// The connection number in bytes that look like a hello of whatever version: where a refusal is to go.
+    /// The connection number in bytes that look like a hello of whatever version: where a refusal
+    /// is to go.
     pub(crate) fn peek_connection(bytes: &[u8]) -> Option<u64> {
         let wire = read::<HelloWire>(bytes).ok()?;
         (wire.magic == MAGIC && wire.kind == HELLO).then(|| wire.connection.get())
@@ -343,7 +357,8 @@ fn check_versions(theirs: u16, oldest_theirs: u16) -> Result<(), WireError> {
     Ok(())
 }
 
-/// Why an endpoint did not take a connection, or gave it up. A number, because a newer peer may have reasons unknown here.
+/// Why an endpoint did not take a connection, or gave it up. A number, because a newer peer may
+/// have reasons unknown here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RefusalCode(pub u16);
 
@@ -368,7 +383,8 @@ impl RefusalCode {
     pub const UNANSWERED: Self = Self(9);
     /// The endpoint has no receive buffers left for one connection more.
     pub const NO_BUFFERS: Self = Self(10);
-    /// The endpoint asks for features that it was not offered: it publishes to subscribers only, or subscribes to publishers only.
+    /// The endpoint asks for features that it was not offered: it publishes to subscribers only, or
+    /// subscribes to publishers only.
     pub const FEATURES: Self = Self(11);
 }
 
@@ -447,8 +463,8 @@ impl Refusal {
         self.code
     }
 
-    /// Two numbers that belong to the code: for `TOO_MANY_CONNECTIONS` the limit, for `BY_APPLICATION` what the
-    /// application gave.
+    /// Two numbers that belong to the code: for `TOO_MANY_CONNECTIONS` the limit, for
+    /// `BY_APPLICATION` what the application gave.
     pub fn details(&self) -> [u64; 2] {
         self.details
     }
@@ -475,7 +491,8 @@ impl Refusal {
         bytes
     }
 
-    /// Reads a refusal of any version: its layout is fixed for ever, or nobody could be told about versions.
+    /// Reads a refusal of any version: its layout is fixed for ever, or nobody could be told about
+    /// versions.
     ///
     /// # Errors
     ///
@@ -532,7 +549,8 @@ impl fmt::Display for Refusal {
             ),
             RefusalCode::FEATURES => write!(
                 f,
-                "the endpoint asks for features {second:#b} (bit 2: publish and subscribe), it was offered {first:#b}"
+                "the endpoint asks for features {second:#b} (bit 2: publish and subscribe), it was \
+                 offered {first:#b}"
             ),
             RefusalCode(other) => {
                 write!(
@@ -657,7 +675,8 @@ pub(crate) const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 /// The bit that says that a mark is a short one: kinds are below 128.
 const SHORT: u32 = 1 << 31;
 
-/// Where the low two bits of the kind lie in a short mark: those of [`ControlKind::DATA`] and of what else is numbered.
+/// Where the low two bits of the kind lie in a short mark: those of [`ControlKind::DATA`] and of
+/// what else is numbered.
 const SHORT_KIND: u32 = 29;
 
 /// Where the number lies in a short mark.
@@ -669,11 +688,12 @@ pub(crate) const SHORT_INDEX_MASK: u32 = (1 << SHORT_NUMBER) - 1;
 /// Numbers of messages with short marks are modulo this.
 pub(crate) const SHORT_NUMBERS: u32 = 1 << (SHORT_KIND - SHORT_NUMBER);
 
-/// The most data messages that may be granted with short marks: each may be two, and together they are half of the numbers.
+/// The most data messages that may be granted with short marks: each may be two, and together they
+/// are half of the numbers.
 pub(crate) const SHORT_DEPTH_MAX: u32 = SHORT_NUMBERS / 4;
 
-/// RDM form: the mark of numbered messages of a kind (32 to 35), without their numbers. Where a provider has but 4 bytes of CQ
-/// data (`short`), the number has to go in there, too.
+/// RDM form: the mark of numbered messages of a kind (32 to 35), without their numbers. Where a
+/// provider has but 4 bytes of CQ data (`short`), the number has to go in there, too.
 pub(crate) fn mark(short: bool, kind: ControlKind, index: u32) -> u32 {
     if short {
         SHORT | u32::from(kind.0 & 3) << SHORT_KIND | index & SHORT_INDEX_MASK
@@ -687,7 +707,8 @@ pub(crate) fn is_short(mark: u32) -> bool {
     mark & SHORT != 0
 }
 
-/// RDM form: the CQ data of a data message, with its number: in the high half (modulo 2^32), or between the bits of a short mark.
+/// RDM form: the CQ data of a data message, with its number: in the high half (modulo 2^32), or
+/// between the bits of a short mark.
 #[inline]
 pub(crate) fn numbered(mark: u32, number: u64) -> u64 {
     if is_short(mark) {
@@ -702,7 +723,8 @@ pub(crate) fn renumbered(cq_data: u64, by: u32) -> u64 {
     numbered(mark, number.wrapping_sub(by).into())
 }
 
-/// RDM form: the mark in CQ data, and the number of a data message (with a short mark: modulo [`SHORT_NUMBERS`]).
+/// RDM form: the mark in CQ data, and the number of a data message (with a short mark: modulo
+/// [`SHORT_NUMBERS`]).
 pub(crate) fn split_numbered(cq_data: u64) -> (u32, u32) {
     let (mark, high) = (cq_data as u32, (cq_data >> u32::BITS) as u32);
     if is_short(mark) && high == 0 {
@@ -731,7 +753,8 @@ pub(crate) fn written_data(mark: u32, data: u32) -> u64 {
     u64::from(data) << 32 | u64::from(cq_data(ControlKind::WRITTEN, mark))
 }
 
-/// The window's mark and the application's data, if these are the immediate data of a one-sided write.
+/// The window's mark and the application's data, if these are the immediate data of a one-sided
+/// write.
 pub(crate) fn split_written(immediate: u64) -> Option<(u32, u32)> {
     let (kind, mark) = split_cq_data(immediate as u32);
     let is_it = kind == ControlKind::WRITTEN && !is_short(immediate as u32);
@@ -774,7 +797,8 @@ pub(crate) enum Control {
     LongRefused { number: u64, limit: u64 },
     /// The speaker wants to know that what the peer began before it read this is over.
     Fence { nonce: u64 },
-    /// Everything that the speaker began before it read the question with this nonce comes before this.
+    /// Everything that the speaker began before it read the question with this nonce comes before
+    /// this.
     Fenced { nonce: u64 },
     /// RDM form: hello or hello-ack.
     Hello(Hello),
@@ -925,7 +949,8 @@ impl Control {
         }
     }
 
-    /// Reads the body of a message whose CQ data says `kind`; what follows the known bytes is ignored.
+    /// Reads the body of a message whose CQ data says `kind`; what follows the known bytes is
+    /// ignored.
     ///
     /// # Errors
     ///
@@ -1027,8 +1052,8 @@ fn field(name: &'static str, value: impl Into<u64>) -> WireError {
     }
 }
 
-/// Runs every parser over `bytes` and checks that what is understood is written again as it was. The fuzz target and the
-/// tests call it.
+/// Runs every parser over `bytes` and checks that what is understood is written again as it was.
+/// The fuzz target and the tests call it.
 ///
 /// # Panics
 ///

@@ -1,7 +1,8 @@
 //! `Publications`: the account of what was published and is not over for every subscriber. Pure.
 //!
-//! A publication is opened, has an outcome for each subscriber at once or later, and is over with the last one. What it holds (the
-//! buffer, the header) stays until then; its place is used again, so that nothing is allocated once the account is warm.
+//! A publication is opened, has an outcome for each subscriber at once or later, and is over with
+//! the last one. What it holds (the buffer, the header) stays until then; its place is used again,
+//! so that nothing is allocated once the account is warm.
 
 /// Names one publication of an account while it is open, and none later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -273,7 +274,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each publication is reported once, with what became of each subscriber, when none is left.
+        /// Each publication is reported once, with what became of each subscriber, when none is
+        /// left.
         #[test]
         fn the_account_is_right(steps in prop::collection::vec(any_step(), 0..150)) {
             let mut account = Publications::new(4);

@@ -1,10 +1,13 @@
-//! `PublishCore`: what a publisher does, over any link. A layer above [`Hub`], which accepts the subscribers and posts.
+//! `PublishCore`: what a publisher does, over any link. A layer above [`Hub`], which accepts the
+//! subscribers and posts.
 //!
-//! One publication is one header slot, filled once, and one payload, of which every send has a handle. Each subscriber has a
-//! [`Lane`]: what it has no room for waits there, or is dropped, as its policy says.
+//! One publication is one header slot, filled once, and one payload, of which every send has a
+//! handle. Each subscriber has a [`Lane`]: what it has no room for waits there, or is dropped, as
+//! its policy says.
 //!
-//! What has to be staged is copied once, and what waits for an event waits once: every send has a handle on the copy, and on the gates
-//! ([`Payload::share`]). The sends wait where all do, in the core, each in its place among those of its subscriber.
+//! What has to be staged is copied once, and what waits for an event waits once: every send has a
+//! handle on the copy, and on the gates ([`Payload::share`]). The sends wait where all do, in the
+//! core, each in its place among those of its subscriber.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -131,7 +134,7 @@ impl<L: Link> PublishCore<L> {
         true
     }
 
-    // ---- publishing ----------------------------------------------------------------------------------------------
+    // ---- publishing -----------------------------------------------------------------------------
 
     /// Posts one payload to everybody who has subscribed to the tag, or gives everything back.
     pub(crate) fn publish(
@@ -153,8 +156,8 @@ impl<L: Link> PublishCore<L> {
         }
     }
 
-    /// What can be said without looking at any subscriber: the publication's number, the payload with what it is staged in, and the header
-    /// in its slot.
+    /// What can be said without looking at any subscriber: the publication's number, the payload
+    /// with what it is staged in, and the header in its slot.
     fn admit(
         &mut self,
         tag: u64,
@@ -334,9 +337,10 @@ impl<L: Link> PublishCore<L> {
         }
     }
 
-    // ---- polling -------------------------------------------------------------------------------------------------
+    // ---- polling --------------------------------------------------------------------------------
 
-    /// Drives all connections and appends what happened; an error when the endpoint has failed, for good.
+    /// Drives all connections and appends what happened; an error when the endpoint has failed, for
+    /// good.
     pub(crate) fn poll(&mut self, events: &mut Vec<PublishEvent>) -> Result<(), Error> {
         events.append(&mut self.later);
         let mut raw = std::mem::take(&mut self.raw);
@@ -360,7 +364,8 @@ impl<L: Link> PublishCore<L> {
             self.stats.over += 1;
             events.push(PublishEvent::Published {
                 key: over.key,
-                // Nothing is copied out of it any more; what shared it is over, but for what the provider of a lost connection kept.
+                // Nothing is copied out of it any more; what shared it is over, but for what the
+                // provider of a lost connection kept.
                 payload: over.held.payload.ungated().unshared(),
                 outcomes: over.outcomes,
             });
@@ -419,7 +424,8 @@ impl<L: Link> PublishCore<L> {
                 self.empty_lane(connection);
                 PublishEvent::PeerClosing { connection }
             }
-            // A clone whose outcome was told when its connection ended; the buffer that came back with that is whole now.
+            // A clone whose outcome was told when its connection ended; the buffer that came back
+            // with that is whole now.
             ReceiveEvent::Released { .. } => return,
             // A publisher takes no data and has no windows.
             ReceiveEvent::Message(_)
@@ -480,7 +486,7 @@ impl<L: Link> PublishCore<L> {
             .answer_subscription(connection, outcome, next, raw);
     }
 
-    // ---- lanes ---------------------------------------------------------------------------------------------------
+    // ---- lanes ----------------------------------------------------------------------------------
 
     /// Posts what waits for a subscriber, as far as it has room.
     fn fill(&mut self, connection: ConnectionId) {
@@ -551,7 +557,8 @@ impl<L: Link> PublishCore<L> {
         }
     }
 
-    /// What waited for too long is dropped, or ends the connection, by the policies. Looks at each lane when one may be due.
+    /// What waited for too long is dropped, or ends the connection, by the policies. Looks at each
+    /// lane when one may be due.
     fn look_at_lanes(&mut self) {
         let Some(due) = self.next_due else { return };
         self.now = self.core.clock().now();
@@ -583,7 +590,7 @@ impl<L: Link> PublishCore<L> {
         self.core.set_layer_deadline(self.next_due);
     }
 
-    // ---- connections and the end ---------------------------------------------------------------------------------
+    // ---- connections and the end ----------------------------------------------------------------
 
     /// Accepts or refuses a request that waited: true if it was still there.
     pub(crate) fn answer(&mut self, connection: ConnectionId, refusal: Option<Refusal>) -> bool {
@@ -605,7 +612,8 @@ impl<L: Link> PublishCore<L> {
         self.core.begin_close(connection, deadline)
     }
 
-    /// Begins the polite close of every connection: nothing is published any more, what waits is dropped, what was posted arrives.
+    /// Begins the polite close of every connection: nothing is published any more, what waits is
+    /// dropped, what was posted arrives.
     pub(crate) fn begin_close_all(&mut self, deadline: Instant) {
         self.closing = true;
         for connection in self.lanes.keys().copied().collect::<Vec<_>>() {

@@ -14,7 +14,8 @@ use crate::error::{Blocked, SendErrorKind};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PublishEvent {
-    /// A subscriber asks for a connection (with [`AcceptPolicy::Ask`](crate::endpoint::AcceptPolicy::Ask) only).
+    /// A subscriber asks for a connection (with
+    /// [`AcceptPolicy::Ask`](crate::endpoint::AcceptPolicy::Ask) only).
     Request(ConnectionRequest),
     /// A subscriber is connected.
     Connected {
@@ -37,8 +38,9 @@ pub enum PublishEvent {
         /// What.
         tag: u64,
     },
-    /// How a publication ended for one subscriber; before its [`Published`](Self::Published). Only where it was not sent, unless the
-    /// setting [`tell_sent`](crate::endpoint::PublishConfig::tell_sent) asks for all.
+    /// How a publication ended for one subscriber; before its [`Published`](Self::Published). Only
+    /// where it was not sent, unless the setting
+    /// [`tell_sent`](crate::endpoint::PublishConfig::tell_sent) asks for all.
     Peer {
         /// The key that was given to `publish`.
         key: u64,
@@ -47,7 +49,8 @@ pub enum PublishEvent {
         /// How.
         outcome: PeerOutcome,
     },
-    /// A publication is on its way to a subscriber for longer than the setting `send_deadline` (advice, not an outcome; see
+    /// A publication is on its way to a subscriber for longer than the setting `send_deadline`
+    /// (advice, not an outcome; see
     /// [`DeadlinePolicy::Notify`](crate::endpoint::DeadlinePolicy::Notify)).
     Late {
         /// The key that was given to `publish`.
@@ -59,15 +62,17 @@ pub enum PublishEvent {
     Published {
         /// The key that was given to `publish`.
         key: u64,
-        /// The payload that was given to it. Where a connection over FI_EP_RDM was lost the provider may still read it: a fragment of a ring or
-        /// a device's buffer stays in its place then, and goes back when it is dropped and the provider is done.
+        /// The payload that was given to it. Where a connection over FI_EP_RDM was lost the
+        /// provider may still read it: a fragment of a ring or a device's buffer stays in its place
+        /// then, and goes back when it is dropped and the provider is done.
         payload: Payload,
         /// How it ended for how many.
         outcomes: Outcomes,
     },
     /// What blocked a refused `publish` has passed.
     Writable,
-    /// Nothing was heard from a subscriber for as long as the setting `unresponsive_after` says. Nothing is closed.
+    /// Nothing was heard from a subscriber for as long as the setting `unresponsive_after` says.
+    /// Nothing is closed.
     Unresponsive {
         /// Which.
         connection: ConnectionId,
@@ -82,8 +87,8 @@ pub enum PublishEvent {
         /// Which.
         connection: ConnectionId,
     },
-    /// A subscriber's connection is closed, and its subscriptions are gone. Its last event; every publication has its outcome for it
-    /// before.
+    /// A subscriber's connection is closed, and its subscriptions are gone. Its last event; every
+    /// publication has its outcome for it before.
     Disconnected {
         /// Which.
         connection: ConnectionId,
@@ -94,7 +99,8 @@ pub enum PublishEvent {
     },
 }
 
-/// A publication that was accepted: what became of it at once. [`PublishEvent::Published`] follows when the rest is known.
+/// A publication that was accepted: what became of it at once. [`PublishEvent::Published`] follows
+/// when the rest is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Publication {
@@ -118,13 +124,15 @@ pub enum PublishErrorKind {
         /// The tag.
         tag: u64,
     },
-    /// Not now; back-pressure, not a failure: as many publications are not over as the setting `publications` allows, or no header slot,
-    /// or slot of the staging ring, is free.
+    /// Not now; back-pressure, not a failure: as many publications are not over as the setting
+    /// `publications` allows, or no header slot, or slot of the staging ring, is free.
     #[error("would block: {0}")]
     WouldBlock(Blocked),
-    /// The header does not fit its slot, behind the 16 bytes of the publication, or the header mode.
+    /// The header does not fit its slot, behind the 16 bytes of the publication, or the header
+    /// mode.
     #[error(
-        "header of {len} bytes, the limit is {max}: `HeaderSlotConfig::slot_size` (`PublishConfig::header_slots`) less what a publication puts in front, or what \
+        "header of {len} bytes, the limit is {max}: `HeaderSlotConfig::slot_size` \
+         (`PublishConfig::header_slots`) less what a publication puts in front, or what \
          `HeaderMode::Fixed` says"
     )]
     HeaderLength {

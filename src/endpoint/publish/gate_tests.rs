@@ -1,4 +1,5 @@
-//! Publications that wait for a gate, or are staged: once for all subscribers, each of whom has them in order.
+//! Publications that wait for a gate, or are staged: once for all subscribers, each of whom has
+//! them in order.
 
 use super::*;
 use crate::memory::Registrar;

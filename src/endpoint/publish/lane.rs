@@ -132,7 +132,8 @@ impl Lane {
         }
     }
 
-    /// When the oldest was made that the subscriber does not have; what waits is younger than what was posted before.
+    /// When the oldest was made that the subscriber does not have; what waits is younger than what
+    /// was posted before.
     fn oldest(&self) -> Option<Instant> {
         let flying = self.flying.front();
         flying
@@ -202,13 +203,18 @@ mod tests {
     }
 
     proptest! {
-        /// Each publication has one end, those that are posted are posted in order, and none stays longer than the policy says.
+        /// Each publication has one end, those that are posted are posted in order, and none stays
+        /// longer than the policy says.
         #[test]
-        fn a_lane_keeps_its_policy(policy in any_policy(), steps in prop::collection::vec(any_step(), 0..80)) {
+        fn a_lane_keeps_its_policy(
+            policy in any_policy(),
+            steps in prop::collection::vec(any_step(), 0..80),
+        ) {
             let start = Instant::now();
             let (mut lane, mut now, mut made) = (Lane::new(policy), start, 0_u64);
             // The same, as plain lists: number, when it was made.
-            let (mut waiting, mut flying) = (Vec::<(u64, Instant)>::new(), Vec::<(u64, Instant)>::new());
+            let (mut waiting, mut flying) =
+                (Vec::<(u64, Instant)>::new(), Vec::<(u64, Instant)>::new());
             let (mut room, mut last_posted) = (0_usize, 0_u64);
             for step in steps {
                 match step {
@@ -227,9 +233,16 @@ mod tests {
                                 _ if !full => Parked::Waits,
                                 SlowPolicy::Wait { .. } => Parked::Full,
                                 SlowPolicy::Disconnect { .. } => {
-                                    let oldest = flying.iter().chain(&waiting).next().map(|(_, at)| now - *at);
+                                    let oldest = flying
+                                        .iter()
+                                        .chain(&waiting)
+                                        .next()
+                                        .map(|(_, at)| now - *at);
                                     let publications = (flying.len() + waiting.len()) as u32;
-                                    Parked::TooSlow(Lag { publications, oldest: oldest.unwrap_or_default() })
+                                    Parked::TooSlow(Lag {
+                                        publications,
+                                        oldest: oldest.unwrap_or_default(),
+                                    })
                                 }
                             };
                             prop_assert_eq!(lane.park(ticket(made), now), expected);
@@ -263,7 +276,10 @@ mod tests {
                 late.extend(std::iter::from_fn(|| lane.take_late(now)));
                 match policy {
                     SlowPolicy::Wait { deadline, .. } => {
-                        let expected = waiting.iter().filter(|(_, at)| *at + deadline <= now).map(|(n, _)| ticket(*n));
+                        let expected = waiting
+                            .iter()
+                            .filter(|(_, at)| *at + deadline <= now)
+                            .map(|(n, _)| ticket(*n));
                         prop_assert_eq!(&late, &expected.collect::<Vec<_>>());
                         waiting.retain(|(_, at)| *at + deadline > now);
                         prop_assert_eq!(due, !late.is_empty());

@@ -1,10 +1,12 @@
 //! Publish and subscribe: one buffer to all that asked for a tag.
 //!
 //! ```text
-//!  PublishEndpoint ── core ── Hub          SubscribeEndpoint ── subscribe_core ── Hub (dials)
-//!                      ├ table     tag ─► subscribers                   └ wanted   what it asked of one publisher
+//!  PublishEndpoint ── core ── Hub
+//!                      ├ table     tag ─► subscribers
 //!                      ├ account   what is not over for everybody
 //!                      └ lane      what waits for one subscriber, by its policy
+//!  SubscribeEndpoint ── subscribe_core ── Hub (dials)
+//!                      └ wanted    what it asked of one publisher
 //! ```
 
 mod account;

@@ -7,33 +7,35 @@ use crate::Error;
 use crate::endpoint::limits::{check_count, check_timeout};
 use crate::error::{Blocked, CompletionError, SendErrorKind};
 
-/// What a publisher does about a subscriber that has no room: one that granted no more messages, because its application holds them or
-/// is stopped, or that has as many publications on the way as the setting `depth` allows.
+/// What a publisher does about a subscriber that has no room: one that granted no more messages,
+/// because its application holds them or is stopped, or that has as many publications on the way as
+/// the setting `depth` allows.
 ///
 /// | | unit | range |
 /// |---|---|---|
 /// | `queue` | publications that wait for one subscriber | 1 to 65,536 |
 /// | `deadline`, `after` | time since the publication was made | 1 ms to 1 h |
 ///
-/// No subscriber holds up another one, and none holds a buffer for longer than its policy says and, once the buffer is posted, the
-/// setting `send_deadline`. A subscriber always gets a tag's publications in their order, and learns from their numbers how many it did
-/// not get.
+/// No subscriber holds up another one, and none holds a buffer for longer than its policy says and,
+/// once the buffer is posted, the setting `send_deadline`. A subscriber always gets a tag's
+/// publications in their order, and learns from their numbers how many it did not get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum SlowPolicy {
     /// It does not get this publication.
     #[default]
     Drop,
-    /// The publication waits for it, in a queue of shared buffers: nothing is copied. One that comes to a full queue is dropped, and so
-    /// is one that has waited until the deadline.
+    /// The publication waits for it, in a queue of shared buffers: nothing is copied. One that
+    /// comes to a full queue is dropped, and so is one that has waited until the deadline.
     Wait {
         /// Publications that wait at once.
         queue: u32,
         /// How long each waits.
         deadline: Duration,
     },
-    /// As `Wait`, but a full queue, and a publication that it does not have after that time, end the connection
-    /// ([`CloseReason::TooSlow`](crate::endpoint::CloseReason::TooSlow)): for those who take all or nothing.
+    /// As `Wait`, but a full queue, and a publication that it does not have after that time, end
+    /// the connection ([`CloseReason::TooSlow`](crate::endpoint::CloseReason::TooSlow)): for those
+    /// who take all or nothing.
     Disconnect {
         /// Publications that wait at once.
         queue: u32,
@@ -87,7 +89,8 @@ pub enum DropReason {
     Late,
     /// The connection was being closed, or ended while the publication waited.
     Closing,
-    /// The subscriber does not take it, whatever room it has: it is too long for its buffers, for instance.
+    /// The subscriber does not take it, whatever room it has: it is too long for its buffers, for
+    /// instance.
     Refused(SendErrorKind),
 }
 

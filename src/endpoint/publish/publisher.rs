@@ -47,8 +47,8 @@ const SPARE_BUFFERS: u32 = 32;
 /// | setting | unit | default | range |
 /// |---|---|---|---|
 /// | `publications` | publications that are not over for everybody | 256 | 1 to 65,536 |
-/// | `depth` | sends in flight to one subscriber | 16 | 1 to 65,536; times `max_connections` at most 1,048,576 |
-/// | `slow` | what becomes of a publication for a subscriber without room | `Drop` | see [`SlowPolicy`] |
+/// | `depth` | sends in flight to one subscriber | 16 | 1 to 65,536; see below |
+/// | `slow` | what becomes of what a subscriber has no room for | `Drop` | see [`SlowPolicy`] |
 /// | `send_deadline` | time on the way to one subscriber | 30 s | 1 ms to 24 h, or none |
 /// | `deadline_policy` | | `FailConnection` | |
 /// | `header_slots` | slots and bytes | 256 of 128 B | see [`HeaderSlotConfig`]; at least 18 B |
@@ -68,8 +68,10 @@ const SPARE_BUFFERS: u32 = 32;
 /// | `tcp_user_timeout` | time | the system's | 1 ms to 24 h |
 /// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
 ///
-/// A publication takes one header slot until it waits for nobody and is on its way to nobody, however many subscribers there are: at
-/// most `publications` of them.
+/// `depth` times `max_connections` is at most 1,048,576.
+///
+/// A publication takes one header slot until it waits for nobody and is on its way to nobody,
+/// however many subscribers there are: at most `publications` of them.
 pub struct PublishConfig {
     publications: u32,
     depth: u32,
@@ -127,7 +129,8 @@ impl Default for PublishConfig {
 }
 
 impl PublishConfig {
-    /// Publications that are not over for every subscriber, at most; one more is refused with `WouldBlock`.
+    /// Publications that are not over for every subscriber, at most; one more is refused with
+    /// `WouldBlock`.
     #[must_use]
     pub fn publications(mut self, publications: u32) -> Self {
         self.publications = publications;
@@ -141,30 +144,33 @@ impl PublishConfig {
         self
     }
 
-    /// What becomes of a publication for a subscriber that has no room; [`PublishEndpoint::set_slow_policy`] sets it for single ones.
+    /// What becomes of a publication for a subscriber that has no room;
+    /// [`PublishEndpoint::set_slow_policy`] sets it for single ones.
     #[must_use]
     pub fn slow(mut self, policy: SlowPolicy) -> Self {
         self.slow = policy;
         self
     }
 
-    /// How long a posted publication may be on its way to one subscriber; `None` waits for ever, and a subscriber that is stopped in
-    /// the middle of one holds its buffer until its silence ends the connection.
+    /// How long a posted publication may be on its way to one subscriber; `None` waits for ever,
+    /// and a subscriber that is stopped in the middle of one holds its buffer until its silence
+    /// ends the connection.
     #[must_use]
     pub fn send_deadline(mut self, deadline: Option<Duration>) -> Self {
         self.send_deadline = deadline;
         self
     }
 
-    /// What happens when it takes longer: that subscriber's connection fails, or it is told as [`PublishEvent::Late`].
+    /// What happens when it takes longer: that subscriber's connection fails, or it is told as
+    /// [`PublishEvent::Late`].
     #[must_use]
     pub fn deadline_policy(mut self, policy: DeadlinePolicy) -> Self {
         self.deadline_policy = policy;
         self
     }
 
-    /// Header slots of this endpoint's own. A slot has 16 bytes of the publication, and 2 of its length in mode `Prefixed`, beside the
-    /// header.
+    /// Header slots of this endpoint's own. A slot has 16 bytes of the publication, and 2 of its
+    /// length in mode `Prefixed`, beside the header.
     #[must_use]
     pub fn header_slots(mut self, config: HeaderSlotConfig) -> Self {
         self.headers = HeaderSource::Own(config);
@@ -178,16 +184,17 @@ impl PublishConfig {
         self
     }
 
-    /// Data and header slots in one: the endpoint registers the data with its domain as it opens, for as long as it lives, and takes its
-    /// header slots from there. Both are shared with the other endpoints that use it.
+    /// Data and header slots in one: the endpoint registers the data with its domain as it opens,
+    /// for as long as it lives, and takes its header slots from there. Both are shared with the
+    /// other endpoints that use it.
     #[must_use]
     pub fn buffers(mut self, buffers: &ZeroCopyBufferManager) -> Self {
         self.data = Some(Arc::clone(buffers.region()));
         self.shared_headers(buffers.headers())
     }
 
-    /// How subscribers tell headers from payloads; they learn it when they connect. The length in `Fixed` is that of the headers given
-    /// to [`publish`](PublishEndpoint::publish).
+    /// How subscribers tell headers from payloads; they learn it when they connect. The length in
+    /// `Fixed` is that of the headers given to [`publish`](PublishEndpoint::publish).
     #[must_use]
     pub fn header_mode(mut self, mode: HeaderMode) -> Self {
         self.header_mode = mode;
@@ -201,7 +208,8 @@ impl PublishConfig {
         self
     }
 
-    /// Subscriptions of all subscribers together; one more is refused, and the subscriber is told so.
+    /// Subscriptions of all subscribers together; one more is refused, and the subscriber is told
+    /// so.
     #[must_use]
     pub fn subscriptions(mut self, subscriptions: u32) -> Self {
         self.limits.in_all = subscriptions;
@@ -229,7 +237,8 @@ impl PublishConfig {
         self
     }
 
-    /// Tells [`PublishEvent::Peer`] for each subscriber of each publication, not only for those that did not get it.
+    /// Tells [`PublishEvent::Peer`] for each subscriber of each publication, not only for those
+    /// that did not get it.
     #[must_use]
     pub fn tell_sent(mut self, tell: bool) -> Self {
         self.tell_sent = tell;
@@ -250,7 +259,8 @@ impl PublishConfig {
         self
     }
 
-    /// Reports a subscriber of which nothing was heard for so long as [`PublishEvent::Unresponsive`]; nothing else follows.
+    /// Reports a subscriber of which nothing was heard for so long as
+    /// [`PublishEvent::Unresponsive`]; nothing else follows.
     #[must_use]
     pub fn unresponsive_after(mut self, silence: Option<Duration>) -> Self {
         self.patience.unresponsive = silence;
@@ -272,7 +282,8 @@ impl PublishConfig {
         self
     }
 
-    /// Has the kernel close a connection when what it sent there is not acknowledged for so long (`TCP_USER_TIMEOUT`, tcp(7)). TCP only.
+    /// Has the kernel close a connection when what it sent there is not acknowledged for so long
+    /// (`TCP_USER_TIMEOUT`, tcp(7)). TCP only.
     #[must_use]
     pub fn tcp_user_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.watch.user_timeout = timeout;
@@ -286,16 +297,17 @@ impl PublishConfig {
         self
     }
 
-    /// Publishes payloads that lie in a GPU's memory by way of this ring, where the fabric takes none; endpoints may share one. A publication
-    /// is copied once, for all its subscribers. Without a ring such a payload is refused.
+    /// Publishes payloads that lie in a GPU's memory by way of this ring, where the fabric takes
+    /// none; endpoints may share one. A publication is copied once, for all its subscribers.
+    /// Without a ring such a payload is refused.
     #[must_use]
     pub fn staging(mut self, ring: &StagingRing) -> Self {
         self.staging = Some(ring.clone());
         self
     }
 
-    /// Called with the key of each publication that is not over when the endpoint is dropped, from within the drop: a panic of it is logged, and
-    /// goes no further.
+    /// Called with the key of each publication that is not over when the endpoint is dropped, from
+    /// within the drop: a panic of it is logged, and goes no further.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(u64) + Send + 'static) -> Self {
         self.on_abandoned = Some(Box::new(hear));
@@ -390,19 +402,24 @@ impl std::fmt::Debug for PublishConfig {
 
 /// Sends one payload to everybody who has subscribed to its tag, without a copy of its own.
 ///
-/// Subscribers connect by a [`SubscribeEndpoint`](crate::SubscribeEndpoint) and subscribe to tags, numbers of the application's. A
-/// publication is a [`Payload`], mostly a [`Buffer`](crate::buffer::Buffer), with a header: the header goes into one registered slot and the
-/// payload from where it lies, to all of them. Each accepted publication has one [`PublishEvent::Published`], when it is over for the last
-/// of them, which brings the payload back; [`PublishEvent::Peer`] before it says who did not get it, and why.
+/// Subscribers connect by a [`SubscribeEndpoint`](crate::SubscribeEndpoint) and subscribe to tags,
+/// numbers of the application's. A publication is a [`Payload`], mostly a
+/// [`Buffer`](crate::buffer::Buffer), with a header: the header goes into one registered slot and
+/// the payload from where it lies, to all of them. Each accepted publication has one
+/// [`PublishEvent::Published`], when it is over for the last of them, which brings the payload
+/// back; [`PublishEvent::Peer`] before it says who did not get it, and why.
 ///
-/// What lies in a GPU's memory is copied once where the provider can't reach it ([`PublishConfig::staging`]), and all sends share the copy.
-/// A payload that is to go [after](Payload::after) an event is accepted at once, and keeps its place at each subscriber; what is published
-/// behind it waits for it there, and nowhere else. The wait counts as time on the way: for `send_deadline`, and for a policy that
-/// disconnects who is too slow. An event, or a copy, that fails is the end of the publication, for each subscriber and in words.
+/// What lies in a GPU's memory is copied once where the provider can't reach it
+/// ([`PublishConfig::staging`]), and all sends share the copy. A payload that is to go
+/// [after](Payload::after) an event is accepted at once, and keeps its place at each subscriber;
+/// what is published behind it waits for it there, and nowhere else. The wait counts as time on the
+/// way: for `send_deadline`, and for a policy that disconnects who is too slow. An event, or a
+/// copy, that fails is the end of the publication, for each subscriber and in words.
 ///
 /// A subscriber that has no room does not hold up the others: see [`SlowPolicy`].
 ///
-/// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an [`EventLoop`](crate::event_loop::EventLoop).
+/// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an
+/// [`EventLoop`](crate::event_loop::EventLoop).
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -413,7 +430,8 @@ impl std::fmt::Debug for PublishConfig {
 /// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
 /// let pool = SharedBufferManager::allocate(16, 64 * 1024)?;
 /// pool.region().register(&domain)?;
-/// let mut publisher = PublishEndpoint::listen(&domain, "127.0.0.1:0".parse()?, PublishConfig::default())?;
+/// let mut publisher =
+///     PublishEndpoint::listen(&domain, "127.0.0.1:0".parse()?, PublishConfig::default())?;
 ///
 /// let mut subscriber = SubscribeEndpoint::open(&domain, SubscribeConfig::default())?;
 /// let at = subscriber.connect(publisher.local_addr())?;
@@ -461,14 +479,15 @@ pub struct PublishEndpoint {
 }
 
 impl PublishEndpoint {
-    /// Listens for subscribers at an address of this machine. Port 0 and [`PeerAddr::any`] let the system choose;
-    /// [`local_addr`](Self::local_addr) says which it is.
+    /// Listens for subscribers at an address of this machine. Port 0 and [`PeerAddr::any`] let the
+    /// system choose; [`local_addr`](Self::local_addr) says which it is.
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for a setting out of its range, [`Error::Address`] for one that is not local or in use,
-    /// [`Error::TooFewDescriptors`] when the process may not open two for each of `max_connections`, [`Error::Memory`] and
-    /// [`Error::Register`] for the control buffers, the header slots and the region of [`PublishConfig::buffers`].
+    /// [`Error::Config`] for a setting out of its range, [`Error::Address`] for one that is not
+    /// local or in use, [`Error::TooFewDescriptors`] when the process may not open two for each of
+    /// `max_connections`, [`Error::Memory`] and [`Error::Register`] for the control buffers, the
+    /// header slots and the region of [`PublishConfig::buffers`].
     pub fn listen(
         domain: &Arc<Domain>,
         addr: PeerAddr,
@@ -516,16 +535,18 @@ impl PublishEndpoint {
         self.local
     }
 
-    /// Posts a payload to everybody who has subscribed to the tag, and says what became of it at once. Never blocks. A subscriber
-    /// that it can't be posted to is dealt with by its [`SlowPolicy`], and is no error.
+    /// Posts a payload to everybody who has subscribed to the tag, and says what became of it at
+    /// once. Never blocks. A subscriber that it can't be posted to is dealt with by its
+    /// [`SlowPolicy`], and is no error.
     ///
-    /// `header` is copied, and may be empty. `key` is the caller's own, and comes back with the payload in
-    /// [`PublishEvent::Published`].
+    /// `header` is copied, and may be empty. `key` is the caller's own, and comes back with the
+    /// payload in [`PublishEvent::Published`].
     ///
     /// # Errors
     ///
-    /// Nothing was posted to anybody, and payload and key are in the error: nobody has subscribed to the tag, back-pressure, a header that
-    /// does not fit, or a GPU's memory that has to be staged and can't be.
+    /// Nothing was posted to anybody, and payload and key are in the error: nobody has subscribed
+    /// to the tag, back-pressure, a header that does not fit, or a GPU's memory that has to be
+    /// staged and can't be.
     pub fn publish(
         &mut self,
         tag: u64,
@@ -547,8 +568,9 @@ impl PublishEndpoint {
     ///
     /// # Errors
     ///
-    /// [`Error::EndpointFailed`] when a queue of the endpoint broke, or reported what can't be: every connection was closed then, which
-    /// the events say. [`Error::Forked`]. What concerns one subscriber is an event.
+    /// [`Error::EndpointFailed`] when a queue of the endpoint broke, or reported what can't be:
+    /// every connection was closed then, which the events say. [`Error::Forked`]. What concerns one
+    /// subscriber is an event.
     pub fn poll(&mut self, events: &mut Vec<PublishEvent>) -> Result<usize, Error> {
         self.core.owner().check()?;
         let before = events.len();
@@ -569,8 +591,8 @@ impl PublishEndpoint {
             .sleep(moment_in(self.core.core().clock(), timeout))
     }
 
-    /// What becomes of publications for one subscriber when it has no room, instead of what the setting says. False: there is no such
-    /// subscriber.
+    /// What becomes of publications for one subscriber when it has no room, instead of what the
+    /// setting says. False: there is no such subscriber.
     ///
     /// # Errors
     ///
@@ -590,7 +612,8 @@ impl PublishEndpoint {
         self.core.owner().is_here() && self.core.answer(request.connection, None)
     }
 
-    /// Refuses a request; the subscriber is told so, with two numbers of the application's own. False: it is gone.
+    /// Refuses a request; the subscriber is told so, with two numbers of the application's own.
+    /// False: it is gone.
     pub fn refuse(&mut self, request: ConnectionRequest, details: [u64; 2]) -> bool {
         let refusal = Refusal::new(RefusalCode::BY_APPLICATION, details);
         self.core.owner().is_here() && self.core.answer(request.connection, Some(refusal))
@@ -611,19 +634,21 @@ impl PublishEndpoint {
         self.core.tags(connection)
     }
 
-    /// Begins the polite close of one subscriber's connection: what was posted to it arrives, what waits for it is dropped. False:
-    /// there is no such connection.
+    /// Begins the polite close of one subscriber's connection: what was posted to it arrives, what
+    /// waits for it is dropped. False: there is no such connection.
     pub fn close_connection(&mut self, connection: ConnectionId, deadline: Instant) -> bool {
         self.core.owner().is_here() && self.core.begin_close(connection, deadline)
     }
 
-    /// Begins the polite close of every connection and returns at once: nothing is published any more, what was posted arrives, what
-    /// waits for a slow subscriber is dropped. Done when [`connections`](Self::connections) is 0.
+    /// Begins the polite close of every connection and returns at once: nothing is published any
+    /// more, what was posted arrives, what waits for a slow subscriber is dropped. Done when
+    /// [`connections`](Self::connections) is 0.
     pub fn begin_close(&mut self, deadline: Instant) {
         self.core.begin_close_all(deadline);
     }
 
-    /// Closes every connection politely, and stops listening. Returns what happened meanwhile: every publication is over then.
+    /// Closes every connection politely, and stops listening. Returns what happened meanwhile:
+    /// every publication is over then.
     ///
     /// # Errors
     ///

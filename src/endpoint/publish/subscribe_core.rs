@@ -1,4 +1,5 @@
-//! `SubscribeCore`: what a subscriber does, over any link. A layer above [`Hub`], which connects and receives.
+//! `SubscribeCore`: what a subscriber does, over any link. A layer above [`Hub`], which connects
+//! and receives.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -98,7 +99,7 @@ impl<L: Link> SubscribeCore<L> {
         found.map_or(0, |found| found.wanted.subscribed())
     }
 
-    // ---- publishers and tags -------------------------------------------------------------------------------------
+    // ---- publishers and tags --------------------------------------------------------------------
 
     /// Starts to connect.
     pub(crate) fn connect(&mut self, addr: PeerAddr) -> Result<PublisherId, Error> {
@@ -199,14 +200,16 @@ impl<L: Link> SubscribeCore<L> {
         });
     }
 
-    // ---- polling -------------------------------------------------------------------------------------------------
+    // ---- polling --------------------------------------------------------------------------------
 
-    /// Drives all connections and appends what happened; an error when the endpoint has failed, for good.
+    /// Drives all connections and appends what happened; an error when the endpoint has failed, for
+    /// good.
     pub(crate) fn poll(&mut self, events: &mut Vec<SubscribeEvent>) -> Result<(), Error> {
         self.connect_again();
         let mut raw = std::mem::take(&mut self.raw);
         let polled = self.core.poll(&mut raw);
-        // First: an answer says from which number on gaps are gaps, and the first publications may have come with it.
+        // First: an answer says from which number on gaps are gaps, and the first publications may
+        // have come with it.
         self.core.take_subscription_news(&mut self.news);
         while let Some((connection, news)) = self.news.pop() {
             self.on_news(connection, news, &mut raw);
@@ -335,7 +338,7 @@ impl<L: Link> SubscribeCore<L> {
         });
     }
 
-    // ---- the end of a connection, and the next one ---------------------------------------------------------------
+    // ---- the end of a connection, and the next one ----------------------------------------------
 
     fn on_disconnected(
         &mut self,

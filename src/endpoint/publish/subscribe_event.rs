@@ -11,8 +11,8 @@ use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::SubscriptionOutcome;
 
-/// A publisher that a [`SubscribeEndpoint`](crate::SubscribeEndpoint) is connected to, or wants to be; also while it connects again.
-/// Never used twice by one endpoint.
+/// A publisher that a [`SubscribeEndpoint`](crate::SubscribeEndpoint) is connected to, or wants to
+/// be; also while it connects again. Never used twice by one endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublisherId(pub(super) u64);
 
@@ -71,14 +71,15 @@ pub enum SubscribeEvent {
         tag: u64,
         /// Its number among the tag's publications.
         number: u64,
-        /// How many publications of the tag the publisher dropped for this subscriber since the last one that came, or since the
-        /// subscription.
+        /// How many publications of the tag the publisher dropped for this subscriber since the
+        /// last one that came, or since the subscription.
         missed: u64,
         /// Header and payload. Owned: keep it, or drop it on any thread.
         message: Message,
     },
     /// A publication came, and its payload is in a GPU's memory: with
-    /// [`SubscribeConfig::deliver_to`](crate::endpoint::SubscribeConfig::deliver_to). As [`Publication`](Self::Publication) in all else.
+    /// [`SubscribeConfig::deliver_to`](crate::endpoint::SubscribeConfig::deliver_to). As
+    /// [`Publication`](Self::Publication) in all else.
     DevicePublication {
         /// Whose.
         publisher: PublisherId,
@@ -106,12 +107,14 @@ pub enum SubscribeEvent {
         /// What the driver answers.
         error: CudaError,
     },
-    /// A connection wants more buffers than the pool has: messages are held, and the publisher's policy for slow subscribers applies.
+    /// A connection wants more buffers than the pool has: messages are held, and the publisher's
+    /// policy for slow subscribers applies.
     Starved {
         /// Whose.
         publisher: PublisherId,
     },
-    /// Nothing was heard from a publisher for as long as the setting `unresponsive_after` says. Nothing is closed.
+    /// Nothing was heard from a publisher for as long as the setting `unresponsive_after` says.
+    /// Nothing is closed.
     Unresponsive {
         /// Which.
         publisher: PublisherId,
@@ -126,8 +129,8 @@ pub enum SubscribeEvent {
         /// Which.
         publisher: PublisherId,
     },
-    /// The connection ended, and another one will be made, by the setting `reconnect`. What is wanted is subscribed to again then; what
-    /// is published meanwhile is lost.
+    /// The connection ended, and another one will be made, by the setting `reconnect`. What is
+    /// wanted is subscribed to again then; what is published meanwhile is lost.
     Reconnecting {
         /// Whose.
         publisher: PublisherId,

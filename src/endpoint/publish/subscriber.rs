@@ -1,4 +1,5 @@
-//! `SubscribeEndpoint`: gets the publications of the tags that it asks for, from one publisher or several.
+//! `SubscribeEndpoint`: gets the publications of the tags that it asks for, from one publisher or
+//! several.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ use crate::stats::SubscribeStats;
 ///
 /// | setting | unit | default | range |
 /// |---|---|---|---|
-/// | `max_message` | bytes of the largest message, with header and 18 bytes | 65,536 | 64 to 1 GiB |
+/// | `max_message` | bytes of the largest message, with header and 18 more | 65,536 | 64 to 1 GiB |
 /// | `slots` | buffers of the receive pool | 256 | 4 × `max_publishers` to 1,048,576 |
 /// | `depth` | publications granted to each publisher at once | 32 | 1 to 65,536 |
 /// | `max_publishers` | publishers at once | 16 | 1 to 4,096 |
@@ -46,7 +47,8 @@ use crate::stats::SubscribeStats;
 /// | `tcp_user_timeout` | time | the system's | 1 ms to 24 h |
 /// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
 ///
-/// The pool takes `slots × max_message` bytes; each publisher keeps three more receives posted than its depth.
+/// The pool takes `slots × max_message` bytes; each publisher keeps three more receives posted than
+/// its depth.
 #[derive(Debug, Clone)]
 pub struct SubscribeConfig {
     max_message: usize,
@@ -85,8 +87,9 @@ impl Default for SubscribeConfig {
 }
 
 impl SubscribeConfig {
-    /// Bytes of the largest message: header and payload, and 16 or 18 bytes of the publication. Publishers learn it when they are
-    /// connected to; a longer publication is dropped for this subscriber.
+    /// Bytes of the largest message: header and payload, and 16 or 18 bytes of the publication.
+    /// Publishers learn it when they are connected to; a longer publication is dropped for this
+    /// subscriber.
     #[must_use]
     pub fn max_message(mut self, bytes: usize) -> Self {
         self.max_message = bytes;
@@ -100,15 +103,16 @@ impl SubscribeConfig {
         self
     }
 
-    /// A pool of the caller's instead: `max_message` and `slots` are its own. It must not be used for anything else.
+    /// A pool of the caller's instead: `max_message` and `slots` are its own. It must not be used
+    /// for anything else.
     #[must_use]
     pub fn pool(mut self, pool: &SharedBufferManager) -> Self {
         self.pool = Some(pool.clone());
         self
     }
 
-    /// Publications that each publisher may send ahead: its credits. One that comes when they are used up is dealt with by the
-    /// publisher's policy for slow subscribers.
+    /// Publications that each publisher may send ahead: its credits. One that comes when they are
+    /// used up is dealt with by the publisher's policy for slow subscribers.
     #[must_use]
     pub fn depth(mut self, publications: u32) -> Self {
         self.depth = publications;
@@ -129,7 +133,8 @@ impl SubscribeConfig {
         self
     }
 
-    /// What happens when a connection ends, or can't be made. After each new one, what is wanted is subscribed to again.
+    /// What happens when a connection ends, or can't be made. After each new one, what is wanted is
+    /// subscribed to again.
     #[must_use]
     pub fn reconnect(mut self, policy: ReconnectPolicy) -> Self {
         self.reconnect = policy;
@@ -150,7 +155,8 @@ impl SubscribeConfig {
         self
     }
 
-    /// Reports a publisher of which nothing was heard for so long as [`SubscribeEvent::Unresponsive`]; nothing else follows.
+    /// Reports a publisher of which nothing was heard for so long as
+    /// [`SubscribeEvent::Unresponsive`]; nothing else follows.
     #[must_use]
     pub fn unresponsive_after(mut self, silence: Option<Duration>) -> Self {
         self.patience.unresponsive = silence;
@@ -172,7 +178,8 @@ impl SubscribeConfig {
         self
     }
 
-    /// Has the kernel close a connection when what it sent there is not acknowledged for so long (`TCP_USER_TIMEOUT`, tcp(7)). TCP only.
+    /// Has the kernel close a connection when what it sent there is not acknowledged for so long
+    /// (`TCP_USER_TIMEOUT`, tcp(7)). TCP only.
     #[must_use]
     pub fn tcp_user_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.watch.user_timeout = timeout;
@@ -186,7 +193,8 @@ impl SubscribeConfig {
         self
     }
 
-    /// Copies the payloads of publications to a GPU's memory: they come as [`SubscribeEvent::DevicePublication`]. As
+    /// Copies the payloads of publications to a GPU's memory: they come as
+    /// [`SubscribeEvent::DevicePublication`]. As
     /// [`ReceiveConfig::deliver_to`](crate::endpoint::ReceiveConfig::deliver_to).
     #[must_use]
     pub fn deliver_to(mut self, delivery: DeviceDelivery) -> Self {
@@ -239,14 +247,18 @@ impl SubscribeConfig {
     }
 }
 
-/// Gets the publications of the tags that it asks for, from one [`PublishEndpoint`](crate::PublishEndpoint) or several.
+/// Gets the publications of the tags that it asks for, from one
+/// [`PublishEndpoint`](crate::PublishEndpoint) or several.
 ///
-/// All connections share one pool of registered buffers and one queue. What is wanted of a publisher is asked for as soon as it is
-/// connected, and again after each new connection ([`SubscribeConfig::reconnect`]). A publication's [`Message`](crate::endpoint::Message) is owned: while it is
-/// held, its buffer is not posted again, and a publisher whose credits are used up goes by its policy for slow subscribers; how many
-/// publications were dropped is in the next one that comes.
+/// All connections share one pool of registered buffers and one queue. What is wanted of a
+/// publisher is asked for as soon as it is connected, and again after each new connection
+/// ([`SubscribeConfig::reconnect`]). A publication's [`Message`](crate::endpoint::Message) is
+/// owned: while it is held, its buffer is not posted again, and a publisher whose credits are used
+/// up goes by its policy for slow subscribers; how many publications were dropped is in the next
+/// one that comes.
 ///
-/// One thread at a time; [`poll`](Self::poll) drives it. See [`PublishEndpoint`](crate::PublishEndpoint) for an example of both.
+/// One thread at a time; [`poll`](Self::poll) drives it. See
+/// [`PublishEndpoint`](crate::PublishEndpoint) for an example of both.
 #[derive(Debug)]
 pub struct SubscribeEndpoint {
     core: Here<SubscribeCore<ProviderLink>>,
@@ -259,8 +271,8 @@ impl SubscribeEndpoint {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for a setting out of its range, [`Error::Memory`] and [`Error::Register`] for the pool, and what libfabric
-    /// answers.
+    /// [`Error::Config`] for a setting out of its range, [`Error::Memory`] and [`Error::Register`]
+    /// for the pool, and what libfabric answers.
     pub fn open(domain: &Arc<Domain>, config: SubscribeConfig) -> Result<Self, Error> {
         config.check()?;
         domain.fabric().owner().check()?;
@@ -303,19 +315,21 @@ impl SubscribeEndpoint {
         })
     }
 
-    /// Starts to connect to a publisher. Returns at once; [`SubscribeEvent::Connected`], [`SubscribeEvent::Reconnecting`] or
-    /// [`SubscribeEvent::Disconnected`] follows.
+    /// Starts to connect to a publisher. Returns at once; [`SubscribeEvent::Connected`],
+    /// [`SubscribeEvent::Reconnecting`] or [`SubscribeEvent::Disconnected`] follows.
     ///
     /// # Errors
     ///
-    /// Nothing was begun: the endpoint has as many publishers as it may, or this one already, or libfabric refused at once.
+    /// Nothing was begun: the endpoint has as many publishers as it may, or this one already, or
+    /// libfabric refused at once.
     pub fn connect(&mut self, publisher: PeerAddr) -> Result<PublisherId, Error> {
         self.core.owner().check()?;
         self.core.connect(publisher).map_err(fd_limit::explain)
     }
 
-    /// Asks a publisher for the publications of a tag; also before it is connected. [`SubscribeEvent::Subscribed`] or
-    /// [`SubscribeEvent::Refused`] follows, unless the tag is given up before.
+    /// Asks a publisher for the publications of a tag; also before it is connected.
+    /// [`SubscribeEvent::Subscribed`] or [`SubscribeEvent::Refused`] follows, unless the tag is
+    /// given up before.
     ///
     /// # Errors
     ///
@@ -325,7 +339,8 @@ impl SubscribeEndpoint {
         self.core.subscribe(publisher, tag)
     }
 
-    /// Asks for them no more. [`SubscribeEvent::Unsubscribed`] follows; until then publications of the tag may come, afterwards none.
+    /// Asks for them no more. [`SubscribeEvent::Unsubscribed`] follows; until then publications of
+    /// the tag may come, afterwards none.
     ///
     /// # Errors
     ///
@@ -348,8 +363,9 @@ impl SubscribeEndpoint {
     ///
     /// # Errors
     ///
-    /// [`Error::EndpointFailed`] when a queue of the endpoint broke, or reported what can't be: every connection was closed then, which
-    /// the events say. [`Error::Forked`]. What concerns one publisher is an event.
+    /// [`Error::EndpointFailed`] when a queue of the endpoint broke, or reported what can't be:
+    /// every connection was closed then, which the events say. [`Error::Forked`]. What concerns one
+    /// publisher is an event.
     pub fn poll(&mut self, events: &mut Vec<SubscribeEvent>) -> Result<usize, Error> {
         self.core.owner().check()?;
         let before = events.len();
@@ -376,12 +392,14 @@ impl SubscribeEndpoint {
             .sleep(limits::moment_in(self.core.core().clock(), timeout))
     }
 
-    /// Begins the polite close of one publisher's connection; no other one is made. False: there is no such publisher.
+    /// Begins the polite close of one publisher's connection; no other one is made. False: there is
+    /// no such publisher.
     pub fn disconnect(&mut self, publisher: PublisherId, deadline: Instant) -> bool {
         self.core.owner().is_here() && self.core.disconnect(publisher, deadline)
     }
 
-    /// Begins the polite close of every connection and returns at once. Done when [`publishers`](Self::publishers) is 0.
+    /// Begins the polite close of every connection and returns at once. Done when
+    /// [`publishers`](Self::publishers) is 0.
     pub fn begin_close(&mut self, deadline: Instant) {
         self.core.begin_close_all(deadline);
     }
@@ -410,7 +428,8 @@ impl SubscribeEndpoint {
         self.core.subscribed(publisher)
     }
 
-    /// The receive pool, with its counters. Register its region with a domain to send messages on without a copy.
+    /// The receive pool, with its counters. Register its region with a domain to send messages on
+    /// without a copy.
     pub fn pool(&self) -> &SharedBufferManager {
         self.core.core().pool()
     }

@@ -5,8 +5,9 @@
 //!  connection ─► its tags, and where it stands among the members of each
 //! ```
 //!
-//! A publication walks the members of one topic. Adding and removing one subscription takes constant time: the last member takes the
-//! place of the one that goes. Emptied topics are used again, so that what comes and goes allocates nothing once it is warm.
+//! A publication walks the members of one topic. Adding and removing one subscription takes
+//! constant time: the last member takes the place of the one that goes. Emptied topics are used
+//! again, so that what comes and goes allocates nothing once it is warm.
 
 use std::collections::HashMap;
 
@@ -53,7 +54,8 @@ impl SubscriptionTable {
         }
     }
 
-    /// Adds a subscription; what the subscriber is answered, with the number of the tag's next publication.
+    /// Adds a subscription; what the subscriber is answered, with the number of the tag's next
+    /// publication.
     pub(crate) fn subscribe(
         &mut self,
         connection: ConnectionId,
@@ -235,7 +237,10 @@ mod tests {
             for step in steps {
                 match step {
                     Step::On(conn, tag) => {
-                        prop_assert_eq!(table.subscribe(ConnectionId(conn), tag), model.on(conn, tag));
+                        prop_assert_eq!(
+                            table.subscribe(ConnectionId(conn), tag),
+                            model.on(conn, tag)
+                        );
                     }
                     Step::Off(conn, tag) => {
                         let was = model.pairs.remove(&(conn, tag));
@@ -245,7 +250,10 @@ mod tests {
                     Step::Gone(conn) => {
                         let before = model.pairs.len();
                         model.pairs.retain(|pair| pair.0 != conn);
-                        prop_assert_eq!(table.remove(ConnectionId(conn)) as usize, before - model.pairs.len());
+                        prop_assert_eq!(
+                            table.remove(ConnectionId(conn)) as usize,
+                            before - model.pairs.len()
+                        );
                     }
                     Step::Publish(tag) => {
                         table.count_publication(tag);
@@ -257,7 +265,12 @@ mod tests {
                 model.tidy();
                 prop_assert_eq!(table.len() as usize, model.pairs.len());
                 for tag in 0..7 {
-                    let wanted: BTreeSet<_> = model.pairs.iter().filter(|p| p.1 == tag).map(|p| ConnectionId(p.0)).collect();
+                    let wanted: BTreeSet<_> = model
+                        .pairs
+                        .iter()
+                        .filter(|p| p.1 == tag)
+                        .map(|p| ConnectionId(p.0))
+                        .collect();
                     let found = table.members(tag);
                     prop_assert_eq!(found.is_some(), !wanted.is_empty());
                     prop_assert_eq!(table.subscribers(tag), wanted.len());
@@ -268,8 +281,16 @@ mod tests {
                     }
                 }
                 for conn in 0..5 {
-                    let wanted: BTreeSet<_> = model.pairs.iter().filter(|p| p.0 == conn).map(|p| p.1).collect();
-                    prop_assert_eq!(table.tags(ConnectionId(conn)).collect::<BTreeSet<_>>(), wanted);
+                    let wanted: BTreeSet<_> = model
+                        .pairs
+                        .iter()
+                        .filter(|p| p.0 == conn)
+                        .map(|p| p.1)
+                        .collect();
+                    prop_assert_eq!(
+                        table.tags(ConnectionId(conn)).collect::<BTreeSet<_>>(),
+                        wanted
+                    );
                 }
             }
         }

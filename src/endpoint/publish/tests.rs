@@ -318,7 +318,8 @@ impl Play {
         self.publish_payload(tag, payload.into(), index, key)
     }
 
-    /// The same behind a gate, which this gives. Staged, what goes out is a buffer of that pool, with what the gate would have copied.
+    /// The same behind a gate, which this gives. Staged, what goes out is a buffer of that pool,
+    /// with what the gate would have copied.
     fn publish_gated(
         &mut self,
         tag: u64,
@@ -1161,14 +1162,24 @@ impl Play {
 
 proptest! {
     #![proptest_config(crate::soak::cases(75, 2000))]
-    /// Whatever happens in whatever order: each key has one end with one outcome for each subscriber, and everything comes back.
+    /// Whatever happens in whatever order: each key has one end with one outcome for each
+    /// subscriber, and everything comes back.
     #[test]
     fn each_key_has_one_end(
-        rdm in any::<bool>(), slow in any_policy(), steps in prop::collection::vec(any_step(), 0..150), settled in any::<bool>(),
+        rdm in any::<bool>(),
+        slow in any_policy(),
+        steps in prop::collection::vec(any_step(), 0..150),
+        settled in any::<bool>(),
     ) {
         let form = if rdm { Form::Rdm } else { Form::Msg };
         let reconnect = ReconnectPolicy::fixed(Duration::from_millis(1));
-        let mut play = Stage { slow, reconnect, receive_depth: 2, ..Stage::of(form) }.open();
+        let mut play = Stage {
+            slow,
+            reconnect,
+            receive_depth: 2,
+            ..Stage::of(form)
+        }
+        .open();
         play.settle();
         let mut next = 1;
         for step in steps {

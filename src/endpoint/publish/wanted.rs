@@ -6,7 +6,8 @@
 //!                 └ unsubscribe ─► gone      Asked, unsubscribe ────┘ when it is answered
 //! ```
 //!
-//! One request is under way at a time (`protocol/connection/subscriptions.rs`); the others wait in line, each tag once.
+//! One request is under way at a time (`protocol/connection/subscriptions.rs`); the others wait in
+//! line, each tag once.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -38,7 +39,8 @@ pub enum SubscribeError {
     },
     /// The endpoint was made by the process that this one was forked from.
     #[error(
-        "this endpoint was made by process {made_by}, which this process was forked from: open a fabric of its own in the child"
+        "this endpoint was made by process {made_by}, which this process was forked from: open a \
+         fabric of its own in the child"
     )]
     Forked {
         /// The process that made it.
@@ -182,7 +184,8 @@ impl Wanted {
         }
     }
 
-    /// The connection is over, and another one will be made: what is wanted is asked for again; what was being given up is gone.
+    /// The connection is over, and another one will be made: what is wanted is asked for again;
+    /// what was being given up is gone.
     pub(crate) fn start_again(&mut self, mut gone: impl FnMut(u64)) {
         self.line.clear();
         self.tags.retain(|&tag, found| {
@@ -200,7 +203,8 @@ impl Wanted {
         });
     }
 
-    /// A publication came: how many of the tag's are missing in front of it. `None`: the tag is not subscribed to.
+    /// A publication came: how many of the tag's are missing in front of it. `None`: the tag is not
+    /// subscribed to.
     #[inline]
     pub(crate) fn on_publication(&mut self, tag: u64, number: u64) -> Option<u64> {
         let found = self.tags.get_mut(&tag)?;
@@ -333,7 +337,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked in whatever order: in the end the publisher, the application and this agree.
+        /// Whatever is asked in whatever order: in the end the publisher, the application and this
+        /// agree.
         #[test]
         fn all_agree_in_the_end(steps in prop::collection::vec(any_step(), 0..150)) {
             let (mut wanted, mut model) = (Wanted::new(5), Model::default());
@@ -344,7 +349,10 @@ mod tests {
                 step(&mut wanted, &mut model, Step::Ask);
                 step(&mut wanted, &mut model, Step::Answer);
             }
-            let on = wanted.tags.iter().filter(|(_, tag)| tag.stage == TagStage::On).map(|(tag, _)| *tag);
+            let tags = wanted.tags.iter();
+            let on = tags
+                .filter(|(_, tag)| tag.stage == TagStage::On)
+                .map(|(tag, _)| *tag);
             let on: BTreeSet<_> = on.collect();
             prop_assert_eq!(on.len(), wanted.tags.len(), "nothing is under way");
             prop_assert_eq!(wanted.subscribed(), on.len());

@@ -14,14 +14,19 @@ impl Gate for EventGate {
 }
 
 impl Payload {
-    /// The payload, to be sent after a CUDA event: what a kernel writes is not read before it is written. May be said of several events.
+    /// The payload, to be sent after a CUDA event: what a kernel writes is not read before it is
+    /// written. May be said of several events.
     ///
-    /// The send is accepted at once, keeps its place, and counts against depth, credits and deadline as any other; sends behind it on the same
-    /// connection wait for it. An event that fails, fails this send alone. Copies out of a GPU's memory begin after the event, too.
+    /// The send is accepted at once, keeps its place, and counts against depth, credits and
+    /// deadline as any other; sends behind it on the same connection wait for it. An event that
+    /// fails, fails this send alone. Copies out of a GPU's memory begin after the event, too.
     ///
     /// ```no_run
-    /// # fn send(sender: &mut fabricast::SendEndpointZeroCopy, stream: &fabricast::cuda::Stream,
-    /// #         tensor: fabricast::buffer::RegionSlice) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn send(
+    /// #     sender: &mut fabricast::SendEndpointZeroCopy,
+    /// #     stream: &fabricast::cuda::Stream,
+    /// #     tensor: fabricast::buffer::RegionSlice,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// // launch a kernel on the stream, which writes `tensor`, then:
     /// let payload = fabricast::buffer::Payload::from(tensor).after(&stream.record()?);
     /// sender.send_data(payload, b"tensor 1", 1)?;

@@ -1,5 +1,6 @@
-//! `CopyGate`: copies between a device's memory and slots of the ring, which a gate waits for: those out of it before a message goes out,
-//! those into it behind a read. [`Outward`] and [`Inward`] make one for each part of what goes piece by piece.
+//! `CopyGate`: copies between a device's memory and slots of the ring, which a gate waits for:
+//! those out of it before a message goes out, those into it behind a read. [`Outward`] and
+//! [`Inward`] make one for each part of what goes piece by piece.
 
 #![allow(unsafe_code)]
 
@@ -51,7 +52,8 @@ pub(crate) type Copies = SmallVec<[Copy; 1]>;
 /// Mostly one device's.
 type Streams = SmallVec<[Stream; 1]>;
 
-/// The copies of one payload, or of one piece. Whoever has this gate owns both ends of them, and keeps them until it is settled.
+/// The copies of one payload, or of one piece. Whoever has this gate owns both ends of them, and
+/// keeps them until it is settled.
 #[derive(Debug)]
 pub(crate) struct CopyGate {
     lanes: CopyLanes,
@@ -137,10 +139,12 @@ fn begin_each(
         };
         let stream = &streams[at];
         match way {
-            // SAFETY: whoever has this gate owns the region that the bytes lie in, and the slot, which nobody looks at before the gate is
-            // open; both stay until it was settled (`Gated::settle`, `Passage::settle`), which waits for the stream.
+            // SAFETY: whoever has this gate owns the region that the bytes lie in, and the slot,
+            // which nobody looks at before the gate is open; both stay until it was settled
+            // (`Gated::settle`, `Passage::settle`), which waits for the stream.
             Way::Out => unsafe { stream.copy_to_host(copy.slot, copy.address, copy.len) }?,
-            // SAFETY: as above; the bytes of the slot have come, and nobody writes there before it was settled.
+            // SAFETY: as above; the bytes of the slot have come, and nobody writes there before it
+            // was settled.
             Way::In => unsafe { stream.copy_to_device(copy.address, copy.slot, copy.len) }?,
         }
     }

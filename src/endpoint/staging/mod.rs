@@ -1,12 +1,16 @@
-//! `StagingRing`: pinned memory of the host, through which a GPU's memory goes out where the provider can't read that by itself.
+//! `StagingRing`: pinned memory of the host, through which a GPU's memory goes out where the
+//! provider can't read that by itself.
 //!
 //! ```text
-//!  payload in a GPU's memory ─ accepted ─► slots of the ring ─ copy on a stream of the ring ─► posted from there ─► over: slots are free
-//!       └──────────────────────────── comes back to its owner, as it was given ◄────────────────────────────────────────┘
+//!  payload in a GPU's memory ─ accepted ─► slots of the ring ─ copy on a stream of the ring ─┐
+//!       ▲                                                                                    │
+//!       │                          over: slots are free ◄── posted from there ◄──────────────┘
+//!       └─ comes back to its owner, as it was given ◄─┘
 //! ```
 //!
-//! While one message is on the wire, the copies of those behind it run: [`StagingStats::overlapped`] counts them. A one-sided read goes the
-//! other way: from the wire into slots, and by copies into the GPU's memory.
+//! While one message is on the wire, the copies of those behind it run:
+//! [`StagingStats::overlapped`] counts them. A one-sided read goes the other way: from the wire
+//! into slots, and by copies into the GPU's memory.
 
 #![allow(unsafe_code)]
 
@@ -38,7 +42,8 @@ use copy::{Inward, Outward};
 pub(crate) use lanes::CopyLanes;
 pub(crate) use pace::Pace;
 
-/// Bytes of one piece of what goes piece by piece, at most: what a deadline or the end of a connection may have to wait for.
+/// Bytes of one piece of what goes piece by piece, at most: what a deadline or the end of a
+/// connection may have to wait for.
 pub(crate) const PIECE_BYTES: usize = 4 << 20;
 
 /// How large a ring is.
@@ -46,15 +51,17 @@ pub(crate) const PIECE_BYTES: usize = 4 << 20;
 pub struct StagingConfig {
     /// How many slots, 1 to 65,536. A message has one or several until it is sent. Default: 32.
     pub slots: u32,
-    /// Bytes of a slot, 4 KiB to 1 GiB. A message takes as many as it needs, but no more than the provider takes segments (3 beside the header
-    /// on tcp), so a slot is best as long as the longest message. Default: 1 MiB.
+    /// Bytes of a slot, 4 KiB to 1 GiB. A message takes as many as it needs, but no more than the
+    /// provider takes segments (3 beside the header on tcp), so a slot is best as long as the
+    /// longest message. Default: 1 MiB.
     ///
     /// Memory: `slots` times this, pinned, in huge pages where there are some.
     pub slot_bytes: usize,
-    /// Bytes in front of each slot for a header that must lie there, as [`SharedBufferConfig::headroom`]. Default: 0.
+    /// Bytes in front of each slot for a header that must lie there, as
+    /// [`SharedBufferConfig::headroom`]. Default: 0.
     pub headroom: usize,
-    /// The NUMA node that the slots must lie on, best that of the GPU ([`Device::numa_node`]). Default: `None`, wherever the thread runs that
-    /// makes the ring.
+    /// The NUMA node that the slots must lie on, best that of the GPU ([`Device::numa_node`]).
+    /// Default: `None`, wherever the thread runs that makes the ring.
     pub numa_node: Option<u32>,
 }
 
@@ -99,10 +106,12 @@ pub struct StagingStats {
     pub slots_in_use_max: u64,
 }
 
-/// Pinned slots that endpoints share, with streams of their own for the copies. A clone is the same ring.
+/// Pinned slots that endpoints share, with streams of their own for the copies. A clone is the same
+/// ring.
 ///
-/// An endpoint that has one (for instance by [`SendConfig::staging`](crate::endpoint::SendConfig::staging)) sends payloads that lie in
-/// a GPU's memory, where its fabric takes none: see [`Path`](crate::memory::Path).
+/// An endpoint that has one (for instance by
+/// [`SendConfig::staging`](crate::endpoint::SendConfig::staging)) sends payloads that lie in a
+/// GPU's memory, where its fabric takes none: see [`Path`](crate::memory::Path).
 #[derive(Clone)]
 pub struct StagingRing(Arc<Inner>);
 
@@ -119,10 +128,12 @@ struct Inner {
 }
 
 impl StagingRing {
-    /// Allocates and pins the slots, in huge pages where the machine has some. It takes milliseconds for each 100 MiB.
+    /// Allocates and pins the slots, in huge pages where the machine has some. It takes
+    /// milliseconds for each 100 MiB.
     ///
     /// # Errors
-    /// [`Error::Config`] for a setting out of its range; [`Error::Memory`]: no memory, no such NUMA node, or no CUDA, in words.
+    /// [`Error::Config`] for a setting out of its range; [`Error::Memory`]: no memory, no such NUMA
+    /// node, or no CUDA, in words.
     pub fn new(config: StagingConfig) -> Result<Self, Error> {
         config.check()?;
         let slots = SharedBufferConfig {
@@ -196,7 +207,8 @@ impl StagingRing {
         self.0.pool.arm(id)
     }
 
-    /// The payload with slots to be sent in its place, and the gate that fills them. Nothing is copied yet.
+    /// The payload with slots to be sent in its place, and the gate that fills them. Nothing is
+    /// copied yet.
     pub(crate) fn stage(
         &self,
         mut payload: Payload,
@@ -223,7 +235,8 @@ impl StagingRing {
         Ok(payload.staged(wire.into_iter().collect(), Box::new(gate)))
     }
 
-    /// A slot with a part of a longer payload, of which whoever sends it has the rest; `None`: no slot is free.
+    /// A slot with a part of a longer payload, of which whoever sends it has the rest; `None`: no
+    /// slot is free.
     ///
     /// # Panics
     /// If `len` is more than a slot has.
@@ -235,8 +248,8 @@ impl StagingRing {
         Some(Payload::empty().staged(slot.freeze(len).into(), Box::new(gate)))
     }
 
-    /// What a one-sided write goes through whose payload lies in devices' memory and is longer than a slot, or than the provider takes at
-    /// once; `None`: it goes as a message does.
+    /// What a one-sided write goes through whose payload lies in devices' memory and is longer than
+    /// a slot, or than the provider takes at once; `None`: it goes as a message does.
     pub(crate) fn outward(
         &self,
         payload: &Payload,
@@ -387,7 +400,8 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// The open slot is part of the message. Its bytes are written by the copy, which has their address; nobody looks at them before.
+    /// The open slot is part of the message. Its bytes are written by the copy, which has their
+    /// address; nobody looks at them before.
     fn close(&mut self) {
         if let Some((slot, used)) = self.open.take() {
             self.wire.push(slot.freeze(used).into());

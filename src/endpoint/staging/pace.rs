@@ -1,4 +1,5 @@
-//! `Pace`: how often the driver is asked whether a copy is done. Asking costs about a microsecond, which is a part of what a message may take.
+//! `Pace`: how often the driver is asked whether a copy is done. Asking costs about a microsecond,
+//! which is a part of what a message may take.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,8 @@ const LEAST: Duration = Duration::from_micros(4);
 pub(crate) struct Pace(Instant);
 
 impl Pace {
-    /// A copy of so many bytes begins now. None is faster than 64 bytes a nanosecond (PCIe 5.0 with 16 lanes).
+    /// A copy of so many bytes begins now. None is faster than 64 bytes a nanosecond (PCIe 5.0 with
+    /// 16 lanes).
     pub(crate) fn of(bytes: usize) -> Self {
         Self(Instant::now() + LEAST + Duration::from_nanos(bytes as u64 / 64))
     }

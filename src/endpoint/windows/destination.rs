@@ -11,12 +11,13 @@ use crate::cuda::Stream;
 use crate::error::CompletionError;
 use crate::memory::{Region, Scope};
 
-/// Where a one-sided read puts its bytes: a [`BufferMut`], or its first bytes, a [`RegionSlice`] or a [`DeviceBuffer`]. It moves into the
-/// endpoint and comes back with the outcome.
+/// Where a one-sided read puts its bytes: a [`BufferMut`], or its first bytes, a [`RegionSlice`] or
+/// a [`DeviceBuffer`]. It moves into the endpoint and comes back with the outcome.
 ///
-/// The memory may be a GPU's. Where the provider can't reach that, the bytes come to slots of the endpoint's
-/// [`StagingRing`](crate::endpoint::StagingRing) and are copied from there, in pieces if there are more than a slot has; the outcome follows
-/// the last copy, or a stream that is [named](Self::stream) waits for it.
+/// The memory may be a GPU's. Where the provider can't reach that, the bytes come to slots of the
+/// endpoint's [`StagingRing`](crate::endpoint::StagingRing) and are copied from there, in pieces if
+/// there are more than a slot has; the outcome follows the last copy, or a stream that is
+/// [named](Self::stream) waits for it.
 pub struct Destination {
     kind: Kind,
     len: usize,
@@ -53,10 +54,12 @@ impl Destination {
         }
     }
 
-    /// Has this stream wait for the bytes, where they are copied to a GPU's memory: the outcome comes when the copies are under way, and what
-    /// is given to the stream from then on finds them. The memory must not be dropped, nor filled again, before the work with it is done.
+    /// Has this stream wait for the bytes, where they are copied to a GPU's memory: the outcome
+    /// comes when the copies are under way, and what is given to the stream from then on finds
+    /// them. The memory must not be dropped, nor filled again, before the work with it is done.
     ///
-    /// Of two streams the last counts. Where nothing is copied, the outcome comes when the bytes are there, and no stream waits.
+    /// Of two streams the last counts. Where nothing is copied, the outcome comes when the bytes
+    /// are there, and no stream waits.
     #[must_use]
     pub fn stream(self, stream: &Stream) -> Self {
         let (kind, stream) = (self.kind.plain(), stream.clone());
@@ -136,7 +139,8 @@ impl Destination {
         Some(CompletionError::new(libc::EIO))
     }
 
-    /// Keeps the registration open for one operation; where the bytes go, and the descriptor. `None`: not registered there.
+    /// Keeps the registration open for one operation; where the bytes go, and the descriptor.
+    /// `None`: not registered there.
     pub(crate) fn lease(self, scope: Scope) -> Result<(LeasedDestination, DestinationRun), Self> {
         match self.region().lease(scope) {
             Some(desc) => Ok(self.leased(Some(scope), desc)),
@@ -144,7 +148,8 @@ impl Destination {
         }
     }
 
-    /// The same where somebody else keeps the registration open for as long as the operation lives, and has its descriptor.
+    /// The same where somebody else keeps the registration open for as long as the operation lives,
+    /// and has its descriptor.
     #[inline]
     pub(crate) fn leased_elsewhere(self, desc: *mut c_void) -> (LeasedDestination, DestinationRun) {
         self.leased(None, desc)
@@ -280,7 +285,8 @@ impl LeasedDestination {
     fn end(&mut self) -> Option<Destination> {
         let destination = self.destination.take()?;
         if let Some(scope) = self.scope {
-            // SAFETY: `Destination::lease` took one there, and the destination is taken out here, so it is ended once.
+            // SAFETY: `Destination::lease` took one there, and the destination is taken out here,
+            // so it is ended once.
             unsafe { destination.region().release(scope) };
         }
         Some(destination)

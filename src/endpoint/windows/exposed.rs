@@ -1,5 +1,5 @@
-//! `ExposedWindows`: the memory that an endpoint's peers may use, and the registrations that let them; and what they may still reach
-//! behind a registration that is closed.
+//! `ExposedWindows`: the memory that an endpoint's peers may use, and the registrations that let
+//! them; and what they may still reach behind a registration that is closed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,18 +16,21 @@ use crate::endpoint::windows::window::{Bell, ExposeError, LocalWindow, WindowEve
 use crate::fabric::AccessEnds;
 use crate::memory::{Access, AccessLedger, RawRegistration, RegisterError, Registrar, Watcher};
 
-/// How often another mark is drawn where one is taken: with 65,536 of 16,777,216 in use, the last of these fails once in 10^19.
+/// How often another mark is drawn where one is taken: with 65,536 of 16,777,216 in use, the last
+/// of these fails once in 10^19.
 const MARK_ATTEMPTS: u32 = 8;
 
-/// Writes that name no window until everything is ended that somebody may be guessing at. A completion does not say whose it is, and
-/// one guess in 16,777,216 finds a window: so few find none.
+/// Writes that name no window until everything is ended that somebody may be guessing at. A
+/// completion does not say whose it is, and one guess in 16,777,216 finds a window: so few find
+/// none.
 const STRAYS_MAX: u32 = 16;
 
 /// Why those connections end.
 pub(crate) const STRAY_WRITES: &str =
     "somebody, this peer or another one, wrote 16 times to windows that there are not";
 
-/// Marks of windows that are over are remembered, so many of them: what an honest peer had on its way to one is no guess.
+/// Marks of windows that are over are remembered, so many of them: what an honest peer had on its
+/// way to one is no guess.
 const RETIRED_MARKS_MAX: usize = 65_536;
 
 /// What the mark of a write says.
@@ -70,16 +73,17 @@ struct Limbo {
 
 /// The windows of all connections of an endpoint.
 ///
-/// A key is good over every connection of its domain, and nothing that a provider began ends with the close of a registration. So the
-/// memory of a window that is over goes into limbo, and is free when the domain's ledger says so ([`AccessEnds`] says when it does), or at once where
-/// the close of the registration is enough. What is in limbo when the endpoint goes away is the ledger's.
+/// A key is good over every connection of its domain, and nothing that a provider began ends with
+/// the close of a registration. So the memory of a window that is over goes into limbo, and is free
+/// when the domain's ledger says so ([`AccessEnds`] says when it does), or at once where the close
+/// of the registration is enough. What is in limbo when the endpoint goes away is the ledger's.
 #[derive(Debug)]
 pub(crate) struct ExposedWindows {
     windows: HashMap<(ConnectionId, WindowId), Exposed>,
     /// In the order of their epochs, but for those that have not begun.
     limbo: VecDeque<Limbo>,
-    /// What peers name a window by in the immediate data of a write. Drawn at random: a peer that is told one can't guess another's.
-    /// None: the window is over.
+    /// What peers name a window by in the immediate data of a write. Drawn at random: a peer that
+    /// is told one can't guess another's. None: the window is over.
     marks: HashMap<u32, Option<(ConnectionId, WindowId)>>,
     retired_marks: VecDeque<u32>,
     /// Writes that named nothing, since the last time that there were too many.
@@ -223,7 +227,8 @@ impl ExposedWindows {
         handle
     }
 
-    /// The application wants a window back: which one's revocation is to begin. `None`: it is back already, or another endpoint's.
+    /// The application wants a window back: which one's revocation is to begin. `None`: it is back
+    /// already, or another endpoint's.
     pub(crate) fn begin_revoke(&mut self, window: LocalWindow) -> Option<(ConnectionId, WindowId)> {
         if !window.is_of(&self.bell) {
             return None;
@@ -249,7 +254,8 @@ impl ExposedWindows {
         found
     }
 
-    /// What a peer's immediate data name. Any peer can send any number, and that somebody knows the mark is all that it says.
+    /// What a peer's immediate data name. Any peer can send any number, and that somebody knows the
+    /// mark is all that it says.
     pub(crate) fn by_mark(&self, mark: Option<u32>) -> Named {
         match mark.and_then(|mark| self.marks.get(&mark)) {
             Some(Some((connection, window))) => Named::Window(*connection, *window),
@@ -258,7 +264,8 @@ impl ExposedWindows {
         }
     }
 
-    /// A write named nothing. Where there were too many of them: the connections that have windows, all of which are to be ended.
+    /// A write named nothing. Where there were too many of them: the connections that have windows,
+    /// all of which are to be ended.
     pub(crate) fn on_stray(&mut self) -> Vec<ConnectionId> {
         self.strays += 1;
         if self.strays < STRAYS_MAX {
@@ -291,7 +298,8 @@ impl ExposedWindows {
         }
     }
 
-    /// Registrations that belong to an endpoint are closed before it. What began may still be under way: the memory stays.
+    /// Registrations that belong to an endpoint are closed before it. What began may still be under
+    /// way: the memory stays.
     pub(crate) fn close_all(&mut self, connection: ConnectionId) {
         for window in self.of(connection) {
             if let Some(exposed) = self.windows.get_mut(&(connection, window)) {
@@ -300,7 +308,8 @@ impl ExposedWindows {
         }
     }
 
-    /// The peer says that it is done with a window: its registration is closed. [`release_passed`](Self::release_passed) gives it back.
+    /// The peer says that it is done with a window: its registration is closed.
+    /// [`release_passed`](Self::release_passed) gives it back.
     pub(crate) fn retire(&mut self, connection: ConnectionId, window: WindowId) {
         self.retire_these(connection, &[window]);
     }
@@ -351,7 +360,8 @@ impl ExposedWindows {
         retired.iter_mut().for_each(|limbo| limbo.epoch = epoch);
     }
 
-    /// Memory that was no window, and whose registration, if there is one, was told to a peer that can do no more about it.
+    /// Memory that was no window, and whose registration, if there is one, was told to a peer that
+    /// can do no more about it.
     pub(crate) fn keep(
         &mut self,
         connection: ConnectionId,
@@ -374,7 +384,8 @@ impl ExposedWindows {
         self.limbo.insert(later.map_or(0, |at| at + 1), limbo);
     }
 
-    /// A registration of no window was closed that a peer had been told. `None`: that is enough. Else the epoch from which on the memory is free.
+    /// A registration of no window was closed that a peer had been told. `None`: that is enough.
+    /// Else the epoch from which on the memory is free.
     pub(crate) fn begin(&self) -> Option<u64> {
         (self.ends == AccessEnds::BehindFence).then(|| self.watcher.begin())
     }
@@ -395,7 +406,8 @@ impl ExposedWindows {
         !self.limbo.is_empty()
     }
 
-    /// Gives back what nobody can reach any more. What else waits for an epoch of the domain's, is woken for, too: `also`.
+    /// Gives back what nobody can reach any more. What else waits for an epoch of the domain's, is
+    /// woken for, too: `also`.
     pub(crate) fn release_passed(
         &mut self,
         also: Option<u64>,
@@ -431,7 +443,8 @@ impl ExposedWindows {
         }
     }
 
-    /// What is in limbo comes back with the end of an endpoint only, which may be far: the application hears of each once.
+    /// What is in limbo comes back with the end of an endpoint only, which may be far: the
+    /// application hears of each once.
     fn tell_quarantined(&mut self, mut tell: impl FnMut(ConnectionId, WindowEvent)) {
         let news = self.limbo.iter_mut().filter(|limbo| !limbo.told);
         for limbo in news {
@@ -455,7 +468,8 @@ impl ExposedWindows {
         self.limbo.extend(held);
     }
 
-    /// The endpoint goes away: what others may still reach is kept for them. `tell`: the application hears what does not come back.
+    /// The endpoint goes away: what others may still reach is kept for them. `tell`: the
+    /// application hears what does not come back.
     pub(crate) fn leave(&mut self, mut tell: impl FnMut(ConnectionId, WindowEvent)) {
         for connection in self.connections() {
             self.retire_all(connection);

@@ -1,8 +1,10 @@
-//! `Landing`: memory of this side that a peer writes into by itself, and that this side copies out of meanwhile.
+//! `Landing`: memory of this side that a peer writes into by itself, and that this side copies out
+//! of meanwhile.
 //!
-//! A window is not revoked between two messages that the peer puts into it: that would cost two messages and a registration each time. So the peer
-//! may write whenever it likes, also while this side reads, and no reference to the bytes is ever made: they are read as volatile, once,
-//! into memory of this side's own, and whatever is checked or kept is that copy.
+//! A window is not revoked between two messages that the peer puts into it: that would cost two
+//! messages and a registration each time. So the peer may write whenever it likes, also while this
+//! side reads, and no reference to the bytes is ever made: they are read as volatile, once, into
+//! memory of this side's own, and whatever is checked or kept is that copy.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +16,8 @@ use crate::buffer::BufferMut;
 /// Bytes that are copied at once.
 type Piece = [u64; 4];
 
-/// A buffer whose bytes may change at any time. One handle is the window's, as long as a peer can reach it; others are of those who copy out of it.
+/// A buffer whose bytes may change at any time. One handle is the window's, as long as a peer can
+/// reach it; others are of those who copy out of it.
 pub(crate) struct Landing {
     base: NonNull<u8>,
     len: usize,
@@ -22,13 +25,15 @@ pub(crate) struct Landing {
     _buffer: BufferMut,
 }
 
-// SAFETY: it is an address of memory that the buffer keeps, which may be moved to another thread; what is there is only ever read as volatile.
+// SAFETY: it is an address of memory that the buffer keeps, which may be moved to another thread;
+// what is there is only ever read as volatile.
 unsafe impl Send for Landing {}
 // SAFETY: as above; reads by several threads at once do not change anything.
 unsafe impl Sync for Landing {}
 
 impl Landing {
-    /// Takes a buffer. What its last owner left there goes: a peer that says that it wrote, and did not, gets nothing of it.
+    /// Takes a buffer. What its last owner left there goes: a peer that says that it wrote, and did
+    /// not, gets nothing of it.
     pub(crate) fn new(mut buffer: BufferMut) -> Self {
         buffer.fill(0);
         Self {
@@ -65,7 +70,8 @@ impl Landing {
         at = copy_bytes(at, first);
         let mut pieces = rest.chunks_exact_mut(size_of::<Piece>());
         for piece in &mut pieces {
-            // SAFETY: within the buffer, by the assertion; aligned, by the split; and any bytes are numbers.
+            // SAFETY: within the buffer, by the assertion; aligned, by the split; and any bytes are
+            // numbers.
             let words = unsafe { at.cast::<Piece>().read_volatile() };
             for (to, word) in piece.chunks_exact_mut(size_of::<u64>()).zip(words) {
                 to.copy_from_slice(&word.to_ne_bytes());
@@ -76,7 +82,8 @@ impl Landing {
     }
 }
 
-/// The same byte by byte; where it ends. `into` lies within the buffer, by the assertion of whoever calls.
+/// The same byte by byte; where it ends. `into` lies within the buffer, by the assertion of whoever
+/// calls.
 fn copy_bytes(mut at: *mut u8, into: &mut [u8]) -> *mut u8 {
     for byte in into {
         // SAFETY: within the buffer: see above.

@@ -1,5 +1,5 @@
-//! What becomes of a one-sided operation that can't be posted as it was given: which way its bytes take, and how it comes into the line of its
-//! connection. Both cores do it here.
+//! What becomes of a one-sided operation that can't be posted as it was given: which way its bytes
+//! take, and how it comes into the line of its connection. Both cores do it here.
 
 #![allow(unsafe_code)]
 
@@ -29,10 +29,12 @@ pub(crate) enum Later {
 }
 
 impl Later {
-    /// That of a payload, in the scope of its connection, to a provider that takes so many bytes at once.
+    /// That of a payload, in the scope of its connection, to a provider that takes so many bytes at
+    /// once.
     ///
     /// # Errors
-    /// It has to be staged, and there is no ring; or there is no slot now; or the ring is too small.
+    /// It has to be staged, and there is no ring; or there is no slot now; or the ring is too
+    /// small.
     pub(crate) fn of(
         ring: Option<&StagingRing>,
         payload: Payload,
@@ -95,7 +97,8 @@ pub(crate) trait TakesLater {
     /// Keeps the registration of the slots open; see [`hold_slots`].
     fn hold(&mut self, id: ConnectionId, slots: &Slots) -> Result<HeldDescriptor, SendErrorKind>;
 
-    /// Counts an operation as one that is posted, and has it wait. With its local side: whether the lease that all share is its.
+    /// Counts an operation as one that is posted, and has it wait. With its local side: whether the
+    /// lease that all share is its.
     fn push_line(
         &mut self,
         id: ConnectionId,
@@ -226,7 +229,8 @@ fn pieces_of_read(into: Destination, slots: Slots, desc: HeldDescriptor) -> Loca
 /// Keeps the registration of the slots open for one operation.
 ///
 /// # Errors
-/// They are not registered with the domain of this connection, or registering them for this connection alone failed.
+/// They are not registered with the domain of this connection, or registering them for this
+/// connection alone failed.
 pub(crate) fn hold_slots<C: LinkConn>(
     slots: &Slots,
     conn: Option<&C>,

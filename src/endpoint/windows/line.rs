@@ -1,13 +1,17 @@
-//! `Line`: the one-sided operations of a connection that can't be posted when they are given: they wait for a producer's event or a copy out
-//! of a GPU's memory, go piece by piece through slots of the host's memory, or are behind such a one.
+//! `Line`: the one-sided operations of a connection that can't be posted when they are given: they
+//! wait for a producer's event or a copy out of a GPU's memory, go piece by piece through slots of
+//! the host's memory, or are behind such a one.
 //!
 //! ```text
-//!  accepted ─► waiting, in order ─ its gate is open, it is the first ─► posted as a whole: the core's slab has it
-//!                                                                   └─► posted piece by piece ─► passing, until all pieces are over
+//!  accepted ─► waiting, in order ─ its gate is open, it is the first
+//!                │
+//!                ├─► posted as a whole: the core's slab has it
+//!                └─► posted piece by piece ─► passing, until all pieces are over
 //! ```
 //!
-//! Each is counted when it is accepted, as one that is posted at once: in flight, with its credit if it tells the peer, and its deadline. They
-//! are posted in the order in which they were given. What ends here without having been posted has touched nothing of the peer's.
+//! Each is counted when it is accepted, as one that is posted at once: in flight, with its credit
+//! if it tells the peer, and its deadline. They are posted in the order in which they were given.
+//! What ends here without having been posted has touched nothing of the peer's.
 
 #![allow(unsafe_code)]
 
@@ -24,7 +28,8 @@ use crate::endpoint::windows::passage::{Next, Passage, Piece, Trailing};
 use crate::error::{CompletionError, FabricErrno};
 use crate::in_flight::InFlight;
 
-/// Gates that are looked at in one go. Copies are done in their order, so looking further brings little; those behind begin theirs in time.
+/// Gates that are looked at in one go. Copies are done in their order, so looking further brings
+/// little; those behind begin theirs in time.
 const GATES_AHEAD: usize = 16;
 
 /// Pieces of one-sided operations that an endpoint has in flight at once, at most.
@@ -89,7 +94,8 @@ struct WaitingOperation {
     open: bool,
 }
 
-// SAFETY: addresses and descriptors of what the operation holds, which goes to another thread together with this; only the link reads them.
+// SAFETY: addresses and descriptors of what the operation holds, which goes to another thread
+// together with this; only the link reads them.
 unsafe impl Send for WaitingOperation {}
 
 impl WaitingOperation {
@@ -100,7 +106,8 @@ impl WaitingOperation {
         }
     }
 
-    /// Whether it may be posted, as far as it is concerned. `behind`: others in front of it may not, and what is under way is not asked about.
+    /// Whether it may be posted, as far as it is concerned. `behind`: others in front of it may
+    /// not, and what is under way is not asked about.
     fn poll(&mut self, behind: bool) -> Result<bool, CompletionError> {
         if !self.open {
             let said = match (&mut self.op.local, behind) {
@@ -149,7 +156,8 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Takes an operation that was counted as one in flight. Its gate is asked at once, so that a copy begins.
+    /// Takes an operation that was counted as one in flight. Its gate is asked at once, so that a
+    /// copy begins.
     pub(crate) fn push(&mut self, op: OneSided, iov: IovList, how: How) {
         let mut waiting = WaitingOperation {
             op,
@@ -275,7 +283,8 @@ impl Line {
         (over, self.ops().filter(|op| op.window == window).count())
     }
 
-    /// The connection is over: so is all that is here, in order. Pieces that the provider has go on without it.
+    /// The connection is over: so is all that is here, in order. Pieces that the provider has go on
+    /// without it.
     pub(crate) fn end(&mut self) -> Vec<OneSided> {
         let passing = self.passing.drain(..);
         let mut all: Vec<_> = passing.chain(self.waiting.drain(..)).collect();

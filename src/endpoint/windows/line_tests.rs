@@ -1,4 +1,5 @@
-//! One-sided operations that wait for a gate, and those that go piece by piece: in order, bounded, and with an outcome each, over the fake link.
+//! One-sided operations that wait for a gate, and those that go piece by piece: in order, bounded,
+//! and with an outcome each, over the fake link.
 
 #![allow(unsafe_code)]
 
@@ -206,7 +207,7 @@ fn failed_keys(rig: &Rig) -> Vec<u64> {
     rig.failed.iter().map(|(key, _)| *key).collect()
 }
 
-// ---- gates -------------------------------------------------------------------------------------------------------
+// ---- gates --------------------------------------------------------------------------------------
 
 #[test]
 fn nothing_overtakes_an_operation_that_waits() {
@@ -506,7 +507,7 @@ fn a_gate_is_asked_at_once_and_a_sleeper_comes_back_to_it() {
     assert_eq!(rig.completed, [0]);
 }
 
-// ---- piece by piece ----------------------------------------------------------------------------------------------
+// ---- piece by piece -----------------------------------------------------------------------------
 
 #[test]
 fn a_write_goes_piece_by_piece_and_tells_the_peer_last() {
@@ -759,7 +760,8 @@ fn a_slot_that_a_peer_may_fill_after_the_close_is_never_free() {
     );
 }
 
-/// The peer revokes a window that an operation is in the middle of: that goes on, since it depends on nobody.
+/// The peer revokes a window that an operation is in the middle of: that goes on, since it depends
+/// on nobody.
 #[test]
 fn what_has_begun_goes_on_when_its_window_is_revoked() {
     let mut rig = setup().connected();
@@ -784,7 +786,7 @@ fn what_has_begun_goes_on_when_its_window_is_revoked() {
     rig.check_all_back();
 }
 
-// ---- endpoints with many connections -----------------------------------------------------------------------------
+// ---- endpoints with many connections ------------------------------------------------------------
 
 /// The receiver's view of a window of the sender's, and memory of its own.
 fn own_window(rig: &mut Rig) -> (LocalWindow, RemoteWindow, RegionSlice) {

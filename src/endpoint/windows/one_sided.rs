@@ -1,4 +1,5 @@
-//! What both ends of a connection do to use a window of the other: the checks, and the operation in flight.
+//! What both ends of a connection do to use a window of the other: the checks, and the operation in
+//! flight.
 
 #![allow(unsafe_code)]
 
@@ -26,13 +27,15 @@ pub(crate) struct OneSided {
     pub(crate) key: u64,
     pub(crate) window: WindowId,
     pub(crate) local: Local,
-    /// Its number among the operations: failed ones are reported in the order in which they were posted.
+    /// Its number among the operations: failed ones are reported in the order in which they were
+    /// posted.
     pub(crate) sequence: u64,
     /// When it was posted; kept only where there is a deadline, and until it was found late.
     pub(crate) posted: Option<Instant>,
     /// Its outcome was told, though the provider may still use its memory.
     pub(crate) told: bool,
-    /// Its registration is kept open by the core's [`RecentLease`](crate::endpoint::core::recent_lease::RecentLease), which counts it until the
+    /// Its registration is kept open by the core's
+    /// [`RecentLease`](crate::endpoint::core::recent_lease::RecentLease), which counts it until the
     /// core has said that it is over.
     pub(crate) recent: bool,
 }
@@ -47,7 +50,8 @@ pub(crate) enum Local {
 }
 
 impl OneSided {
-    /// The operation is over, and went well: what the application hears. It is taken out of the operation, which holds nothing any more.
+    /// The operation is over, and went well: what the application hears. It is taken out of the
+    /// operation, which holds nothing any more.
     #[inline]
     pub(crate) fn take(&mut self) -> WindowEvent {
         let key = self.key;
@@ -83,8 +87,9 @@ impl OneSided {
         }
     }
 
-    /// The provider's endpoint is closed, and it never said what became of the operation: it is over, and so is the use of its memory. Not
-    /// so where the peer moves the bytes of a read by itself ([`RmaLimits::reads_outlive_close`]): its memory is given up, for ever.
+    /// The provider's endpoint is closed, and it never said what became of the operation: it is
+    /// over, and so is the use of its memory. Not so where the peer moves the bytes of a read by
+    /// itself ([`RmaLimits::reads_outlive_close`]): its memory is given up, for ever.
     pub(crate) fn finish_unreported(
         self,
         rma: Option<&RmaLimits>,
@@ -98,8 +103,8 @@ impl OneSided {
         self.finish(Some(error))
     }
 
-    /// The provider is done with an operation whose outcome was told when its connection ended: what is given back. With `rma`, it is done
-    /// because its endpoint is closed.
+    /// The provider is done with an operation whose outcome was told when its connection ended:
+    /// what is given back. With `rma`, it is done because its endpoint is closed.
     pub(crate) fn give_back(self, rma: Option<&RmaLimits>) -> Option<WindowEvent> {
         if self.outlives_close(rma) {
             self.leak();
@@ -216,7 +221,8 @@ impl<'a> OneSidedRequest<'a> {
     }
 }
 
-/// Everything that can be said of an operation before anything is taken for it, but for what the machine says. Where it goes.
+/// Everything that can be said of an operation before anything is taken for it, but for what the
+/// machine says. Where it goes.
 #[inline]
 pub(crate) fn check(
     machine: &Connection,
@@ -250,7 +256,8 @@ pub(crate) fn check_whole(
     Ok(())
 }
 
-/// The same of one that goes piece by piece: as long as the window, in as many segments as it likes.
+/// The same of one that goes piece by piece: as long as the window, in as many segments as it
+/// likes.
 #[inline]
 pub(crate) fn check_in_pieces(
     machine: &Connection,
@@ -372,7 +379,8 @@ impl How {
     }
 }
 
-/// Posts an operation, which the slab keeps until it is over; gives it back if the provider does not take it.
+/// Posts an operation, which the slab keeps until it is over; gives it back if the provider does
+/// not take it.
 #[inline]
 pub(crate) fn post<L: Link, T>(
     link: &mut L,
@@ -419,18 +427,19 @@ pub(crate) fn hand_over<L: Link, T>(
         level,
     };
     let posted = if how.write {
-        // SAFETY: the slab owns the payload, or the slot, which keeps the memory alive, registered and unwritten, until the completion was
-        // read or the endpoint was closed.
+        // SAFETY: the slab owns the payload, or the slot, which keeps the memory alive, registered
+        // and unwritten, until the completion was read or the endpoint was closed.
         unsafe { link.post_write(conn, &post) }
     } else {
-        // SAFETY: the slab owns the destination, or the slot, which keeps the memory alive, registered and for nobody else, until the
-        // completion was read or the endpoint was closed.
+        // SAFETY: the slab owns the destination, or the slot, which keeps the memory alive,
+        // registered and for nobody else, until the completion was read or the endpoint was closed.
         unsafe { link.post_read(conn, &post) }
     };
     posted.map_err(|refused| (refused, in_flight.abort(context)))
 }
 
-/// The endpoint is closed, and it never said what became of a piece: the slot is free, unless the peer moves the bytes of reads by itself.
+/// The endpoint is closed, and it never said what became of a piece: the slot is free, unless the
+/// peer moves the bytes of reads by itself.
 pub(crate) fn drop_piece(piece: Piece, rma: Option<&RmaLimits>) {
     if !piece.is_write() && rma.is_some_and(|rma| rma.reads_outlive_close) {
         std::mem::forget(piece);

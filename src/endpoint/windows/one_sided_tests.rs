@@ -1,4 +1,5 @@
-//! Windows and one-sided operations over the fake link: what a provider and a peer may do wrong, and that no memory goes too early.
+//! Windows and one-sided operations over the fake link: what a provider and a peer may do wrong,
+//! and that no memory goes too early.
 
 #![allow(unsafe_code)]
 
@@ -53,7 +54,8 @@ pub(super) fn connection(rig: &Rig) -> ConnectionId {
 /// Memory whose end is logged.
 pub(super) fn memory(rig: &Rig, number: usize) -> RegionSlice {
     let (base, keep) = rig.net.keep_alive(number, WINDOW_BYTES);
-    // SAFETY: `keep` owns the memory and goes with the region; nobody else has it, and it is initialised.
+    // SAFETY: `keep` owns the memory and goes with the region; nobody else has it, and it is
+    // initialised.
     let region = unsafe { Region::external(base, WINDOW_BYTES, keep) }.unwrap();
     region.slice(0..WINDOW_BYTES).unwrap()
 }
@@ -184,7 +186,10 @@ fn immediate_data_use_credits_that_come_back() {
     rig.settle();
     let heard = far_events(&mut rig);
     let id = local.id();
-    let told = |event: &&WindowEvent| matches!(event, WindowEvent::PeerWrote { window, data: 77 } if *window == id);
+    let told = |event: &&WindowEvent| {
+        matches!(event, WindowEvent::PeerWrote { window, data: 77 }
+            if *window == id)
+    };
     assert_eq!(heard.iter().filter(told).count(), 4);
     assert_eq!(rig.writable, 1);
     for key in 5..30 {
@@ -313,7 +318,8 @@ fn a_revocation_has_a_deadline() {
     assert!(rig.said.iter().any(ended), "{:?}", rig.said);
 }
 
-/// It asks for bytes and acknowledges the revocation at once: the memory outlives the answer that is in the provider's queue.
+/// It asks for bytes and acknowledges the revocation at once: the memory outlives the answer that
+/// is in the provider's queue.
 #[test]
 fn a_peer_that_lies_about_a_read_gets_no_freed_memory() {
     let mut rig = setup().rig();
@@ -368,7 +374,8 @@ fn a_peer_that_lies_about_a_read_gets_no_freed_memory() {
         rig.net.log().iter().any(closed),
         "the key is good for nothing new"
     );
-    // The liar answers no fence: the memory stays until the connection is closed. The second read is denied, which ends it.
+    // The liar answers no fence: the memory stays until the connection is closed. The second read
+    // is denied, which ends it.
     rig.net.deliver(1);
     rig.poll_receiver();
     rig.poll_receiver();
@@ -392,7 +399,8 @@ fn hello_by_hand() -> [u8; wire::HELLO_LEN] {
     hello.encode()
 }
 
-/// It writes over its second connection with the key that it was told on the first, which acknowledges or hangs up meanwhile.
+/// It writes over its second connection with the key that it was told on the first, which
+/// acknowledges or hangs up meanwhile.
 #[test]
 fn a_peer_with_two_connections_gets_no_memory_that_was_given_back() {
     for hangs_up in [false, true] {
@@ -442,7 +450,8 @@ fn a_peer_with_two_connections_gets_no_memory_that_was_given_back() {
     }
 }
 
-/// The endpoint that owned the window is gone; what its domain's other endpoints' peers may still reach is not.
+/// The endpoint that owned the window is gone; what its domain's other endpoints' peers may still
+/// reach is not.
 #[test]
 fn memory_outlives_its_endpoint_while_another_endpoint_s_peer_may_reach_it() {
     let mut rig = setup().connected();
@@ -853,8 +862,8 @@ impl Walk {
 proptest! {
     #![proptest_config(crate::soak::cases(120, 4000))]
 
-    /// Whatever happens in whatever order: no operation touches memory that is gone, each has one outcome, and each window comes back once
-    /// or is freed.
+    /// Whatever happens in whatever order: no operation touches memory that is gone, each has one
+    /// outcome, and each window comes back once or is freed.
     #[test]
     fn windows_in_any_order(steps in prop::collection::vec(any_move(), 0..120)) {
         let mut rig = setup().connected();
@@ -896,7 +905,7 @@ fn the_setup_has_windows() {
     assert!(setup().windows.enabled() && LONG > std::time::Duration::ZERO);
 }
 
-// ---- FI_EP_RDM: connections that share an endpoint -----------------------------------------------------------------------
+// ---- FI_EP_RDM: connections that share an endpoint ----------------------------------------------
 
 pub(super) fn rdm_setup() -> Setup {
     let base = NetConfig::default();
@@ -924,7 +933,8 @@ fn over_rdm_bytes_move_and_data_keep_their_order_among_writes_with_data() {
     read(&mut rig, &remote, 2).unwrap();
     rig.settle();
     assert_eq!(rig.reads, [(2, 0x1234_u64.to_le_bytes())]);
-    // A write with data has no number of its own: were it counted among the messages, those behind it would wait for ever.
+    // A write with data has no number of its own: were it counted among the messages, those behind
+    // it would wait for ever.
     for round in 0..20 {
         write(&mut rig, &remote, 100 + round, Some(5)).unwrap();
         rig.send(200 + round).unwrap();
@@ -967,7 +977,8 @@ fn over_rdm_a_goodbye_gives_no_window_back_before_the_endpoint_is_closed() {
     assert_eq!(last.iter().filter(|event| back(event)).count(), 1);
 }
 
-/// The peer's provider is in the middle of a write when its connection is given up: the endpoint, which serves others, goes on taking it.
+/// The peer's provider is in the middle of a write when its connection is given up: the endpoint,
+/// which serves others, goes on taking it.
 #[test]
 fn over_rdm_a_lost_peer_s_windows_stay_until_the_endpoint_is_closed() {
     for hold in [false, true] {
@@ -990,7 +1001,10 @@ fn over_rdm_a_lost_peer_s_windows_stay_until_the_endpoint_is_closed() {
         rig.poll_receiver();
         rig.poll_receiver();
         let heard = far_events(&mut rig);
-        let kept = |event: &WindowEvent| matches!(event, WindowEvent::Quarantined { window } if *window == local.id());
+        let kept = |event: &WindowEvent| {
+            matches!(event, WindowEvent::Quarantined { window }
+                if *window == local.id())
+        };
         assert!(matches!(&heard[..], [one] if kept(one)), "{heard:?}");
         let stats = rig.receiver().stats();
         assert_eq!((stats.quarantined, rig.receiver().windows()), (2, 2));
@@ -1020,7 +1034,8 @@ fn over_rdm_a_lost_peer_s_windows_stay_until_the_endpoint_is_closed() {
     }
 }
 
-/// The receiver's own operations outlive their connection; each has its outcome at once, and its memory comes when it is over.
+/// The receiver's own operations outlive their connection; each has its outcome at once, and its
+/// memory comes when it is over.
 #[test]
 fn over_rdm_operations_are_failed_at_once_and_given_back_later() {
     for by_close in [false, true] {
@@ -1142,7 +1157,8 @@ fn what_a_peer_may_fill_after_the_close_is_never_freed() {
 proptest! {
     #![proptest_config(crate::soak::cases(80, 2000))]
 
-    /// The same over connections that share an endpoint: a window comes back, or is kept until the endpoint is closed.
+    /// The same over connections that share an endpoint: a window comes back, or is kept until the
+    /// endpoint is closed.
     #[test]
     fn windows_in_any_order_over_rdm(steps in prop::collection::vec(any_move(), 0..120)) {
         let mut rig = rdm_setup().connected();
@@ -1156,7 +1172,9 @@ proptest! {
         }
         let back = far_events(&mut rig);
         let ends = back.iter().filter_map(|event| match event {
-            WindowEvent::Released { window, .. } | WindowEvent::Quarantined { window } => Some(*window),
+            WindowEvent::Released { window, .. } | WindowEvent::Quarantined { window } => {
+                Some(*window)
+            }
             _ => None,
         });
         let ends: Vec<_> = ends.collect();

@@ -1,11 +1,13 @@
-//! `Passage`: a one-sided operation whose bytes go through slots of the host's memory, piece by piece. It knows no GPU.
+//! `Passage`: a one-sided operation whose bytes go through slots of the host's memory, piece by
+//! piece. It knows no GPU.
 //!
 //! ```text
 //!  write: free slot ─► copy under way ─► posted ─► over: the slot is free, for the next piece
-//!  read:  free slot ─► posted ─► over ─► copy under way ─► done: the slot is free, for the next piece
+//!  read:  free slot ─► posted ─► over ─► copy under way ─► done: the slot is free, likewise
 //! ```
 //!
-//! It has its slots from its acceptance to its end, so that it never waits for those of others, which may wait for it.
+//! It has its slots from its acceptance to its end, so that it never waits for those of others,
+//! which may wait for it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,8 +31,9 @@ pub(crate) const SLOTS_MAX: usize = 4;
 
 /// How the parts of what an operation moves get into slots, or out of them.
 pub(crate) trait PartCopies: Send + fmt::Debug {
-    /// A copy between a slot and the part that begins at `at`, which is as long as `slot`. It begins when its gate is asked first, and nobody
-    /// else uses either end before that was settled.
+    /// A copy between a slot and the part that begins at `at`, which is as long as `slot`. It
+    /// begins when its gate is asked first, and nobody else uses either end before that was
+    /// settled.
     fn begin(&mut self, at: u64, slot: &mut [u8]) -> Box<dyn Gate>;
 
     /// Somebody else waits for copies that are under way, so that the outcome need not.
@@ -110,9 +113,10 @@ impl PartCopy {
         };
         // A subscriber that panics must free neither this nor what others have to leak behind it.
         mem::forget(self);
-        say(
-            || tracing::error!(%error, "memory of a one-sided operation is leaked: a copy may be under way"),
-        );
+        say(|| {
+            tracing::error!(%error, "memory of a one-sided operation is leaked: a copy may be \
+                under way")
+        });
         None
     }
 }
@@ -263,7 +267,8 @@ impl Passage {
         }
     }
 
-    /// The piece that is to be posted now, where its bytes are, and where they go or come from in the window, which begins at `remote`.
+    /// The piece that is to be posted now, where its bytes are, and where they go or come from in
+    /// the window, which begins at `remote`.
     pub(crate) fn take(
         &mut self,
         (connection, of): (ConnectionId, u64),
@@ -344,7 +349,8 @@ impl Passage {
         self.failed.get_or_insert(error);
     }
 
-    /// Whether all its pieces are over, and the copies behind those of a read that nobody else waits for.
+    /// Whether all its pieces are over, and the copies behind those of a read that nobody else
+    /// waits for.
     pub(crate) fn is_over(&mut self) -> bool {
         self.land();
         if self.in_flight > 0 {
@@ -399,8 +405,9 @@ impl Passage {
         })
     }
 
-    /// What was given; nothing of ours touches it any more, but copies that [`take_trailing`](Self::take_trailing) took. Waits for those that
-    /// are under way. `None`: that can't be told, and it is leaked.
+    /// What was given; nothing of ours touches it any more, but copies that
+    /// [`take_trailing`](Self::take_trailing) took. Waits for those that are under way. `None`:
+    /// that can't be told, and it is leaked.
     pub(crate) fn into_given(mut self) -> Option<Given> {
         self.settle();
         self.given.take()
@@ -419,7 +426,8 @@ impl Passage {
 
 impl Drop for Passage {
     fn drop(&mut self) {
-        // As a payload that is staged: a copy is over in a moment, and until then its memory may not go back to its owners.
+        // As a payload that is staged: a copy is over in a moment, and until then its memory may
+        // not go back to its owners.
         self.settle();
     }
 }

@@ -1,16 +1,20 @@
-//! `LocalWindow` and `RemoteWindow`: memory that a peer may read or write by itself, seen from its owner and from the peer.
+//! `LocalWindow` and `RemoteWindow`: memory that a peer may read or write by itself, seen from its
+//! owner and from the peer.
 //!
 //! ```text
-//!  owner                                                        peer
-//!  expose(memory, rights) ─► LocalWindow ─ descriptor ─ message ─► open_window ─► RemoteWindow ─► write, read
-//!     memory is the endpoint's                                                        │
-//!  revoke, or drop ──────────────────── Revoke ───────────────────────────────► no new operation;
-//!  the registration is closed ◄──────── RevokeAck ──────────────────────────── those in flight are over
-//!  memory comes back, or is freed, when no peer of the domain can have anything under way with its key
+//!  owner                                                             peer
+//!  expose(memory, rights) ─► LocalWindow ─ descriptor, in a message ─► open_window ─► RemoteWindow
+//!     memory is the endpoint's                                           write, read ◄───┘
+//!  revoke, or drop ─────────────── Revoke ───────────────────────────► no new operation;
+//!  the registration is closed ◄─── RevokeAck ───────────────────────── those in flight are over
 //! ```
 //!
-//! The memory belongs to the endpoint from `expose` until nobody can reach it. Closing a registration fences nothing, providers go on writing, and a
-//! key is good over every connection of the domain: `AccessLedger` says when it is over.
+//! The memory comes back, or is freed, when no peer of the domain can have anything under way with
+//! its key.
+//!
+//! The memory belongs to the endpoint from `expose` until nobody can reach it. Closing a
+//! registration fences nothing, providers go on writing, and a key is good over every connection of
+//! the domain: `AccessLedger` says when it is over.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -27,12 +31,14 @@ use crate::endpoint::windows::landing::Landing;
 use crate::errno::CompletionError;
 use crate::memory::{Access, DeviceRange};
 
-/// The memory behind a window. It moves into the endpoint and comes back when no peer can reach it any more.
+/// The memory behind a window. It moves into the endpoint and comes back when no peer can reach it
+/// any more.
 ///
-/// A slice of a GPU's memory can be exposed where the provider reaches that by itself; see [`WindowError::NotDirect`].
+/// A slice of a GPU's memory can be exposed where the provider reaches that by itself; see
+/// [`WindowError::NotDirect`].
 ///
-/// While it is exposed nobody has a reference to its bytes: a [`RegionSlice`] gives addresses only, a [`BufferMut`] is the endpoint's, and a
-/// [`Buffer`] can only be exposed for reading.
+/// While it is exposed nobody has a reference to its bytes: a [`RegionSlice`] gives addresses only,
+/// a [`BufferMut`] is the endpoint's, and a [`Buffer`] can only be exposed for reading.
 pub struct WindowMemory(Memory);
 
 enum Memory {
@@ -206,9 +212,10 @@ impl Bell {
 
 /// Memory of this side that the peer of one connection may use by itself.
 ///
-/// The memory is the endpoint's. [`revoke`](crate::ReceiveEndpoint::revoke) asks for it back, and it comes with
-/// [`WindowEvent::Released`]. Dropping the handle asks the same of the peer, without a deadline, and the memory is freed when the peer has
-/// confirmed, or when the connection is closed; until then the endpoint keeps it.
+/// The memory is the endpoint's. [`revoke`](crate::ReceiveEndpoint::revoke) asks for it back, and
+/// it comes with [`WindowEvent::Released`]. Dropping the handle asks the same of the peer, without
+/// a deadline, and the memory is freed when the peer has confirmed, or when the connection is
+/// closed; until then the endpoint keeps it.
 pub struct LocalWindow {
     descriptor: WindowDescriptor,
     connection: ConnectionId,
@@ -278,7 +285,8 @@ impl fmt::Debug for LocalWindow {
     }
 }
 
-/// Memory of the peer that this side may use. A plain value; it is good as long as its connection, and until the owner revokes it.
+/// Memory of the peer that this side may use. A plain value; it is good as long as its connection,
+/// and until the owner revokes it.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -289,7 +297,8 @@ impl fmt::Debug for LocalWindow {
 /// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
 /// let config = ReceiveConfig::default().max_connections(4).windows(8);
 /// let mut owner = ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, config)?;
-/// let mut peer = SendEndpointZeroCopy::connect(&domain, owner.local_addr(), SendConfig::default())?;
+/// let mut peer =
+///     SendEndpointZeroCopy::connect(&domain, owner.local_addr(), SendConfig::default())?;
 /// let pool = SharedBufferManager::allocate(8, 4096)?;
 /// pool.region().register(&domain)?;
 ///
@@ -300,12 +309,14 @@ impl fmt::Debug for LocalWindow {
 ///     peer.poll(&mut sent)?;
 ///     for event in heard.drain(..) {
 ///         match event {
-///             // The owner lets the peer write to a buffer of its own. The application sends the descriptor's bytes to the peer.
+///             // The owner lets the peer write to a buffer of its own. The application sends the
+///             // descriptor's bytes to the peer.
 ///             ReceiveEvent::Connected { connection, .. } => {
 ///                 let buffer = pool.try_acquire().expect("8 are free");
 ///                 window = Some(owner.expose(connection, buffer, Access::WRITE)?);
 ///             }
-///             // The peer has confirmed that it does not use the window any more: the buffer is the owner's again.
+///             // The peer has confirmed that it does not use the window any more: the buffer is
+///             // the owner's again.
 ///             ReceiveEvent::Window { event: WindowEvent::Released { memory, .. }, .. } => {
 ///                 let buffer = memory.into_buffer_mut().expect("what was exposed");
 ///                 text = Some(String::from_utf8_lossy(&buffer[10..20]).into_owned());
@@ -324,7 +335,8 @@ impl fmt::Debug for LocalWindow {
 ///     for event in sent.drain(..) {
 ///         // The bytes are in the owner's memory: it takes the window back.
 ///         if let SendEvent::Window(WindowEvent::Written { key: 1, .. }) = event {
-///             owner.revoke(window.take().expect("exposed"), Instant::now() + Duration::from_secs(5));
+///             let until = Instant::now() + Duration::from_secs(5);
+///             owner.revoke(window.take().expect("exposed"), until);
 ///         }
 ///     }
 /// }
@@ -401,7 +413,8 @@ impl std::error::Error for ExposeError {}
 
 /// What happened to windows, and to one-sided operations.
 ///
-/// Each accepted operation has exactly one of the first four events, with its key and what was given to it.
+/// Each accepted operation has exactly one of the first four events, with its key and what was
+/// given to it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WindowEvent {
@@ -416,8 +429,9 @@ pub enum WindowEvent {
     WriteFailed {
         /// The key that was given to it.
         key: u64,
-        /// The payload that was given to it; empty if the provider still has it: because its endpoint would not close, or because it
-        /// serves other connections, too (FI_EP_RDM, at a listener). In the latter case it comes with `WriteReturned`.
+        /// The payload that was given to it; empty if the provider still has it: because its
+        /// endpoint would not close, or because it serves other connections, too (FI_EP_RDM, at a
+        /// listener). In the latter case it comes with `WriteReturned`.
         payload: Payload,
         /// Why.
         error: CompletionError,
@@ -433,30 +447,33 @@ pub enum WindowEvent {
     ReadFailed {
         /// The key that was given to it.
         key: u64,
-        /// What was given to it; `None` if the provider still has it, as in `WriteFailed` (it comes with `ReadReturned`), or if the peer
-        /// may fill it at any time (`shm`): then it is leaked.
+        /// What was given to it; `None` if the provider still has it, as in `WriteFailed` (it comes
+        /// with `ReadReturned`), or if the peer may fill it at any time (`shm`): then it is leaked.
         into: Option<Destination>,
         /// Why.
         error: CompletionError,
     },
-    /// Somebody wrote to a window of this side, and says so with 32 bits of its own. What it wrote is in the window.
+    /// Somebody wrote to a window of this side, and says so with 32 bits of its own. What it wrote
+    /// is in the window.
     ///
-    /// That it was the peer of the window's connection is not proven: it was somebody who has a connection to this endpoint and knows the window's
-    /// mark (24 random bits, which its peer was told) or guessed it. After 16 wrong guesses all connections that have windows are ended.
+    /// That it was the peer of the window's connection is not proven: it was somebody who has a
+    /// connection to this endpoint and knows the window's mark (24 random bits, which its peer was
+    /// told) or guessed it. After 16 wrong guesses all connections that have windows are ended.
     PeerWrote {
         /// Which window.
         window: WindowId,
         /// The peer's 32 bits.
         data: u32,
     },
-    /// The peer has revoked a window of its own: no operation on it is taken any more. What was posted still completes; what waits for an
-    /// event or a copy, or behind such a one, fails at once.
+    /// The peer has revoked a window of its own: no operation on it is taken any more. What was
+    /// posted still completes; what waits for an event or a copy, or behind such a one, fails at
+    /// once.
     Revoked {
         /// Which of the peer's windows.
         window: WindowId,
     },
-    /// What a failed write was given: the provider, which still had it when its connection ended, is done with it (FI_EP_RDM, at a
-    /// listener). Not an outcome: that was told.
+    /// What a failed write was given: the provider, which still had it when its connection ended,
+    /// is done with it (FI_EP_RDM, at a listener). Not an outcome: that was told.
     WriteReturned {
         /// The key of the write.
         key: u64,
@@ -470,21 +487,27 @@ pub enum WindowEvent {
         /// Its destination.
         into: Destination,
     },
-    /// A window is over, and its memory does not come back before endpoints are closed, because nothing else ends what a peer may have under way
-    /// (FI_EP_RDM, but for verbs). The endpoint keeps it, and it counts against
-    /// [`ReceiveConfig::windows`](crate::endpoint::ReceiveConfig::windows). When the endpoint is closed, it comes with `Released`; where others of the same
-    /// domain are open that stood then, the domain keeps it until these are closed, too, and then drops it: it is told once more by the close, at most.
+    /// A window is over, and its memory does not come back before endpoints are closed, because
+    /// nothing else ends what a peer may have under way (FI_EP_RDM, but for verbs). The endpoint
+    /// keeps it, and it counts against
+    /// [`ReceiveConfig::windows`](crate::endpoint::ReceiveConfig::windows). When the endpoint is
+    /// closed, it comes with `Released`; where others of the same domain are open that stood then,
+    /// the domain keeps it until these are closed, too, and then drops it: it is told once more by
+    /// the close, at most.
     ///
-    /// Elsewhere it comes from a `close` only, for what connections of the domain's other endpoints have not confirmed by then: the domain drops it when
-    /// they have.
+    /// Elsewhere it comes from a `close` only, for what connections of the domain's other endpoints
+    /// have not confirmed by then: the domain drops it when they have.
     Quarantined {
         /// Which window.
         window: WindowId,
     },
-    /// Nobody can reach a window of this side any more: it was revoked, or its connection is closed. Its memory is back.
+    /// Nobody can reach a window of this side any more: it was revoked, or its connection is
+    /// closed. Its memory is back.
     ///
-    /// A key is good over every connection of the domain, so all of them have confirmed that nothing is under way, or are closed: it comes when every
-    /// endpoint of the domain was polled, or closed: one that nobody polls holds it up (see [`Domain`](crate::Domain)). A peer that does not answer within the time that it may be silent, or 60 s, loses its connection
+    /// A key is good over every connection of the domain, so all of them have confirmed that
+    /// nothing is under way, or are closed: it comes when every endpoint of the domain was polled,
+    /// or closed: one that nobody polls holds it up (see [`Domain`](crate::Domain)). A peer that
+    /// does not answer within the time that it may be silent, or 60 s, loses its connection
     /// ([`CloseReason::FenceDeadline`](crate::endpoint::CloseReason::FenceDeadline)).
     Released {
         /// Which window.

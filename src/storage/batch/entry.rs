@@ -1,4 +1,5 @@
-//! `Entry`: one transfer of a batch while it is under way, with the buffer and the file that it keeps.
+//! `Entry`: one transfer of a batch while it is under way, with the buffer and the file that it
+//! keeps.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +22,8 @@ use crate::storage::{
 
 /// What a batch is to do: which bytes of which file, from or to which buffer.
 ///
-/// The whole buffer, unless a [`range`](Self::range) says otherwise. The batch owns the buffer until its [`BatchEvent`].
+/// The whole buffer, unless a [`range`](Self::range) says otherwise. The batch owns the buffer
+/// until its [`BatchEvent`].
 #[derive(Debug)]
 #[must_use = "nothing happens before it is submitted"]
 pub struct BatchEntry<B> {
@@ -106,7 +108,8 @@ impl<B: IoBuf> BatchEntry<B> {
         self.buffer.into_inner()
     }
 
-    /// Checks it, and says how it is to be done. `goes_direct`: whether it is to go around the page cache, where that can be.
+    /// Checks it, and says how it is to be done. `goes_direct`: whether it is to go around the page
+    /// cache, where that can be.
     #[inline]
     pub(super) fn check(
         &self,
@@ -208,7 +211,8 @@ struct Whole {
 }
 
 impl Whole {
-    /// The first piece, and whether it goes direct, as was asked: memory that is not aligned goes through the page cache, since a batch makes no copies.
+    /// The first piece, and whether it goes direct, as was asked: memory that is not aligned goes
+    /// through the page cache, since a batch makes no copies.
     #[inline]
     fn first_piece(&self, file: &File, direct: bool) -> (Piece, bool) {
         let buffered = Piece {
@@ -254,7 +258,8 @@ fn operation_of(direction: Direction) -> FileOperation {
     }
 }
 
-/// A transfer that a batch has accepted. File and buffer are there until its outcome is made, which takes them.
+/// A transfer that a batch has accepted. File and buffer are there until its outcome is made, which
+/// takes them.
 #[derive(Debug)]
 pub(super) struct Entry<B> {
     pub(super) cookie: u64,
@@ -300,7 +305,8 @@ impl<B: IoBuf> Entry<B> {
         }
     }
 
-    /// Takes in what became of a piece; with a result, the transfer is over. Whether it was refused as a direct one is for the caller to tell the file.
+    /// Takes in what became of a piece; with a result, the transfer is over. Whether it was refused
+    /// as a direct one is for the caller to tell the file.
     #[inline]
     pub(super) fn advance(&mut self, moved: Moved) -> Option<Result<(), FileErrorKind>> {
         self.moved += moved.bytes;

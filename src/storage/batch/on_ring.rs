@@ -1,7 +1,8 @@
 //! `OnRing`: a batch over an io_uring of its own.
 //!
 //! # Safety
-//! An entry owns its buffer, and keeps its file open; it lies in the ring's slab while the kernel may touch either.
+//! An entry owns its buffer, and keeps its file open; it lies in the ring's slab while the kernel
+//! may touch either.
 
 #![allow(unsafe_code)]
 
@@ -36,7 +37,8 @@ struct RegisteredFile {
 pub(super) struct OnRing<B: IoBuf> {
     ring: Ring<Entry<B>>,
     files: Vec<RegisteredFile>,
-    /// When the first of the entries was queued that the kernel has not been told of: those that join it share this look at the clock.
+    /// When the first of the entries was queued that the kernel has not been told of: those that
+    /// join it share this look at the clock.
     queued: Option<Instant>,
     /// Entries with more than one piece, between two of them.
     between: Vec<Entry<B>>,
@@ -117,8 +119,9 @@ impl<B: IoBuf> OnRing<B> {
             return Err(entry);
         };
         let now = *self.queued.get_or_insert_with(Instant::now);
-        // SAFETY: the entry owns the buffer (`IoBuf`: its bytes stay where they are, and nobody else touches them) and holds the file with its
-        // descriptors; it is only let go of when the ring gives it back.
+        // SAFETY: the entry owns the buffer (`IoBuf`: its bytes stay where they are, and nobody
+        // else touches them) and holds the file with its descriptors; it is only let go of when the
+        // ring gives it back.
         unsafe { room.submit(request, entry.begin(cookie, way, now)) };
         Ok(())
     }
@@ -192,7 +195,8 @@ impl<B: IoBuf> OnRing<B> {
             give(entry, result, elapsed, gathered, outlet);
             ended.clear_away();
         });
-        // Of each file, it is found out again; and not before all outcomes are safe, as a subscriber of `tracing` hears of it, which may panic.
+        // Of each file, it is found out again; and not before all outcomes are safe, as a
+        // subscriber of `tracing` hears of it, which may panic.
         if let Some((file, direction)) = refused {
             refuse_direct(&file, direction);
         }
@@ -252,7 +256,8 @@ fn give<B: IoBuf>(
     }
 }
 
-/// One look at the clock for all that end together, and one subtraction for all that began together.
+/// One look at the clock for all that end together, and one subtraction for all that began
+/// together.
 #[derive(Default)]
 struct Watch {
     now: Option<Instant>,

@@ -1,4 +1,5 @@
-//! `OnThreads`: a batch over a pool of threads, for where io_uring is not to be had. The same semantics.
+//! `OnThreads`: a batch over a pool of threads, for where io_uring is not to be had. The same
+//! semantics.
 
 #![allow(unsafe_code)]
 
@@ -132,7 +133,8 @@ impl<B: IoBuf> OnThreads<B> {
         }
     }
 
-    /// What no thread has begun is over at once; the rest goes on to its end, as the kernel's part of a direct transfer would.
+    /// What no thread has begun is over at once; the rest goes on to its end, as the kernel's part
+    /// of a direct transfer would.
     pub(super) fn cancel(&mut self, wanted: impl Fn(u64) -> bool) {
         for (cookie, job) in &self.jobs {
             if !wanted(*cookie) {
@@ -191,7 +193,8 @@ impl<B: IoBuf> Run for Job<B> {
             bounce: 0,
             unwanted: None,
         };
-        // SAFETY: the entry owns the buffer, whose bytes stay where they are (`IoBuf`) and which nobody else touches.
+        // SAFETY: the entry owns the buffer, whose bytes stay where they are (`IoBuf`) and which
+        // nobody else touches.
         let run = || unsafe { Posix.run(&task) };
         let outcome = contained(run)
             .unwrap_or_else(|said| TaskOutcome::failed(FileErrorKind::Panicked(said)));

@@ -1,14 +1,16 @@
 //! `Still`: a buffer that moves while others know where its bytes are.
 //!
-//! A box that is moved claims to be the only way to its bytes, as the compiler sees it: addresses that were taken before the move are void then. A buffer
-//! that the kernel writes to is therefore moved as bytes of an unknown kind, until it is given back.
+//! A box that is moved claims to be the only way to its bytes, as the compiler sees it: addresses
+//! that were taken before the move are void then. A buffer that the kernel writes to is therefore
+//! moved as bytes of an unknown kind, until it is given back.
 
 #![allow(unsafe_code)]
 
 use std::fmt;
 use std::mem::{ManuallyDrop, MaybeUninit};
 
-/// Holds a buffer. Addresses of the buffer's bytes that were taken while it is in here are good until it is taken out.
+/// Holds a buffer. Addresses of the buffer's bytes that were taken while it is in here are good
+/// until it is taken out.
 pub(super) struct Still<B>(MaybeUninit<B>);
 
 impl<B> Still<B> {

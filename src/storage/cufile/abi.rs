@@ -1,6 +1,8 @@
-//! The C ABI of cuFile: structs and function types, written by hand and equal in all versions from 1.11 to 1.20.
+//! The C ABI of cuFile: structs and function types, written by hand and equal in all versions from
+//! 1.11 to 1.20.
 //!
-//! Statistics structs are not here: they grow from version to version, and are read by offset (`stats.rs`).
+//! Statistics structs are not here: they grow from version to version, and are read by offset
+//! (`stats.rs`).
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::mem::{offset_of, size_of};
@@ -49,7 +51,8 @@ pub(crate) struct RawRdmaInfo {
     pub(crate) desc_str: *const c_char,
 }
 
-/// `CUfileFSOps_t`: what a file system of the application's own does. A null pointer is "not given".
+/// `CUfileFSOps_t`: what a file system of the application's own does. A null pointer is "not
+/// given".
 #[repr(C)]
 pub(crate) struct FsOps {
     pub(crate) fs_type: Option<unsafe extern "C" fn(*const c_void) -> *const c_char>,

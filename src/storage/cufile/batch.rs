@@ -1,9 +1,9 @@
 //! `CuFileBatch`: many operations in one call, each with an outcome of its own.
 //!
-//! An entry takes a place in the batch, and its place's number (with the number of its use) is what cuFile gets as a cookie;
-//! the caller's own cookie stays here. A place is free again when cuFile has reported the entry over. Until then the file's
-//! handle, what the entry keeps for its caller, and the parameters that cuFile was given are held: after a cancel, and after
-//! a time-out, too.
+//! An entry takes a place in the batch, and its place's number (with the number of its use) is what
+//! cuFile gets as a cookie; the caller's own cookie stays here. A place is free again when cuFile
+//! has reported the entry over. Until then the file's handle, what the entry keeps for its caller,
+//! and the parameters that cuFile was given are held: after a cancel, and after a time-out, too.
 
 #![allow(unsafe_code)]
 
@@ -62,7 +62,8 @@ bitflags::bitflags! {
         const CANCELED = 0x08;
         /// `CUFILE_COMPLETE`: done.
         const COMPLETE = 0x10;
-        /// `CUFILE_TIMEOUT`: it took longer than [`Properties::max_batch_io_timeout_ms`](super::Properties).
+        /// `CUFILE_TIMEOUT`: it took longer than
+        /// [`Properties::max_batch_io_timeout_ms`](super::Properties).
         const TIMEOUT = 0x20;
         /// `CUFILE_FAILED`: could not be done.
         const FAILED = 0x40;
@@ -85,7 +86,8 @@ pub struct CuFileBatchEntry<K> {
     pub opcode: Opcode,
     /// With which file.
     pub handle: Handle,
-    /// Where the memory begins, of a GPU or of the host; where it is registered, the base of its registration.
+    /// Where the memory begins, of a GPU or of the host; where it is registered, the base of its
+    /// registration.
     pub base: *mut c_void,
     /// Where in the memory.
     pub buffer_offset: usize,
@@ -103,8 +105,9 @@ pub struct CuFileBatchEntry<K> {
 pub struct BatchError<K> {
     /// Why.
     pub error: CuFileError,
-    /// The entries, untouched. None of them, where cuFile's answer does not say whether it has taken some: then they are
-    /// held like those in flight, and the batch reports those that it hears of.
+    /// The entries, untouched. None of them, where cuFile's answer does not say whether it has
+    /// taken some: then they are held like those in flight, and the batch reports those that it
+    /// hears of.
     pub entries: Vec<CuFileBatchEntry<K>>,
 }
 
@@ -140,8 +143,8 @@ pub enum CuFileBatchEvent<K> {
         /// What was held for the caller.
         keep: K,
     },
-    /// Its outcome: it timed out. What it keeps is still in cuFile's hands, and comes with [`Released`](Self::Released), if
-    /// ever.
+    /// Its outcome: it timed out. What it keeps is still in cuFile's hands, and comes with
+    /// [`Released`](Self::Released), if ever.
     TimedOut {
         /// The entry's cookie.
         cookie: u64,
@@ -157,7 +160,8 @@ pub enum CuFileBatchEvent<K> {
 
 /// A batch, `CUfileBatchHandle_t`, from [`CuFile::batch`].
 ///
-/// Dropping it destroys it where nothing is in flight, and else leaks it with all that is: cuFile may still work on it.
+/// Dropping it destroys it where nothing is in flight, and else leaks it with all that is: cuFile
+/// may still work on it.
 pub struct CuFileBatch<K> {
     raw: RawBatch,
     places: Box<[EntryPlace<K>]>,
@@ -167,12 +171,14 @@ pub struct CuFileBatch<K> {
     driver: Driver,
 }
 
-/// What cuFile was given with a submission. It may write to it as long as an entry is in flight, so nobody else looks.
+/// What cuFile was given with a submission. It may write to it as long as an entry is in flight, so
+/// nobody else looks.
 type Params = Arc<[UnsafeCell<IoParams>]>;
 
 /// A place for an entry.
 struct EntryPlace<K> {
-    /// How often it was used, so that a report that comes twice is not taken for one of the next entry.
+    /// How often it was used, so that a report that comes twice is not taken for one of the next
+    /// entry.
     uses: usize,
     entry: Option<Taken<K>>,
 }
@@ -248,13 +254,15 @@ impl<K> CuFileBatch<K> {
     ///
     /// # Errors
     ///
-    /// [`BatchError`] with the entries and the reason: [`CuFileError::Full`] where they are more than there are places for,
-    /// [`CuFileError::Value`] for none or one that can't be counted, or what the call answers.
+    /// [`BatchError`] with the entries and the reason: [`CuFileError::Full`] where they are more
+    /// than there are places for, [`CuFileError::Value`] for none or one that can't be counted, or
+    /// what the call answers.
     ///
     /// # Safety
     ///
-    /// * `len` bytes from `base + buffer_offset` of each entry are valid, for writes if it reads the file and for reads if it
-    ///   writes it, until the entry is reported over, or as long as its `keep` lives.
+    /// * `len` bytes from `base + buffer_offset` of each entry are valid, for writes if it reads
+    ///   the file and for reads if it writes it, until the entry is reported over, or as long as
+    ///   its `keep` lives.
     /// * Until then nobody reads or writes what is read into, and nobody writes what is written.
     pub unsafe fn submit(
         &mut self,
@@ -270,8 +278,8 @@ impl<K> CuFileBatch<K> {
             Err(error) => return Err(BatchError { error, entries }),
         };
         let first = UnsafeCell::raw_get(Arc::as_ptr(&params).cast::<UnsafeCell<IoParams>>());
-        // SAFETY: the caller vouches for the memory of each entry; the array has the length that is said and, as the
-        // handles do, lives until the last of its entries is over.
+        // SAFETY: the caller vouches for the memory of each entry; the array has the length that is
+        // said and, as the handles do, lives until the last of its entries is over.
         let answer = unsafe { submit(self.raw, entries.len() as u32, first, 0) };
         match check("cuFileBatchIOSubmit", answer) {
             Ok(()) => {
@@ -306,7 +314,8 @@ impl<K> CuFileBatch<K> {
                 entry
                     .handle
                     .checked(entry.len, entry.file_offset, entry.buffer_offset)?;
-            // Batches of cuFile look at the offset in registered memory only, and else put every entry at the base.
+            // Batches of cuFile look at the offset in registered memory only, and else put every
+            // entry at the base.
             let mut base = entry.base;
             if !registered.contains(&base.addr()) {
                 base = base.wrapping_byte_add(entry.buffer_offset);
@@ -344,8 +353,8 @@ impl<K> CuFileBatch<K> {
         }
     }
 
-    /// Waits up to `limit` for at least `min` entries to be over, `cuFileBatchIOGetStatus`, and appends what was heard.
-    /// Says how many events that were. With nothing outstanding, none.
+    /// Waits up to `limit` for at least `min` entries to be over, `cuFileBatchIOGetStatus`, and
+    /// appends what was heard. Says how many events that were. With nothing outstanding, none.
     ///
     /// # Errors
     ///
@@ -416,8 +425,8 @@ impl<K> CuFileBatch<K> {
         Some(entry.over(status, event.ret as isize))
     }
 
-    /// Asks cuFile to cancel what has not begun, `cuFileBatchIOCancel`. Entries stay outstanding until
-    /// [`poll`](Self::poll) has heard of them, done or cancelled.
+    /// Asks cuFile to cancel what has not begun, `cuFileBatchIOCancel`. Entries stay outstanding
+    /// until [`poll`](Self::poll) has heard of them, done or cancelled.
     ///
     /// # Errors
     ///
@@ -476,8 +485,8 @@ impl<K> Taken<K> {
     }
 }
 
-/// Whether that answer to a submission says that nothing was taken: arguments were found wrong, or there was no room. Of
-/// internal errors nobody knows.
+/// Whether that answer to a submission says that nothing was taken: arguments were found wrong, or
+/// there was no room. Of internal errors nobody knows.
 fn was_not_taken(status: Option<CuFileStatus>) -> bool {
     matches!(
         status,
@@ -507,7 +516,8 @@ impl<K> Drop for CuFileBatch<K> {
     fn drop(&mut self) {
         let cufile = self.driver.cufile();
         if self.outstanding > 0 {
-            // Before anything is said of it: a subscriber of `tracing` may panic, and would free what cuFile may use.
+            // Before anything is said of it: a subscriber of `tracing` may panic, and would free
+            // what cuFile may use.
             mem::forget(mem::take(&mut self.places));
             count_leak("entry of a batch", self.outstanding);
         }

@@ -21,8 +21,8 @@ bitflags::bitflags! {
 }
 
 impl CuFile {
-    /// Registers memory, of a GPU or of the host, `cuFileBufRegister`: operations on it then need no buffer between. It
-    /// takes long, so it is done once and not for each operation.
+    /// Registers memory, of a GPU or of the host, `cuFileBufRegister`: operations on it then need
+    /// no buffer between. It takes long, so it is done once and not for each operation.
     ///
     /// # Errors
     ///
@@ -30,7 +30,8 @@ impl CuFile {
     ///
     /// # Safety
     ///
-    /// * `len` bytes from `base` are one allocation, and stay allocated until the registration is dropped.
+    /// * `len` bytes from `base` are one allocation, and stay allocated until the registration is
+    ///   dropped.
     /// * For GPU memory, its CUDA context is current in this thread.
     pub unsafe fn register_memory(
         &'static self,
@@ -104,7 +105,8 @@ impl BufferRegistration {
     /// What the call answers. The registration is gone for this library either way.
     pub fn deregister(self) -> Result<(), CuFileError> {
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: `this` is neither used nor dropped after this, so the driver is moved out of it once.
+        // SAFETY: `this` is neither used nor dropped after this, so the driver is moved out of it
+        // once.
         let driver = unsafe { std::ptr::read(&raw const this.driver) };
         driver.cufile().check_owner()?;
         // SAFETY: registered once, deregistered here alone, since `this` is not dropped.

@@ -1,7 +1,8 @@
 //! cufile.json: which key makes cuFile use its compatibility mode, by POSIX and a copy.
 //!
-//! The file is the one that cuFile itself reads: where `CUFILE_ENV_PATH_JSON` points, else `/etc/cufile.json`. It is JSON with
-//! comments to the end of the line (`//`). Without one, cuFile has its defaults.
+//! The file is the one that cuFile itself reads: where `CUFILE_ENV_PATH_JSON` points, else
+//! `/etc/cufile.json`. It is JSON with comments to the end of the line (`//`). Without one, cuFile
+//! has its defaults.
 
 use std::env;
 use std::fmt;
@@ -58,7 +59,8 @@ pub enum ConfigFileError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompatSetting {
-    /// The key (`properties.force_compat_mode`) or the environment variable (`CUFILE_FORCE_COMPAT_MODE`).
+    /// The key (`properties.force_compat_mode`) or the environment variable
+    /// (`CUFILE_FORCE_COMPAT_MODE`).
     pub key: String,
     /// Its value, as it is written.
     pub value: String,
@@ -194,7 +196,8 @@ impl ConfigFile {
     ///
     /// # Errors
     ///
-    /// [`ConfigFileError`]: it is there but can't be read, or the environment names one that is not there.
+    /// [`ConfigFileError`]: it is there but can't be read, or the environment names one that is not
+    /// there.
     pub fn find() -> Result<Option<Self>, ConfigFileError> {
         let named = env::var_os(CUFILE_ENV_PATH_JSON).filter(|path| !path.is_empty());
         let is_named = named.is_some();
@@ -253,7 +256,8 @@ impl ConfigFile {
         &self.path
     }
 
-    /// The value of a key, its parts parted by dots (`properties.io_batchsize`), as JSON writes it; texts without their quotes.
+    /// The value of a key, its parts parted by dots (`properties.io_batchsize`), as JSON writes it;
+    /// texts without their quotes.
     pub fn value(&self, key: &str) -> Option<String> {
         self.lookup(key).map(plain)
     }
@@ -303,7 +307,8 @@ impl ConfigFile {
     }
 }
 
-/// All settings of this process that say something about compatibility mode: of the environment, then of the file.
+/// All settings of this process that say something about compatibility mode: of the environment,
+/// then of the file.
 ///
 /// # Errors
 ///
@@ -359,8 +364,8 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// The text with blanks for its comments: from `//` to the end of the line, where that is not in a text. Lines and columns
-/// stay what they were.
+/// The text with blanks for its comments: from `//` to the end of the line, where that is not in a
+/// text. Lines and columns stay what they were.
 fn without_comments(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
@@ -393,7 +398,7 @@ mod tests {
 
     const SAMPLE: &str = r#"
 {
-    // NOTE : Application can override custom configuration via export CUFILE_ENV_PATH_JSON=<filepath>
+    // NOTE : Application can override custom configuration via export CUFILE_ENV_PATH_JSON=<path>
     "logging": { "level": "ERROR" /* not a comment */ },
 }
 "#;
@@ -426,7 +431,8 @@ mod tests {
             r#"{"properties": {"allow_compat_mode": false, "force_compat_mode": true,
                 "gds_rdma_write_support": true, "rdma_dynamic_routing": true,
                 "rdma_dynamic_routing_order": ["SYS_MEM"]},
-                "fs": {"generic": {"posix_unaligned_writes": "true"}, "weka": {"rdma_write_support": false},
+                "fs": {"generic": {"posix_unaligned_writes": "true"},
+                "weka": {"rdma_write_support": false},
                 "lustre": {"posix_gds_min_kb": 16}, "beegfs": {"posix_gds_min_kb": 0}}}"#,
         );
         let settings = file.compat_settings();

@@ -45,8 +45,9 @@ pub struct Driver {
 }
 
 impl CuFile {
-    /// The driver, opened by the first call, `cuFileDriverOpen`: that takes about half a second, writes `cufile.log` into
-    /// the working directory (unless CUFILE_LOGFILE_PATH says otherwise), and may write to standard output.
+    /// The driver, opened by the first call, `cuFileDriverOpen`: that takes about half a second,
+    /// writes `cufile.log` into the working directory (unless CUFILE_LOGFILE_PATH says otherwise),
+    /// and may write to standard output.
     ///
     /// # Errors
     ///
@@ -66,7 +67,12 @@ impl CuFile {
                     }
                     Err(error) => return Err(error),
                 };
-                tracing::info!(version = %self.version(), path = %self.path().display(), ours, "cuFile's driver is open");
+                tracing::info!(
+                    version = %self.version(),
+                    path = %self.path().display(),
+                    ours,
+                    "cuFile's driver is open"
+                );
                 let only_copies = OnceLock::new();
                 Arc::clone(slot.open.insert(Arc::new(Open { ours, only_copies })))
             }
@@ -79,20 +85,21 @@ impl CuFile {
         lock(&self.driver).open.is_some()
     }
 
-    /// Closes the driver, `cuFileDriverClose`, once nobody uses it. It may be opened again. Nothing happens where it is not
-    /// open, or was open before this library asked for it.
+    /// Closes the driver, `cuFileDriverClose`, once nobody uses it. It may be opened again. Nothing
+    /// happens where it is not open, or was open before this library asked for it.
     ///
     /// # Errors
     ///
-    /// [`CuFileError::InUse`] while there is a [`Driver`], or a handle, registration, stream or batch that holds one; what
-    /// closing answers.
+    /// [`CuFileError::InUse`] while there is a [`Driver`], or a handle, registration, stream or
+    /// batch that holds one; what closing answers.
     pub fn close_driver(&self) -> Result<(), CuFileError> {
         self.check_owner()?;
         let mut slot = lock(&self.driver);
         let Some(open) = &slot.open else {
             return Ok(());
         };
-        // New users come from this slot, under its lock, or from other users: with none, there is none to come.
+        // New users come from this slot, under its lock, or from other users: with none, there is
+        // none to come.
         let users = Arc::strong_count(open) - 1;
         if users > 0 {
             return Err(CuFileError::InUse { users });
@@ -106,15 +113,17 @@ impl CuFile {
         Ok(())
     }
 
-    /// How many have opened the driver in this process, `cuFileUseCount`. None where the library has no such function.
+    /// How many have opened the driver in this process, `cuFileUseCount`. None where the library
+    /// has no such function.
     pub fn use_count(&self) -> Option<i64> {
         let use_count = self.library.use_count?;
         // SAFETY: takes nothing and reads a counter.
         Some(unsafe { use_count() })
     }
 
-    /// Whether reads and writes of up to `threshold_kb` poll for their end, `cuFileDriverSetPollMode`;
-    /// `properties.use_poll_mode` and `poll_max_size_kb` of cufile.json. A multiple of 4 KiB; by default 4.
+    /// Whether reads and writes of up to `threshold_kb` poll for their end,
+    /// `cuFileDriverSetPollMode`; `properties.use_poll_mode` and `poll_max_size_kb` of cufile.json.
+    /// A multiple of 4 KiB; by default 4.
     ///
     /// Up to 1.15 it is set while the driver is open, from then on before it is opened: see
     /// [`settings_before_open`](Self::settings_before_open).
@@ -133,9 +142,9 @@ impl CuFile {
         check("cuFileDriverSetPollMode", answer)
     }
 
-    /// The largest operation that nvidia-fs gets, or in compatibility mode a read or write of POSIX,
-    /// `cuFileDriverSetMaxDirectIOSize`: 64 KiB to 16384 KiB, a multiple of 4; by default 16384. When: as for
-    /// [`set_poll_mode`](Self::set_poll_mode).
+    /// The largest operation that nvidia-fs gets, or in compatibility mode a read or write of
+    /// POSIX, `cuFileDriverSetMaxDirectIOSize`: 64 KiB to 16384 KiB, a multiple of 4; by
+    /// default 16384. When: as for [`set_poll_mode`](Self::set_poll_mode).
     ///
     /// # Errors
     ///
@@ -146,8 +155,9 @@ impl CuFile {
         set(call, settings.set_max_direct_io_size, size_kb)
     }
 
-    /// The most GPU memory that cuFile takes for its own buffers, for each device, `cuFileDriverSetMaxCacheSize`: a multiple
-    /// of 4 KiB; by default 131072. When: as for [`set_poll_mode`](Self::set_poll_mode).
+    /// The most GPU memory that cuFile takes for its own buffers, for each device,
+    /// `cuFileDriverSetMaxCacheSize`: a multiple of 4 KiB; by default 131072. When: as for
+    /// [`set_poll_mode`](Self::set_poll_mode).
     ///
     /// # Errors
     ///
@@ -158,8 +168,9 @@ impl CuFile {
         set(call, settings.set_max_cache_size, size_kb)
     }
 
-    /// The most memory that may be pinned for registrations, `cuFileDriverSetMaxPinnedMemSize`: a multiple of 4 KiB, or
-    /// `None` for no limit; by default all of the device's. When: as for [`set_poll_mode`](Self::set_poll_mode).
+    /// The most memory that may be pinned for registrations, `cuFileDriverSetMaxPinnedMemSize`: a
+    /// multiple of 4 KiB, or `None` for no limit; by default all of the device's. When: as for
+    /// [`set_poll_mode`](Self::set_poll_mode).
     ///
     /// # Errors
     ///
@@ -179,7 +190,8 @@ impl CuFile {
         )
     }
 
-    /// Whether this version takes settings before its driver is opened (and then ignores them), or only after that.
+    /// Whether this version takes settings before its driver is opened (and then ignores them), or
+    /// only after that.
     pub fn settings_before_open(&self) -> bool {
         self.version() >= Version::SETTINGS_BEFORE_OPEN
     }
@@ -246,8 +258,8 @@ impl Driver {
         Ok(Properties::of(&raw))
     }
 
-    /// Whether it can do nothing but copy through the host's memory: it has neither nvidia-fs nor PCI P2PDMA. Asked once, before the first
-    /// file that asks is read or written.
+    /// Whether it can do nothing but copy through the host's memory: it has neither nvidia-fs nor
+    /// PCI P2PDMA. Asked once, before the first file that asks is read or written.
     pub(crate) fn only_copies(&self) -> bool {
         let ask = || {
             let properties = self.properties();
@@ -290,8 +302,8 @@ impl Driver {
         Ok(P2pFlags::from_bits_retain(flags))
     }
 
-    /// Chooses the ways, `cuFileDriverSetP2PFlags`. cuFile takes [`P2pFlags::PCI_P2PDMA`] on x86-64 and [`P2pFlags::C2C`] on
-    /// Arm, and no others.
+    /// Chooses the ways, `cuFileDriverSetP2PFlags`. cuFile takes [`P2pFlags::PCI_P2PDMA`] on x86-64
+    /// and [`P2pFlags::C2C`] on Arm, and no others.
     ///
     /// # Errors
     ///
@@ -306,11 +318,13 @@ impl Driver {
         })
     }
 
-    /// Writes the PCIe topology that cuFile has found into a file, as JSON, `cuFileExportPCIeTopology`.
+    /// Writes the PCIe topology that cuFile has found into a file, as JSON,
+    /// `cuFileExportPCIeTopology`.
     ///
     /// # Errors
     ///
-    /// [`CuFileError::Lacks`], [`CuFileError::Value`] for a path with a zero byte, or what the call answers.
+    /// [`CuFileError::Lacks`], [`CuFileError::Value`] for a path with a zero byte, or what the call
+    /// answers.
     pub fn export_pcie_topology(&self, into: &Path) -> Result<(), CuFileError> {
         let export = self.cufile.library.export_topology;
         let lacks = || self.cufile.lacks("cuFileExportPCIeTopology", Some("1.17"));
@@ -327,7 +341,8 @@ impl Driver {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Properties {
-    /// The version of nvidia-fs, major and minor; 0 and 0 where it is not loaded: then nothing goes GPU-direct by it.
+    /// The version of nvidia-fs, major and minor; 0 and 0 where it is not loaded: then nothing goes
+    /// GPU-direct by it.
     pub nvfs_version: (u32, u32),
     /// Operations of up to that many KiB poll, where polling is on.
     pub poll_threshold_kb: usize,
@@ -410,7 +425,8 @@ impl FileSystem {
 }
 
 bitflags::bitflags! {
-    /// File systems and devices that GPUDirect Storage works with on this machine. Bits that are not named are kept.
+    /// File systems and devices that GPUDirect Storage works with on this machine. Bits that are
+    /// not named are kept.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct FileSystems: u32 {
         /// DDN EXAScaler (Lustre).
@@ -449,7 +465,8 @@ bitflags::bitflags! {
     pub struct ControlFlags: u32 {
         /// `CU_FILE_USE_POLL_MODE`.
         const USE_POLL_MODE = 1 << 0;
-        /// `CU_FILE_ALLOW_COMPAT_MODE`: files that have no GPUDirect Storage are read and written by POSIX.
+        /// `CU_FILE_ALLOW_COMPAT_MODE`: files that have no GPUDirect Storage are read and written
+        /// by POSIX.
         const ALLOW_COMPAT_MODE = 1 << 1;
         /// `CU_FILE_POSIX_IO_MODE`.
         const POSIX_IO_MODE = 1 << 2;

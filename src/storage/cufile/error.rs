@@ -256,7 +256,8 @@ impl CuFileStatus {
         self.row().map(|row| row.name)
     }
 
-    /// The name of the code in that version: 5039 ended the codes up to 1.14, and is an error of batches from 1.15 on.
+    /// The name of the code in that version: 5039 ended the codes up to 1.14, and is an error of
+    /// batches from 1.15 on.
     pub fn name_in(self, version: Version) -> Option<&'static str> {
         if self.0 == MEANING_CHANGED && version.is_known() && version.code() < CHANGED_WITH {
             return Some("CU_FILE_IO_MAX_ERROR");
@@ -283,7 +284,8 @@ impl CuFileStatus {
                 "make the CUDA context of the memory current in the thread that calls"
             }
             5016 | 5036 => {
-                "register less memory, or raise properties.max_device_pinned_mem_size_kb in cufile.json"
+                "register less memory, or raise properties.max_device_pinned_mem_size_kb in \
+                 cufile.json"
             }
             5019 => {
                 "open the file without O_APPEND, O_NONBLOCK, O_NOFOLLOW, O_NOATIME and O_TMPFILE"
@@ -293,12 +295,14 @@ impl CuFileStatus {
                 "let the process read /dev/nvidia-fs*, and open the file for what is done with it"
             }
             5027 => {
-                "cuFile asks the udev database what file system is on the disk, and knows no file without it: \
-                 run udevd, in a container mount /run/udev into it, or give /run/udev/data/b<major>:<minor> of the disk \
-                 the lines E:ID_FS_USAGE=filesystem and E:ID_FS_TYPE=<type>"
+                "cuFile asks the udev database what file system is on the disk, and knows no file \
+                 without it: run udevd, in a container mount /run/udev into it, or give \
+                 /run/udev/data/b<major>:<minor> of the disk the lines E:ID_FS_USAGE=filesystem \
+                 and E:ID_FS_TYPE=<type>"
             }
             5030 | 5033 | 5039..=5042 | 5045 | 5046 | 5048 => {
-                "cuFile wrote more about it to cufile.log (CUFILE_LOGFILE_PATH says where, CUFILE_LOGGING_LEVEL how much)"
+                "cuFile wrote more about it to cufile.log (CUFILE_LOGFILE_PATH says where, \
+                 CUFILE_LOGGING_LEVEL how much)"
             }
             5037 => "submit fewer, or collect the status of some first",
             5049 => "set properties.allow_compat_mode to true in cufile.json",
@@ -332,8 +336,8 @@ impl fmt::Debug for CuFileStatus {
 pub enum Unavailable {
     /// libcufile could not be loaded: most often, it is not installed.
     #[error(
-        "cannot load libcufile: tried {} (install NVIDIA GPUDirect Storage, or set {FABRICAST_CUFILE} to the path of a \
-         libcufile.so.0)",
+        "cannot load libcufile: tried {} (install NVIDIA GPUDirect Storage, or set \
+         {FABRICAST_CUFILE} to the path of a libcufile.so.0)",
         Attempts(tried)
     )]
     Library {
@@ -352,8 +356,8 @@ pub enum Unavailable {
     },
     /// The CUDA driver could not be loaded: the machine has no NVIDIA GPU, or no driver for it.
     #[error(
-        "libcufile needs the CUDA driver, which cannot be loaded: tried {} (set {FABRICAST_CUDA} to the path of a \
-         libcuda.so.1 that lies elsewhere)",
+        "libcufile needs the CUDA driver, which cannot be loaded: tried {} (set {FABRICAST_CUDA} \
+         to the path of a libcuda.so.1 that lies elsewhere)",
         Attempts(tried)
     )]
     Cuda {
@@ -366,12 +370,14 @@ pub enum Unavailable {
         /// What it answered, a `CUresult`.
         code: i32,
     },
-    /// The CUDA driver runs, and has no device. cuFile is not asked then: some versions would never return.
+    /// The CUDA driver runs, and has no device. cuFile is not asked then: some versions would never
+    /// return.
     #[error("there is no CUDA device (CUDA_VISIBLE_DEVICES may hide what there is)")]
     NoDevice,
     /// This process was forked from the one that started cuFile, which does not survive that.
     #[error(
-        "process {made_by}, which this process was forked from, has started cuFile: it can't be used here"
+        "process {made_by}, which this process was forked from, has started cuFile: it can't be \
+         used here"
     )]
     Forked {
         /// The process that started it.
@@ -429,7 +435,8 @@ impl Failure {
         Self::of_operation(answer)
     }
 
-    /// From the result of an operation that ran elsewhere: errno of this thread has nothing to do with it.
+    /// From the result of an operation that ran elsewhere: errno of this thread has nothing to do
+    /// with it.
     pub(crate) fn of_operation(answer: isize) -> Self {
         match i32::try_from(answer.saturating_neg()) {
             Ok(1) => Self::Unexplained,
@@ -558,7 +565,8 @@ pub enum CuFileError {
     },
     /// The driver is in use, and can't be closed.
     #[error(
-        "the cuFile driver is used by {users} handles, registrations or operations, and can't be closed"
+        "the cuFile driver is used by {users} handles, registrations or operations, and can't be \
+         closed"
     )]
     InUse {
         /// How many.

@@ -1,4 +1,5 @@
-//! `Handle`: a file that is registered with cuFile. It keeps the file open, and operations in flight keep it.
+//! `Handle`: a file that is registered with cuFile. It keeps the file open, and operations in
+//! flight keep it.
 
 #![allow(unsafe_code)]
 
@@ -19,14 +20,15 @@ use super::{CuFile, check, lock};
 
 /// A file that is registered with cuFile, `CUfileHandle_t`. A clone is the same registration.
 ///
-/// It is deregistered with `cuFileHandleDeregister` when the last clone is gone and no operation on it is in flight; only
-/// then the file is closed.
+/// It is deregistered with `cuFileHandleDeregister` when the last clone is gone and no operation on
+/// it is in flight; only then the file is closed.
 #[derive(Clone)]
 pub struct Handle {
     shared: Arc<RegisteredHandle>,
 }
 
-/// The registration. Fields are dropped from the top: the file after the registration, the driver last.
+/// The registration. Fields are dropped from the top: the file after the registration, the driver
+/// last.
 struct RegisteredHandle {
     raw: RawHandle,
     behind: ManuallyDrop<Behind>,
@@ -87,8 +89,8 @@ impl Handle {
         behind: Behind,
         path: PathBuf,
     ) -> Result<Self, CuFileError> {
-        // SAFETY: a struct of numbers and pointers, for which zeros are values. The C header asks for zeros in what is not
-        // set, so all of it is zero first.
+        // SAFETY: a struct of numbers and pointers, for which zeros are values. The C header asks
+        // for zeros in what is not set, so all of it is zero first.
         let mut descr: Descr = unsafe { std::mem::zeroed() };
         descr.kind = kind;
         // The descriptor is narrower than the union, whose other bytes stay zero.
@@ -105,7 +107,8 @@ impl Handle {
         let register = driver.cufile().library.basic.handle_register;
         let mut raw = ptr::null_mut();
         let alone = lock(&driver.cufile().alone);
-        // SAFETY: both are ours. What the descriptor names is kept by `behind`, beside the registration.
+        // SAFETY: both are ours. What the descriptor names is kept by `behind`, beside the
+        // registration.
         let answer = unsafe { register(&raw mut raw, &raw mut descr) };
         drop(alone);
         check("cuFileHandleRegister", answer).map_err(|error| error.at(&path, None))?;
@@ -137,8 +140,9 @@ impl Handle {
         self.shared.driver.cufile()
     }
 
-    /// What can have been read of `done` bytes at an offset: cuFile 1.15 in its compatibility mode says that all was read where a
-    /// stream-ordered read of a file with O_DIRECT meets the end of the file.
+    /// What can have been read of `done` bytes at an offset: cuFile 1.15 in its compatibility mode
+    /// says that all was read where a stream-ordered read of a file with O_DIRECT meets the end of
+    /// the file.
     pub(super) fn up_to_end(&self, offset: u64, done: usize) -> usize {
         let size = self.file().and_then(|file| rustix::fs::fstat(file).ok());
         let size =
@@ -162,7 +166,8 @@ impl Drop for RegisteredHandle {
             // A forked child: the registration is its parent's. `behind` is leaked with it.
             return;
         }
-        // SAFETY: registered once, deregistered here alone; operations in flight hold a `Handle`, so there is none.
+        // SAFETY: registered once, deregistered here alone; operations in flight hold a `Handle`,
+        // so there is none.
         unsafe { (cufile.library.basic.handle_deregister)(self.raw) };
         // SAFETY: the only place that drops it, and `self` is not used again.
         unsafe { ManuallyDrop::drop(&mut self.behind) };

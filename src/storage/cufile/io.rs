@@ -22,13 +22,14 @@ pub struct IoVec {
 }
 
 impl Handle {
-    /// Reads into memory of a GPU or of the host, `cuFileRead`: `len` bytes of the file from `file_offset` on, to
-    /// `buffer_offset` behind `base`. Blocks until it is done. Says how many bytes came: fewer than asked at the end of the
-    /// file, or where the system gave fewer.
+    /// Reads into memory of a GPU or of the host, `cuFileRead`: `len` bytes of the file from
+    /// `file_offset` on, to `buffer_offset` behind `base`. Blocks until it is done. Says how many
+    /// bytes came: fewer than asked at the end of the file, or where the system gave fewer.
     ///
-    /// Memory that is registered is named by the base of its registration. For memory of a GPU, its context is current in
-    /// this thread ([`CuFile::ensure_context`](super::CuFile::ensure_context)), and what other work of the default stream
-    /// does to the memory is not waited for.
+    /// Memory that is registered is named by the base of its registration. For memory of a GPU, its
+    /// context is current in this thread
+    /// ([`CuFile::ensure_context`](super::CuFile::ensure_context)), and what other work of the
+    /// default stream does to the memory is not waited for.
     ///
     /// # Errors
     ///
@@ -36,7 +37,8 @@ impl Handle {
     ///
     /// # Safety
     ///
-    /// `len` bytes from `base + buffer_offset` are valid for writes, and nobody reads or writes them until this returns.
+    /// `len` bytes from `base + buffer_offset` are valid for writes, and nobody reads or writes
+    /// them until this returns.
     pub unsafe fn read(
         &self,
         base: *mut c_void,
@@ -49,13 +51,14 @@ impl Handle {
             return Ok(0);
         }
         let read = self.cufile().library.basic.read;
-        // SAFETY: the caller vouches for the memory; the handle is registered as long as `self` lives.
+        // SAFETY: the caller vouches for the memory; the handle is registered as long as `self`
+        // lives.
         let done = unsafe { read(self.raw(), base, len, at, behind) };
         self.outcome("cuFileRead", done, len, file_offset)
     }
 
-    /// Writes from memory of a GPU or of the host, `cuFileWrite`; else as [`read`](Self::read). A count that is short means
-    /// that the rest was not written.
+    /// Writes from memory of a GPU or of the host, `cuFileWrite`; else as [`read`](Self::read). A
+    /// count that is short means that the rest was not written.
     ///
     /// # Errors
     ///
@@ -63,7 +66,8 @@ impl Handle {
     ///
     /// # Safety
     ///
-    /// `len` bytes from `base + buffer_offset` are valid for reads, and nobody writes them until this returns.
+    /// `len` bytes from `base + buffer_offset` are valid for reads, and nobody writes them until
+    /// this returns.
     pub unsafe fn write(
         &self,
         base: *const c_void,
@@ -76,7 +80,8 @@ impl Handle {
             return Ok(0);
         }
         let write = self.cufile().library.basic.write;
-        // SAFETY: the caller vouches for the memory; the handle is registered as long as `self` lives.
+        // SAFETY: the caller vouches for the memory; the handle is registered as long as `self`
+        // lives.
         let done = unsafe { write(self.raw(), base, len, at, behind) };
         self.outcome("cuFileWrite", done, len, file_offset)
     }
@@ -106,7 +111,8 @@ impl Handle {
     ///
     /// # Errors
     ///
-    /// As for [`read`](Self::read); [`CuFileError::Lacks`] before 1.19; [`CuFileError::Value`] for more than 1024 buffers.
+    /// As for [`read`](Self::read); [`CuFileError::Lacks`] before 1.19; [`CuFileError::Value`] for
+    /// more than 1024 buffers.
     ///
     /// # Safety
     ///
@@ -119,7 +125,8 @@ impl Handle {
         if len == 0 {
             return Ok(0);
         }
-        // SAFETY: the caller vouches for the memory; the array has the length that is said, and lives until this is over.
+        // SAFETY: the caller vouches for the memory; the array has the length that is said, and
+        // lives until this is over.
         let done = unsafe { readv(self.raw(), vectors.as_ptr(), vectors.len(), at, 0) };
         self.outcome("cuFileReadv", done, len, file_offset)
     }
@@ -141,7 +148,8 @@ impl Handle {
         if len == 0 {
             return Ok(0);
         }
-        // SAFETY: the caller vouches for the memory; the array has the length that is said, and lives until this is over.
+        // SAFETY: the caller vouches for the memory; the array has the length that is said, and
+        // lives until this is over.
         let done = unsafe { writev(self.raw(), vectors.as_ptr(), vectors.len(), at, 0) };
         self.outcome("cuFileWritev", done, len, file_offset)
     }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  CuFile::get ── libcufile and a CUDA device, or why not
-//!    ├── driver ── Driver          properties, statistics; open from the first use until CuFile::close_driver
+//!    ├── driver ── Driver          properties, statistics; open from the first use until
+//!    │                             CuFile::close_driver
 //!    ├── register ── Handle        read, write, readv, writev; keeps the file open
 //!    ├── register_memory ── BufferRegistration
 //!    ├── stream ── Stream          read_async, write_async ── StreamOperation ── check_bytes_done
@@ -25,22 +26,27 @@
 //!
 //! Sizes and offsets are bytes, except where a name ends in `_kb` (1024 bytes, as cuFile counts).
 //!
-//! Three rules of cuFile shape this module. It may never return from opening its driver on a machine without a GPU, so
-//! nothing is opened, also not behind the scenes, before the CUDA driver has said that there is a device. Opening takes
-//! about half a second, and closing at the end of a process is known to crash, so the driver stays open until it is closed
-//! by hand. And what cuFile still works on (an operation on a stream, an entry of a batch) may not be freed: it is kept until
-//! cuFile is known to have let go of it, and leaked where that can't be known ([`leaked`] counts).
+//! Three rules of cuFile shape this module. It may never return from opening its driver on a
+//! machine without a GPU, so nothing is opened, also not behind the scenes, before the CUDA driver
+//! has said that there is a device. Opening takes about half a second, and closing at the end of a
+//! process is known to crash, so the driver stays open until it is closed by hand. And what cuFile
+//! still works on (an operation on a stream, an entry of a batch) may not be freed: it is kept
+//! until cuFile is known to have let go of it, and leaked where that can't be known ([`leaked`]
+//! counts).
 //!
-//! What cuFile 1.15 and 1.20 were seen to do on an H200 without nvidia-fs, and what is made of it here: without an entry of the disk
-//! in the udev database no file can be registered (5027, whose advice says how); streams and batches do not take an offset in memory
-//! that is not registered (they get the address of the first byte instead); a stream-ordered read with O_DIRECT over the end
-//! of the file says that all was read (counts are cut to the file's size); 1.15 counts each read twice, and crashes where a thread asks for the
-//! driver's properties while another does so or registers a file (they take turns).
+//! What cuFile 1.15 and 1.20 were seen to do on an H200 without nvidia-fs, and what is made of it
+//! here: without an entry of the disk in the udev database no file can be registered (5027, whose
+//! advice says how); streams and batches do not take an offset in memory that is not registered
+//! (they get the address of the first byte instead); a stream-ordered read with O_DIRECT over the
+//! end of the file says that all was read (counts are cut to the file's size); 1.15 counts each
+//! read twice, and crashes where a thread asks for the driver's properties while another does so or
+//! registers a file (they take turns).
 //!
 //! The functions are those of NVIDIA's "cuFile API Reference Guide"; each item names its own.
 //!
-//! What is not here: `cuFileRDMADescStrGet`, `cuFileRDMADescStrPut` and `cuFileGetRDMAPDList`. They are C++ functions that no header declares, made for
-//! cuObject's client and its kind of network cards; their mangled names are no interface to rely on.
+//! What is not here: `cuFileRDMADescStrGet`, `cuFileRDMADescStrPut` and `cuFileGetRDMAPDList`. They
+//! are C++ functions that no header declares, made for cuObject's client and its kind of network
+//! cards; their mangled names are no interface to rely on.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -104,11 +110,11 @@ pub struct CuFile {
 static CUFILE: OnceLock<CuFile> = OnceLock::new();
 
 impl CuFile {
-    /// cuFile, if it can be used: libcufile (the one that [`FABRICAST_CUFILE`] names, else the system's) and the CUDA driver
-    /// are loaded, and there is a device. Opens nothing yet.
+    /// cuFile, if it can be used: libcufile (the one that [`FABRICAST_CUFILE`] names, else the
+    /// system's) and the CUDA driver are loaded, and there is a device. Opens nothing yet.
     ///
-    /// That libcufile can't be loaded is kept, until [`FABRICAST_CUFILE`] names another one: looking through the system's folders for each file
-    /// would take its time. CUDA is asked again.
+    /// That libcufile can't be loaded is kept, until [`FABRICAST_CUFILE`] names another one:
+    /// looking through the system's folders for each file would take its time. CUDA is asked again.
     ///
     /// # Errors
     ///
@@ -154,8 +160,9 @@ impl CuFile {
         self.library.path()
     }
 
-    /// Makes the primary context of a device current in this thread, where no context is: operations on GPU memory need
-    /// one (`cuCtxSetCurrent`). The context is kept for the life of the process.
+    /// Makes the primary context of a device current in this thread, where no context is:
+    /// operations on GPU memory need one (`cuCtxSetCurrent`). The context is kept for the life of
+    /// the process.
     ///
     /// # Errors
     ///
@@ -165,21 +172,24 @@ impl CuFile {
         Ok(self.cuda.ensure_context(ordinal)?)
     }
 
-    /// Registers a file, `cuFileHandleRegister`; opens the driver where it is not. The handle keeps the file open.
+    /// Registers a file, `cuFileHandleRegister`; opens the driver where it is not. The handle keeps
+    /// the file open.
     ///
-    /// cuFile may see the file through O_DIRECT or not; before 1.7 it has to be O_DIRECT. A file is registered once at a
-    /// time.
+    /// cuFile may see the file through O_DIRECT or not; before 1.7 it has to be O_DIRECT. A file is
+    /// registered once at a time.
     ///
     /// # Errors
     ///
-    /// [`CuFileError::OpenFlag`] for O_APPEND, O_NONBLOCK, O_DIRECTORY, O_NOFOLLOW, O_NOATIME, O_TMPFILE and O_PATH, which
-    /// cuFile refuses; what the driver's opening or the registration answers.
+    /// [`CuFileError::OpenFlag`] for O_APPEND, O_NONBLOCK, O_DIRECTORY, O_NOFOLLOW, O_NOATIME,
+    /// O_TMPFILE and O_PATH, which cuFile refuses; what the driver's opening or the registration
+    /// answers.
     pub fn register(&'static self, file: impl Into<Arc<OwnedFd>>) -> Result<Handle, CuFileError> {
         Handle::register(self, file.into())
     }
 
-    /// Registers a file of a file system of the application's own, `CU_FILE_HANDLE_TYPE_USERSPACE_FS`: cuFile calls
-    /// `fs` for its bytes. `name` is what errors call it.
+    /// Registers a file of a file system of the application's own,
+    /// `CU_FILE_HANDLE_TYPE_USERSPACE_FS`: cuFile calls `fs` for its bytes. `name` is what errors
+    /// call it.
     ///
     /// # Errors
     ///
@@ -192,13 +202,13 @@ impl CuFile {
         Handle::register_userspace(self, name.as_ref(), fs)
     }
 
-    /// A batch of up to `entries` operations at a time, `cuFileBatchIOSetUp`. Each keeps a `K` for its caller, the owner of
-    /// its memory, say, and gives it back when it is over.
+    /// A batch of up to `entries` operations at a time, `cuFileBatchIOSetUp`. Each keeps a `K` for
+    /// its caller, the owner of its memory, say, and gives it back when it is over.
     ///
     /// # Errors
     ///
-    /// [`CuFileError::Lacks`]; [`CuFileError::Value`] for more entries than [`Properties::max_batch_io_size`]; what the
-    /// driver's opening or the set-up answers.
+    /// [`CuFileError::Lacks`]; [`CuFileError::Value`] for more entries than
+    /// [`Properties::max_batch_io_size`]; what the driver's opening or the set-up answers.
     pub fn batch<K>(&'static self, entries: u32) -> Result<CuFileBatch<K>, CuFileError> {
         CuFileBatch::set_up(self, entries)
     }
@@ -252,7 +262,8 @@ fn signed(field: &'static str, bytes: u64) -> Result<i64, CuFileError> {
         .map_err(|_| CuFileError::value(field, bytes, "bytes", "more than 2^63 - 1"))
 }
 
-/// Locks, also after another thread panicked while it held the lock: what our locks guard is whole between any two statements.
+/// Locks, also after another thread panicked while it held the lock: what our locks guard is whole
+/// between any two statements.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -260,8 +271,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What was leaked because cuFile may still have used it.
 static LEAKED: AtomicU64 = AtomicU64::new(0);
 
-/// How many operations, batches and registrations of this process were leaked, because they were dropped while cuFile may
-/// still have used them.
+/// How many operations, batches and registrations of this process were leaked, because they were
+/// dropped while cuFile may still have used them.
 pub fn leaked() -> u64 {
     LEAKED.load(Ordering::Relaxed)
 }

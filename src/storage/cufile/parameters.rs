@@ -13,7 +13,8 @@ const TEXT_LEN: usize = 4096;
 /// Most buffer sizes of a pool.
 const SLABS_MAX: usize = 64;
 
-/// A number, `CUFileSizeTConfigParameter_t`. The names are those of the header; a newer library may know more.
+/// A number, `CUFileSizeTConfigParameter_t`. The names are those of the header; a newer library may
+/// know more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SizeParameter(pub c_int);
 
@@ -44,7 +45,8 @@ impl SizeParameter {
     pub const PROPERTIES_BATCH_IO_TIMEOUT_MS: Self = Self(11);
 }
 
-/// A switch, `CUFileBoolConfigParameter_t`. The names are those of the header; a newer library may know more.
+/// A switch, `CUFileBoolConfigParameter_t`. The names are those of the header; a newer library may
+/// know more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BoolParameter(pub c_int);
 
@@ -79,7 +81,8 @@ impl BoolParameter {
     pub const GDS_FALLBACK_IO: Self = Self(13);
 }
 
-/// A text, `CUFileStringConfigParameter_t`. The names are those of the header; a newer library may know more.
+/// A text, `CUFileStringConfigParameter_t`. The names are those of the header; a newer library may
+/// know more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StringParameter(pub c_int);
 
@@ -98,7 +101,8 @@ impl StringParameter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SlabPool {
-    /// Of host memory, for compatibility mode: `CUFILE_PARAM_POSIX_POOL_SLAB_SIZE_KB` and `…_COUNT`.
+    /// Of host memory, for compatibility mode: `CUFILE_PARAM_POSIX_POOL_SLAB_SIZE_KB` and
+    /// `…_COUNT`.
     Posix,
     /// Of GPU memory: `CUFILE_PARAM_GPU_BOUNCE_BUFFER_SLAB_SIZE_KB` and `…_COUNT`.
     Gpu,
@@ -148,8 +152,8 @@ impl CuFile {
     ///
     /// # Errors
     ///
-    /// [`CuFileError::Value`] where it is out of [its range](Self::size_parameter_range) or the driver is open;
-    /// [`CuFileError::Lacks`] before 1.14; what the call answers.
+    /// [`CuFileError::Value`] where it is out of [its range](Self::size_parameter_range) or the
+    /// driver is open; [`CuFileError::Lacks`] before 1.14; what the call answers.
     pub fn set_size_parameter(
         &self,
         parameter: SizeParameter,
@@ -260,11 +264,13 @@ impl CuFile {
         check("cuFileSetParameterString", answer)
     }
 
-    /// The buffers of a pool. `count` is how many sizes it has: cuFile answers only to the right number.
+    /// The buffers of a pool. `count` is how many sizes it has: cuFile answers only to the right
+    /// number.
     ///
     /// # Errors
     ///
-    /// [`CuFileError::Lacks`], [`CuFileError::Value`] for a count of 0 or more than 64, or what the call answers.
+    /// [`CuFileError::Lacks`], [`CuFileError::Value`] for a count of 0 or more than 64, or what the
+    /// call answers.
     pub fn slabs(&self, pool: SlabPool, count: usize) -> Result<Vec<Slab>, CuFileError> {
         let get = self.slab_functions(pool)?.get;
         let len = slab_count(count)?;
@@ -282,8 +288,8 @@ impl CuFile {
     ///
     /// # Errors
     ///
-    /// [`CuFileError::Value`] for sizes that are no ascending multiples of 4 KiB, for none or more than 64, and while the
-    /// driver is open; [`CuFileError::Lacks`]; what the call answers.
+    /// [`CuFileError::Value`] for sizes that are no ascending multiples of 4 KiB, for none or more
+    /// than 64, and while the driver is open; [`CuFileError::Lacks`]; what the call answers.
     pub fn set_slabs(&self, pool: SlabPool, slabs: &[Slab]) -> Result<(), CuFileError> {
         let set = self.slab_functions(pool)?.set;
         let len = slab_count(slabs.len())?;

@@ -1,7 +1,8 @@
 //! Statistics of cuFile: counters of the process, and by which way bytes reached each GPU.
 //!
-//! The structs that cuFile fills in grow from version to version: 512 bytes up to 1.18, 624 from 1.19 on, and so the
-//! fields behind them move. So they are never declared, but read by offset out of more memory than any version writes.
+//! The structs that cuFile fills in grow from version to version: 512 bytes up to 1.18, 624 from
+//! 1.19 on, and so the fields behind them move. So they are never declared, but read by offset out
+//! of more memory than any version writes.
 
 #![allow(unsafe_code)]
 
@@ -63,7 +64,8 @@ impl CuFile {
     ///
     /// # Errors
     ///
-    /// [`CuFileError::Lacks`] before 1.15, [`CuFileError::Value`] for a level that is none, or what the call answers.
+    /// [`CuFileError::Lacks`] before 1.15, [`CuFileError::Value`] for a level that is none, or what
+    /// the call answers.
     pub fn set_stats_level(&self, level: StatsLevel) -> Result<(), CuFileError> {
         let set = self.statistics()?.set_level;
         if !(StatsLevel::OFF..=StatsLevel::VERBOSE).contains(&level) {
@@ -118,7 +120,8 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// [`CuFileError::Lacks`] before 1.15 and where the library does not say its version, or what the call answers.
+    /// [`CuFileError::Lacks`] before 1.15 and where the library does not say its version, or what
+    /// the call answers.
     pub fn stats_l1(&self) -> Result<StatsLevel1, CuFileError> {
         let get = self.cufile().statistics()?.get_l1;
         let words = self.ask("cuFileGetStatsL1", get, 0)?;
@@ -158,14 +161,15 @@ impl Driver {
             return Err(self.cufile().lacks(call, from));
         }
         let mut words = vec![fill; ANSWER_WORDS];
-        // SAFETY: there is more room than any known version writes, and twice as much again for those to come.
+        // SAFETY: there is more room than any known version writes, and twice as much again for
+        // those to come.
         let answer = unsafe { get(words.as_mut_ptr().cast::<c_void>()) };
         check(call, answer)?;
         Ok(words)
     }
 
-    /// How long the first level is, behind which the others lie. Of a version that is newer than all that were looked at,
-    /// what it writes tells.
+    /// How long the first level is, behind which the others lie. Of a version that is newer than
+    /// all that were looked at, what it writes tells.
     fn level1_words(&self, statistics: &Statistics) -> Result<usize, CuFileError> {
         let version = self.cufile().version();
         if version <= Version::NEWEST_KNOWN {
@@ -218,7 +222,8 @@ pub struct OpCounter {
     pub err: u64,
 }
 
-/// The counters of the process, `CUfileStatsLevel1_t`. Bandwidths in bytes a second, latencies in microseconds.
+/// The counters of the process, `CUfileStatsLevel1_t`. Bandwidths in bytes a second, latencies in
+/// microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The names are cuFile's, and say it.
@@ -282,7 +287,8 @@ pub struct StatsLevel1 {
 }
 
 impl StatsLevel1 {
-    /// Out of the first words. A field is evaluated where it is written, so the order below is that of the C struct.
+    /// Out of the first words. A field is evaluated where it is written, so the order below is that
+    /// of the C struct.
     fn read(words: &[u64], level1_words: usize) -> Self {
         let words = &words[..level1_words.min(words.len())];
         let w = &mut Words { words };
@@ -549,8 +555,8 @@ impl PathCounts {
         }
     }
 
-    /// Whether bytes went GPU-direct: all of them (`Some(true)`), or some or none did (`Some(false)`); `None` where
-    /// nothing was counted.
+    /// Whether bytes went GPU-direct: all of them (`Some(true)`), or some or none did
+    /// (`Some(false)`); `None` where nothing was counted.
     pub fn gpu_direct(self) -> Option<bool> {
         match (self.p2p + self.nvfs, self.posix) {
             (0, 0) if self.total == 0 => None,
@@ -561,7 +567,8 @@ impl PathCounts {
 
 /// By which ways bytes of files reached GPUs: did they really go GPU-direct?
 ///
-/// Compares two answers of [`Driver::stats_l3`], one from before and one from after what is asked about.
+/// Compares two answers of [`Driver::stats_l3`], one from before and one from after what is asked
+/// about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuPaths {
     /// From files to GPUs.

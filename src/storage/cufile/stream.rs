@@ -1,9 +1,11 @@
-//! Operations in the order of a CUDA stream, whose sizes and offsets are read when the stream comes to them.
+//! Operations in the order of a CUDA stream, whose sizes and offsets are read when the stream comes
+//! to them.
 //!
-//! cuFile reads those numbers, and writes the result, at addresses that it was given; so they lie in a cell of the
-//! operation's own on the heap. An operation that is dropped before the stream is known to have passed it leaves its cell, the
-//! file's handle and what it keeps for its caller with the stream, which frees them when it has heard that it is idle, and
-//! leaks them where it never does.
+//! cuFile reads those numbers, and writes the result, at addresses that it was given; so they lie
+//! in a cell of the operation's own on the heap. An operation that is dropped before the stream is
+//! known to have passed it leaves its cell, the file's handle and what it keeps for its caller with
+//! the stream, which frees them when it has heard that it is idle, and leaks them where it never
+//! does.
 
 #![allow(unsafe_code)]
 
@@ -29,8 +31,8 @@ const IN_FLIGHT_MAX: usize = 4096;
 const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 bitflags::bitflags! {
-    /// What is known of a stream's operations when they are submitted, the flags of `cuFileStreamRegister`. The more, the
-    /// faster.
+    /// What is known of a stream's operations when they are submitted, the flags of
+    /// `cuFileStreamRegister`. The more, the faster.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct StreamFlags: c_uint {
         /// `CU_FILE_STREAM_FIXED_BUF_OFFSET`: the offset in the buffer.
@@ -45,7 +47,8 @@ bitflags::bitflags! {
 }
 
 impl CuFile {
-    /// A CUDA stream, for operations in its order. Registering it ([`Stream::register`]) is optional.
+    /// A CUDA stream, for operations in its order. Registering it ([`Stream::register`]) is
+    /// optional.
     ///
     /// # Errors
     ///
@@ -53,16 +56,19 @@ impl CuFile {
     ///
     /// # Safety
     ///
-    /// `raw` is null (the default stream) or a stream that is not destroyed before the [`Stream`] and all of its
-    /// operations are gone. GPU memory that [`FileHandle::read_async`](crate::storage::FileHandle::read_async) and
-    /// [`write_async`](crate::storage::FileHandle::write_async) are given with it belongs to its context.
+    /// `raw` is null (the default stream) or a stream that is not destroyed before the [`Stream`]
+    /// and all of its operations are gone. GPU memory that
+    /// [`FileHandle::read_async`](crate::storage::FileHandle::read_async) and
+    /// [`write_async`](crate::storage::FileHandle::write_async) are given with it belongs to its
+    /// context.
     pub unsafe fn stream(&'static self, raw: RawStream) -> Result<Stream, CuFileError> {
         // SAFETY: the caller keeps the contract, which is the same.
         unsafe { Stream::open(self, raw) }
     }
 }
 
-/// A CUDA stream that files are read and written in the order of, from [`CuFile::stream`]. A clone is the same stream.
+/// A CUDA stream that files are read and written in the order of, from [`CuFile::stream`]. A clone
+/// is the same stream.
 #[derive(Clone)]
 pub struct Stream {
     shared: Arc<CuFileStreamShared>,
@@ -71,7 +77,8 @@ pub struct Stream {
 struct CuFileStreamShared {
     raw: RawStream,
     driver: Driver,
-    /// The flags that it is registered with. Its lock is held while cuFile waits for the stream, so nothing else is behind it.
+    /// The flags that it is registered with. Its lock is held while cuFile waits for the stream, so
+    /// nothing else is behind it.
     registered: Mutex<Option<StreamFlags>>,
     state: Mutex<CuFileStreamState>,
 }
@@ -86,7 +93,8 @@ struct CuFileStreamState {
     freed: usize,
 }
 
-// SAFETY: streams may be used from any thread; the pointer is only handed to cuFile and the CUDA driver.
+// SAFETY: streams may be used from any thread; the pointer is only handed to cuFile and the CUDA
+// driver.
 unsafe impl Send for CuFileStreamShared {}
 // SAFETY: as above; what changes is behind a lock.
 unsafe impl Sync for CuFileStreamShared {}
@@ -94,9 +102,11 @@ unsafe impl Sync for CuFileStreamShared {}
 /// What one operation is to do.
 #[derive(Clone, Copy, Debug)]
 pub struct AsyncRequest {
-    /// Where the memory begins, of a GPU or of the host; where it is registered, the base of its registration.
+    /// Where the memory begins, of a GPU or of the host; where it is registered, the base of its
+    /// registration.
     pub base: *mut c_void,
-    /// How long the memory is from `base` on, in bytes. No setter of [`StreamOperation`] leads out of it.
+    /// How long the memory is from `base` on, in bytes. No setter of [`StreamOperation`] leads out
+    /// of it.
     pub buffer_len: usize,
     /// How many bytes; the most that it will be, where the size is set later.
     pub size: usize,
@@ -106,8 +116,8 @@ pub struct AsyncRequest {
     pub buffer_offset: usize,
 }
 
-/// What cuFile reads and writes by address. Atomics, because it does so from threads of its own, whenever the stream comes
-/// to it.
+/// What cuFile reads and writes by address. Atomics, because it does so from threads of its own,
+/// whenever the stream comes to it.
 #[derive(Debug)]
 struct Cell {
     size: AtomicUsize,
@@ -143,8 +153,8 @@ impl Stream {
         })
     }
 
-    /// Registers the stream, `cuFileStreamRegister`: cuFile then takes what it needs for it once, and knows what to expect.
-    /// Waits for what is in the stream. Once for each stream.
+    /// Registers the stream, `cuFileStreamRegister`: cuFile then takes what it needs for it once,
+    /// and knows what to expect. Waits for what is in the stream. Once for each stream.
     ///
     /// # Errors
     ///
@@ -163,8 +173,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends the registration, `cuFileStreamDeregister`. Waits for what is in the stream. Nothing happens where it is not
-    /// registered. To be done before the stream is destroyed.
+    /// Ends the registration, `cuFileStreamDeregister`. Waits for what is in the stream. Nothing
+    /// happens where it is not registered. To be done before the stream is destroyed.
     ///
     /// # Errors
     ///
@@ -173,21 +183,23 @@ impl Stream {
         self.shared.deregister()
     }
 
-    /// Reads in the order of the stream, `cuFileReadAsync`. `keep` is held until it is over, and comes back then: the owner
-    /// of the memory, say.
+    /// Reads in the order of the stream, `cuFileReadAsync`. `keep` is held until it is over, and
+    /// comes back then: the owner of the memory, say.
     ///
-    /// It is asynchronous only where bytes go GPU-direct: in compatibility mode cuFile does much of the work before this
-    /// returns.
+    /// It is asynchronous only where bytes go GPU-direct: in compatibility mode cuFile does much of
+    /// the work before this returns.
     ///
     /// # Errors
     ///
-    /// [`CuFileError::Full`] with 4096 in flight; [`CuFileError::Value`] where the range is out of the memory; what the
-    /// call answers. `keep` is dropped then.
+    /// [`CuFileError::Full`] with 4096 in flight; [`CuFileError::Value`] where the range is out of
+    /// the memory; what the call answers. `keep` is dropped then.
     ///
     /// # Safety
     ///
-    /// * `buffer_len` bytes from `base` are valid for writes until the operation is over, or as long as `keep` lives.
-    /// * Until then nobody reads or writes the part that is read into, but for work in the stream behind it.
+    /// * `buffer_len` bytes from `base` are valid for writes until the operation is over, or as
+    ///   long as `keep` lives.
+    /// * Until then nobody reads or writes the part that is read into, but for work in the stream
+    ///   behind it.
     /// * The CUDA context of the stream is current in this thread.
     pub unsafe fn read_async<K: Send + 'static>(
         &self,
@@ -200,7 +212,8 @@ impl Stream {
         unsafe { self.submit(READ, call, handle, request, keep) }
     }
 
-    /// Writes in the order of the stream, `cuFileWriteAsync`; else as [`read_async`](Self::read_async).
+    /// Writes in the order of the stream, `cuFileWriteAsync`; else as
+    /// [`read_async`](Self::read_async).
     ///
     /// # Errors
     ///
@@ -208,8 +221,8 @@ impl Stream {
     ///
     /// # Safety
     ///
-    /// As for [`read_async`](Self::read_async), with memory that is valid for reads, and that nobody writes but work in
-    /// the stream before or behind it.
+    /// As for [`read_async`](Self::read_async), with memory that is valid for reads, and that
+    /// nobody writes but work in the stream before or behind it.
     pub unsafe fn write_async<K: Send + 'static>(
         &self,
         handle: &Handle,
@@ -233,8 +246,9 @@ impl Stream {
         keep: K,
     ) -> Result<StreamOperation<K>, CuFileError> {
         let cell = Box::new(Cell::of(handle, &request)?);
-        // Of memory that is not registered, cuFile takes the size that is submitted for all there is, and fails with EIO
-        // where an offset leads out of that: so it gets the first byte as the base.
+        // Of memory that is not registered, cuFile takes the size that is submitted for all there
+        // is, and fails with EIO where an offset leads out of that: so it gets the first byte as
+        // the base.
         let cufile = self.shared.driver.cufile();
         let registered = lock(&cufile.registered).contains(&request.base.addr());
         let mut base = request.base;
@@ -244,8 +258,8 @@ impl Stream {
         }
         self.shared.reserve()?;
         let flags = lock(&self.shared.registered).unwrap_or_default();
-        // SAFETY: the caller vouches for memory and context. The cell is kept on the heap until the stream has passed, by
-        // the operation or by the stream; so is the handle.
+        // SAFETY: the caller vouches for memory and context. The cell is kept on the heap until the
+        // stream has passed, by the operation or by the stream; so is the handle.
         let answer = unsafe {
             call(
                 handle.raw(),
@@ -276,8 +290,8 @@ impl Stream {
         })
     }
 
-    /// Waits until the stream has done all that was given to it, `cuStreamSynchronize`, and frees what dropped operations
-    /// left.
+    /// Waits until the stream has done all that was given to it, `cuStreamSynchronize`, and frees
+    /// what dropped operations left.
     ///
     /// # Errors
     ///
@@ -376,14 +390,15 @@ impl CuFileStreamShared {
         let _ = self.is_idle();
     }
 
-    /// How many were ever dropped before the stream is asked: an answer says nothing about those that came after the
-    /// question.
+    /// How many were ever dropped before the stream is asked: an answer says nothing about those
+    /// that came after the question.
     fn dropped(&self) -> usize {
         let state = lock(&self.state);
         state.freed + state.dropped.len()
     }
 
-    /// Frees the first so many that were ever dropped, which the stream has passed; others may have freed some of them.
+    /// Frees the first so many that were ever dropped, which the stream has passed; others may have
+    /// freed some of them.
     fn sweep(&self, ever: usize) {
         let mut state = lock(&self.state);
         let count = ever.saturating_sub(state.freed);
@@ -418,7 +433,8 @@ impl Drop for CuFileStreamShared {
         let registered = lock(&self.registered).is_some();
         if !left.is_empty() {
             let count = left.len();
-            // Before anything is said of it: a subscriber of `tracing` may panic, and would free what the stream may use.
+            // Before anything is said of it: a subscriber of `tracing` may panic, and would free
+            // what the stream may use.
             mem::forget(left);
             count_leak("operation on a stream", count);
         }
@@ -448,8 +464,8 @@ impl fmt::Debug for Stream {
 
 /// An operation in a stream.
 ///
-/// Its size and offsets can be set until the stream comes to it, unless they were fixed by [`StreamFlags`]; who sets them has
-/// to know that it has not come yet.
+/// Its size and offsets can be set until the stream comes to it, unless they were fixed by
+/// [`StreamFlags`]; who sets them has to know that it has not come yet.
 ///
 /// Dropping it gives up the result. Its memory stays taken until the stream has passed it.
 #[must_use = "only check_bytes_done says what became of it"]
@@ -473,7 +489,8 @@ unsafe impl<K: Send + 'static> Send for StreamOperation<K> {}
 pub struct StreamOutcome<K> {
     /// Bytes that were read or written, or why it failed.
     pub result: Result<usize, CuFileError>,
-    /// What was held for the caller; `None` where the stream can't be asked: then it is leaked, since it may be in use.
+    /// What was held for the caller; `None` where the stream can't be asked: then it is leaked,
+    /// since it may be in use.
     pub keep: Option<K>,
 }
 
@@ -556,8 +573,8 @@ impl<K: Send + 'static> StreamOperation<K> {
         &self.held.as_ref().expect("held until it is dropped").cell
     }
 
-    /// Whether the stream has passed it, `cuStreamQuery`. It says yes only when all of the stream's work is done, that
-    /// behind it, too.
+    /// Whether the stream has passed it, `cuStreamQuery`. It says yes only when all of the stream's
+    /// work is done, that behind it, too.
     ///
     /// # Errors
     ///
@@ -566,8 +583,8 @@ impl<K: Send + 'static> StreamOperation<K> {
         self.stream.is_idle()
     }
 
-    /// Waits for the stream, `cuStreamSynchronize`, then says what became of the operation. That has no deadline:
-    /// [`check_bytes_done_within`](Self::check_bytes_done_within) has one.
+    /// Waits for the stream, `cuStreamSynchronize`, then says what became of the operation. That
+    /// has no deadline: [`check_bytes_done_within`](Self::check_bytes_done_within) has one.
     ///
     /// Fewer bytes than asked are no error: the file ended.
     pub fn check_bytes_done(self) -> StreamOutcome<K> {

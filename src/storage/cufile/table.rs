@@ -1,7 +1,8 @@
 //! The loaded libcufile: the table of its functions, and which optional ones it has.
 //!
-//! Without the functions that every version has it is no libcufile. The others come in groups, which grew from version
-//! to version; a group is there when all of its functions are, and [`Capabilities`] says which are.
+//! Without the functions that every version has it is no libcufile. The others come in groups,
+//! which grew from version to version; a group is there when all of its functions are, and
+//! [`Capabilities`] says which are.
 
 #![allow(unsafe_code)]
 
@@ -20,11 +21,12 @@ use super::lock;
 use super::version::Version;
 use crate::shared_object::{Missing, find, open_first};
 
-/// The environment variable that names the libcufile to load instead of the system's: a path. Who sets it vouches for the file, as for what
-/// `LD_LIBRARY_PATH` leads to.
+/// The environment variable that names the libcufile to load instead of the system's: a path. Who
+/// sets it vouches for the file, as for what `LD_LIBRARY_PATH` leads to.
 pub const FABRICAST_CUFILE: &str = "FABRICAST_CUFILE";
 
-/// What is loaded where the variable is not set, in this order. The name is the same for CUDA 12 and 13.
+/// What is loaded where the variable is not set, in this order. The name is the same for CUDA 12
+/// and 13.
 const NAMES: [&str; 2] = ["libcufile.so.0", "libcufile.so"];
 
 /// Without these it is no libcufile.
@@ -36,7 +38,8 @@ pub(crate) struct Basic {
     pub(crate) buf_deregister: abi::BufDeregister,
     pub(crate) read: abi::Read,
     pub(crate) write: abi::Write,
-    /// `cuFileDriverClose_v2`, which the header makes of `cuFileDriverClose`; the old one where it is missing.
+    /// `cuFileDriverClose_v2`, which the header makes of `cuFileDriverClose`; the old one where it
+    /// is missing.
     pub(crate) driver_close: abi::Plain,
 }
 
@@ -269,8 +272,8 @@ impl P2p {
     }
 }
 
-/// The loaded libcufile. There is one for the process, and it is never unloaded: it leaves threads and exit handlers
-/// behind.
+/// The loaded libcufile. There is one for the process, and it is never unloaded: it leaves threads
+/// and exit handlers behind.
 pub(crate) struct Library {
     path: PathBuf,
     version: Version,
@@ -291,7 +294,8 @@ pub(crate) struct Library {
 }
 
 impl Library {
-    /// The library of this process, loaded by the first call. A failure is kept as long as the environment names the same library.
+    /// The library of this process, loaded by the first call. A failure is kept as long as the
+    /// environment names the same library.
     ///
     /// Loading alone opens nothing and needs no GPU.
     pub(crate) fn load() -> Result<&'static Self, Unavailable> {
@@ -346,7 +350,8 @@ impl Library {
             p2p: P2p::find(&object),
             path: path.clone(),
         });
-        // Never unloaded, not even when it is refused: its constructors may have left anything behind.
+        // Never unloaded, not even when it is refused: its constructors may have left anything
+        // behind.
         mem::forget(object);
         library.map_err(|Missing { symbol, reason }| Unavailable::Broken {
             path,
@@ -395,8 +400,8 @@ impl fmt::Debug for Library {
 
 /// What the loaded libcufile can do: each field is a group of functions, there or not.
 ///
-/// Whether an operation then *works* depends on the machine, too: [`Properties`](super::Properties) and the call itself
-/// say so.
+/// Whether an operation then *works* depends on the machine, too: [`Properties`](super::Properties)
+/// and the call itself say so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -404,7 +409,8 @@ pub struct Capabilities {
     pub version: Version,
     /// `cuFileUseCount`.
     pub use_count: bool,
-    /// `cuFileDriverGetProperties`, `SetPollMode`, `SetMaxDirectIOSize`, `SetMaxCacheSize`, `SetMaxPinnedMemSize`.
+    /// `cuFileDriverGetProperties`, `SetPollMode`, `SetMaxDirectIOSize`, `SetMaxCacheSize`,
+    /// `SetMaxPinnedMemSize`.
     pub settings: bool,
     /// `cuFileReadv`, `cuFileWritev`: from 1.19 on.
     pub vectored: bool,

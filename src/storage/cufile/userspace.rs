@@ -1,4 +1,5 @@
-//! Files of a file system of the application's own: cuFile calls back for their bytes, `CUfileFSOps_t`.
+//! Files of a file system of the application's own: cuFile calls back for their bytes,
+//! `CUfileFSOps_t`.
 
 #![allow(unsafe_code)]
 
@@ -13,15 +14,17 @@ use std::sync::Arc;
 use super::abi::{FsOps, RawRdmaInfo};
 use crate::storage::contained::contained;
 
-/// A file of a file system of the application's own, `CUfileFSOps_t`. Called by threads of cuFile's own, several at a
-/// time. A panic becomes the error EIO.
+/// A file of a file system of the application's own, `CUfileFSOps_t`. Called by threads of cuFile's
+/// own, several at a time. A panic becomes the error EIO.
 pub trait UserspaceFs: Send + Sync + 'static {
-    /// The file system's type. `None`: cuFile finds out by fstat(2). Asked for once, at the registration.
+    /// The file system's type. `None`: cuFile finds out by fstat(2). Asked for once, at the
+    /// registration.
     fn fs_type(&self) -> Option<CString> {
         None
     }
 
-    /// Addresses of RDMA devices that may be used; none means any. Asked for once, at the registration.
+    /// Addresses of RDMA devices that may be used; none means any. Asked for once, at the
+    /// registration.
     fn rdma_devices(&self) -> Vec<SocketAddrV4> {
         Vec::new()
     }
@@ -32,8 +35,8 @@ pub trait UserspaceFs: Send + Sync + 'static {
         None
     }
 
-    /// Puts bytes of the file into the memory of the request, and says how many: fewer than asked only at the end of the
-    /// file.
+    /// Puts bytes of the file into the memory of the request, and says how many: fewer than asked
+    /// only at the end of the file.
     ///
     /// # Errors
     ///
@@ -52,8 +55,8 @@ pub trait UserspaceFs: Send + Sync + 'static {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct FsRequest<'a> {
-    /// Where the bytes go or come from. It is memory of the GPU or of the host: with [`rdma`](Self::rdma), it is what that
-    /// describes, else of the host.
+    /// Where the bytes go or come from. It is memory of the GPU or of the host: with
+    /// [`rdma`](Self::rdma), it is what that describes, else of the host.
     pub memory: *mut c_void,
     /// How many.
     pub len: usize,
@@ -73,7 +76,8 @@ pub struct RdmaInfo<'a> {
     pub description: &'a [u8],
 }
 
-/// What cuFile is given: the functions, and what they work on. Pinned by its box until the file is deregistered.
+/// What cuFile is given: the functions, and what they work on. Pinned by its box until the file is
+/// deregistered.
 pub(super) struct Callbacks {
     ops: FsOps,
     fs: Arc<dyn UserspaceFs>,
@@ -113,7 +117,8 @@ impl Callbacks {
 ///
 /// `handle` is from [`Callbacks::as_handle`], and its file is registered.
 unsafe fn callbacks<'a>(handle: *const c_void) -> &'a Callbacks {
-    // SAFETY: the caller says so, and as long as the file is registered its callbacks are neither moved nor freed.
+    // SAFETY: the caller says so, and as long as the file is registered its callbacks are neither
+    // moved nor freed.
     unsafe { &*handle.cast::<Callbacks>() }
 }
 

@@ -6,7 +6,8 @@ use std::fmt;
 
 use super::abi::GetInt;
 
-/// The version of libcufile, as `cuFileGetVersion` counts: 1000 for each major and 10 for each minor one.
+/// The version of libcufile, as `cuFileGetVersion` counts: 1000 for each major and 10 for each
+/// minor one.
 ///
 /// ```
 /// use fabricast::storage::cufile::Version;
@@ -21,8 +22,8 @@ pub struct Version(i32);
 impl Version {
     /// A library that does not say its version: it is older than 1.7 or answers nonsense.
     pub const UNKNOWN: Self = Self(0);
-    /// From this version on, settings are made before the driver is opened, and none after it has an effect. (1.16 was
-    /// not looked at.)
+    /// From this version on, settings are made before the driver is opened, and none after it has
+    /// an effect. (1.16 was not looked at.)
     pub(crate) const SETTINGS_BEFORE_OPEN: Self = Self(1160);
     /// From this version on, the counters of readv and writev are in the statistics.
     pub(crate) const VECTOR_COUNTERS: Self = Self(1190);
@@ -73,8 +74,8 @@ impl Version {
         self != Self::UNKNOWN
     }
 
-    /// The CUDA toolkit that this version came with, as far as NVIDIA has numbered them alike: 1.7 to 1.14 with 12.2 to
-    /// 12.9, and from 1.15 on with 13.0 and later.
+    /// The CUDA toolkit that this version came with, as far as NVIDIA has numbered them alike: 1.7
+    /// to 1.14 with 12.2 to 12.9, and from 1.15 on with 13.0 and later.
     pub fn cuda_toolkit(self) -> Option<(i32, i32)> {
         match (self.major(), self.minor()) {
             (1, minor @ 7..=14) => Some((12, minor - 5)),

@@ -13,10 +13,12 @@ use crate::storage::file::File;
 use crate::storage::io_buffer::RawMemory;
 use crate::storage::{BackEnd, BackEndChoice, Direction, FileErrorKind, Place};
 
-/// So many bytes are staged rather than given to a cuFile that only copies: measured on an H200 without nvidia-fs.
+/// So many bytes are staged rather than given to a cuFile that only copies: measured on an H200
+/// without nvidia-fs.
 const COPIED_MAX: usize = 1 << 20;
 
-/// The engine for a transfer of `len` bytes; below `threshold` it is not cuFile, unless that was asked for.
+/// The engine for a transfer of `len` bytes; below `threshold` it is not cuFile, unless that was
+/// asked for.
 pub(crate) fn engine_for(
     file: &File,
     choice: BackEndChoice,
@@ -38,7 +40,8 @@ pub(crate) fn engine_for(
         BackEndChoice::Auto if len < threshold => staged(),
         BackEndChoice::Auto => {
             let route = file.route()?;
-            // Where cuFile copies through the host's memory, too, it gains by its threads alone, and a short transfer has nothing to share out.
+            // Where cuFile copies through the host's memory, too, it gains by its threads alone,
+            // and a short transfer has nothing to share out.
             let copies = route.cufile_copies && len <= COPIED_MAX;
             match route.handle {
                 Some(_) if !copies => Ok(&CuFileEngine),
@@ -58,8 +61,8 @@ fn staged() -> Result<&'static dyn Engine, FileErrorKind> {
     }
 }
 
-/// The context of a device's memory; where `synchronize`, its default stream is waited for: what was given to it before is then
-/// in the memory.
+/// The context of a device's memory; where `synchronize`, its default stream is waited for: what
+/// was given to it before is then in the memory.
 pub(crate) fn prepare(place: Place, synchronize: bool) -> Result<Option<Context>, FileErrorKind> {
     let Place::Device { base, .. } = place else {
         return Ok(None);
@@ -118,7 +121,8 @@ impl Engine for CuFileEngine {
         let mut all = || {
             let current = enter(task.memory, base);
             let _current = current.map_err(|error| failed(error.into()))?;
-            // SAFETY: the task's memory is good for the transfer until this returns, and its context is current.
+            // SAFETY: the task's memory is good for the transfer until this returns, and its
+            // context is current.
             unsafe { whole(handle, task, base, offset, &mut outcome.moved) }
         };
         outcome.error = all().err();

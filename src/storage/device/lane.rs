@@ -1,8 +1,10 @@
-//! `Lane`: pinned memory of the host and a CUDA stream, by which bytes go to a GPU's memory and come from it.
+//! `Lane`: pinned memory of the host and a CUDA stream, by which bytes go to a GPU's memory and
+//! come from it.
 //!
-//! Lanes are kept for the next transfer, since pinning takes milliseconds: at most [`IDLE_MAX`] of them, and no more bytes than the setting
-//! `bounce_pool_size`. All that are kept have the size that the setting `bounce_buffer_size` asks for: the first transfer that wants another size,
-//! and the first lane that comes back after the setting has changed, free the rest.
+//! Lanes are kept for the next transfer, since pinning takes milliseconds: at most [`IDLE_MAX`] of
+//! them, and no more bytes than the setting `bounce_pool_size`. All that are kept have the size
+//! that the setting `bounce_buffer_size` asks for: the first transfer that wants another size, and
+//! the first lane that comes back after the setting has changed, free the rest.
 
 #![allow(unsafe_code)]
 
@@ -16,17 +18,20 @@ use crate::storage::Defaults;
 
 /// Lanes that are kept for the next transfer, at most.
 const IDLE_MAX: usize = 32;
-/// Into so many lanes a bounce buffer is cut. A task has two at a time; the default, 16 MiB, makes lanes of 4 MiB, which keep a PCIe link busy.
+/// Into so many lanes a bounce buffer is cut. A task has two at a time; the default, 16 MiB, makes
+/// lanes of 4 MiB, which keep a PCIe link busy.
 const LANES_A_BUFFER: usize = 4;
 
-/// Bytes of a lane, what one copy moves at most, where bounce buffers have so many: whole pages, one at least.
+/// Bytes of a lane, what one copy moves at most, where bounce buffers have so many: whole pages,
+/// one at least.
 pub(super) fn lane_bytes(bounce: usize) -> usize {
     let page = rustix::param::page_size();
     // A setting has a range: nothing overflows.
     (bounce / LANES_A_BUFFER).max(1).next_multiple_of(page)
 }
 
-/// A lane. It goes back to the others when it is dropped; where the stream can't be asked, it is leaked.
+/// A lane. It goes back to the others when it is dropped; where the stream can't be asked, it is
+/// leaked.
 pub(super) struct Lane {
     cuda: &'static Cuda,
     parts: Parts,
@@ -94,7 +99,8 @@ impl Parts {
 }
 
 impl Lane {
-    /// One of so many bytes that is idle, or a new one. Idle ones of another size are of no use any more: they are freed.
+    /// One of so many bytes that is idle, or a new one. Idle ones of another size are of no use any
+    /// more: they are freed.
     pub(super) fn acquire(
         cuda: &'static Cuda,
         current: &Current,
@@ -125,7 +131,8 @@ impl Lane {
     /// Begins to copy the bytes from `start` on to the device.
     ///
     /// # Safety
-    /// The device's part is good for `len` bytes and nobody uses it, until a wait of this lane is over.
+    /// The device's part is good for `len` bytes and nobody uses it, until a wait of this lane is
+    /// over.
     ///
     /// # Panics
     /// When that is more than the lane has.
@@ -137,14 +144,16 @@ impl Lane {
     ) -> Result<(), CudaError> {
         let from = self.part(start, len);
         self.busy = true;
-        // SAFETY: the caller vouches for the device; our part is inside, and stays until the lane was waited for.
+        // SAFETY: the caller vouches for the device; our part is inside, and stays until the lane
+        // was waited for.
         unsafe { self.cuda.to_device(to, from, len, self.parts.stream) }
     }
 
     /// Begins to copy from the device to the bytes from `start` on.
     ///
     /// # Safety
-    /// The device's part is good for `len` bytes and nobody writes it, until a wait of this lane is over.
+    /// The device's part is good for `len` bytes and nobody writes it, until a wait of this lane is
+    /// over.
     ///
     /// # Panics
     /// When that is more than the lane has.
@@ -156,7 +165,8 @@ impl Lane {
     ) -> Result<(), CudaError> {
         let to = self.part(start, len);
         self.busy = true;
-        // SAFETY: the caller vouches for the device; our part is inside, and nobody looks at it until the lane was waited for.
+        // SAFETY: the caller vouches for the device; our part is inside, and nobody looks at it
+        // until the lane was waited for.
         unsafe { self.cuda.to_host(to, from, len, self.parts.stream) }
     }
 
@@ -183,8 +193,9 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // After an error or a panic. The one copy of a lane is over in a moment, and until then the device's memory may not
-        // go back to its owner: so this waits, as nothing else that is dropped.
+        // After an error or a panic. The one copy of a lane is over in a moment, and until then the
+        // device's memory may not go back to its owner: so this waits, as nothing else that is
+        // dropped.
         if self.wait().is_err() {
             tracing::error!("pinned memory is leaked: a copy may be under way");
             return;

@@ -32,14 +32,16 @@ pub struct DeviceMemory<K> {
 }
 
 impl<K: Send + 'static> DeviceMemory<K> {
-    /// `len` bytes from `offset` on of the allocation at `base` (a `CUdeviceptr`; what is registered with cuFile, where it is).
-    /// `keep` is held as long as this lives: the owner of the memory.
+    /// `len` bytes from `offset` on of the allocation at `base` (a `CUdeviceptr`; what is
+    /// registered with cuFile, where it is). `keep` is held as long as this lives: the owner of the
+    /// memory.
     ///
     /// # Safety
     ///
     /// As long as `keep` lives, and it is not used by others to do so:
     /// * these bytes are allocated in the memory of a CUDA device;
-    /// * nobody else reads or writes them while an operation has this value: no kernel, no copy, no other operation.
+    /// * nobody else reads or writes them while an operation has this value: no kernel, no copy, no
+    ///   other operation.
     pub unsafe fn new(base: u64, offset: usize, len: usize, keep: K) -> Self {
         Self {
             base,
@@ -61,8 +63,8 @@ impl<K: Send + 'static> DeviceMemory<K> {
 }
 
 impl DeviceMemory<RegionSlice> {
-    /// The bytes of a slice of a region of a device's memory. Who uses them meanwhile by other means reads or writes a mixture: the
-    /// host never touches them, so nothing worse happens.
+    /// The bytes of a slice of a region of a device's memory. Who uses them meanwhile by other
+    /// means reads or writes a mixture: the host never touches them, so nothing worse happens.
     ///
     /// # Errors
     /// Gives the slice back when it is memory of the host.
@@ -79,8 +81,9 @@ impl DeviceMemory<RegionSlice> {
     }
 }
 
-// SAFETY: a slot that this is the only handle on, of a region that it keeps; the slot stays where it is when the handle moves. That
-// nothing on the device uses it, whoever gives such things an address sees to; the host never touches it.
+// SAFETY: a slot that this is the only handle on, of a region that it keeps; the slot stays where
+// it is when the handle moves. That nothing on the device uses it, whoever gives such things an
+// address sees to; the host never touches it.
 unsafe impl IoBuf for DeviceBuffer {
     fn place(&self) -> Place {
         Place::Device {

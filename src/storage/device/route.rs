@@ -17,12 +17,14 @@ pub(crate) struct Route {
     pub(crate) compat: Compat,
     /// The file, registered with cuFile; `None` in compatibility mode.
     pub(crate) handle: Option<Handle>,
-    /// cuFile itself has no way but a copy through the host's memory: neither nvidia-fs nor PCI P2PDMA.
+    /// cuFile itself has no way but a copy through the host's memory: neither nvidia-fs nor PCI
+    /// P2PDMA.
     pub(crate) cufile_copies: bool,
 }
 
 impl Route {
-    /// Looks for it: loads cuFile, opens its driver and registers the file, as far as the mode and the machine allow.
+    /// Looks for it: loads cuFile, opens its driver and registers the file, as far as the mode and
+    /// the machine allow.
     ///
     /// # Errors
     /// The mode forbids to do without cuFile, and something forbids cuFile.
@@ -100,14 +102,17 @@ fn only_copies(cufile: &'static CuFile) -> bool {
 }
 
 impl FileHandle {
-    /// Whether GPU memory is moved without cuFile, for this file; why, [`compat_reason`](Self::compat_reason) says. Yes when it was closed.
+    /// Whether GPU memory is moved without cuFile, for this file; why,
+    /// [`compat_reason`](Self::compat_reason) says. Yes when it was closed.
     ///
-    /// The first of these questions, as the first transfer to or from GPU memory, opens cuFile's driver where there is one.
+    /// The first of these questions, as the first transfer to or from GPU memory, opens cuFile's
+    /// driver where there is one.
     pub fn is_compat_mode_preferred(&self) -> bool {
         self.compat().is_none_or(|compat| compat.on)
     }
 
-    /// Whether stream-ordered operations on this file are done without cuFile. Yes when it was closed.
+    /// Whether stream-ordered operations on this file are done without cuFile. Yes when it was
+    /// closed.
     pub fn is_compat_mode_preferred_for_async(&self) -> bool {
         self.compat().is_none_or(|compat| compat.for_async)
     }
@@ -118,11 +123,13 @@ impl FileHandle {
             .map_or("on: the handle is closed", |compat| &compat.reason)
     }
 
-    /// The file as it is registered with cuFile, for calls that this handle has not: batches and stream-ordered transfers of
-    /// [`cufile`](crate::storage::cufile). `None` in compatibility mode (why, [`compat_reason`](Self::compat_reason) says), and when the handle is closed.
+    /// The file as it is registered with cuFile, for calls that this handle has not: batches and
+    /// stream-ordered transfers of [`cufile`](crate::storage::cufile). `None` in compatibility mode
+    /// (why, [`compat_reason`](Self::compat_reason) says), and when the handle is closed.
     ///
-    /// It is the registration that this handle uses itself, of a descriptor of its own, which stays open as long as a clone of the handle lives: also
-    /// after [`close`](Self::close). As with the questions above, the first call opens cuFile's driver.
+    /// It is the registration that this handle uses itself, of a descriptor of its own, which stays
+    /// open as long as a clone of the handle lives: also after [`close`](Self::close). As with the
+    /// questions above, the first call opens cuFile's driver.
     pub fn cufile_handle(&self) -> Option<Handle> {
         let file = self.file(FileOperation::Stat).ok()?;
         file.route().ok()?.handle.clone()

@@ -1,5 +1,5 @@
-//! `Staged`: between a file and GPU memory through pinned memory of the host, in two halves: while one is copied to or
-//! from the GPU, the other is read from the file or written to it.
+//! `Staged`: between a file and GPU memory through pinned memory of the host, in two halves: while
+//! one is copied to or from the GPU, the other is read from the file or written to it.
 
 #![allow(unsafe_code)]
 
@@ -58,7 +58,8 @@ impl Engine for Staged {
 struct StagedPart {
     /// Where in the task.
     at: usize,
-    /// Where in the lane: as far behind a page as the offset in the file, so that direct I/O needs no copy of its own.
+    /// Where in the lane: as far behind a page as the offset in the file, so that direct I/O needs
+    /// no copy of its own.
     skew: usize,
     len: usize,
 }
@@ -103,8 +104,8 @@ impl StagedRun<'_> {
             lane.wait()?;
             let moved = self.file(lane, part);
             let to = self.address + part.at as u64;
-            // SAFETY: `moved` bytes from there on are in the task's memory, which is ours until `run` returns; both lanes
-            // are waited for before, here or when they are dropped.
+            // SAFETY: `moved` bytes from there on are in the task's memory, which is ours until
+            // `run` returns; both lanes are waited for before, here or when they are dropped.
             unsafe { lane.begin_upload(part.skew, to, moved) }?;
             if moved < part.len {
                 break;
@@ -143,14 +144,16 @@ impl StagedRun<'_> {
     /// Begins to bring a part from the device.
     fn fetch(&self, lane: &mut Lane, part: StagedPart) -> Result<(), CudaError> {
         let from = self.address + part.at as u64;
-        // SAFETY: in the task's memory, which nobody writes until `run` returns; both lanes are waited for before.
+        // SAFETY: in the task's memory, which nobody writes until `run` returns; both lanes are
+        // waited for before.
         unsafe { lane.begin_download(part.skew, from, part.len) }
     }
 
     /// Moves a part between the file and a lane that was waited for, and says how many bytes.
     fn file(&mut self, lane: &Lane, part: StagedPart) -> usize {
         let (before, len) = self.around(part);
-        // SAFETY: the part fits the lane, from the page that it begins in to the end of the one that it ends in.
+        // SAFETY: the part fits the lane, from the page that it begins in to the end of the one
+        // that it ends in.
         let ptr = unsafe { lane.memory().add(part.skew - before) };
         let memory = RawMemory::new(Place::Host { ptr, len });
         let task = Task {
@@ -172,8 +175,9 @@ impl StagedRun<'_> {
         moved
     }
 
-    /// How many bytes before a part are moved with it, and how many in all: where the settings ask for it, a direct read takes the pages that the
-    /// part begins and ends in whole, since what is no whole page would go through the page cache.
+    /// How many bytes before a part are moved with it, and how many in all: where the settings ask
+    /// for it, a direct read takes the pages that the part begins and ends in whole, since what is
+    /// no whole page would go through the page cache.
     fn around(&self, part: StagedPart) -> (usize, usize) {
         let whole = self.task.direct
             && self.task.direction == Direction::Read

@@ -1,7 +1,8 @@
 //! `StreamFuture`: a transfer in the order of a CUDA stream, that owns its buffer.
 //!
 //! # Safety
-//! The buffer lies with the operation, or where that was dropped, with the stream, until the stream has passed.
+//! The buffer lies with the operation, or where that was dropped, with the stream, until the stream
+//! has passed.
 
 #![allow(unsafe_code)]
 
@@ -29,19 +30,23 @@ use crate::storage::{
 /// What came of a transfer in a stream.
 #[derive(Debug)]
 pub struct StreamIoOutcome<B> {
-    /// The buffer that was given; `None` where the stream can't be asked whether it still uses it: then it is leaked.
+    /// The buffer that was given; `None` where the stream can't be asked whether it still uses it:
+    /// then it is leaked.
     pub buffer: Option<B>,
     /// What was moved, and by what; or what stopped it.
     pub result: Result<Transferred, FileError>,
 }
 
-/// A transfer in the order of a CUDA stream, from [`FileHandle::read_async`] and [`FileHandle::write_async`].
+/// A transfer in the order of a CUDA stream, from [`FileHandle::read_async`] and
+/// [`FileHandle::write_async`].
 ///
-/// It owns its buffer and keeps the file open, and gives the buffer back once. Dropping it gives up the result: what the stream still uses
-/// stays where it is until the stream has passed.
+/// It owns its buffer and keeps the file open, and gives the buffer back once. Dropping it gives up
+/// the result: what the stream still uses stays where it is until the stream has passed.
 ///
-/// Where cuFile does it, size and offsets can be set until the stream comes to it; who sets them has to know that it has not come yet.
-/// Where it was done at once ([`is_asynchronous`](Self::is_asynchronous) says so), those of the call counted, and setting them is an error.
+/// Where cuFile does it, size and offsets can be set until the stream comes to it; who sets them
+/// has to know that it has not come yet. Where it was done at once
+/// ([`is_asynchronous`](Self::is_asynchronous) says so), those of the call counted, and setting
+/// them is an error.
 #[must_use = "only check_bytes_done says what became of it"]
 pub struct StreamFuture<B: Send + 'static> {
     inner: StreamIoState<B>,
@@ -84,7 +89,8 @@ impl<B: Send + 'static> StreamFuture<B> {
         }
     }
 
-    /// Whether it was given to cuFile in the stream's order; else it was done, or refused, before the call returned.
+    /// Whether it was given to cuFile in the stream's order; else it was done, or refused, before
+    /// the call returned.
     pub fn is_asynchronous(&self) -> bool {
         matches!(self.inner, StreamIoState::Running(_))
     }
@@ -92,7 +98,8 @@ impl<B: Send + 'static> StreamFuture<B> {
     /// Sets the size in bytes: at most the one that it was submitted with.
     ///
     /// # Errors
-    /// It was done at once; it is more; the stream was registered with sizes fixed ([`StreamOperation::set_size`]).
+    /// It was done at once; it is more; the stream was registered with sizes fixed
+    /// ([`StreamOperation::set_size`]).
     pub fn set_size(&self, size: usize) -> Result<(), CuFileError> {
         let running = self.running("size", size as u64)?;
         running.operation.set_size(size)?;
@@ -103,7 +110,8 @@ impl<B: Send + 'static> StreamFuture<B> {
     /// Sets the offset in the file.
     ///
     /// # Errors
-    /// It was done at once; it can't be counted; the stream was registered with it fixed ([`StreamOperation::set_file_offset`]).
+    /// It was done at once; it can't be counted; the stream was registered with it fixed
+    /// ([`StreamOperation::set_file_offset`]).
     pub fn set_file_offset(&self, offset: u64) -> Result<(), CuFileError> {
         let running = self.running("file_offset", offset)?;
         running.operation.set_file_offset(offset)?;
@@ -111,12 +119,13 @@ impl<B: Send + 'static> StreamFuture<B> {
         Ok(())
     }
 
-    /// Sets the offset in memory that is registered with cuFile, from the beginning of its allocation: inside of the buffer with the range
-    /// that was given, and not before the buffer's first byte.
+    /// Sets the offset in memory that is registered with cuFile, from the beginning of its
+    /// allocation: inside of the buffer with the range that was given, and not before the buffer's
+    /// first byte.
     ///
     /// # Errors
-    /// It was done at once; it does not fit; the memory is not registered, or the stream was registered with it fixed
-    /// ([`StreamOperation::set_buffer_offset`]).
+    /// It was done at once; it does not fit; the memory is not registered, or the stream was
+    /// registered with it fixed ([`StreamOperation::set_buffer_offset`]).
     pub fn set_buffer_offset(&self, offset: usize) -> Result<(), CuFileError> {
         let running = self.running("buffer_offset", offset as u64)?;
         if offset < running.about.first {
@@ -136,7 +145,8 @@ impl<B: Send + 'static> StreamFuture<B> {
         }
     }
 
-    /// Whether it is over. It says yes only when all of the stream's work is done, that behind it, too.
+    /// Whether it is over. It says yes only when all of the stream's work is done, that behind it,
+    /// too.
     ///
     /// # Errors
     /// What the CUDA driver answers.
@@ -151,7 +161,8 @@ impl<B: Send + 'static> StreamFuture<B> {
         asked.map_err(|error| about.error(error))
     }
 
-    /// Waits for the stream, then says what became of it. That has no deadline: [`check_bytes_done_within`](Self::check_bytes_done_within) has one.
+    /// Waits for the stream, then says what became of it. That has no deadline:
+    /// [`check_bytes_done_within`](Self::check_bytes_done_within) has one.
     pub fn check_bytes_done(self) -> StreamIoOutcome<B> {
         let Running { operation, about } = match self.inner {
             StreamIoState::Ready(outcome) => return outcome,
@@ -257,17 +268,21 @@ struct StreamTarget<'a> {
 }
 
 impl FileHandle {
-    /// Reads into a range of a buffer in the order of a CUDA stream, and returns before the stream has come to it.
+    /// Reads into a range of a buffer in the order of a CUDA stream, and returns before the stream
+    /// has come to it.
     ///
-    /// It is asynchronous where the buffer is GPU memory, a stream is given that is not the default one, and the file is not in compatibility
-    /// mode for it ([`is_compat_mode_preferred_for_async`](Self::is_compat_mode_preferred_for_async); why,
-    /// [`compat_reason`](Self::compat_reason) says). cuFile then looks at size and offsets when the stream comes to it; a short count says that
-    /// the file ended, or that cuFile stopped there. The rest is not read then: when the count is known, what stands behind it in the stream
-    /// has used the memory already, and whoever gave it that has to know.
+    /// It is asynchronous where the buffer is GPU memory, a stream is given that is not the default
+    /// one, and the file is not in compatibility mode for it
+    /// ([`is_compat_mode_preferred_for_async`](Self::is_compat_mode_preferred_for_async); why,
+    /// [`compat_reason`](Self::compat_reason) says). cuFile then looks at size and offsets when the
+    /// stream comes to it; a short count says that the file ended, or that cuFile stopped there.
+    /// The rest is not read then: when the count is known, what stands behind it in the stream has
+    /// used the memory already, and whoever gave it that has to know.
     ///
-    /// Else **this blocks**: it waits for the stream, then reads as [`read_into`](Self::read_into) does, and the future is over when this
-    /// returns. Without CUDA, and for memory of the host, that is so with no stream at all (`None`, the default stream).
-    /// [`Transferred::back_end`] says which it was.
+    /// Else **this blocks**: it waits for the stream, then reads as [`read_into`](Self::read_into)
+    /// does, and the future is over when this returns. Without CUDA, and for memory of the host,
+    /// that is so with no stream at all (`None`, the default stream). [`Transferred::back_end`]
+    /// says which it was.
     ///
     /// What is wrong with the arguments, the outcome says, which is there at once then.
     ///
@@ -298,10 +313,12 @@ impl FileHandle {
         unsafe { self.in_stream(Direction::Read, buffer, memory, &range, offset, stream) }
     }
 
-    /// Writes a range of a buffer in the order of a CUDA stream; else as [`read_async`](Self::read_async). A write that took fewer bytes than
-    /// asked is an error, which says how many it took.
+    /// Writes a range of a buffer in the order of a CUDA stream; else as
+    /// [`read_async`](Self::read_async). A write that took fewer bytes than asked is an error,
+    /// which says how many it took.
     ///
-    /// What work in the stream puts into the memory before belongs to it; nothing else may write there.
+    /// What work in the stream puts into the memory before belongs to it; nothing else may write
+    /// there.
     pub fn write_async<B: IoBuf>(
         &self,
         buffer: B,
@@ -315,8 +332,8 @@ impl FileHandle {
     }
 
     /// # Safety
-    /// `memory` is good to write, with nobody else reading or writing it (a read), or good to read (a write), until the buffer is dropped or
-    /// used in any other way.
+    /// `memory` is good to write, with nobody else reading or writing it (a read), or good to read
+    /// (a write), until the buffer is dropped or used in any other way.
     unsafe fn in_stream<B: IoBuf>(
         &self,
         direction: Direction,
@@ -427,8 +444,9 @@ impl<'a> StreamTarget<'a> {
         let submit = || {
             let _current = about.enter()?;
             match about.subject.direction {
-                // SAFETY: the memory is good as long as the buffer lives, which is kept. Whoever made the stream vouches that it belongs to
-                // the context of the memory, which is current.
+                // SAFETY: the memory is good as long as the buffer lives, which is kept. Whoever
+                // made the stream vouches that it belongs to the context of the memory, which is
+                // current.
                 Direction::Read => unsafe { stream.read_async(handle, request, keep) },
                 // SAFETY: as above.
                 Direction::Write => unsafe { stream.write_async(handle, request, keep) },

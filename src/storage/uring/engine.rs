@@ -1,14 +1,18 @@
-//! `Uring`: moves all of a transfer from the thread that calls, several pieces at a time, through a ring of that thread's own.
+//! `Uring`: moves all of a transfer from the thread that calls, several pieces at a time, through a
+//! ring of that thread's own.
 //!
 //! ```text
 //!  plan: head │ middle (direct, or bounced)     │ tail      cut into pieces of PIECE_BYTES
 //!              ├──────┬──────┬──────┬──────┤
-//!              │ piece│ piece│ piece│ …    │      at most `depth` in the ring; the copy of one that was bounced overlaps with the others
+//!              │ piece│ piece│ piece│ …    │      at most `depth` in the ring
 //! ```
 //!
+//! The copy of a piece that was bounced overlaps with the others.
+//!
 //! # Safety
-//! The task's memory and its file are borrowed until `run` returns or unwinds. Either way nothing is in flight any more then, whatever happened: the drop
-//! of a [`RingRun`] sees to it, before its bounce buffer and the caller's memory go back.
+//! The task's memory and its file are borrowed until `run` returns or unwinds. Either way nothing
+//! is in flight any more then, whatever happened: the drop of a [`RingRun`] sees to it, before its
+//! bounce buffer and the caller's memory go back.
 
 #![allow(unsafe_code)]
 
@@ -28,9 +32,11 @@ use crate::storage::plan::{How, Piece, Plan, Rules};
 use crate::storage::posix::Posix;
 use crate::storage::{BackEnd, Defaults, Direction, FileErrorKind};
 
-/// The longest piece, in bytes: long enough to cost the processor nothing, short enough that a few of them keep a device busy.
+/// The longest piece, in bytes: long enough to cost the processor nothing, short enough that a few
+/// of them keep a device busy.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
-/// How often the kernel may refuse to be waited for, a pause between each, before it is believed that it always will.
+/// How often the kernel may refuse to be waited for, a pause between each, before it is believed
+/// that it always will.
 const REFUSALS_MAX: u32 = 1_000;
 const REFUSED_PAUSE: Duration = Duration::from_millis(10);
 
@@ -74,7 +80,8 @@ impl Engine for Uring {
     }
 }
 
-/// Said once: a machine that has no descriptors or memory left for a ring has none for the next either.
+/// Said once: a machine that has no descriptors or memory left for a ring has none for the next
+/// either.
 fn no_ring(error: &io::Error) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
@@ -94,7 +101,8 @@ thread_local! {
     static RING: RefCell<Option<Ring<InRing>>> = const { RefCell::new(None) };
 }
 
-/// Calls with this thread's ring, which is made at the first use, and anew when the setting says another depth.
+/// Calls with this thread's ring, which is made at the first use, and anew when the setting says
+/// another depth.
 fn with_ring<R>(call: impl FnOnce(&mut Ring<InRing>) -> R) -> io::Result<R> {
     let depth = Defaults::get().io_uring_depth;
     let mut call = Some(call);
@@ -134,7 +142,8 @@ struct Slots {
 
 impl Slots {
     fn at(&self, slot: usize) -> NonNull<u8> {
-        // SAFETY: there are as many slots as fit into the buffer (`slots`), which stays where it is.
+        // SAFETY: there are as many slots as fit into the buffer (`slots`), which stays where it
+        // is.
         unsafe { self.base.add(slot * PIECE_BYTES) }
     }
 }
@@ -212,7 +221,8 @@ impl<'a> RingRun<'a> {
                 return self.put_back(piece);
             }
             if slot.is_some() {
-                // At once: the copy of the next piece takes time. What goes wrong here goes wrong when it is waited for.
+                // At once: the copy of the next piece takes time. What goes wrong here goes wrong
+                // when it is waited for.
                 let _ = self.ring.start();
             }
         }
@@ -261,7 +271,8 @@ impl<'a> RingRun<'a> {
             (Some(slot), Some(slots)) => {
                 let middle = slots.at(slot);
                 if self.task.direction == Direction::Write {
-                    // SAFETY: the piece's bytes are good to read, the slot is this piece's alone, and so elsewhere.
+                    // SAFETY: the piece's bytes are good to read, the slot is this piece's alone,
+                    // and so elsewhere.
                     unsafe { here.copy_to_nonoverlapping(middle, piece.len) };
                 }
                 middle
@@ -284,8 +295,9 @@ impl<'a> RingRun<'a> {
             offset: piece.offset,
             region: None,
         };
-        // SAFETY: the memory is the task's, or that of the bounce buffer, and the descriptors are those of the task's file: all of them are there
-        // until this run is over, which is when nothing is in flight.
+        // SAFETY: the memory is the task's, or that of the bounce buffer, and the descriptors are
+        // those of the task's file: all of them are there until this run is over, which is when
+        // nothing is in flight.
         match unsafe { self.ring.submit(request, one) } {
             Ok(()) => {
                 self.in_flight += 1;
@@ -320,7 +332,8 @@ impl<'a> RingRun<'a> {
         let middle = slots.at(slot);
         // SAFETY: pieces lie within their task.
         let here = unsafe { self.memory.add(piece.at) };
-        // SAFETY: `len` is at most the piece, which is good to write; the kernel is done with the slot.
+        // SAFETY: `len` is at most the piece, which is good to write; the kernel is done with the
+        // slot.
         unsafe { middle.copy_to_nonoverlapping(here, len.min(piece.len)) };
     }
 
@@ -348,7 +361,8 @@ impl<'a> RingRun<'a> {
         }
     }
 
-    /// The kernel can't be waited for. The memory is borrowed, so there is no way out before it is done with it.
+    /// The kernel can't be waited for. The memory is borrowed, so there is no way out before it is
+    /// done with it.
     #[cold]
     fn refused(&mut self, error: &io::Error, refusals: &mut u32) {
         *refusals += 1;
@@ -357,7 +371,8 @@ impl<'a> RingRun<'a> {
         }
         if *refusals > REFUSALS_MAX {
             // To return would be to hand memory back that the kernel may write to.
-            tracing::error!(%error, "io_uring: memory that is lent out does not come back, the process ends");
+            tracing::error!(%error, "io_uring: memory that is lent out does not come back, the \
+                process ends");
             std::process::abort();
         }
         std::thread::sleep(REFUSED_PAUSE);
@@ -365,9 +380,10 @@ impl<'a> RingRun<'a> {
 }
 
 impl Drop for RingRun<'_> {
-    /// Of a run that came to its end, nothing is in flight. One that panics in between (a subscriber of `tracing` may) cancels what the kernel still has,
-    /// and waits for it: the panic is caught further up, and the memory goes back to its owner then. The ring is this thread's, and these are its
-    /// only requests.
+    /// Of a run that came to its end, nothing is in flight. One that panics in between (a
+    /// subscriber of `tracing` may) cancels what the kernel still has, and waits for it: the panic
+    /// is caught further up, and the memory goes back to its owner then. The ring is this thread's,
+    /// and these are its only requests.
     fn drop(&mut self) {
         if self.ring.in_flight() == 0 {
             return;
@@ -390,7 +406,8 @@ fn bounces(plan: &Plan) -> Option<usize> {
     (len > 0).then_some(len)
 }
 
-/// A slot for each piece in flight and one that is copied meanwhile; none where there is no memory for them.
+/// A slot for each piece in flight and one that is copied meanwhile; none where there is no memory
+/// for them.
 fn slots(len: usize, depth: usize, most: usize) -> Option<Slots> {
     let wanted = len.div_ceil(PIECE_BYTES).min(depth + 1) * PIECE_BYTES;
     let mut buffer = BounceBuffer::acquire(wanted, most.max(PIECE_BYTES))?;

@@ -69,7 +69,8 @@ fn the_lowest_error_counts_and_what_was_written_before_it_is_there() {
     let file = open(&path, "w+", DirectIo::Off);
     // In a child: the limit is the process's.
     let limit = 3 * PIECE_BYTES as u64 + 4096;
-    // SAFETY: the child only writes through the handle and a ring of its own, and leaves by `_exit`. No other thread's lock is needed for that.
+    // SAFETY: the child only writes through the handle and a ring of its own, and leaves by
+    // `_exit`. No other thread's lock is needed for that.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: a plain call; the child ends, whatever it waits for.
@@ -187,7 +188,8 @@ fn feed(to: &std::os::fd::OwnedFd, mut len: usize, stop: &AtomicBool) {
     }
 }
 
-/// The first piece that is over says that O_DIRECT was refused, and that panics; the other piece still waits for bytes then.
+/// The first piece that is over says that O_DIRECT was refused, and that panics; the other piece
+/// still waits for bytes then.
 #[test]
 fn a_panic_between_submit_and_reap_leaves_nothing_in_flight() {
     if !allowed() {
@@ -217,7 +219,8 @@ fn a_panic_between_submit_and_reap_leaves_nothing_in_flight() {
         let dispatch = tracing::Dispatch::new(Panics);
         let stop = AtomicBool::new(false);
         let said = std::thread::scope(|scope| {
-            // One byte is missing: of two pieces, one has all of its bytes in the end, and the other has not.
+            // One byte is missing: of two pieces, one has all of its bytes in the end, and the
+            // other has not.
             scope.spawn(|| feed(&to, len - 1, &stop));
             // SAFETY: nobody else uses the region.
             let run = || unsafe { Uring.run(&task) };

@@ -1,6 +1,8 @@
-//! `FixedFiles` and `FixedRegions`: what a ring has registered with the kernel, so that an operation need not look it up or pin it again.
+//! `FixedFiles` and `FixedRegions`: what a ring has registered with the kernel, so that an
+//! operation need not look it up or pin it again.
 //!
-//! Both keep what they registered: a slot names the same file or memory until it is taken out, or the ring is closed.
+//! Both keep what they registered: a slot names the same file or memory until it is taken out, or
+//! the ring is closed.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! `probe`: may this process use io_uring, what of it, and why not; asked once.
 //!
 //! ```text
-//!  ENOSYS, EPERM, ENOMEM, too old a kernel ──► Err("… in words")   the POSIX engine takes over, the same semantics
+//!  ENOSYS, EPERM, ENOMEM, too old a kernel ──► Err("… in words")   the POSIX engine takes over
 //!  else                                    ──► Ok(RingFeatures)
 //! ```
 //!
@@ -19,9 +19,11 @@ const DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
 /// What the kernel's io_uring has, beyond what we can't do without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingFeatures {
-    /// Completions need not interrupt the thread that submitted (IORING_SETUP_COOP_TASKRUN, Linux 5.19).
+    /// Completions need not interrupt the thread that submitted (IORING_SETUP_COOP_TASKRUN, Linux
+    /// 5.19).
     pub(crate) cooperative: bool,
-    /// Completions are made when the one thread that submits asks for them (IORING_SETUP_DEFER_TASKRUN, Linux 6.1).
+    /// Completions are made when the one thread that submits asks for them
+    /// (IORING_SETUP_DEFER_TASKRUN, Linux 6.1).
     pub(crate) deferred: bool,
 }
 
@@ -58,7 +60,8 @@ pub(crate) fn probe() -> Result<&'static RingFeatures, &'static NoRing> {
 
 fn ask() -> Result<RingFeatures, NoRing> {
     let ring = IoUring::new(2).map_err(|error| NoRing(in_words(&error)))?;
-    // Waiting with a deadline. What came before it (single mapping, no dropped completions) is there as well.
+    // Waiting with a deadline. What came before it (single mapping, no dropped completions) is
+    // there as well.
     if !ring.params().is_feature_ext_arg() {
         return Err(NoRing(too_old("5.11", "can't wait with a deadline")));
     }
@@ -100,7 +103,8 @@ fn in_words(error: &io::Error) -> String {
         Some(libc::ENOSYS) => "this kernel has no io_uring (ENOSYS)".to_owned(),
         Some(libc::EPERM | libc::EACCES) => denied(std::fs::read_to_string(DISABLED).ok()),
         Some(libc::ENOMEM) => {
-            "there is no memory for a ring that may be locked (ENOMEM): raise the limit, `ulimit -l` (RLIMIT_MEMLOCK)"
+            "there is no memory for a ring that may be locked (ENOMEM): raise the limit, `ulimit \
+             -l` (RLIMIT_MEMLOCK)"
                 .to_owned()
         }
         Some(libc::EMFILE | libc::ENFILE) => {
@@ -114,8 +118,16 @@ fn in_words(error: &io::Error) -> String {
 fn denied(switch: Option<String>) -> String {
     match switch.as_deref().map(str::trim) {
         Some("2") => "it is turned off on this machine (kernel.io_uring_disabled = 2)".to_owned(),
-        Some("1") => "only members of a group may use it on this machine (kernel.io_uring_disabled = 1; kernel.io_uring_group says which)".to_owned(),
-        _ => "it is forbidden to this process (EPERM), by a seccomp filter as containers have one, or by a security module".to_owned(),
+        Some("1") => {
+            "only members of a group may use it on this machine (kernel.io_uring_disabled \
+            = 1; kernel.io_uring_group says which)"
+                .to_owned()
+        }
+        _ => {
+            "it is forbidden to this process (EPERM), by a seccomp filter as containers have one, \
+            or by a security module"
+                .to_owned()
+        }
     }
 }
 

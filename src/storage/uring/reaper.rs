@@ -1,6 +1,8 @@
-//! The reaper: a thread that closes rings which were dropped with requests in flight, once the kernel is done with their memory.
+//! The reaper: a thread that closes rings which were dropped with requests in flight, once the
+//! kernel is done with their memory.
 //!
-//! It runs only while there is such a ring. What the kernel does not end within [`PATIENCE`] is leaked, counted and logged: never freed.
+//! It runs only while there is such a ring. What the kernel does not end within [`PATIENCE`] is
+//! leaked, counted and logged: never freed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -84,7 +86,8 @@ fn reap() {
 
 fn leak(orphan: Box<dyn Orphan>, error: &io::Error) {
     let requests = orphan.in_flight();
-    // Before anything is said of it: a subscriber of `tracing` may panic, and would free what the kernel may write to.
+    // Before anything is said of it: a subscriber of `tracing` may panic, and would free what the
+    // kernel may write to.
     std::mem::forget(orphan);
     LEAKED.fetch_add(requests as u64, Ordering::Relaxed);
     tracing::error!(%error, requests, "io_uring: a ring with requests in flight leaked");

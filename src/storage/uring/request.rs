@@ -1,9 +1,11 @@
-//! `Progress`: how far one transfer has come, and what follows from what the kernel answered. Pure: no ring, no memory touched.
+//! `Progress`: how far one transfer has come, and what follows from what the kernel answered. Pure:
+//! no ring, no memory touched.
 //!
 //! ```text
-//!   next ──► Part{file, at, len} ──► kernel ──► answer(res) ──┬─► Step::Again       short, EINTR, EAGAIN
-//!    ▲                                                       └─► Step::Over(Moved)  all, end of file, error, cancelled
-//!    └───────────────────────────────────────────────────────────────┘
+//!   next ─► Part{file, at, len} ─► kernel ─► answer(res) ─┬─► Step::Over(Moved)
+//!    ▲                                                    │   all, end of file, error, cancelled
+//!    └─────────────────────────────────── Step::Again ◄───┘
+//!                                         short, EINTR, EAGAIN
 //! ```
 
 use std::os::fd::RawFd;
@@ -11,9 +13,11 @@ use std::os::fd::RawFd;
 use super::fixed::{FileSlot, RegionSlot};
 use crate::storage::Direction;
 
-/// The most bytes of one operation: the kernel moves less than 2 GiB at once, and a registered buffer has 1 GiB at most.
+/// The most bytes of one operation: the kernel moves less than 2 GiB at once, and a registered
+/// buffer has 1 GiB at most.
 const PART_MAX_BYTES: usize = 1 << 30;
-/// How often in a row an operation is begun again for EINTR, EAGAIN, or a cancellation that nobody asked for.
+/// How often in a row an operation is begun again for EINTR, EAGAIN, or a cancellation that nobody
+/// asked for.
 const RETRIES_MAX: u16 = 1_000;
 
 /// A file as the kernel is told of it.
@@ -29,9 +33,11 @@ pub(crate) enum Target {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) direction: Direction,
-    /// Where it begins: the direct descriptor where its part of the file and the memory are aligned for that.
+    /// Where it begins: the direct descriptor where its part of the file and the memory are aligned
+    /// for that.
     pub(crate) file: Target,
-    /// Where it goes on after `file` moved less than asked, or refused with EINVAL: the buffered descriptor. `None`: `file` is that.
+    /// Where it goes on after `file` moved less than asked, or refused with EINVAL: the buffered
+    /// descriptor. `None`: `file` is that.
     pub(crate) rest: Option<Target>,
     pub(crate) memory: *mut u8,
     pub(crate) len: usize,
@@ -185,7 +191,8 @@ impl Progress {
         self.again()
     }
 
-    /// A read is at the end of the file if the buffered descriptor says so; a write that moves nothing never ends.
+    /// A read is at the end of the file if the buffered descriptor says so; a write that moves
+    /// nothing never ends.
     fn nothing(&mut self) -> Step {
         if self.request.rest.is_some() && !self.on_rest {
             self.on_rest = true;
@@ -351,10 +358,21 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the kernel answers, what was moved only grows, is never more than asked, and the end comes.
+        /// Whatever the kernel answers, what was moved only grows, is never more than asked, and
+        /// the end comes.
         #[test]
-        fn any_answers_end(len in 1usize..10_000, direct: bool, write: bool, cancel_at in 0usize..20, answers in prop::collection::vec(-130i32..4000, 0..200)) {
-            let direction = if write { Direction::Write } else { Direction::Read };
+        fn any_answers_end(
+            len in 1usize..10_000,
+            direct: bool,
+            write: bool,
+            cancel_at in 0usize..20,
+            answers in prop::collection::vec(-130i32..4000, 0..200),
+        ) {
+            let direction = if write {
+                Direction::Write
+            } else {
+                Direction::Read
+            };
             let mut progress = request(direction, len, direct);
             let mut sum = 0;
             for (turn, answer) in answers.into_iter().enumerate() {

@@ -1,16 +1,21 @@
-//! `Ring`: the one owner of an io_uring, of what is registered with it, and of all memory that the kernel may touch for it.
+//! `Ring`: the one owner of an io_uring, of what is registered with it, and of all memory that the
+//! kernel may touch for it.
 //!
 //! ```text
-//!  submit(request, owner) ──► slab (owner) ──► SQ ══ kernel ══► CQ ──► finish(user data) ──► Completed{owner, moved}
-//!                              ▲                                          │ short, EINTR, EAGAIN
-//!                              └──────────────── again ◄──────────────────┘
+//!  submit(request, owner) ──► slab (owner) ──► SQ ══ kernel ══► CQ ──► finish(user data) ─┐
+//!                              ▲                                          │               │
+//!                              └──── again: short, EINTR, EAGAIN ◄────────┘               │
+//!                                                   Completed{owner, moved} ◄─────────────┘
 //! ```
 //!
 //! # Safety
-//! * The owner of a request's memory sits in the slab from before its first submission until the kernel's last answer: nobody frees, reads or
-//!   writes that memory meanwhile. `user_data` is (generation, index), and is checked: a wrong answer ends the ring, and no request.
-//! * A ring that is dropped with requests in flight is not closed, and nothing of it freed: it goes to [`super::reaper`].
-//! * There are never more entries in flight than places in the completion queue, so none is ever lost.
+//! * The owner of a request's memory sits in the slab from before its first submission until the
+//!   kernel's last answer: nobody frees, reads or writes that memory meanwhile. `user_data` is
+//!   (generation, index), and is checked: a wrong answer ends the ring, and no request.
+//! * A ring that is dropped with requests in flight is not closed, and nothing of it freed: it goes
+//!   to [`super::reaper`].
+//! * There are never more entries in flight than places in the completion queue, so none is ever
+//!   lost.
 
 #![allow(unsafe_code)]
 
@@ -49,7 +54,8 @@ pub(crate) struct RingConfig {
     pub(crate) files: u32,
     /// Places for registered buffers, 1 GiB each.
     pub(crate) buffers: u16,
-    /// The thread that opens it is the only one that uses it, and it is empty when that thread lets go of it.
+    /// The thread that opens it is the only one that uses it, and it is empty when that thread lets
+    /// go of it.
     pub(crate) one_thread: bool,
 }
 
@@ -88,15 +94,17 @@ pub(super) struct RingParts<T> {
     broken: Option<ContextError>,
 }
 
-// SAFETY: the addresses in a `Flight` are the kernel's to use; here they are only kept. Their memory belongs to `T`, which is `Send`. A ring for
-// one thread is only used by private code that keeps it there, and another thread's call fails with EEXIST and touches nothing.
+// SAFETY: the addresses in a `Flight` are the kernel's to use; here they are only kept. Their
+// memory belongs to `T`, which is `Send`. A ring for one thread is only used by private code that
+// keeps it there, and another thread's call fails with EEXIST and touches nothing.
 unsafe impl<T: Send> Send for RingParts<T> {}
 
 impl<T: Send + 'static> Ring<T> {
     /// Sets up a ring.
     ///
     /// # Errors
-    /// What io_uring_setup(2) answers, and `Unsupported` with the reason where this process may not use io_uring.
+    /// What io_uring_setup(2) answers, and `Unsupported` with the reason where this process may not
+    /// use io_uring.
     pub(crate) fn open(config: RingConfig) -> io::Result<Self> {
         let capabilities = probe()
             .map_err(|reason| io::Error::new(io::ErrorKind::Unsupported, reason.as_str()))?;
@@ -147,7 +155,8 @@ impl<T: Send + 'static> Ring<T> {
         self.inner.in_flight.len()
     }
 
-    /// Registers a file: the kernel keeps it open until it is taken out or the ring is closed. `None` when there is no place, or the kernel refuses.
+    /// Registers a file: the kernel keeps it open until it is taken out or the ring is closed.
+    /// `None` when there is no place, or the kernel refuses.
     pub(crate) fn register_file(&mut self, file: BorrowedFd<'_>) -> Option<FileSlot> {
         let slot = self.inner.files.free()?;
         self.inner.set_file(slot, file.as_raw_fd()).ok()?;
@@ -163,10 +172,12 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// Registers a region, which the ring then keeps: its pages are pinned until the ring is closed. Again is fine, and does nothing.
+    /// Registers a region, which the ring then keeps: its pages are pinned until the ring is
+    /// closed. Again is fine, and does nothing.
     ///
     /// # Errors
-    /// `OutOfMemory` where so much may not be locked (RLIMIT_MEMLOCK), `StorageFull` when there is no place left; requests then go unregistered.
+    /// `OutOfMemory` where so much may not be locked (RLIMIT_MEMLOCK), `StorageFull` when there is
+    /// no place left; requests then go unregistered.
     pub(crate) fn register_region(&mut self, region: &Arc<Region>) -> io::Result<()> {
         if self.inner.regions.contains(region) {
             return Ok(());
@@ -181,13 +192,15 @@ impl<T: Send + 'static> Ring<T> {
             })
             .collect();
         let submitter = self.inner.kernel.submitter();
-        // SAFETY: all of it lies in the region, which stays mapped until the ring is closed: `FixedRegions` holds it.
+        // SAFETY: all of it lies in the region, which stays mapped until the ring is closed:
+        // `FixedRegions` holds it.
         unsafe { submitter.register_buffers_update(places.start.into(), &buffers, None) }?;
         self.inner.regions.add(Arc::clone(region), places);
         Ok(())
     }
 
-    /// Takes a request; the kernel hears of it at the next [`start`](Self::start) or [`wait`](Self::wait), or when its queue is full.
+    /// Takes a request; the kernel hears of it at the next [`start`](Self::start) or
+    /// [`wait`](Self::wait), or when its queue is full.
     ///
     /// # Errors
     /// [`Full`], with the owner, when there is no [`room`](Self::room).
@@ -205,8 +218,9 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// Room for one more request; none when as many are in flight as there may be, or when the ring is of no use any more: then
-    /// [`wait`](Self::wait) says why. Who has it before the owner is made can make it there, without a move.
+    /// Room for one more request; none when as many are in flight as there may be, or when the ring
+    /// is of no use any more: then [`wait`](Self::wait) says why. Who has it before the owner is
+    /// made can make it there, without a move.
     #[inline]
     pub(crate) fn room(&mut self) -> Option<Room<'_, T>> {
         let inner = &mut **self.inner;
@@ -229,18 +243,20 @@ impl<T: Send + 'static> Ring<T> {
         self.inner.enter(0, None)
     }
 
-    /// Asks the kernel to end requests early: those whose owners are `wanted`. Each ends in any case, once: as cancelled, or as if nobody had
-    /// asked.
+    /// Asks the kernel to end requests early: those whose owners are `wanted`. Each ends in any
+    /// case, once: as cancelled, or as if nobody had asked.
     pub(crate) fn cancel_where(&mut self, wanted: impl FnMut(&mut T) -> bool) {
         if self.inner.check().is_ok() {
             self.inner.cancel_where(wanted);
         }
     }
 
-    /// Collects requests that are over, until `min` are (or all, if fewer are in flight), or the deadline.
+    /// Collects requests that are over, until `min` are (or all, if fewer are in flight), or the
+    /// deadline.
     ///
     /// # Errors
-    /// What io_uring_enter(2) answers, where waiting does not help; `Unsupported` in a forked child. What is in flight stays so.
+    /// What io_uring_enter(2) answers, where waiting does not help; `Unsupported` in a forked
+    /// child. What is in flight stays so.
     pub(crate) fn wait(
         &mut self,
         min: usize,
@@ -286,7 +302,8 @@ impl<T: Send + 'static> Ring<T> {
     }
 }
 
-/// A request that is over, with the owner of its memory still in its place. Dropping this drops what is left of the owner.
+/// A request that is over, with the owner of its memory still in its place. Dropping this drops
+/// what is left of the owner.
 pub(crate) struct Ended<'a, T>(Finished<'a, Flight<T>>);
 
 impl<T> Ended<'_, T> {
@@ -319,7 +336,8 @@ impl<T> Room<'_, T> {
     ///
     /// # Safety
     /// Until `owner` is given back or dropped, wherever it is moved to:
-    /// * `request.memory`, for `request.len` bytes, is valid for what the kernel does: reads for a write, writes for a read;
+    /// * `request.memory`, for `request.len` bytes, is valid for what the kernel does: reads for a
+    ///   write, writes for a read;
     /// * nobody else writes to it, and for a read nobody else reads it;
     /// * the descriptors of `request` stay open.
     #[inline(always)]
@@ -353,7 +371,8 @@ impl<T: Send + 'static> Drop for Ring<T> {
         // SAFETY: taken once, here, and `self` is not used again.
         let mut inner = unsafe { ManuallyDrop::take(&mut self.inner) };
         if !inner.kernel.owner().is_here() {
-            // The parent's requests: this process has only a copy of their memory, and of nothing that could be waited for.
+            // The parent's requests: this process has only a copy of their memory, and of nothing
+            // that could be waited for.
             std::mem::forget(inner);
             return;
         }
@@ -428,7 +447,8 @@ impl<T> RingParts<T> {
             .map(drop)
     }
 
-    /// Whether something has not reached the other side yet: entries for the kernel, or completions that it only hands out when entered.
+    /// Whether something has not reached the other side yet: entries for the kernel, or completions
+    /// that it only hands out when entered.
     fn has_news(&mut self) -> bool {
         let queue = self.kernel.submission();
         !queue.is_empty() || queue.taskrun() || !self.again.is_empty()
@@ -447,8 +467,8 @@ impl<T> RingParts<T> {
     }
 
     fn cancel(&mut self, context: usize) {
-        // As many cancellations as requests: that is what the completion queue has room for. Beyond that, a cancelled request is at least not
-        // begun again.
+        // As many cancellations as requests: that is what the completion queue has room for. Beyond
+        // that, a cancelled request is at least not begun again.
         if self.cancellations as usize >= self.in_flight.capacity() {
             return;
         }
@@ -478,7 +498,8 @@ impl<T> RingParts<T> {
 
     /// False when the queue is full, and stays so for the moment.
     fn push(&mut self, entry: &squeue::Entry) -> bool {
-        // SAFETY: the memory and descriptors of the entry are kept by the slab until the kernel's last answer (`submit`); a cancellation has none.
+        // SAFETY: the memory and descriptors of the entry are kept by the slab until the kernel's
+        // last answer (`submit`); a cancellation has none.
         if unsafe { self.kernel.submission().push(entry) }.is_ok() {
             return true;
         }
@@ -561,7 +582,8 @@ impl<T> RingParts<T> {
         Ok(count)
     }
 
-    /// An answer to a question that nobody asked: nothing that this ring says is believed any more, and nothing of it freed.
+    /// An answer to a question that nobody asked: nothing that this ring says is believed any more,
+    /// and nothing of it freed.
     #[cold]
     fn break_off(&mut self, context: usize) -> io::Error {
         let error = match self.in_flight.finish(context) {
@@ -585,7 +607,8 @@ impl<T: Send + 'static> fmt::Debug for Ring<T> {
     }
 }
 
-/// The completion queue has twice the entries of the submission queue: room for each request and its cancellation.
+/// The completion queue has twice the entries of the submission queue: room for each request and
+/// its cancellation.
 fn set_up(depth: u32, one_thread: bool, capabilities: &RingFeatures) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     if one_thread && capabilities.deferred {

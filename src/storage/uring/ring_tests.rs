@@ -72,7 +72,8 @@ fn submit_read(
 ) -> Result<(), Full<Vec<u8>>> {
     let mut memory = vec![0; len];
     let request = request(Direction::Read, file, &mut memory, offset);
-    // SAFETY: the vector is the owner, does not move its bytes, and the file outlives the ring in these tests.
+    // SAFETY: the vector is the owner, does not move its bytes, and the file outlives the ring in
+    // these tests.
     unsafe { ring.submit(request, memory) }
 }
 
@@ -371,21 +372,32 @@ fn in_a_forked_child_it_does_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Random reads and writes of disjoint memory at any depth, with cancellations: each ends once, with its own memory, and what it says it moved is there.
+    /// Random reads and writes of disjoint memory at any depth, with cancellations: each ends once,
+    /// with its own memory, and what it says it moved is there.
     #[test]
     fn every_request_ends_once(
         depth in 1u32..9,
         one_thread: bool,
-        steps in prop::collection::vec((0usize..3, 0u64..20_000, 1usize..6000, any::<bool>()), 1..60),
+        steps in prop::collection::vec(
+            (0usize..3, 0u64..20_000, 1usize..6000, any::<bool>()),
+            1..60,
+        ),
     ) {
-        let Ok(mut ring) = Ring::<(usize, Vec<u8>)>::open(RingConfig { one_thread, ..config(depth) }) else {
+        let Ok(mut ring) = Ring::<(usize, Vec<u8>)>::open(RingConfig {
+            one_thread,
+            ..config(depth)
+        }) else {
             return Ok(());
         };
         let dir = TempDir::new().expect("a directory");
         let (file, bytes) = file_of(&dir, 16_000);
         let (mut over, mut submitted, mut ended) = (Vec::new(), 0, vec![]);
         let end = |over: &mut Vec<Completed<(usize, Vec<u8>)>>, ended: &mut Vec<usize>| {
-            for Completed { owner: (number, memory), moved } in over.drain(..) {
+            for Completed {
+                owner: (number, memory),
+                moved,
+            } in over.drain(..)
+            {
                 ended.push(number);
                 let (_, offset, len, _) = steps[number];
                 assert_eq!(memory.len(), len);

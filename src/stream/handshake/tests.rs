@@ -39,7 +39,8 @@ fn bytes(message: &Message<'_>) -> ([u8; HEADER_LEN], Vec<u8>) {
     (header, payload)
 }
 
-/// Lets both talk until neither has anything to say. `change` gets each message on its way, and its number.
+/// Lets both talk until neither has anything to say. `change` gets each message on its way, and its
+/// number.
 fn talk(
     dial: DialSettings,
     answer: AnswerSettings,
@@ -260,8 +261,8 @@ fn any_message() -> impl Strategy<Value = (u8, Vec<u8>, Vec<u8>)> {
 }
 
 proptest! {
-    /// Whatever is changed on the way: with a key, either nothing of it mattered or it ends in an error on the side that could know; never in two
-    /// sides that believe in different things.
+    /// Whatever is changed on the way: with a key, either nothing of it mattered or it ends in an
+    /// error on the side that could know; never in two sides that believe in different things.
     #[test]
     fn whatever_is_changed_both_ends_are_safe(
         number in 0..4_usize,
@@ -272,18 +273,31 @@ proptest! {
         let now = Instant::now();
         let secret = keyed.then(|| key(1));
         let mut changed = false;
-        let ends = talk(dial(now, secret.clone()), answer(now, secret), now, |n, header, payload| {
-            if n == number {
-                let at = at.index(HEADER_LEN + payload.len());
-                let byte = if at < HEADER_LEN { &mut header[at] } else { &mut payload[at - HEADER_LEN] };
-                changed = *byte != value;
-                *byte = value;
-            }
-        });
+        let ends = talk(
+            dial(now, secret.clone()),
+            answer(now, secret),
+            now,
+            |n, header, payload| {
+                if n == number {
+                    let at = at.index(HEADER_LEN + payload.len());
+                    let byte = if at < HEADER_LEN {
+                        &mut header[at]
+                    } else {
+                        &mut payload[at - HEADER_LEN]
+                    };
+                    changed = *byte != value;
+                    *byte = value;
+                }
+            },
+        );
         for end in &ends {
             if let Then::Ready(agreed) = end {
                 prop_assert_eq!(agreed.is_proven, keyed);
-                prop_assert!(!(keyed && changed && number < 2), "a hello was changed, and it was not noticed");
+                prop_assert!(
+                    !(keyed && changed && number < 2),
+                    "a hello was changed, and it was \
+                    not noticed"
+                );
             }
         }
     }
@@ -303,10 +317,15 @@ proptest! {
             header[..5].copy_from_slice(&[b'F', b'C', b'S', b'2', *kind]);
             header[5..].copy_from_slice(body);
             header[12..16].copy_from_slice(&(payload.len() as u32).to_le_bytes());
-            for step in [dialing.on_message(&header, payload, now), answering.on_message(&header, payload, now)] {
+            for step in [
+                dialing.on_message(&header, payload, now),
+                answering.on_message(&header, payload, now),
+            ] {
                 match step.then {
                     Then::Ready(agreed) => prop_assert!(!keyed && !agreed.is_proven),
-                    Then::Over(error) => prop_assert!(!error.to_string().contains(char::is_control)),
+                    Then::Over(error) => {
+                        prop_assert!(!error.to_string().contains(char::is_control))
+                    }
                     Then::Wait => {}
                 }
             }

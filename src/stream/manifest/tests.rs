@@ -197,23 +197,44 @@ fn what_was_not_announced_is_refused() {
 }
 
 prop_compose! {
-    fn any_entries()(list in proptest::collection::btree_map("[a-c/ ü]{1,6}", (any::<bool>(), 0..1000_u64, 0..0o1000_u16), 0..20)) -> Vec<(String, bool, u64, u16)> {
+    fn any_entries()(
+        list in proptest::collection::btree_map(
+            "[a-c/ ü]{1,6}",
+            (any::<bool>(), 0..1000_u64, 0..0o1000_u16),
+            0..20,
+        ),
+    ) -> Vec<(String, bool, u64, u16)> {
         list.into_iter().map(|(name, (is_file, size, mode))| (name, is_file, size, mode)).collect()
     }
 }
 
 proptest! {
-    /// Whatever can be a manifest comes out of the parser as it went in, in parts of any size; and only what a naive look at all pairs allows.
+    /// Whatever can be a manifest comes out of the parser as it went in, in parts of any size; and
+    /// only what a naive look at all pairs allows.
     #[test]
     fn manifests_survive_the_wire(list in any_entries(), room in 34..200_usize) {
-        let entries: Vec<Entry<'_>> = list.iter().filter_map(|(name, is_file, size, mode)| {
-            let name = RelativeName::new(name.as_bytes()).ok()?;
-            let kind = if *is_file { EntryKind::File } else { EntryKind::Directory };
-            let size = if *is_file { *size } else { 0 };
-            Some(Entry { name, kind, size, mode: *mode, modified: Modified::default() })
-        }).collect();
+        let entries: Vec<Entry<'_>> = list
+            .iter()
+            .filter_map(|(name, is_file, size, mode)| {
+                let name = RelativeName::new(name.as_bytes()).ok()?;
+                let kind = if *is_file {
+                    EntryKind::File
+                } else {
+                    EntryKind::Directory
+                };
+                let size = if *is_file { *size } else { 0 };
+                Some(Entry {
+                    name,
+                    kind,
+                    size,
+                    mode: *mode,
+                    modified: Modified::default(),
+                })
+            })
+            .collect();
         let is_below_file = entries.iter().any(|file| {
-            file.kind == EntryKind::File && entries.iter().any(|other| other.name.is_below(file.name))
+            file.kind == EntryKind::File
+                && entries.iter().any(|other| other.name.is_below(file.name))
         });
         let made = Manifest::new(entries.iter().rev().copied());
         prop_assert_eq!(made.is_err(), is_below_file);
@@ -231,13 +252,25 @@ proptest! {
         }
     }
 
-    /// Bytes that were changed anywhere are read without a panic, and what is understood is in order.
+    /// Bytes that were changed anywhere are read without a panic, and what is understood is in
+    /// order.
     #[test]
-    fn hostile_bytes_are_refused_or_in_order(list in any_entries(), at in any::<prop::sample::Index>(), value in any::<u8>(), cut in any::<prop::sample::Index>()) {
+    fn hostile_bytes_are_refused_or_in_order(
+        list in any_entries(),
+        at in any::<prop::sample::Index>(),
+        value in any::<u8>(),
+        cut in any::<prop::sample::Index>(),
+    ) {
         let mut bytes = Vec::new();
         for (name, _, size, mode) in &list {
             if let Ok(name) = RelativeName::new(name.as_bytes()) {
-                let entry = Entry { name, kind: EntryKind::File, size: *size, mode: *mode, modified: Modified::default() };
+                let entry = Entry {
+                    name,
+                    kind: EntryKind::File,
+                    size: *size,
+                    mode: *mode,
+                    modified: Modified::default(),
+                };
                 entry.encode(&mut bytes);
             }
         }
@@ -246,7 +279,15 @@ proptest! {
             bytes[at] = value;
             bytes.truncate(cut.index(bytes.len() + 1));
         }
-        let mut parser = ManifestParser::new(Announced { entries: 100, manifest_bytes: 1 << 20, bytes: 1 << 40 }, &NO_LIMITS).unwrap();
+        let mut parser = ManifestParser::new(
+            Announced {
+                entries: 100,
+                manifest_bytes: 1 << 20,
+                bytes: 1 << 40,
+            },
+            &NO_LIMITS,
+        )
+        .unwrap();
         if parser.feed(0, &bytes).is_ok() {
             let names: Vec<_> = parser.manifest.iter().map(|entry| entry.name).collect();
             prop_assert!(names.is_sorted_by(|a, b| a < b));

@@ -75,7 +75,8 @@ impl ReceiverByHand {
         self.thread.side().describe()
     }
 
-    /// Tells it to stop at once, and ends it as its thread does: what is written goes on being written. None: it would not have stopped.
+    /// Tells it to stop at once, and ends it as its thread does: what is written goes on being
+    /// written. None: it would not have stopped.
     pub(in crate::stream) fn end(mut self) -> Option<StreamReceiver> {
         self.handle.thread.cut();
         self.turn();

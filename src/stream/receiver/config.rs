@@ -20,9 +20,9 @@ pub(super) const RECEIVES_OF_WINDOWS: u32 = 3;
 /// |---|---|---|---|
 /// | `block_bytes` | bytes of the largest block that is taken | 1 MiB | 8 KiB to 256 MiB |
 /// | `connections` | connections at once | 8 | 1 to 1,024 |
-/// | `buffers` | blocks that arrive or wait for the sink, all connections together, beside 11 for each connection | 32 | 2 to 65,536 |
+/// | `buffers` | blocks that arrive or wait for the sink; see below | 32 | 2 to 65,536 |
 /// | `window` | blocks granted to a stream at once | 16 | 1 to 4,096 |
-/// | `windows` | blocks that senders may write by themselves at once, by RMA, all streams together; 0: none may | as many as buffers where the provider [does that better](crate::fabric::Provider::favours_writes), else 0 | 0 to 65,536 |
+/// | `windows` | blocks that senders may write by RMA at once | see below | 0 to 65,536 |
 /// | `writers` | threads that write | 2 | 1 to 64 |
 /// | `handshake_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `stalled_after` | time | 60 s | 10 ms to 24 h |
@@ -32,8 +32,14 @@ pub(super) const RECEIVES_OF_WINDOWS: u32 = 3;
 /// | `limits` | | | see [`Limits`] |
 /// | `key` | a pre-shared key | none | |
 ///
-/// The pool takes `(buffers + 11 × connections) × (block_bytes + 64)` bytes. With windows, it has 3 more for each connection, there are up to
-/// `windows × block_bytes` bytes more, and each thread that writes has a block of its own.
+/// `buffers` counts for all connections together; each connection has 11 more. `windows` counts for
+/// all streams together, and with 0 no sender may write by itself; its default is as many as
+/// `buffers` where the provider
+/// [does that better](crate::fabric::Provider::favours_writes), else 0.
+///
+/// The pool takes `(buffers + 11 × connections) × (block_bytes + 64)` bytes. With windows, it has 3
+/// more for each connection, there are up to `windows × block_bytes` bytes more, and each thread
+/// that writes has a block of its own.
 #[derive(Debug, Clone)]
 pub struct ReceiverConfig {
     pub(super) sink: Arc<dyn SinkFactory>,
@@ -80,7 +86,8 @@ impl ReceiverConfig {
         }
     }
 
-    /// Bytes of the largest block that is taken. Senders with larger ones take smaller ones, if this is their first peer to say so.
+    /// Bytes of the largest block that is taken. Senders with larger ones take smaller ones, if
+    /// this is their first peer to say so.
     #[must_use]
     pub fn block_bytes(mut self, bytes: u32) -> Self {
         self.block_bytes = bytes;
@@ -108,16 +115,19 @@ impl ReceiverConfig {
         self
     }
 
-    /// Blocks granted to a stream at once: those that are on their way, and those that the sink has not written.
+    /// Blocks granted to a stream at once: those that are on their way, and those that the sink has
+    /// not written.
     #[must_use]
     pub fn window(mut self, blocks: u32) -> Self {
         self.window = blocks;
         self
     }
 
-    /// Blocks that senders may write by themselves at once, by RMA ([`Transport::Write`](crate::stream::Transport::Write)): a stream gets up to
-    /// as many as its window, while there are some. Over FI_EP_RDM (but for verbs) what a stream had does not come back before the receiver
-    /// ends, since nobody knows what its sender still writes: when there is none left, streams by write are refused.
+    /// Blocks that senders may write by themselves at once, by RMA
+    /// ([`Transport::Write`](crate::stream::Transport::Write)): a stream gets up to as many as its
+    /// window, while there are some. Over FI_EP_RDM (but for verbs) what a stream had does not come
+    /// back before the receiver ends, since nobody knows what its sender still writes: when there
+    /// is none left, streams by write are refused.
     #[must_use]
     pub fn windows(mut self, blocks: u32) -> Self {
         self.windows = Some(blocks);
@@ -131,23 +141,26 @@ impl ReceiverConfig {
         self
     }
 
-    /// How long a peer may take from its first byte to the end of the handshake, and from there to its stream.
+    /// How long a peer may take from its first byte to the end of the handshake, and from there to
+    /// its stream.
     #[must_use]
     pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
         self.handshake_timeout = timeout;
         self
     }
 
-    /// A stream that waits for its sender, and of which nothing has come for so long, is cut, with [`StreamError::Stalled`]; not while it is paused. A
-    /// sender whose source works, or that keeps to a rate, says so. The sink has ten times this time for each block, and for what it does before
-    /// the stream is accepted and at its end.
+    /// A stream that waits for its sender, and of which nothing has come for so long, is cut, with
+    /// [`StreamError::Stalled`]; not while it is paused. A sender whose source works, or that keeps
+    /// to a rate, says so. The sink has ten times this time for each block, and for what it does
+    /// before the stream is accepted and at its end.
     #[must_use]
     pub fn stalled_after(mut self, silence: Duration) -> Self {
         self.stalled_after = silence;
         self
     }
 
-    /// A stream whose sender has paused it, and of which no block has come for so long, is cut; what came is kept for a later one.
+    /// A stream whose sender has paused it, and of which no block has come for so long, is cut;
+    /// what came is kept for a later one.
     #[must_use]
     pub fn paused_for(mut self, pause: Duration) -> Self {
         self.paused_for = pause;
@@ -168,15 +181,16 @@ impl ReceiverConfig {
         self
     }
 
-    /// Whether the buffers are pinned for CUDA, as blocks out of a GPU's memory and into it are copied fastest. Without a driver, opening
-    /// fails, and says what is missing.
+    /// Whether the buffers are pinned for CUDA, as blocks out of a GPU's memory and into it are
+    /// copied fastest. Without a driver, opening fails, and says what is missing.
     #[must_use]
     pub fn pinned(mut self, yes: bool) -> Self {
         self.pinned = yes;
         self
     }
 
-    /// The key that senders must have, too: each side proves to the other that it does, before anything else is said.
+    /// The key that senders must have, too: each side proves to the other that it does, before
+    /// anything else is said.
     #[must_use]
     pub fn key(mut self, key: PresharedKey) -> Self {
         self.key = Some(key);

@@ -1,4 +1,5 @@
-//! `Landings`: the slots that the sender of one stream writes its blocks into, and which block is in which.
+//! `Landings`: the slots that the sender of one stream writes its blocks into, and which block is
+//! in which.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use crate::stream::outbox::Outbox;
 use crate::stream::slots::SlotGrants;
 use crate::stream::wire::{Freed, Message, Window};
 
-/// A slot, which is a window of its own: what memory of a lost peer can't come back goes slot by slot.
+/// A slot, which is a window of its own: what memory of a lost peer can't come back goes slot by
+/// slot.
 #[derive(Debug)]
 struct Slot {
     memory: Arc<Landing>,
@@ -131,7 +133,8 @@ impl Landings {
         Some((rail, Message::Freed(Freed { stream, slot })))
     }
 
-    /// A connection is gone. Its memory goes when nobody can reach it and no block in it is being copied.
+    /// A connection is gone. Its memory goes when nobody can reach it and no block in it is being
+    /// copied.
     pub(super) fn on_rail_gone(&mut self, rail: u16) {
         self.grants.remove(&rail);
         self.taken.retain(|_, (of, _)| *of != rail);

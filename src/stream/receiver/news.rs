@@ -35,8 +35,9 @@ pub enum StreamNews {
     Began(Arrival),
     /// A stream is complete: the sink has it, checked, and as its sender asked on the device.
     Complete(Arrival, StreamReport),
-    /// A stream was cut, cancelled or failed. What the sink kept, a later stream may go on from. Nothing of it is under its name, unless
-    /// it was cut while the sink finished: [`StreamReport::placed`] says how many files and directories are.
+    /// A stream was cut, cancelled or failed. What the sink kept, a later stream may go on from.
+    /// Nothing of it is under its name, unless it was cut while the sink finished:
+    /// [`StreamReport::placed`] says how many files and directories are.
     Cut(Arrival, StreamError, StreamReport),
     /// A connection or a stream was not taken.
     Refused {
@@ -152,7 +153,8 @@ impl News {
         self.tell(StreamNews::Refused { peer, code, reason });
     }
 
-    /// Lets manifests of waiting news take so many bytes at most: the oldest go first. How many they take.
+    /// Lets manifests of waiting news take so many bytes at most: the oldest go first. How many
+    /// they take.
     pub(super) fn keep_within(&self, most: u64) -> u64 {
         let mut inside = self.mailbox.lock();
         let mut counted = HashSet::new();

@@ -254,7 +254,7 @@ impl Session {
         Ok(())
     }
 
-    // ---- the beginning -------------------------------------------------------------------------------------------
+    // ---- the beginning --------------------------------------------------------------------------
 
     pub(super) fn on_message(
         &mut self,
@@ -377,7 +377,7 @@ impl Session {
         }
     }
 
-    // ---- blocks --------------------------------------------------------------------------------------------------
+    // ---- blocks ---------------------------------------------------------------------------------
 
     pub(super) fn on_block(
         &mut self,
@@ -410,7 +410,7 @@ impl Session {
         Ok(())
     }
 
-    // ---- blocks that the sender wrote by itself ------------------------------------------------------------------
+    // ---- blocks that the sender wrote by itself -------------------------------------------------
 
     /// Lets the sender write slots by one of its connections: as many as its share.
     fn grant_slots(
@@ -483,7 +483,7 @@ impl Session {
         }
     }
 
-    // ---- what the sink did ---------------------------------------------------------------------------------------
+    // ---- what the sink did ----------------------------------------------------------------------
 
     pub(super) fn on_done(&mut self, done: WriteDone, tools: &mut ReceiverTools) {
         self.jobs -= 1;
@@ -664,7 +664,7 @@ impl Session {
         self.report.took = now - self.began;
     }
 
-    // ---- the end that nobody wished for --------------------------------------------------------------------------
+    // ---- the end that nobody wished for ---------------------------------------------------------
 
     /// The stream is given up: its sender is told why.
     pub(super) fn fail(
@@ -707,7 +707,8 @@ impl Session {
         }
     }
 
-    /// Not before the sink has put down what it keeps: whoever hears of it may look for that, or go on with it.
+    /// Not before the sink has put down what it keeps: whoever hears of it may look for that, or go
+    /// on with it.
     pub(super) fn tell_cut(&mut self, news: &mut News) {
         if let Some(error) = self.cut.take() {
             news.tell(StreamNews::Cut(self.arrival(), error, self.report.clone()));
@@ -760,7 +761,8 @@ impl Session {
             let error = StreamError::Deadline { what: PAUSED };
             self.fail((RefusalCode::STALLED, PAUSED), None, error, tools);
         } else if self.has_lost_its_slots() {
-            // Its sender begins another session, which has slots of its own, as if it had lost its last connection.
+            // Its sender begins another session, which has slots of its own, as if it had lost its
+            // last connection.
             let (code, reason) = (RefusalCode::LOST, NO_SLOTS.to_owned());
             let error = StreamError::GivenUp { code, reason };
             self.fail((code, NO_SLOTS), None, error, tools);
@@ -785,8 +787,9 @@ impl Session {
         self.stalls.turn(stall, tools.now());
     }
 
-    /// Whether blocks are missing, and no connection that is left has a slot for them. The memory of those that were lost is free again when nobody
-    /// can reach it any more, which may be never: it is not waited for.
+    /// Whether blocks are missing, and no connection that is left has a slot for them. The memory
+    /// of those that were lost is free again when nobody can reach it any more, which may be never:
+    /// it is not waited for.
     fn has_lost_its_slots(&self) -> bool {
         let has_none = self.landings.as_ref().is_some_and(Landings::has_none);
         let intake = self.intake.as_ref().filter(|_| has_none);
@@ -854,7 +857,7 @@ impl Session {
         self.say(tools);
     }
 
-    // ---- the receiver ends ---------------------------------------------------------------------------------------
+    // ---- the receiver ends ----------------------------------------------------------------------
 
     /// The threads that write have ended: what they did last.
     pub(super) fn on_last(&mut self, done: WriteDone) {

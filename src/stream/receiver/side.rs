@@ -111,8 +111,9 @@ impl ReceiverSide {
         for endpoint in endpoints {
             network.add_port(endpoint, false)?;
         }
-        // A block that is to be written has a buffer, or a slot. Each session that is not over has one other job at a time: it is not given the
-        // next before the last one is done. What is done and was not looked at may have freed its buffer for another block.
+        // A block that is to be written has a buffer, or a slot. Each session that is not over has
+        // one other job at a time: it is not given the next before the last one is done. What is
+        // done and was not looked at may have freed its buffer for another block.
         let sessions = config.limits.streams as usize;
         let (done, written) = sync_channel(2 * slots + sessions);
         let writers = employ(Employment {
@@ -139,7 +140,7 @@ impl ReceiverSide {
         })
     }
 
-    // ---- events --------------------------------------------------------------------------------------------------
+    // ---- events ---------------------------------------------------------------------------------
 
     fn on_connected(&mut self, port: usize, connection: ConnectionId, peer: Who) {
         match self.tools.answer((port, connection), peer) {
@@ -261,8 +262,9 @@ impl ReceiverSide {
         id: u64,
         message: &Message<'_>,
     ) -> Result<(), StreamViolation> {
-        // Only one stream at a time writes under a key: an older one whose sender may be gone makes room.
-        // In a session that has its stream, another Open is none of that: the session says what it is.
+        // Only one stream at a time writes under a key: an older one whose sender may be gone makes
+        // room. In a session that has its stream, another Open is none of that: the session says
+        // what it is.
         let awaited = self.sessions.get(&id).is_some_and(Session::awaits_open);
         if let Message::Open(open) = message
             && awaited
@@ -293,7 +295,8 @@ impl ReceiverSide {
         }
     }
 
-    /// Bytes of memory that the account of one more stream may take, which asks for so many. News that nobody fetched make room for it.
+    /// Bytes of memory that the account of one more stream may take, which asks for so many. News
+    /// that nobody fetched make room for it.
     fn memory_left(&self, asked: u64) -> u64 {
         let used: u64 = self.sessions.values().map(Session::memory).sum();
         let left = self.tools.config.limits.memory.saturating_sub(used);
@@ -333,7 +336,7 @@ impl ReceiverSide {
         }
     }
 
-    // ---- time ----------------------------------------------------------------------------------------------------
+    // ---- time -----------------------------------------------------------------------------------
 
     fn on_time(&mut self) {
         for session in self.sessions.values_mut() {
@@ -392,7 +395,8 @@ impl StreamSide for ReceiverSide {
             ReceiveEvent::Disconnected { connection, reason } => {
                 self.on_disconnected(connection, reason);
             }
-            // What this side sends is small, and said anew or not needed: a failed send is followed by the connection's end.
+            // What this side sends is small, and said anew or not needed: a failed send is followed
+            // by the connection's end.
             _ => {}
         }
     }
@@ -434,7 +438,8 @@ impl StreamSide for ReceiverSide {
             self.fail(id, RefusalCode::CLOSING, "the receiver ends", None);
         }
         self.pump();
-        // What is written goes on being written: sinks are told that it is over by the last of their jobs.
+        // What is written goes on being written: sinks are told that it is over by the last of
+        // their jobs.
         let clock = &self.tools.network.clock;
         self.tools.writers.finish(clock, clock.now() + LAST_WRITES);
         self.tools.network.close();
@@ -460,7 +465,8 @@ impl ReceiverSide {
     }
 }
 
-/// A stream that writes under a key makes room for another one when nothing was heard of its sender for so long.
+/// A stream that writes under a key makes room for another one when nothing was heard of its sender
+/// for so long.
 const SUPERSEDED_AFTER: Duration = Duration::from_millis(500);
 
 /// What a sender is told then, which tries again by itself.

@@ -136,7 +136,8 @@ fn who_does_not_say_who_it_is_hears_that_its_time_is_over() {
         let config = config().handshake_timeout(time).clock(clock.clone());
         let receiver = receiver(domain, config);
         let mut silent = Caller::new(domain, receiver.local_addr());
-        // Its time begins when the receiver's thread has seen it, which may be later than it sees itself connected.
+        // Its time begins when the receiver's thread has seen it, which may be later than it sees
+        // itself connected.
         silent.until("a connection", |it| {
             let words = receiver.describe(PATIENCE).expect("its thread answers");
             it.is_connected && words.contains("in its handshake")
@@ -477,7 +478,8 @@ fn nothing_is_put_where_another_stream_keeps_what_it_has() {
     });
 }
 
-/// Whatever nobody fetches, no more memory is taken than may be; what is left out of news is the manifests of the oldest.
+/// Whatever nobody fetches, no more memory is taken than may be; what is left out of news is the
+/// manifests of the oldest.
 #[test]
 fn news_that_nobody_fetches_make_room_for_streams() {
     over_both(|domain| {

@@ -190,7 +190,8 @@ thread_local! {
 /// Bytes that are copied, and then looked at while they are in the cache.
 const PIECE: usize = 32 << 10;
 
-/// Copies a block out of memory that its sender writes: one pass, with its checksum, if that is wanted.
+/// Copies a block out of memory that its sender writes: one pass, with its checksum, if that is
+/// wanted.
 fn copy_out(landing: &Landing, copy: &mut [u8], sum: bool) -> u32 {
     let mut crc = sum.then(Crc32c::new);
     for (number, piece) in copy.chunks_mut(PIECE).enumerate() {

@@ -244,7 +244,8 @@ fn a_damaged_block_is_asked_for_again() {
     assert_eq!(again, Ok(Arrival::Block(taken)));
 }
 
-/// A stream of two blocks of 1024 bytes whose blocks are there; the sender says that the content has this hash.
+/// A stream of two blocks of 1024 bytes whose blocks are there; the sender says that the content
+/// has this hash.
 fn hashed(said: Option<[u8; HASH_LEN]>) -> Intake {
     let bytes = [7; 2048];
     let manifest = manifest_of(2048);

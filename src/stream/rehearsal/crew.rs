@@ -1,4 +1,5 @@
-//! `Crew`: the threads that read or write, played by the test: each job takes its time by the held clock.
+//! `Crew`: the threads that read or write, played by the test: each job takes its time by the held
+//! clock.
 
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};

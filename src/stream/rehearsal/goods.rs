@@ -1,4 +1,5 @@
-//! `Goods` and `Shelves`: what is sent and where it goes, in memory, each byte of which follows from the number of its transfer.
+//! `Goods` and `Shelves`: what is sent and where it goes, in memory, each byte of which follows
+//! from the number of its transfer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +9,8 @@ use crate::stream::{
     RelativeName, SinkError, SinkFactory, SourceError, Stop, StreamOffer,
 };
 
-/// The bytes of an entry of a transfer, from an offset on, which is one of a block: eight by eight, another number for each place.
+/// The bytes of an entry of a transfer, from an offset on, which is one of a block: eight by eight,
+/// another number for each place.
 fn fill(transfer: u64, entry: usize, offset: u64, into: &mut [u8]) {
     let salt = transfer.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (entry as u64).rotate_left(40);
     let mut word = salt ^ offset.wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -307,7 +307,8 @@ impl Script {
         }
     }
 
-    /// Whether a transfer may end with `Stalled`: something of this keeps both sides waiting though they are there.
+    /// Whether a transfer may end with `Stalled`: something of this keeps both sides waiting though
+    /// they are there.
     pub(in crate::stream) fn may_stall(&self) -> bool {
         let swallows =
             self.sender.swallow.is_some() || self.receivers.iter().any(|it| it.swallow.is_some());
@@ -327,8 +328,8 @@ impl Script {
         swallows || holds || lost
     }
 
-    /// When every transfer has ended, at the latest: when all that goes wrong is over, the attempts of each block that came, one by one, have had
-    /// their times.
+    /// When every transfer has ended, at the latest: when all that goes wrong is over, the attempts
+    /// of each block that came, one by one, have had their times.
     pub(in crate::stream) fn limit(&self) -> Duration {
         let over = self.mishaps.iter().map(|(at, mishap)| match mishap {
             Mishap::Freeze(_, time) | Mishap::Jam(_, time) | Mishap::Dark(_, time) => *at + *time,

@@ -1,4 +1,5 @@
-//! `World`: a sender and its receivers at a net in memory, all in one thread, by a clock that stands still until nothing moves.
+//! `World`: a sender and its receivers at a net in memory, all in one thread, by a clock that
+//! stands still until nothing moves.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -153,7 +154,7 @@ impl World {
         self.trace.finish()
     }
 
-    // ---- the script ----------------------------------------------------------------------------------------------
+    // ---- the script -----------------------------------------------------------------------------
 
     /// Does what is due. Whether something was.
     fn follow(&mut self) -> bool {
@@ -268,7 +269,7 @@ impl World {
         Some(all[at as usize])
     }
 
-    // ---- what moves ----------------------------------------------------------------------------------------------
+    // ---- what moves -----------------------------------------------------------------------------
 
     /// Delivers some of what is on its way. Whether something moved, or might have.
     fn deliver(&mut self) -> bool {
@@ -453,7 +454,7 @@ impl World {
         )
     }
 
-    // ---- its end -------------------------------------------------------------------------------------------------
+    // ---- its end --------------------------------------------------------------------------------
 
     /// Another transfer, beside those of the script.
     pub(in crate::stream) fn send(

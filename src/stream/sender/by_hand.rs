@@ -64,7 +64,8 @@ impl SenderByHand {
         self.thread.side().describe()
     }
 
-    /// Tells it to stop at once, and ends it as its thread does: what is read goes on being read. None: it would not have stopped.
+    /// Tells it to stop at once, and ends it as its thread does: what is read goes on being read.
+    /// None: it would not have stopped.
     pub(in crate::stream) fn end(mut self) -> Option<StreamSender> {
         self.handle.thread.cut();
         self.turn();

@@ -22,7 +22,8 @@ use crate::stream::{PresharedKey, StreamError};
 /// | `pinned` | buffers that CUDA copies from and to without the processor | no | |
 /// | `key` | a pre-shared key | none | |
 ///
-/// The pool takes `buffers × block_bytes` bytes whatever the sources' size, and control messages 1 MiB.
+/// The pool takes `buffers × block_bytes` bytes whatever the sources' size, and control messages 1
+/// MiB.
 #[derive(Debug, Clone)]
 pub struct SenderConfig {
     pub(super) block_bytes: u32,
@@ -114,15 +115,16 @@ impl SenderConfig {
         self
     }
 
-    /// Whether the buffers are pinned for CUDA, as blocks out of a GPU's memory and into it are copied fastest. Without a driver, opening
-    /// fails, and says what is missing.
+    /// Whether the buffers are pinned for CUDA, as blocks out of a GPU's memory and into it are
+    /// copied fastest. Without a driver, opening fails, and says what is missing.
     #[must_use]
     pub fn pinned(mut self, yes: bool) -> Self {
         self.pinned = yes;
         self
     }
 
-    /// The key that receivers must have, too: each side proves to the other that it does, before anything else is said.
+    /// The key that receivers must have, too: each side proves to the other that it does, before
+    /// anything else is said.
     #[must_use]
     pub fn key(mut self, key: PresharedKey) -> Self {
         self.key = Some(key);
@@ -193,9 +195,11 @@ pub(in crate::stream) fn time(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SlowPeer {
-    /// The others wait for it, but only as long as something of it moves: a peer that takes nothing for so long is given up. The default, 30 s.
+    /// The others wait for it, but only as long as something of it moves: a peer that takes nothing
+    /// for so long is given up. The default, 30 s.
     Wait(Duration),
-    /// The others go on without it. It gets what it missed when it has room: those blocks are read once more.
+    /// The others go on without it. It gets what it missed when it has room: those blocks are read
+    /// once more.
     CatchUp,
     /// The others go on without it, and a peer that has held them up for so long is given up.
     Drop(Duration),
@@ -217,9 +221,9 @@ impl Default for SlowPeer {
 /// | `sync` | the content is on the receiver's device before it says that it is complete | no | |
 /// | `read_back` | the receiver reads what it wrote, and checks it | no | off where `crc32c` is |
 /// | `restart` | what the receiver has of an earlier, cut stream is thrown away | no | |
-/// | `slow` | what happens to a peer that is slower than others, and after which time | [`SlowPeer::Wait`] 30 s | 10 ms to 24 h |
+/// | `slow` | what becomes of a slower peer, and when | [`SlowPeer::Wait`] 30 s | 10 ms to 24 h |
 /// | `reconnects` | attempts for each peer, in a row without more of the content there | 8 | |
-/// | `stalled_after` | time: an attempt at which nothing has moved for so long is over | 60 s | 10 ms to 24 h |
+/// | `stalled_after` | time without progress that ends an attempt | 60 s | 10 ms to 24 h |
 /// | `deadline` | time: all of it must be done by then | none | 1 ms to 3,650 days, or none |
 /// | `rate` | bytes a second, all peers together | none | |
 /// | `priority` | of two transfers that could send, the one with the higher number does | 0 | |
@@ -269,8 +273,9 @@ impl SendOptions {
         self
     }
 
-    /// Whether both sides compute the BLAKE3 of the content, block by block as they have it, and compare before the receiver says that it is
-    /// complete. Blocks are the largest power of two then that both sides take. What it costs is in the report.
+    /// Whether both sides compute the BLAKE3 of the content, block by block as they have it, and
+    /// compare before the receiver says that it is complete. Blocks are the largest power of two
+    /// then that both sides take. What it costs is in the report.
     #[must_use]
     pub fn blake3(mut self, yes: bool) -> Self {
         self.blake3 = yes;
@@ -291,7 +296,8 @@ impl SendOptions {
         self
     }
 
-    /// Whether the receiver is to read back what it wrote, and check it. It needs [`crc32c`](Self::crc32c), which is what it compares with.
+    /// Whether the receiver is to read back what it wrote, and check it. It needs
+    /// [`crc32c`](Self::crc32c), which is what it compares with.
     #[must_use]
     pub fn read_back(mut self, yes: bool) -> Self {
         self.read_back = yes;
@@ -312,21 +318,25 @@ impl SendOptions {
         self
     }
 
-    /// Attempts to connect again to a peer that was lost, in a row, between which it did not say that it has more of the content than it ever had;
-    /// 0: none. Each waits twice as long as the last, from 100 ms to 5 s.
+    /// Attempts to connect again to a peer that was lost, in a row, between which it did not say
+    /// that it has more of the content than it ever had; 0: none. Each waits twice as long as the
+    /// last, from 100 ms to 5 s.
     #[must_use]
     pub fn reconnects(mut self, attempts: u32) -> Self {
         self.reconnects = attempts;
         self
     }
 
-    /// For how long nothing may move while this side waits for a peer: no block is taken, granted or answered, and the peer does not say that its
-    /// sink works; that word counts for twenty times as long without a movement. The peer is told what is waited
-    /// for, and a new attempt is made, as after a lost connection, which is one of those that
-    /// [`reconnects`](Self::reconnects) counts; after the last one, the peer's outcome is [`StreamError::Stalled`].
+    /// For how long nothing may move while this side waits for a peer: no block is taken, granted
+    /// or answered, and the peer does not say that its sink works; that word counts for twenty
+    /// times as long without a movement. The peer is told what is waited for, and a new attempt is
+    /// made, as after a lost connection, which is one of those that
+    /// [`reconnects`](Self::reconnects) counts; after the last one, the peer's outcome is
+    /// [`StreamError::Stalled`].
     ///
-    /// A pause, a rate, and other transfers that come first take as long as they do. A source that gives nothing has ten times this time, and so has
-    /// a receiver of an older version before it accepts (reading what it has) and at the end (syncing, reading back).
+    /// A pause, a rate, and other transfers that come first take as long as they do. A source that
+    /// gives nothing has ten times this time, and so has a receiver of an older version before it
+    /// accepts (reading what it has) and at the end (syncing, reading back).
     #[must_use]
     pub fn stalled_after(mut self, silence: Duration) -> Self {
         self.stalled_after = silence;
@@ -370,7 +380,8 @@ impl SendOptions {
         if let Some(deadline) = self.deadline {
             time("deadline", deadline, 1, 3650 * DAY, "1 ms to 3650 days")?;
         }
-        // Without sums nothing is known of what was written that what is read could be compared with.
+        // Without sums nothing is known of what was written that what is read could be compared
+        // with.
         let range = "0 where `crc32c` is off, since it compares with those sums";
         let most = u64::from(self.crc32c);
         setting("read_back", self.read_back.into(), 0, most, range)
@@ -382,20 +393,24 @@ impl SendOptions {
 #[non_exhaustive]
 pub enum Transport {
     /// By what is better over this provider, as far as was measured
-    /// ([`Provider::favours_writes`](crate::fabric::Provider::favours_writes)), and by messages if the receiver takes nothing else. The
-    /// report says which, and why.
+    /// ([`Provider::favours_writes`](crate::fabric::Provider::favours_writes)), and by messages if
+    /// the receiver takes nothing else. The report says which, and why.
     #[default]
     Auto,
-    /// As messages: each into the next buffer that the receiver has posted, and from there to the sink.
+    /// As messages: each into the next buffer that the receiver has posted, and from there to the
+    /// sink.
     Message,
-    /// By RMA write into slots that the receiver has granted ([`ReceiverConfig::windows`](crate::stream::ReceiverConfig::windows)). It writes
-    /// whenever it likes, so the receiver copies each block out before it checks it: a pass over the bytes more than with messages. A
-    /// receiver that takes no writes ends the stream, with code [`RefusalCode::FEATURE`](crate::stream::RefusalCode::FEATURE).
+    /// By RMA write into slots that the receiver has granted
+    /// ([`ReceiverConfig::windows`](crate::stream::ReceiverConfig::windows)). It writes whenever it
+    /// likes, so the receiver copies each block out before it checks it: a pass over the bytes more
+    /// than with messages. A receiver that takes no writes ends the stream, with code
+    /// [`RefusalCode::FEATURE`](crate::stream::RefusalCode::FEATURE).
     Write,
 }
 
 impl Transport {
-    /// Whether blocks go by write, and why, in words. `offered`: both sides can; `favoured`: the provider does it better.
+    /// Whether blocks go by write, and why, in words. `offered`: both sides can; `favoured`: the
+    /// provider does it better.
     pub(super) fn choose(
         self,
         offered: bool,
@@ -414,15 +429,16 @@ impl Transport {
     }
 }
 
-/// Where a stream goes: one address of a receiver, or several of the same one, each with a connection (a rail) of its own.
+/// Where a stream goes: one address of a receiver, or several of the same one, each with a
+/// connection (a rail) of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     pub(super) addrs: Vec<PeerAddr>,
 }
 
 impl Peer {
-    /// The addresses of one receiver. The first is the one it is known by; the n-th is reached by the sender's n-th domain, from the first again
-    /// when there are more.
+    /// The addresses of one receiver. The first is the one it is known by; the n-th is reached by
+    /// the sender's n-th domain, from the first again when there are more.
     pub fn new(addrs: impl IntoIterator<Item = PeerAddr>) -> Self {
         Self {
             addrs: addrs.into_iter().collect(),

@@ -19,7 +19,8 @@ use crate::stream::{
     Block, BlockPlan, BlockSource, RefusalCode, SourceError, StreamError, StreamIdentity,
 };
 
-/// How long the first peer that is ready waits for what the others say of the size of blocks, and for their being ready.
+/// How long the first peer that is ready waits for what the others say of the size of blocks, and
+/// for their being ready.
 const PLAN_WAIT: Duration = Duration::from_millis(500);
 
 /// What lanes know of their delivery.
@@ -144,7 +145,7 @@ impl Delivery {
         self.lanes.iter().all(Lane::is_over)
     }
 
-    // ---- control -------------------------------------------------------------------------------------------------
+    // ---- control --------------------------------------------------------------------------------
 
     pub(super) fn priority(&self) -> u8 {
         self.shipment.options.priority
@@ -179,7 +180,8 @@ impl Delivery {
         self.each_lane(tools, |lane, with| lane.give_up(error.clone(), with));
     }
 
-    /// Code of the user's panicked somewhere here: nothing of this is asked any more, not even the source.
+    /// Code of the user's panicked somewhere here: nothing of this is asked any more, not even the
+    /// source.
     pub(super) fn break_off(&mut self, error: &StreamError, tools: &mut SenderTools) {
         for lane in &mut self.lanes {
             lane.break_off(tools);
@@ -187,7 +189,7 @@ impl Delivery {
         self.shipment.shared.end_all(error);
     }
 
-    // ---- what happens --------------------------------------------------------------------------------------------
+    // ---- what happens ---------------------------------------------------------------------------
 
     pub(super) fn on_event(&mut self, route: Route, event: ReceiveEvent, tools: &mut SenderTools) {
         if let Some(lane) = self.lanes.get_mut(route.lane) {
@@ -210,7 +212,8 @@ impl Delivery {
         }
     }
 
-    /// Decides on the size of blocks: what there are buffers for and each peer takes, once each has spoken or has had its time.
+    /// Decides on the size of blocks: what there are buffers for and each peer takes, once each has
+    /// spoken or has had its time.
     fn cut(&mut self, now: Instant, most: u32) {
         if self.shipment.plan.is_some() {
             return;
@@ -255,7 +258,7 @@ impl Delivery {
         });
     }
 
-    // ---- reading -------------------------------------------------------------------------------------------------
+    // ---- reading --------------------------------------------------------------------------------
 
     /// Whether a read could be begun now, `free`: if there is a buffer.
     pub(super) fn wants_read(&self, free: bool, slots: usize, now: Instant) -> bool {
@@ -368,7 +371,8 @@ impl Delivery {
         }
     }
 
-    /// All blocks were read: before anybody is told so, the source is asked whether it is still what it was.
+    /// All blocks were read: before anybody is told so, the source is asked whether it is still
+    /// what it was.
     fn checking_is_due(&self) -> bool {
         let waits = |lane: &Lane| lane.waits_for_check();
         !self.checking
@@ -405,7 +409,7 @@ impl Delivery {
         lines.join("\n")
     }
 
-    // ---- sending -------------------------------------------------------------------------------------------------
+    // ---- sending --------------------------------------------------------------------------------
 
     /// Sends what can be sent now; whether that was anything.
     pub(super) fn pump(&mut self, tools: &mut SenderTools) -> bool {

@@ -1,4 +1,5 @@
-//! Senders that lie about what they wrote, over real connections: a receiver believes no word of it.
+//! Senders that lie about what they wrote, over real connections: a receiver believes no word of
+//! it.
 
 use std::collections::VecDeque;
 

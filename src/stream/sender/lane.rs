@@ -40,11 +40,12 @@ const INQUIRE_AFTER: Duration = Duration::from_secs(1);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// What the source does, and what a receiver does before it accepts and at the end that does not say that it works, may take so many times as
-/// long as the rest.
+/// What the source does, and what a receiver does before it accepts and at the end that does not
+/// say that it works, may take so many times as long as the rest.
 const LONG_WORK: u32 = 10;
 
-/// A peer that says again and again that its sink works is believed for so many times `stalled_after` in which nothing moves.
+/// A peer that says again and again that its sink works is believed for so many times
+/// `stalled_after` in which nothing moves.
 const LONG_WORD: u32 = 2 * LONG_WORK;
 
 /// How often a peer is told that this side works, though it has no block for it.
@@ -174,7 +175,7 @@ impl Lane {
         }
     }
 
-    // ---- what the delivery asks ----------------------------------------------------------------------------------
+    // ---- what the delivery asks -----------------------------------------------------------------
 
     pub(super) fn is_over(&self) -> bool {
         self.stage == Stage::Over
@@ -282,7 +283,7 @@ impl Lane {
         }
     }
 
-    // ---- connections ---------------------------------------------------------------------------------------------
+    // ---- connections ----------------------------------------------------------------------------
 
     /// Begins a session: its first rail.
     pub(super) fn connect(&mut self, with: &mut LaneContext<'_>) {
@@ -365,7 +366,8 @@ impl Lane {
         let wait = RETRY_FIRST * 2_u32.saturating_pow(self.failures.min(16));
         self.failures += 1;
         self.report.reconnects += 1;
-        tracing::debug!(peer = %self.peer, %error, attempt = self.failures, "a stream connects again");
+        let (peer, attempt) = (&self.peer, self.failures);
+        tracing::debug!(%peer, %error, attempt, "a stream connects again");
         self.stage = Stage::Resting {
             until: with.now() + wait.min(RETRY_MAX),
         };
@@ -422,7 +424,7 @@ impl Lane {
         with.shipment.shared.end(self.number, outcome);
     }
 
-    // ---- events --------------------------------------------------------------------------------------------------
+    // ---- events ---------------------------------------------------------------------------------
 
     pub(super) fn on_event(
         &mut self,
@@ -549,7 +551,8 @@ impl Lane {
         if let Message::Refuse(refuse) = &message
             && refuse.stream == NO_STREAM
         {
-            // It is this connection that is not taken: its session may have ended there while its handshake was under way.
+            // It is this connection that is not taken: its session may have ended there while its
+            // handshake was under way.
             let error = StreamError::Refused {
                 code: refuse.code,
                 details: refuse.details,
@@ -573,7 +576,8 @@ impl Lane {
         match &message {
             _ if outlay.news() > news => self.last_moved = with.now(),
             Message::Written(_) => self.peer_works = with.now(),
-            // What says nothing new is no movement: a peer that answers questions may stand still, too.
+            // What says nothing new is no movement: a peer that answers questions may stand still,
+            // too.
             _ => {}
         }
         match &message {
@@ -631,7 +635,8 @@ impl Lane {
         let shared = &with.shipment.shared;
         shared.tell(self.number, written, self.sent_bytes);
         if written > self.most_written {
-            // Not what was sent: a peer that takes it all and has nothing in the end would be sent it for ever.
+            // Not what was sent: a peer that takes it all and has nothing in the end would be sent
+            // it for ever.
             self.most_written = written;
             self.failures = 0;
         }
@@ -664,7 +669,7 @@ impl Lane {
         written.map_or(0, |(_, bytes)| bytes)
     }
 
-    // ---- time ----------------------------------------------------------------------------------------------------
+    // ---- time -----------------------------------------------------------------------------------
 
     pub(super) fn on_time(&mut self, with: &mut LaneContext<'_>) {
         let now = with.now();
@@ -789,7 +794,8 @@ impl Lane {
         }
     }
 
-    /// Nothing moves though the peer is there: it is told what is waited for, and another attempt is made, if there is one left.
+    /// Nothing moves though the peer is there: it is told what is waited for, and another attempt
+    /// is made, if there is one left.
     fn on_stalled(&mut self, after: Duration, with: &mut LaneContext<'_>) {
         let waits = self.describe_wait(with.shipment, with.now());
         tracing::warn!(peer = %self.peer, ?after, %waits, "a stream stands still");
@@ -798,7 +804,7 @@ impl Lane {
         self.on_lost(error, with);
     }
 
-    // ---- sending -------------------------------------------------------------------------------------------------
+    // ---- sending --------------------------------------------------------------------------------
 
     pub(super) fn pump(&mut self, with: &mut LaneContext<'_>) -> bool {
         if self.stage == Stage::Ready
@@ -983,7 +989,8 @@ impl Lane {
             }
             Err(refused) => {
                 rail.local.blocked = matches!(refused, SendErrorKind::WouldBlock(_));
-                // Another rail may have room; that a connection is over, its own event says; and no other attempt makes a block of it that can be sent.
+                // Another rail may have room; that a connection is over, its own event says; and no
+                // other attempt makes a block of it that can be sent.
                 self.unsendable = is_unsendable(&refused).then(|| refused.to_string());
                 false
             }
@@ -995,7 +1002,8 @@ impl Lane {
         let silent = now.saturating_duration_since(self.last_moved);
         let outlay = self.outlay.as_ref().map(Outlay::describe);
         let mut lines = vec![format!(
-            "  peer {}: {:?}, nothing moved for {silent:.1?}; {} blocks being read, {} wait to be sent; {} failures; {}",
+            "  peer {}: {:?}, nothing moved for {silent:.1?}; {} blocks being read, {} wait to be \
+             sent; {} failures; {}",
             self.peer,
             self.stage,
             self.assigned.len(),

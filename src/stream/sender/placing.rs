@@ -1,4 +1,5 @@
-//! `Placing`: blocks that go by RMA write: into slots that the peer of one rail has granted, and the peer is told of each when it is there.
+//! `Placing`: blocks that go by RMA write: into slots that the peer of one rail has granted, and
+//! the peer is told of each when it is there.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -44,7 +45,8 @@ impl Placing {
         let descriptor = descriptor.map_err(|error| is_of_no_use(&error))?;
         let remote = match endpoint.open_window(connection, &descriptor) {
             Ok(remote) => remote,
-            // The connection is over, which its own event says next: that is no reason to give up the transfer.
+            // The connection is over, which its own event says next: that is no reason to give up
+            // the transfer.
             Err(WindowError::NotConnected) => return Ok(()),
             Err(error) => return Err(is_of_no_use(&error)),
         };
@@ -93,7 +95,8 @@ impl Placing {
         self.written.extend(self.writing.remove(&index));
     }
 
-    /// The next block that the peer can be told of; [`on_placed`](Self::on_placed) says that it was.
+    /// The next block that the peer can be told of; [`on_placed`](Self::on_placed) says that it
+    /// was.
     pub(super) fn to_place(&self) -> Option<InSlot> {
         self.written.front().copied()
     }
@@ -109,7 +112,8 @@ impl Placing {
         let (slots, free) = self.slots.counts();
         let (writing, written) = (self.writing.len(), self.written.len());
         format!(
-            "{free} of {slots} slots free, {writing} being written, {written} written that the peer was not told of"
+            "{free} of {slots} slots free, {writing} being written, {written} written that the \
+             peer was not told of"
         )
     }
 

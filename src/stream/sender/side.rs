@@ -1,11 +1,13 @@
 //! `SenderSide`: what the network thread does for a sender.
 //!
 //! ```text
-//!  one turn:  orders ─► endpoints' events ─► blocks that were read ─► time ─► reads to begin ─► blocks to send
+//!  one turn:  orders ─► endpoints' events ─► blocks that were read ─► time ─┐
+//!                                      blocks to send ◄─ reads to begin ◄────┘
 //! ```
 //!
-//! A block that was read is in one buffer of the pool, whose clones wait at, or are on their way to, each peer that wants it; when the last is
-//! gone the buffer is free, and the next block is read into it.
+//! A block that was read is in one buffer of the pool, whose clones wait at, or are on their way
+//! to, each peer that wants it; when the last is gone the buffer is free, and the next block is
+//! read into it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -44,8 +46,8 @@ pub(super) struct Begin {
 /// How connections are made by one interface.
 pub(super) struct Dock {
     interface: Interface,
-    /// The endpoint of all of them. None over FI_EP_RDM: there, a second connection between two endpoints ends the first, so that each needs an
-    /// endpoint of its own.
+    /// The endpoint of all of them. None over FI_EP_RDM: there, a second connection between two
+    /// endpoints ends the first, so that each needs an endpoint of its own.
     shared: Option<usize>,
 }
 
@@ -120,7 +122,8 @@ impl SenderTools {
         Ok((port, connection))
     }
 
-    /// Whether the provider of a rail can write so many bytes at once, and whether it does that better than messages.
+    /// Whether the provider of a rail can write so many bytes at once, and whether it does that
+    /// better than messages.
     pub(super) fn writes(&mut self, port: usize, bytes: u32) -> (bool, bool) {
         let endpoint = self.network.endpoint(port);
         let can = endpoint.is_some_and(|endpoint| endpoint.can_write(bytes.into()));
@@ -139,7 +142,8 @@ impl SenderTools {
         }
     }
 
-    /// Nothing of it is looked at any more; what was sent arrives, if that is polite. Whether it was ready.
+    /// Nothing of it is looked at any more; what was sent arrives, if that is polite. Whether it
+    /// was ready.
     pub(super) fn leave(&mut self, rail: &mut SenderRail, politely: bool) -> bool {
         if let Some(connection) = rail.connection() {
             self.routes.remove(&connection);
@@ -201,7 +205,8 @@ impl SenderSide {
         self.deliveries.insert(id, delivery);
     }
 
-    /// Lets a delivery act. It calls code of the user's: when that panics, this transfer ends, and no other. None: it has ended.
+    /// Lets a delivery act. It calls code of the user's: when that panics, this transfer ends, and
+    /// no other. None: it has ended.
     pub(super) fn act<T>(
         &mut self,
         id: u64,
@@ -271,7 +276,8 @@ impl SenderSide {
         any
     }
 
-    /// Of those that have something to read, the one of the highest priority; of several such, the one whose turn it is.
+    /// Of those that have something to read, the one of the highest priority; of several such, the
+    /// one whose turn it is.
     fn next_reader(&self) -> Option<u64> {
         let slots = self.pool.slots();
         let free = self.pool.free_count() > 0;

@@ -147,7 +147,8 @@ impl Transfer {
         self.shared.lock().iter().all(Option::is_some)
     }
 
-    /// Waits until it is over at every peer: what became of it, in the order in which the peers were given. None: not by then.
+    /// Waits until it is over at every peer: what became of it, in the order in which the peers
+    /// were given. None: not by then.
     pub fn wait(&self, deadline: Instant) -> Option<Vec<PeerOutcome>> {
         let mut outcomes = self.shared.lock();
         loop {

@@ -1,7 +1,9 @@
-//! `Beneath`: one directory, and what lies below it; whatever a name says, nothing outside is reached.
+//! `Beneath`: one directory, and what lies below it; whatever a name says, nothing outside is
+//! reached.
 //!
-//! Names are relative and have no `..` (`RelativeName`); what is left are symbolic links and mounts that somebody else put there. The kernel is
-//! asked not to follow any (openat2(2)); where it does not know that call, each part of a name is opened by itself, without following.
+//! Names are relative and have no `..` (`RelativeName`); what is left are symbolic links and mounts
+//! that somebody else put there. The kernel is asked not to follow any (openat2(2)); where it does
+//! not know that call, each part of a name is opened by itself, without following.
 
 use std::ffi::OsStr;
 use std::io;
@@ -85,7 +87,8 @@ impl Beneath {
         Ok((parent, OsStr::from_bytes(last)))
     }
 
-    /// A directory below; with all that lead to it, if they are to be made. The empty name is this one.
+    /// A directory below; with all that lead to it, if they are to be made. The empty name is this
+    /// one.
     pub(crate) fn directory(&self, name: &[u8], make: bool) -> io::Result<OwnedFd> {
         if name.is_empty() {
             return self.0.try_clone();
@@ -120,7 +123,8 @@ impl Beneath {
         let resolve =
             ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let name = OsStr::from_bytes(name);
-        // EAGAIN: something was renamed meanwhile, and the kernel could not say that nothing escaped.
+        // EAGAIN: something was renamed meanwhile, and the kernel could not say that nothing
+        // escaped.
         for _ in 0..16 {
             match rustix::fs::openat2(&self.0, name, flags, Mode::empty(), resolve) {
                 Ok(fd) => return Some(Ok(fd)),

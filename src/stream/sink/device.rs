@@ -18,16 +18,17 @@ pub struct OnDevice {
     pub identity: StreamIdentity,
     /// Its entries.
     pub manifest: Arc<Manifest>,
-    /// The bytes of all of them, one after the other in the order of the manifest, from the beginning of the memory that was given for it.
-    /// `None` for a stream of 0 bytes.
+    /// The bytes of all of them, one after the other in the order of the manifest, from the
+    /// beginning of the memory that was given for it. `None` for a stream of 0 bytes.
     pub bytes: Option<RegionSlice>,
 }
 
 /// Puts streams into a GPU's memory, and keeps them until they are [taken](Self::take).
 ///
-/// Each block is copied once, out of the buffer that it came in, by the threads that write: best with
-/// [`ReceiverConfig::pinned`](crate::stream::ReceiverConfig::pinned). When a stream is complete its copies are over: whatever is given to
-/// any CUDA stream from then on sees all of it. Of a stream that was cut nothing is kept: it begins anew.
+/// Each block is copied once, out of the buffer that it came in, by the threads that write: best
+/// with [`ReceiverConfig::pinned`](crate::stream::ReceiverConfig::pinned). When a stream is
+/// complete its copies are over: whatever is given to any CUDA stream from then on sees all of it.
+/// Of a stream that was cut nothing is kept: it begins anew.
 ///
 /// ```no_run
 /// use fabricast::Region;
@@ -66,8 +67,9 @@ struct Filling {
 }
 
 impl DeviceSink {
-    /// `place` is asked once for each stream, which must fit: an error of its refuses the stream. It gives what nobody else uses until the
-    /// stream was taken, or the slice is dropped because it was cut. It runs on the receiver's thread, and should not take long.
+    /// `place` is asked once for each stream, which must fit: an error of its refuses the stream.
+    /// It gives what nobody else uses until the stream was taken, or the slice is dropped because
+    /// it was cut. It runs on the receiver's thread, and should not take long.
     pub fn new(
         place: impl Fn(&StreamOffer) -> Result<RegionSlice, SinkError> + Send + Sync + 'static,
     ) -> Self {

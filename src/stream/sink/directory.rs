@@ -35,15 +35,20 @@ use crate::stream::{Entry, EntryKind};
 /// More files than this are synced by one syncfs(2).
 const SYNC_EACH_MAX: usize = 64;
 
-/// Writes streams below a directory. Whatever names a sender gives, nothing outside is reached: no symbolic link is followed on the way.
+/// Writes streams below a directory. Whatever names a sender gives, nothing outside is reached: no
+/// symbolic link is followed on the way.
 ///
-/// Each stream is written into a hidden directory, `.fabricast-` and its key, with a journal; when all of it is there and checked, its files are
-/// renamed to where they belong, in one step each. They replace files of the same names. Before the first of them, all of these places are looked
-/// at: where one can't be replaced, none is. From then on nothing but an error stops it, and that says how many are there
-/// ([`SinkError::Placed`]). After a crash in between, what was renamed comes again, and the rest is kept. A stream that was cut leaves the hidden directory
-/// behind, and is resumed from there: what the journal says is believed only after the bytes were read and found right.
+/// Each stream is written into a hidden directory, `.fabricast-` and its key, with a journal; when
+/// all of it is there and checked, its files are renamed to where they belong, in one step each.
+/// They replace files of the same names. Before the first of them, all of these places are looked
+/// at: where one can't be replaced, none is. From then on nothing but an error stops it, and that
+/// says how many are there ([`SinkError::Placed`]). After a crash in between, what was renamed
+/// comes again, and the rest is kept. A stream that was cut leaves the hidden directory behind, and
+/// is resumed from there: what the journal says is believed only after the bytes were read and
+/// found right.
 ///
-/// Permissions (the lowest nine bits) and times of modification are the sender's; owners are this process's.
+/// Permissions (the lowest nine bits) and times of modification are the sender's; owners are this
+/// process's.
 #[derive(Debug, Clone)]
 pub struct DirectorySink(Arc<Beneath>);
 
@@ -59,8 +64,9 @@ impl DirectorySink {
         Ok(Self(Arc::new(directory)))
     }
 
-    /// Removes what cut streams left behind of which nothing was written for so long. Whatever is under way, in this process or another, stays; so
-    /// does a hidden directory that has no journal of this library in it. How many went.
+    /// Removes what cut streams left behind of which nothing was written for so long. Whatever is
+    /// under way, in this process or another, stays; so does a hidden directory that has no journal
+    /// of this library in it. How many went.
     ///
     /// # Errors
     /// What the system answers when the directory is read. What can't be removed stays.
@@ -165,7 +171,8 @@ impl Receiving {
         let _ = rustix::fs::unlinkat(self.directory.fd(), self.work_name(), AtFlags::REMOVEDIR);
     }
 
-    /// Whether everything could be put where it belongs, as far as that can be known before the first rename.
+    /// Whether everything could be put where it belongs, as far as that can be known before the
+    /// first rename.
     fn check_targets(&self, stop: &Stop) -> Result<(), SinkError> {
         let work = rustix::fs::fstat(self.directory.fd());
         let device = work.map_err(|error| SinkError::os(b".", error))?.st_dev;
@@ -196,7 +203,8 @@ impl Receiving {
         Ok(())
     }
 
-    /// Whether names may be made in a directory, or, while it is not there, in the one above it that is.
+    /// Whether names may be made in a directory, or, while it is not there, in the one above it
+    /// that is.
     fn check_parent(&self, mut parent: &[u8], device: u64) -> io::Result<()> {
         let fd = loop {
             match self.directory.directory(parent, false) {
@@ -213,7 +221,8 @@ impl Receiving {
         }
     }
 
-    /// Puts everything where it belongs. Nothing stops it but an error, which says how much is there then. `between` is for tests.
+    /// Puts everything where it belongs. Nothing stops it but an error, which says how much is
+    /// there then. `between` is for tests.
     fn place_all(&self, partials: &Partials, between: impl Fn(usize)) -> Result<(), SinkError> {
         let entries = self.offer.manifest.len() as u64;
         let placed = Cell::new(0);

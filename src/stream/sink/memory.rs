@@ -16,7 +16,8 @@ pub struct InMemory {
 
 /// Keeps streams in memory until they are [taken](Self::take).
 ///
-/// All that was kept and not taken counts against the limit; a stream for which there is no room is refused.
+/// All that was kept and not taken counts against the limit; a stream for which there is no room is
+/// refused.
 #[derive(Debug, Clone)]
 pub struct MemorySink(Arc<Room>);
 

@@ -12,8 +12,10 @@ use crate::stream::copy_streams::CopyStreams;
 /// How often it is asked whether an event has happened.
 const ASK_EVERY: Duration = Duration::from_micros(50);
 
-/// One entry, whose bytes lie in a GPU's memory. Each block is copied once, into the buffer that it is sent from, by the threads that read:
-/// best with [`SenderConfig::pinned`](crate::stream::SenderConfig::pinned), and with several readers, whose copies run at once.
+/// One entry, whose bytes lie in a GPU's memory. Each block is copied once, into the buffer that it
+/// is sent from, by the threads that read: best with
+/// [`SenderConfig::pinned`](crate::stream::SenderConfig::pinned), and with several readers, whose
+/// copies run at once.
 ///
 /// Who writes to the memory before the stream is over sends a mixture.
 ///
@@ -42,11 +44,12 @@ pub struct DeviceSource {
 }
 
 impl DeviceSource {
-    /// The bytes of a slice under a name. `stamp` is the caller's own: what tells this content from another of the same name.
+    /// The bytes of a slice under a name. `stamp` is the caller's own: what tells this content from
+    /// another of the same name.
     ///
     /// # Errors
-    /// [`SourceError::Name`] for a name that can't be sent; [`SourceError::Other`] where the slice is memory of the host, which
-    /// [`BufferSource`](super::BufferSource) sends.
+    /// [`SourceError::Name`] for a name that can't be sent; [`SourceError::Other`] where the slice
+    /// is memory of the host, which [`BufferSource`](super::BufferSource) sends.
     pub fn new(name: &str, slice: RegionSlice, stamp: [u8; 16]) -> Result<Self, SourceError> {
         let streams = CopyStreams::of(&slice)?;
         Ok(Self {
@@ -59,8 +62,9 @@ impl DeviceSource {
         })
     }
 
-    /// Nothing is copied before the event has happened: what fills the memory was given to its stream before that was recorded. A
-    /// block that waits for it longer than `limit` fails the stream.
+    /// Nothing is copied before the event has happened: what fills the memory was given to its
+    /// stream before that was recorded. A block that waits for it longer than `limit` fails the
+    /// stream.
     #[must_use]
     pub fn after(mut self, event: Event, limit: Duration) -> Self {
         self.after = Some((event, limit));

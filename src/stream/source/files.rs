@@ -22,14 +22,15 @@ use crate::stream::{Entry, EntryKind, Manifest, Modified, RelativeName};
 /// Files that are held open for the next block of theirs.
 const OPEN_MAX: usize = 32;
 
-/// From so many bytes on a file is worth a [`FileHandle`], with O_DIRECT and its back ends; below, one pread(2) has it all.
+/// From so many bytes on a file is worth a [`FileHandle`], with O_DIRECT and its back ends; below,
+/// one pread(2) has it all.
 const HANDLE_FROM: u64 = 1 << 20;
 
 /// Files and directories that are sent.
 ///
-/// A file goes under the last part of its path, a tree under that of its directory. Symbolic links in a tree, device files, FIFOs and sockets are
-/// left out, and [counted](Self::skipped). What is read is what was there when the source was built: a file that changed since fails the
-/// stream.
+/// A file goes under the last part of its path, a tree under that of its directory. Symbolic links
+/// in a tree, device files, FIFOs and sockets are left out, and [counted](Self::skipped). What is
+/// read is what was there when the source was built: a file that changed since fails the stream.
 ///
 /// ```no_run
 /// use fabricast::stream::FileSource;
@@ -391,7 +392,8 @@ impl FileSourceBuilder {
     /// Looks at everything once: sizes, times, names.
     ///
     /// # Errors
-    /// A path that is not there or can't be read, a name that can't be sent or comes twice, or nothing at all.
+    /// A path that is not there or can't be read, a name that can't be sent or comes twice, or
+    /// nothing at all.
     pub fn build(self) -> Result<FileSource, SourceError> {
         if self.parts.is_empty() {
             return Err(SourceError::Empty);

@@ -4,8 +4,9 @@ use super::{BlockSource, SourceError};
 use crate::buffer::Buffer;
 use crate::stream::Manifest;
 
-/// One entry, whose bytes are a [`Buffer`]: nothing is read and nothing copied, they go out from where they lie. The pool's region must be
-/// registered with the sender's domains ([`StreamSender::register`](crate::stream::StreamSender::register)).
+/// One entry, whose bytes are a [`Buffer`]: nothing is read and nothing copied, they go out from
+/// where they lie. The pool's region must be registered with the sender's domains
+/// ([`StreamSender::register`](crate::stream::StreamSender::register)).
 #[derive(Debug)]
 pub struct BufferSource {
     manifest: Manifest,
@@ -14,7 +15,8 @@ pub struct BufferSource {
 }
 
 impl BufferSource {
-    /// The bytes of a buffer under a name. `stamp` is the caller's own: what tells this content from another of the same name.
+    /// The bytes of a buffer under a name. `stamp` is the caller's own: what tells this content
+    /// from another of the same name.
     ///
     /// # Errors
     /// [`SourceError::Name`] for a name that can't be sent.

@@ -26,8 +26,9 @@ pub(crate) struct Ranges<'a> {
 impl<'a> Ranges<'a> {
     /// # Errors
     ///
-    /// [`WireError::PayloadLen`] when it is no whole number of ranges, or more than a message may have; [`WireError::Ranges`] when one is empty,
-    /// ends beyond the last number that there is, or does not begin behind the end of the one before, with a gap.
+    /// [`WireError::PayloadLen`] when it is no whole number of ranges, or more than a message may
+    /// have; [`WireError::Ranges`] when one is empty, ends beyond the last number that there is, or
+    /// does not begin behind the end of the one before, with a gap.
     pub(super) fn parse(kind: u8, bytes: &'a [u8]) -> Result<Self, WireError> {
         let whole = bytes.len() / RANGE_LEN * RANGE_LEN;
         if whole != bytes.len() || bytes.len() > CONTROL_PAYLOAD_MAX {

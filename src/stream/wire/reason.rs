@@ -4,7 +4,8 @@ use std::fmt;
 
 use super::{REASON_LEN_MAX, WireError};
 
-/// Why something was refused or given up, in words. At most 512 bytes; whatever a peer put there, it shows as one harmless line.
+/// Why something was refused or given up, in words. At most 512 bytes; whatever a peer put there,
+/// it shows as one harmless line.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Reason<'a> {
     bytes: &'a [u8],
@@ -24,7 +25,8 @@ impl<'a> Reason<'a> {
 
     /// # Errors
     ///
-    /// [`WireError::PayloadLen`] when it is too long. What is not UTF-8 is shown as well as it can be.
+    /// [`WireError::PayloadLen`] when it is too long. What is not UTF-8 is shown as well as it can
+    /// be.
     pub(super) fn parse(kind: u8, bytes: &'a [u8]) -> Result<Self, WireError> {
         if bytes.len() > REASON_LEN_MAX {
             return Err(WireError::PayloadLen {

@@ -505,7 +505,8 @@ fn fields_have_their_limits() {
     assert_eq!(refused(&block.0, &block.1), "stream");
 }
 
-/// A speaker of a later version is told so by its version, not by a byte that means something there.
+/// A speaker of a later version is told so by its version, not by a byte that means something
+/// there.
 #[test]
 fn a_later_hello_is_understood_so_far() {
     let (mut header, nonce) = samples().swap_remove(0);

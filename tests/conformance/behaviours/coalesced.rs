@@ -121,7 +121,8 @@ pub(crate) fn flush_interval(on: &On) -> Shown {
     Shown::Works
 }
 
-/// One message that leaves when its time is over, although nobody says so, and one that leaves because somebody does.
+/// One message that leaves when its time is over, although nobody says so, and one that leaves
+/// because somebody does.
 pub(crate) fn one_message(told: &Told) {
     const INTERVAL: Duration = Duration::from_millis(150);
     let mut sender = connect(

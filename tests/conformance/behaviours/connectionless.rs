@@ -20,7 +20,8 @@ const SIZES: [usize; 4] = [0, 100, 5_000, 60_000];
 const EACH: u64 = 40;
 const CONNECTED: &str = "connected endpoints only: refused when it is opened, in words";
 
-/// Starts one for each number and tells each of all; `None` where the row has connected endpoints only, and says so at once.
+/// Starts one for each number and tells each of all; `None` where the row has connected endpoints
+/// only, and says so at once.
 fn start(on: &On, count: u64) -> Option<Vec<(Child, String)>> {
     let begin = |who| on.listener("exchange", &format!("who={who}"));
     let mut all: Vec<_> = (1..=count).map(begin).collect();

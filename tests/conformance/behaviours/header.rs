@@ -22,7 +22,8 @@ fn mode(told: &Told) -> HeaderMode {
     }
 }
 
-/// The header and the payload of a message, which follow from its number: none, short and long ones of both.
+/// The header and the payload of a message, which follow from its number: none, short and long ones
+/// of both.
 fn message(mode: HeaderMode, number: u64) -> (Vec<u8>, Vec<u8>) {
     let header = match mode {
         HeaderMode::Fixed(len) => usize::from(len),

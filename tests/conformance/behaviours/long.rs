@@ -17,10 +17,12 @@ const MAX: usize = 4096;
 /// Bytes of a slot for long messages.
 const LONGEST: usize = (1 << 20) + 100;
 
-/// Payloads that fit the buffers and such that don't, in turn; 24 bytes of header and 2 of its length belong to the message.
+/// Payloads that fit the buffers and such that don't, in turn; 24 bytes of header and 2 of its
+/// length belong to the message.
 const SIZES: &str = "100,4070,4071,1,5000,100000,0,1048576,4096";
 
-/// Each keeps its place and its bytes; one that finds no slot waits; one that is longer than the slots is refused, and says what fits.
+/// Each keeps its place and its bytes; one that finds no slot waits; one that is longer than the
+/// slots is refused, and says what fits.
 pub(crate) fn long_messages(on: &On) -> Shown {
     let listens = format!("max={MAX} long={LONGEST} longslots=2");
     for level in ["sent", "delivered"] {
@@ -54,7 +56,8 @@ pub(crate) fn long_messages(on: &On) -> Shown {
     Shown::Works
 }
 
-/// Sends one message that is longer than the peer takes, tells the limit that it hears of, and sends one that fits.
+/// Sends one message that is longer than the peer takes, tells the limit that it hears of, and
+/// sends one that fits.
 pub(crate) fn send_too_long(told: &Told) {
     let mut sender = Sender::connect(told);
     sender.endpoint.wait_connected().expect("connects");

@@ -6,7 +6,8 @@ use crate::common::SOON;
 use crate::on::On;
 use crate::table::Shown;
 
-/// Sizes and headers, and refusals, of one version with a receiver of another; or an error that says what differs.
+/// Sizes and headers, and refusals, of one version with a receiver of another; or an error that
+/// says what differs.
 pub(crate) fn mixed(on: &On) -> Shown {
     if on.provider == "shm" {
         let (mut receiver, addr) = on.receiver("");

@@ -1,8 +1,9 @@
 //! What every row is asked for, in the order of the table.
 //!
-//! One more: a file here with a `fn(&On) -> Shown`, which starts the processes that it needs, and its roles, if it has any that
-//! others don't; a line in each of the two lists below. A row that can't do it answers [`Shown::Hole`], with the reason in words
-//! for whoever reads the table: never by doing nothing.
+//! One more: a file here with a `fn(&On) -> Shown`, which starts the processes that it needs, and
+//! its roles, if it has any that others don't; a line in each of the two lists below. A row that
+//! can't do it answers [`Shown::Hole`], with the reason in words for whoever reads the table: never
+//! by doing nothing.
 
 mod asynchronous;
 mod churn;

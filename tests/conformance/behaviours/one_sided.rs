@@ -1,4 +1,5 @@
-//! One-sided operations: writes, reads, writes with immediate data, revocations, and those of the receiving side.
+//! One-sided operations: writes, reads, writes with immediate data, revocations, and those of the
+//! receiving side.
 
 #![allow(unsafe_code)]
 
@@ -97,7 +98,7 @@ fn contents(slice: &RegionSlice, at: usize, len: usize) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(part.as_ptr(), len) }.to_vec()
 }
 
-// ---- the owner ---------------------------------------------------------------------------------------------------
+// ---- the owner ----------------------------------------------------------------------------------
 
 struct Owner {
     receiver: ReceiveEndpoint,
@@ -136,7 +137,8 @@ pub(crate) fn own(told: &Told) {
         }
         owner.over.is_some()
     });
-    // Both said goodbye: the window is back, or, over FI_EP_RDM, comes with the end of the endpoint.
+    // Both said goodbye: the window is back, or, over FI_EP_RDM, comes with the end of the
+    // endpoint.
     assert!(owner.released, "not released");
     child::tell(format!("over {}", owner.over.unwrap_or_default()));
 }
@@ -228,7 +230,7 @@ fn words(descriptor: &WindowDescriptor) -> String {
     bytes.join(".")
 }
 
-// ---- the user ----------------------------------------------------------------------------------------------------
+// ---- the user -----------------------------------------------------------------------------------
 
 struct User {
     sender: SendEndpointZeroCopy,
@@ -395,7 +397,8 @@ impl User {
         }
     }
 
-    /// More than there are credits, with messages between them: both share the credits, and messages keep their order.
+    /// More than there are credits, with messages between them: both share the credits, and
+    /// messages keep their order.
     fn refuse_data(&mut self) {
         let payload = Payload::from(buffer(&self.pool, &pattern(1, 8)));
         let place = self.window.at(OFFSET);
@@ -451,7 +454,8 @@ impl User {
         }
     }
 
-    /// Writes all the time, while the owner takes the window back: nothing fails, and nothing is taken afterwards.
+    /// Writes all the time, while the owner takes the window back: nothing fails, and nothing is
+    /// taken afterwards.
     fn use_until_revoked(&mut self) {
         let (mut posted, mut done) = (0_u64, 0);
         let (mut asked, mut revoked) = (false, false);

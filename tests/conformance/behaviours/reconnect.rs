@@ -1,4 +1,5 @@
-//! Connecting again: what was in flight comes back first, nothing is sent again by itself, and the next connection works.
+//! Connecting again: what was in flight comes back first, nothing is sent again by itself, and the
+//! next connection works.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,8 @@ pub(crate) fn reconnect(on: &On) -> Shown {
     sender.finish(SOON);
     let received = receiver.expect("received", SOON);
     receiver.finish(SOON);
-    // Each was sent once, so no more can arrive; what completed may be lost at a cut, and only there.
+    // Each was sent once, so no more can arrive; what completed may be lost at a cut, and only
+    // there.
     let number = |text: &str, i: usize| text.split(' ').nth(i).and_then(|n| n.parse::<u64>().ok());
     let (posted, received) = (number(&sent, 0), number(&received, 0));
     assert!(
@@ -32,7 +34,8 @@ pub(crate) fn reconnect(on: &On) -> Shown {
     Shown::Works
 }
 
-/// Ends the first connections without a goodbye, each in the middle of what it gets; the last one may end by itself.
+/// Ends the first connections without a goodbye, each in the middle of what it gets; the last one
+/// may end by itself.
 pub(crate) fn cut(told: &Told) {
     let domain = told.domain();
     let mut receiver = listen(told, &domain);

@@ -29,7 +29,8 @@ pub(crate) fn rude_sender(on: &On) -> Shown {
     Shown::Works
 }
 
-/// A receiver that goes without a goodbye is noticed: it says so, or, where that gets lost with its endpoint, its silence does.
+/// A receiver that goes without a goodbye is noticed: it says so, or, where that gets lost with its
+/// endpoint, its silence does.
 pub(crate) fn rude_receiver(on: &On) -> Shown {
     let (mut receiver, addr) = on.receiver("");
     let mut sender = on.sender(

@@ -1,4 +1,5 @@
-//! Header and payload as one run of memory, and as two messages: what providers need that take one segment a message, asked of all others.
+//! Header and payload as one run of memory, and as two messages: what providers need that take one
+//! segment a message, asked of all others.
 
 use crate::behaviours::messages::SIZES;
 use crate::common::SOON;
@@ -13,7 +14,8 @@ pub(crate) fn two_messages(on: &On) -> Shown {
     shaped(on, "two")
 }
 
-/// All sizes in every header mode, then a receiver that holds what it gets, then one that is killed.
+/// All sizes in every header mode, then a receiver that holds what it gets, then one that is
+/// killed.
 fn shaped(on: &On, shape: &str) -> Shown {
     for mode in ["prefixed", "fixed", "raw"] {
         let (mut receiver, addr) = on.receiver("");

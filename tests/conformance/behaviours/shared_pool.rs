@@ -4,7 +4,8 @@ use crate::common::SOON;
 use crate::on::{On, expect_sent, finish_receiver};
 use crate::table::Shown;
 
-/// The application keeps what two peers send until the pool is empty: it is told, both stall, and both go on when it lets go.
+/// The application keeps what two peers send until the pool is empty: it is told, both stall, and
+/// both go on when it lets go.
 pub(crate) fn shared_pool(on: &On) -> Shown {
     let (mut receiver, addr) = on.receiver("hold=100 slots=12 depth=8 peers=2 ends=2");
     let words = |who| format!("who={who} n=30 sizes=100,20000 gated=1");

@@ -15,7 +15,8 @@ pub(crate) fn slow_peer(on: &On) -> Shown {
     assert_eq!(sent, format!("20 20 0 {FINISHED}"));
     finish_receiver(&mut receiver, 20);
 
-    // A peer that is in its handler for longer than the deadline says no goodbye: the close is over by then all the same.
+    // A peer that is in its handler for longer than the deadline says no goodbye: the close is over
+    // by then all the same.
     let (mut receiver, addr) = on.receiver("slow=2000 slots=10 depth=4 peers=1 ends=9");
     let mut sender = on.sender("close", &addr, "n=3 pause=300 within=400 sizes=1000");
     sender.expect("closing", SOON);

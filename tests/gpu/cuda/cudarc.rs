@@ -1,4 +1,5 @@
-//! What cudarc makes, used here: slices as regions, streams, events. Over the fake, cudarc finds it by `LD_LIBRARY_PATH`.
+//! What cudarc makes, used here: slices as regions, streams, events. Over the fake, cudarc finds it
+//! by `LD_LIBRARY_PATH`.
 
 #![allow(unsafe_code)]
 

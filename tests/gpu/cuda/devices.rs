@@ -116,8 +116,8 @@ fn events_and_streams_go_in_any_order() {
     });
 }
 
-/// Over a fake with so many devices, which order what network cards write for nobody, for themselves (100) or for all devices (200): whether
-/// a flush was called.
+/// Over a fake with so many devices, which order what network cards write for nobody, for
+/// themselves (100) or for all devices (200): whether a flush was called.
 fn flushes(test: &str, devices: &str, ordered: &str, expected: bool) {
     let env = [
         ("FAKE_CUDA_DEVICES", devices),
@@ -244,7 +244,8 @@ fn fill_later(fake: &Fake, at: u64, byte: u8, len: usize, stream: &Stream) {
     let mut popped = std::ptr::null_mut();
     // SAFETY: a context that is kept for good.
     assert_eq!(unsafe { push(retained) }, 0);
-    // SAFETY: the type is that of the function; the memory is the test's, whose drop waits for the device.
+    // SAFETY: the type is that of the function; the memory is the test's, whose drop waits for the
+    // device.
     assert_eq!(unsafe { fill(at, byte, len, stream.raw()) }, 0);
     // SAFETY: the type is that of the function, and the pointer is ours.
     assert_eq!(unsafe { pop(&raw mut popped) }, 0);

@@ -1,7 +1,9 @@
-//! A device's memory moves between two processes by CUDA IPC: `shm`, with a libfabric that was built with CUDA.
+//! A device's memory moves between two processes by CUDA IPC: `shm`, with a libfabric that was
+//! built with CUDA.
 //!
-//! `FABRICAST_LIBFABRIC_CUDA` names that library (its libcudart.so may lie beside it), and `FABRICAST_TEST_GPU=real` says that there is a GPU. The
-//! parent starts the owner of a window and its peer, and carries what they have to say to each other.
+//! `FABRICAST_LIBFABRIC_CUDA` names that library (its libcudart.so may lie beside it), and
+//! `FABRICAST_TEST_GPU=real` says that there is a GPU. The parent starts the owner of a window and
+//! its peer, and carries what they have to say to each other.
 
 use std::collections::VecDeque;
 use std::path::Path as FilePath;
@@ -44,7 +46,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 const MEASURED: Duration = Duration::from_millis(150);
 /// Writes in flight while a rate is measured.
 const DEPTH: usize = 8;
-/// What a bus brings at most (PCIe 5.0 x16 has 63 GB/s a direction): a faster copy did not pass through the host.
+/// What a bus brings at most (PCIe 5.0 x16 has 63 GB/s a direction): a faster copy did not pass
+/// through the host.
 const BUS: f64 = 64.0;
 
 #[test]
@@ -185,7 +188,7 @@ fn overlaid(len: usize, under: u64, at: usize, over: &[u8]) -> Vec<u8> {
     bytes
 }
 
-// ---- the owner of the windows ------------------------------------------------------------------------------------
+// ---- the owner of the windows -------------------------------------------------------------------
 
 /// One endpoint that listens, and what it heard.
 struct Listener {
@@ -269,7 +272,8 @@ impl Listener {
 }
 
 struct Owner {
-    /// For the device's memory, for what comes through the host, and for messages that land in a device's memory.
+    /// For the device's memory, for what comes through the host, and for messages that land in a
+    /// device's memory.
     listeners: [Listener; 3],
     device: Arc<Region>,
     host: Arc<Region>,
@@ -377,7 +381,7 @@ fn own() {
     }
 }
 
-// ---- its peer ----------------------------------------------------------------------------------------------------
+// ---- its peer -----------------------------------------------------------------------------------
 
 /// What became of one operation.
 type Outcome = Result<(), String>;
@@ -533,7 +537,8 @@ fn visit() {
     // Last: what the provider does not take may end the connection.
     match sent(&mut peer, DIRECT) {
         Ok(()) => child::tell(format!(
-            "| (c) sends with a header in host memory: {cases} of {cases} (libfabric's IPC takes one segment: these it copies through the host) |"
+            "| (c) sends with a header in host memory: {cases} of {cases} (libfabric's IPC takes \
+             one segment: these it copies through the host) |"
         )),
         Err(why) => child::tell(format!(
             "| (c) NOT POSSIBLE: sends of device memory with a header in host memory: {why} |"
@@ -598,8 +603,8 @@ fn read(peer: &mut Peer) {
     }
 }
 
-/// Messages of a header in host memory and a payload in a device's, into receives in host memory or, long ones, into a device's; why not, if
-/// the provider refuses.
+/// Messages of a header in host memory and a payload in a device's, into receives in host memory
+/// or, long ones, into a device's; why not, if the provider refuses.
 fn sent(peer: &mut Peer, by: usize) -> Outcome {
     for (n, &(len, from, _)) in CASES.iter().enumerate() {
         let seed = n as u64 + 401;
@@ -629,7 +634,7 @@ fn sent(peer: &mut Peer, by: usize) -> Outcome {
     Ok(())
 }
 
-// ---- rates -------------------------------------------------------------------------------------------------------
+// ---- rates --------------------------------------------------------------------------------------
 
 fn rates(peer: &mut Peer, host: &Domain) {
     let pinned = Region::pinned(DEPTH * 16 * MIB)
@@ -659,7 +664,8 @@ fn rates(peer: &mut Peer, host: &Domain) {
             buffer.freeze(len).into()
         });
         child::tell(format!(
-            "| writes of {:>6} KiB: direct {direct:>8.2} GB/s, copied to the host and written to its memory {staged:>6.2} GB/s |",
+            "| writes of {:>6} KiB: direct {direct:>8.2} GB/s, copied to the host and written to \
+             its memory {staged:>6.2} GB/s |",
             len / KIB
         ));
         match direct < staged {

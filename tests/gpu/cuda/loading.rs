@@ -14,7 +14,8 @@ fn without_a_driver_it_is_said_what_is_missing() {
     in_child(test, &[("FABRICAST_CUDA", nowhere)], || {
         let why = Device::all().unwrap_err();
         assert!(
-            matches!(&why, CudaError::Unavailable(CudaUnavailable::Library { tried }) if tried.len() == 1)
+            matches!(&why, CudaError::Unavailable(CudaUnavailable::Library { tried })
+                if tried.len() == 1)
         );
         assert!(why.to_string().contains(nowhere), "{why}");
         let refused = Region::device(4096).build().unwrap_err();
@@ -55,7 +56,8 @@ fn a_library_that_is_no_driver_is_refused() {
     in_child(test, &[("FABRICAST_CUDA", "libc.so.6")], || {
         let why = Device::all().unwrap_err();
         assert!(
-            matches!(&why, CudaError::Unavailable(CudaUnavailable::Broken { symbol, .. }) if *symbol == "cuInit"),
+            matches!(&why, CudaError::Unavailable(CudaUnavailable::Broken { symbol, .. })
+                if *symbol == "cuInit"),
             "{why}"
         );
     });

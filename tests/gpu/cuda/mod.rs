@@ -1,5 +1,5 @@
-//! CUDA: devices, streams, regions of device memory, their paths, and files into them; over a fake driver, and the same over the real one with
-//! `FABRICAST_TEST_GPU=real` (`make test-gpu`).
+//! CUDA: devices, streams, regions of device memory, their paths, and files into them; over a fake
+//! driver, and the same over the real one with `FABRICAST_TEST_GPU=real` (`make test-gpu`).
 
 #[cfg(feature = "cudarc")]
 mod cudarc;

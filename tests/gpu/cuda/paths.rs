@@ -64,7 +64,8 @@ fn direct_access_can_be_required() {
     });
 }
 
-/// `shm` says that it takes device memory, also in a library without CUDA: nobody believes it before a transfer.
+/// `shm` says that it takes device memory, also in a library without CUDA: nobody believes it
+/// before a transfer.
 #[test]
 fn shm_is_tried_before_it_is_believed() {
     on_a_gpu("paths::shm_is_tried_before_it_is_believed", &[], || {

@@ -1,5 +1,6 @@
-//! What the CUDA driver's calls cost that a transfer of GPU memory takes beside cuFile's own, and what one costs without a byte.
-//! Run by hand on a machine with a GPU that nobody else uses; rates are `file_bench`'s.
+//! What the CUDA driver's calls cost that a transfer of GPU memory takes beside cuFile's own, and
+//! what one costs without a byte. Run by hand on a machine with a GPU that nobody else uses; rates
+//! are `file_bench`'s.
 
 #![allow(unsafe_code)]
 
@@ -49,7 +50,8 @@ fn costs_of_a_call() {
 const CALL: usize = 64 * KIB;
 const CALLS: usize = 256;
 
-/// Reads out of the page cache in turns: cuFile alone, with what ours adds to it one by one, and ours.
+/// Reads out of the page cache in turns: cuFile alone, with what ours adds to it one by one, and
+/// ours.
 fn reads(cufile: &'static CuFile, gpu: &Gpu, memory: &Memory<'_>) {
     let (_dir, path) = folder();
     let path = path.join("file");
@@ -171,7 +173,8 @@ extern "C" fn sleep(_: *mut c_void) {
     std::thread::sleep(BUSY);
 }
 
-/// Whether asking the default stream and waiting for it mean the same: work in it, and in a stream that is ordered with it.
+/// Whether asking the default stream and waiting for it mean the same: work in it, and in a stream
+/// that is ordered with it.
 fn busy_streams(gpu: &Gpu) {
     type Call = unsafe extern "C" fn(*mut c_void) -> c_int;
     type Launch =
@@ -194,7 +197,8 @@ fn busy_streams(gpu: &Gpu) {
         assert_eq!(unsafe { synchronize(ptr::null_mut()) }, 0);
         let waited = begun.elapsed();
         println!(
-            "with a busy stream {name}, cuStreamQuery of the default one answers {asked}, cuStreamSynchronize waits {waited:?}"
+            "with a busy stream {name}, cuStreamQuery of the default one answers {asked}, \
+             cuStreamSynchronize waits {waited:?}"
         );
         // SAFETY: ours, and waited for before it is destroyed.
         assert_eq!(unsafe { synchronize(stream) }, 0);

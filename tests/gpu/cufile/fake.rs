@@ -1,5 +1,5 @@
-//! The fake libcufile and libcuda: built from their C sources, loaded by children of the test, steered by their
-//! `fake_…` functions.
+//! The fake libcufile and libcuda: built from their C sources, loaded by children of the test,
+//! steered by their `fake_…` functions.
 
 #![allow(unsafe_code)]
 
@@ -48,8 +48,8 @@ impl Build {
     }
 }
 
-/// Runs the body in a process of its own with the fakes in place: the test calls this first, under its own name, and its
-/// child comes back to the same place. What the body asserts fails the test.
+/// Runs the body in a process of its own with the fakes in place: the test calls this first, under
+/// its own name, and its child comes back to the same place. What the body asserts fails the test.
 pub(crate) fn in_child(test: &str, build: Build, env: &[(&str, &str)], body: impl FnOnce()) {
     if is_child(test) {
         return body();
@@ -125,7 +125,8 @@ impl Fake {
         }
     }
 
-    /// The next calls of that function answer that; for those that answer a number, `extra` is errno.
+    /// The next calls of that function answer that; for those that answer a number, `extra` is
+    /// errno.
     pub(crate) fn fail(&self, function: &str, answer: i64, extra: i32) {
         self.fail_times(function, answer, extra, 0, 1);
     }
@@ -156,7 +157,8 @@ impl Fake {
         unsafe { self.cufile_function::<unsafe extern "C" fn(c_int)>("fake_delay")(ms) }
     }
 
-    /// Whether operations of streams and batches say that they have moved everything, where the file ends before.
+    /// Whether operations of streams and batches say that they have moved everything, where the
+    /// file ends before.
     pub(crate) fn overstate(&self, on: bool) {
         // SAFETY: the type is that of the function.
         unsafe { self.cufile_function::<unsafe extern "C" fn(c_int)>("fake_overstate")(on.into()) }
@@ -211,7 +213,8 @@ impl Fake {
         (!text.is_empty()).then(|| text.into_owned())
     }
 
-    /// Nothing was wrong, and nothing is left. A thread that told the outcome of an operation may still hold its file for a moment.
+    /// Nothing was wrong, and nothing is left. A thread that told the outcome of an operation may
+    /// still hold its file for a moment.
     pub(crate) fn assert_clean(&self) {
         let by = Instant::now() + Duration::from_secs(60);
         let is_left = |what| self.number(what) != 0;

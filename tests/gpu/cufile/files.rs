@@ -1,4 +1,5 @@
-//! GPU memory and `FileHandle`: through cuFile, and staged through pinned memory; over the fakes and over a real GPU.
+//! GPU memory and `FileHandle`: through cuFile, and staged through pinned memory; over the fakes
+//! and over a real GPU.
 
 #![allow(unsafe_code)]
 
@@ -29,7 +30,8 @@ type Owned = DeviceMemory<Owner>;
 fn owned(gpu: &'static Gpu, len: usize) -> Owned {
     let memory = gpu.alloc(len);
     let base = memory.base().addr() as u64;
-    // SAFETY: the memory lives as long as its owner, and the tests touch it between the operations alone.
+    // SAFETY: the memory lives as long as its owner, and the tests touch it between the operations
+    // alone.
     unsafe { DeviceMemory::new(base, 0, len, Owner(memory)) }
 }
 
@@ -281,7 +283,8 @@ fn small_transfers_are_done_by_the_thread_that_asks_for_them() {
         let memory = read.wait().buffer;
         assert_eq!(threads(), before);
 
-        // From the threshold on it is the pool's, and so is what cuFile was asked for. Whoever waits takes part, and the entry in the queue is left.
+        // From the threshold on it is the pool's, and so is what cuFile was asked for. Whoever
+        // waits takes part, and the entry in the queue is left.
         for (queued, (len, back_end)) in [(16 * KIB, None), (small, Some(BackEndChoice::CuFile))]
             .into_iter()
             .enumerate()
@@ -504,7 +507,8 @@ fn failures_are_told_with_what_was_done() {
     });
 }
 
-/// What was given to the default stream before is in the memory, unless the call says that it need not be.
+/// What was given to the default stream before is in the memory, unless the call says that it need
+/// not be.
 #[test]
 fn the_default_stream_is_waited_for() {
     let test = "files::the_default_stream_is_waited_for";

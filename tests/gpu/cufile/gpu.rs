@@ -1,4 +1,5 @@
-//! GPU memory and streams for the tests, by a table of the CUDA driver's functions: the real ones or the fake's.
+//! GPU memory and streams for the tests, by a table of the CUDA driver's functions: the real ones
+//! or the fake's.
 
 #![allow(unsafe_code)]
 
@@ -45,7 +46,8 @@ impl Gpu {
 
     pub(crate) fn destroy(&self, stream: *mut c_void) {
         type Destroy = unsafe extern "C" fn(*mut c_void) -> c_int;
-        // SAFETY: the type is that of the function; the stream is from `stream`, and nobody uses it any more.
+        // SAFETY: the type is that of the function; the stream is from `stream`, and nobody uses it
+        // any more.
         let code = unsafe { self.function::<Destroy>("cuStreamDestroy_v2")(stream) };
         assert_eq!(code, 0, "cuStreamDestroy");
     }

@@ -1,4 +1,5 @@
-//! What cuFile still works on is never freed, and what became of it is told once: streams and batches.
+//! What cuFile still works on is never freed, and what became of it is told once: streams and
+//! batches.
 
 #![allow(unsafe_code)]
 

@@ -217,7 +217,8 @@ fn a_forked_child_does_not_touch_it() {
 /// What a forked process answers.
 #[allow(unsafe_code)]
 fn in_fork(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child reads and allocates a little, in a process whose other threads hold no lock: its harness waits.
+    // SAFETY: the child reads and allocates a little, in a process whose other threads hold no
+    // lock: its harness waits.
     match unsafe { libc::fork() } {
         0 => {
             let code = child();

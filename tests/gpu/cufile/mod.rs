@@ -1,7 +1,8 @@
-//! cuFile: the same suite over the real libcufile where there is a GPU, and over a fake one; and everything that only the
-//! fake does on demand.
+//! cuFile: the same suite over the real libcufile where there is a GPU, and over a fake one; and
+//! everything that only the fake does on demand.
 //!
-//! libcufile is loaded once in a process and never again, so each test that needs one runs in a child process.
+//! libcufile is loaded once in a process and never again, so each test that needs one runs in a
+//! child process.
 //!
 //! * `FABRICAST_TEST_DIR`: where the suite over the real library puts its files.
 //! * `FABRICAST_TEST_FAKES`: a folder with the fakes, for a machine without a C compiler.
@@ -58,7 +59,8 @@ fn the_suite_over_a_fake_of_a_version_to_come() {
     });
 }
 
-/// On a machine with a GPU. cuFile needs a file system that the udev database knows; its advice for 5027 says how.
+/// On a machine with a GPU. cuFile needs a file system that the udev database knows; its advice for
+/// 5027 says how.
 #[test]
 fn the_suite_over_the_real_library() {
     let test = "the_suite_over_the_real_library";

@@ -47,7 +47,8 @@ impl Rig {
         let memory = self.gpu.alloc(LEN);
         let base = memory.base().addr() as u64;
         let keep = Kept(memory, Arc::clone(&self.alive));
-        // SAFETY: the memory lives as long as its owner, and the tests touch it between the operations alone.
+        // SAFETY: the memory lives as long as its owner, and the tests touch it between the
+        // operations alone.
         unsafe { DeviceMemory::new(base, 0, LEN, keep) }
     }
 
@@ -243,7 +244,8 @@ fn compatibility_mode_for_streams_alone() {
             return println!("SKIPPED: there is a cufile.json here");
         }
         let reason = rig.file.compat_reason();
-        // Where the rest of the machine will do, it is for the missing cufile.json, and cuFile still moves the bytes.
+        // Where the rest of the machine will do, it is for the missing cufile.json, and cuFile
+        // still moves the bytes.
         let by = match rig.file.is_compat_mode_preferred() {
             true => BackEnd::Staged,
             false => {

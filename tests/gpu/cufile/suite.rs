@@ -1,4 +1,5 @@
-//! What works over the real library and over the fake: files, host and GPU memory, streams, batches, statistics.
+//! What works over the real library and over the fake: files, host and GPU memory, streams,
+//! batches, statistics.
 //!
 //! Each step asserts what came into the file or the memory, byte by byte.
 
@@ -379,9 +380,10 @@ fn batches(cufile: &'static CuFile, gpu: &Gpu, at: &Path) {
     // SAFETY: as above.
     unsafe { batch.submit(vec![write]) }.expect("submitted");
     let events = collect(&mut batch, 1);
-    assert!(
-        matches!(&events[..], [CuFileBatchEvent::Done { cookie: 7, result: Ok(n), .. }] if *n == 64 * KIB)
-    );
+    assert!(matches!(
+        &events[..],
+        [CuFileBatchEvent::Done { cookie: 7, result: Ok(n), .. }] if *n == 64 * KIB
+    ));
     assert_eq!(batch.strays(), 0);
     batch.destroy().expect("nothing is left");
     drop(handle);
@@ -440,7 +442,8 @@ fn reopening(cufile: &'static CuFile, at: &Path) {
     cufile.close_driver().expect("nobody uses it");
 }
 
-/// Where the files of a test go: a folder of the test's own, or one of the disk that is to be tested.
+/// Where the files of a test go: a folder of the test's own, or one of the disk that is to be
+/// tested.
 pub(crate) fn folder() -> (tempfile::TempDir, PathBuf) {
     let dir = match std::env::var_os("FABRICAST_TEST_DIR") {
         Some(at) => tempfile::tempdir_in(at),

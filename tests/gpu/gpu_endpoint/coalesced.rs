@@ -344,7 +344,8 @@ fn a_sender_that_is_dropped_waits_for_copies_only() {
                 let pool = pair.sender_ref().pool().clone();
                 let begun = Instant::now();
                 drop(pair.sender.take());
-                // The stream is blocked until below: a drop that waited for it would not end before the fake gives up.
+                // The stream is blocked until below: a drop that waited for it would not end before
+                // the fake gives up.
                 assert!(begun.elapsed() < LIMIT);
                 assert_eq!(pool.free_count(), 2);
                 if let Some(fake) = &gpu.fake {

@@ -240,7 +240,7 @@ pub(crate) fn staged(ring: &StagingRing) -> SendConfig {
     SendConfig::default().staging(ring)
 }
 
-// ---- content -----------------------------------------------------------------------------------------------------
+// ---- content ------------------------------------------------------------------------------------
 
 #[test]
 fn every_size_and_offset_arrives_as_it_was() {
@@ -608,7 +608,8 @@ fn the_end_of_a_peer_is_told_behind_its_messages() {
     );
 }
 
-/// A fragment of a ring, and a buffer, between parts that are copied; as one message, and piece by piece.
+/// A fragment of a ring, and a buffer, between parts that are copied; as one message, and piece by
+/// piece.
 #[test]
 fn fragments_of_rings_go_among_what_is_staged() {
     on_gpu(
@@ -660,7 +661,7 @@ fn fragments_of_rings_go_among_what_is_staged() {
     );
 }
 
-// ---- order with streams ------------------------------------------------------------------------------------------
+// ---- order with streams -------------------------------------------------------------------------
 
 #[test]
 fn what_a_stream_writes_is_sent_after_it_was_written() {
@@ -733,7 +734,7 @@ fn a_stream_that_is_named_finds_what_arrived() {
     );
 }
 
-// ---- bounds ------------------------------------------------------------------------------------------------------
+// ---- bounds -------------------------------------------------------------------------------------
 
 #[test]
 fn a_full_ring_is_back_pressure_and_says_when_it_is_over() {
@@ -855,7 +856,7 @@ fn buffers_that_are_too_small_are_refused() {
     );
 }
 
-// ---- what fails, and what goes -----------------------------------------------------------------------------------
+// ---- what fails, and what goes ------------------------------------------------------------------
 
 #[test]
 fn a_copy_that_fails_is_the_end_of_its_send_alone() {

@@ -1,4 +1,5 @@
-//! What the tests of this program run on: the fake libcuda, or, with `FABRICAST_TEST_GPU=real`, the driver of the machine.
+//! What the tests of this program run on: the fake libcuda, or, with `FABRICAST_TEST_GPU=real`, the
+//! driver of the machine.
 
 use std::time::Duration;
 
@@ -33,8 +34,9 @@ impl Gpu {
     }
 }
 
-/// Runs the body in a process of its own, over the fake or over the machine's driver: the test calls this first, under its own name, and
-/// its child comes back to the same place. What the body asserts fails the test.
+/// Runs the body in a process of its own, over the fake or over the machine's driver: the test
+/// calls this first, under its own name, and its child comes back to the same place. What the body
+/// asserts fails the test.
 pub(crate) fn on_gpu(test: &str, env: &[(&str, &str)], body: impl FnOnce(&Gpu)) {
     fake_cuda::on_a_gpu(test, env, || {
         let fake = (!fake_cuda::wants_real()).then(|| Fake(fake_cuda::Fake::load()));

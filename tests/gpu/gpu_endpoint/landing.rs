@@ -1,4 +1,5 @@
-//! Long messages that are to land in a GPU's memory by themselves: over tcp, which never writes there.
+//! Long messages that are to land in a GPU's memory by themselves: over tcp, which never writes
+//! there.
 
 use std::time::{Duration, Instant};
 

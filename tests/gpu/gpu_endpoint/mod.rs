@@ -1,5 +1,5 @@
-//! GPU memory through endpoints: over a fake driver, whose device memory the host can't touch, and with `FABRICAST_TEST_GPU=real` over the
-//! machine's own.
+//! GPU memory through endpoints: over a fake driver, whose device memory the host can't touch, and
+//! with `FABRICAST_TEST_GPU=real` over the machine's own.
 
 mod coalesced;
 #[cfg(feature = "cudarc")]

@@ -1,4 +1,5 @@
-//! One-sided operations out of a GPU's memory and into it, of both kinds of endpoints, over tcp and over a provider without connections.
+//! One-sided operations out of a GPU's memory and into it, of both kinds of endpoints, over tcp and
+//! over a provider without connections.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! System calls that fail: a library in front of libc's (shim.c), a filter in the kernel, a file system that is really full. Each in a process of its own.
+//! System calls that fail: a library in front of libc's (shim.c), a filter in the kernel, a file
+//! system that is really full. Each in a process of its own.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::path::{Path, PathBuf};
@@ -83,7 +84,8 @@ fn shim(directory: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Runs the test of this path in a process of its own, with the shim or without; in there, runs `test`.
+/// Runs the test of this path in a process of its own, with the shim or without; in there, runs
+/// `test`.
 pub(crate) fn inside(name: &str, with_shim: bool, test: impl FnOnce(&Path)) {
     if std::env::var_os(INSIDE).is_some() {
         test(directory().path());
@@ -417,7 +419,8 @@ fn an_atomic_write_that_fails_leaves_what_was_there() {
     );
 }
 
-/// Lets system calls of this thread, and of those that it makes, fail: `openat` with O_DIRECT as on a file system without, `fsync` as on a broken device.
+/// Lets system calls of this thread, and of those that it makes, fail: `openat` with O_DIRECT as on
+/// a file system without, `fsync` as on a broken device.
 fn filter_system_calls(with_fsync: bool) {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -559,7 +562,8 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A thread of a pool may have the file open for a moment after its last operation's outcome was taken.
+        // A thread of a pool may have the file open for a moment after its last operation's outcome
+        // was taken.
         let mut unmounted = Err(String::new());
         for _ in 0..100 {
             unmounted = command("umount", &[self.point.to_str().unwrap()]).map(drop);

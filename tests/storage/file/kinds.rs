@@ -1,4 +1,5 @@
-//! Files that are none, that can't be written, that are very long or have holes; descriptors that are given.
+//! Files that are none, that can't be written, that are very long or have holes; descriptors that
+//! are given.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -213,7 +214,8 @@ fn offsets_beyond_4_gib_and_holes() {
             "a hole reads as zeros"
         );
         assert!(buffer[50_000..150_000] == written);
-        // Around the page cache, the kernel may fill what was asked for behind the end with zeros, depending on how the memory lies.
+        // Around the page cache, the kernel may fill what was asked for behind the end with zeros,
+        // depending on how the memory lies.
         let behind = &buffer[150_000..];
         let is_kept = behind.iter().all(|byte| *byte == 1);
         let may_be_zero = direct == DirectIo::On && behind.iter().all(|byte| *byte <= 1);
@@ -331,7 +333,8 @@ fn a_child_that_was_forked_is_told() {
     // SAFETY: the child calls what takes no lock of ours, and leaves by `_exit`.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let told = matches!(file.read(&mut [0; 1], 0), Err(error) if matches!(error.kind, FileErrorKind::Forked { .. }));
+        let told = matches!(file.read(&mut [0; 1], 0), Err(error)
+            if matches!(error.kind, FileErrorKind::Forked { .. }));
         // SAFETY: ends the child without running anything of the parent's.
         unsafe { libc::_exit(i32::from(!told)) };
     }
@@ -407,7 +410,8 @@ fn a_file_that_is_made_has_its_mode_less_the_umask() {
     let paths = ["default", "open", "narrow", "there"].map(at);
     std::fs::write(&paths[3], b"").unwrap();
     std::fs::set_permissions(&paths[3], std::fs::Permissions::from_mode(0o601)).unwrap();
-    // SAFETY: the child makes files, which takes no lock of another thread's, and leaves by `_exit`.
+    // SAFETY: the child makes files, which takes no lock of another thread's, and leaves by
+    // `_exit`.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         // SAFETY: changes a number of the child's.

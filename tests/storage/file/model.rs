@@ -1,4 +1,5 @@
-//! Random operations against a file in memory: offsets, lengths, addresses, direct or not, threads, task sizes, handles.
+//! Random operations against a file in memory: offsets, lengths, addresses, direct or not, threads,
+//! task sizes, handles.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -179,7 +180,8 @@ impl Model<'_> {
         self.bounced_bytes += bounced as u64;
     }
 
-    /// Appends by several operations at once land behind each other, in the order in which they were reserved.
+    /// Appends by several operations at once land behind each other, in the order in which they
+    /// were reserved.
     fn appends(&mut self) {
         if self.bytes.len() > SIZE_MAX {
             return;

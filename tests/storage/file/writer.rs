@@ -1,4 +1,5 @@
-//! `BlockWriter` against a plain vector: blocks in any order, again and again, failures at a chosen byte, writers that begin anew.
+//! `BlockWriter` against a plain vector: blocks in any order, again and again, failures at a chosen
+//! byte, writers that begin anew.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -245,8 +246,8 @@ impl Model {
         (self.report, self.failed) = (WriterReport::default(), None);
     }
 
-    /// A writer that is dropped tells nobody which blocks are there: each byte of them is the old one or the new one, no other changed, and all
-    /// buffers come back.
+    /// A writer that is dropped tells nobody which blocks are there: each byte of them is the old
+    /// one or the new one, no other changed, and all buffers come back.
     fn drop_in_flight(&mut self) {
         self.anew();
         let until = soon();

@@ -1,10 +1,12 @@
-//! What is public in a tree of source files, by lines: the code is formatted by rustfmt, so indents tell what belongs to what.
+//! What is public in a tree of source files, by lines: the code is formatted by rustfmt, so indents
+//! tell what belongs to what.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Public items: the modules that lead to them, and their names, `Type::member` for what belongs to a type.
+/// Public items: the modules that lead to them, and their names, `Type::member` for what belongs to
+/// a type.
 pub(crate) struct Inventory {
     items: BTreeSet<(String, String)>,
 }
@@ -35,7 +37,8 @@ impl Inventory {
         Self { items }
     }
 
-    /// Whether there is such a public item. A path without modules is that of something that the root of the tree exports.
+    /// Whether there is such a public item. A path without modules is that of something that the
+    /// root of the tree exports.
     pub(crate) fn has(&self, path: &str) -> bool {
         let is_module = |part: &&str| part.starts_with(|c: char| c.is_ascii_lowercase());
         let parts: Vec<_> = path.split("::").collect();
@@ -46,8 +49,9 @@ impl Inventory {
             .count();
         let (module, name) = (parts[..modules].join("::"), parts[modules..].join("::"));
         self.items.iter().any(|(there, item)| {
-            // Modules that are private are left out of a path: `cufile::CuFileBatch` lies in cufile::batch. Those that are public are
-            // not: nothing of `cufile` is named without it.
+            // Modules that are private are left out of a path: `cufile::CuFileBatch` lies in
+            // cufile::batch. Those that are public are not: nothing of `cufile` is named without
+            // it.
             let inside = there == &module || there.starts_with(&format!("{module}::"));
             let at_root = module.is_empty() && !there.starts_with("cufile");
             *item == name && (inside || at_root)

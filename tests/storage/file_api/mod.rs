@@ -1,8 +1,8 @@
-//! docs/file-api.tsv: what KvikIO and cuFile have for files, and what it is called here. These tests hold it against the code, and
-//! docs/file-api.md against it.
+//! docs/file-api.tsv: what KvikIO and cuFile have for files, and what it is called here. These
+//! tests hold it against the code, and docs/file-api.md against it.
 //!
-//! `FABRICAST_WRITE_DOCS=1 cargo test --test storage file_api` writes docs/file-api.md and paths.rs anew; where paths.rs no longer compiles, take
-//! the line that is wrong out of it first.
+//! `FABRICAST_WRITE_DOCS=1 cargo test --test storage file_api` writes docs/file-api.md and paths.rs
+//! anew; where paths.rs no longer compiles, take the line that is wrong out of it first.
 
 mod inventory;
 mod paths;
@@ -206,7 +206,8 @@ fn check_or_write(path: &Path, wanted: &str) {
     let there = fs::read_to_string(path).unwrap_or_default();
     assert!(
         there == wanted,
-        "{} is not what docs/file-api.tsv says: run FABRICAST_WRITE_DOCS=1 cargo test --test storage file_api",
+        "{} is not what docs/file-api.tsv says: run FABRICAST_WRITE_DOCS=1 cargo test --test \
+         storage file_api",
         path.display()
     );
 }
@@ -215,14 +216,21 @@ fn check_or_write(path: &Path, wanted: &str) {
 fn page(rows: &[Row]) -> String {
     let mut text = String::from(
         "# The file APIs of KvikIO and cuFile, and ours\n\n\
-         Generated from file-api.tsv by tests/storage/file_api; do not edit. Paths are below `fabricast::storage`.\n",
+         Generated from file-api.tsv by tests/storage/file_api; do not edit. Paths are below\n\
+         `fabricast::storage`.\n",
     );
     for page in &PAGES {
         let of_page: Vec<_> = rows.iter().filter(|row| row.page == page.id).collect();
         let not_ours = of_page.iter().filter(|row| row.ours.is_empty()).count();
         let _ = write!(
             text,
-            "\n## {}\n\n{} names, {not_ours} of them not ours.\n\n| theirs | kind | ours | note |\n|---|---|---|---|\n",
+            "\n\
+             ## {}\n\
+             \n\
+             {} names, {not_ours} of them not ours.\n\
+             \n\
+             | theirs | kind | ours | note |\n\
+             |---|---|---|---|\n",
             page.title,
             of_page.len(),
         );
@@ -241,18 +249,21 @@ fn page(rows: &[Row]) -> String {
     text
 }
 
-/// paths.rs: the compiler looks up what can be named in a `use`: modules, types, and functions outside of types.
+/// paths.rs: the compiler looks up what can be named in a `use`: modules, types, and functions
+/// outside of types.
 fn paths(rows: &[Row]) -> String {
     let mut names = BTreeSet::new();
     for path in rows.iter().flat_map(|row| &row.ours) {
         let parts: Vec<_> = path.split("::").collect();
         let is_type = |part: &&str| part.starts_with(|c: char| c.is_ascii_uppercase());
-        // Up to the type: what is behind it belongs to it. A constant outside of a type is all upper case.
+        // Up to the type: what is behind it belongs to it. A constant outside of a type is all
+        // upper case.
         let end = parts.iter().position(is_type).unwrap_or(parts.len() - 1);
         names.insert(parts[..=end].join("::"));
     }
     let mut text = String::from(
-        "//! Generated from docs/file-api.tsv by main.rs; do not edit. It compiles where each of these is public.\n\n\
+        "//! Generated from docs/file-api.tsv by main.rs; do not edit. It compiles where each of \
+         these is\n//! public.\n\n\
          #![allow(unused_imports)]\n\n",
     );
     for name in names {

@@ -1,4 +1,5 @@
-//! Generated from docs/file-api.tsv by main.rs; do not edit. It compiles where each of these is public.
+//! Generated from docs/file-api.tsv by main.rs; do not edit. It compiles where each of these is
+//! public.
 
 #![allow(unused_imports)]
 

@@ -1,4 +1,5 @@
-//! Peers by hand, who lie together: what they know, what they were told, and what they say whatever their role.
+//! Peers by hand, who lie together: what they know, what they were told, and what they say whatever
+//! their role.
 
 use super::{KNOWN_MAX, QUEUED_MAX, SLOT};
 use crate::endpoint::link::fake::{FakeLink, Net};
@@ -58,7 +59,8 @@ pub(super) struct Liar {
     pub(super) fencing: bool,
     pub(super) offering: bool,
     pub(super) granted: bool,
-    /// The number of the long message that it was offered and that it has not answered, and its length.
+    /// The number of the long message that it was offered and that it has not answered, and its
+    /// length.
     pub(super) offered: Option<(u64, u64)>,
     /// Its windows that it revoked, by number from 1 on, and whether the last one was not answered.
     pub(super) revoked: u64,
@@ -176,7 +178,8 @@ impl Crowd {
         bytes & 1 != 0
     }
 
-    /// Something on its way to one of them goes on; the kind of the message, if it was one about the connection, and whose it is.
+    /// Something on its way to one of them goes on; the kind of the message, if it was one about
+    /// the connection, and whose it is.
     pub(super) fn hear(&mut self, input: &mut Input<'_>) -> Option<(usize, u8)> {
         let which = self.liar(input)?;
         let heard = self.net.hear(self.liars[which].conn, input.byte().into());

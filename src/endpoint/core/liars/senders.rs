@@ -1,8 +1,10 @@
-//! The same for endpoints that send: two of one domain, whose receivers lie together. They grant, revoke, fence and count as they like, answer what they
-//! should or something else, serve the one-sided operations that an endpoint began piece by piece, refuse them, or let them stand; and
+//! The same for endpoints that send: two of one domain, whose receivers lie together. They grant,
+//! revoke, fence and count as they like, answer what they should or something else, serve the
+//! one-sided operations that an endpoint began piece by piece, refuse them, or let them stand; and
 //! they use the keys of the windows that either endpoint exposed.
 //!
-//! Besides what is asserted of all: each accepted operation has one outcome, and nobody reads its payload or fills its destination after that.
+//! Besides what is asserted of all: each accepted operation has one outcome, and nobody reads its
+//! payload or fills its destination after that.
 //!
 //! The fuzz target `lying_receivers` and the tests of the cores run it.
 
@@ -33,8 +35,8 @@ const SENDERS: usize = 2;
 /// Operations of a sender in flight.
 const DEPTH: u32 = 4;
 
-/// Memory for what is sent, written and read: so many slots of so many bytes. A receiver takes messages of [`SLOT`] bytes; what is longer is
-/// offered.
+/// Memory for what is sent, written and read: so many slots of so many bytes. A receiver takes
+/// messages of [`SLOT`] bytes; what is longer is offered.
 const PAYLOADS: u32 = 6;
 const PAYLOAD: usize = 2 * SLOT;
 
@@ -95,7 +97,8 @@ struct World {
 ///
 /// # Panics
 ///
-/// When somebody touches memory that was given back, an operation has no outcome or two, or memory is not back when all connections are gone.
+/// When somebody touches memory that was given back, an operation has no outcome or two, or memory
+/// is not back when all connections are gone.
 pub(crate) fn exercise(bytes: &[u8]) -> SendersReached {
     let mut input = Input(bytes);
     let mut world = World::new(&mut input);
@@ -197,7 +200,7 @@ impl World {
         self.refresh();
     }
 
-    // ---- the liars ---------------------------------------------------------------------------------------------------
+    // ---- the liars ------------------------------------------------------------------------------
 
     fn hear(&mut self, input: &mut Input<'_>) {
         let heard = self.crowd.hear(input);
@@ -266,7 +269,7 @@ impl World {
         }
     }
 
-    // ---- the applications --------------------------------------------------------------------------------------------
+    // ---- the applications -----------------------------------------------------------------------
 
     /// An endpoint connects, or connects anew.
     fn dial(&mut self, at: usize, input: &mut Input<'_>) {

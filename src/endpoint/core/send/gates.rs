@@ -1,7 +1,8 @@
 //! Sends that wait: for a producer's event, for a copy out of a GPU's memory, or behind such a one.
 //!
-//! Such a send is accepted as any other is: key, credit, header slot, leases and deadline are its own. It waits among those that stalled, in
-//! order, and is posted when its gate is open. A gate that fails is the end of its send alone, since nothing of it went out.
+//! Such a send is accepted as any other is: key, credit, header slot, leases and deadline are its
+//! own. It waits among those that stalled, in order, and is posted when its gate is open. A gate
+//! that fails is the end of its send alone, since nothing of it went out.
 
 use std::num::NonZeroUsize;
 
@@ -17,14 +18,15 @@ use crate::endpoint::protocol::wire;
 use crate::error::{Blocked, CompletionError, SendError, SendErrorKind};
 use crate::fabric::Shape;
 
-/// Gates that are looked at in one go, from the first message on. Copies are done in their order, so looking further brings little; those
-/// behind begin theirs in time.
+/// Gates that are looked at in one go, from the first message on. Copies are done in their order,
+/// so looking further brings little; those behind begin theirs in time.
 const GATES_AHEAD: usize = 16;
 
 impl<L: Link> SendCore<L> {
-    // ---- accepting -----------------------------------------------------------------------------------------------
+    // ---- accepting ------------------------------------------------------------------------------
 
-    /// A message that can't be posted now for this reason: takes it all the same if it only has to wait, else gives everything back.
+    /// A message that can't be posted now for this reason: takes it all the same if it only has to
+    /// wait, else gives everything back.
     #[cold]
     pub(super) fn send_later(
         &mut self,
@@ -93,7 +95,8 @@ impl<L: Link> SendCore<L> {
         }
     }
 
-    /// Takes the credit of a message that is in the slab, and has it wait. Its gate is asked at once, so that a copy begins.
+    /// Takes the credit of a message that is in the slab, and has it wait. Its gate is asked at
+    /// once, so that a copy begins.
     fn queue(&mut self, context: usize, iov: IovList, gated: bool) {
         let gate = NonZeroUsize::new(context).filter(|_| gated);
         self.gates += u32::from(gated);
@@ -142,7 +145,7 @@ impl<L: Link> SendCore<L> {
         Some(payload_data)
     }
 
-    // ---- waiting -------------------------------------------------------------------------------------------------
+    // ---- waiting --------------------------------------------------------------------------------
 
     /// Looks at the gates of the first that wait.
     pub(super) fn poll_gates(&mut self, events: &mut Vec<SendEvent>) {
@@ -173,7 +176,8 @@ impl<L: Link> SendCore<L> {
         }
     }
 
-    /// The gate of a message will not open: it was never posted, and those behind it take its number.
+    /// The gate of a message will not open: it was never posted, and those behind it take its
+    /// number.
     #[cold]
     fn fail_gated(
         &mut self,

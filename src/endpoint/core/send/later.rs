@@ -1,5 +1,6 @@
-//! One-sided operations that can't be posted when they are given: behind a producer's event or a copy out of a GPU's memory, piece by piece
-//! through the staging ring, or behind such a one. See `windows/line.rs`.
+//! One-sided operations that can't be posted when they are given: behind a producer's event or a
+//! copy out of a GPU's memory, piece by piece through the staging ring, or behind such a one. See
+//! `windows/line.rs`.
 
 use super::{PieceOp, SendCore};
 use crate::buffer::{Leases, Payload};
@@ -32,9 +33,10 @@ impl HoldsPiece for PieceOp {
 }
 
 impl<L: Link> SendCore<L> {
-    // ---- accepting -----------------------------------------------------------------------------------------------
+    // ---- accepting ------------------------------------------------------------------------------
 
-    /// A write that can't be posted now for this reason: takes it all the same if it only has to wait, else gives everything back.
+    /// A write that can't be posted now for this reason: takes it all the same if it only has to
+    /// wait, else gives everything back.
     #[cold]
     pub(super) fn write_later(
         &mut self,
@@ -82,7 +84,7 @@ impl<L: Link> SendCore<L> {
         !self.line.is_open() && *kind == SendErrorKind::WouldBlock(Blocked::Depth)
     }
 
-    // ---- waiting -------------------------------------------------------------------------------------------------
+    // ---- waiting --------------------------------------------------------------------------------
 
     /// Posts what may be posted of those that wait.
     pub(super) fn drive_line(&mut self, events: &mut Vec<SendEvent>) {
@@ -143,7 +145,7 @@ impl<L: Link> SendCore<L> {
         events.push(SendEvent::Window(op.finish(error)));
     }
 
-    // ---- the end -------------------------------------------------------------------------------------------------
+    // ---- the end --------------------------------------------------------------------------------
 
     /// The connection is over, and the provider has nothing of these any more.
     pub(super) fn fail_line(

@@ -1,4 +1,5 @@
-//! Long messages at a send endpoint: written into memory that the peer grants, piece by piece, without a copy.
+//! Long messages at a send endpoint: written into memory that the peer grants, piece by piece,
+//! without a copy.
 
 #![allow(unsafe_code)]
 
@@ -301,8 +302,9 @@ impl<L: Link> SendCore<L> {
             data: None,
             level: Level::Delivered,
         };
-        // SAFETY: `self.long` owns slot and payload, or the slab the slot of the ring, which keep the memory alive, registered and unwritten,
-        // until no piece is in flight any more (`end_long`) or the endpoint was closed; they are leaked where that fails.
+        // SAFETY: `self.long` owns slot and payload, or the slab the slot of the ring, which keep
+        // the memory alive, registered and unwritten, until no piece is in flight any more
+        // (`end_long`) or the endpoint was closed; they are leaked where that fails.
         let Err(refused) = (unsafe { self.link.post_write(conn, &post) }) else {
             return Ok(());
         };

@@ -1,7 +1,9 @@
-//! Sends of more than one post: header and payload as two messages, and batches whose posts the provider may join.
+//! Sends of more than one post: header and payload as two messages, and batches whose posts the
+//! provider may join.
 //!
-//! What is posted can't be taken back. So once a header is out, or a post was flagged with FI_MORE, what follows it is accepted even if the
-//! provider has no room for it: it stalls, and is posted before anything else as soon as there is room.
+//! What is posted can't be taken back. So once a header is out, or a post was flagged with FI_MORE,
+//! what follows it is accepted even if the provider has no room for it: it stalls, and is posted
+//! before anything else as soon as there is room.
 
 use std::time::Instant;
 
@@ -58,9 +60,10 @@ struct Ready {
 }
 
 impl<L: Link> SendCore<L> {
-    // ---- header and payload as two messages ----------------------------------------------------------------------
+    // ---- header and payload as two messages -----------------------------------------------------
 
-    /// Posts a message that is in the slab: its header, and the payload behind it. One without a payload is a message by itself.
+    /// Posts a message that is in the slab: its header, and the payload behind it. One without a
+    /// payload is a message by itself.
     pub(super) fn post_pair(
         &mut self,
         context: usize,
@@ -125,9 +128,10 @@ impl<L: Link> SendCore<L> {
         }
     }
 
-    // ---- what has to be posted -----------------------------------------------------------------------------------
+    // ---- what has to be posted ------------------------------------------------------------------
 
-    /// Hands over a message that was accepted; it waits behind those that the provider had no room for.
+    /// Hands over a message that was accepted; it waits behind those that the provider had no room
+    /// for.
     fn post_or_stall(&mut self, message: Stalled, more: bool) {
         if self.machine.state() == State::Closed {
             // Lost by the message before; it has its outcome when the connection is closed.
@@ -197,11 +201,13 @@ impl<L: Link> SendCore<L> {
         sends
     }
 
-    // ---- batches -------------------------------------------------------------------------------------------------
+    // ---- batches --------------------------------------------------------------------------------
 
-    /// Sends messages until one is refused; each but the last tells the provider that another follows, where it looks at that.
+    /// Sends messages until one is refused; each but the last tells the provider that another
+    /// follows, where it looks at that.
     ///
-    /// A post is flagged only when the next message has all that it needs, so that nothing but the provider itself can keep that one back.
+    /// A post is flagged only when the next message has all that it needs, so that nothing but the
+    /// provider itself can keep that one back.
     pub(crate) fn send_batch<H: AsRef<[u8]>>(
         &mut self,
         messages: impl Iterator<Item = (Payload, H, u64)>,

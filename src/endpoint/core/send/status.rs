@@ -7,20 +7,25 @@ use crate::endpoint::link::Link;
 use crate::endpoint::protocol::connection::State;
 use crate::error::Blocked;
 
-/// How a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) stands at this moment: what tells a slow peer from a slow application.
+/// How a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) stands at this moment: what tells a
+/// slow peer from a slow application.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SendStatus {
     /// Sends and one-sided operations in flight.
     pub in_flight: u32,
-    /// Messages that the peer has room for now: it granted so many more than were sent. 0 without a connection.
+    /// Messages that the peer has room for now: it granted so many more than were sent. 0 without a
+    /// connection.
     pub credits: u64,
-    /// What the last refused operation waits for, until [`Writable`](crate::SendEvent::Writable) says that it has passed.
+    /// What the last refused operation waits for, until [`Writable`](crate::SendEvent::Writable)
+    /// says that it has passed.
     pub blocked: Option<Blocked>,
-    /// For how long the oldest of those in flight has been, if it is within its deadline; counted as the deadline is. `None` where none is, or
-    /// without a deadline ([`SendConfig::send_deadline`](crate::endpoint::SendConfig::send_deadline)).
+    /// For how long the oldest of those in flight has been, if it is within its deadline; counted
+    /// as the deadline is. `None` where none is, or without a deadline
+    /// ([`SendConfig::send_deadline`](crate::endpoint::SendConfig::send_deadline)).
     pub oldest: Option<Duration>,
-    /// How many of those in flight are beyond their deadline, and were told as [`Late`](crate::SendEvent::Late).
+    /// How many of those in flight are beyond their deadline, and were told as
+    /// [`Late`](crate::SendEvent::Late).
     pub late: u32,
 }
 

@@ -1,5 +1,5 @@
-//! Windows at a send endpoint: those of its peer, which it writes and reads, and its own, which its peer may use. What can't be posted at once
-//! is in `later.rs`.
+//! Windows at a send endpoint: those of its peer, which it writes and reads, and its own, which its
+//! peer may use. What can't be posted at once is in `later.rs`.
 
 #![allow(unsafe_code)]
 
@@ -30,7 +30,7 @@ impl<L: Link> SendCore<L> {
         ConnectionId(self.machine.local_connection())
     }
 
-    // ---- windows of the peer -------------------------------------------------------------------------------------
+    // ---- windows of the peer --------------------------------------------------------------------
 
     pub(crate) fn open_window(
         &self,
@@ -288,7 +288,8 @@ impl<L: Link> SendCore<L> {
         }
     }
 
-    /// The peer revoked one of its windows: the application hears of it, the machine of who still uses it.
+    /// The peer revoked one of its windows: the application hears of it, the machine of who still
+    /// uses it.
     pub(super) fn on_window_revoked(&mut self, window: WindowId, events: &mut Vec<SendEvent>) {
         let (over, passing) = self.line.revoke(window);
         let posted = self.one_sided.iter();
@@ -301,7 +302,7 @@ impl<L: Link> SendCore<L> {
         self.machine.window_in_use(window, users as u32);
     }
 
-    // ---- windows of this side ------------------------------------------------------------------------------------
+    // ---- windows of this side -------------------------------------------------------------------
 
     pub(crate) fn expose(
         &mut self,
@@ -344,7 +345,8 @@ impl<L: Link> SendCore<L> {
         self.release_passed(events);
     }
 
-    /// Memory that peers could reach is to come back, here or at another endpoint of the domain: the peer is asked whether it is done.
+    /// Memory that peers could reach is to come back, here or at another endpoint of the domain:
+    /// the peer is asked whether it is done.
     pub(super) fn ask_fence(&mut self) {
         let participant = self.conn.as_ref().and_then(LinkConn::participant);
         if let Some(epoch) = participant.and_then(Participant::lags)
@@ -377,7 +379,8 @@ impl<L: Link> SendCore<L> {
             .leave(|_, event| events.push(SendEvent::Window(event)));
     }
 
-    /// Registrations that belong to the provider's endpoint are closed before it; the memory stays until it is closed.
+    /// Registrations that belong to the provider's endpoint are closed before it; the memory stays
+    /// until it is closed.
     pub(super) fn close_scoped_windows(&mut self, conn: &L::Conn) {
         if conn.registrar().is_some() {
             let id = self.connection_id();
@@ -406,7 +409,8 @@ impl<L: Link> SendCore<L> {
         let found = self.exposed.by_mark(named.map(|(mark, _)| mark));
         let (Named::Window(connection, window), Some((_, data))) = (found, named) else {
             self.stats.stray_writes += 1;
-            // Nobody knows whose it was. Who guesses at marks finds one some time: before that, there are no windows any more.
+            // Nobody knows whose it was. Who guesses at marks finds one some time: before that,
+            // there are no windows any more.
             if found == Named::Nothing && !self.exposed.on_stray().is_empty() {
                 self.machine.violate(Violation::OutOfTurn(STRAY_WRITES));
             }

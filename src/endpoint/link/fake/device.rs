@@ -1,5 +1,6 @@
-//! A device's memory on the fake link: registered by what `fi_mr_regattr` is told, which is looked at byte by byte, and moved by the
-//! device, as a network card would. The processor can't touch it (`tests/common/fake_cuda.c`).
+//! A device's memory on the fake link: registered by what `fi_mr_regattr` is told, which is looked
+//! at byte by byte, and moved by the device, as a network card would. The processor can't touch it
+//! (`tests/common/fake_cuda.c`).
 
 use std::any::Any;
 use std::fs::File;
@@ -113,7 +114,8 @@ impl Offer {
 
     /// What a network card finds there by the descriptor.
     fn by_descriptor(&self) -> Vec<u8> {
-        // SAFETY: the descriptor is open for the time of the call, and stays so: this never closes it.
+        // SAFETY: the descriptor is open for the time of the call, and stays so: this never closes
+        // it.
         let file = ManuallyDrop::new(unsafe { File::from_raw_fd(self.fd) });
         let mut bytes = vec![0; self.len];
         file.read_exact_at(&mut bytes, self.offset)
@@ -219,7 +221,8 @@ pub(crate) fn is_open(fd: RawFd) -> bool {
 fn read_device(device: Device, address: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let stream = Stream::new(device).expect("a stream");
-    // SAFETY: the bytes are ours until the stream was waited for; the caller says that the device's are there.
+    // SAFETY: the bytes are ours until the stream was waited for; the caller says that the device's
+    // are there.
     unsafe { stream.copy_to_host(NonNull::from(bytes.as_mut_slice()).cast(), address, len) }
         .expect("copied");
     stream.synchronize().expect("copied");
@@ -274,7 +277,8 @@ impl State {
         }
         let stream = Stream::new(device).expect("a stream");
         let from = NonNull::from(bytes).cast();
-        // SAFETY: the bytes stay until the stream was waited for; the caller says that the device's are there.
+        // SAFETY: the bytes stay until the stream was waited for; the caller says that the device's
+        // are there.
         unsafe { stream.copy_to_device(address as u64, from, bytes.len()) }.expect("copied");
         stream.synchronize().expect("copied");
     }

@@ -1,9 +1,10 @@
-//! Peers that nobody of ours drives: what they post moves piece by piece, when the test wants it, and memory that they may not touch any more
-//! is watched.
+//! Peers that nobody of ours drives: what they post moves piece by piece, when the test wants it,
+//! and memory that they may not touch any more is watched.
 //!
-//! As tcp: a connection serves what its peer posts one after the other. The key of an operation is looked up once, when it begins; then its
-//! bytes move in any number of pieces, whatever became of the registration, until the endpoint is closed. The bytes of a read go out behind
-//! what was sent before it began, and in front of what is sent later.
+//! As tcp: a connection serves what its peer posts one after the other. The key of an operation is
+//! looked up once, when it begins; then its bytes move in any number of pieces, whatever became of
+//! the registration, until the endpoint is closed. The bytes of a read go out behind what was sent
+//! before it began, and in front of what is sent later.
 
 use super::{
     Body, CmEvent, ConnKey, ConnState, FakeLink, Level, Net, Phase, Rma, Sent, State, VecDeque,
@@ -13,7 +14,8 @@ use crate::endpoint::link::{Link, PEER_WROTE, RemoteRange};
 use crate::memory::Access;
 
 impl Net {
-    /// A peer of ours by hand asks that listener for a connection; its link must be kept as long as the connection.
+    /// A peer of ours by hand asks that listener for a connection; its link must be kept as long as
+    /// the connection.
     pub(crate) fn ask_at(&self, listener: usize, hello: &[u8]) -> (FakeLink, ConnKey) {
         let link = self.link();
         let mut state = self.state();
@@ -43,7 +45,8 @@ impl Net {
         link
     }
 
-    /// A peer by hand takes a connection, if it is still asked for; its link must be kept as long as the connection.
+    /// A peer by hand takes a connection, if it is still asked for; its link must be kept as long
+    /// as the connection.
     pub(crate) fn accept_by_hand(
         &self,
         initiator: ConnKey,
@@ -82,8 +85,8 @@ impl Net {
         self.state().refuse(initiator, bytes);
     }
 
-    /// The operation that the endpoint at the other end began first on this peer by hand is refused by its provider, which ends the connection. False: there
-    /// is none.
+    /// The operation that the endpoint at the other end began first on this peer by hand is refused
+    /// by its provider, which ends the connection. False: there is none.
     pub(crate) fn deny_by_hand(&self, conn: ConnKey) -> bool {
         let mut state = self.state();
         let Some(from) = state.reachable_peer(conn) else {
@@ -112,7 +115,8 @@ impl Net {
         self.state().conns[conn].sends.len()
     }
 
-    /// A one-sided operation of a peer by hand. What it writes, and where what it reads goes, is nobody's business.
+    /// A one-sided operation of a peer by hand. What it writes, and where what it reads goes, is
+    /// nobody's business.
     pub(crate) fn touch_by_hand(
         &self,
         conn: ConnKey,
@@ -135,8 +139,8 @@ impl Net {
         });
     }
 
-    /// The oldest thing that a peer by hand has posted goes on: a message arrives, an operation begins, or so many of its bytes move. False:
-    /// nothing moved.
+    /// The oldest thing that a peer by hand has posted goes on: a message arrives, an operation
+    /// begins, or so many of its bytes move. False: nothing moved.
     pub(crate) fn advance(&self, conn: ConnKey, bytes: usize) -> bool {
         self.state().advance(conn, bytes)
     }
@@ -146,7 +150,8 @@ impl Net {
         self.state().hear(conn, bytes)
     }
 
-    /// From now on exactly this memory (base, bytes) is the application's, or free: a peer that touches it touches what it may not.
+    /// From now on exactly this memory (base, bytes) is the application's, or free: a peer that
+    /// touches it touches what it may not.
     pub(crate) fn set_given_back(&self, ranges: impl IntoIterator<Item = (usize, usize)>) {
         let mut ledger = lock(&self.ledger);
         ledger.freed.clear();
@@ -220,7 +225,8 @@ impl State {
     ) -> Option<(usize, usize)> {
         let piece = bytes.min(rma.remote.len - moved);
         if piece > 0 && lock(&self.ledger).may_touch(base + moved, piece) {
-            // SAFETY: that the memory is there, and nobody else's, is what the cores promise; where one breaks it, the ledger has said no.
+            // SAFETY: that the memory is there, and nobody else's, is what the cores promise; where
+            // one breaks it, the ledger has said no.
             let there = unsafe { self.load(base + moved, piece) };
             if rma.access == Access::WRITE {
                 let other: Vec<u8> = there.iter().map(|byte| byte.wrapping_add(1)).collect();
@@ -258,8 +264,8 @@ impl State {
         Some((sent.data, heard))
     }
 
-    /// The peer's provider serves so many bytes of an operation that an endpoint began: what is read or filled is the endpoint's own memory,
-    /// which must not be given back while that lasts.
+    /// The peer's provider serves so many bytes of an operation that an endpoint began: what is
+    /// read or filled is the endpoint's own memory, which must not be given back while that lasts.
     fn serve(&mut self, from: ConnKey, rma: Rma, bytes: usize) {
         let (_, moved) = rma.begun.unwrap_or((0, 0));
         let to = rma.remote.len.min(moved + bytes);
@@ -291,7 +297,8 @@ impl State {
             if from == to || !lock(&self.ledger).may_touch(local, to - from) {
                 continue;
             }
-            // SAFETY: the contract of `Link::post_write` and `Link::post_read`; where a core breaks it, the ledger has said no.
+            // SAFETY: the contract of `Link::post_write` and `Link::post_read`; where a core breaks
+            // it, the ledger has said no.
             let there = unsafe { self.load(local, to - from) };
             if access == Access::READ {
                 let other: Vec<u8> = there.iter().map(|byte| byte.wrapping_add(1)).collect();
@@ -303,7 +310,8 @@ impl State {
 }
 
 impl FakeLink {
-    /// The next who asks this listener by hand for a connection, with its hello. It is refused by no drop.
+    /// The next who asks this listener by hand for a connection, with its hello. It is refused by
+    /// no drop.
     pub(crate) fn take_request(&mut self) -> Option<(ConnKey, Vec<u8>)> {
         loop {
             if let CmEvent::Request { mut request, .. } = self.poll_cm().ok()?? {
@@ -313,7 +321,8 @@ impl FakeLink {
         }
     }
 
-    /// Whether this peer by hand was told that its connection stands; what else it was told is forgotten.
+    /// Whether this peer by hand was told that its connection stands; what else it was told is
+    /// forgotten.
     pub(crate) fn was_accepted(&mut self) -> bool {
         let mut accepted = false;
         while let Ok(Some(event)) = self.poll_cm() {

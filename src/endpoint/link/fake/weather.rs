@@ -1,5 +1,5 @@
-//! What a net does to those who use it: connections of several machines are delivered one by one, completions come late and in another order,
-//! connections break, and dials are refused.
+//! What a net does to those who use it: connections of several machines are delivered one by one,
+//! completions come late and in another order, connections break, and dials are refused.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -98,8 +98,9 @@ impl Net {
         }
     }
 
-    /// How everything lies, for whoever looks for what does not move: of each connection with something in it, its link, its phase, what is to be
-    /// sent and what is posted; of each link, what is not read.
+    /// How everything lies, for whoever looks for what does not move: of each connection with
+    /// something in it, its link, its phase, what is to be sent and what is posted; of each link,
+    /// what is not read.
     pub(crate) fn queues(&self) -> Vec<String> {
         let state = self.state();
         let conns = state.conns.iter().enumerate();
@@ -137,8 +138,8 @@ impl Net {
         state.live.iter().copied().filter(stands).collect()
     }
 
-    /// A connection breaks: what was posted on either side fails, and both hear of it. In the RDM form, where nobody hears of an end, what was
-    /// posted fails.
+    /// A connection breaks: what was posted on either side fails, and both hear of it. In the RDM
+    /// form, where nobody hears of an end, what was posted fails.
     pub(crate) fn cut(&self, conn: ConnKey) {
         let mut state = self.state();
         let form = state.config.form;
@@ -175,12 +176,14 @@ impl Net {
         }
     }
 
-    /// The next dials to this link come to nothing: they are refused, or, in the RDM form, never heard.
+    /// The next dials to this link come to nothing: they are refused, or, in the RDM form, never
+    /// heard.
     pub(crate) fn refuse_dials(&self, link: usize, dials: usize) {
         self.state().links[link].late.refuses = dials;
     }
 
-    /// From now on what is sent is reported when [`report_late`](Self::report_late) says so; or no more.
+    /// From now on what is sent is reported when [`report_late`](Self::report_late) says so; or no
+    /// more.
     pub(crate) fn hold_reports(&self, link: usize, on: bool) {
         self.state().links[link].late.held = on;
     }
@@ -246,7 +249,8 @@ impl State {
         }
     }
 
-    /// What was put off lies in the queue when an endpoint is closed: there is nothing to hear of it later.
+    /// What was put off lies in the queue when an endpoint is closed: there is nothing to hear of
+    /// it later.
     pub(super) fn catch_up(&mut self, link: usize) {
         let link = &mut self.links[link];
         link.cq.extend(link.late.waiting.drain(..));

@@ -1,4 +1,5 @@
-//! Every interleaving of two machines with a few messages, a goodbye from either side, and no deadline to hide behind.
+//! Every interleaving of two machines with a few messages, a goodbye from either side, and no
+//! deadline to hide behind.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,7 +17,8 @@ fn fingerprint(pair: &Pair, closed: [bool; 2]) -> u64 {
     hasher.finish()
 }
 
-/// Depth first over all orders of what can happen. Where nothing can happen any more, both must be over.
+/// Depth first over all orders of what can happen. Where nothing can happen any more, both must be
+/// over.
 fn explore(
     form: Form,
     credits: [u32; 2],
@@ -28,7 +30,8 @@ fn explore(
     explore_with(Op::Send, form, credits, messages, questions, requests)
 }
 
-/// The same with another way to send, and with requests and fences of each side; a header is followed by its payload in any case.
+/// The same with another way to send, and with requests and fences of each side; a header is
+/// followed by its payload in any case.
 fn explore_with(
     send: fn(usize) -> Op,
     form: Form,
@@ -156,8 +159,8 @@ fn every_order_of_a_message_in_two_and_goodbyes_ends_well() {
     }
 }
 
-/// A fence is answered although the other side has said goodbye, as long as this side has not: else who sends a long message and closes
-/// would close before it is handed out.
+/// A fence is answered although the other side has said goodbye, as long as this side has not: else
+/// who sends a long message and closes would close before it is handed out.
 #[test]
 fn every_order_of_fences_and_goodbyes_ends_well() {
     let few = [

@@ -1,23 +1,28 @@
-//! Fences: a question whose answer says that nothing is on the way any more that the peer began before. Pure: numbers and times.
+//! Fences: a question whose answer says that nothing is on the way any more that the peer began
+//! before. Pure: numbers and times.
 //!
 //! ```text
 //! asker:  close a registration ─► Fence nonce ──► peer: Fenced nonce, as its next word
 //!         what the peer began before is over ◄───
 //! ```
 //!
-//! A connection brings what the peer says and does in one order, and the provider serves it in that order. So the answer stands behind every
-//! operation that the peer began before it, and what it begins later finds the registration closed. The nonce is random: an answer proves
-//! that the question was read, and with it all that this side's provider had queued in front of it, such as the bytes of a read.
+//! A connection brings what the peer says and does in one order, and the provider serves it in that
+//! order. So the answer stands behind every operation that the peer began before it, and what it
+//! begins later finds the registration closed. The nonce is random: an answer proves that the
+//! question was read, and with it all that this side's provider had queued in front of it, such as
+//! the bytes of a read.
 //!
-//! One question of each side is open at a time, so at most [`FENCE_MESSAGES_MAX`] of one side's messages are unread. It stands for all
-//! epochs (see `AccessLedger`) that began before it was asked; for a later one the next question is asked when the answer is there.
+//! One question of each side is open at a time, so at most [`FENCE_MESSAGES_MAX`] of one side's
+//! messages are unread. It stands for all epochs (see `AccessLedger`) that began before it was
+//! asked; for a later one the next question is asked when the answer is there.
 
 use std::time::{Duration, Instant};
 
 use super::Violation;
 use crate::endpoint::protocol::wire::{Control, ControlKind};
 
-/// Messages about fences of one side that the other has not read, at most: a question, and the answer to one of the other's.
+/// Messages about fences of one side that the other has not read, at most: a question, and the
+/// answer to one of the other's.
 pub(crate) const FENCE_MESSAGES_MAX: usize = 2;
 
 /// Both sides' fences of one connection.
@@ -45,7 +50,7 @@ struct Fence {
 }
 
 impl Fences {
-    // ---- asker ---------------------------------------------------------------------------------------------------
+    // ---- asker ----------------------------------------------------------------------------------
 
     /// The peer is to pass an epoch, within so long; while a question is open, the next one waits.
     pub(super) fn ask(&mut self, epoch: u64, nonce: u64, now: Instant, limit: Duration) {
@@ -83,7 +88,7 @@ impl Fences {
         self.deadline = self.deadline.map(|at| at.max(until));
     }
 
-    // ---- answerer ------------------------------------------------------------------------------------------------
+    // ---- answerer -------------------------------------------------------------------------------
 
     pub(super) fn on_question(&mut self, nonce: u64) -> Result<(), Violation> {
         match self.question.replace(nonce) {
@@ -102,9 +107,10 @@ impl Fences {
         }
     }
 
-    // ---- both ----------------------------------------------------------------------------------------------------
+    // ---- both -----------------------------------------------------------------------------------
 
-    /// What is to be said; `may_ask`: this side has not said goodbye. Who has still answers, until the other has, too.
+    /// What is to be said; `may_ask`: this side has not said goodbye. Who has still answers, until
+    /// the other has, too.
     pub(super) fn next(&mut self, may_ask: bool) -> Option<Control> {
         if let Some(nonce) = self.question.take_if(|_| !self.answering) {
             self.answering = true;
@@ -180,7 +186,9 @@ mod tests {
     proptest! {
         /// Whatever the order, each epoch is passed in the end, and few messages are under way.
         #[test]
-        fn every_epoch_is_passed_in_the_end(steps in prop::collection::vec((0_usize..2, 0_u8..4), 0..300)) {
+        fn every_epoch_is_passed_in_the_end(
+            steps in prop::collection::vec((0_usize..2, 0_u8..4), 0..300),
+        ) {
             let now = Instant::now();
             let mut sides = [Side::default(), Side::default()];
             for (at, what) in steps {

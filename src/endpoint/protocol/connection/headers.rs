@@ -1,7 +1,9 @@
-//! Data messages in two: the header in a message of its own, the payload in the next (shape `TwoMessages`).
+//! Data messages in two: the header in a message of its own, the payload in the next (shape
+//! `TwoMessages`).
 //!
-//! Together they use one credit, for which the receiver keeps two receives posted; each has a number of its own in the RDM form. A header
-//! waits for its payload, which is marked as such: if the header is lost, it is not taken for a message.
+//! Together they use one credit, for which the receiver keeps two receives posted; each has a
+//! number of its own in the RDM form. A header waits for its payload, which is marked as such: if
+//! the header is lost, it is not taken for a message.
 
 use super::{Connection, Dropped, SendBlocked, State, Violation};
 use crate::endpoint::protocol::credit::CreditError;
@@ -29,8 +31,9 @@ impl Connection {
         1 + u32::from(self.has_two_messages())
     }
 
-    /// A header and its payload are about to be posted, in this order and with nothing but control messages between them: takes their one
-    /// credit, and gives the number of the header; the payload has the next.
+    /// A header and its payload are about to be posted, in this order and with nothing but control
+    /// messages between them: takes their one credit, and gives the number of the header; the
+    /// payload has the next.
     ///
     /// # Errors
     ///
@@ -47,7 +50,8 @@ impl Connection {
         self.on_post_undone();
     }
 
-    /// The CQ data of a header that travels alone, and of the payload behind it, from the number of the header on.
+    /// The CQ data of a header that travels alone, and of the payload behind it, from the number of
+    /// the header on.
     pub(crate) fn pair_data(&self, number: u64) -> [u64; 2] {
         let peer = self.peer.filter(|_| self.form == super::Form::Rdm);
         let index = peer.map_or(0, |peer| super::index_of(peer.connection));
@@ -61,7 +65,8 @@ impl Connection {
         ]
     }
 
-    /// A payload of `len` bytes came, whose header came before. Gives the number of the message, as [`Connection::on_data`] does.
+    /// A payload of `len` bytes came, whose header came before. Gives the number of the message, as
+    /// [`Connection::on_data`] does.
     ///
     /// # Errors
     ///

@@ -1,17 +1,20 @@
-//! Messages that are longer than the receiver's buffers, or than the provider's messages. Pure: numbers and lengths, no memory.
+//! Messages that are longer than the receiver's buffers, or than the provider's messages. Pure:
+//! numbers and lengths, no memory.
 //!
 //! ```text
-//! sender                                                      receiver
-//! offer n, length ───────────────────────────────────────────► takes a destination, opens it for writing
-//! writes into it, piece by piece ◄──────── grant n, base, key    (or refused n, limit; or later)
-//! done n: every byte is there, none follows ─────────────────► closes it, hands the message out
+//! sender                                                receiver
+//! offer n, length ─────────────────────────────────────► takes a destination, opens it for writing
+//! writes into it, piece by piece ◄── grant n, base, key   (or refused n, limit; or later)
+//! done n: every byte is there, none follows ───────────► closes it, hands the message out
 //! ```
 //!
-//! One at a time on a connection, and the sender sends nothing else meanwhile: so the message keeps its place among the others. The
-//! next offer follows when *done* is out, so of the sender's messages at most [`LONG_MESSAGES_MAX`] are unread: a *done* and the next
-//! offer. The receiver has at most one that is unread, its answer.
+//! One at a time on a connection, and the sender sends nothing else meanwhile: so the message keeps
+//! its place among the others. The next offer follows when *done* is out, so of the sender's
+//! messages at most [`LONG_MESSAGES_MAX`] are unread: a *done* and the next offer. The receiver has
+//! at most one that is unread, its answer.
 //!
-//! A long message uses a credit and a number, as any other. One that is refused gives both back: nothing was sent behind it.
+//! A long message uses a credit and a number, as any other. One that is refused gives both back:
+//! nothing was sent behind it.
 
 use std::time::Instant;
 
@@ -113,7 +116,7 @@ enum Into {
 }
 
 impl Long {
-    // ---- sender --------------------------------------------------------------------------------------------------
+    // ---- sender ---------------------------------------------------------------------------------
 
     /// Whether other messages have to wait.
     pub(super) fn is_sending(&self) -> bool {
@@ -146,7 +149,7 @@ impl Long {
         }
     }
 
-    // ---- receiver ------------------------------------------------------------------------------------------------
+    // ---- receiver -------------------------------------------------------------------------------
 
     /// The destination of what was [`LongAction::Offered`].
     pub(super) fn grant(&mut self, base: u64, key: u64) {
@@ -181,7 +184,7 @@ impl Long {
         matches!(self.into, Into::Open { .. })
     }
 
-    // ---- both ----------------------------------------------------------------------------------------------------
+    // ---- both -----------------------------------------------------------------------------------
 
     /// A message of the peer's; the number of the long message that is whole with it.
     pub(super) fn on_control(&mut self, control: Control) -> Result<Option<u64>, Violation> {
@@ -216,7 +219,8 @@ impl Long {
         }
     }
 
-    /// What is to be done; `may_send`: messages can go out. `goodbye`: the peer has said it, so only *done* can.
+    /// What is to be done; `may_send`: messages can go out. `goodbye`: the peer has said it, so
+    /// only *done* can.
     pub(super) fn next_action(&mut self, may_send: bool, goodbye: bool) -> Option<LongAction> {
         if goodbye {
             self.on_goodbye();
@@ -357,7 +361,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every message that is offered is refused or arrives, once; none is handed out while its bytes may still move.
+        /// Every message that is offered is refused or arrives, once; none is handed out while its
+        /// bytes may still move.
         #[test]
         fn long_messages_arrive_or_are_refused(steps in prop::collection::vec(0_u8..7, 0..300)) {
             let mut pair = Pair::default();

@@ -1,7 +1,9 @@
-//! Two machines over a simulated link, driven by random interleavings and checked against plain counts.
+//! Two machines over a simulated link, driven by random interleavings and checked against plain
+//! counts.
 //!
-//! The link is lossless and in order in each direction until it is lost as a whole. A side that closes with unread
-//! messages destroys what it had sent (as tcp does), so a wrong end of the goodbye shows as lost data.
+//! The link is lossless and in order in each direction until it is lost as a whole. A side that
+//! closes with unread messages destroys what it had sent (as tcp does), so a wrong end of the
+//! goodbye shows as lost data.
 
 use std::collections::VecDeque;
 
@@ -50,7 +52,8 @@ pub(super) struct Side {
     /// Subscriptions asked for, and those that were answered.
     requests: u64,
     answers: u64,
-    /// Epochs that the peer was asked to pass, and those that it has passed. The goodbye waits for them, as for a long message.
+    /// Epochs that the peer was asked to pass, and those that it has passed. The goodbye waits for
+    /// them, as for a long message.
     fences: u64,
     passed: u64,
     ended: Option<CloseReason>,
@@ -90,7 +93,8 @@ pub(super) enum Op {
     Act(usize),
     Send(usize),
     SendUndone(usize),
-    /// Header and payload as two messages: the header, and that the provider does not take it; the payload.
+    /// Header and payload as two messages: the header, and that the provider does not take it; the
+    /// payload.
     SendHeader(usize),
     SendHeaderUndone(usize),
     SendPayload(usize),
@@ -534,7 +538,10 @@ impl Pair {
             );
             assert!(side.delivered <= peer.sent);
             let unread = |kind| {
-                let of_kind = |p: &&Packet| matches!(p, Packet::Control(word, _) if wire::split_cq_data(*word).0 == kind);
+                let of_kind = |p: &&Packet| {
+                    matches!(p, Packet::Control(word, _)
+                        if wire::split_cq_data(*word).0 == kind)
+                };
                 side.incoming.iter().filter(of_kind).count()
             };
             assert!(unread(ControlKind::CREDIT) < CREDIT_MESSAGES_MAX);
@@ -736,8 +743,8 @@ proptest! {
     }
 }
 
-/// One side sleeps until there is something to do, as an endpoint does; the other is stopped from `stop` on for as long
-/// as `pause`. What the first one was told, and when.
+/// One side sleeps until there is something to do, as an endpoint does; the other is stopped from
+/// `stop` on for as long as `pause`. What the first one was told, and when.
 fn watch_one_that_stops(
     stop: Duration,
     pause: Duration,

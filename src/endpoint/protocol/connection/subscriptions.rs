@@ -1,13 +1,16 @@
-//! Subscriptions of one connection: the initiator asks, the acceptor answers. Pure: tags and numbers, no table.
+//! Subscriptions of one connection: the initiator asks, the acceptor answers. Pure: tags and
+//! numbers, no table.
 //!
 //! ```text
 //! subscriber (initiator):  ask ─► Subscribe n ──────► publisher (acceptor): asks the endpoint
 //!                          answered ◄──────── PendingAnswer n
 //! ```
 //!
-//! The next request follows only the answer to the last one, so of each side at most [`SUBSCRIPTION_MESSAGES_MAX`] message is ever
-//! unread: a request of the subscriber's, because it was read when it is answered, and an answer of the publisher's, because it was read
-//! when the next request is sent. So a publisher keeps a receive for one request of each connection, and a subscriber for one answer.
+//! The next request follows only the answer to the last one, so of each side at most
+//! [`SUBSCRIPTION_MESSAGES_MAX`] message is ever unread: a request of the subscriber's, because it
+//! was read when it is answered, and an answer of the publisher's, because it was read when the
+//! next request is sent. So a publisher keeps a receive for one request of each connection, and a
+//! subscriber for one answer.
 
 use super::Violation;
 use crate::endpoint::protocol::wire::{
@@ -59,7 +62,7 @@ enum PendingAnswer {
 }
 
 impl Subscriptions {
-    // ---- subscriber ----------------------------------------------------------------------------------------------
+    // ---- subscriber -----------------------------------------------------------------------------
 
     /// True: no request is waiting, or waits for its answer.
     pub(super) fn may_ask(&self) -> bool {
@@ -88,7 +91,7 @@ impl Subscriptions {
         }
     }
 
-    // ---- publisher -----------------------------------------------------------------------------------------------
+    // ---- publisher ------------------------------------------------------------------------------
 
     pub(super) fn on_request(
         &mut self,
@@ -117,7 +120,7 @@ impl Subscriptions {
         }
     }
 
-    // ---- both ----------------------------------------------------------------------------------------------------
+    // ---- both -----------------------------------------------------------------------------------
 
     /// What is to be done; `may_send`: messages can go out now.
     pub(super) fn next_action(&mut self, may_send: bool) -> Option<SubscriptionAction> {

@@ -5,11 +5,12 @@
 //!         close the registration ◄──────── RevokeAck
 //! ```
 //!
-//! One revocation of each side is under way at a time, so that the receives for its messages can be counted:
-//! [`WINDOW_MESSAGES_MAX`]. The rest wait in line.
+//! One revocation of each side is under way at a time, so that the receives for its messages can be
+//! counted: [`WINDOW_MESSAGES_MAX`]. The rest wait in line.
 //!
-//! A peer that lies acknowledges while it goes on, on this connection or on another one of its own: a key is good on all of the domain. So
-//! the acknowledgement says only that an honest peer is done. When the memory is free, the `AccessLedger` says.
+//! A peer that lies acknowledges while it goes on, on this connection or on another one of its own:
+//! a key is good on all of the domain. So the acknowledgement says only that an honest peer is
+//! done. When the memory is free, the `AccessLedger` says.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -17,7 +18,8 @@ use std::time::Instant;
 use super::Violation;
 use crate::endpoint::protocol::wire::{Control, WindowId};
 
-/// Window messages of one side that the other has not read, at most: a revocation, and the answer to one of the other side's.
+/// Window messages of one side that the other has not read, at most: a revocation, and the answer
+/// to one of the other side's.
 pub(crate) const WINDOW_MESSAGES_MAX: usize = 2;
 
 /// Windows that one side exposes on a connection at once, at most.
@@ -71,7 +73,7 @@ struct RevokeAnswer {
 }
 
 impl Windows {
-    // ---- owner ---------------------------------------------------------------------------------------------------
+    // ---- owner ----------------------------------------------------------------------------------
 
     /// The number of a new window.
     pub(super) fn expose(&mut self) -> WindowId {
@@ -106,7 +108,7 @@ impl Windows {
         current.chain(waiting).min()
     }
 
-    // ---- user ----------------------------------------------------------------------------------------------------
+    // ---- user -----------------------------------------------------------------------------------
 
     pub(super) fn on_revoke(&mut self, window: WindowId) -> Result<(), Violation> {
         if self.answer.is_some() {
@@ -154,7 +156,8 @@ impl Windows {
         }
     }
 
-    /// Writes with immediate data so far: they use a credit each, but no number of the RDM form, since they can't carry one.
+    /// Writes with immediate data so far: they use a credit each, but no number of the RDM form,
+    /// since they can't carry one.
     pub(super) fn immediates(&self) -> u64 {
         self.immediates
     }
@@ -167,7 +170,7 @@ impl Windows {
         self.immediates -= 1;
     }
 
-    // ---- both ----------------------------------------------------------------------------------------------------
+    // ---- both -----------------------------------------------------------------------------------
 
     /// What is to be done; `may_send`: messages can go out now.
     pub(super) fn next_action(&mut self, may_send: bool) -> Option<WindowAction> {
@@ -207,8 +210,9 @@ impl Windows {
     }
 }
 
-/// The windows that a peer has revoked, as runs of numbers: between two runs lies at least one window that it still exposes, so an
-/// honest peer's runs are bounded by the windows that it has, however many it had.
+/// The windows that a peer has revoked, as runs of numbers: between two runs lies at least one
+/// window that it still exposes, so an honest peer's runs are bounded by the windows that it has,
+/// however many it had.
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone))]
 struct RevokedSet(BTreeMap<u64, u64>);
@@ -261,7 +265,10 @@ mod tests {
             let (mut set, mut model) = (RevokedSet::default(), BTreeSet::new());
             for number in numbers {
                 prop_assert_eq!(set.insert(number), model.insert(number));
-                let starts = model.iter().filter(|n| **n == 0 || !model.contains(&(**n - 1))).count();
+                let starts = model
+                    .iter()
+                    .filter(|n| **n == 0 || !model.contains(&(**n - 1)))
+                    .count();
                 prop_assert_eq!(set.runs(), starts, "runs are joined");
                 for probe in (0..42).chain(u64::MAX - 6..=u64::MAX) {
                     prop_assert_eq!(set.contains(probe), model.contains(&probe));
@@ -392,10 +399,12 @@ mod tests {
     proptest! {
         #![proptest_config(crate::soak::cases(100, 3000))]
 
-        /// No window is released while an operation of the peer uses it, each revoked one is in the end, and the messages under way
-        /// stay within their bound.
+        /// No window is released while an operation of the peer uses it, each revoked one is in the
+        /// end, and the messages under way stay within their bound.
         #[test]
-        fn windows_are_released_in_the_end_and_never_in_use(steps in prop::collection::vec(any_step(), 0..200)) {
+        fn windows_are_released_in_the_end_and_never_in_use(
+            steps in prop::collection::vec(any_step(), 0..200),
+        ) {
             let mut sides = [Side::default(), Side::default()];
             for (at, what) in steps {
                 step(&mut sides, at, what);

@@ -141,19 +141,24 @@ impl Model {
         }
         self.most_grants = self.most_grants.max(self.grants.len());
         assert!(self.grants.len() < CREDIT_MESSAGES_MAX);
-        // A message always finds a buffer: those under way, those that hold one, and those still allowed fit the window.
+        // A message always finds a buffer: those under way, those that hold one, and those still
+        // allowed fit the window.
         assert!(self.data + self.filled + self.send.available() <= self.window);
     }
 }
 
 proptest! {
     #[test]
-    fn grants_under_way_are_few_and_buffers_suffice(window in 1_u32..40, ops in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn grants_under_way_are_few_and_buffers_suffice(
+        window in 1_u32..40,
+        ops in prop::collection::vec(any::<u8>(), 0..600),
+    ) {
         let mut model = Model::new(window);
         for op in ops {
             model.step(op);
         }
-        // Whatever happened: when all under way has arrived, the whole window is free again and the sender knows.
+        // Whatever happened: when all under way has arrived, the whole window is free again and the
+        // sender knows.
         for _ in 0..8 * window {
             for op in [1, 2, 3, 4] {
                 model.step(op);

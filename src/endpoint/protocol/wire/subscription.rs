@@ -1,4 +1,5 @@
-//! What a subscriber asks of a publisher, what it is answered, and what stands in front of the header of each publication.
+//! What a subscriber asks of a publisher, what it is answered, and what stands in front of the
+//! header of each publication.
 
 use std::fmt;
 
@@ -24,7 +25,8 @@ pub(crate) struct SubscriptionAnswer {
     pub(crate) next: u64,
 }
 
-/// What a publisher says to a subscription. A number, because a newer peer may have reasons unknown here.
+/// What a publisher says to a subscription. A number, because a newer peer may have reasons unknown
+/// here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SubscriptionOutcome(pub u16);
 
@@ -76,7 +78,8 @@ impl fmt::Display for SubscriptionOutcome {
 /// Bytes that a publisher puts in front of the header of each publication.
 pub(crate) const PUBLICATION_LEN: usize = 16;
 
-/// What stands in front of the header of each publication. The same for all its subscribers, so that they share one header slot.
+/// What stands in front of the header of each publication. The same for all its subscribers, so
+/// that they share one header slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PublicationPrefix {
     pub(crate) tag: u64,

@@ -132,7 +132,8 @@ fn what_is_said_of_long_messages_has_these_bytes() {
         let read = |body: &[u8]| Control::parse(ControlKind(kind), body);
         assert_eq!(read(&expected), Ok(control));
 
-        // What has no meaning there is ignored; a byte less is not enough, and another kind's bytes are not read.
+        // What has no meaning there is ignored; a byte less is not enough, and another kind's bytes
+        // are not read.
         let mut padded = expected.to_vec();
         padded[5..8].fill(0xa5);
         let unused = match kind {
@@ -333,7 +334,16 @@ prop_compose! {
         let kind = if ack { HelloKind::Ack } else { HelloKind::Hello };
         let credits = receive_depth / 2;
         Hello {
-            kind, header_mode, version, oldest: 1, features, receive_size, receive_depth, credits, incarnation, connection,
+            kind,
+            header_mode,
+            version,
+            oldest: 1,
+            features,
+            receive_size,
+            receive_depth,
+            credits,
+            incarnation,
+            connection,
         }
     }
 }
@@ -355,9 +365,20 @@ proptest! {
     }
 
     #[test]
-    fn control_round_trip(value in any::<u64>(), number in any::<u64>(), key in any::<u64>(), reason in any::<u16>()) {
-        let bye = Control::Bye { last_sequence: value, reason: ByeReason(reason) };
-        let beat = |answer| Control::Heartbeat { number: value, answer };
+    fn control_round_trip(
+        value in any::<u64>(),
+        number in any::<u64>(),
+        key in any::<u64>(),
+        reason in any::<u16>(),
+    ) {
+        let bye = Control::Bye {
+            last_sequence: value,
+            reason: ByeReason(reason),
+        };
+        let beat = |answer| Control::Heartbeat {
+            number: value,
+            answer,
+        };
         let others = [
             beat(true),
             beat(false),
@@ -366,12 +387,25 @@ proptest! {
             Control::Fence { nonce: value },
             Control::Fenced { nonce: value },
             Control::LongOffer { number, len: value },
-            Control::LongGrant { number, base: value, key },
+            Control::LongGrant {
+                number,
+                base: value,
+                key,
+            },
             Control::LongDone { number },
-            Control::LongRefused { number, limit: value },
+            Control::LongRefused {
+                number,
+                limit: value,
+            },
         ];
-        for control in [Control::Credit { granted: value }, bye].into_iter().chain(others) {
-            prop_assert_eq!(Control::parse(control.kind(), control.encode().as_slice()), Ok(control));
+        for control in [Control::Credit { granted: value }, bye]
+            .into_iter()
+            .chain(others)
+        {
+            prop_assert_eq!(
+                Control::parse(control.kind(), control.encode().as_slice()),
+                Ok(control)
+            );
         }
     }
 
@@ -383,8 +417,15 @@ proptest! {
     }
 
     #[test]
-    fn split_undoes_framing(mode in any_header_mode(), payload in prop::collection::vec(any::<u8>(), 0..64)) {
-        let len = match mode { HeaderMode::Fixed(n) => usize::from(n), HeaderMode::Prefixed => 300, HeaderMode::Raw => 0 };
+    fn split_undoes_framing(
+        mode in any_header_mode(),
+        payload in prop::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let len = match mode {
+            HeaderMode::Fixed(n) => usize::from(n),
+            HeaderMode::Prefixed => 300,
+            HeaderMode::Raw => 0,
+        };
         let header = vec![0xee; len];
         prop_assert!(mode.admits(len));
         let mut message = Vec::new();

@@ -33,16 +33,21 @@ impl fmt::Display for WindowId {
     }
 }
 
-/// What a peer has to know of a window to use it: 64 bytes, which the application sends it in a message.
+/// What a peer has to know of a window to use it: 64 bytes, which the application sends it in a
+/// message.
 ///
-/// It is good for one connection only, and only as long as the window is not revoked. Whoever has the bytes and that connection has
-/// the window's rights: they are a secret between the two. The layout is in docs/wire.md.
+/// It is good for one connection only, and only as long as the window is not revoked. Whoever has
+/// the bytes and that connection has the window's rights: they are a secret between the two. The
+/// layout is in docs/wire.md.
 ///
 /// ```
 /// use fabricast::endpoint::{WINDOW_DESCRIPTOR_LEN, WindowDescriptor};
 ///
 /// let refused = WindowDescriptor::parse(&[0; WINDOW_DESCRIPTOR_LEN]).unwrap_err();
-/// assert_eq!(refused.to_string(), "the first four bytes are [00, 00, 00, 00], not those of fabricast");
+/// assert_eq!(
+///     refused.to_string(),
+///     "the first four bytes are [00, 00, 00, 00], not those of fabricast"
+/// );
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct WindowDescriptor {
@@ -99,7 +104,8 @@ impl WindowDescriptor {
     ///
     /// # Errors
     ///
-    /// Any [`WireError`]. A descriptor that is understood may still be refused by the endpoint, which knows its connections.
+    /// Any [`WireError`]. A descriptor that is understood may still be refused by the endpoint,
+    /// which knows its connections.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let wire = read::<WindowWire>(bytes)?;
         if wire.magic != WINDOW_MAGIC {
@@ -146,7 +152,8 @@ impl WindowDescriptor {
         self.window
     }
 
-    /// Where the owner's provider wants the window addressed from: an address of the owner's process, or 0.
+    /// Where the owner's provider wants the window addressed from: an address of the owner's
+    /// process, or 0.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn base(&self) -> u64 {
         self.base
@@ -229,19 +236,35 @@ mod tests {
     proptest! {
         #[test]
         fn descriptor_round_trip(
-            rights in 1_u32..4, numbers in any::<[u64; 4]>(), base in 0..u64::MAX / 2, len in 1..u64::MAX / 2,
-            mark in 0..=INDEX_MASK, tail in prop::collection::vec(any::<u8>(), 0..8),
+            rights in 1_u32..4,
+            numbers in any::<[u64; 4]>(),
+            base in 0..u64::MAX / 2,
+            len in 1..u64::MAX / 2,
+            mark in 0..=INDEX_MASK,
+            tail in prop::collection::vec(any::<u8>(), 0..8),
         ) {
             let [connection, incarnation, window, key] = numbers;
             let access = Access::from_bits_truncate(rights);
-            let given = WindowDescriptor { access, connection, incarnation, window: WindowId(window), base, len, key, mark };
+            let given = WindowDescriptor {
+                access,
+                connection,
+                incarnation,
+                window: WindowId(window),
+                base,
+                len,
+                key,
+                mark,
+            };
             let mut bytes = given.to_bytes().to_vec();
             bytes.extend(tail);
             prop_assert_eq!(WindowDescriptor::parse(&bytes), Ok(given));
         }
 
         #[test]
-        fn whatever_is_understood_is_in_range(bytes in prop::collection::vec(any::<u8>(), 0..80), mend in any::<bool>()) {
+        fn whatever_is_understood_is_in_range(
+            bytes in prop::collection::vec(any::<u8>(), 0..80),
+            mend in any::<bool>(),
+        ) {
             let mut bytes = bytes;
             if mend && bytes.len() >= 6 {
                 bytes[..6].copy_from_slice(&[b'F', b'b', b'W', b'd', 1, 3]);

@@ -32,7 +32,8 @@ const JOURNAL_PIECE: usize = 64 << 10;
 /// Files that are held open for the next block of theirs.
 const OPEN_MAX: usize = 32;
 
-/// The journal is written when it has so many records, or blocks of so many bytes: what a kill costs at most is sent again.
+/// The journal is written when it has so many records, or blocks of so many bytes: what a kill
+/// costs at most is sent again.
 const RECORDS_MAX: usize = 64;
 const BYTES_MAX: u64 = 16 << 20;
 /// Or when it was not written for so long.
@@ -140,7 +141,8 @@ impl Partials {
         Ok(kept)
     }
 
-    /// Reads the blocks that the journal names, as far as they are there; each with the checksum that it is to have.
+    /// Reads the blocks that the journal names, as far as they are there; each with the checksum
+    /// that it is to have.
     fn check_each(
         &self,
         stop: &Stop,
@@ -329,14 +331,16 @@ impl Partials {
         Ok(file)
     }
 
-    /// Where the file system can say beforehand whether there is room, it is asked; small files are not worth the call.
+    /// Where the file system can say beforehand whether there is room, it is asked; small files are
+    /// not worth the call.
     fn make_room(&self, file: BorrowedFd<'_>, entry: usize) -> io::Result<()> {
         let size = self.offer.manifest.get(entry).map_or(0, |entry| entry.size);
         if size <= u64::from(self.offer.plan.block_bytes()) || rustix::fs::fstat(file)?.st_size > 0
         {
             return Ok(());
         }
-        // Of files in memory the pages are made by who writes them, side by side; beforehand one thread would make all of them.
+        // Of files in memory the pages are made by who writes them, side by side; beforehand one
+        // thread would make all of them.
         let system = rustix::fs::fstatfs(file)?;
         if system.f_type == libc::TMPFS_MAGIC {
             let free = system.f_bavail.saturating_mul(system.f_bsize as u64);
@@ -364,7 +368,8 @@ impl Writer {
     }
 }
 
-/// What an earlier stream wrote of itself, and where its whole records end; or why that is of no use for the stream of `wanted`.
+/// What an earlier stream wrote of itself, and where its whole records end; or why that is of no
+/// use for the stream of `wanted`.
 fn read_journal(
     work: BorrowedFd<'_>,
     wanted: &JournalHeader,
@@ -400,7 +405,8 @@ fn read_journal(
     }
 }
 
-/// The journal, with its header, to be written at its end; what is behind the last whole record goes.
+/// The journal, with its header, to be written at its end; what is behind the last whole record
+/// goes.
 fn open_journal(
     work: BorrowedFd<'_>,
     header: &JournalHeader,
