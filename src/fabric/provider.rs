@@ -386,8 +386,9 @@ pub const PROVIDERS: &[Provider] = &[
         holds_registrations: true,
         cuda_ipc: true,
         remarks: Some(
-            "listening at `any`, between processes; both ends on one version; on 1.17 a peer that \
-             is killed may hang those it was sending to",
+            "listening at `any`, without a node, between processes of one PID namespace; both \
+             ends on one version; on 1.x a peer that is killed may hang those it was sending to, \
+             and one that goes before it was heard crashes its listener",
         ),
         ..rdm(
             "shm",
