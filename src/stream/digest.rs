@@ -77,7 +77,7 @@ fn shift_by(records: u64) -> u32 {
 
 #[derive(IntoBytes, Immutable)]
 #[repr(C)]
-struct Record {
+struct BlockRecord {
     index: U64,
     len: U32,
     crc: U32,
@@ -104,7 +104,7 @@ impl StreamDigest {
     /// When the stream has no such block.
     pub fn add(&mut self, index: u64, len: u32, crc: u32) {
         assert!(index < self.blocks, "block {index} of {}", self.blocks);
-        let record = Record {
+        let record = BlockRecord {
             index: index.into(),
             len: len.into(),
             crc: crc.into(),
@@ -169,7 +169,7 @@ mod tests {
         a.add(u64::MAX - 1, 1, 2);
         b.add(u64::MAX - 1, 1, 3);
         let last = |crc| {
-            let record = Record {
+            let record = BlockRecord {
                 index: (u64::MAX - 1).into(),
                 len: 1.into(),
                 crc: U32::new(crc),

@@ -14,7 +14,7 @@ use super::manifest::{
     Announced, Entry, EntryKind, Manifest, ManifestLimits, ManifestParser, Modified,
 };
 use super::name::RelativeName;
-use super::receiving::{Arrival, Intake, IntakeSettings};
+use super::receiving::{Intake, IntakeSettings, MessageOutcome};
 use super::sending::Outlay;
 use super::wire::{self, Checks, Features, HEADER_LEN, Message, Open, OpenFlags, StreamIdentity};
 
@@ -234,7 +234,7 @@ fn receive_from(input: &mut Input<'_>) {
                 let (header, payload) = input.message();
                 let message = Message::parse(&header, &payload);
                 if let Ok(message) = message
-                    && let Ok(Arrival::Block(block)) = intake.on_message(rail, &message)
+                    && let Ok(MessageOutcome::Block(block)) = intake.on_message(rail, &message)
                 {
                     assert!(!writing.contains(&block), "no block is written twice");
                     assert_eq!(intake.plan().get(block.index), Some(block));
@@ -291,7 +291,7 @@ fn begin(input: &mut Input<'_>, settings: IntakeSettings) -> Option<Intake> {
         entries: &entries,
     };
     let arrival = intake.on_message(0, &Message::Manifest(part));
-    assert_eq!(arrival, Ok(Arrival::Announced));
+    assert_eq!(arrival, Ok(MessageOutcome::Announced));
     let mut have = BlockSet::new(plan.blocks());
     if input.byte() & 1 != 0 {
         have.insert(3);

@@ -80,7 +80,7 @@ pub(crate) struct JournalHeader {
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct HeaderWire {
+struct JournalHeaderWire {
     magic: [u8; 4],
     version: U16,
     reserved: U16,
@@ -94,7 +94,7 @@ struct HeaderWire {
     crc: U32,
 }
 
-const _: () = assert!(size_of::<HeaderWire>() == JOURNAL_HEADER_LEN);
+const _: () = assert!(size_of::<JournalHeaderWire>() == JOURNAL_HEADER_LEN);
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -120,7 +120,7 @@ impl JournalHeader {
 
     /// The first bytes of the journal.
     pub(crate) fn encode(&self) -> [u8; JOURNAL_HEADER_LEN] {
-        let mut wire = HeaderWire {
+        let mut wire = JournalHeaderWire {
             magic: MAGIC,
             version: VERSION.into(),
             reserved: U16::ZERO,
@@ -143,7 +143,8 @@ impl JournalHeader {
     ///
     /// [`JournalError::Header`] and [`JournalError::Version`].
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, JournalError> {
-        let (wire, _) = HeaderWire::read_from_prefix(bytes).map_err(|_| JournalError::Header)?;
+        let (wire, _) =
+            JournalHeaderWire::read_from_prefix(bytes).map_err(|_| JournalError::Header)?;
         let crc = crc32c(&wire.as_bytes()[..JOURNAL_HEADER_LEN - 4]);
         if wire.magic != MAGIC || wire.crc.get() != crc {
             return Err(JournalError::Header);

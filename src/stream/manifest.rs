@@ -206,7 +206,7 @@ fn wrong(index: u64, problem: EntryProblem) -> ManifestError {
 
 /// An entry without its name, which lies in the arena.
 #[derive(Clone, PartialEq, Eq)]
-struct Record {
+struct EntryRecord {
     name_end: usize,
     size: u64,
     modified: Modified,
@@ -217,7 +217,7 @@ struct Record {
 /// The files and directories of a stream, in the order of their names.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
-    records: Vec<Record>,
+    records: Vec<EntryRecord>,
     names: Vec<u8>,
     bytes: u64,
     /// Directories that names lead through and that have no entry.
@@ -292,7 +292,7 @@ impl Manifest {
 
     /// Bytes of memory that it takes.
     pub(crate) fn memory(&self) -> u64 {
-        let records = self.records.capacity() * size_of::<Record>();
+        let records = self.records.capacity() * size_of::<EntryRecord>();
         (records + self.names.capacity()) as u64
     }
 
@@ -327,7 +327,7 @@ impl Manifest {
             .ok_or_else(|| wrong(index, EntryProblem::Sizes))?;
         self.on_the_way += parents.saturating_sub(known) as u64;
         self.names.extend_from_slice(entry.name.as_bytes());
-        self.records.push(Record {
+        self.records.push(EntryRecord {
             name_end: self.names.len(),
             size: entry.size,
             modified: entry.modified,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use self::config::{RECEIVES_BESIDE, RECEIVES_OF_WINDOWS};
 use self::news::Mailbox;
 use self::side::ReceiverSide;
-use self::writing::{Employment, Writers};
+use self::writing::{Writers, WritersSettings};
 use super::StreamError;
 use super::interface::Interface;
 use super::network::{NetworkThread, ThreadHandle};
@@ -104,7 +104,7 @@ impl StreamReceiver {
     fn prepare(
         places: &[(Interface, PeerAddr)],
         config: ReceiverConfig,
-        employ: impl FnOnce(Employment) -> Result<Writers, crate::Error>,
+        employ: impl FnOnce(WritersSettings) -> Result<Writers, crate::Error>,
     ) -> Result<(Self, NetworkThread<ReceiverSide>), StreamError> {
         config.check()?;
         let mut endpoints = Vec::new();

@@ -100,7 +100,7 @@ pub(crate) struct IntakeSettings {
 
 /// What came of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Arrival {
+pub(crate) enum MessageOutcome {
     /// Nothing that the engine has to deal with.
     Nothing,
     /// The manifest is whole: the engine opens the sink, then calls [`Intake::accept_counted`] or
@@ -118,7 +118,7 @@ pub(crate) enum Arrival {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ReceiveState {
     Manifest,
     Deciding,
     Receiving,
@@ -127,7 +127,7 @@ enum State {
     Over,
 }
 
-impl State {
+impl ReceiveState {
     fn text(self) -> &'static str {
         match self {
             Self::Manifest => "the manifest is not whole",
@@ -173,7 +173,7 @@ impl Listing {
 
 /// What is being said, between [`Intake::next_to_say`] and [`Intake::on_said`].
 #[derive(Debug, Clone, Copy)]
-enum Saying {
+enum ReceiverSaying {
     Refuse,
     Accept,
     Have(Listing),
@@ -197,7 +197,7 @@ pub(crate) type IntakeOutcome = Result<Complete, StreamError>;
 pub(crate) struct Intake {
     open: Open,
     settings: IntakeSettings,
-    state: State,
+    state: ReceiveState,
     parser: Option<ManifestParser>,
     manifest: Arc<Manifest>,
     plan: Arc<BlockPlan>,
@@ -245,7 +245,7 @@ pub(crate) struct Intake {
     failure: Option<(RefusalCode, Option<u64>, String)>,
     complete: Option<Complete>,
     ranges: RangesBuilder,
-    saying: Option<Saying>,
+    saying: Option<ReceiverSaying>,
     outcome: Option<IntakeOutcome>,
 }
 
@@ -268,7 +268,7 @@ impl Intake {
         let mut intake = Self {
             open,
             settings,
-            state: State::Manifest,
+            state: ReceiveState::Manifest,
             parser: Some(parser),
             manifest: Arc::default(),
             plan: Arc::new(BlockPlan::new(&Manifest::default(), open.block_bytes)),
@@ -328,7 +328,7 @@ impl Intake {
         }
         self.manifest = Arc::new(manifest);
         self.plan = Arc::new(plan);
-        self.state = State::Deciding;
+        self.state = ReceiveState::Deciding;
         Ok(())
     }
 
@@ -340,7 +340,7 @@ impl Intake {
     /// Whether the manifest is whole and the engine has to decide; so it is at once for a stream
     /// without entries.
     pub(crate) fn is_announced(&self) -> bool {
-        self.state == State::Deciding
+        self.state == ReceiveState::Deciding
     }
 
     /// What the stream has; whole once it is announced.
@@ -394,7 +394,11 @@ impl Intake {
         have_digest: u32,
         content: Option<ContentHash>,
     ) {
-        assert_eq!(self.state, State::Deciding, "a stream is accepted once");
+        assert_eq!(
+            self.state,
+            ReceiveState::Deciding,
+            "a stream is accepted once"
+        );
         assert_eq!(
             have.blocks(),
             self.plan.blocks(),
@@ -408,15 +412,15 @@ impl Intake {
         self.having = (!have.is_empty()).then(|| Listing::new(0));
         self.have = have;
         self.is_accept_unsaid = true;
-        self.state = State::Receiving;
+        self.state = ReceiveState::Receiving;
     }
 
     /// Does not take the stream.
     pub(crate) fn refuse(&mut self, refusal: Refusal) {
-        if self.state == State::Over {
+        if self.state == ReceiveState::Over {
             return;
         }
-        self.state = State::Over;
+        self.state = ReceiveState::Over;
         self.outcome = Some(Err(StreamError::GivenUp {
             code: refusal.code,
             reason: refusal.reason.clone(),
@@ -427,10 +431,12 @@ impl Intake {
     /// Gives the stream up; the sender is told.
     pub(crate) fn fail(&mut self, code: RefusalCode, block: Option<u64>, reason: &str) {
         match self.state {
-            State::Over => {}
-            State::Manifest | State::Deciding => self.refuse(Refusal::new(code, reason)),
-            State::Receiving | State::Whole => {
-                self.state = State::Over;
+            ReceiveState::Over => {}
+            ReceiveState::Manifest | ReceiveState::Deciding => {
+                self.refuse(Refusal::new(code, reason))
+            }
+            ReceiveState::Receiving | ReceiveState::Whole => {
+                self.state = ReceiveState::Over;
                 self.failure = Some((code, block, reason.to_owned()));
                 self.is_verdict_unsaid = true;
                 let reason = reason.to_owned();
@@ -445,7 +451,7 @@ impl Intake {
     ///
     /// When not all is there.
     pub(crate) fn complete(&mut self, mut checks: Checks) -> Complete {
-        assert_eq!(self.state, State::Whole, "all blocks are there");
+        assert_eq!(self.state, ReceiveState::Whole, "all blocks are there");
         let blake3 = self.blake3();
         checks.set(Checks::BLAKE3, blake3.is_some());
         let complete = Complete {
@@ -456,7 +462,7 @@ impl Intake {
             bytes: self.plan.bytes(),
             blake3,
         };
-        self.state = State::Over;
+        self.state = ReceiveState::Over;
         self.complete = Some(complete);
         self.is_verdict_unsaid = true;
         self.outcome = Some(Ok(complete));
@@ -475,10 +481,10 @@ impl Intake {
         &mut self,
         rail: u16,
         message: &Message<'_>,
-    ) -> Result<Arrival, StreamViolation> {
-        if self.state == State::Over || self.rail(rail).is_lost {
+    ) -> Result<MessageOutcome, StreamViolation> {
+        if self.state == ReceiveState::Over || self.rail(rail).is_lost {
             // What was under way when it ended.
-            return Ok(Arrival::Nothing);
+            return Ok(MessageOutcome::Nothing);
         }
         let result = match message {
             Message::Block(block) => self.on_block(rail, block, false),
@@ -488,16 +494,16 @@ impl Intake {
             Message::RailLost(lost) => self.on_rail_lost(lost),
             Message::Pause(pause) => {
                 self.is_paused = pause.on;
-                Ok(Arrival::Nothing)
+                Ok(MessageOutcome::Nothing)
             }
             Message::Cancel(cancel) => {
-                self.state = State::Over;
+                self.state = ReceiveState::Over;
                 self.outcome = Some(Err(StreamError::Failed {
                     code: cancel.code,
                     block: None,
                     reason: cancel.reason.to_string(),
                 }));
-                Ok(Arrival::Over)
+                Ok(MessageOutcome::Over)
             }
             _ => Err(self.unexpected(message)),
         };
@@ -515,20 +521,20 @@ impl Intake {
         }
     }
 
-    fn on_manifest(&mut self, part: &ManifestPart<'_>) -> Result<Arrival, StreamViolation> {
+    fn on_manifest(&mut self, part: &ManifestPart<'_>) -> Result<MessageOutcome, StreamViolation> {
         let Some(parser) = &mut self.parser else {
             return Err(self.unexpected(&Message::Manifest(*part)));
         };
         let refusal = match parser.feed(part.first, part.entries) {
-            Ok(()) if !parser.is_whole() => return Ok(Arrival::Nothing),
+            Ok(()) if !parser.is_whole() => return Ok(MessageOutcome::Nothing),
             Ok(()) => match self.announced_all() {
-                Ok(()) => return Ok(Arrival::Announced),
+                Ok(()) => return Ok(MessageOutcome::Announced),
                 Err(refusal) => refusal,
             },
             Err(error) => error.into(),
         };
         self.refuse(refusal);
-        Ok(Arrival::Over)
+        Ok(MessageOutcome::Over)
     }
 
     fn on_block(
@@ -536,10 +542,10 @@ impl Intake {
         rail: u16,
         header: &BlockHeader,
         is_placed: bool,
-    ) -> Result<Arrival, StreamViolation> {
+    ) -> Result<MessageOutcome, StreamViolation> {
         let is_by_write = self.open.flags.contains(OpenFlags::BY_WRITE);
         let is_told = self.having.is_none() && !self.is_accept_unsaid;
-        if self.state != State::Receiving || is_placed != is_by_write || !is_told {
+        if self.state != ReceiveState::Receiving || is_placed != is_by_write || !is_told {
             let message = Message::Block(*header);
             return Err(self.unexpected(&message));
         }
@@ -562,13 +568,13 @@ impl Intake {
             self.released += 1;
             self.count_resent(index);
             return Ok(match self.state {
-                State::Over => Arrival::Over,
-                _ => Arrival::Twice,
+                ReceiveState::Over => MessageOutcome::Over,
+                _ => MessageOutcome::Twice,
             });
         }
         self.check_credit()?;
         self.taken.insert(index);
-        Ok(Arrival::Block(block))
+        Ok(MessageOutcome::Block(block))
     }
 
     /// No more blocks are dealt with at a time than there is room for, and some: blocks that come
@@ -594,17 +600,19 @@ impl Intake {
         }
     }
 
-    fn on_finish(&mut self, rail: u16, finish: &Finish) -> Result<Arrival, StreamViolation> {
+    fn on_finish(&mut self, rail: u16, finish: &Finish) -> Result<MessageOutcome, StreamViolation> {
         let message = Message::Finish(*finish);
         if finish.blake3.is_some() && !self.open.flags.contains(OpenFlags::BLAKE3) {
             return Err(self.unexpected(&message));
         }
-        if self.state == State::Whole || self.state == State::Receiving && finish.lap < self.lap {
+        if self.state == ReceiveState::Whole
+            || self.state == ReceiveState::Receiving && finish.lap < self.lap
+        {
             // The verdict on this lap was lost with a connection, or is under way.
-            return Ok(Arrival::Nothing);
+            return Ok(MessageOutcome::Nothing);
         }
         let is_told = self.having.is_none() && !self.is_accept_unsaid;
-        if self.state != State::Receiving || !is_told || finish.lap != self.lap {
+        if self.state != ReceiveState::Receiving || !is_told || finish.lap != self.lap {
             return Err(self.unexpected(&message));
         }
         // Who has come to this lap knows what was missing after the last one, even if that was
@@ -643,15 +651,15 @@ impl Intake {
         Ok(())
     }
 
-    fn on_rail_lost(&mut self, lost: &RailLost) -> Result<Arrival, StreamViolation> {
-        if self.state == State::Manifest || self.state == State::Deciding {
+    fn on_rail_lost(&mut self, lost: &RailLost) -> Result<MessageOutcome, StreamViolation> {
+        if self.state == ReceiveState::Manifest || self.state == ReceiveState::Deciding {
             return Err(self.unexpected(&Message::RailLost(*lost)));
         }
         let it = self.rail(lost.rail);
         if it.is_lost {
             // Said anew, because the connection that it was said on was lost, too.
             return match it.said == lost.sent_there {
-                true => Ok(Arrival::Nothing),
+                true => Ok(MessageOutcome::Nothing),
                 false => Err(self.unexpected(&Message::RailLost(*lost))),
             };
         }
@@ -660,14 +668,17 @@ impl Intake {
         self.gone.retain(|(rail, _)| *rail != lost.rail);
         self.on_rail_gone(lost.rail);
         self.judge()?;
-        Ok(Arrival::CloseRail(lost.rail))
+        Ok(MessageOutcome::CloseRail(lost.rail))
     }
 
     /// Once all of a lap has arrived, or is known to be lost, and is written: is it whole, and what
     /// is missing?
-    fn judge(&mut self) -> Result<Arrival, StreamViolation> {
-        let Some(finish) = self.finish.filter(|_| self.state == State::Receiving) else {
-            return Ok(Arrival::Nothing);
+    fn judge(&mut self) -> Result<MessageOutcome, StreamViolation> {
+        let Some(finish) = self
+            .finish
+            .filter(|_| self.state == ReceiveState::Receiving)
+        else {
+            return Ok(MessageOutcome::Nothing);
         };
         let said: u64 = self.rails.iter().map(|rail| rail.said).sum();
         if said > finish.sent {
@@ -678,7 +689,7 @@ impl Intake {
             rail.is_lost || rail.said + rail.arrived == 0 || rail.finished == Some(self.lap)
         });
         if said < finish.sent || !is_settled || !self.taken.is_empty() {
-            return Ok(Arrival::Nothing);
+            return Ok(MessageOutcome::Nothing);
         }
         // Whatever was counted as lost or came twice: all that was sent is dealt with.
         self.released = finish.sent;
@@ -691,22 +702,22 @@ impl Intake {
             self.is_credit_stale = true;
             self.lap += 1;
             self.finish = None;
-            return Ok(Arrival::Nothing);
+            return Ok(MessageOutcome::Nothing);
         }
         if self.digest.digest() != finish.digest {
             let reason = "the digest of the blocks is not that of the source";
             self.fail(RefusalCode::DIGEST, None, reason);
-            return Ok(Arrival::Over);
+            return Ok(MessageOutcome::Over);
         }
         if let (Some(ours), Some(theirs)) = (self.blake3(), finish.blake3)
             && ours != theirs
         {
             let reason = "the content has another BLAKE3 hash than the source";
             self.fail(RefusalCode::DIGEST, None, reason);
-            return Ok(Arrival::Over);
+            return Ok(MessageOutcome::Over);
         }
-        self.state = State::Whole;
-        Ok(Arrival::Over)
+        self.state = ReceiveState::Whole;
+        Ok(MessageOutcome::Over)
     }
 
     // ---- what became of blocks and rails --------------------------------------------------------
@@ -760,7 +771,7 @@ impl Intake {
         self.gone
             .iter_mut()
             .for_each(|(_, is_said)| *is_said = false);
-        let is_accepted = !self.is_accept_unsaid && self.state == State::Receiving;
+        let is_accepted = !self.is_accept_unsaid && self.state == ReceiveState::Receiving;
         if is_accepted {
             self.is_credit_stale = true;
             self.written_said = 0;
@@ -768,7 +779,7 @@ impl Intake {
         if let Some((lap, arrived)) = self.last_missing
             && arrived == self.arrived
             && self.finish.is_none()
-            && self.state == State::Receiving
+            && self.state == ReceiveState::Receiving
         {
             self.missing = Some(Listing::new(lap));
         }
@@ -831,41 +842,41 @@ impl Intake {
         self.saying = self.choose();
         let stream = self.open.stream;
         Some(match self.saying? {
-            Saying::Refuse => self.refusal.as_ref()?.message(stream),
-            Saying::Accept => Message::Accept(Accept {
+            ReceiverSaying::Refuse => self.refusal.as_ref()?.message(stream),
+            ReceiverSaying::Accept => Message::Accept(Accept {
                 stream,
                 granted: self.settings.window,
                 have_blocks: self.have.count(),
                 have_digest: self.have_digest,
                 slots: self.slots(),
             }),
-            Saying::Have(listing) => {
+            ReceiverSaying::Have(listing) => {
                 let listing = fill(&mut self.ranges, listing, self.have.ranges(listing.from));
-                self.saying = Some(Saying::Have(listing));
+                self.saying = Some(ReceiverSaying::Have(listing));
                 Message::Have(list(stream, &listing, &self.ranges))
             }
-            Saying::Missing(listing) => {
+            ReceiverSaying::Missing(listing) => {
                 let listing = fill(&mut self.ranges, listing, self.have.missing(listing.from));
-                self.saying = Some(Saying::Missing(listing));
+                self.saying = Some(ReceiverSaying::Missing(listing));
                 Message::Missing(list(stream, &listing, &self.ranges))
             }
-            Saying::RailGone(rail) => Message::RailLost(RailLost {
+            ReceiverSaying::RailGone(rail) => Message::RailLost(RailLost {
                 stream,
                 rail,
                 sent_there: self.rail(rail).arrived,
             }),
-            Saying::Credit(granted) => Message::Credit(Credit { stream, granted }),
-            Saying::Written(blocks) => Message::Written(Written {
+            ReceiverSaying::Credit(granted) => Message::Credit(Credit { stream, granted }),
+            ReceiverSaying::Written(blocks) => Message::Written(Written {
                 stream,
                 blocks,
                 bytes: self.bytes,
             }),
-            Saying::Damaged => {
+            ReceiverSaying::Damaged => {
                 let (index, crc) = *self.damaged.front()?;
                 Message::Damaged(Damaged { stream, index, crc })
             }
-            Saying::Complete => Message::Complete(self.complete?),
-            Saying::Failed => {
+            ReceiverSaying::Complete => Message::Complete(self.complete?),
+            ReceiverSaying::Failed => {
                 let (code, block, reason) = self.failure.as_ref()?;
                 Message::Failed(Failed {
                     stream,
@@ -884,47 +895,47 @@ impl Intake {
         }
     }
 
-    fn choose(&self) -> Option<Saying> {
+    fn choose(&self) -> Option<ReceiverSaying> {
         self.home?;
         if self.refusal.is_some() {
-            return Some(Saying::Refuse);
+            return Some(ReceiverSaying::Refuse);
         }
         if self.is_verdict_unsaid {
             let is_complete = self.complete.is_some();
             return Some(if is_complete {
-                Saying::Complete
+                ReceiverSaying::Complete
             } else {
-                Saying::Failed
+                ReceiverSaying::Failed
             });
         }
         let blocks = self.have.count();
-        if matches!(self.state, State::Deciding | State::Whole) {
-            return self.is_word_due.then_some(Saying::Written(blocks));
+        if matches!(self.state, ReceiveState::Deciding | ReceiveState::Whole) {
+            return self.is_word_due.then_some(ReceiverSaying::Written(blocks));
         }
-        if self.state != State::Receiving {
+        if self.state != ReceiveState::Receiving {
             return None;
         }
         if self.is_accept_unsaid {
-            return Some(Saying::Accept);
+            return Some(ReceiverSaying::Accept);
         }
         if let Some(listing) = self.having {
-            return Some(Saying::Have(listing));
+            return Some(ReceiverSaying::Have(listing));
         }
         if let Some((rail, _)) = self.gone.iter().find(|(_, is_said)| !is_said) {
-            return Some(Saying::RailGone(*rail));
+            return Some(ReceiverSaying::RailGone(*rail));
         }
         let granted = self.granted.max(self.released + self.settings.window);
         if self.is_credit_due(granted) {
-            return Some(Saying::Credit(granted));
+            return Some(ReceiverSaying::Credit(granted));
         }
         if let Some(listing) = self.missing {
-            return Some(Saying::Missing(listing));
+            return Some(ReceiverSaying::Missing(listing));
         }
         if !self.damaged.is_empty() {
-            return Some(Saying::Damaged);
+            return Some(ReceiverSaying::Damaged);
         }
         let is_due = self.is_word_due || self.wants_progress && blocks != self.written_said;
-        is_due.then_some(Saying::Written(blocks))
+        is_due.then_some(ReceiverSaying::Written(blocks))
     }
 
     /// A quarter of the window at a time, or whatever there is when the sender can't go on.
@@ -943,35 +954,35 @@ impl Intake {
     pub(crate) fn on_said(&mut self) {
         let more = |listing: Listing| listing.more.then_some(listing);
         match self.saying.take().expect("something was to be said") {
-            Saying::Refuse => self.refusal = None,
-            Saying::Accept => {
+            ReceiverSaying::Refuse => self.refusal = None,
+            ReceiverSaying::Accept => {
                 self.is_accept_unsaid = false;
                 self.granted = self.settings.window;
                 self.written_said = self.have.count();
             }
-            Saying::Have(listing) => self.having = more(listing),
-            Saying::Missing(listing) => self.missing = more(listing),
-            Saying::RailGone(gone) => {
+            ReceiverSaying::Have(listing) => self.having = more(listing),
+            ReceiverSaying::Missing(listing) => self.missing = more(listing),
+            ReceiverSaying::RailGone(gone) => {
                 let told = self.gone.iter_mut().find(|(rail, _)| *rail == gone);
                 if let Some((_, is_said)) = told {
                     *is_said = true;
                 }
             }
-            Saying::Credit(granted) => {
+            ReceiverSaying::Credit(granted) => {
                 self.granted = granted;
                 self.is_credit_stale = false;
                 // A sender that goes on may as well know how far it is.
                 self.wants_progress = true;
             }
-            Saying::Written(blocks) => {
+            ReceiverSaying::Written(blocks) => {
                 self.written_said = blocks;
                 self.wants_progress = false;
                 self.is_word_due = false;
             }
-            Saying::Damaged => {
+            ReceiverSaying::Damaged => {
                 self.damaged.pop_front();
             }
-            Saying::Complete | Saying::Failed => self.is_verdict_unsaid = false,
+            ReceiverSaying::Complete | ReceiverSaying::Failed => self.is_verdict_unsaid = false,
         }
     }
 
@@ -979,7 +990,7 @@ impl Intake {
 
     /// Whether all is there, and the sink is to be finished: then [`complete`](Self::complete).
     pub(crate) fn is_whole(&self) -> bool {
-        self.state == State::Whole
+        self.state == ReceiveState::Whole
     }
 
     /// How it ended, if it did.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use self::reading::{Employment, ReadJob};
+use self::reading::{ReadJob, ReadersSettings};
 use self::side::{Begin, SenderSide};
 use self::transfer::{Promised, Shared};
 use super::interface::Interface;
@@ -98,7 +98,7 @@ impl StreamSender {
     fn prepare(
         interfaces: Vec<Interface>,
         config: SenderConfig,
-        employ: impl FnOnce(Employment) -> Result<Workers<ReadJob>, crate::Error>,
+        employ: impl FnOnce(ReadersSettings) -> Result<Workers<ReadJob>, crate::Error>,
     ) -> Result<(Self, NetworkThread<SenderSide>), StreamError> {
         config.check()?;
         if interfaces.is_empty() {

@@ -29,7 +29,7 @@ use super::wire::{
 const CREDIT_WINDOW_MAX: u64 = 1 << 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum SendState {
     /// What is said of the stream: nothing, or `Open` and the manifest up to this entry.
     Opening {
         is_open: bool,
@@ -47,7 +47,7 @@ enum State {
     Over,
 }
 
-impl State {
+impl SendState {
     fn text(self) -> &'static str {
         match self {
             Self::Opening { .. } => "the stream is being opened",
@@ -74,7 +74,7 @@ struct RailSends {
 
 /// What is being said, between [`Outlay::next_to_say`] and [`Outlay::on_said`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Saying {
+enum SenderSaying {
     Open,
     Part { next: usize },
     Finish,
@@ -88,7 +88,7 @@ enum Saying {
 pub(crate) struct Outlay {
     open: Open,
     plan: Arc<BlockPlan>,
-    state: State,
+    state: SendState,
     rails: Vec<RailSends>,
     /// The rail that the stream was opened on.
     home: u16,
@@ -120,7 +120,7 @@ pub(crate) struct Outlay {
     pause_said: bool,
     /// The peer is told once more whether it is paused, so that it hears that this side works.
     is_word_due: bool,
-    saying: Option<Saying>,
+    saying: Option<SenderSaying>,
     part: Vec<u8>,
     farewell: Option<(RefusalCode, String)>,
     outcome: Option<Result<Complete, StreamError>>,
@@ -140,7 +140,7 @@ impl Outlay {
         let mut outlay = Self {
             open,
             plan,
-            state: State::Opening {
+            state: SendState::Opening {
                 is_open: false,
                 next: 0,
             },
@@ -206,7 +206,7 @@ impl Outlay {
         };
         (it.is_live, it.is_lost) = (false, true);
         self.saying = None;
-        let is_accepted = self.state == State::Sending || self.state == State::Over;
+        let is_accepted = self.state == SendState::Sending || self.state == SendState::Over;
         if rail == self.home && !is_accepted {
             // How much of the opening arrived is not known: it is begun anew, as another stream, or
             // not at all.
@@ -221,14 +221,14 @@ impl Outlay {
     /// the peer has said what it has.
     pub(crate) fn first_wanted(&self, from: u64) -> Option<u64> {
         match self.state {
-            State::Sending => self.wanted.next(from),
+            SendState::Sending => self.wanted.next(from),
             _ => None,
         }
     }
 
     /// Whether this block is to be sent and nobody has taken it.
     pub(crate) fn wants(&self, index: u64) -> bool {
-        self.state == State::Sending && self.wanted.contains(index)
+        self.state == SendState::Sending && self.wanted.contains(index)
     }
 
     /// Somebody reads this block, or has it to be sent. Whether it was wanted.
@@ -251,14 +251,14 @@ impl Outlay {
 
     /// Whether the peer has room for a block, and it is to have it now.
     pub(crate) fn may_send(&self) -> bool {
-        let is_open = self.state == State::Sending && !self.is_cut_short && !self.is_sealed;
+        let is_open = self.state == SendState::Sending && !self.is_cut_short && !self.is_sealed;
         is_open && !self.is_paused && self.room() > 0
     }
 
     /// Whether the peer can be told of a block that was written into its memory, on credit that was
     /// kept for it.
     pub(crate) fn may_place(&self) -> bool {
-        self.state == State::Sending && !self.is_sealed
+        self.state == SendState::Sending && !self.is_sealed
     }
 
     /// Blocks that the peer has room for.
@@ -317,7 +317,7 @@ impl Outlay {
     /// and a grant may be lost itself; over connections that keep what they are given, it never
     /// comes to this. Whether the peer is asked now.
     pub(crate) fn inquire(&mut self) -> bool {
-        let is_stuck = self.state == State::Sending && self.room() == 0 && self.sent > 0;
+        let is_stuck = self.state == SendState::Sending && self.room() == 0 && self.sent > 0;
         let asks = is_stuck && !self.is_sealed && !self.is_cut_short;
         self.is_cut_short |= asks;
         asks
@@ -332,13 +332,13 @@ impl Outlay {
     /// Whether the peer is being asked for its verdict. Not any more, once it has said what is
     /// missing.
     pub(crate) fn is_finishing(&self) -> bool {
-        self.state == State::Sending && (self.may_finish || self.is_cut_short)
+        self.state == SendState::Sending && (self.may_finish || self.is_cut_short)
     }
 
     /// Whether all was sent, and the peer has to say whether it has it.
     fn is_lap_over(&self) -> bool {
         let is_sent = self.wanted.is_empty() && self.taken.is_empty();
-        self.state == State::Sending && (is_sent || self.is_cut_short)
+        self.state == SendState::Sending && (is_sent || self.is_cut_short)
     }
 
     // ---- what is to be said ---------------------------------------------------------------------
@@ -355,7 +355,7 @@ impl Outlay {
         self.saying = self.choose(rail);
         let stream = self.open.stream;
         Some(match self.saying? {
-            Saying::Cancel => {
+            SenderSaying::Cancel => {
                 let (code, reason) = self.farewell.as_ref()?;
                 let (code, reason) = (*code, Reason::new(reason));
                 Message::Cancel(Cancel {
@@ -364,23 +364,23 @@ impl Outlay {
                     reason,
                 })
             }
-            Saying::Open => Message::Open(self.open),
-            Saying::Part { next: first } => {
+            SenderSaying::Open => Message::Open(self.open),
+            SenderSaying::Part { next: first } => {
                 let (part, next) = manifest.encode_part(first, room);
                 self.part = part;
-                self.saying = Some(Saying::Part { next });
+                self.saying = Some(SenderSaying::Part { next });
                 Message::Manifest(ManifestPart {
                     stream,
                     first: first as u64,
                     entries: &self.part,
                 })
             }
-            Saying::RailLost(lost) => Message::RailLost(RailLost {
+            SenderSaying::RailLost(lost) => Message::RailLost(RailLost {
                 stream,
                 rail: lost,
                 sent_there: self.rail(lost).sent,
             }),
-            Saying::Finish => Message::Finish(Finish {
+            SenderSaying::Finish => Message::Finish(Finish {
                 stream,
                 lap: self.lap,
                 sent_here: self.rail(rail).sent,
@@ -388,29 +388,29 @@ impl Outlay {
                 digest: self.digest.digest(),
                 blake3: self.blake3,
             }),
-            Saying::Pause(on) => Message::Pause(Pause { stream, on }),
+            SenderSaying::Pause(on) => Message::Pause(Pause { stream, on }),
         })
     }
 
-    fn choose(&self, rail: u16) -> Option<Saying> {
+    fn choose(&self, rail: u16) -> Option<SenderSaying> {
         if !self.rail(rail).is_live {
             return None;
         }
         if self.farewell.is_some() {
-            return Some(Saying::Cancel);
+            return Some(SenderSaying::Cancel);
         }
         match self.state {
-            State::Opening { .. } if rail != self.home => None,
-            State::Opening { is_open: false, .. } => Some(Saying::Open),
-            State::Opening { next, .. } => Some(Saying::Part { next }),
-            State::Sending => self.choose_sending(rail),
-            State::Opened | State::Having { .. } | State::Over => None,
+            SendState::Opening { .. } if rail != self.home => None,
+            SendState::Opening { is_open: false, .. } => Some(SenderSaying::Open),
+            SendState::Opening { next, .. } => Some(SenderSaying::Part { next }),
+            SendState::Sending => self.choose_sending(rail),
+            SendState::Opened | SendState::Having { .. } | SendState::Over => None,
         }
     }
 
-    fn choose_sending(&self, rail: u16) -> Option<Saying> {
+    fn choose_sending(&self, rail: u16) -> Option<SenderSaying> {
         if self.is_paused != self.pause_said || self.is_word_due {
-            return Some(Saying::Pause(self.is_paused));
+            return Some(SenderSaying::Pause(self.is_paused));
         }
         let lost = self.rails.iter().position(|it| {
             let is_said = it.lost_said_on.is_some_and(|on| self.rail(on).is_live);
@@ -419,10 +419,10 @@ impl Outlay {
             it.is_lost && !is_said
         });
         if let Some(lost) = lost {
-            return Some(Saying::RailLost(lost as u16));
+            return Some(SenderSaying::RailLost(lost as u16));
         }
         let may_finish = self.may_finish || self.is_cut_short;
-        (may_finish && self.is_lap_over() && self.finishes_on(rail)).then_some(Saying::Finish)
+        (may_finish && self.is_lap_over() && self.finishes_on(rail)).then_some(SenderSaying::Finish)
     }
 
     /// A lap is finished on each rail that carried blocks, or on one, if none of them is left.
@@ -444,27 +444,27 @@ impl Outlay {
     /// When nothing was to be said.
     pub(crate) fn on_said(&mut self, rail: u16) {
         match self.saying.take().expect("something was to be said") {
-            Saying::Open => self.opened_up_to(0),
-            Saying::Part { next } => self.opened_up_to(next),
-            Saying::Finish => {
+            SenderSaying::Open => self.opened_up_to(0),
+            SenderSaying::Part { next } => self.opened_up_to(next),
+            SenderSaying::Finish => {
                 self.is_sealed = true;
                 self.rails[usize::from(rail)].finished = Some(self.lap);
             }
-            Saying::RailLost(lost) => {
+            SenderSaying::RailLost(lost) => {
                 self.rails[usize::from(lost)].lost_said_on = Some(rail);
             }
-            Saying::Pause(on) => {
+            SenderSaying::Pause(on) => {
                 self.pause_said = on;
                 self.is_word_due = false;
             }
-            Saying::Cancel => self.farewell = None,
+            SenderSaying::Cancel => self.farewell = None,
         }
     }
 
     fn opened_up_to(&mut self, next: usize) {
         self.state = match next as u64 == self.open.entries {
-            true => State::Opened,
-            false => State::Opening {
+            true => SendState::Opened,
+            false => SendState::Opening {
                 is_open: true,
                 next,
             },
@@ -479,13 +479,13 @@ impl Outlay {
     ///
     /// The peer does not keep to the protocol: the stream is over then, and the peer is told.
     pub(crate) fn on_message(&mut self, message: &Message<'_>) -> Result<(), StreamViolation> {
-        if self.state == State::Over {
+        if self.state == SendState::Over {
             // What was under way when it ended.
             return Ok(());
         }
         let result = self.read(message);
         if let Err(violation) = &result {
-            self.state = State::Over;
+            self.state = SendState::Over;
             self.outcome = Some(Err(StreamError::Violation(*violation)));
             self.farewell = Some((RefusalCode::MALFORMED, violation.to_string()));
         }
@@ -502,7 +502,7 @@ impl Outlay {
             Message::Missing(list) => self.on_missing(list),
             Message::Complete(complete) => self.on_complete(complete),
             Message::Refuse(refuse) => {
-                let is_early = matches!(self.state, State::Opening { .. } | State::Opened);
+                let is_early = matches!(self.state, SendState::Opening { .. } | SendState::Opened);
                 let error = StreamError::Refused {
                     code: refuse.code,
                     details: refuse.details,
@@ -549,7 +549,7 @@ impl Outlay {
     }
 
     fn on_accept(&mut self, accept: &Accept) -> Result<(), StreamViolation> {
-        self.expect(self.state == State::Opened, &Message::Accept(*accept))?;
+        self.expect(self.state == SendState::Opened, &Message::Accept(*accept))?;
         let count = |what, value| Err(StreamViolation::Count { what, value });
         let may_have = match self.open.flags.contains(OpenFlags::RESTART) {
             true => 0,
@@ -566,14 +566,14 @@ impl Outlay {
         self.digest.add_part(accept.have_digest);
         self.had.0 = accept.have_blocks;
         self.state = match accept.have_blocks {
-            0 => State::Sending,
-            blocks => State::Having { blocks, from: 0 },
+            0 => SendState::Sending,
+            blocks => SendState::Having { blocks, from: 0 },
         };
         Ok(())
     }
 
     fn on_have(&mut self, list: &RangeList<'_>) -> Result<(), StreamViolation> {
-        let State::Having {
+        let SendState::Having {
             mut blocks,
             mut from,
         } = self.state
@@ -608,8 +608,8 @@ impl Outlay {
             });
         }
         self.state = match blocks {
-            0 => State::Sending,
-            _ => State::Having { blocks, from },
+            0 => SendState::Sending,
+            _ => SendState::Having { blocks, from },
         };
         Ok(())
     }
@@ -648,7 +648,7 @@ impl Outlay {
         }
         self.damaged += 1;
         // Behind the `Finish` of a lap it is among what is missing.
-        if self.state == State::Sending && !self.is_sealed && !self.taken.contains(index) {
+        if self.state == SendState::Sending && !self.is_sealed && !self.taken.contains(index) {
             self.news += u64::from(self.wanted.insert(index));
             // It is read once more, and the source asked again.
             self.may_finish = false;
@@ -661,7 +661,7 @@ impl Outlay {
             // Said anew, because a connection was lost.
             return Ok(());
         }
-        let is_right = self.state == State::Sending && self.is_sealed && list.lap == self.lap;
+        let is_right = self.state == SendState::Sending && self.is_sealed && list.lap == self.lap;
         self.expect(is_right, &Message::Missing(*list))?;
         if list.ranges.len() == 0 {
             // What lacks nothing is complete; a lap after a lap for nothing would have no end.
@@ -689,7 +689,7 @@ impl Outlay {
     }
 
     fn on_complete(&mut self, complete: &Complete) -> Result<(), StreamViolation> {
-        let is_right = self.state == State::Sending && self.is_sealed;
+        let is_right = self.state == SendState::Sending && self.is_sealed;
         self.expect(is_right, &Message::Complete(*complete))?;
         let flags = self.open.flags;
         let asked = [
@@ -725,7 +725,7 @@ impl Outlay {
     }
 
     fn end(&mut self, outcome: Result<Complete, StreamError>) {
-        self.state = State::Over;
+        self.state = SendState::Over;
         self.outcome.get_or_insert(outcome);
     }
 
@@ -740,11 +740,11 @@ impl Outlay {
 
     /// Ends the stream; the peer is told.
     pub(crate) fn give_up(&mut self, code: RefusalCode, reason: &str) {
-        if self.state == State::Over {
+        if self.state == SendState::Over {
             return;
         }
         // A peer that was told nothing need not be told that it is over.
-        let is_known = !matches!(self.state, State::Opening { is_open: false, .. });
+        let is_known = !matches!(self.state, SendState::Opening { is_open: false, .. });
         let reason = reason.to_owned();
         if is_known {
             self.farewell = Some((code, reason.clone()));
@@ -759,7 +759,7 @@ impl Outlay {
 
     /// The peer is to hear that this side works, though it has no block for it now.
     pub(crate) fn say_that_it_works(&mut self) {
-        self.is_word_due = self.state == State::Sending && !self.is_sealed;
+        self.is_word_due = self.state == SendState::Sending && !self.is_sealed;
     }
 
     /// How often the peer has said something that was not known: it grants more, it has written
@@ -776,7 +776,7 @@ impl Outlay {
 
     /// Whether the peer has taken the stream, and said what it has.
     pub(crate) fn is_accepted(&self) -> bool {
-        self.state == State::Sending
+        self.state == SendState::Sending
     }
 
     /// Blocks and bytes that the peer's sink had when it last said so.

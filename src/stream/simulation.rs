@@ -14,7 +14,7 @@ use super::error::{RefusalCode, StreamError};
 use super::limits::Limits;
 use super::manifest::{Entry, EntryKind, Manifest, Modified};
 use super::name::RelativeName;
-use super::receiving::{Arrival, Intake, IntakeSettings};
+use super::receiving::{Intake, IntakeSettings, MessageOutcome};
 use super::sending::Outlay;
 use super::slots::{SlotBook, SlotGrants};
 use super::wire::{
@@ -353,8 +353,8 @@ impl World {
             .on_message(rail, message)
             .expect("an honest sender keeps to the protocol");
         match (arrival, message) {
-            (Arrival::Announced, _) => self.decide(),
-            (Arrival::Block(block), Message::Block(header)) => {
+            (MessageOutcome::Announced, _) => self.decide(),
+            (MessageOutcome::Block(block), Message::Block(header)) => {
                 let written = self
                     .writing
                     .iter()
@@ -365,15 +365,17 @@ impl World {
                 );
                 self.writing.push((block, header.crc, payload.to_vec()));
             }
-            (Arrival::Block(block), Message::Placed(placed)) => {
+            (MessageOutcome::Block(block), Message::Placed(placed)) => {
                 let slots = self.slots.as_mut().expect("there are slots");
                 slots.grants.take(placed.slot).expect("it is the sender's");
                 slots.taken.push((block.index, placed.slot));
                 let bytes = slots.memory[placed.slot as usize].clone();
                 self.writing.push((block, placed.block.crc, bytes));
             }
-            (Arrival::Twice, Message::Placed(_)) => panic!("no block is lost, so none comes twice"),
-            (Arrival::CloseRail(rail), _) => {
+            (MessageOutcome::Twice, Message::Placed(_)) => {
+                panic!("no block is lost, so none comes twice")
+            }
+            (MessageOutcome::CloseRail(rail), _) => {
                 let wire = &mut self.wires[usize::from(rail)];
                 wire.receiver_knows = true;
                 assert!(wire.is_cut, "the sender only gives up what is lost");

@@ -20,7 +20,7 @@ const LONG_THREADS: u32 = 2;
 impl ReceiverByHand {
     pub(in crate::stream) fn open(place: (Interface, PeerAddr), config: ReceiverConfig) -> Self {
         let mut writers = Vec::new();
-        let employ = |with: Employment| {
+        let employ = |with: WritersSettings| {
             let (workers, queues) = Writers::by_hand(with.bounds);
             for (queue, threads) in queues.into_iter().zip([with.threads, LONG_THREADS]) {
                 let (done, clock) = (with.done.clone(), with.clock.clone());

@@ -8,7 +8,7 @@ use super::landings::Landings;
 use super::news::{Arrival, News, StreamNews};
 use super::rail::{ReceiverRail, features};
 use super::side::{ReceiverTools, Who};
-use super::writing::{Arriving, Bytes, Damage, Did, What, WriteDone, WriteJob};
+use super::writing::{Arriving, Bytes, Damage, Did, WriteDone, WriteJob, WriteWork};
 use crate::buffer::BufferMut;
 use crate::endpoint::landing::Landing;
 use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived};
@@ -43,7 +43,7 @@ const TOLD_EVERY: Duration = Duration::from_millis(100);
 const DAMAGED_MAX: u64 = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum SessionStage {
     /// Open, or the rest of the manifest, is still to come.
     Opening,
     /// The sink looks for what it has.
@@ -64,7 +64,7 @@ pub(super) struct Session {
     rails: Vec<(ConnectionId, u16)>,
     /// The numbers that there were.
     numbers: BTreeSet<u16>,
-    stage: Stage,
+    stage: SessionStage,
     intake: Option<Intake>,
     offer: Option<StreamOffer>,
     sink: Option<Theirs<dyn BlockSink>>,
@@ -96,7 +96,7 @@ impl Session {
             peer,
             rails: Vec::new(),
             numbers: BTreeSet::new(),
-            stage: Stage::Opening,
+            stage: SessionStage::Opening,
             intake: None,
             offer: None,
             sink: None,
@@ -128,24 +128,24 @@ impl Session {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.stage == Stage::Over
+        self.stage == SessionStage::Over
     }
 
     /// Whether an Open is what comes next.
     pub(super) fn awaits_open(&self) -> bool {
-        self.stage == Stage::Opening && self.intake.is_none()
+        self.stage == SessionStage::Opening && self.intake.is_none()
     }
 
     /// Whether its sink keeps something under a key now.
     pub(super) fn writes(&self, key: [u8; 16]) -> bool {
         let offer = self.offer.as_ref();
-        self.stage != Stage::Over && offer.is_some_and(|offer| offer.identity.key == key)
+        self.stage != SessionStage::Over && offer.is_some_and(|offer| offer.identity.key == key)
     }
 
     pub(super) fn silent_for(&self, now: Instant) -> Duration {
         match self.stage {
             // It is this side that works.
-            Stage::Proving | Stage::Finishing => Duration::ZERO,
+            SessionStage::Proving | SessionStage::Finishing => Duration::ZERO,
             _ => now.saturating_duration_since(self.last_moved),
         }
     }
@@ -156,7 +156,7 @@ impl Session {
             let text = "there is or was a connection of this number in the session";
             return Some((RefusalCode::ALREADY, text));
         }
-        let is_over = matches!(self.stage, Stage::Leaving | Stage::Over);
+        let is_over = matches!(self.stage, SessionStage::Leaving | SessionStage::Over);
         is_over.then_some((RefusalCode::LOST, "the session is over"))
     }
 
@@ -210,7 +210,7 @@ impl Session {
 
     /// What becomes of it when its account says that it is over, and it did not end well.
     fn look(&mut self, tools: &mut ReceiverTools) {
-        if matches!(self.stage, Stage::Leaving | Stage::Over) {
+        if matches!(self.stage, SessionStage::Leaving | SessionStage::Over) {
             return;
         }
         let outcome = self.intake.as_ref().and_then(Intake::outcome);
@@ -219,9 +219,9 @@ impl Session {
         self.say(tools);
         self.say_goodbye(tools);
         match (self.stage, &error) {
-            (Stage::Opening, StreamError::GivenUp { code, reason }) => {
+            (SessionStage::Opening, StreamError::GivenUp { code, reason }) => {
                 tools.news.refused(self.peer, *code, reason);
-                self.stage = Stage::Over;
+                self.stage = SessionStage::Over;
             }
             _ => self.leave(error, tools),
         }
@@ -264,7 +264,7 @@ impl Session {
         tools: &mut ReceiverTools,
     ) -> Result<(), StreamViolation> {
         self.last_moved = tools.now();
-        if matches!(self.stage, Stage::Leaving | Stage::Over) {
+        if matches!(self.stage, SessionStage::Leaving | SessionStage::Over) {
             return Ok(());
         }
         match (message, &mut self.intake) {
@@ -276,7 +276,9 @@ impl Session {
             }
             (Message::Placed(placed), Some(_)) => self.on_placed(rail, placed, tools)?,
             (_, Some(intake)) => {
-                if let receiving::Arrival::CloseRail(lost) = intake.on_message(rail, message)? {
+                if let receiving::MessageOutcome::CloseRail(lost) =
+                    intake.on_message(rail, message)?
+                {
                     self.close_rail(lost, tools);
                 }
                 if matches!(message, Message::Pause(_)) {
@@ -324,9 +326,9 @@ impl Session {
             Ok(sink) => {
                 self.sink = Some(Theirs::new(sink.into()));
                 self.offer = Some(offer.clone());
-                self.stage = Stage::Proving;
+                self.stage = SessionStage::Proving;
                 let memory = std::mem::take(&mut self.memory);
-                self.give(What::Open(offer, self.stop.clone(), memory), tools);
+                self.give(WriteWork::Open(offer, self.stop.clone(), memory), tools);
             }
             Err(error) => {
                 let (code, text) = told(&error);
@@ -336,7 +338,7 @@ impl Session {
         }
     }
 
-    fn give(&mut self, what: What, tools: &ReceiverTools) {
+    fn give(&mut self, what: WriteWork, tools: &ReceiverTools) {
         if let Some(sink) = &self.sink {
             self.jobs += 1;
             tools.give(WriteJob {
@@ -358,7 +360,7 @@ impl Session {
         }
         let (code, text) = (refusal.code, &refusal.reason);
         tools.news.refused(self.peer, code, text);
-        self.stage = Stage::Over;
+        self.stage = SessionStage::Over;
         self.say_goodbye(tools);
     }
 
@@ -387,10 +389,10 @@ impl Session {
         tools: &mut ReceiverTools,
     ) -> Result<(), StreamViolation> {
         self.last_moved = tools.now();
-        if self.stage != Stage::Receiving {
+        if self.stage != SessionStage::Receiving {
             let state = "no block is expected";
             return match self.stage {
-                Stage::Leaving | Stage::Over => Ok(()),
+                SessionStage::Leaving | SessionStage::Over => Ok(()),
                 _ => Err(StreamViolation::Unexpected { kind: 5, state }),
             };
         }
@@ -398,12 +400,12 @@ impl Session {
             return Ok(());
         };
         match intake.on_message(rail, &Message::Block(*header))? {
-            receiving::Arrival::Block(block) => {
+            receiving::MessageOutcome::Block(block) => {
                 self.paused_since = intake.is_paused().then_some(tools.now());
                 let arriving = arriving(intake, (block, header.crc), Bytes::Message(arrived));
-                self.give(What::Write(arriving), tools);
+                self.give(WriteWork::Write(arriving), tools);
             }
-            receiving::Arrival::Twice => self.report.doubled += 1,
+            receiving::MessageOutcome::Twice => self.report.doubled += 1,
             _ => {}
         }
         self.look(tools);
@@ -449,14 +451,14 @@ impl Session {
         };
         let landing = landings.on_placed(rail, placed.slot)?;
         match intake.on_message(rail, &message)? {
-            receiving::Arrival::Block(block) => {
+            receiving::MessageOutcome::Block(block) => {
                 self.paused_since = intake.is_paused().then_some(tools.now());
                 landings.keep(block.index, rail, placed.slot);
                 let bytes = Bytes::Landed(landing);
                 let arriving = arriving(intake, (block, placed.block.crc), bytes);
-                self.give(What::Write(arriving), tools);
+                self.give(WriteWork::Write(arriving), tools);
             }
-            receiving::Arrival::Twice => {
+            receiving::MessageOutcome::Twice => {
                 self.report.doubled += 1;
                 let freed = landings.free(rail, placed.slot, intake.open().stream);
                 self.tell_freed(freed, tools);
@@ -493,16 +495,18 @@ impl Session {
         }
         let failed = match done.did {
             Did::Abandoned => {
-                self.stage = Stage::Over;
+                self.stage = SessionStage::Over;
                 self.tell_cut(&mut tools.news);
                 self.say_goodbye(tools);
                 return;
             }
-            Did::Finished(finished) if matches!(self.stage, Stage::Leaving | Stage::Over) => {
+            Did::Finished(finished)
+                if matches!(self.stage, SessionStage::Leaving | SessionStage::Over) =>
+            {
                 self.count_placed(&finished);
                 None
             }
-            _ if matches!(self.stage, Stage::Leaving | Stage::Over) => None,
+            _ if matches!(self.stage, SessionStage::Leaving | SessionStage::Over) => None,
             Did::Opened(Ok(kept), memory) => {
                 self.accept(kept, memory, tools);
                 None
@@ -580,7 +584,7 @@ impl Session {
         let (have, bytes, digest, content) = kept.into_parts();
         intake.accept_counted((have, bytes), digest, content);
         self.report.resumed_bytes = intake.bytes();
-        self.stage = Stage::Receiving;
+        self.stage = SessionStage::Receiving;
         if !memory.is_empty() {
             self.landings = Some(Landings::new(memory));
             for rail in self.rails.clone() {
@@ -617,12 +621,12 @@ impl Session {
     fn advance(&mut self, tools: &mut ReceiverTools) {
         let Some(intake) = &self.intake else { return };
         match self.stage {
-            Stage::Opening if intake.is_announced() => self.prove(tools),
-            Stage::Receiving if intake.is_whole() && self.jobs == 0 => {
-                self.stage = Stage::Finishing;
-                self.give(What::Finish(self.stop.clone()), tools);
+            SessionStage::Opening if intake.is_announced() => self.prove(tools),
+            SessionStage::Receiving if intake.is_whole() && self.jobs == 0 => {
+                self.stage = SessionStage::Finishing;
+                self.give(WriteWork::Finish(self.stop.clone()), tools);
             }
-            Stage::Leaving if self.jobs == 0 => self.give(What::Abandon, tools),
+            SessionStage::Leaving if self.jobs == 0 => self.give(WriteWork::Abandon, tools),
             _ => {}
         }
     }
@@ -651,7 +655,7 @@ impl Session {
             .news
             .tell(StreamNews::Complete(self.arrival(), report));
         self.sink = None;
-        self.stage = Stage::Over;
+        self.stage = SessionStage::Over;
         self.say(tools);
         self.say_goodbye(tools);
     }
@@ -674,7 +678,7 @@ impl Session {
         error: StreamError,
         tools: &mut ReceiverTools,
     ) {
-        if matches!(self.stage, Stage::Leaving | Stage::Over) {
+        if matches!(self.stage, SessionStage::Leaving | SessionStage::Over) {
             return;
         }
         match &mut self.intake {
@@ -697,12 +701,12 @@ impl Session {
             self.cut = Some(error);
         }
         self.stage = match self.sink {
-            Some(_) => Stage::Leaving,
-            None => Stage::Over,
+            Some(_) => SessionStage::Leaving,
+            None => SessionStage::Over,
         };
         match self.stage {
-            Stage::Leaving if self.jobs == 0 => self.give(What::Abandon, tools),
-            Stage::Leaving => {}
+            SessionStage::Leaving if self.jobs == 0 => self.give(WriteWork::Abandon, tools),
+            SessionStage::Leaving => {}
             _ => self.tell_cut(&mut tools.news),
         }
     }
@@ -737,7 +741,7 @@ impl Session {
         }
         self.rails.retain(|(rail, _)| *rail != connection);
         let others = self.rails().any(|rail| tools.rails.contains_key(&rail));
-        if !others && !matches!(self.stage, Stage::Leaving | Stage::Over) {
+        if !others && !matches!(self.stage, SessionStage::Leaving | SessionStage::Over) {
             self.leave(StreamError::Lost(reason), tools);
         }
     }
@@ -747,15 +751,15 @@ impl Session {
         let config = &tools.config;
         let paused = self.intake.as_ref().is_some_and(Intake::is_paused);
         let limit = match self.stage {
-            Stage::Opening => config.handshake_timeout.max(config.stalled_after),
+            SessionStage::Opening => config.handshake_timeout.max(config.stalled_after),
             // A pause has a limit of its own.
-            Stage::Receiving if paused => Duration::MAX,
-            Stage::Receiving if self.jobs == 0 => config.stalled_after,
+            SessionStage::Receiving if paused => Duration::MAX,
+            SessionStage::Receiving if self.jobs == 0 => config.stalled_after,
             // It is the sink that works: it has its time, and the sender hears of it.
-            Stage::Receiving | Stage::Proving | Stage::Finishing => {
+            SessionStage::Receiving | SessionStage::Proving | SessionStage::Finishing => {
                 config.stalled_after.saturating_mul(LONG_WORK)
             }
-            Stage::Leaving | Stage::Over => return,
+            SessionStage::Leaving | SessionStage::Over => return,
         };
         if self.is_paused_too_long(paused, tools) {
             let error = StreamError::Deadline { what: PAUSED };
@@ -780,8 +784,8 @@ impl Session {
             self.fail((code, &told), None, error, tools);
         }
         let stall = match self.stage {
-            Stage::Receiving if self.jobs == 0 => Stall::Wire,
-            Stage::Finishing => Stall::Sink,
+            SessionStage::Receiving if self.jobs == 0 => Stall::Wire,
+            SessionStage::Finishing => Stall::Sink,
             _ => Stall::None,
         };
         self.stalls.turn(stall, tools.now());
@@ -793,13 +797,13 @@ impl Session {
     fn has_lost_its_slots(&self) -> bool {
         let has_none = self.landings.as_ref().is_some_and(Landings::has_none);
         let intake = self.intake.as_ref().filter(|_| has_none);
-        let is_idle = self.stage == Stage::Receiving && self.jobs == 0;
+        let is_idle = self.stage == SessionStage::Receiving && self.jobs == 0;
         is_idle && intake.is_some_and(|intake| !intake.have().is_full())
     }
 
     fn is_paused_too_long(&self, paused: bool, tools: &ReceiverTools) -> bool {
         let since = self.paused_since;
-        let since = since.filter(|_| paused && self.stage == Stage::Receiving);
+        let since = since.filter(|_| paused && self.stage == SessionStage::Receiving);
         since.is_some_and(|since| {
             tools.now().saturating_duration_since(since) > tools.config.paused_for
         })
@@ -808,7 +812,7 @@ impl Session {
     /// What it waits for and how it stands, for an error.
     fn describe_wait(&self) -> String {
         let what = match self.stage {
-            Stage::Opening => "the sender to open the stream",
+            SessionStage::Opening => "the sender to open the stream",
             _ if self.jobs > 0 => "its sink",
             _ => "blocks, or the sender to say that it has sent all",
         };
@@ -842,7 +846,7 @@ impl Session {
         };
         if !matches!(
             self.stage,
-            Stage::Proving | Stage::Receiving | Stage::Finishing
+            SessionStage::Proving | SessionStage::Receiving | SessionStage::Finishing
         ) {
             return;
         }
@@ -863,7 +867,7 @@ impl Session {
     pub(super) fn on_last(&mut self, done: WriteDone) {
         self.jobs -= 1;
         match done.did {
-            Did::Abandoned => self.stage = Stage::Over,
+            Did::Abandoned => self.stage = SessionStage::Over,
             Did::Finished(finished) => self.count_placed(&finished),
             _ => {}
         }
@@ -871,7 +875,10 @@ impl Session {
 
     /// No thread is left that would tell the sink.
     pub(super) fn abandon_now(&self) {
-        if let Some(sink) = self.sink.as_ref().filter(|_| self.stage != Stage::Over)
+        if let Some(sink) = self
+            .sink
+            .as_ref()
+            .filter(|_| self.stage != SessionStage::Over)
             && let Err(text) = guarded(|| sink.abandon())
         {
             tracing::warn!(%text, "a sink panicked");

@@ -9,7 +9,7 @@ use super::config::ReceiverConfig;
 use super::news::{Mailbox, News};
 use super::rail::{RailOwner, Rails, ReceiverRail, features};
 use super::session::Session;
-use super::writing::{Employment, WriteDone, WriteJob, Writers};
+use super::writing::{WriteDone, WriteJob, Writers, WritersSettings};
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived, ReceiveEvent};
@@ -104,7 +104,7 @@ impl ReceiverSide {
         endpoints: Vec<DuplexEndpoint>,
         (landings, slots): (Option<SharedBufferManager>, usize),
         news: Arc<Mailbox>,
-        employ: impl FnOnce(Employment) -> Result<Writers, Error>,
+        employ: impl FnOnce(WritersSettings) -> Result<Writers, Error>,
     ) -> Result<Self, Error> {
         let clock = config.clock.clone();
         let mut network = Network::new("receiver", interfaces, GOODBYE, clock.clone())?;
@@ -116,7 +116,7 @@ impl ReceiverSide {
         // done and was not looked at may have freed its buffer for another block.
         let sessions = config.limits.streams as usize;
         let (done, written) = sync_channel(2 * slots + sessions);
-        let writers = employ(Employment {
+        let writers = employ(WritersSettings {
             threads: config.writers,
             bounds: (slots, sessions),
             done,

@@ -21,10 +21,10 @@ use crate::stream::{Block, BlockPlan};
 pub(super) struct WriteJob {
     pub(super) session: u64,
     pub(super) sink: Theirs<dyn BlockSink>,
-    pub(super) what: What,
+    pub(super) what: WriteWork,
 }
 
-pub(super) enum What {
+pub(super) enum WriteWork {
     /// With memory that the sender is to write into.
     Open(StreamOffer, Stop, Vec<BufferMut>),
     Write(Arriving),
@@ -73,7 +73,7 @@ pub(super) enum Damage {
 }
 
 /// What writers are employed with.
-pub(super) struct Employment {
+pub(super) struct WritersSettings {
     pub(super) threads: u32,
     /// Jobs that may wait: blocks, and what takes long.
     pub(super) bounds: (usize, usize),
@@ -90,8 +90,8 @@ pub(super) struct Writers {
 }
 
 impl Writers {
-    pub(super) fn spawn(with: Employment) -> Result<Self, Error> {
-        let Employment {
+    pub(super) fn spawn(with: WritersSettings) -> Result<Self, Error> {
+        let WritersSettings {
             done, waker, clock, ..
         } = with;
         let (bound, sessions) = with.bounds;
@@ -119,7 +119,7 @@ impl Writers {
     /// False: the queue is full, which its bound rules out.
     pub(super) fn give(&self, job: WriteJob) -> bool {
         let workers = match job.what {
-            What::Write(..) => &self.blocks,
+            WriteWork::Write(..) => &self.blocks,
             _ => &self.long,
         };
         workers.give(job).is_ok()
@@ -140,7 +140,7 @@ pub(super) fn run(job: WriteJob, clock: &Clock) -> WriteDone {
     } = job;
     let panicked = |text| SinkError::Other(text);
     let did = match what {
-        What::Open(offer, stop, memory) => {
+        WriteWork::Open(offer, stop, memory) => {
             let opened = guarded(|| sink.open(&offer, &stop));
             let opened = opened.unwrap_or_else(|text| Err(panicked(text)));
             let opened = opened.map(|kept| kept.or_none_of(&offer));
@@ -148,17 +148,17 @@ pub(super) fn run(job: WriteJob, clock: &Clock) -> WriteDone {
             let memory = memory.into_iter().map(Landing::new);
             Did::Opened(opened, memory.map(Arc::new).collect())
         }
-        What::Finish(stop) => {
+        WriteWork::Finish(stop) => {
             let finished = guarded(|| sink.finish(&stop));
             Did::Finished(finished.unwrap_or_else(|text| Err(panicked(text))))
         }
-        What::Abandon => {
+        WriteWork::Abandon => {
             if let Err(text) = guarded(|| sink.abandon()) {
                 tracing::warn!(%text, "a sink panicked");
             }
             Did::Abandoned
         }
-        What::Write(arriving) => Did::Written(arriving.block, write(&*sink, &arriving, clock)),
+        WriteWork::Write(arriving) => Did::Written(arriving.block, write(&*sink, &arriving, clock)),
     };
     WriteDone {
         session,

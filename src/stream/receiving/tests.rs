@@ -45,7 +45,7 @@ fn open() -> Open {
     }
 }
 
-fn announced(open: Open) -> (Intake, Result<Arrival, StreamViolation>) {
+fn announced(open: Open) -> (Intake, Result<MessageOutcome, StreamViolation>) {
     let mut intake = Intake::new(0, open, settings()).unwrap();
     let (entries, _) = manifest().encode_part(0, 8192);
     let part = ManifestPart {
@@ -60,7 +60,7 @@ fn announced(open: Open) -> (Intake, Result<Arrival, StreamViolation>) {
 /// A stream whose blocks may come.
 fn begun() -> Intake {
     let (mut intake, arrival) = announced(open());
-    assert_eq!(arrival, Ok(Arrival::Announced));
+    assert_eq!(arrival, Ok(MessageOutcome::Announced));
     intake.accept(BlockSet::new(10), 0, None);
     assert!(matches!(intake.next_to_say(), Some(Message::Accept(_))));
     intake.on_said();
@@ -149,10 +149,10 @@ fn directories_on_the_way_count_as_entries() {
         };
         let arrival = intake.on_message(0, &Message::Manifest(part));
         if fits {
-            assert_eq!(arrival, Ok(Arrival::Announced));
+            assert_eq!(arrival, Ok(MessageOutcome::Announced));
             continue;
         }
-        assert_eq!(arrival, Ok(Arrival::Over), "{limit}");
+        assert_eq!(arrival, Ok(MessageOutcome::Over), "{limit}");
         match intake.next_to_say() {
             Some(Message::Refuse(refuse)) => assert_eq!(refuse.code, RefusalCode::ENTRIES),
             other => panic!("{other:?}"),
@@ -167,7 +167,7 @@ fn a_manifest_that_is_not_as_announced_is_refused() {
         ..open()
     };
     let (mut intake, arrival) = announced(other);
-    assert_eq!(arrival, Ok(Arrival::Over));
+    assert_eq!(arrival, Ok(MessageOutcome::Over));
     match intake.next_to_say() {
         Some(Message::Refuse(refuse)) => assert_eq!(refuse.code, RefusalCode::MALFORMED),
         other => panic!("{other:?}"),
@@ -225,11 +225,11 @@ fn a_sender_that_claims_more_than_was_granted_ends_it() {
 fn a_damaged_block_is_asked_for_again() {
     let mut intake = begun();
     let arrival = intake.on_message(0, &Message::Block(block(3)));
-    let Ok(Arrival::Block(taken)) = arrival else {
+    let Ok(MessageOutcome::Block(taken)) = arrival else {
         panic!("{arrival:?}");
     };
     let twice = intake.on_message(0, &Message::Block(block(3)));
-    assert_eq!(twice, Ok(Arrival::Twice));
+    assert_eq!(twice, Ok(MessageOutcome::Twice));
     intake.on_damaged(&taken, 7);
     let mut said = Vec::new();
     while let Some(message) = intake.next_to_say() {
@@ -241,7 +241,7 @@ fn a_damaged_block_is_asked_for_again() {
         "{said:?}"
     );
     let again = intake.on_message(0, &Message::Block(block(3)));
-    assert_eq!(again, Ok(Arrival::Block(taken)));
+    assert_eq!(again, Ok(MessageOutcome::Block(taken)));
 }
 
 /// A stream of two blocks of 1024 bytes whose blocks are there; the sender says that the content

@@ -1,6 +1,6 @@
 //! `SenderByHand`: a sender without threads, for tests that drive it turn by turn.
 
-use super::reading::{self, Employment, ReadDone, ReadJob};
+use super::reading::{self, ReadDone, ReadJob, ReadersSettings};
 use super::*;
 use crate::stream::network::StreamSide;
 use crate::stream::rehearsal::Crew;
@@ -16,7 +16,7 @@ pub(in crate::stream) struct SenderByHand {
 impl SenderByHand {
     pub(in crate::stream) fn open(interface: Interface, config: SenderConfig) -> Self {
         let mut readers = None;
-        let employ = |with: Employment| {
+        let employ = |with: ReadersSettings| {
             let (workers, queue) = Workers::by_hand(with.bound);
             let run = reading::run;
             readers = Some(Crew::new(with.threads, (queue, with.done), with.clock, run));

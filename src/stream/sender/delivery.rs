@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::config::{SendOptions, SlowPeer};
 use super::lane::{Lane, LaneContext, Ready};
-use super::reading::{ReadDone, ReadJob, Wanted, What};
+use super::reading::{ReadDone, ReadJob, ReadWork, Wanted};
 use super::side::{Begin, Route, SenderTools};
 use super::transfer::Promised;
 use crate::buffer::SharedBufferManager;
@@ -297,10 +297,10 @@ impl Delivery {
     }
 
     /// Takes the next block for all who want it and have room.
-    pub(super) fn begin_read(&mut self, pool: &SharedBufferManager) -> Option<What> {
+    pub(super) fn begin_read(&mut self, pool: &SharedBufferManager) -> Option<ReadWork> {
         if self.checking_is_due() {
             self.checking = true;
-            return Some(What::Check);
+            return Some(ReadWork::Check);
         }
         let slots = pool.slots();
         let index = self.next_block(slots)?;
@@ -310,8 +310,8 @@ impl Delivery {
             .source
             .lend(block.entry, block.offset, block.len as usize);
         let what = match lent {
-            Some(bytes) => What::Lent(block, bytes),
-            None => What::Read(block, pool.try_acquire()?),
+            Some(bytes) => ReadWork::Lent(block, bytes),
+            None => ReadWork::Read(block, pool.try_acquire()?),
         };
         let share = self.share(slots);
         for lane in &mut self.lanes {
@@ -325,10 +325,10 @@ impl Delivery {
         Some(what)
     }
 
-    pub(super) fn job(&self, what: What) -> ReadJob {
+    pub(super) fn job(&self, what: ReadWork) -> ReadJob {
         let shipment = &self.shipment;
         let hashed = match (&what, &shipment.content, &shipment.plan) {
-            (What::Read(block, _) | What::Lent(block, _), Some(content), Some(plan)) => {
+            (ReadWork::Read(block, _) | ReadWork::Lent(block, _), Some(content), Some(plan)) => {
                 let new = !content.hashed.contains(block.index);
                 new.then(|| Arc::clone(&plan.blocks))
             }

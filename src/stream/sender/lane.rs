@@ -60,7 +60,7 @@ pub(super) struct Ready {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum LaneStage {
     /// The first connection is being made, or has a handshake.
     Connecting,
     /// Until the size of blocks is known.
@@ -107,7 +107,7 @@ impl LaneContext<'_> {
 pub(super) struct Lane {
     peer: Peer,
     number: usize,
-    stage: Stage,
+    stage: LaneStage,
     rails: Vec<SenderRail>,
     session: [u8; 16],
     /// None until the stream is open.
@@ -150,7 +150,7 @@ impl Lane {
         Self {
             peer,
             number,
-            stage: Stage::Connecting,
+            stage: LaneStage::Connecting,
             rails: Vec::new(),
             session: [0; 16],
             outlay: None,
@@ -178,17 +178,17 @@ impl Lane {
     // ---- what the delivery asks -----------------------------------------------------------------
 
     pub(super) fn is_over(&self) -> bool {
-        self.stage == Stage::Over
+        self.stage == LaneStage::Over
     }
 
     /// Whether blocks may be sent to it.
     pub(super) fn is_sending(&self) -> bool {
-        self.stage == Stage::Sending
+        self.stage == LaneStage::Sending
     }
 
     /// The longest block that it takes, once it has said so.
     pub(super) fn payload_max(&self) -> Option<u32> {
-        let ready = self.rails.first().filter(|_| self.stage != Stage::Over);
+        let ready = self.rails.first().filter(|_| self.stage != LaneStage::Over);
         ready.and_then(SenderRail::payload_max)
     }
 
@@ -204,7 +204,10 @@ impl Lane {
 
     /// It takes blocks now, or has shown that it will not soon.
     pub(super) fn is_settled(&self) -> bool {
-        matches!(self.stage, Stage::Sending | Stage::Finishing | Stage::Over) || self.failed_once
+        matches!(
+            self.stage,
+            LaneStage::Sending | LaneStage::Finishing | LaneStage::Over
+        ) || self.failed_once
     }
 
     pub(super) fn first_wanted(&self, from: u64) -> Option<u64> {
@@ -217,7 +220,7 @@ impl Lane {
         if let Some(outlay) = self
             .outlay
             .as_mut()
-            .filter(|_| self.stage == Stage::Sending)
+            .filter(|_| self.stage == LaneStage::Sending)
             && outlay.take(index)
         {
             self.assigned.insert(index);
@@ -287,7 +290,7 @@ impl Lane {
 
     /// Begins a session: its first rail.
     pub(super) fn connect(&mut self, with: &mut LaneContext<'_>) {
-        self.stage = Stage::Connecting;
+        self.stage = LaneStage::Connecting;
         self.session = [random_u64().to_le_bytes(), random_u64().to_le_bytes()]
             .concat()
             .try_into()
@@ -368,7 +371,7 @@ impl Lane {
         self.report.reconnects += 1;
         let (peer, attempt) = (&self.peer, self.failures);
         tracing::debug!(%peer, %error, attempt, "a stream connects again");
-        self.stage = Stage::Resting {
+        self.stage = LaneStage::Resting {
             until: with.now() + wait.min(RETRY_MAX),
         };
     }
@@ -396,7 +399,7 @@ impl Lane {
     /// Its connections end, and nothing else is done.
     pub(super) fn break_off(&mut self, tools: &mut SenderTools) {
         self.leave_rails(false, tools);
-        self.stage = Stage::Over;
+        self.stage = LaneStage::Over;
     }
 
     fn end(&mut self, result: Result<(), StreamError>, with: &mut LaneContext<'_>) {
@@ -415,7 +418,7 @@ impl Lane {
         let shared = &with.shipment.shared;
         shared.tell(self.number, self.report.bytes, self.sent_bytes);
         self.leave_rails(true, with.tools);
-        self.stage = Stage::Over;
+        self.stage = LaneStage::Over;
         let outcome = PeerOutcome {
             peer: self.peer.clone(),
             result,
@@ -541,7 +544,7 @@ impl Lane {
             if let Some(agreed) = self.rails[rail].on_handshake(arrived, with.now())? {
                 match &mut self.outlay {
                     Some(outlay) => outlay.add_rail(agreed.rail),
-                    None => self.stage = Stage::Ready,
+                    None => self.stage = LaneStage::Ready,
                 }
             }
             return Ok(());
@@ -586,8 +589,8 @@ impl Lane {
             }
             _ => {}
         }
-        if self.stage == Stage::Opening && outlay.is_accepted() {
-            self.stage = Stage::Sending;
+        if self.stage == LaneStage::Opening && outlay.is_accepted() {
+            self.stage = LaneStage::Sending;
             (_, self.report.resumed_bytes) = outlay.had();
             self.more_rails(with);
         }
@@ -655,8 +658,8 @@ impl Lane {
                 return Err(error.with_this_side(|| self.describe_wait(with.shipment, with.now())));
             }
             // Something is missing: another lap.
-            None if self.stage == Stage::Finishing && !outlay.is_finishing() => {
-                self.stage = Stage::Sending;
+            None if self.stage == LaneStage::Finishing && !outlay.is_finishing() => {
+                self.stage = LaneStage::Sending;
             }
             None => {}
         }
@@ -688,15 +691,15 @@ impl Lane {
             self.asked_at = now;
         }
         match self.stage {
-            Stage::Resting { until } if now >= until => self.connect(with),
-            Stage::Resting { .. } | Stage::Over => {}
+            LaneStage::Resting { until } if now >= until => self.connect(with),
+            LaneStage::Resting { .. } | LaneStage::Over => {}
             // The endpoint has its own timeout; this is that of the handshake behind it.
-            Stage::Connecting if silent > 2 * with.tools.config.connect_timeout => {
+            LaneStage::Connecting if silent > 2 * with.tools.config.connect_timeout => {
                 let what = "the handshake";
                 self.on_lost(StreamError::Deadline { what }, with);
             }
-            Stage::Connecting => {}
-            Stage::Ready | Stage::Opening | Stage::Sending | Stage::Finishing => {
+            LaneStage::Connecting => {}
+            LaneStage::Ready | LaneStage::Opening | LaneStage::Sending | LaneStage::Finishing => {
                 self.watch(silent, with);
             }
         }
@@ -707,29 +710,31 @@ impl Lane {
         let unplaced: usize = self.rails.iter().map(SenderRail::unplaced).sum();
         let in_flight: usize = self.rails.iter().map(|rail| rail.local.in_flight).sum();
         match self.stage {
-            Stage::Ready => Wait::Peer("the peers' handshakes"),
-            Stage::Opening => Wait::Peer("the peer to accept the stream"),
-            Stage::Finishing => Wait::Peer("the peer to say that all is there, or what is missing"),
-            Stage::Sending if shipment.paused => Wait::Own,
-            Stage::Sending if in_flight > 0 => {
+            LaneStage::Ready => Wait::Peer("the peers' handshakes"),
+            LaneStage::Opening => Wait::Peer("the peer to accept the stream"),
+            LaneStage::Finishing => {
+                Wait::Peer("the peer to say that all is there, or what is missing")
+            }
+            LaneStage::Sending if shipment.paused => Wait::Own,
+            LaneStage::Sending if in_flight > 0 => {
                 Wait::Peer("the network to take the blocks in flight")
             }
-            Stage::Sending if unplaced > 0 => {
+            LaneStage::Sending if unplaced > 0 => {
                 Wait::Peer("room to tell of blocks that were written")
             }
-            Stage::Sending if self.queue.is_empty() => match self.assigned.is_empty() {
+            LaneStage::Sending if self.queue.is_empty() => match self.assigned.is_empty() {
                 // Its turn, a buffer, or the check of the source.
                 true if !self.waits_for_check() => {
                     shipment.reads_since.map_or(Wait::Own, Wait::Readers)
                 }
                 _ => Wait::Source,
             },
-            Stage::Sending if !shipment.rate.may(now) => Wait::Own,
-            Stage::Sending if self.by_write && !self.rails.iter().any(SenderRail::has_slot) => {
+            LaneStage::Sending if !shipment.rate.may(now) => Wait::Own,
+            LaneStage::Sending if self.by_write && !self.rails.iter().any(SenderRail::has_slot) => {
                 Wait::Peer("a slot to write into (window, freed)")
             }
-            Stage::Sending => Wait::Peer("blocks to be granted (credit)"),
-            Stage::Connecting | Stage::Resting { .. } | Stage::Over => Wait::Own,
+            LaneStage::Sending => Wait::Peer("blocks to be granted (credit)"),
+            LaneStage::Connecting | LaneStage::Resting { .. } | LaneStage::Over => Wait::Own,
         }
     }
 
@@ -769,7 +774,8 @@ impl Lane {
             Wait::Peer(_) => {
                 self.source_since = None;
                 let is_told = self.rails.iter().any(|rail| rail.can(Features::WORKING));
-                let is_long = matches!(self.stage, Stage::Opening | Stage::Finishing) && !is_told;
+                let is_long =
+                    matches!(self.stage, LaneStage::Opening | LaneStage::Finishing) && !is_told;
                 let limit = if is_long {
                     stalled.saturating_mul(LONG_WORK)
                 } else {
@@ -807,7 +813,7 @@ impl Lane {
     // ---- sending --------------------------------------------------------------------------------
 
     pub(super) fn pump(&mut self, with: &mut LaneContext<'_>) -> bool {
-        if self.stage == Stage::Ready
+        if self.stage == LaneStage::Ready
             && with.shipment.plan.is_some()
             && let Err(error) = self.open(with)
         {
@@ -848,7 +854,7 @@ impl Lane {
             outlay.set_blake3(hash);
         }
         outlay.allow_finish();
-        self.stage = Stage::Finishing;
+        self.stage = LaneStage::Finishing;
         true
     }
 
@@ -881,7 +887,7 @@ impl Lane {
         let mut outlay = Outlay::new(open, plan.blocks.clone(), home);
         outlay.pause(with.shipment.paused);
         self.outlay = Some(outlay);
-        self.stage = Stage::Opening;
+        self.stage = LaneStage::Opening;
         Ok(())
     }
 
@@ -1025,13 +1031,13 @@ impl Lane {
         let has_slot = !self.by_write || self.rails.iter().any(SenderRail::has_slot);
         let may = has_slot && self.outlay.as_ref().is_some_and(Outlay::may_send);
         let stall = match self.stage {
-            Stage::Sending if shipment.paused || !shipment.rate.may(now) => Stall::Limit,
-            Stage::Sending if self.queue.is_empty() && in_flight == 0 => Stall::Disk,
-            Stage::Sending if self.queue.is_empty() => Stall::None,
-            Stage::Sending if !may && in_flight == 0 => Stall::Sink,
-            Stage::Sending if !may => Stall::Credits,
-            Stage::Sending => Stall::Wire,
-            Stage::Finishing | Stage::Opening => Stall::Sink,
+            LaneStage::Sending if shipment.paused || !shipment.rate.may(now) => Stall::Limit,
+            LaneStage::Sending if self.queue.is_empty() && in_flight == 0 => Stall::Disk,
+            LaneStage::Sending if self.queue.is_empty() => Stall::None,
+            LaneStage::Sending if !may && in_flight == 0 => Stall::Sink,
+            LaneStage::Sending if !may => Stall::Credits,
+            LaneStage::Sending => Stall::Wire,
+            LaneStage::Finishing | LaneStage::Opening => Stall::Sink,
             _ => Stall::None,
         };
         self.stalls.turn(stall, now);

@@ -17,7 +17,7 @@ use crate::stream::{Block, BlockPlan, BlockSource, SourceError};
 pub(super) struct ReadJob {
     pub(super) transfer: u64,
     pub(super) source: Theirs<dyn BlockSource>,
-    pub(super) what: What,
+    pub(super) what: ReadWork,
     pub(super) sums: Wanted,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Wanted {
     pub(super) hashed: Option<Arc<BlockPlan>>,
 }
 
-pub(super) enum What {
+pub(super) enum ReadWork {
     /// Into a buffer.
     Read(Block, BufferMut),
     /// It lies in registered memory already.
@@ -55,7 +55,7 @@ pub(super) struct ReadBlock {
 }
 
 /// What readers are employed with.
-pub(super) struct Employment {
+pub(super) struct ReadersSettings {
     pub(super) threads: u32,
     /// Jobs that may wait.
     pub(super) bound: usize,
@@ -66,8 +66,8 @@ pub(super) struct Employment {
 }
 
 /// Threads that read, and compute checksums while the bytes are in the cache.
-pub(super) fn spawn(with: Employment) -> Result<Workers<ReadJob>, Error> {
-    let Employment {
+pub(super) fn spawn(with: ReadersSettings) -> Result<Workers<ReadJob>, Error> {
+    let ReadersSettings {
         done, waker, clock, ..
     } = with;
     Workers::spawn("stream-read", with.threads, with.bound, move |job| {
@@ -93,7 +93,7 @@ pub(super) fn run(job: ReadJob, clock: &Clock) -> ReadDone {
         sums: wanted,
     } = job;
     let (block, result) = match what {
-        What::Check => {
+        ReadWork::Check => {
             let checked = guarded(|| source.check_unchanged());
             let checked = checked.unwrap_or_else(|panic| Err(SourceError::Other(panic)));
             let nothing = ReadBlock {
@@ -102,7 +102,7 @@ pub(super) fn run(job: ReadJob, clock: &Clock) -> ReadDone {
             };
             (None, checked.map(|()| nothing))
         }
-        What::Lent(block, bytes) => {
+        ReadWork::Lent(block, bytes) => {
             let sums = wanted.of(&block, &bytes, clock);
             let read = ReadBlock {
                 bytes: Some(bytes),
@@ -110,7 +110,7 @@ pub(super) fn run(job: ReadJob, clock: &Clock) -> ReadDone {
             };
             (Some(block), Ok(read))
         }
-        What::Read(block, mut buffer) => {
+        ReadWork::Read(block, mut buffer) => {
             let len = block.len as usize;
             let read = guarded(|| source.read(block.entry, block.offset, &mut buffer[..len]));
             let read = read.unwrap_or_else(|panic| Err(SourceError::Other(panic)));

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use super::config::{Peer, SendOptions, SenderConfig};
 use super::delivery::Delivery;
 use super::rail::SenderRail;
-use super::reading::{Employment, ReadDone, ReadJob};
+use super::reading::{ReadDone, ReadJob, ReadersSettings};
 use super::transfer::Promised;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::{ConnectionId, ReceiveEvent};
@@ -174,14 +174,14 @@ impl SenderSide {
         config: SenderConfig,
         interfaces: Vec<Interface>,
         pool: SharedBufferManager,
-        employ: impl FnOnce(Employment) -> Result<Workers<ReadJob>, Error>,
+        employ: impl FnOnce(ReadersSettings) -> Result<Workers<ReadJob>, Error>,
     ) -> Result<Self, StreamError> {
         let clock = config.clock.clone();
         let network = Network::new("sender", &interfaces, GOODBYE, clock.clone())?;
         // A block that is read has a buffer, so that is the bound; and a check for each transfer.
         let bound = 2 * pool.slots() + config.connections as usize;
         let (done, reads) = sync_channel(bound);
-        let readers = employ(Employment {
+        let readers = employ(ReadersSettings {
             threads: config.readers,
             bound,
             done,

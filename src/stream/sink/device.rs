@@ -47,9 +47,9 @@ pub struct OnDevice {
 /// # Ok::<(), SinkError>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct DeviceSink(Arc<Shared>);
+pub struct DeviceSink(Arc<DeviceSinkShared>);
 
-struct Shared {
+struct DeviceSinkShared {
     place: Box<Place>,
     arrived: Mutex<Vec<OnDevice>>,
 }
@@ -58,8 +58,8 @@ type Place = dyn Fn(&StreamOffer) -> Result<RegionSlice, SinkError> + Send + Syn
 
 /// One stream.
 #[derive(Debug)]
-struct Filling {
-    shared: Arc<Shared>,
+struct DeviceFilling {
+    shared: Arc<DeviceSinkShared>,
     stream: OnDevice,
     starts: Vec<u64>,
     /// None: there are no bytes.
@@ -73,7 +73,7 @@ impl DeviceSink {
     pub fn new(
         place: impl Fn(&StreamOffer) -> Result<RegionSlice, SinkError> + Send + Sync + 'static,
     ) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(DeviceSinkShared {
             place: Box::new(place),
             arrived: Mutex::default(),
         }))
@@ -85,7 +85,7 @@ impl DeviceSink {
     }
 }
 
-impl Shared {
+impl DeviceSinkShared {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<OnDevice>> {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -109,7 +109,7 @@ impl SinkFactory for DeviceSink {
             streams = Some(CopyStreams::of(&given)?);
             slice = Some(given);
         }
-        Ok(Box::new(Filling {
+        Ok(Box::new(DeviceFilling {
             shared: Arc::clone(&self.0),
             stream: OnDevice {
                 identity: offer.identity,
@@ -122,7 +122,7 @@ impl SinkFactory for DeviceSink {
     }
 }
 
-impl BlockSink for Filling {
+impl BlockSink for DeviceFilling {
     fn open(&self, _offer: &StreamOffer, _stop: &Stop) -> Result<Kept, SinkError> {
         Ok(Kept::default())
     }
@@ -153,7 +153,7 @@ impl BlockSink for Filling {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for DeviceSinkShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceSink")
             .field("arrived", &self.lock().len())

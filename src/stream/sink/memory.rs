@@ -34,7 +34,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Filling {
+struct MemoryFilling {
     kept: Arc<Room>,
     claimed: u64,
     /// Taken by `finish`.
@@ -76,7 +76,7 @@ impl SinkFactory for MemorySink {
         };
         state.used += bytes;
         drop(state);
-        Ok(Box::new(Filling {
+        Ok(Box::new(MemoryFilling {
             kept: Arc::clone(&self.0),
             claimed: bytes,
             starts: starts(&offer.manifest),
@@ -88,7 +88,7 @@ impl SinkFactory for MemorySink {
     }
 }
 
-impl BlockSink for Filling {
+impl BlockSink for MemoryFilling {
     fn open(&self, _offer: &StreamOffer, _stop: &Stop) -> Result<Kept, SinkError> {
         Ok(Kept::default())
     }
@@ -121,7 +121,7 @@ impl BlockSink for Filling {
     }
 }
 
-impl Drop for Filling {
+impl Drop for MemoryFilling {
     fn drop(&mut self) {
         self.abandon();
     }

@@ -45,20 +45,20 @@ pub(super) struct Partials {
     offer: StreamOffer,
     /// What the records of its journal begin from.
     seal: u32,
-    open: Mutex<VecDeque<(usize, Arc<Open>)>>,
+    open: Mutex<VecDeque<(usize, Arc<OpenFile>)>>,
     journal: Mutex<Writer>,
     clock: Clock,
 }
 
 /// A file that is held open.
 #[derive(Debug)]
-struct Open {
+struct OpenFile {
     file: File,
     /// For a GPU's memory; made when it is needed.
     for_devices: Mutex<Option<Arc<FileHandle>>>,
 }
 
-impl Open {
+impl OpenFile {
     fn for_devices(&self) -> Result<Arc<FileHandle>, FileError> {
         let made = self.for_devices.lock();
         let mut made = made.unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +73,7 @@ impl Open {
     }
 }
 
-impl std::ops::Deref for Open {
+impl std::ops::Deref for OpenFile {
     type Target = File;
 
     fn deref(&self) -> &File {
@@ -304,7 +304,7 @@ impl Partials {
         entry.map_or_else(String::new, |entry| entry.name.to_string())
     }
 
-    fn file(&self, entry: usize, make: bool) -> io::Result<Arc<Open>> {
+    fn file(&self, entry: usize, make: bool) -> io::Result<Arc<OpenFile>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = open.iter().position(|(known, _)| *known == entry)
             && let Some(found) = open.remove(at)
@@ -320,7 +320,7 @@ impl Partials {
         if make {
             self.make_room(file.as_fd(), entry)?;
         }
-        let file = Arc::new(Open {
+        let file = Arc::new(OpenFile {
             file: File::from(file),
             for_devices: Mutex::default(),
         });
