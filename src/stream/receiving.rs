@@ -1,8 +1,8 @@
 //! `Intake`: what a receiver keeps account of for one stream: what was announced, what is there,
 //! what may come, what to tell the sender.
 //!
-//! It says nothing itself and writes nothing itself. The engine gives it what the sender says and
-//! what became of each block, and sends what it has to say.
+//! It says nothing itself and writes nothing itself. Its `ReceiverSide` gives it what the sender
+//! says and what became of each block, and sends what it has to say.
 //!
 //! ```text
 //!  Manifest ─ last part ─► Deciding ─ accept() ─► Receiving ─ all is there, the digest is right
@@ -101,9 +101,9 @@ pub(crate) struct IntakeSettings {
 /// What came of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MessageOutcome {
-    /// Nothing that the engine has to deal with.
+    /// Nothing that the side has to deal with.
     Nothing,
-    /// The manifest is whole: the engine opens the sink, then calls [`Intake::accept_counted`] or
+    /// The manifest is whole: the side opens the sink, then calls [`Intake::accept_counted`] or
     /// [`Intake::refuse`].
     Announced,
     /// A block that is not there yet: to be checked and written, and reported by
@@ -337,7 +337,7 @@ impl Intake {
         &self.open
     }
 
-    /// Whether the manifest is whole and the engine has to decide; so it is at once for a stream
+    /// Whether the manifest is whole and the side has to decide; so it is at once for a stream
     /// without entries.
     pub(crate) fn is_announced(&self) -> bool {
         self.state == ReceiveState::Deciding
@@ -363,7 +363,7 @@ impl Intake {
         memory_of(&self.open)
     }
 
-    // ---- decisions of the engine ----------------------------------------------------------------
+    // ---- decisions of the side ----------------------------------------------------------------
 
     /// Takes the stream. The sink has these blocks; their part in the digest comes from the CRCs
     /// that it proved them with. Where the content is hashed, these blocks were added.
@@ -471,7 +471,7 @@ impl Intake {
 
     // ---- what the sender says -------------------------------------------------------------------
 
-    /// Takes what the sender says of this stream, on a rail. Whatever it is, the engine looks at
+    /// Takes what the sender says of this stream, on a rail. Whatever it is, the side looks at
     /// [`is_whole`](Self::is_whole) and [`outcome`](Self::outcome) afterwards.
     ///
     /// # Errors

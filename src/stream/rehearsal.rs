@@ -1,4 +1,4 @@
-//! Both engines of a stream, rehearsed: the real network threads of a sender and its receivers,
+//! Both sides of a stream, rehearsed: the real network threads of a sender and its receivers,
 //! turn by turn in the thread of a test, over a net in memory and by a held clock. What is sent, in
 //! which order things happen, and what goes wrong meanwhile follows from a seed.
 //!

@@ -1,9 +1,9 @@
 //! `Outlay`: what a sender keeps account of for one peer: what the peer has, what is still to be
 //! sent, what it may send, how it ended.
 //!
-//! It says nothing itself and reads nothing itself. The engine asks what it wants next, tells it
-//! what was sent on which connection (rail), gives it what the peer says, and sends what it has to
-//! say.
+//! It says nothing itself and reads nothing itself. Its `SenderSide` asks what it wants next, tells
+//! it what was sent on which connection (rail), gives it what the peer says, and sends what it has
+//! to say.
 //!
 //! ```text
 //!  Opening ─ Open, Manifest ×n said ─► Opened ─ Accept, Have ×n ─► Sending ◄─────────┐
@@ -100,7 +100,7 @@ pub(crate) struct Outlay {
     counted: BlockSet,
     digest: StreamDigest,
     lap: u32,
-    /// The engine has found the source unchanged since the last block was read.
+    /// The side has found the source unchanged since the last block was read.
     may_finish: bool,
     /// The lap ends before all was sent.
     is_cut_short: bool,
@@ -323,7 +323,7 @@ impl Outlay {
         asks
     }
 
-    /// All was sent, and the engine vouches for the source: `Finish` may be said. To be said anew
+    /// All was sent, and the side vouches for the source: `Finish` may be said. To be said anew
     /// in each lap.
     pub(crate) fn allow_finish(&mut self) {
         self.may_finish = true;
@@ -527,7 +527,7 @@ impl Outlay {
                 }));
                 Ok(())
             }
-            // Slots are the engine's: it looks at these before.
+            // Slots are the side's: it looks at these before.
             Message::Window(_) | Message::Freed(_)
                 if self.open.flags.contains(OpenFlags::BY_WRITE) =>
             {

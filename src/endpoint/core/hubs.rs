@@ -365,7 +365,7 @@ impl Hubs {
         Self { net, hubs }
     }
 
-    /// HubRig 0 connected to each of the others, with the ids at its end.
+    /// Hub 0 connected to each of the others, with the ids at its end.
     pub(crate) fn star(setup: &HubSetup, count: usize) -> (Self, Vec<ConnectionId>) {
         let mut hubs = Self::new(setup, count);
         let ids: Vec<_> = (1..count).map(|to| hubs.dial(0, to)).collect();

@@ -43,7 +43,7 @@ pub(super) struct Shared<C> {
     /// their addresses must stay.
     pub(super) orphans: HashMap<ConnectionId, (C, u32)>,
     pool_desc: HeldDescriptor,
-    /// BehindFence until the endpoint is closed: control messages may outlive their connections.
+    /// Held until the endpoint is closed: control messages may outlive their connections.
     control_desc: HeldDescriptor,
 }
 

@@ -90,7 +90,7 @@ pub(crate) struct Publications<T> {
     limit: usize,
     places: Vec<Place<T>>,
     free: Vec<u32>,
-    /// PublicationOver, and not reported yet; in the order in which they ended.
+    /// Over, and not reported yet; in the order in which they ended.
     over: std::collections::VecDeque<Ticket>,
 }
 

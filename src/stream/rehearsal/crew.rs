@@ -63,7 +63,7 @@ impl<J, D> Crew<J, D> {
         );
     }
 
-    /// Nobody listens any more: the engine has ended.
+    /// Nobody listens any more: the side has ended.
     fn is_deaf(&self) -> bool {
         self.queue.is_empty() && self.under_way.is_empty()
     }

@@ -329,7 +329,7 @@ impl World {
         any
     }
 
-    /// Whether an engine would wake up now.
+    /// Whether a side would wake up now.
     fn is_awake(&self, side: Side) -> bool {
         let condition = self.conditions[&side];
         if condition.frozen > 0 {

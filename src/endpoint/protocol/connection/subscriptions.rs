@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! subscriber (initiator):  ask ─► Subscribe n ──────► publisher (acceptor): asks the endpoint
-//!                          answered ◄──────── PendingAnswer n
+//!                          answered ◄──────── Answer n
 //! ```
 //!
 //! The next request follows only the answer to the last one, so of each side at most
