@@ -41,7 +41,7 @@ fn a_send_that_is_refused_says_what_to_do() {
     check(&[
         (
             &SendErrorKind::HeaderTooLong { len: 63, max: 62 },
-            &["63", "62", "HeaderSlotConfig::slot_size", "header_slots"],
+            &["63", "62", "HeaderSlotConfig::slot_size", "`headers`"],
         ),
         (
             &SendErrorKind::TooManySegments { count: 4, max: 3 },
@@ -49,7 +49,7 @@ fn a_send_that_is_refused_says_what_to_do() {
                 "4",
                 "3",
                 "join segments",
-                "SendConfig::shape",
+                "OutgoingSettings::shape",
                 "TwoMessages",
             ],
         ),
@@ -59,11 +59,11 @@ fn a_send_that_is_refused_says_what_to_do() {
         ),
         (
             &SendErrorKind::NotRegistered { segment: 0 },
-            &["segment 0", "Region::register", "SendConfig::buffers"],
+            &["segment 0", "Region::register", "OutgoingSettings::headers"],
         ),
         (
             &SendErrorKind::NotStaged { segment: 0 },
-            &["segment 0", "Region::path", "SendConfig::staging"],
+            &["segment 0", "Region::path", "OutgoingSettings::staging"],
         ),
         (
             &SendErrorKind::StagingTooLong { len: 9, max: 8 },
@@ -72,7 +72,11 @@ fn a_send_that_is_refused_says_what_to_do() {
         (&SendErrorKind::Closing, &["closing", "new endpoint"]),
         (
             &SendErrorKind::Closed(closed),
-            &["the peer was lost", "new endpoint", "SendConfig::reconnect"],
+            &[
+                "the peer was lost",
+                "new endpoint",
+                "ConnectionSettings::reconnect",
+            ],
         ),
         (
             &SendErrorKind::Forked { made_by: 7 },
@@ -191,7 +195,7 @@ fn memory_that_is_not_registered_says_what_to_do() {
         ),
         (
             &LeaseError::Staged { segment: 2 },
-            &["segment 2", "SendConfig::staging"],
+            &["segment 2", "OutgoingSettings::staging"],
         ),
         (
             &LeaseError::NotRegistered { segment: 2 },

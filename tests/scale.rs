@@ -139,13 +139,14 @@ fn receive(listener: &mut ReceiveEndpoint, seen: &mut Seen, done: impl Fn(&Seen)
 
 fn config(connections: usize, pool: &SharedBufferManager) -> ReceiveConfig {
     ReceiveConfig::default()
-        .pool(pool)
-        .depth(DEPTH)
-        .max_connections(connections as u32)
-        .handshake_timeout(LIMIT)
-        // The machine may be too busy for a thousand senders.
-        .unresponsive_after(None)
-        .lost_after(None)
+        .incoming(|incoming| incoming.pool(pool).depth(DEPTH))
+        .connection(|c| {
+            c.max_connections(connections as u32)
+                .connect_timeout(LIMIT)
+                // The machine may be too busy for a thousand senders.
+                .unresponsive_after(None)
+                .lost_after(None)
+        })
 }
 
 /// A pool all of whose memory is there already.
@@ -310,11 +311,12 @@ fn sending_process() {
     let mut senders: Vec<Sender> = Vec::with_capacity(count);
     for number in 0..count {
         let config = common::sending()
-            .depth(4)
-            .connect_timeout(LIMIT)
-            .unresponsive_after(None)
-            .lost_after(None)
-            .shared_headers(&headers);
+            .outgoing(|out| out.depth(4).headers(&headers))
+            .connection(|c| {
+                c.connect_timeout(LIMIT)
+                    .unresponsive_after(None)
+                    .lost_after(None)
+            });
         let domain = &domains[number / SENDERS_PER_DOMAIN];
         let endpoint = SendEndpointZeroCopy::connect(domain, addr, config);
         senders.push(Sender {
@@ -399,11 +401,11 @@ fn more_senders_in_a_domain_than_the_kernel_takes_are_refused_in_words() {
     let Some(domain) = domain() else {
         return tell("done SKIPPED: no libfabric");
     };
-    let config = ReceiveConfig::default().max_connections(1);
+    let config = ReceiveConfig::default().connection(|c| c.max_connections(1));
     let listener = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).expect("memory");
     let connect = || {
-        let config = common::sending().shared_headers(&headers);
+        let config = common::sending().outgoing(|out| out.headers(&headers));
         SendEndpointZeroCopy::connect(&domain, listener.local_addr(), config)
     };
     let mut senders = Vec::new();
@@ -452,9 +454,8 @@ fn a_listener_that_the_limit_of_descriptors_does_not_allow_says_so() {
         let fds = fd_count();
         let config = |n| {
             ReceiveConfig::default()
-                .slots(4096)
-                .max_message(64)
-                .max_connections(n)
+                .incoming(|incoming| incoming.slots(4096).max_message(64))
+                .connection(|c| c.max_connections(n))
         };
         let listen = |n| ReceiveEndpoint::listen(&domain, any_port(), config(n));
         match listen(1_000) {

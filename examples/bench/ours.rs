@@ -52,10 +52,13 @@ pub(crate) fn has_provider(case: &Case) -> bool {
 
 fn listen(domain: &Arc<Domain>, case: &Case) -> Result<ReceiveEndpoint, Failure> {
     let config = ReceiveConfig::default()
-        .max_message((HEADER + case.size).next_multiple_of(64))
-        .depth(case.window() as u32)
-        .slots((case.receive_depth() + (HELD_BYTES / case.size).clamp(2, HELD)) as u32)
-        .max_connections(1);
+        .incoming(|incoming| {
+            incoming
+                .max_message((HEADER + case.size).next_multiple_of(64))
+                .depth(case.window() as u32)
+                .slots((case.receive_depth() + (HELD_BYTES / case.size).clamp(2, HELD)) as u32)
+        })
+        .connection(|c| c.max_connections(1));
     let addr = match case.local_node() {
         Some(node) => SocketAddr::new(node.parse()?, 0).into(),
         None => "any".parse()?,
@@ -79,13 +82,14 @@ impl Sender {
         let payloads = std::iter::from_fn(|| pool.try_acquire())
             .map(|buffer| buffer.freeze(case.size).into())
             .collect();
-        let config = SendConfig::default()
-            .depth(case.depth as u32)
-            .header_mode(HeaderMode::Fixed(HEADER as u16))
-            .header_slots(HeaderSlotConfig {
-                slots: case.depth as u32,
-                slot_size: 64,
-            });
+        let config = SendConfig::default().outgoing(|out| {
+            out.depth(case.depth as u32)
+                .header_mode(HeaderMode::Fixed(HEADER as u16))
+                .headers(HeaderSlotConfig {
+                    slots: case.depth as u32,
+                    slot_size: 64,
+                })
+        });
         Ok(Self {
             endpoint: SendEndpointZeroCopy::connect(domain, to, config)?,
             payloads,

@@ -50,7 +50,7 @@ pub(crate) fn run(plan: &Plan, device: Device, peer: PeerAddr) -> Result<Sent, F
         numa_node: device.numa_node(),
         ..StagingConfig::default()
     })?;
-    let config = SendConfig::default().depth(plan.depth).staging(&ring);
+    let config = SendConfig::default().outgoing(|out| out.depth(plan.depth).staging(&ring));
     let mut endpoint = SendEndpointZeroCopy::connect(&plan.domain, peer, config)?;
     endpoint.wait_connected()?;
     let mut sender = Sender {

@@ -43,10 +43,11 @@ impl Answers {
         patience: Duration,
     ) -> Result<Self, Failure> {
         let config = SendConfig::default()
-            .header_mode(HEADER_MODE)
-            .unresponsive_after(Some(patience / 2))
-            .lost_after(Some(patience))
-            .send_deadline(Some(patience));
+            .outgoing(|out| out.header_mode(HEADER_MODE).deadline(Some(patience)))
+            .connection(|c| {
+                c.unresponsive_after(Some(patience / 2))
+                    .lost_after(Some(patience))
+            });
         let endpoint = SendEndpointZeroCopy::connect(domain, to.into(), config)?;
         Ok(Self {
             loop_token: event_loop.add_endpoint(&endpoint)?,

@@ -83,12 +83,17 @@ impl<'a> Builder<'a> {
         let (connections, credits) = (u32::from(args.sources) + 1, args.credits()?);
         let slots = connections * (credits + 2);
         let config = ReceiveConfig::default()
-            .max_message(args.max_message())
-            .slots(slots)
-            .depth(credits)
-            .max_connections(connections)
-            .unresponsive_after(Some(args.common.patience() / 2))
-            .lost_after(Some(args.common.patience()))
+            .incoming(|incoming| {
+                incoming
+                    .max_message(args.max_message())
+                    .slots(slots)
+                    .depth(credits)
+            })
+            .connection(|c| {
+                c.max_connections(connections)
+                    .unresponsive_after(Some(args.common.patience() / 2))
+                    .lost_after(Some(args.common.patience()))
+            })
             .header_mode(HEADER_MODE);
         let endpoint = ReceiveEndpoint::listen(&domain, args.listen, config)
             .map_err(|error| Failure::new(format!("{}: {error}", args.listen)))?;

@@ -118,16 +118,20 @@ impl Link {
         patience: Duration,
     ) -> Result<Self, Failure> {
         let config = SendConfig::default()
-            .depth(DEPTH)
-            .header_slots(HeaderSlotConfig {
-                slots: DEPTH,
-                slot_size: HEADER_LEN,
+            .outgoing(|out| {
+                out.depth(DEPTH)
+                    .headers(HeaderSlotConfig {
+                        slots: DEPTH,
+                        slot_size: HEADER_LEN,
+                    })
+                    .header_mode(HEADER_MODE)
+                    .deadline(Some(patience))
             })
-            .header_mode(HEADER_MODE)
-            .connect_timeout(patience)
-            .unresponsive_after(Some(patience / 2))
-            .lost_after(Some(patience))
-            .send_deadline(Some(patience));
+            .connection(|c| {
+                c.connect_timeout(patience)
+                    .unresponsive_after(Some(patience / 2))
+                    .lost_after(Some(patience))
+            });
         let endpoint = SendEndpointZeroCopy::connect(domain, to, config)?;
         Ok(Self {
             to,

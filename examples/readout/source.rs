@@ -618,10 +618,13 @@ fn listen_for_answers(
 ) -> Result<ReceiveEndpoint, Failure> {
     const CREDITS: u32 = 16;
     let config = ReceiveConfig::default()
-        .max_connections(builders + 2)
-        .slots((builders + 2) * (CREDITS + 2))
-        .max_message(HEADER_LEN + ANSWER_LEN_MAX)
-        .depth(CREDITS)
+        .connection(|c| c.max_connections(builders + 2))
+        .incoming(|incoming| {
+            incoming
+                .slots((builders + 2) * (CREDITS + 2))
+                .max_message(HEADER_LEN + ANSWER_LEN_MAX)
+                .depth(CREDITS)
+        })
         .header_mode(HEADER_MODE);
     let any_port = SocketAddr::new(local, 0);
     Ok(ReceiveEndpoint::listen(domain, any_port.into(), config)?)

@@ -16,22 +16,23 @@ use std::time::{Duration, Instant};
 
 use libfabric_sys as sys;
 
-use self::config::OnAbandoned;
+use self::config::{OnAbandoned, WINDOWS};
 use self::peers::{ConnectionStage, Peers};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::contain::contain;
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::delivery::{Deliveries, receive_pool};
+use crate::endpoint::delivery::Deliveries;
 use crate::endpoint::error::PeerError;
-use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, ReceiveEvent};
-use crate::endpoint::header_source::hold;
-use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
+use crate::endpoint::event::{ConnectionRequest, ReceiveEvent};
+use crate::endpoint::settings::SettingsOf;
+
+use crate::endpoint::hub::{Hub, SendsSettings};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
-use crate::endpoint::link::socket::TcpWatch;
+
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::{Refusal, RefusalCode};
 use crate::error::{Blocked, SendError, SendErrorKind};
@@ -121,7 +122,7 @@ pub struct ConnectionlessEndpoint {
     inbox: Vec<ReceiveEvent>,
     /// Behind the core: nothing arrives any more when it goes.
     deliveries: Option<Box<Deliveries<ConnectionlessEvent>>>,
-    /// The region of [`ConnectionlessConfig::buffers`].
+    /// The region of [`HeaderSource::WithData`](crate::endpoint::HeaderSource::WithData).
     _data: Option<Here<HeldRegistration>>,
 }
 
@@ -134,11 +135,11 @@ impl ConnectionlessEndpoint {
     /// [`Error::Unsupported`] when the fabric was opened with connected endpoints (FI_EP_MSG),
     /// [`Error::Config`] for a setting out of its range, [`Error::Address`] for one that is not
     /// local or in use, [`Error::Memory`] and [`Error::Register`] for pool and headers and the
-    /// region of [`ConnectionlessConfig::buffers`].
+    /// region of [`HeaderSource::WithData`](crate::endpoint::HeaderSource::WithData).
     pub fn open(
         domain: &Arc<Domain>,
         addr: PeerAddr,
-        mut config: ConnectionlessConfig,
+        config: ConnectionlessConfig,
     ) -> Result<Self, Error> {
         domain.fabric().owner().check()?;
         if domain.fabric().endpoint_kind() != EndpointKind::Rdm {
@@ -149,32 +150,17 @@ impl ConnectionlessEndpoint {
                        ReceiveEndpoint",
             });
         }
-        let windows = WindowSettings {
-            windows: 0,
-            operations: 0,
-            deadline: None,
-            policy: DeadlinePolicy::FailConnection,
-            long: false,
-        };
-        config.check(windows.reserve() + SendsSettings::grants(Form::Rdm) + 1)?;
-        let headers = config.headers.manager()?;
-        let data = hold(config.data.as_ref(), domain)?;
-        if let Some(ring) = &config.staging {
+        config.check(WINDOWS.reserve() + SendsSettings::grants(Form::Rdm) + 1)?;
+        let source = config.outgoing.headers_of(SettingsOf::Connectionless);
+        let headers = source.manager()?;
+        let data = source.hold(domain)?;
+        if let Some(ring) = &config.outgoing.staging {
             ring.register(domain)?;
         }
-        let pool = match &config.pool {
-            Some(pool) => pool.clone(),
-            None => {
-                let slots = config.pool_slots() as u32;
-                receive_pool(config.delivery.as_ref(), slots, config.max_message)?
-            }
-        };
-        let this = (config.max_peers, config.accept_unknown, config.add_on_send);
-        let endpoint = config.endpoint;
-        let close_timeout = config.close_timeout;
-        let on_abandoned = config.on_abandoned.take();
-        let deliveries = config.delivery.take().map(Deliveries::new).transpose()?;
-        let settings = settings(config, windows, &headers, &pool);
+        let (pool, _) = config.incoming.open_pool(config.pool_slots(), 0)?;
+        let settings = config.settings(headers.clone(), pool.slot_size());
+        let endpoint = config.connection.endpoint;
+        let deliveries = config.incoming.delivery.map(Deliveries::new).transpose()?;
         let sizes = InFlightMax::of_receiver(&settings, Form::Rdm, pool.slots()).queue_sizes();
         let link =
             ProviderLink::listen(domain, &addr, sizes, &endpoint).map_err(fd_limit::explain)?;
@@ -183,13 +169,13 @@ impl ConnectionlessEndpoint {
         let core = Hub::listen(link, waiter, Clock::system(), pool, settings)?;
         Ok(Self {
             core: Here::new(core),
-            peers: Peers::new(this.0),
+            peers: Peers::new(config.max_peers),
             local,
             headers,
-            accept_unknown: this.1,
-            add_on_send: this.2,
-            close_timeout,
-            on_abandoned,
+            accept_unknown: config.accept_unknown,
+            add_on_send: config.add_on_send,
+            close_timeout: config.connection.close_timeout,
+            on_abandoned: config.on_abandoned,
             inbox: Vec::new(),
             deliveries: deliveries.map(Box::new),
             _data: data,
@@ -686,41 +672,6 @@ impl std::fmt::Debug for ConnectionlessEndpoint {
 impl Waitable for ConnectionlessEndpoint {
     fn wait_handle(&self) -> WaitHandle {
         WaitHandle::new(self.core.wait())
-    }
-}
-
-fn settings(
-    config: ConnectionlessConfig,
-    windows: WindowSettings,
-    headers: &HeaderSlotManager,
-    pool: &SharedBufferManager,
-) -> HubSettings {
-    HubSettings {
-        depth: config.receive_depth,
-        max_connections: 2 * config.max_peers,
-        max_message: pool.slot_size() as u64,
-        // Who is no peer, and can't be one, is refused here and not by the core.
-        ask: true,
-        accepts: true,
-        publishing: false,
-        handshake_timeout: config.connect_timeout,
-        close_timeout: config.close_timeout,
-        header_mode: None,
-        windows,
-        long: None,
-        sends: Some(SendsSettings {
-            headers: headers.clone(),
-            header_mode: config.header_mode,
-            depth: config.depth,
-            total: config.total_depth,
-            level: config.level,
-            deadline: config.send_deadline,
-            policy: config.deadline_policy,
-            staging: config.staging.clone(),
-            on_abandoned: None,
-        }),
-        patience: config.patience,
-        watch: TcpWatch::default(),
     }
 }
 

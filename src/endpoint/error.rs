@@ -67,7 +67,7 @@ pub enum SendErrorKind {
     /// The header does not fit its slot, or the header mode.
     #[error(
         "header of {len} bytes, the limit is {max}: give the endpoint larger header slots \
-         (`HeaderSlotConfig::slot_size`, by `header_slots` of its settings), or put the rest in \
+         (`HeaderSlotConfig::slot_size`, by `headers` of its settings), or put the rest in \
          front of the payload"
     )]
     HeaderTooLong {
@@ -118,7 +118,7 @@ pub enum SendErrorKind {
     /// More segments than one message may have.
     #[error(
         "payload of {count} segments, the limit is {max} beside the header: join segments, or \
-         connect with `SendConfig::shape(TwoMessages)`, which leaves one more for the payload"
+         connect with `OutgoingSettings::shape(TwoMessages)`, which leaves one more for the payload"
     )]
     TooManySegments {
         /// Segments given.
@@ -138,7 +138,7 @@ pub enum SendErrorKind {
     /// A segment's region is not registered.
     #[error(
         "segment {segment} belongs to a region that is not registered: call Region::register, or \
-         connect with `SendConfig::buffers`, which does that"
+         connect with `OutgoingSettings::headers`, which does that"
     )]
     NotRegistered {
         /// Which segment, from 0.
@@ -150,7 +150,7 @@ pub enum SendErrorKind {
     #[error(
         "segment {segment} lies in a device's memory that the provider can't reach, and is not \
          staged here: Region::path says why; give the endpoint a StagingRing \
-         (`SendConfig::staging`)"
+         (`OutgoingSettings::staging`)"
     )]
     NotStaged {
         /// Which segment, from 0.
@@ -197,7 +197,7 @@ pub enum SendErrorKind {
     /// The connection is closed.
     #[error(
         "the connection is closed: {0}; connect a new endpoint, or have this done by \
-         `SendConfig::reconnect`"
+         `ConnectionSettings::reconnect`"
     )]
     Closed(CloseReason),
     /// The provider refused the message.
@@ -316,7 +316,7 @@ pub enum WindowError {
     )]
     Unsupported,
     /// The peer does not know windows, or did not reserve what they take.
-    #[error("the peer takes no part in windows (ReceiveConfig::windows, or an older version)")]
+    #[error("the peer takes no part in windows (ConnectionSettings::windows, or an older version)")]
     PeerWithoutWindows,
     /// The connection does not stand, or there is no such connection.
     #[error(
@@ -393,7 +393,7 @@ pub enum WindowError {
     #[error(
         "a window over {kind} has to be reached directly, which it can't be: {reason}; it can't be \
          staged, as its owner does not hear when a peer writes or reads it: expose memory of the \
-         host and copy between the two, or receive messages with `ReceiveConfig::deliver_to`"
+         host and copy between the two, or receive messages with `IncomingSettings::deliver_to`"
     )]
     NotDirect {
         /// What the memory is.

@@ -136,7 +136,7 @@ pub enum ReceiveEvent {
     /// A message arrived.
     Message(Message),
     /// A message arrived, and its payload is in a GPU's memory: with
-    /// [`ReceiveConfig::deliver_to`](crate::endpoint::ReceiveConfig::deliver_to) or
+    /// [`IncomingSettings::deliver_to`](crate::endpoint::IncomingSettings::deliver_to) or
     /// [`LongMessages::on_device`](crate::endpoint::LongMessages::on_device).
     DeviceMessage(DeviceMessage),
     /// A message arrived, and could not be copied to the GPU.

@@ -30,6 +30,7 @@ pub(crate) mod protocol;
 mod publish;
 mod receive;
 mod send;
+mod settings;
 mod staging;
 mod windows;
 
@@ -58,6 +59,7 @@ pub use error::{PeerError, WindowError};
 pub use event::{
     ConnectionInfo, ConnectionRequest, DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent,
 };
+pub use header_source::HeaderSource;
 pub use id::{ConnectionId, EndpointId};
 pub use link::socket::{Keepalive, KernelWatch};
 pub use long_messages::LongMessages;
@@ -75,6 +77,7 @@ pub use publish::{
 };
 pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
 pub use send::{SendConfig, SendEndpointZeroCopy};
+pub use settings::{ConnectionSettings, IncomingSettings, OutgoingSettings};
 pub use staging::{StagingConfig, StagingRing, StagingStats};
 pub use windows::destination::Destination;
 pub(crate) use windows::landing;

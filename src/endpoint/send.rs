@@ -8,256 +8,70 @@ use std::time::{Duration, Instant};
 use libfabric_sys as sys;
 
 use crate::Error;
-use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, ZeroCopyBufferManager};
+use crate::buffer::{HeaderSlotManager, Payload};
 use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
+use crate::endpoint::core::reconnect::Reconnector;
 use crate::endpoint::core::send::{SendCore, SendSettings, SendStatus};
 use crate::endpoint::error::WindowError;
-use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
-use crate::endpoint::header_source::{HeaderSource, hold};
+use crate::endpoint::event::{ConnectionInfo, Level, SendEvent};
+use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
+
 use crate::endpoint::id::EndpointId;
-use crate::endpoint::limits::{
-    PATIENCE, check_count, check_deadline, check_patience, check_timeout, check_windows, moment_in,
-};
+use crate::endpoint::limits::moment_in;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
-use crate::endpoint::link::socket::{Keepalive, TcpWatch};
+
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::{CloseReason, State};
-use crate::endpoint::protocol::wire::{HeaderMode, WindowDescriptor};
-use crate::endpoint::staging::StagingRing;
+use crate::endpoint::protocol::wire::WindowDescriptor;
+
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,
 };
 use crate::error::{BatchError, ReadError, SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
+use crate::fabric::Domain;
 use crate::fabric::PeerAddr;
-use crate::fabric::{Domain, EndpointSettings, Shape};
-use crate::memory::{Access, HeldRegistration, Region};
+use crate::memory::{Access, HeldRegistration};
 use crate::process::Here;
 use crate::stats::SendStats;
 
-/// The settings of a [`SendEndpointZeroCopy`].
+/// The settings of a [`SendEndpointZeroCopy`]: those of its [connection](ConnectionSettings), and
+/// of [what goes out](OutgoingSettings).
 ///
-/// | setting | unit | default | range |
-/// |---|---|---|---|
-/// | `depth` | sends in flight | 64 | 1 to 65,536 |
-/// | `header_slots` | slots and bytes | 256 of 64 B | see [`HeaderSlotConfig`] |
-/// | `buffers` | | none | in the place of `header_slots`: see [`ZeroCopyBufferManager`] |
-/// | `header_mode` | | `Prefixed` | |
-/// | `shape` | | what the provider's limit on segments allows | see [`Shape`] |
-/// | `inject` | | `Auto` | see [`Inject`] |
-/// | `level` | | `Sent` | |
-/// | `connect_timeout` | time | 5 s | 1 ms to 1 h |
-/// | `close_timeout` | time | 5 s | 1 ms to 1 h |
-/// | `send_deadline` | time | 30 s | 1 ms to 24 h, or none |
-/// | `deadline_policy` | | `FailConnection` | |
-/// | `windows` | windows exposed at once | 1,024 | 0 to 65,536 |
-/// | `unresponsive_after` | time | 5 s | 10 ms to 1 h, or none |
-/// | `lost_after` | time | 60 s | 10 ms to 24 h and above `unresponsive_after`, or none |
-/// | `keepalive` | | none | see [`Keepalive`] |
-/// | `tcp_user_timeout` | time | the system's | 1 ms to 24 h |
-/// | `reconnect` | | off | see [`ReconnectPolicy`] |
-/// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
+/// ```
+/// use std::time::Duration;
+/// use fabricast::endpoint::SendConfig;
+///
+/// let config = SendConfig::default()
+///     .outgoing(|out| out.depth(16).deadline(None))
+///     .connection(|c| c.lost_after(Some(Duration::from_secs(10))));
+/// # let _ = config;
+/// ```
+#[derive(Default)]
 pub struct SendConfig {
-    data: Option<Arc<Region>>,
-    headers: HeaderSource,
-    endpoint: EndpointSettings,
-    reconnect: ReconnectPolicy,
-    settings: SendSettings,
-}
-
-impl Default for SendConfig {
-    fn default() -> Self {
-        Self {
-            data: None,
-            headers: HeaderSource::Own(HeaderSlotConfig::default()),
-            endpoint: EndpointSettings::default(),
-            reconnect: ReconnectPolicy::off(),
-            settings: SendSettings {
-                depth: 64,
-                level: Level::Sent,
-                connect_timeout: Duration::from_secs(5),
-                close_timeout: Duration::from_secs(5),
-                send_deadline: Some(Duration::from_secs(30)),
-                deadline_policy: DeadlinePolicy::FailConnection,
-                header_mode: HeaderMode::Prefixed,
-                shape: None,
-                inject: Inject::Auto,
-                windows: 1024,
-                patience: PATIENCE,
-                watch: TcpWatch::default(),
-                staging: None,
-                on_abandoned: None,
-            },
-        }
-    }
+    connection: ConnectionSettings,
+    outgoing: OutgoingSettings,
+    on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
 }
 
 impl SendConfig {
-    /// The most sends in flight at once. One more is refused with `WouldBlock`: the provider itself
-    /// may queue without a bound.
+    /// How the connection is made, watched and ended.
     #[must_use]
-    pub fn depth(mut self, sends: u32) -> Self {
-        self.settings.depth = sends;
+    pub fn connection(
+        mut self,
+        set: impl FnOnce(ConnectionSettings) -> ConnectionSettings,
+    ) -> Self {
+        self.connection = set(self.connection);
         self
     }
 
-    /// Header slots of this endpoint's own.
+    /// What goes out, and how.
     #[must_use]
-    pub fn header_slots(mut self, config: HeaderSlotConfig) -> Self {
-        self.headers = HeaderSource::Own(config);
-        self
-    }
-
-    /// Header slots shared with other endpoints of the same domain.
-    #[must_use]
-    pub fn shared_headers(mut self, headers: &HeaderSlotManager) -> Self {
-        self.headers = HeaderSource::Shared(headers.clone());
-        self
-    }
-
-    /// Data and header slots in one: the endpoint registers the data with its domain as it
-    /// connects, for as long as it lives, and takes its header slots from there. Both are shared
-    /// with the other endpoints that use it.
-    #[must_use]
-    pub fn buffers(mut self, buffers: &ZeroCopyBufferManager) -> Self {
-        self.data = Some(Arc::clone(buffers.region()));
-        self.shared_headers(buffers.headers())
-    }
-
-    /// How the receiver tells headers from payloads; it learns this when the connection is made.
-    #[must_use]
-    pub fn header_mode(mut self, mode: HeaderMode) -> Self {
-        self.settings.header_mode = mode;
-        self
-    }
-
-    /// How header and payload become one message. `None`, the default: [`Shape::Iov`] where the
-    /// provider takes two segments a message, else [`Shape::Headroom`]. Never a copy of the
-    /// payload: what a shape can't do is refused. [`ConnectionInfo::shape`] says which it is.
-    ///
-    /// Asking for another one is for payloads that can't be had with headroom on a provider of one
-    /// segment (then [`Shape::TwoMessages`]), and for trying out on one machine what another one
-    /// needs. A peer whose version does not know [`Shape::TwoMessages`] refuses the connection.
-    #[must_use]
-    pub fn shape(mut self, shape: Option<Shape>) -> Self {
-        self.settings.shape = shape;
-        self
-    }
-
-    /// Which messages are copied by the provider as they are posted. Only at level
-    /// [`Sent`](Level::Sent), and never more than the provider takes; [`ConnectionInfo::inject`]
-    /// says up to how many bytes. Outcomes and payloads come back as ever.
-    #[must_use]
-    pub fn inject(mut self, inject: Inject) -> Self {
-        self.settings.inject = inject;
-        self
-    }
-
-    /// What a completion says.
-    #[must_use]
-    pub fn level(mut self, level: Level) -> Self {
-        self.settings.level = level;
-        self
-    }
-
-    /// How long making the connection may take, answer of the peer included. A provider that looks
-    /// for the peer for longer ([`resolves_in_open`](crate::fabric::Provider::resolves_in_open)) is
-    /// not waited for; the domain stays open until it has answered.
-    #[must_use]
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.connect_timeout = timeout;
-        self
-    }
-
-    /// How long the goodbye may take when the peer begins it.
-    #[must_use]
-    pub fn close_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.close_timeout = timeout;
-        self
-    }
-
-    /// How long a posted send may take; `None` waits for ever, and a peer that is stopped is then
-    /// never noticed. Deadlines of a second and more are kept to 10 ms.
-    #[must_use]
-    pub fn send_deadline(mut self, deadline: Option<Duration>) -> Self {
-        self.settings.send_deadline = deadline;
-        self
-    }
-
-    /// What happens when a posted send takes longer.
-    #[must_use]
-    pub fn deadline_policy(mut self, policy: DeadlinePolicy) -> Self {
-        self.settings.deadline_policy = policy;
-        self
-    }
-
-    /// Windows that this side may expose to its peer at once, 0 to 65,536.
-    #[must_use]
-    pub fn windows(mut self, windows: u32) -> Self {
-        self.settings.windows = windows;
-        self
-    }
-
-    /// Reports a peer of which nothing was heard for so long as
-    /// [`Unresponsive`](SendEvent::Unresponsive); nothing else follows. A silent peer is asked for
-    /// a sign of life well before; every byte from it is one.
-    #[must_use]
-    pub fn unresponsive_after(mut self, silence: Option<Duration>) -> Self {
-        self.settings.patience.unresponsive = silence;
-        self
-    }
-
-    /// Closes the connection when nothing was heard from the peer for so long
-    /// ([`CloseReason::PeerSilent`]); every key comes back. A peer whose application polls less
-    /// often than this is lost although it lives.
-    #[must_use]
-    pub fn lost_after(mut self, silence: Option<Duration>) -> Self {
-        self.settings.patience.lost = silence;
-        self
-    }
-
-    /// Has the kernel probe an idle connection, and close it when nothing answers: works while the
-    /// peer's application is busy. TCP only; [`ConnectionInfo::kernel_watch`] says whether it does.
-    #[must_use]
-    pub fn keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
-        self.settings.watch.keepalive = keepalive;
-        self
-    }
-
-    /// Has the kernel close the connection when data that it sent is not acknowledged, or not
-    /// accepted, for so long (`TCP_USER_TIMEOUT`, tcp(7)); a peer that is alive and does not read
-    /// for so long is lost, too. TCP only; [`ConnectionInfo::kernel_watch`] says whether it does.
-    #[must_use]
-    pub fn tcp_user_timeout(mut self, timeout: Option<Duration>) -> Self {
-        self.settings.watch.user_timeout = timeout;
-        self
-    }
-
-    /// What happens when the connection ends, or can't be made.
-    #[must_use]
-    pub fn reconnect(mut self, policy: ReconnectPolicy) -> Self {
-        self.reconnect = policy;
-        self
-    }
-
-    /// What the endpoint asks of the provider: queue sizes, segments, traffic class, source
-    /// address.
-    #[must_use]
-    pub fn endpoint(mut self, settings: EndpointSettings) -> Self {
-        self.endpoint = settings;
-        self
-    }
-
-    /// Sends payloads that lie in a GPU's memory by way of this ring, where the fabric takes none,
-    /// and one-sided operations on such memory; endpoints may share one. Without it they are
-    /// refused.
-    #[must_use]
-    pub fn staging(mut self, ring: &StagingRing) -> Self {
-        self.settings.staging = Some(ring.clone());
+    pub fn outgoing(mut self, set: impl FnOnce(OutgoingSettings) -> OutgoingSettings) -> Self {
+        self.outgoing = set(self.outgoing);
         self
     }
 
@@ -265,32 +79,54 @@ impl SendConfig {
     /// panic of it is logged, and goes no further.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(u64) + Send + 'static) -> Self {
-        self.settings.on_abandoned = Some(Box::new(hear));
+        self.on_abandoned = Some(Box::new(hear));
         self
     }
 
-    /// The depth, for layers above.
-    pub(crate) fn sends_in_flight(&self) -> u32 {
-        self.settings.depth
+    /// For a layer above, which has checked what it took from its own settings.
+    pub(crate) fn of(connection: ConnectionSettings, outgoing: OutgoingSettings) -> Self {
+        Self {
+            connection,
+            outgoing,
+            on_abandoned: None,
+        }
     }
 
     fn check(&self) -> Result<(), Error> {
-        let settings = &self.settings;
-        check_count("depth", settings.depth, 65_536, "must be 1 to 65536 sends")?;
-        check_windows(settings.windows)?;
-        check_timeout("connect_timeout", settings.connect_timeout)?;
-        check_timeout("close_timeout", settings.close_timeout)?;
-        check_patience(&settings.patience)?;
-        settings.watch.check()?;
-        self.reconnect.check()?;
-        check_deadline("send_deadline", settings.send_deadline)
+        self.connection.check(SettingsOf::Send)?;
+        self.outgoing.check(SettingsOf::Send)
+    }
+
+    fn settings(self) -> SendSettings {
+        let Self {
+            connection,
+            outgoing,
+            on_abandoned,
+        } = self;
+        SendSettings {
+            depth: outgoing.depth_of(SettingsOf::Send),
+            level: outgoing.level_or_sent(),
+            connect_timeout: connection.connect_timeout,
+            close_timeout: connection.close_timeout,
+            send_deadline: outgoing.deadline,
+            deadline_policy: outgoing.deadline_policy,
+            header_mode: outgoing.mode(),
+            shape: outgoing.shape,
+            inject: outgoing.inject_or_auto(),
+            windows: connection.windows_of(SettingsOf::Send),
+            patience: connection.patience,
+            watch: connection.watch,
+            staging: outgoing.staging,
+            on_abandoned,
+        }
     }
 }
 
 impl std::fmt::Debug for SendConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SendConfig")
-            .field("depth", &self.settings.depth)
+            .field("connection", &self.connection)
+            .field("outgoing", &self.outgoing)
             .finish_non_exhaustive()
     }
 }
@@ -368,7 +204,7 @@ fn forked(made_by: u32, payload: Payload, key: u64) -> SendError {
 pub struct SendEndpointZeroCopy {
     core: Here<SendCore<ProviderLink>>,
     reconnect: Option<Reconnector>,
-    /// The region of [`SendConfig::buffers`].
+    /// The region of [`HeaderSource::WithData`](crate::endpoint::HeaderSource::WithData).
     _data: Option<Here<HeldRegistration>>,
 }
 
@@ -379,9 +215,9 @@ impl SendEndpointZeroCopy {
     /// # Errors
     ///
     /// [`Error::Config`] for a setting out of its range, [`Error::Register`] when the region of
-    /// [`SendConfig::buffers`] can't be registered, [`Error::TooFewDescriptors`] when the process
-    /// may open no more, and what libfabric answers. Whatever concerns the peer is reported by an
-    /// event instead.
+    /// [`HeaderSource::WithData`](crate::endpoint::HeaderSource::WithData) can't be registered,
+    /// [`Error::TooFewDescriptors`] when the process may open no more, and what libfabric answers.
+    /// Whatever concerns the peer is reported by an event instead.
     pub fn connect(
         domain: &Arc<Domain>,
         peer: PeerAddr,
@@ -389,25 +225,20 @@ impl SendEndpointZeroCopy {
     ) -> Result<Self, Error> {
         config.check()?;
         domain.fabric().owner().check()?;
-        let headers = config.headers.manager()?;
-        if let Some(ring) = &config.settings.staging {
+        let source = config.outgoing.headers_of(SettingsOf::Send);
+        let headers = source.manager()?;
+        if let Some(ring) = &config.outgoing.staging {
             ring.register(domain)?;
         }
-        let data = hold(config.data.as_ref(), domain)?;
-        let sizes = InFlightMax::of_sender(&config.settings).queue_sizes();
-        let reconnect = Reconnector::new(config.reconnect, crate::endpoint::seed());
-        let link =
-            ProviderLink::open(domain, sizes, &config.endpoint).map_err(fd_limit::explain)?;
+        let data = source.hold(domain)?;
+        let reconnect = Reconnector::new(config.connection.reconnect, crate::endpoint::seed());
+        let endpoint = config.connection.endpoint;
+        let settings = config.settings();
+        let sizes = InFlightMax::of_sender(&settings).queue_sizes();
+        let link = ProviderLink::open(domain, sizes, &endpoint).map_err(fd_limit::explain)?;
         let waiter = link.waiter();
-        let core = SendCore::connect(
-            link,
-            waiter,
-            Clock::system(),
-            peer,
-            headers,
-            config.settings,
-        )
-        .map_err(fd_limit::explain)?;
+        let core = SendCore::connect(link, waiter, Clock::system(), peer, headers, settings)
+            .map_err(fd_limit::explain)?;
         Ok(Self {
             core: Here::new(core),
             reconnect,
@@ -813,57 +644,24 @@ impl Waitable for SendEndpointZeroCopy {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::endpoint::documented_settings::{Setting, compare};
 
+    /// The ranges themselves are those of the groups' tables.
     #[test]
-    fn the_table_of_settings_is_what_the_code_does() {
-        let settings: &[Setting<SendConfig>] = &[
-            Setting {
-                name: "depth",
-                get: |c| c.settings.depth.into(),
-                set: |c, v| c.depth(v.count()),
-            },
-            Setting {
-                name: "connect_timeout",
-                get: |c| c.settings.connect_timeout.into(),
-                set: |c, v| c.connect_timeout(v.time()),
-            },
-            Setting {
-                name: "close_timeout",
-                get: |c| c.settings.close_timeout.into(),
-                set: |c, v| c.close_timeout(v.time()),
-            },
-            Setting {
-                name: "send_deadline",
-                get: |c| c.settings.send_deadline.into(),
-                set: |c, v| c.send_deadline(v.limit()),
-            },
-            Setting {
-                name: "windows",
-                get: |c| c.settings.windows.into(),
-                set: |c, v| c.windows(v.count()),
-            },
-            Setting {
-                name: "unresponsive_after",
-                get: |c| c.settings.patience.unresponsive.into(),
-                set: |c, v| c.lost_after(None).unresponsive_after(v.limit()),
-            },
-            Setting {
-                name: "lost_after",
-                get: |c| c.settings.patience.lost.into(),
-                set: |c, v| c.unresponsive_after(None).lost_after(v.limit()),
-            },
-            Setting {
-                name: "tcp_user_timeout",
-                get: |c| c.settings.watch.user_timeout.into(),
-                set: |c, v| c.tcp_user_timeout(v.limit()),
-            },
+    fn its_groups_are_checked() {
+        let refused = [
+            (
+                SendConfig::default().connection(|c| c.close_timeout(Duration::ZERO)),
+                "close_timeout",
+            ),
+            (SendConfig::default().outgoing(|out| out.depth(0)), "depth"),
+            (
+                SendConfig::default().connection(|c| c.accept(crate::endpoint::AcceptPolicy::Ask)),
+                "accept",
+            ),
         ];
-        compare(
-            include_str!("send.rs"),
-            "SendConfig",
-            settings,
-            SendConfig::check,
-        );
+        for (config, named) in refused {
+            let error = config.check().expect_err(named).to_string();
+            assert!(error.starts_with(&format!("setting {named} = ")), "{error}");
+        }
     }
 }

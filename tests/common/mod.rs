@@ -492,16 +492,14 @@ pub(crate) fn connect_limit() -> Duration {
 
 /// A sender with default settings, as patient as this machine wants it.
 pub(crate) fn sending() -> SendConfig {
-    SendConfig::default().connect_timeout(connect_limit())
+    SendConfig::default().connection(|c| c.connect_timeout(connect_limit()))
 }
 
 /// A receiver with a small pool: 64 KiB messages, few connections.
 pub(crate) fn small_receiver() -> ReceiveConfig {
     ReceiveConfig::default()
-        .slots(64)
-        .depth(16)
-        .max_connections(8)
-        .handshake_timeout(connect_limit())
+        .incoming(|incoming| incoming.slots(64).depth(16))
+        .connection(|c| c.max_connections(8).connect_timeout(connect_limit()))
 }
 
 /// Asserts the invariant of the counters, which must also match what is in flight.

@@ -13,12 +13,17 @@ use crate::told::{Told, mode};
 
 pub(crate) fn listen(told: &Told, domain: &Arc<Domain>) -> ReceiveEndpoint {
     let mut config = ReceiveConfig::default()
-        .max_message(told.number("max", MAX_MESSAGE as u64) as usize)
-        .slots(told.number("slots", 32) as u32)
-        .depth(told.number("depth", 8) as u32)
-        .max_connections(told.number("peers", 4) as u32)
-        .windows(told.number("windows", 0) as u32)
-        .handshake_timeout(Duration::from_secs(2));
+        .incoming(|incoming| {
+            incoming
+                .max_message(told.number("max", MAX_MESSAGE as u64) as usize)
+                .slots(told.number("slots", 32) as u32)
+                .depth(told.number("depth", 8) as u32)
+        })
+        .connection(|c| {
+            c.max_connections(told.number("peers", 4) as u32)
+                .windows(told.number("windows", 0) as u32)
+                .connect_timeout(Duration::from_secs(2))
+        });
     if told.text("long").is_some() {
         let (slots, size) = (told.number("longslots", 2), told.number("long", 0));
         let pool = SharedBufferManager::allocate(slots as u32, size as usize).expect("memory");

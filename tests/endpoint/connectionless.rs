@@ -48,8 +48,8 @@ struct Node {
 fn config() -> ConnectionlessConfig {
     ConnectionlessConfig::default()
         .max_peers(8)
-        .max_message(4096)
-        .connect_timeout(connect_limit())
+        .incoming(|incoming| incoming.max_message(4096))
+        .connection(|c| c.connect_timeout(connect_limit()))
 }
 
 impl Node {
@@ -340,7 +340,11 @@ const LESS_THAN_UNREAD: u64 = 40;
 /// Turns to peers that are not there while what others sent before they hung up lies in its queue,
 /// and those ends beside it.
 fn unread() {
-    let roomy = || config().receive_depth(128).depth(128).slots(1024);
+    let roomy = || {
+        config()
+            .incoming(|incoming| incoming.depth(128).slots(1024))
+            .outgoing(|out| out.depth(128))
+    };
     let mut node = Node::new(&domain().expect("the parent has one"), roomy());
     let at_node = node.addr();
     for round in 0..3 {
@@ -497,8 +501,11 @@ fn limits_are_told_before_anything_is_sent() {
     // Out of range.
     for (bad, field) in [
         (config().max_peers(0), "max_peers"),
-        (config().slots(63), "slots"),
-        (config().max_message(100), "max_message"),
+        (config().incoming(|incoming| incoming.slots(63)), "slots"),
+        (
+            config().incoming(|incoming| incoming.max_message(100)),
+            "max_message",
+        ),
         (config().total_depth(0), "total_depth"),
     ] {
         let refused = ConnectionlessEndpoint::open(&domain, any_port(), bad).unwrap_err();
@@ -606,9 +613,12 @@ fn a_killed_peer_s_keys_come_back_and_others_do_not_notice() {
     let _watchdog = Watchdog::new(NAME);
     let Some(domain) = domain() else { return };
     let patient = config()
-        .unresponsive_after(Some(millis(300)))
-        // The other peer is held to it, too: longer than a machine keeps it from its processors.
-        .lost_after(Some(LOST_AFTER))
+        .connection(|c| {
+            c.unresponsive_after(Some(millis(300)))
+                // The other peer is held to it, too: longer than a machine keeps it from its
+                // processors.
+                .lost_after(Some(LOST_AFTER))
+        })
         .max_peers(8);
     let mut a = Node::new(&domain, patient);
     let (mut first, at_first) = start_echo(NAME, a.addr());
@@ -692,7 +702,12 @@ fn crowd() {
     let (count, to): (usize, PeerAddr) = (count.parse().unwrap(), to.parse().unwrap());
     raise_fd_limit();
     let domain = domain().expect("the parent has one");
-    let small = || config().max_peers(1).receive_depth(2).total_depth(8);
+    let small = || {
+        config()
+            .max_peers(1)
+            .incoming(|incoming| incoming.depth(2))
+            .total_depth(8)
+    };
     let mut nodes: Vec<_> = (0..count).map(|_| Node::new(&domain, small())).collect();
     let mut next = vec![0; count];
     let end = Instant::now() + patient(SOON * 4);
@@ -736,7 +751,9 @@ fn one_endpoint_has_256_peers() {
     raise_fd_limit();
     let Some(domain) = domain() else { return };
     let peers = domain.peers_max().map_or(256, |most| most.min(256));
-    let many = config().max_peers(peers as u32).receive_depth(2);
+    let many = config()
+        .max_peers(peers as u32)
+        .incoming(|incoming| incoming.depth(2));
     let mut hub = Node::new(&domain, many);
     let (fds, resident) = (fd_count(), rss_bytes());
     let argument = format!("{} {}", peers / PROCESSES, hub.addr());

@@ -148,7 +148,7 @@ fn empty_headers_and_payloads_arrive_in_each_header_mode() {
         HeaderMode::Fixed(4),
     ];
     for mode in modes {
-        let config = common::sending().header_mode(mode);
+        let config = common::sending().outgoing(|out| out.header_mode(mode));
         let mut pair = Pair::with(&domain, config, small_receiver());
         let headers: &[&[u8]] = match mode {
             HeaderMode::Fixed(0) => &[b""],
@@ -185,10 +185,8 @@ fn the_largest_message_arrives_and_one_byte_more_is_refused() {
     let Some(domain) = domain() else { return };
     let max = 1 << 20;
     let receive = ReceiveConfig::default()
-        .max_message(max)
-        .slots(16)
-        .depth(4)
-        .max_connections(2);
+        .incoming(|incoming| incoming.max_message(max).slots(16).depth(4))
+        .connection(|c| c.max_connections(2));
     let mut pair = Pair::with(&domain, common::sending(), receive);
     let large = pool(&domain, 2, max);
     let header = [9; 62];
@@ -318,7 +316,7 @@ fn what_cannot_be_sent_is_a_typed_error_and_nothing_is_posted() {
 fn a_fixed_header_of_another_length_is_refused() {
     let _dog = Watchdog::new("fixed header");
     let Some(domain) = domain() else { return };
-    let config = common::sending().header_mode(HeaderMode::Fixed(8));
+    let config = common::sending().outgoing(|out| out.header_mode(HeaderMode::Fixed(8)));
     let mut pair = Pair::with(&domain, config, small_receiver());
     for len in [0, 7, 9] {
         let payload = pair.buffer(b"p");
@@ -341,8 +339,8 @@ fn back_pressure_gives_the_payload_back_and_says_when_it_is_over() {
     let Some(domain) = domain() else { return };
     let mut pair = Pair::connecting(
         &domain,
-        common::sending().depth(4),
-        small_receiver().depth(6),
+        common::sending().outgoing(|out| out.depth(4)),
+        small_receiver().incoming(|incoming| incoming.depth(6)),
     );
     let payload = pair.buffer(b"early");
     let refused = pair.sender().send_data(payload, b"", 1).expect_err("early");
@@ -383,7 +381,7 @@ fn back_pressure_gives_the_payload_back_and_says_when_it_is_over() {
 fn delivered_completes_only_when_the_peer_has_it() {
     let _dog = Watchdog::new("delivered");
     let Some(domain) = domain() else { return };
-    let config = common::sending().level(Level::Delivered);
+    let config = common::sending().outgoing(|out| out.level(Level::Delivered));
     let alone = domain.fabric().provider().delivers_alone;
     let mut pair = Pair::apart(&domain, config, small_receiver());
     let payload = pair.buffer(b"wanted");
@@ -404,14 +402,11 @@ fn delivered_completes_only_when_the_peer_has_it() {
 /// A pair whose receiver is not polled, with more on the way than the kernel buffers.
 fn stalled(domain: &Arc<Domain>, policy: DeadlinePolicy) -> (Pair, u64) {
     let (size, count) = (1 << 20, 24);
-    let send = common::sending()
-        .send_deadline(Some(millis(150)))
-        .deadline_policy(policy);
+    let send =
+        common::sending().outgoing(|out| out.deadline(Some(millis(150))).deadline_policy(policy));
     let receive = ReceiveConfig::default()
-        .max_message(size)
-        .slots(30)
-        .depth(count)
-        .max_connections(1);
+        .incoming(|incoming| incoming.max_message(size).slots(30).depth(count))
+        .connection(|c| c.max_connections(1));
     let mut pair = Pair::apart(domain, send, receive);
     pair.pool = pool(domain, count, size);
     for key in 0..u64::from(count) {
@@ -643,7 +638,11 @@ fn one_connection_too_many_is_refused_with_the_limit() {
     let _dog = Watchdog::new("too many");
     let Some(domain) = domain() else { return };
     let config = || common::sending();
-    let mut pair = Pair::with(&domain, config(), small_receiver().max_connections(1));
+    let mut pair = Pair::with(
+        &domain,
+        config(),
+        small_receiver().connection(|c| c.max_connections(1)),
+    );
     let addr = pair.receiver().local_addr();
     let mut second = SendEndpointZeroCopy::connect(&domain, addr, config()).expect("begins");
     let mut events = Vec::new();
@@ -699,7 +698,7 @@ fn request_of(pair: &mut Pair) -> ConnectionRequest {
 fn the_application_accepts_refuses_or_lets_a_request_pass() {
     let _dog = Watchdog::new("ask");
     let Some(domain) = domain() else { return };
-    let ask = || small_receiver().accept(AcceptPolicy::Ask);
+    let ask = || small_receiver().connection(|c| c.accept(AcceptPolicy::Ask));
 
     let mut pair = Pair::connecting(&domain, common::sending(), ask());
     let request = request_of(&mut pair);
@@ -725,7 +724,7 @@ fn the_application_accepts_refuses_or_lets_a_request_pass() {
     let begin = Instant::now();
     // Where the machine stands still for as long as that, the request itself comes too late.
     let (mut pair, request) = common::undisturbed("a request in time", || {
-        let short = ask().handshake_timeout(millis(300));
+        let short = ask().connection(|c| c.connect_timeout(millis(300)));
         let mut pair = Pair::connecting(&domain, common::sending(), short);
         let is_request = |event: &ReceiveEvent| matches!(event, ReceiveEvent::Request(_));
         pair.until("a request, or the end", |pair| {
@@ -769,14 +768,14 @@ fn a_silent_server_runs_into_the_connect_timeout() {
     }
     let server = std::net::TcpListener::bind((node(), 0)).expect("binds");
     let addr = PeerAddr::from(server.local_addr().expect("bound"));
-    let config = common::sending().connect_timeout(millis(200));
+    let config = common::sending().connection(|c| c.connect_timeout(millis(200)));
     let begin = Instant::now();
     let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
     let reason = lone_end(&mut sender, SOON);
     assert_eq!(reason, CloseReason::ConnectTimedOut);
     assert!(begin.elapsed() >= millis(190));
 
-    let config = common::sending().connect_timeout(millis(200));
+    let config = common::sending().connection(|c| c.connect_timeout(millis(200)));
     let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
     let error = sender.wait_connected().expect_err("silent");
     assert!(matches!(error, Error::Closed(CloseReason::ConnectTimedOut)));
@@ -839,9 +838,8 @@ fn messages_are_held_and_dropped_by_other_threads() {
     let _dog = Watchdog::new("held messages");
     let Some(domain) = domain() else { return };
     let receive = ReceiveConfig::default()
-        .slots(12)
-        .depth(8)
-        .max_connections(1);
+        .incoming(|incoming| incoming.slots(12).depth(8))
+        .connection(|c| c.max_connections(1));
     let mut pair = Pair::with(&domain, common::sending(), receive);
     let (give, take) = std::sync::mpsc::channel::<Vec<Message>>();
     let dropper = std::thread::spawn(move || {
@@ -910,7 +908,7 @@ fn endpoints_on_several_threads_share_headers_and_pool() {
         .map(|worker| {
             let (domain, pool, headers) = (Arc::clone(&domain), pool.clone(), headers.clone());
             std::thread::spawn(move || {
-                let config = common::sending().shared_headers(&headers);
+                let config = common::sending().outgoing(|out| out.headers(&headers));
                 let mut sender =
                     SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
                 sender.wait_connected().expect("connects");
@@ -983,7 +981,7 @@ fn endpoints_register_the_data_region_of_zero_copy_buffers() {
     let buffers = ZeroCopyBufferManager::new(Arc::clone(&data), HeaderSlotConfig::default())
         .expect("header slots");
     assert_eq!(data.registration_count(), 0, "nobody has registered it");
-    let config = || common::sending().buffers(&buffers);
+    let config = || common::sending().outgoing(|out| out.headers(&buffers));
     let mut pair = Pair::with(&domain, config(), small_receiver());
     assert_eq!(data.registration_count(), 1);
     let first = pair.exchange(buffer(&pool, b"first"), b"header", 1);
@@ -1013,7 +1011,7 @@ fn endpoints_register_the_data_region_of_zero_copy_buffers() {
     let refused = refused.expect_err("not registered any more");
     assert_eq!(refused.kind, SendErrorKind::NotRegistered { segment: 0 });
     let told = refused.to_string();
-    for way in ["Region::register", "SendConfig::buffers"] {
+    for way in ["Region::register", "OutgoingSettings::headers"] {
         assert!(told.contains(way), "{told}");
     }
 }
@@ -1068,7 +1066,7 @@ fn memory_of_somebody_else_arrives_by_slices_and_by_a_ring() {
         let headers = HeaderSlotConfig::default();
         let buffers =
             ZeroCopyBufferManager::new(Arc::clone(&region), headers).expect("header slots");
-        let config = common::sending().header_mode(mode).buffers(&buffers);
+        let config = common::sending().outgoing(|out| out.header_mode(mode).headers(&buffers));
         drop(buffers);
         let mut pair = Pair::with(&domain, config, small_receiver());
         // All of it, and parts of it.
@@ -1171,10 +1169,9 @@ fn later_endpoints_have_greater_ids() {
 fn through_a_loop(domain: &Arc<Domain>, mode: WaitMode) {
     // Without heartbeats: nothing but the messages wakes the loop.
     let send = common::sending()
-        .unresponsive_after(None)
-        .lost_after(None)
-        .send_deadline(None);
-    let receive = small_receiver().unresponsive_after(None).lost_after(None);
+        .connection(|c| c.unresponsive_after(None).lost_after(None))
+        .outgoing(|out| out.deadline(None));
+    let receive = small_receiver().connection(|c| c.unresponsive_after(None).lost_after(None));
     let mut pair = Pair::connecting(domain, send, receive);
     let mut event_loop = EventLoop::with(LoopConfig::default().mode(mode)).expect("a loop");
     let sender = event_loop.add_endpoint(pair.sender()).expect("added");
@@ -1371,13 +1368,13 @@ fn a_provider_that_cannot_serve_is_diagnosed() {
 fn settings_out_of_range_are_named() {
     let Some(domain) = domain() else { return };
     let addr = "127.0.0.1:1".parse().expect("an address");
-    let send = common::sending().depth(0);
+    let send = common::sending().outgoing(|out| out.depth(0));
     let error = SendEndpointZeroCopy::connect(&domain, addr, send).expect_err("depth");
     assert!(
         matches!(error, Error::Config { field: "depth", .. }),
         "{error}"
     );
-    let receive = ReceiveConfig::default().slots(1);
+    let receive = ReceiveConfig::default().incoming(|incoming| incoming.slots(1));
     let error = ReceiveEndpoint::listen(&domain, any_port(), receive).expect_err("slots");
     assert!(
         matches!(error, Error::Config { field: "slots", .. }),

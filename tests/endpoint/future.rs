@@ -248,9 +248,18 @@ fn sends_wait_for_room_by_themselves_whatever_is_scarce() {
         ..Default::default()
     };
     let scarce = [
-        (common::sending().depth(1), small_receiver()),
-        (common::sending().header_slots(one_slot), small_receiver()),
-        (common::sending(), small_receiver().depth(1)),
+        (
+            common::sending().outgoing(|out| out.depth(1)),
+            small_receiver(),
+        ),
+        (
+            common::sending().outgoing(|out| out.headers(one_slot)),
+            small_receiver(),
+        ),
+        (
+            common::sending(),
+            small_receiver().incoming(|incoming| incoming.depth(1)),
+        ),
     ];
     for (send, receive) in scarce {
         let Both {
@@ -396,7 +405,7 @@ async fn offer_a_window(
 fn one_sided_operations_are_futures() {
     let _watchdog = Watchdog::new("one_sided_operations_are_futures");
     let Some(domain) = domain() else { return };
-    let receive = small_receiver().windows(4);
+    let receive = small_receiver().connection(|c| c.windows(4));
     let both = Both::with(&domain, common::sending(), receive);
     let ticker = Ticker::new(&both.executor);
     let (tell, told) = std::sync::mpsc::channel();
@@ -416,7 +425,7 @@ fn threads_send_on_one_endpoint_each_with_an_executor_of_its_own() {
     let sender = connect(
         &domain,
         receiver.local_addr(),
-        common::sending().depth(3),
+        common::sending().outgoing(|out| out.depth(3)),
         &executor,
     );
     let pool = pool(&domain, 16, 8192);
@@ -537,7 +546,7 @@ fn poll_next<S: futures_core::Stream>(
 fn a_receiver_that_asks_answers_and_closes() {
     let _dog = Watchdog::new("a_receiver_that_asks");
     let Some(domain) = domain() else { return };
-    let config = small_receiver().accept(AcceptPolicy::Ask);
+    let config = small_receiver().connection(|c| c.accept(AcceptPolicy::Ask));
     let Both {
         executor,
         sender,
@@ -625,10 +634,8 @@ fn dropped_sends_go_on_and_lose_nothing() {
     // More than the buffers of a pair of sockets, together.
     const LEN: usize = 8_000_000;
     let receive = ReceiveConfig::default()
-        .max_message(8 << 20)
-        .slots(6)
-        .depth(2)
-        .max_connections(1);
+        .incoming(|incoming| incoming.max_message(8 << 20).slots(6).depth(2))
+        .connection(|c| c.max_connections(1));
     let Both {
         executor,
         sender,
@@ -720,15 +727,13 @@ fn dropping_the_endpoint_gives_the_payloads_of_living_futures_back() {
     let elsewhere = common::domain().expect("there is one already");
     let executor = Executor::new().expect("an eventfd");
     let config = ReceiveConfig::default()
-        .max_message(4 << 20)
-        .slots(16)
-        .depth(8)
-        .max_connections(1);
+        .incoming(|incoming| incoming.max_message(4 << 20).slots(16).depth(8))
+        .connection(|c| c.max_connections(1));
     let mut receiver = ReceiveEndpoint::listen(&elsewhere, any_port(), config).expect("listens");
     let sender = connect(
         &domain,
         receiver.local_addr(),
-        common::sending().depth(8),
+        common::sending().outgoing(|out| out.depth(8)),
         &executor,
     );
     let pool = pool(&domain, 12, 4 << 20);
@@ -1084,7 +1089,7 @@ fn sends_wait_while_the_connection_is_made_again() {
     let Some(domain) = domain() else { return };
     let executor = Executor::new().expect("an eventfd");
     let address = listen(&domain, small_receiver(), &executor).local_addr();
-    let config = common::sending().reconnect(ReconnectPolicy::fixed(millis(20)));
+    let config = common::sending().connection(|c| c.reconnect(ReconnectPolicy::fixed(millis(20))));
     let sender = connect(&domain, address, config, &executor);
     let pool = pool(&domain, 4, 100);
     let ticks = Ticker::new(&executor);

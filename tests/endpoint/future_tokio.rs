@@ -126,7 +126,7 @@ async fn four_tasks(domain: Arc<Domain>, with_driver: bool, depth: u32) {
     let sender = connect(
         &domain,
         receiver.local_addr(),
-        common::sending().depth(depth),
+        common::sending().outgoing(|out| out.depth(depth)),
     );
     let pool = pool(&domain, 16, 16 * 1024);
     let receiving = tokio::spawn(receive(receiver, 1));
@@ -170,7 +170,10 @@ fn several_endpoints_share_a_runtime() {
     let Some(domain) = domain() else { return };
     let runtime = two_threads();
     let tasks = async move {
-        let receiver = listen(&domain, small_receiver().slots(128));
+        let receiver = listen(
+            &domain,
+            small_receiver().incoming(|incoming| incoming.slots(128)),
+        );
         let to = receiver.local_addr();
         let receiving = tokio::spawn(receive(receiver, 5));
         let mut tasks = Vec::new();
@@ -222,15 +225,17 @@ fn aborted_tasks_lose_no_buffer() {
     let Some(domain) = domain() else { return };
     two_threads().block_on(async {
         let config = ReceiveConfig::default()
-            .max_message(8 << 20)
-            .slots(6)
-            .depth(3)
-            .max_connections(1);
+            .incoming(|incoming| incoming.max_message(8 << 20).slots(6).depth(3))
+            .connection(|c| c.max_connections(1));
         // A domain of its own: on libfabric 2.x a sender's poll drives whatever else its domain
         // has.
         let apart = common::domain().expect("there is one already");
         let receiver = listen(&apart, config);
-        let sender = connect(&domain, receiver.local_addr(), common::sending().depth(2));
+        let sender = connect(
+            &domain,
+            receiver.local_addr(),
+            common::sending().outgoing(|out| out.depth(2)),
+        );
         let pool = pool(&domain, 5, BIG);
         let receiving = tokio::spawn(drain(receiver, millis(1)));
         let driver = tokio::spawn(sender.driver());

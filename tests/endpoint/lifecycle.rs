@@ -39,21 +39,16 @@ const NEVER: Duration = Duration::from_secs(300);
 
 fn impatient_sender() -> SendConfig {
     common::sending()
-        .unresponsive_after(Some(T1))
-        .lost_after(Some(T2))
-        .send_deadline(None)
+        .connection(|c| c.unresponsive_after(Some(T1)).lost_after(Some(T2)))
+        .outgoing(|out| out.deadline(None))
 }
 
 fn impatient_receiver() -> ReceiveConfig {
-    common::small_receiver()
-        .unresponsive_after(Some(T1))
-        .lost_after(Some(T2))
+    common::small_receiver().connection(|c| c.unresponsive_after(Some(T1)).lost_after(Some(T2)))
 }
 
 fn patient_receiver() -> ReceiveConfig {
-    common::small_receiver()
-        .unresponsive_after(None)
-        .lost_after(None)
+    common::small_receiver().connection(|c| c.unresponsive_after(None).lost_after(None))
 }
 
 /// A sender, and what it was told and when.
@@ -312,7 +307,7 @@ fn a_stopped_sender_is_unresponsive_then_lost() {
     if child::role().is_some() {
         let addr = child::argument().parse().expect("an address");
         let domain = common::domain().expect("libfabric");
-        let config = common::sending().unresponsive_after(None).lost_after(None);
+        let config = common::sending().connection(|c| c.unresponsive_after(None).lost_after(None));
         let mut sender = Sender::connect(&domain, addr, config);
         child::tell("connected");
         drive_for(Duration::from_secs(60), || {
@@ -385,14 +380,14 @@ fn a_stopped_sender_is_unresponsive_then_lost() {
 fn a_peer_that_is_busy_in_its_handler_is_not_lost() {
     const TEST: &str = "a_peer_that_is_busy_in_its_handler_is_not_lost";
     if child::role().is_some() {
-        return receiver_role(impatient_receiver().lost_after(Some(NEVER)));
+        return receiver_role(impatient_receiver().connection(|c| c.lost_after(Some(NEVER))));
     }
     let _dog = Watchdog::new("busy peer");
     let Some(domain) = common::domain() else {
         return;
     };
     let (mut child, addr) = start_receiver(TEST);
-    let config = impatient_sender().lost_after(Some(NEVER));
+    let config = impatient_sender().connection(|c| c.lost_after(Some(NEVER)));
     let mut sender = Sender::connect(&domain, addr, config);
     let mut buffer = sender.pool.try_acquire().expect("free");
     buffer[0] = 1;
@@ -423,7 +418,7 @@ fn a_peer_that_is_busy_in_its_handler_is_not_lost() {
 fn a_peer_that_comes_back_is_connected_to_again() {
     const TEST: &str = "a_peer_that_comes_back_is_connected_to_again";
     if child::role().is_some() {
-        return receiver_role(impatient_receiver().lost_after(Some(NEVER)));
+        return receiver_role(impatient_receiver().connection(|c| c.lost_after(Some(NEVER))));
     }
     let _dog = Watchdog::new("reconnect");
     let Some(domain) = common::domain() else {
@@ -432,7 +427,7 @@ fn a_peer_that_comes_back_is_connected_to_again() {
     let (child, addr) = start_receiver(TEST);
     let policy = ReconnectPolicy::backoff(millis(20), millis(200)).max_time(2 * SOON);
     // The kernel says that it was killed.
-    let config = impatient_sender().lost_after(Some(NEVER)).reconnect(policy);
+    let config = impatient_sender().connection(|c| c.lost_after(Some(NEVER)).reconnect(policy));
     let mut sender = Sender::connect(&domain, addr, config);
     let id = sender.endpoint.id();
     let first = incarnations(&sender);
@@ -517,7 +512,8 @@ fn attempts_end_with_the_last_one() {
         let receiver = ReceiveEndpoint::listen(&domain, common::any_port(), patient_receiver());
         receiver.expect("listens").local_addr()
     };
-    let config = common::sending().reconnect(ReconnectPolicy::fixed(millis(30)).max_attempts(3));
+    let config = common::sending()
+        .connection(|c| c.reconnect(ReconnectPolicy::fixed(millis(30)).max_attempts(3)));
     let mut endpoint = SendEndpointZeroCopy::connect(&domain, nobody, config).expect("begins");
     let mut events = Vec::new();
     drive("the end", SOON, || {
@@ -537,7 +533,8 @@ fn attempts_end_with_the_last_one() {
         Some(CloseReason::ConnectFailed(_))
     ));
     // Closed while it waits for the next attempt.
-    let config = common::sending().reconnect(ReconnectPolicy::fixed(Duration::from_secs(60)));
+    let config = common::sending()
+        .connection(|c| c.reconnect(ReconnectPolicy::fixed(Duration::from_secs(60))));
     let mut endpoint = SendEndpointZeroCopy::connect(&domain, nobody, config).expect("begins");
     events.clear();
     drive("an attempt", SOON, || {
@@ -616,17 +613,17 @@ fn slow_message(domain: &Arc<Domain>) -> Option<Vec<ReceiveEvent>> {
     const LEN: usize = 4 << 20;
     let elsewhere = common::domain().expect("there is one already");
     let config = ReceiveConfig::default()
-        .max_message(LEN + 64)
-        .slots(8)
-        .depth(2)
-        .max_connections(2)
-        .unresponsive_after(Some(T1))
-        .lost_after(Some(T2));
+        .incoming(|incoming| incoming.max_message(LEN + 64).slots(8).depth(2))
+        .connection(|c| {
+            c.max_connections(2)
+                .unresponsive_after(Some(T1))
+                .lost_after(Some(T2))
+        });
     let mut receiver =
         ReceiveEndpoint::listen(&elsewhere, common::any_port(), config).expect("listens");
     // About 2 s for the message; nothing else can pass it.
     let (relay, longest_pause) = slow_relay(receiver.local_addr(), LEN / 200);
-    let send = common::sending().unresponsive_after(None).lost_after(None);
+    let send = common::sending().connection(|c| c.unresponsive_after(None).lost_after(None));
     let mut sender = SendEndpointZeroCopy::connect(domain, relay, send).expect("begins");
     let pool = common::pool(domain, 1, LEN);
     let mut payload = Some(pool.try_acquire().expect("free").freeze(LEN).into());
@@ -677,7 +674,9 @@ fn heartbeats_are_answered_while_every_message_is_held() {
     let elsewhere = common::domain().expect("there is one already");
     // Two connections want more buffers than there are: what a heartbeat uses must not go to the
     // other one.
-    let config = patient_receiver().slots(12).depth(8).max_connections(2);
+    let config = patient_receiver()
+        .incoming(|incoming| incoming.slots(12).depth(8))
+        .connection(|c| c.max_connections(2));
     let mut receiver =
         ReceiveEndpoint::listen(&elsewhere, common::any_port(), config).expect("listens");
     let peer = receiver.local_addr();
@@ -725,9 +724,12 @@ fn attempts_need_nobody_to_poll_in_between() {
         receiver.expect("listens").local_addr()
     };
     let policy = ReconnectPolicy::fixed(millis(100)).max_attempts(3);
-    let mut endpoint =
-        SendEndpointZeroCopy::connect(&domain, nobody, common::sending().reconnect(policy))
-            .expect("begins");
+    let mut endpoint = SendEndpointZeroCopy::connect(
+        &domain,
+        nobody,
+        common::sending().connection(|c| c.reconnect(policy)),
+    )
+    .expect("begins");
     let mut event_loop = EventLoop::new().expect("a loop");
     event_loop.add_endpoint(&endpoint).expect("watched");
     let (mut events, mut polls) = (Vec::new(), 0);
@@ -752,7 +754,7 @@ fn attempts_need_nobody_to_poll_in_between() {
 /// Joins the near side, and receives.
 fn far_receiver() {
     namespaces::join_far();
-    receiver_role(impatient_receiver().lost_after(Some(NEVER)));
+    receiver_role(impatient_receiver().connection(|c| c.lost_after(Some(NEVER))));
 }
 
 fn start_far(test: &str) -> (Child, PeerAddr) {
@@ -775,7 +777,7 @@ fn a_link_that_is_down_for_a_while_is_survived_or_noticed_in_time() {
         let (_far, addr) = start_far(test);
         let domain = near_domain();
         let policy = ReconnectPolicy::backoff(millis(50), millis(200));
-        let survives = impatient_sender().lost_after(Some(NEVER));
+        let survives = impatient_sender().connection(|c| c.lost_after(Some(NEVER)));
         let mut sender = connect_far(&domain, addr, survives);
         let mut sent = 0;
         // Shorter than what it takes to be lost: everything arrives in the end.
@@ -801,7 +803,11 @@ fn a_link_that_is_down_for_a_while_is_survived_or_noticed_in_time() {
         assert_eq!(sender.outcomes(), (sender.next_key, 0));
         assert!(sender.verdicts().iter().all(|e| !is_lost(e)));
         // Longer than T2: lost in time, every key back, and connected again when the link is.
-        let mut sender = connect_far(&domain, addr, impatient_sender().reconnect(policy));
+        let mut sender = connect_far(
+            &domain,
+            addr,
+            impatient_sender().connection(|c| c.reconnect(policy)),
+        );
         while sender.send(60_000) {}
         ip("link set fbnear0 down");
         let down = Instant::now();
@@ -872,13 +878,12 @@ fn the_kernel_notices_a_vanished_peer_where_it_was_asked_to() {
         let second = Duration::from_secs(1);
         let config = || {
             common::sending()
-                .unresponsive_after(None)
-                .lost_after(None)
-                .send_deadline(None)
+                .connection(|c| c.unresponsive_after(None).lost_after(None))
+                .outgoing(|out| out.deadline(None))
         };
-        let probes = config().keepalive(Some(Keepalive::new(second, second, 2)));
+        let probes = config().connection(|c| c.keepalive(Some(Keepalive::new(second, second, 2))));
         let mut idle = connect_far(&domain, addr, probes);
-        let timed = config().tcp_user_timeout(Some(second));
+        let timed = config().connection(|c| c.tcp_user_timeout(Some(second)));
         let mut sending = connect_far(&domain, addr, timed);
         for sender in [&idle, &sending] {
             let (_, SendEvent::Connected(info)) = &sender.told[0] else {
@@ -1136,7 +1141,7 @@ fn a_connection_comes_from_where_it_was_told_to() {
         .source(source)
         .tx_size(80)
         .rx_size(20);
-    let send = common::sending().endpoint(endpoint);
+    let send = common::sending().connection(|c| c.endpoint(endpoint));
     let mut receiver =
         ReceiveEndpoint::listen(&domain, common::any_port(), patient_receiver()).expect("listens");
     let mut sender =
@@ -1153,7 +1158,9 @@ fn a_connection_comes_from_where_it_was_told_to() {
     assert_eq!(info.peer, Some(source));
     // The same connection a second time is refused by the kernel; an address of somebody else is no
     // source.
-    let from = |addr| common::sending().endpoint(EndpointSettings::default().source(addr));
+    let from = |addr| {
+        common::sending().connection(|c| c.endpoint(EndpointSettings::default().source(addr)))
+    };
     let second = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), from(source));
     match second.and_then(|mut second| second.wait_connected()) {
         Err(Error::Closed(CloseReason::ConnectFailed(errno))) => {

@@ -27,10 +27,8 @@ fn receive() {
     let domain = domain().expect("a library");
     child::tell(format!("library {}", domain.report().library));
     let config = ReceiveConfig::default()
-        .max_message(MAX_MESSAGE)
-        .slots(16)
-        .depth(8)
-        .max_connections(1);
+        .incoming(|incoming| incoming.max_message(MAX_MESSAGE).slots(16).depth(8))
+        .connection(|c| c.max_connections(1));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     child::tell(format!("port {}", receiver.local_addr()));
     let (mut events, mut next) = (Vec::new(), 0_u64);
@@ -56,7 +54,7 @@ fn send(addr: PeerAddr, level: Level) {
     let domain = domain().expect("a library");
     child::tell(format!("library {}", domain.report().library));
     let pool = pool(&domain, 8, MAX_MESSAGE);
-    let config = common::sending().level(level);
+    let config = common::sending().outgoing(|out| out.level(level));
     let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
     sender.wait_connected().expect("connects");
     let (mut events, mut done) = (Vec::new(), 0);
@@ -89,9 +87,8 @@ fn own() {
     let domain = domain().expect("a library");
     child::tell(format!("library {}", domain.report().library));
     let config = ReceiveConfig::default()
-        .max_message(4096)
-        .windows(1)
-        .max_connections(1);
+        .incoming(|incoming| incoming.max_message(4096))
+        .connection(|c| c.windows(1).max_connections(1));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     child::tell(format!("port {}", receiver.local_addr()));
     let (mut events, mut window, mut wrote) = (Vec::new(), None, 0_u64);

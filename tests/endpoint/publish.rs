@@ -64,11 +64,14 @@ fn subscribe() {
     let addr: PeerAddr = words.next().expect("an address").parse().expect("parses");
     let domain = domain(kind).expect("the parent has one");
     let config = SubscribeConfig::default()
-        .max_message(80_000)
-        // The depth, the reserve, and one for hellos.
-        .slots(DEPTH + 4)
-        .max_publishers(1)
-        .depth(DEPTH);
+        .incoming(|incoming| {
+            incoming
+                .max_message(80_000)
+                // The depth, the reserve, and one for hellos.
+                .slots(DEPTH + 4)
+                .depth(DEPTH)
+        })
+        .connection(|c| c.max_connections(1));
     let mut endpoint = SubscribeEndpoint::open(&domain, config).expect("opens");
     let publisher = endpoint.connect(addr).expect("begins");
     endpoint.subscribe(publisher, TAG).expect("asked");
@@ -154,9 +157,8 @@ impl Publisher {
         let config = PublishConfig::default()
             .slow(slow)
             .publications(32)
-            .depth(DEPTH)
-            .max_connections(4)
-            .close_timeout(SOON);
+            .outgoing(|out| out.depth(DEPTH))
+            .connection(|c| c.max_connections(4).close_timeout(SOON));
         let endpoint = PublishEndpoint::listen(&domain, any_port(), config).expect("listens");
         Some(Self {
             endpoint,
@@ -563,9 +565,10 @@ fn a_subscriber_subscribes_again_to_a_publisher_that_came_back() {
     };
     let addr = publisher.endpoint.local_addr();
     let own = domain(EndpointKind::Msg).expect("as the publisher's");
-    let config = SubscribeConfig::default().reconnect(ReconnectPolicy::fixed(millis(20)));
+    let config =
+        SubscribeConfig::default().connection(|c| c.reconnect(ReconnectPolicy::fixed(millis(20))));
     // However long it takes until the port is free again.
-    let config = config.unresponsive_after(None);
+    let config = config.connection(|c| c.unresponsive_after(None));
     let mut subscriber = SubscribeEndpoint::open(&own, config).expect("opens");
     let at = subscriber.connect(addr).expect("begins");
     let twice = subscriber.connect(addr).expect_err("once each");
@@ -619,7 +622,7 @@ fn a_publisher_registers_the_data_region_of_zero_copy_buffers() {
     let pool = SharedBufferManager::allocate(2, 4096).expect("memory");
     let slots = HeaderSlotConfig::default();
     let buffers = ZeroCopyBufferManager::new(Arc::clone(pool.region()), slots).expect("slots");
-    let config = PublishConfig::default().buffers(&buffers);
+    let config = PublishConfig::default().outgoing(|out| out.headers(&buffers));
     let mut publisher = PublishEndpoint::listen(&own, any_port(), config).expect("listens");
     assert_eq!(pool.region().registration_count(), 1);
     let mut subscriber = SubscribeEndpoint::open(&own, SubscribeConfig::default()).expect("opens");

@@ -34,10 +34,13 @@ const SEND_SIZE: usize = 256 * 1024;
 fn receive(what: &str) {
     let domain = domain().expect("the parent has one");
     let config = ReceiveConfig::default()
-        .max_message(SEND_SIZE)
-        .slots(SENDS as u32 + 10)
-        .depth(SENDS as u32)
-        .max_connections(2);
+        .incoming(|incoming| {
+            incoming
+                .max_message(SEND_SIZE)
+                .slots(SENDS as u32 + 10)
+                .depth(SENDS as u32)
+        })
+        .connection(|c| c.max_connections(2));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     child::tell(format!("port {}", receiver.local_addr()));
     let mut events = Vec::new();
@@ -145,11 +148,15 @@ fn hundred_in_flight(test: &str, domain: &Arc<Domain>, pool: &SharedBufferManage
     let alone = domain.fabric().provider().delivers_alone;
     let silence = (stop && alone).then_some(SEND_DEADLINE);
     let config = common::sending()
-        .depth(SENDS as u32)
-        .unresponsive_after(silence.map(|limit| limit / 2))
-        .lost_after(silence)
-        // Who is killed is noticed without one, however late; and who is silent, too.
-        .send_deadline((stop && !alone).then_some(SEND_DEADLINE));
+        .outgoing(|out| {
+            out.depth(SENDS as u32)
+                // Who is killed is noticed without one, however late; and who is silent, too.
+                .deadline((stop && !alone).then_some(SEND_DEADLINE))
+        })
+        .connection(|c| {
+            c.unresponsive_after(silence.map(|limit| limit / 2))
+                .lost_after(silence)
+        });
     let mut sender = SendEndpointZeroCopy::connect(domain, addr, config).expect("begins");
     sender.wait_connected().expect("connects");
     receiver.expect("connected", SOON);
@@ -245,9 +252,8 @@ fn a_killed_sender_is_noticed_and_its_buffers_come_back() {
     let _dog = Watchdog::with("killed sender", 60 * SOON);
     let Some(domain) = domain() else { return };
     let config = ReceiveConfig::default()
-        .slots(64)
-        .depth(16)
-        .max_connections(4);
+        .incoming(|incoming| incoming.slots(64).depth(16))
+        .connection(|c| c.max_connections(4));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     let mut random = Random::from_printed_seed("killed sender");
     for round in 0..rounds(10, 100) {
@@ -331,9 +337,12 @@ fn everything_sent_before_a_polite_close_arrives() {
     let mut random = Random::from_printed_seed(NAME);
     for round in 0..rounds(10, 1000) {
         let config = ReceiveConfig::default()
-            .slots(10 + random.below(20) as u32)
-            .depth(4 + random.below(8) as u32)
-            .max_connections(1);
+            .incoming(|incoming| {
+                incoming
+                    .slots(10 + random.below(20) as u32)
+                    .depth(4 + random.below(8) as u32)
+            })
+            .connection(|c| c.max_connections(1));
         let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
         let addr = receiver.local_addr();
         let (count, size) = (1 + random.below(150), 8 + random.below(40_000) as usize);
@@ -374,7 +383,7 @@ fn a_receiver_that_dies_at_any_point_leaves_nothing_behind() {
     for round in 0..rounds(10, 200) {
         let mut receiver = Child::start(NAME, "receive", "read");
         let addr = receiver.expect("port", SOON).parse().expect("an address");
-        let config = common::sending().connect_timeout(millis(1000));
+        let config = common::sending().connection(|c| c.connect_timeout(millis(1000)));
         let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
         let dies = Instant::now() + Duration::from_micros(random.below(20_000));
         let (mut events, mut posted, mut reported, mut killed) = (Vec::new(), 0_u64, 0, false);

@@ -57,7 +57,7 @@ impl Bench {
 
     /// One connection from its beginning to its end on both sides.
     fn connect_and_close(&mut self, way: Way) {
-        let config = common::sending().shared_headers(&self.headers);
+        let config = common::sending().outgoing(|out| out.headers(&self.headers));
         let addr = self.receiver.local_addr();
         let mut sender = SendEndpointZeroCopy::connect(&self.domain, addr, config).expect("begins");
         if way == Way::Early {

@@ -26,9 +26,7 @@ const GONE_WITHIN: Duration = Duration::from_secs(3);
 const PATIENT: Duration = SOON;
 
 fn patient_for(handshake: Duration) -> ReceiveConfig {
-    small_receiver()
-        .handshake_timeout(handshake)
-        .max_connections(16)
+    small_receiver().connection(|c| c.connect_timeout(handshake).max_connections(16))
 }
 
 /// A client of ours that is connected all the time, and a listener with that patience. Where that
@@ -309,7 +307,7 @@ fn a_server_that_answers_garbage_or_hangs_up_is_no_connection() {
             // Hangs up at the end, with the client's hello unread or not.
             let _ = stream.write_all(answer);
         });
-        let config = common::sending().connect_timeout(millis(500));
+        let config = common::sending().connection(|c| c.connect_timeout(millis(500)));
         let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
         let mut events = Vec::new();
         drive("the end", SOON, || {
@@ -487,9 +485,8 @@ fn a_peer_that_offers_no_heartbeats_and_says_nothing_is_lost() {
     let Some(domain) = domain() else { return };
     let elsewhere = common::domain().expect("there is one already");
     let silence = millis(300);
-    let config = small_receiver()
-        .unresponsive_after(None)
-        .lost_after(Some(silence));
+    let config =
+        small_receiver().connection(|c| c.unresponsive_after(None).lost_after(Some(silence)));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     // Its hello has no feature bit.
     let mut peer = RawPeer::connect(&elsewhere, receiver.local_addr(), &hello(0));

@@ -33,12 +33,13 @@ const PATIENT: Duration = Duration::from_secs(100);
 /// A receiver that takes windows and long messages, with room for a few liars.
 pub(crate) fn config() -> ReceiveConfig {
     ReceiveConfig::default()
-        .slots(256)
-        .depth(8)
-        .max_connections(8)
-        .windows(4)
-        .unresponsive_after(None)
-        .lost_after(Some(PATIENT))
+        .incoming(|incoming| incoming.slots(256).depth(8))
+        .connection(|c| {
+            c.max_connections(8)
+                .windows(4)
+                .unresponsive_after(None)
+                .lost_after(Some(PATIENT))
+        })
 }
 
 /// One slot for long messages.

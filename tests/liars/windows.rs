@@ -281,7 +281,8 @@ fn who_does_not_answer_a_fence_is_closed() {
     let _alone = alone();
     let _dog = Watchdog::new("no answer");
     let silence = std::time::Duration::from_millis(1500);
-    let Some(mut victim) = Victim::new(1, &config().lost_after(Some(silence))) else {
+    let Some(mut victim) = Victim::new(1, &config().connection(|c| c.lost_after(Some(silence))))
+    else {
         return;
     };
     let pool = SharedBufferManager::allocate(1, WRITTEN).expect("memory");

@@ -110,7 +110,9 @@ impl Sender {
     /// One whose operations are given up after `deadline`, where nobody answers them.
     fn connect(provider: &str, owner: &ReceiveEndpoint, deadline: Option<Duration>) -> Self {
         let domain = open(provider).expect("there is one already");
-        let config = common::sending().send_deadline(deadline).lost_after(None);
+        let config = common::sending()
+            .outgoing(|out| out.deadline(deadline))
+            .connection(|c| c.lost_after(None));
         let to = owner.local_addr();
         let endpoint = SendEndpointZeroCopy::connect(&domain, to, config).expect("begins");
         Self {
@@ -146,7 +148,7 @@ struct Three {
 impl Three {
     fn open(provider: &str) -> Self {
         let far = open(provider).expect("there is one already");
-        let config = small_receiver().windows(4);
+        let config = small_receiver().connection(|c| c.windows(4));
         let mut owner = ReceiveEndpoint::listen(&far, any_port(), config).expect("listens");
         // Its one operation fails, be it by this. It sends nothing else: the deadline is no
         // other's.

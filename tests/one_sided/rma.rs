@@ -30,7 +30,7 @@ pub(crate) struct Both {
 }
 
 pub(crate) fn with_windows() -> ReceiveConfig {
-    small_receiver().windows(16)
+    small_receiver().connection(|c| c.windows(16))
 }
 
 impl Both {
@@ -188,7 +188,11 @@ fn a_write_with_data_is_heard_of_and_uses_a_credit_that_comes_back() {
         return;
     }
     // Two credits: without their return, the third would never be posted.
-    let mut both = Both::with(&domain, common::sending(), with_windows().depth(2));
+    let mut both = Both::with(
+        &domain,
+        common::sending(),
+        with_windows().incoming(|incoming| incoming.depth(2)),
+    );
     let target = memory(&[0; 64]);
     let (local, remote) = both.far_window(target.clone(), Access::WRITE);
     for n in 0..50_u32 {
@@ -853,7 +857,7 @@ fn an_operation_that_takes_too_long_fails_the_connection_or_is_told() {
     if !domain.stops_with_programs() {
         return;
     }
-    let send = common::sending().send_deadline(Some(millis(100)));
+    let send = common::sending().outgoing(|out| out.deadline(Some(millis(100))));
     let mut both = Both::with(&domain, send, with_windows());
     let (_local, remote) = both.far_window(memory(&[0; 64]), Access::READ);
     let into = both.pair.pool.try_acquire().expect("a buffer");
@@ -891,8 +895,8 @@ fn the_depth_bounds_operations_and_says_when_there_is_room() {
     let Some(domain) = domain() else { return };
     let mut both = Both::with(
         &domain,
-        common::sending().depth(2),
-        with_windows().operations(2),
+        common::sending().outgoing(|out| out.depth(2)),
+        with_windows().outgoing(|out| out.depth(2)),
     );
     let (_local, remote) = both.far_window(memory(&[0; 64]), Access::WRITE);
     for key in 0..2 {
@@ -969,7 +973,7 @@ struct Many {
 impl Many {
     fn open(far: &Arc<Domain>, near: &Arc<Domain>) -> Self {
         let listen = || {
-            let config = ReceiveConfig::default().max_connections(4).windows(8);
+            let config = ReceiveConfig::default().connection(|c| c.max_connections(4).windows(8));
             ReceiveEndpoint::listen(far, common::any_port(), config).expect("listens")
         };
         let (owner, other) = (listen(), listen());

@@ -83,7 +83,7 @@ fn peer(read: bool) {
         .expect("an address")
         .parse()
         .expect("an address");
-    let config = common::sending().send_deadline(None);
+    let config = common::sending().outgoing(|out| out.deadline(None));
     let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
     sender.wait_connected().expect("connected");
     child::tell("connected");
@@ -160,10 +160,8 @@ impl Owner {
         kind: EndpointKind,
     ) -> Option<Self> {
         let config = ReceiveConfig::default()
-            .slots(64)
-            .depth(8)
-            .max_connections(2)
-            .windows(4);
+            .incoming(|incoming| incoming.slots(64).depth(8))
+            .connection(|c| c.max_connections(2).windows(4));
         let mut receiver =
             ReceiveEndpoint::listen(domain, common::any_port(), config).expect("listens");
         let mut child = Child::start(

@@ -211,10 +211,8 @@ fn a_queue_beyond_a_devices_limit_is_refused_or_there() {
     on_each_kind(|domain| {
         // rxe's completion queues hold 32,767; a pool of small slots asks for more.
         let large = ReceiveConfig::default()
-            .slots(40_000)
-            .max_message(512)
-            .depth(16)
-            .max_connections(8);
+            .incoming(|incoming| incoming.slots(40_000).max_message(512).depth(16))
+            .connection(|c| c.max_connections(8));
         let addr = common::any_port();
         match ReceiveEndpoint::listen(&domain, addr, large) {
             Ok(endpoint) => println!("  there: {}", endpoint.local_addr()),
@@ -288,7 +286,7 @@ fn a_peer_that_is_nowhere_holds_nobody_up() {
     on_each_kind(|domain| {
         let mut pair = pair(&domain);
         let nowhere: PeerAddr = NOWHERE.parse().expect("an address");
-        let config = common::sending().connect_timeout(millis(3000));
+        let config = common::sending().connection(|c| c.connect_timeout(millis(3000)));
         let mut lost = match SendEndpointZeroCopy::connect(&domain, nowhere, config) {
             Ok(lost) => lost,
             // Where there is no way to that network at all, it is known at once.

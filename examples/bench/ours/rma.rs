@@ -28,11 +28,8 @@ impl Server {
     pub(crate) fn with_windows(case: &Case) -> Result<Self, Failure> {
         let domain = open(case)?;
         let config = ReceiveConfig::default()
-            .max_message(64)
-            .depth(4)
-            .slots(32)
-            .max_connections(1)
-            .windows(1);
+            .incoming(|incoming| incoming.max_message(64).depth(4).slots(32))
+            .connection(|c| c.max_connections(1).windows(1));
         let addr = SocketAddr::new(case.node.parse()?, 0);
         let endpoint = ReceiveEndpoint::listen(&domain, addr.into(), config)?;
         let addr = endpoint.local_addr();
@@ -176,9 +173,10 @@ pub(crate) fn run(
 ) -> Result<(Sent, Arrived), Failure> {
     let domain = open(case)?;
     // The marks come on top of the operations.
-    let config = SendConfig::default()
-        .depth(case.depth as u32 + 2)
-        .header_mode(HeaderMode::Fixed(HEADER as u16));
+    let config = SendConfig::default().outgoing(|out| {
+        out.depth(case.depth as u32 + 2)
+            .header_mode(HeaderMode::Fixed(HEADER as u16))
+    });
     let mut endpoint = SendEndpointZeroCopy::connect(&domain, to.into(), config)?;
     endpoint.wait_connected()?;
     let bytes: Result<Vec<u8>, _> = window()?.split(' ').map(str::parse).collect();

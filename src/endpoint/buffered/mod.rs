@@ -27,13 +27,15 @@ use crate::endpoint::limits::{check_count, check_size, config, moment_in};
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::send::{SendConfig, SendEndpointZeroCopy};
+use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
 use crate::error::{SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, PeerAddr};
 use crate::process::Here;
 use crate::stats::{BufferedStats, SendStats};
 
-/// The settings of a [`SendEndpointBuffered`].
+/// The settings of a [`SendEndpointBuffered`]: those of its [connection](ConnectionSettings), of
+/// [what goes out](OutgoingSettings), and its own:
 ///
 /// | setting | unit | default | range |
 /// |---|---|---|---|
@@ -43,37 +45,58 @@ use crate::stats::{BufferedStats, SendStats};
 /// | `pool` | | one of its own, of the two above | |
 /// | `flush_interval` | time | 1 ms | 1 µs to 1 h, or none |
 /// | `waiting` | packed buffers that wait to be sent | 8 | 1 to 65,536 |
-/// | `send` | | 16 sends in flight, else as [`SendConfig`] | |
 ///
-/// The peer's [`max_message`](crate::endpoint::ReceiveConfig::max_message) should be at least the
-/// buffer size; where it is less, less of each buffer is used.
+/// The peer's [`max_message`](crate::endpoint::IncomingSettings::max_message) should be at least
+/// the buffer size; where it is less, less of each buffer is used.
+///
+/// A packed buffer has no header: its header mode is always [`HeaderMode::Raw`], and there are no
+/// header slots to set.
 pub struct BufferedConfig {
+    connection: ConnectionSettings,
+    outgoing: OutgoingSettings,
     format: Format,
     buffers: u32,
     buffer_size: usize,
     pool: Option<SharedBufferManager>,
     flush_interval: Option<Duration>,
     waiting: u32,
-    send: SendConfig,
     on_abandoned: Option<OnAbandoned>,
 }
 
 impl Default for BufferedConfig {
     fn default() -> Self {
         Self {
+            connection: ConnectionSettings::default(),
+            outgoing: OutgoingSettings::default(),
             format: Format::Compact,
             buffers: 32,
             buffer_size: 64 * 1024,
             pool: None,
             flush_interval: Some(Duration::from_millis(1)),
             waiting: 8,
-            send: SendConfig::default().depth(16),
             on_abandoned: None,
         }
     }
 }
 
 impl BufferedConfig {
+    /// How the connection is made, watched and ended.
+    #[must_use]
+    pub fn connection(
+        mut self,
+        set: impl FnOnce(ConnectionSettings) -> ConnectionSettings,
+    ) -> Self {
+        self.connection = set(self.connection);
+        self
+    }
+
+    /// What goes out, and how.
+    #[must_use]
+    pub fn outgoing(mut self, set: impl FnOnce(OutgoingSettings) -> OutgoingSettings) -> Self {
+        self.outgoing = set(self.outgoing);
+        self
+    }
+
     /// How small messages lie in a buffer. The receiver must be told the same.
     #[must_use]
     pub fn format(mut self, format: Format) -> Self {
@@ -121,14 +144,6 @@ impl BufferedConfig {
         self
     }
 
-    /// The settings of the connection. Its header mode is always [`HeaderMode::Raw`], for a packed
-    /// buffer has no header; header slots and `on_abandoned` set there are not used.
-    #[must_use]
-    pub fn send(mut self, config: SendConfig) -> Self {
-        self.send = config;
-        self
-    }
-
     /// Called for each buffer, and for what is packed and not sent, when the endpoint is dropped
     /// before their outcome is known; from within the drop: a panic of it is logged, and goes no
     /// further.
@@ -139,6 +154,8 @@ impl BufferedConfig {
     }
 
     fn check(&self) -> Result<(), Error> {
+        self.connection.check(SettingsOf::Buffered)?;
+        self.outgoing.check(SettingsOf::Buffered)?;
         let count = "must be 1 to 65536";
         check_count("buffers", self.buffers, 65_536, count)?;
         check_count("waiting", self.waiting, 65_536, count)?;
@@ -167,6 +184,7 @@ impl fmt::Debug for BufferedConfig {
             .field("buffer_size", &self.buffer_size)
             .field("flush_interval", &self.flush_interval)
             .field("waiting", &self.waiting)
+            .field("outgoing", &self.outgoing)
             .finish_non_exhaustive()
     }
 }
@@ -278,23 +296,22 @@ impl SendEndpointBuffered {
             None => SharedBufferManager::allocate(config.buffers, config.buffer_size)?,
         };
         pool.region().register(domain)?;
+        let depth = config.outgoing.depth_of(SettingsOf::Buffered);
+        let settings = BufferedSettings {
+            format: config.format,
+            depth,
+            waiting: config.waiting,
+            flush_interval: config.flush_interval,
+            on_abandoned: config.on_abandoned,
+        };
         // Raw: a buffer needs no slot. One is the least that there may be.
         let slots = HeaderSlotConfig {
             slots: 1,
             slot_size: 64,
         };
-        let send = config
-            .send
-            .header_mode(HeaderMode::Raw)
-            .header_slots(slots)
-            .on_abandoned(|_| {});
-        let settings = BufferedSettings {
-            format: config.format,
-            depth: send.sends_in_flight(),
-            waiting: config.waiting,
-            flush_interval: config.flush_interval,
-            on_abandoned: config.on_abandoned,
-        };
+        let outgoing = config.outgoing.depth(depth);
+        let outgoing = outgoing.header_mode(HeaderMode::Raw).headers(slots);
+        let send = SendConfig::of(config.connection, outgoing);
         let outlet = SendEndpointZeroCopy::connect(domain, peer, send)?;
         let wait = BufferedWait::new(outlet.endpoint_wait());
         Ok(Self {
@@ -642,5 +659,28 @@ mod tests {
             settings,
             BufferedConfig::check,
         );
+    }
+
+    /// The ranges themselves are those of the groups' tables.
+    #[test]
+    fn its_groups_are_checked() {
+        let refused = [
+            (
+                BufferedConfig::default().connection(|c| c.close_timeout(Duration::ZERO)),
+                "close_timeout",
+            ),
+            (
+                BufferedConfig::default().outgoing(|out| out.depth(0)),
+                "depth",
+            ),
+            (
+                BufferedConfig::default().outgoing(|out| out.header_mode(HeaderMode::Prefixed)),
+                "header_mode",
+            ),
+        ];
+        for (config, named) in refused {
+            let error = config.check().expect_err(named).to_string();
+            assert!(error.starts_with(&format!("setting {named} = ")), "{error}");
+        }
     }
 }

@@ -134,7 +134,7 @@ pub enum ConnectionlessEvent {
         message: PeerMessage,
     },
     /// A message arrived, and its payload is in a GPU's memory: with
-    /// [`ConnectionlessConfig::deliver_to`](crate::endpoint::ConnectionlessConfig::deliver_to). It
+    /// [`IncomingSettings::deliver_to`](crate::endpoint::IncomingSettings::deliver_to). It
     /// is not counted as held.
     DeviceMessage {
         /// From whom.

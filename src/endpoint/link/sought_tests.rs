@@ -122,9 +122,8 @@ fn a_connection_goes_on_when_its_provider_has_found_the_peer() {
     let Some(domain) = domain() else { return };
     let (provider, _hook) = Provider::hook(&domain, 0);
     let config = ReceiveConfig::default()
-        .slots(16)
-        .depth(4)
-        .max_connections(2);
+        .incoming(|incoming| incoming.slots(16).depth(4))
+        .connection(|c| c.max_connections(2));
     let mut receiver =
         ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse().unwrap(), config).unwrap();
     let mut core = connect(&domain, &receiver.local_addr(), LONG);

@@ -49,7 +49,7 @@ pub enum PublishEvent {
         /// How.
         outcome: PeerOutcome,
     },
-    /// A publication is on its way to a subscriber for longer than the setting `send_deadline`
+    /// A publication is on its way to a subscriber for longer than the setting `deadline`
     /// (advice, not an outcome; see
     /// [`DeadlinePolicy::Notify`](crate::endpoint::DeadlinePolicy::Notify)).
     Late {
@@ -132,7 +132,7 @@ pub enum PublishErrorKind {
     /// mode.
     #[error(
         "header of {len} bytes, the limit is {max}: `HeaderSlotConfig::slot_size` \
-         (`PublishConfig::header_slots`) less what a publication puts in front, or what \
+         (`OutgoingSettings::headers`) less what a publication puts in front, or what \
          `HeaderMode::Fixed` says"
     )]
     HeaderLength {

@@ -78,7 +78,7 @@ pub enum SubscribeEvent {
         message: Message,
     },
     /// A publication came, and its payload is in a GPU's memory: with
-    /// [`SubscribeConfig::deliver_to`](crate::endpoint::SubscribeConfig::deliver_to). As
+    /// [`IncomingSettings::deliver_to`](crate::endpoint::IncomingSettings::deliver_to). As
     /// [`Publication`](Self::Publication) in all else.
     DevicePublication {
         /// Whose.

@@ -490,10 +490,10 @@ pub enum WindowEvent {
     /// A window is over, and its memory does not come back before endpoints are closed, because
     /// nothing else ends what a peer may have under way (FI_EP_RDM, but for verbs). The endpoint
     /// keeps it, and it counts against
-    /// [`ReceiveConfig::windows`](crate::endpoint::ReceiveConfig::windows). When the endpoint is
-    /// closed, it comes with `Released`; where others of the same domain are open that stood then,
-    /// the domain keeps it until these are closed, too, and then drops it: it is told once more by
-    /// the close, at most.
+    /// [`ConnectionSettings::windows`](crate::endpoint::ConnectionSettings::windows). When the
+    /// endpoint is closed, it comes with `Released`; where others of the same domain are open that
+    /// stood then, the domain keeps it until these are closed, too, and then drops it: it is told
+    /// once more by the close, at most.
     ///
     /// Elsewhere it comes from a `close` only, for what connections of the domain's other endpoints
     /// have not confirmed by then: the domain drops it when they have.

@@ -187,10 +187,11 @@ pub(crate) fn exchange(told: &Told) {
     let domain = told.domain();
     let config = ConnectionlessConfig::default()
         .max_peers(4)
-        .max_message(64 * 1024 + HEADER)
-        .receive_depth(6)
-        .unresponsive_after(Some(Duration::from_millis(700)))
-        .lost_after(Some(Duration::from_millis(2500)));
+        .incoming(|incoming| incoming.max_message(64 * 1024 + HEADER).depth(6))
+        .connection(|c| {
+            c.unresponsive_after(Some(Duration::from_millis(700)))
+                .lost_after(Some(Duration::from_millis(2500)))
+        });
     let at = anywhere(&domain);
     let end = match ConnectionlessEndpoint::open(&domain, at, config) {
         Ok(end) => end,

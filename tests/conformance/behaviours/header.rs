@@ -76,7 +76,7 @@ pub(crate) fn receive(told: &Told) {
 
 pub(crate) fn send(told: &Told) {
     let mode = mode(told);
-    let mut sender = Sender::with(told, config(told).header_mode(mode));
+    let mut sender = Sender::with(told, config(told).outgoing(|out| out.header_mode(mode)));
     sender.endpoint.wait_connected().expect("connects");
     if let HeaderMode::Fixed(len) = mode {
         let wrong = vec![0; usize::from(len) - 1];

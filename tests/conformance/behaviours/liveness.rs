@@ -36,9 +36,11 @@ pub(crate) fn liveness(on: &On) -> Shown {
 /// Tells the verdicts; sends what it may when it is told to.
 pub(crate) fn watch(told: &Told) {
     let patience = config(told)
-        .unresponsive_after(Some(UNRESPONSIVE))
-        .lost_after(Some(LOST))
-        .send_deadline(None);
+        .connection(|c| {
+            c.unresponsive_after(Some(UNRESPONSIVE))
+                .lost_after(Some(LOST))
+        })
+        .outgoing(|out| out.deadline(None));
     let mut sender = Sender::with(told, patience);
     sender.endpoint.wait_connected().expect("connects");
     let (orders, heard) = std::sync::mpsc::channel();

@@ -36,7 +36,7 @@ pub(crate) fn publisher(told: &Told) {
     let domain = told.domain();
     let pool = pool(&domain, 8, SIZES[2]);
     let config = PublishConfig::default()
-        .max_connections(4)
+        .connection(|c| c.max_connections(4))
         .slow(SlowPolicy::Wait {
             queue: 64,
             deadline: SOON,
@@ -97,10 +97,8 @@ pub(crate) fn publisher(told: &Told) {
 pub(crate) fn subscriber(told: &Told) {
     let domain = told.domain();
     let config = SubscribeConfig::default()
-        .max_message(32 * 1024)
-        .slots(24)
-        .depth(4)
-        .max_publishers(1);
+        .incoming(|incoming| incoming.max_message(32 * 1024).slots(24).depth(4))
+        .connection(|c| c.max_connections(1));
     let mut endpoint = SubscribeEndpoint::open(&domain, config).expect("opens");
     let publisher = endpoint.connect(told.to()).expect("begins");
     endpoint.subscribe(publisher, TAG).expect("asked");

@@ -69,7 +69,7 @@ pub(crate) fn cut(told: &Told) {
 
 pub(crate) fn send_again(told: &Told) {
     let policy = ReconnectPolicy::fixed(Duration::from_millis(50));
-    let mut sender = Sender::with(told, config(told).reconnect(policy));
+    let mut sender = Sender::with(told, config(told).connection(|c| c.reconnect(policy)));
     let (mut connections, mut reconnects) = (0, 0);
     let mut goal = u64::MAX;
     drive("two cuts and a good end", 3 * SOON, || {

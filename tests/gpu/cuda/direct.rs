@@ -209,11 +209,8 @@ struct Arrived {
 impl Listener {
     fn open(domain: &Arc<Domain>) -> Self {
         let config = ReceiveConfig::default()
-            .max_message(LARGEST + 4 * KIB)
-            .slots(8)
-            .depth(2)
-            .max_connections(1)
-            .windows(4);
+            .incoming(|incoming| incoming.max_message(LARGEST + 4 * KIB).slots(8).depth(2))
+            .connection(|c| c.max_connections(1).windows(4));
         Self::listen(domain, config)
     }
 
@@ -224,10 +221,8 @@ impl Listener {
         let device = DeviceBufferManager::new(region, size).expect("a pool");
         let host = SharedBufferManager::allocate(1, size).expect("a pool");
         let config = ReceiveConfig::default()
-            .max_message(LONG_ABOVE)
-            .slots(16)
-            .depth(2)
-            .max_connections(1)
+            .incoming(|incoming| incoming.max_message(LONG_ABOVE).slots(16).depth(2))
+            .connection(|c| c.max_connections(1))
             .long_messages(LongMessages::new(host).on_device(device));
         Self::listen(domain, config)
     }

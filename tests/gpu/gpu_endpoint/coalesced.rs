@@ -23,9 +23,8 @@ impl Pair {
     fn new(config: BufferedConfig) -> Option<Self> {
         let domain = domain()?;
         let receive = ReceiveConfig::default()
-            .max_connections(1)
-            .slots(16)
-            .depth(4);
+            .connection(|c| c.max_connections(1))
+            .incoming(|incoming| incoming.slots(16).depth(4));
         let receiver = ReceiveEndpoint::listen(&domain, any_port(), receive).expect("listens");
         let addr = receiver.local_addr();
         let sender = SendEndpointBuffered::connect(&domain, addr, config).expect("begins");

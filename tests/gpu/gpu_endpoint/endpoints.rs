@@ -229,15 +229,18 @@ pub(crate) fn any_port() -> PeerAddr {
 
 pub(crate) fn receive(max_message: usize, pool: DeviceBufferManager) -> ReceiveConfig {
     ReceiveConfig::default()
-        .max_message(max_message)
-        .slots(24)
-        .depth(8)
-        .max_connections(2)
-        .deliver_to(DeviceDelivery::new(pool))
+        .incoming(|incoming| {
+            incoming
+                .max_message(max_message)
+                .slots(24)
+                .depth(8)
+                .deliver_to(DeviceDelivery::new(pool))
+        })
+        .connection(|c| c.max_connections(2))
 }
 
 pub(crate) fn staged(ring: &StagingRing) -> SendConfig {
-    SendConfig::default().staging(ring)
+    SendConfig::default().outgoing(|out| out.staging(ring))
 }
 
 // ---- content ------------------------------------------------------------------------------------
@@ -437,9 +440,9 @@ fn endpoints_without_connections_stage_too() {
             let (stream, ring) = (gpu.stream(), ring(4, MIB));
             let config = || {
                 ConnectionlessConfig::default()
-                    .max_message(MIB)
+                    .incoming(|incoming| incoming.max_message(MIB))
                     .max_peers(2)
-                    .staging(&ring)
+                    .outgoing(|out| out.staging(&ring))
             };
             let endpoint = || ConnectionlessEndpoint::open(&domain, any_port(), config());
             let (mut a, mut b) = (endpoint().expect("opens"), endpoint().expect("opens"));
@@ -494,12 +497,15 @@ fn endpoints_without_connections_deliver_to_a_gpu() {
             let pool = device_pool(2, MIB);
             let config = || {
                 ConnectionlessConfig::default()
-                    .max_message(MIB)
+                    .incoming(|incoming| incoming.max_message(MIB))
                     .max_peers(2)
             };
-            let mut a = connectionless(config().staging(&ring), &domain);
+            let mut a = connectionless(config().outgoing(|out| out.staging(&ring)), &domain);
             let delivery = DeviceDelivery::new(pool.clone());
-            let mut b = connectionless(config().deliver_to(delivery), &domain);
+            let mut b = connectionless(
+                config().incoming(|incoming| incoming.deliver_to(delivery)),
+                &domain,
+            );
             let region = device_region(&domain, 16 * MIB);
             let (mut sent, mut keys) = (0, Vec::new());
             let (mut events, mut over) = (Vec::new(), false);
@@ -541,7 +547,9 @@ fn endpoints_without_connections_deliver_to_a_gpu() {
             }
             assert_eq!(keys, (0..10).collect::<Vec<_>>());
             assert_eq!(pool.free_count(), 2);
-            let too_small = config().deliver_to(DeviceDelivery::new(device_pool(1, MIB - 1)));
+            let too_small = config().incoming(|incoming| {
+                incoming.deliver_to(DeviceDelivery::new(device_pool(1, MIB - 1)))
+            });
             let refused = ConnectionlessEndpoint::open(&domain, any_port(), too_small);
             let refused = refused.expect_err("too small").to_string();
             assert!(refused.contains("deliver_to"), "{refused}");
@@ -562,12 +570,15 @@ fn the_end_of_a_peer_is_told_behind_its_messages() {
             let pool = device_pool(1, MIB);
             let config = || {
                 ConnectionlessConfig::default()
-                    .max_message(MIB)
+                    .incoming(|incoming| incoming.max_message(MIB))
                     .max_peers(2)
             };
-            let mut a = connectionless(config().staging(&ring), &domain);
+            let mut a = connectionless(config().outgoing(|out| out.staging(&ring)), &domain);
             let delivery = DeviceDelivery::new(pool.clone());
-            let mut b = connectionless(config().deliver_to(delivery), &domain);
+            let mut b = connectionless(
+                config().incoming(|incoming| incoming.deliver_to(delivery)),
+                &domain,
+            );
             let region = device_region(&domain, MIB);
             let slice = filled(&region, 0, 4000, 1, &stream);
             let (mut sent, mut events) = (0, Vec::new());
@@ -715,7 +726,8 @@ fn a_stream_that_is_named_finds_what_arrived() {
             let ring = ring(4, MIB);
             let consumer = gpu.stream();
             let delivery = DeviceDelivery::new(device_pool(4, MIB)).stream(&consumer);
-            let config = receive(MIB, device_pool(1, MIB)).deliver_to(delivery);
+            let config = receive(MIB, device_pool(1, MIB))
+                .incoming(|incoming| incoming.deliver_to(delivery));
             let Some(mut setup) = Setup::new(config, vec![staged(&ring)]) else {
                 return;
             };

@@ -56,11 +56,12 @@ impl Pair {
         }?;
         let ring = ring(slots, SLOT);
         let config = ReceiveConfig::default()
-            .max_connections(2)
-            .windows(4)
-            .staging(&ring);
+            .connection(|c| c.max_connections(2).windows(4))
+            .outgoing(|out| out.staging(&ring));
         let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
-        let config = SendConfig::default().staging(&ring).windows(4);
+        let config = SendConfig::default()
+            .outgoing(|out| out.staging(&ring))
+            .connection(|c| c.windows(4));
         let mut sender = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), config)
             .expect("connects");
         let connection = established(&mut sender, &mut receiver);
@@ -513,7 +514,7 @@ fn without_a_ring_operations_are_refused() {
         &[],
         |_| {
             let Some(domain) = domain() else { return };
-            let config = ReceiveConfig::default().max_connections(2).windows(2);
+            let config = ReceiveConfig::default().connection(|c| c.max_connections(2).windows(2));
             let mut receiver =
                 ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
             let mut sender = SendEndpointZeroCopy::connect(

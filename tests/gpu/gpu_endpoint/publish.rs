@@ -83,7 +83,9 @@ impl Stage {
         let publisher = PublishEndpoint::listen(&domain, any_port(), publish).expect("listens");
         let addr = publisher.local_addr();
         let open = |config: SubscribeConfig| {
-            let config = config.max_publishers(1).depth(4).slots(8);
+            let config = config
+                .connection(|c| c.max_connections(1))
+                .incoming(|incoming| incoming.depth(4).slots(8));
             let mut endpoint = SubscribeEndpoint::open(&domain, config).expect("opens");
             let at = endpoint.connect(addr).expect("begins");
             endpoint.subscribe(at, TAG).expect("asked");
@@ -172,11 +174,13 @@ impl Stage {
 }
 
 fn publish(ring: &StagingRing) -> PublishConfig {
-    PublishConfig::default().max_connections(4).staging(ring)
+    PublishConfig::default()
+        .connection(|c| c.max_connections(4))
+        .outgoing(|out| out.staging(ring))
 }
 
 fn subscribe() -> SubscribeConfig {
-    SubscribeConfig::default().max_message(MIB + 64)
+    SubscribeConfig::default().incoming(|incoming| incoming.max_message(MIB + 64))
 }
 
 #[test]
@@ -188,8 +192,8 @@ fn everybody_gets_what_was_copied_once() {
         let consumer = gpu.stream();
         let subscribers = vec![
             subscribe(),
-            subscribe().deliver_to(to_gpu()),
-            subscribe().deliver_to(to_gpu().stream(&consumer)),
+            subscribe().incoming(|incoming| incoming.deliver_to(to_gpu())),
+            subscribe().incoming(|incoming| incoming.deliver_to(to_gpu().stream(&consumer))),
         ];
         let Some(mut stage) = Stage::new(gpu, publish(&ring), subscribers) else {
             return;
@@ -354,7 +358,7 @@ fn a_ring_that_is_full_missing_or_too_small_says_so() {
             let too_long = SendErrorKind::StagingTooLong { len, max };
             let refused = stage.try_publish(long, 4);
             assert_eq!(refused, Err(PublishErrorKind::Refused(too_long)));
-            let without = PublishConfig::default().max_connections(4);
+            let without = PublishConfig::default().connection(|c| c.max_connections(4));
             let Some(mut stage) = Stage::new(gpu, without, vec![subscribe()]) else {
                 return;
             };
@@ -430,7 +434,8 @@ fn whatever_goes_first_nothing_that_a_copy_uses_goes_with_it() {
                 }
                 let staging = ring(8, 64 * 1024);
                 let pool = device_pool(4, MIB + 64);
-                let to_gpu = subscribe().deliver_to(DeviceDelivery::new(pool.clone()));
+                let to_gpu = subscribe()
+                    .incoming(|incoming| incoming.deliver_to(DeviceDelivery::new(pool.clone())));
                 let subscribers = vec![to_gpu, subscribe()];
                 let Some(mut stage) = Stage::new(gpu, publish(&staging), subscribers) else {
                     return;
@@ -483,7 +488,8 @@ fn a_close_brings_what_was_published() {
             let stream = gpu.stream();
             let ring = ring(8, 64 * 1024);
             let pool = device_pool(4, MIB + 64);
-            let to_gpu = subscribe().deliver_to(DeviceDelivery::new(pool));
+            let to_gpu =
+                subscribe().incoming(|incoming| incoming.deliver_to(DeviceDelivery::new(pool)));
             let Some(mut stage) = Stage::new(gpu, publish(&ring), vec![to_gpu]) else {
                 return;
             };
