@@ -115,7 +115,29 @@ pub mod __fuzz {
     }
 }
 
-/// The README's example, as a test.
+/// The examples of the README and of the guide, as tests.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-pub struct Readme;
+mod documents {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/guide/async.md")]
+    struct Async;
+    #[doc = include_str!("../docs/guide/errors.md")]
+    struct Errors;
+    #[doc = include_str!("../docs/guide/files.md")]
+    struct Files;
+    #[doc = include_str!("../docs/guide/gpu.md")]
+    struct Gpu;
+    #[doc = include_str!("../docs/guide/limits.md")]
+    struct Limits;
+    #[doc = include_str!("../docs/guide/providers.md")]
+    struct Providers;
+    #[doc = include_str!("../docs/guide/publish.md")]
+    struct Publish;
+    #[doc = include_str!("../docs/guide/send.md")]
+    struct Send;
+    #[doc = include_str!("../docs/guide/small-messages.md")]
+    struct SmallMessages;
+    #[doc = include_str!("../docs/guide/streams.md")]
+    struct Streams;
+}

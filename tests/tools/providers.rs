@@ -1,10 +1,10 @@
-//! docs/providers.tsv: where the conformance suite ran which provider. These tests hold README's
-//! table of providers against it.
+//! docs/providers.tsv: where the conformance suite ran which provider. These tests hold the table
+//! of providers in docs/guide/providers.md, and README's sentence of it, against it.
 //!
 //! `make conformance` and `make verbs` append a line for each row that ran to target/ran-on.tsv,
 //! and print it; `FABRICAST_WRITE_DOCS=1 cargo test --test tools providers` takes the lines over
 //! into docs/providers.tsv, where a newer one replaces that of the same provider, library, kernel
-//! and device, and writes README's table anew. FABRICAST_RAN_ON names another file instead, or a
+//! and device, and writes both anew. FABRICAST_RAN_ON names another file instead, or a
 //! log in which such lines stand.
 
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ fn is_to_write() -> bool {
 }
 
 #[test]
-fn what_ran_is_what_readme_says() {
+fn what_ran_is_what_the_documents_say() {
     let tsv = root().join("docs/providers.tsv");
     let mut runs = lines(&tsv);
     if is_to_write() {
@@ -85,16 +85,21 @@ fn what_ran_is_what_readme_says() {
         "{} is not in order, or has lines of another form",
         tsv.display()
     );
-    let path = root().join("README.md");
-    let readme = fs::read_to_string(&path).expect("it is there");
-    let wanted = between(&readme, PROMISE, PROMISE_END, &promise(&runs));
-    let wanted = between(&wanted, BEGIN, END, &table_of(&runs));
+    hold("README.md", [PROMISE, PROMISE_END], &promise(&runs));
+    hold("docs/guide/providers.md", [BEGIN, END], &table_of(&runs));
+}
+
+/// Writes what stands between two lines of a document, or finds it there.
+fn hold(document: &str, [begin, end]: [&str; 2], inner: &str) {
+    let path = root().join(document);
+    let text = fs::read_to_string(&path).expect("it is there");
+    let wanted = between(&text, begin, end, inner);
     if is_to_write() {
         return fs::write(&path, wanted).expect("written");
     }
     assert!(
-        readme == wanted,
-        "README.md is not what docs/providers.tsv and the table of providers say: run \
+        text == wanted,
+        "{document} is not what docs/providers.tsv and the table of providers say: run \
          FABRICAST_WRITE_DOCS=1 cargo test --test tools providers"
     );
 }
@@ -134,10 +139,10 @@ fn promise(runs: &[Run]) -> String {
             never.join(", ")
         );
     }
-    text + " ([where, and what each can't do](#providers)).\n"
+    text + " ([where, and what each can't do](docs/guide/providers.md)).\n"
 }
 
-/// README's table: a line for each provider and kind of endpoint.
+/// The table: a line for each provider and kind of endpoint.
 fn table_of(runs: &[Run]) -> String {
     let mut text = String::from(
         "\n| provider | endpoint | runs | ran on | copies of its own |\n|---|---|---|---|---|\n",
