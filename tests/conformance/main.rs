@@ -2,11 +2,11 @@
 //! `make conformance`.
 //!
 //! Sender and receiver are processes of their own, for a provider may crash or hang where a peer is
-//! killed; a column of the table that is printed at the end is one provider of one library. Rows
-//! run side by side: they share nothing but the cores, and what they are asked for has limits that
-//! are wide enough for that. FABRICAST_ROW and FABRICAST_CASE, parts of names, run some of them
-//! only; FABRICAST_JOBS is how many run at a time; FABRICAST_LIBFABRIC_2 names a second library, as
-//! in `mixed`.
+//! killed; a column of the table that is printed at the end is one provider of one library.
+//! Behaviours run side by side: they share nothing but the cores, and what they are asked for has
+//! limits that are wide enough for that. FABRICAST_ROW and FABRICAST_CASE, parts of names, run some
+//! of them only; FABRICAST_JOBS is how many run at a time; FABRICAST_LIBFABRIC_2 names a second
+//! library, as in `mixed`.
 //!
 //! What ran is kept for docs/providers.tsv: see `ran_on.rs`.
 //!
