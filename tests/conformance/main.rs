@@ -31,6 +31,10 @@ use behaviours::ROLES;
 use common::{Watchdog, child};
 use told::Told;
 
+/// How long a process sleeps when nothing happened, if nothing wakes it: one that looks without a
+/// pause takes its peer's time, above all where both are emulated.
+pub(crate) const NAP: Duration = Duration::from_millis(1);
+
 pub(crate) const NAME: &str = "every_behaviour_on_every_provider";
 
 #[test]

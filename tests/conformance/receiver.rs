@@ -7,6 +7,7 @@ use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{ConnectionId, ConnectionInfo, LongMessages, ReceiveConfig};
 use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent};
 
+use crate::NAP;
 use crate::common::{SOON, anywhere, child, drive};
 use crate::message::{Checker, MAX_MESSAGE};
 use crate::told::{Told, mode};
@@ -48,7 +49,9 @@ pub(crate) fn receive(told: &Told) {
     let (mut events, mut hold) = (Vec::new(), told.number("hold", 0) as usize);
     let slowness = Duration::from_millis(told.number("slow", 0));
     drive("the ends of all connections", 3 * SOON, || {
-        receiver.poll(&mut events).expect("polls");
+        if receiver.poll(&mut events).expect("polls") == 0 {
+            receiver.wait(NAP).expect("sleeps");
+        }
         for event in events.drain(..) {
             match event {
                 ReceiveEvent::Message(message) => {
