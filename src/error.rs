@@ -6,10 +6,11 @@
 //! gives the payload back; one failed operation is a [`CompletionError`] in its event; a failed
 //! endpoint says so in its last event and in [`Error::Closed`] from then on.
 
-use crate::endpoint::protocol::close_reason::CloseReason;
 use crate::errno::Advised;
 use crate::fabric::diagnosis::Diagnosis;
 use crate::memory::MemoryError;
+use crate::process;
+use crate::protocol::close_reason::CloseReason;
 
 pub use crate::endpoint::error::{
     BatchError, Blocked, MessageLimit, ReadError, SendError, SendErrorKind,
@@ -182,6 +183,14 @@ impl Error {
         Self::Os {
             call,
             source: source.into(),
+        }
+    }
+}
+
+impl From<process::Forked> for Error {
+    fn from(forked: process::Forked) -> Self {
+        Self::Forked {
+            made_by: forked.made_by,
         }
     }
 }

@@ -40,10 +40,12 @@ pub mod fabric;
 #[cfg(all(test, not(loom)))]
 mod fake_gpu;
 pub mod future;
+mod id;
 mod in_flight;
 mod mapping;
 pub mod memory;
 mod process;
+mod protocol;
 mod random;
 mod shared_object;
 #[cfg(test)]
@@ -75,19 +77,19 @@ pub mod __internals {
 pub mod __fuzz {
     /// Every parser of bytes that peers send. Panics where one is wrong.
     pub fn wire(bytes: &[u8]) {
-        crate::endpoint::protocol::wire::exercise(bytes);
+        crate::protocol::wire::exercise(bytes);
     }
 
     /// The address in a hello of the RDM form. Panics where what is understood is not what was
     /// said.
     pub fn hello(bytes: &[u8]) {
-        crate::endpoint::protocol::rdm_hello::exercise(bytes);
+        crate::endpoint::link::rdm_hello::exercise(bytes);
     }
 
     /// One connection whose peer says anything at any time, local calls among it. Panics where the
     /// connection breaks a promise.
     pub fn connection(bytes: &[u8]) {
-        crate::endpoint::protocol::hostile::exercise(bytes);
+        crate::protocol::hostile::exercise(bytes);
     }
 
     /// Two connections of one domain whose peers lie together, over a network in memory. Panics

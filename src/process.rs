@@ -3,7 +3,7 @@
 //!
 //! A forked child has a copy of the memory and shares the sockets: a queue that it reads, or a
 //! handle that it closes, takes from its parent what the parent waits for. So each handle remembers
-//! who made it; used elsewhere it answers [`Error::Forked`], and dropped elsewhere it is leaked.
+//! who made it; used elsewhere it answers [`Forked`], and dropped elsewhere it is leaked.
 //!
 //! Asking the kernel for the process's number costs a system call. Instead, a page that the kernel
 //! empties in a child (`MADV_WIPEONFORK`, madvise(2)) says whose it is: one load.
@@ -16,7 +16,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::{Error, mapping};
+use crate::mapping;
 
 /// The process that made something.
 #[derive(Clone, Copy)]
@@ -45,13 +45,13 @@ impl Owner {
 
     /// # Errors
     ///
-    /// [`Error::Forked`] in any other process than the one that made it.
+    /// [`Forked`] in any other process than the one that made it.
     #[inline]
-    pub(crate) fn check(self) -> Result<(), Error> {
+    pub(crate) fn check(self) -> Result<(), Forked> {
         if self.is_here() {
             Ok(())
         } else {
-            Err(Error::Forked { made_by: self.pid })
+            Err(Forked { made_by: self.pid })
         }
     }
 
@@ -64,6 +64,13 @@ impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Owner").field(&self.pid).finish()
     }
+}
+
+/// A handle was used by another process than the one that made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Forked {
+    /// The process that made it.
+    pub(crate) made_by: u32,
 }
 
 /// What must not be dropped by another process than the one that made it: there it is leaked.

@@ -21,29 +21,37 @@ pub(crate) mod error;
 mod event;
 mod header_source;
 pub(crate) mod hub;
-mod id;
 mod limits;
 pub(crate) mod link;
 mod long_messages;
 mod message;
-pub(crate) mod protocol;
 mod publish;
 mod receive;
 mod send;
 mod staging;
 mod windows;
 
+// What lies below endpoints, by the names that it has here.
+pub(crate) use crate::{id, protocol};
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::protocol::connection::Form;
+use crate::protocol::wire::{INDEX_BITS, INDEX_MASK};
 use link::ConnKey;
-use protocol::connection::Form;
-use protocol::wire::{INDEX_BITS, INDEX_MASK};
 
 pub use self::core::reconnect::ReconnectPolicy;
 pub use self::core::send::SendStatus;
 pub use crate::fabric::PeerAddr;
+pub use crate::id::{ConnectionId, EndpointId};
 pub use crate::memory::Access;
+pub use crate::protocol::close_reason::{CloseReason, Violation};
+pub use crate::protocol::credit::CreditError;
+pub use crate::protocol::wire::{
+    ByeReason, HeaderMode, Refusal, RefusalCode, SubscriptionOutcome, WINDOW_DESCRIPTOR_LEN,
+    WindowDescriptor, WindowId, WireError,
+};
 pub use buffered::event::{
     BufferError, BufferedEvent, Carried, PushError, PushPayloadError, SendBufferError,
     SmallMessageLimit,
@@ -58,16 +66,9 @@ pub use error::{PeerError, WindowError};
 pub use event::{
     ConnectionInfo, ConnectionRequest, DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent,
 };
-pub use id::{ConnectionId, EndpointId};
 pub use link::socket::{Keepalive, KernelWatch};
 pub use long_messages::LongMessages;
 pub use message::Message;
-pub use protocol::close_reason::{CloseReason, Violation};
-pub use protocol::credit::CreditError;
-pub use protocol::wire::{
-    ByeReason, HeaderMode, Refusal, RefusalCode, SubscriptionOutcome, WINDOW_DESCRIPTOR_LEN,
-    WindowDescriptor, WindowId, WireError,
-};
 pub use publish::{
     DropReason, Outcomes, PeerOutcome, Publication, PublishConfig, PublishEndpoint, PublishError,
     PublishErrorKind, PublishEvent, PublisherId, SlowPolicy, SubscribeConfig, SubscribeEndpoint,

@@ -32,6 +32,7 @@ mod probe;
 mod process_settings;
 mod provider;
 mod queue;
+mod region;
 mod registration_cache;
 mod report;
 mod resolver;

@@ -23,7 +23,7 @@ use super::outbox::Swallow;
 use super::wire::Kind;
 use super::{BufferSource, RefusalCode, SendOptions, StreamError, StreamNews, Transport};
 use crate::buffer::SharedBufferManager;
-use crate::endpoint::protocol::connection::Form;
+use crate::protocol::connection::Form;
 
 pub(super) use crew::Crew;
 pub(super) use script::{End, Mishap, Script, Side, Wish};

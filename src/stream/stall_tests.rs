@@ -11,7 +11,7 @@ use super::outbox::Swallow;
 use super::rehearsal::{Mishap, Script, Side, Wish, World};
 use super::wire::Kind;
 use super::{PeerOutcome, RefusalCode, SendOptions, StreamError, StreamNews, Transport};
-use crate::endpoint::protocol::connection::Form;
+use crate::protocol::connection::Form;
 
 /// For how long nothing may move, where that is what is tested, and elsewhere.
 const SHORT: Duration = Duration::from_millis(400);

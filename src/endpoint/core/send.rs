@@ -21,6 +21,7 @@ use crate::endpoint::core::pair::{HeaderOp, Stalled};
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
+use crate::endpoint::link::backlog::Backlog;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::{EndpointWait, LinkWait};
@@ -31,7 +32,7 @@ use crate::endpoint::link::{
 use crate::endpoint::protocol::connection::{
     self, Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
 };
-use crate::endpoint::protocol::liveness::{Backlog, KernelBytes, Patience};
+use crate::endpoint::protocol::liveness::{KernelBytes, Patience};
 use crate::endpoint::protocol::wire::{
     self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode,
 };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::endpoint::duplex::faults::{Dice, FaultConfig, Faults};
 use crate::endpoint::link::fake::NetConfig;
-use crate::endpoint::protocol::connection::Form;
+use crate::protocol::connection::Form;
 use crate::stream::outbox::Swallow;
 use crate::stream::wire::Kind;
 use crate::stream::{SendOptions, SlowPeer, Transport};

@@ -1,7 +1,7 @@
 //! Directed tests: each way to end, each violation, each timeout.
 
 use super::*;
-use crate::endpoint::protocol::credit::CreditError;
+use crate::protocol::credit::CreditError;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 

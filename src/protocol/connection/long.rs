@@ -19,7 +19,7 @@
 use std::time::Instant;
 
 use super::Violation;
-use crate::endpoint::protocol::wire::Control;
+use crate::protocol::wire::Control;
 
 /// Messages about long messages of one side that the other has not read, at most.
 pub(crate) const LONG_MESSAGES_MAX: usize = 2;

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::tests::params;
 use super::*;
-use crate::endpoint::protocol::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
+use crate::protocol::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Packet {

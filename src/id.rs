@@ -1,4 +1,5 @@
-//! `EndpointId`: which endpoint of this process.
+//! Numbers that this process gives to endpoints and connections, and never to two of them: what lies
+//! below endpoints keeps them, too.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

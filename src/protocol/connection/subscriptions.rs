@@ -13,7 +13,7 @@
 //! subscriber for one answer.
 
 use super::Violation;
-use crate::endpoint::protocol::wire::{
+use crate::protocol::wire::{
     Control, SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest,
 };
 

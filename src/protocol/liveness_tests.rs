@@ -132,24 +132,6 @@ fn a_verdict_waits_for_a_queue_that_is_behind() {
 }
 
 #[test]
-fn a_queue_is_read_at_its_end_or_when_all_that_fits_in_it_was() {
-    let mut backlog = Backlog::new(100);
-    assert!(backlog.is_read());
-    for batches in 1..=3 {
-        backlog.on_read(COMPLETION_BATCH);
-        assert!(!backlog.is_read(), "{batches} of {COMPLETION_BATCH}");
-    }
-    backlog.on_read(COMPLETION_BATCH);
-    assert!(backlog.is_read(), "128 is more than it holds");
-    backlog.on_read(COMPLETION_BATCH - 1);
-    assert!(backlog.is_read());
-    backlog.on_read(COMPLETION_BATCH);
-    assert!(!backlog.is_read());
-    backlog.on_read(0);
-    assert!(backlog.is_read());
-}
-
-#[test]
 fn bytes_are_compared_within_one_silence() {
     let (now, mut bytes) = (Instant::now(), KernelBytes::default());
     assert!(!bytes.came(now, 100), "the first look");

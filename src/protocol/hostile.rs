@@ -7,15 +7,15 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::endpoint::protocol::connection::{
+use crate::errno::FabricErrno;
+use crate::protocol::connection::{
     Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
 };
-use crate::endpoint::protocol::liveness::Patience;
-use crate::endpoint::protocol::wire::{
+use crate::protocol::liveness::Patience;
+use crate::protocol::wire::{
     self, ByeReason, Control, ControlKind, HELLO_LEN, HeaderMode, Hello, HelloKind,
     SubscriptionOutcome, SubscriptionRequest, WindowId,
 };
-use crate::errno::FabricErrno;
 
 /// Control messages that this side may have under way at once: those of credits, heartbeats,
 /// goodbyes, windows, subscriptions, fences and of the handshake, with room.

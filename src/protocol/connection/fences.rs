@@ -19,7 +19,7 @@
 use std::time::{Duration, Instant};
 
 use super::Violation;
-use crate::endpoint::protocol::wire::{Control, ControlKind};
+use crate::protocol::wire::{Control, ControlKind};
 
 /// Messages about fences of one side that the other has not read, at most: a question, and the
 /// answer to one of the other's.

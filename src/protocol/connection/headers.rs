@@ -6,8 +6,8 @@
 //! the header is lost, it is not taken for a message.
 
 use super::{Connection, Dropped, SendBlocked, State, Violation};
-use crate::endpoint::protocol::credit::CreditError;
-use crate::endpoint::protocol::wire::{self, ControlKind, HeaderMode, WireError};
+use crate::protocol::credit::CreditError;
+use crate::protocol::wire::{self, ControlKind, HeaderMode, WireError};
 
 /// Headers that travel alone.
 #[derive(Debug, Clone, Copy, Default)]

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use super::Violation;
-use crate::endpoint::protocol::wire::{Control, WindowId};
+use crate::protocol::wire::{Control, WindowId};
 
 /// Window messages of one side that the other has not read, at most: a revocation, and the answer
 /// to one of the other side's.

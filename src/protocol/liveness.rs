@@ -10,12 +10,10 @@
 //! time of hearing. So a verdict may come late by the time between two looks, and never early.
 //!
 //! Silence counts against a peer only while this side listens. A verdict that came due while nobody
-//! looked waits for a second look a moment later, and until that queue was read ([`Backlog`]): what
-//! the peer said meanwhile lies in it.
+//! looked waits for a second look a moment later, and until that queue was read
+//! ([`Backlog`](crate::endpoint::link::backlog::Backlog)): what the peer said meanwhile lies in it.
 
 use std::time::{Duration, Instant};
-
-use crate::fabric::COMPLETION_BATCH;
 
 /// Longest moment between the two looks of a verdict that nobody was there for.
 const SECOND_LOOK_MAX: Duration = Duration::from_millis(100);
@@ -176,36 +174,6 @@ impl Silence {
             } => Some((self.since + silence, Verdict::Lost { silence })),
             _ => None,
         }
-    }
-}
-
-/// How far a queue was read that is read in batches: one that is behind holds what peers said long
-/// ago.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Backlog {
-    /// Entries read since the queue was last at its end.
-    read: u64,
-    capacity: u64,
-}
-
-impl Backlog {
-    /// Of a queue that holds at most so many entries.
-    pub(crate) fn new(capacity: u64) -> Self {
-        Self { read: 0, capacity }
-    }
-
-    #[inline]
-    pub(crate) fn on_read(&mut self, found: usize) {
-        self.read = if found < COMPLETION_BATCH {
-            0
-        } else {
-            self.read + found as u64
-        };
-    }
-
-    /// Everything that was in the queue a while ago was read.
-    pub(crate) fn is_read(&self) -> bool {
-        self.read == 0 || self.read > self.capacity
     }
 }
 

@@ -5,7 +5,7 @@
 //!  connection       one connection: who may do what when, and how it ends (close_reason)
 //!     ├── credit    how many messages the peer has room for
 //!     ├── liveness  how long the peer may be silent
-//!     └── wire      the bytes (with rdm_hello, for what the RDM form says beyond them)
+//!     └── wire      the bytes; what the RDM form says beyond them: endpoint/link/rdm_hello.rs
 //!  reorder          messages that came before their turn
 //! ```
 
@@ -15,6 +15,5 @@ pub(crate) mod credit;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 pub(crate) mod liveness;
-pub(crate) mod rdm_hello;
 pub(crate) mod reorder;
 pub(crate) mod wire;

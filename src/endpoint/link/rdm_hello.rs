@@ -8,8 +8,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::endpoint::protocol::wire::HELLO_LEN;
 use crate::fabric::{AddrForm, NAME_MAX, PeerAddr};
+use crate::protocol::wire::HELLO_LEN;
 
 /// The longest hello of the RDM form.
 pub(crate) const HELLO_MESSAGE_MAX: usize = HELLO_LEN + HEAD + NAME_MAX;

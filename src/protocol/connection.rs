@@ -23,15 +23,15 @@
 
 use std::time::{Duration, Instant};
 
-pub(crate) use crate::endpoint::protocol::close_reason::{CloseReason, Violation};
-use crate::endpoint::protocol::credit::{ReceiveCredits, SendCredits};
-use crate::endpoint::protocol::liveness::{Patience, Silence, Verdict};
-use crate::endpoint::protocol::wire::{
+use crate::errno::FabricErrno;
+pub(crate) use crate::protocol::close_reason::{CloseReason, Violation};
+use crate::protocol::credit::{ReceiveCredits, SendCredits};
+use crate::protocol::liveness::{Patience, Silence, Verdict};
+use crate::protocol::wire::{
     self, ByeReason, Control, ControlBody, ControlKind, Counts, HELLO_LEN, HeaderMode, Hello,
     HelloKind, Refusal, RefusalCode, SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest,
     WindowId, WireError,
 };
-use crate::errno::FabricErrno;
 pub(crate) use fences::FENCE_MESSAGES_MAX;
 use fences::Fences;
 use headers::Headers;
