@@ -62,7 +62,9 @@ pub use connectionless::{
     PeerMessage, RemovePeerError, SendTo,
 };
 pub use delivery::{DeviceDelivery, DeviceMessage};
-pub use error::{PeerError, WindowError};
+pub use error::{
+    BatchError, Blocked, MessageLimit, PeerError, ReadError, SendError, SendErrorKind, WindowError,
+};
 pub use event::{
     ConnectionInfo, ConnectionRequest, DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent,
 };

@@ -15,7 +15,6 @@ mod av;
 mod builder;
 mod device_memory;
 mod diagnose;
-pub(crate) mod diagnosis;
 mod domain;
 mod endpoint_settings;
 mod ep;
@@ -47,10 +46,10 @@ use std::sync::Arc;
 
 use libfabric_sys as sys;
 
+pub use crate::error::{Diagnosis, Verdict};
 pub use crate::memory::DevicePaths;
 pub use address::PeerAddr;
 pub use builder::FabricBuilder;
-pub use diagnosis::{Diagnosis, Verdict};
 pub use domain::Domain;
 pub use endpoint_settings::{EndpointSettings, TrafficClass};
 pub use process_settings::{LogLevel, ProcessSettings};

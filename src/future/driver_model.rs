@@ -16,7 +16,8 @@ use crate::buffer::Payload;
 use crate::endpoint::{
     CloseReason, ConnectionInfo, Destination, HeaderMode, SendEvent, WindowPlace,
 };
-use crate::error::{Error, ReadError, SendError, SendErrorKind};
+use crate::endpoint::{ReadError, SendError, SendErrorKind};
+use crate::error::Error;
 use crate::fabric::Shape;
 use crate::stats::SendStats;
 

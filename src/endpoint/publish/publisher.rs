@@ -14,6 +14,7 @@ use crate::buffer::{
 use crate::clock::Clock;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::in_flight_max::InFlightMax;
+use crate::endpoint::error::SendErrorKind;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level};
 use crate::endpoint::header_source::{HeaderSource, hold};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
@@ -32,7 +33,6 @@ use crate::endpoint::protocol::wire::{
 };
 use crate::endpoint::receive::AcceptPolicy;
 use crate::endpoint::staging::StagingRing;
-use crate::error::SendErrorKind;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
 use crate::memory::{HeldRegistration, Region};

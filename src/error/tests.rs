@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::buffer::{AcquireError, HeaderError, LeaseError, RingError};
 use crate::coalesce::{FormatError, FormatErrorKind, PackError};
-use crate::endpoint::error::{PeerError, WindowError};
+use crate::endpoint::error::{Blocked, PeerError, SendErrorKind, WindowError};
 use crate::endpoint::{DropReason, PublishErrorKind};
 use crate::memory::{Access, RegionKind};
 
