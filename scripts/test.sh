@@ -163,6 +163,12 @@ test_targets() {
     done
 }
 
+# The same of all crates below crates/.
+crate_targets() {
+    local directory
+    for directory in crates/*/tests; do test_targets "$directory" "$@"; done
+}
+
 # So that "the same binary" is a fact: the sums of all test programs.
 fingerprint() { find "${CARGO_TARGET_DIR:-target}/debug/deps" -maxdepth 1 -type f -perm -u+x -name '*-*' ! -name '*.so' -exec sha256sum {} + | sort; }
 
@@ -188,7 +194,7 @@ run_abi() {
 
 run_build() {
     local targets
-    mapfile -t targets < <(test_targets tests conformance && test_targets libfabric-sys/tests)
+    mapfile -t targets < <(test_targets tests conformance && crate_targets)
     part build "all tests and examples, with all features" 900 -n \
         cargo test "${everything[@]}" --no-run --lib --bins --examples "${targets[@]}"
     # As programs: above they are built with their unit tests.
@@ -197,7 +203,7 @@ run_build() {
 
 run_suite() {
     local targets
-    mapfile -t targets < <(test_targets tests conformance && test_targets libfabric-sys/tests abi)
+    mapfile -t targets < <(test_targets tests conformance && crate_targets abi)
     part suite "all tests, libfabric of the system" 600 \
         cargo test "${everything[@]}" --no-fail-fast --lib --bins --examples "${targets[@]}" -- --show-output --skip mixed::
 }
@@ -209,7 +215,7 @@ run_second() {
         return
     fi
     # Left out: what has nothing to do with libfabric, and what starts both libraries by itself.
-    mapfile -t targets < <(test_targets tests conformance compile_fail storage && test_targets libfabric-sys/tests abi)
+    mapfile -t targets < <(test_targets tests conformance compile_fail storage && test_targets crates/libfabric-sys/tests abi)
     before=$(fingerprint)
     part second "$title" 420 env FABRICAST_LIBFABRIC="$library2" \
         cargo test "${everything[@]}" --no-fail-fast "${targets[@]}" -- --show-output --skip mixed:: --skip cufile::

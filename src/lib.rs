@@ -42,18 +42,19 @@ mod fake_gpu;
 pub mod future;
 mod id;
 mod in_flight;
-mod mapping;
 pub mod memory;
-mod process;
 mod protocol;
 mod random;
-mod shared_object;
 #[cfg(test)]
 mod soak;
 pub mod stats;
 pub mod storage;
 pub mod stream;
 mod sync;
+
+// What lies below all of this, by the names that it has here.
+use fabricast_process as process;
+use fabricast_process::mapping;
 
 pub use endpoint::{
     BufferedEvent, ConnectionlessEndpoint, PeerAddr, PublishEndpoint, PublishEvent,

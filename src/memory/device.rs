@@ -293,7 +293,8 @@ impl Region {
                 (RegionKind::Managed(device), None)
             }
             MemoryKind::PinnedHost => (RegionKind::PinnedHost, None),
-            MemoryKind::Host => return Err(MemoryError::NotDevice { address, len }),
+            // Memory that CUDA knows nothing of, and kinds that are not known here.
+            _ => return Err(MemoryError::NotDevice { address, len }),
         };
         if allocation.is_some() && !is_allocated(address, len) {
             return Err(MemoryError::NotDevice { address, len });

@@ -24,9 +24,13 @@ mod block;
 pub mod block_device;
 mod bounce;
 mod compat;
-mod contained;
 mod course;
-pub mod cufile;
+pub mod cufile {
+    //! cuFile, NVIDIA's GPUDirect Storage, which [`FileHandle`](super::FileHandle) uses by itself:
+    //! the crate `fabricast-cufile`, whole.
+
+    pub use fabricast_cufile::*;
+}
 mod defaults;
 mod device;
 mod engine;

@@ -4,11 +4,19 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::storage::contained::Spiteful;
 use crate::storage::engine::Engine;
 use crate::storage::file::FileUse;
 use crate::storage::plan::Tasks;
 use crate::storage::{BackEnd, BackEndChoice, DirectIo, IoFuture};
+
+/// A payload that panics when it is dropped, as code of others may throw one.
+struct Spiteful;
+
+impl Drop for Spiteful {
+    fn drop(&mut self) {
+        panic!("dropped what was thrown");
+    }
+}
 
 /// What a task does, by the offset that it begins at.
 #[derive(Debug, Clone, Copy)]

@@ -1,5 +1,8 @@
+#[path = "../../tests/common/forked.rs"]
+mod forked;
+
 use super::*;
-use crate::process::in_a_child;
+use forked::in_a_child;
 use proptest::prelude::*;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};

@@ -1,10 +1,10 @@
 use super::*;
 use crate::contain::Panics;
 use crate::memory::Region;
-use crate::storage::contained::contained;
 use crate::storage::io_buffer::RawMemory;
 use crate::storage::rig::{byte_at, bytes_of, directories, file_of, refusing};
 use crate::storage::{BackEndChoice, DirectIo, FileHandle, IoOptions, OpenOptions, Place};
+use fabricast_process::contained;
 use proptest::prelude::*;
 
 /// Whether there is something to test here.

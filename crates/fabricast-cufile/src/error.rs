@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::table::FABRICAST_CUFILE;
 use super::version::Version;
-use crate::cuda::{CudaCode, CudaError, CudaUnavailable, FABRICAST_CUDA};
-use crate::shared_object::{Attempt, Attempts};
+use fabricast_cuda::{CudaCode, CudaError, CudaUnavailable, FABRICAST_CUDA};
+use fabricast_process::{Attempt, Attempts};
 
 /// The base of cuFile's own error codes, `CUFILEOP_BASE_ERR`.
 pub(crate) const BASE: i32 = 5000;
@@ -374,6 +374,9 @@ pub enum Unavailable {
     /// return.
     #[error("there is no CUDA device (CUDA_VISIBLE_DEVICES may hide what there is)")]
     NoDevice,
+    /// The CUDA driver can't be used for another reason.
+    #[error("libcufile needs the CUDA driver: {0}")]
+    CudaOther(CudaUnavailable),
     /// This process was forked from the one that started cuFile, which does not survive that.
     #[error(
         "process {made_by}, which this process was forked from, has started cuFile: it can't be \
@@ -401,6 +404,7 @@ impl From<CudaUnavailable> for Unavailable {
             CudaUnavailable::Init { code } => Self::CudaInit { code: code.0 },
             CudaUnavailable::NoDevice => Self::NoDevice,
             CudaUnavailable::Forked { made_by } => Self::Forked { made_by },
+            why => Self::CudaOther(why),
         }
     }
 }
@@ -646,7 +650,9 @@ impl CuFileError {
         self
     }
 
-    pub(crate) fn value(
+    /// A setting or an argument that is out of its range, for whoever checks before cuFile does;
+    /// `unit` is empty where the value has none.
+    pub fn value(
         field: &'static str,
         value: impl fmt::Display,
         unit: &'static str,

@@ -4,11 +4,15 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Calls; what the panic said, where it panicked (empty where that was no text).
+/// Calls, and lets no panic through.
 ///
 /// What a panic carries may panic again when it is dropped, where nobody expects it any more: it is
 /// leaked.
-pub(super) fn contained<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+///
+/// # Errors
+///
+/// What the panic said, where it panicked; empty where that was no text.
+pub fn contained<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|payload| {
         let said = text_of(&*payload);
         std::mem::forget(payload);
@@ -26,20 +30,18 @@ fn text_of(payload: &(dyn Any + Send)) -> String {
     }
 }
 
-/// A payload that panics when it is dropped, as code of others may throw one.
-#[cfg(all(test, not(loom)))]
-pub(super) struct Spiteful;
-
-#[cfg(all(test, not(loom)))]
-impl Drop for Spiteful {
-    fn drop(&mut self) {
-        panic!("dropped what was thrown");
-    }
-}
-
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Panics again when it is dropped, as code of others may throw one.
+    struct Spiteful;
+
+    impl Drop for Spiteful {
+        fn drop(&mut self) {
+            panic!("dropped what was thrown");
+        }
+    }
 
     #[test]
     fn the_answer_or_what_the_panic_said() {

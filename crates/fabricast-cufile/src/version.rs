@@ -10,7 +10,7 @@ use super::abi::GetInt;
 /// minor one.
 ///
 /// ```
-/// use fabricast::storage::cufile::Version;
+/// use fabricast_cufile::Version;
 ///
 /// let version = Version::from_code(1200);
 /// assert_eq!((version.major(), version.minor()), (1, 20));

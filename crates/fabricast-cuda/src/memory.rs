@@ -14,11 +14,11 @@ use super::error::{CudaCode, CudaError, check};
 pub(super) mod attribute {
     use std::ffi::c_int;
 
-    pub(in crate::cuda) const CONTEXT: c_int = 1;
+    pub(crate) const CONTEXT: c_int = 1;
     pub(super) const MEMORY_TYPE: c_int = 2;
     pub(super) const SYNC_MEMOPS: c_int = 6;
     pub(super) const IS_MANAGED: c_int = 8;
-    pub(in crate::cuda) const DEVICE_ORDINAL: c_int = 9;
+    pub(crate) const DEVICE_ORDINAL: c_int = 9;
     pub(super) const MEMPOOL: c_int = 17;
 }
 
@@ -124,7 +124,11 @@ impl Cuda {
         check("cuPointerGetAttribute", code)
     }
 
-    pub(crate) fn ordinal_of(&self, address: u64) -> Result<u32, CudaError> {
+    /// The number of the device whose memory an address is in.
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn ordinal_of(&self, address: u64) -> Result<u32, CudaError> {
         let mut ordinal: c_int = 0;
         // SAFETY: the attribute is an int, which is ours.
         unsafe { self.pointer_attribute(attribute::DEVICE_ORDINAL, address, &raw mut ordinal) }?;
@@ -147,7 +151,10 @@ impl Cuda {
     }
 
     /// The allocation that an address lies in: where it begins, and its length in bytes.
-    pub(crate) fn address_range(&self, address: u64) -> Result<(u64, usize), CudaError> {
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn address_range(&self, address: u64) -> Result<(u64, usize), CudaError> {
         let (mut base, mut len) = (0, 0);
         let ask = self.allocations()?.address_range;
         // SAFETY: writes two numbers, which are ours; any address may be asked about.
@@ -158,7 +165,10 @@ impl Cuda {
     /// Makes copies and fills of this allocation that the caller does not order wait for what a
     /// device reads or writes by itself (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`). For memory that a
     /// network card touches.
-    pub(crate) fn sync_memory_operations(&self, address: u64) -> Result<(), CudaError> {
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn sync_memory_operations(&self, address: u64) -> Result<(), CudaError> {
         let on: c_uint = 1;
         let set = self.allocations()?.set_pointer_attribute;
         // SAFETY: the attribute is an unsigned int, which is read during the call.
@@ -166,20 +176,26 @@ impl Cuda {
         check("cuPointerSetAttribute", code)
     }
 
-    /// Memory of the device of the current context.
-    pub(crate) fn alloc(&self, len: usize) -> Result<u64, CudaError> {
+    /// `len` bytes of memory of the device whose context is current; where they begin.
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn alloc(&self, len: usize) -> Result<u64, CudaError> {
         let mut address = 0;
         // SAFETY: writes one number, which is ours.
         let code = unsafe { (self.allocations()?.alloc)(&raw mut address, len) };
         check("cuMemAlloc", code).map(|()| address)
     }
 
-    /// Waits for what the device does with it.
+    /// Gives memory of a device back, and waits for what the device does with it.
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
     ///
     /// # Safety
     /// `address` is from [`alloc`](Self::alloc), its context is current, and nobody uses the memory
     /// any more.
-    pub(crate) unsafe fn free(&self, address: u64) -> Result<(), CudaError> {
+    pub unsafe fn free(&self, address: u64) -> Result<(), CudaError> {
         // SAFETY: the caller says so.
         let code = unsafe { (self.allocations()?.free)(address) };
         check("cuMemFree", code)
@@ -188,29 +204,36 @@ impl Cuda {
     /// Pins memory of the host where it lies, for all contexts: copies from and to it are
     /// asynchronous then.
     ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    ///
     /// # Safety
     /// `len` bytes from `start` are mapped until [`host_unregister`](Self::host_unregister).
-    pub(crate) unsafe fn host_register(
-        &self,
-        start: NonNull<u8>,
-        len: usize,
-    ) -> Result<(), CudaError> {
+    pub unsafe fn host_register(&self, start: NonNull<u8>, len: usize) -> Result<(), CudaError> {
         let register = self.allocations()?.host_register;
         // SAFETY: the caller says so.
         let code = unsafe { register(start.as_ptr().cast(), len, HOST_PORTABLE) };
         check("cuMemHostRegister", code)
     }
 
+    /// Ends [`host_register`](Self::host_register).
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    ///
     /// # Safety
     /// `start` is registered, and no copy uses the memory any more.
-    pub(crate) unsafe fn host_unregister(&self, start: NonNull<u8>) -> Result<(), CudaError> {
+    pub unsafe fn host_unregister(&self, start: NonNull<u8>) -> Result<(), CudaError> {
         // SAFETY: the caller says so.
         let code = unsafe { (self.allocations()?.host_unregister)(start.as_ptr().cast()) };
         check("cuMemHostUnregister", code)
     }
 
-    /// Pinned memory of the host, aligned to a page, in the current context.
-    pub(crate) fn host_alloc(&self, len: usize) -> Result<NonNull<u8>, CudaError> {
+    /// `len` bytes of pinned memory of the host, aligned to a page, in the current context.
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn host_alloc(&self, len: usize) -> Result<NonNull<u8>, CudaError> {
         let mut memory = ptr::null_mut();
         // SAFETY: writes one pointer, which is ours.
         let code = unsafe { (self.copies()?.host_alloc)(&raw mut memory, len, HOST_PORTABLE) };
@@ -219,16 +242,24 @@ impl Cuda {
         NonNull::new(memory.cast()).ok_or_else(|| CudaError::call("cuMemHostAlloc", no_memory))
     }
 
+    /// Gives pinned memory back.
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    ///
     /// # Safety
     /// `memory` is from [`host_alloc`](Self::host_alloc), and nobody uses it any more.
-    pub(crate) unsafe fn host_free(&self, memory: NonNull<u8>) -> Result<(), CudaError> {
+    pub unsafe fn host_free(&self, memory: NonNull<u8>) -> Result<(), CudaError> {
         // SAFETY: the caller says so.
         let code = unsafe { (self.copies()?.host_free)(memory.as_ptr().cast()) };
         check("cuMemFreeHost", code)
     }
 
     /// A stream of the current context.
-    pub(crate) fn stream_create(&self) -> Result<RawStream, CudaError> {
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn stream_create(&self) -> Result<RawStream, CudaError> {
         let mut stream = ptr::null_mut();
         // SAFETY: writes one pointer, which is ours.
         let code = unsafe { (self.copies()?.stream_create)(&raw mut stream, STREAM_NON_BLOCKING) };
@@ -237,9 +268,12 @@ impl Cuda {
 
     /// What the stream was given is still done.
     ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    ///
     /// # Safety
     /// `stream` is from [`stream_create`](Self::stream_create), and nobody uses it any more.
-    pub(crate) unsafe fn stream_destroy(&self, stream: RawStream) -> Result<(), CudaError> {
+    pub unsafe fn stream_destroy(&self, stream: RawStream) -> Result<(), CudaError> {
         // SAFETY: the caller says so.
         let code = unsafe { (self.copies()?.stream_destroy)(stream) };
         check("cuStreamDestroy", code)
@@ -247,9 +281,12 @@ impl Cuda {
 
     /// Waits until the stream has done all that was given to it.
     ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    ///
     /// # Safety
     /// `stream` is null or a stream that was not destroyed.
-    pub(crate) unsafe fn synchronize(&self, stream: RawStream) -> Result<(), CudaError> {
+    pub unsafe fn synchronize(&self, stream: RawStream) -> Result<(), CudaError> {
         // SAFETY: the caller vouches for the stream.
         let code = unsafe { (self.basic.stream_synchronize)(stream) };
         check("cuStreamSynchronize", code)
@@ -257,9 +294,12 @@ impl Cuda {
 
     /// Whether the stream has done all that was given to it.
     ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    ///
     /// # Safety
     /// As for [`synchronize`](Self::synchronize).
-    pub(crate) unsafe fn is_idle(&self, stream: RawStream) -> Result<bool, CudaError> {
+    pub unsafe fn is_idle(&self, stream: RawStream) -> Result<bool, CudaError> {
         // SAFETY: the caller vouches for the stream.
         match CudaCode(unsafe { (self.basic.stream_query)(stream) }) {
             CudaCode::NOT_READY => Ok(false),
@@ -268,7 +308,10 @@ impl Cuda {
     }
 
     /// Waits for all that the current context was given.
-    pub(crate) fn synchronize_context(&self) -> Result<(), CudaError> {
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn synchronize_context(&self) -> Result<(), CudaError> {
         let function = "cuCtxSynchronize";
         let synchronize = self
             .context_synchronize
@@ -278,7 +321,10 @@ impl Cuda {
     }
 
     /// Waits for the default stream of the current context.
-    pub(crate) fn synchronize_default(&self) -> Result<(), CudaError> {
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn synchronize_default(&self) -> Result<(), CudaError> {
         // Mostly there is nothing to wait for, which is found out faster by asking.
         // SAFETY: null is the default stream.
         if unsafe { self.is_idle(ptr::null_mut()) }? {
@@ -291,10 +337,13 @@ impl Cuda {
     /// Copies from memory of the host to the device, in the order of the stream; asynchronous where
     /// the host's is pinned.
     ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    ///
     /// # Safety
     /// Both are good for `len` bytes until the stream has passed, and nobody uses the part of the
     /// device. A context is current.
-    pub(crate) unsafe fn to_device(
+    pub unsafe fn to_device(
         &self,
         to: u64,
         from: NonNull<u8>,
@@ -309,10 +358,13 @@ impl Cuda {
     /// Copies from the device to memory of the host, in the order of the stream; asynchronous where
     /// the host's is pinned.
     ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    ///
     /// # Safety
     /// Both are good for `len` bytes until the stream has passed, and nobody uses the part of the
     /// host. A context is current.
-    pub(crate) unsafe fn to_host(
+    pub unsafe fn to_host(
         &self,
         to: NonNull<u8>,
         from: u64,
@@ -326,9 +378,12 @@ impl Cuda {
 
     /// Fills memory of a device with a byte, in the order of the stream.
     ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    ///
     /// # Safety
     /// As for [`to_device`](Self::to_device).
-    pub(crate) unsafe fn fill(
+    pub unsafe fn fill(
         &self,
         at: u64,
         byte: u8,

@@ -260,7 +260,7 @@ impl Driver {
 
     /// Whether it can do nothing but copy through the host's memory: it has neither nvidia-fs nor
     /// PCI P2PDMA. Asked once, before the first file that asks is read or written.
-    pub(crate) fn only_copies(&self) -> bool {
+    pub fn only_copies(&self) -> bool {
         let ask = || {
             let properties = self.properties();
             properties.is_ok_and(|it| !it.has_nvfs() && !it.features.contains(FeatureFlags::P2P))

@@ -22,7 +22,7 @@ use super::handle::Handle;
 use super::table::Streams;
 use super::{CuFile, abi, check, count_leak, lock, signed};
 
-pub use crate::cuda::RawStream;
+pub use fabricast_cuda::RawStream;
 
 const READ: &str = "cuFileReadAsync";
 /// Most operations of a stream that are in flight or were dropped there.
@@ -57,10 +57,8 @@ impl CuFile {
     /// # Safety
     ///
     /// `raw` is null (the default stream) or a stream that is not destroyed before the [`Stream`]
-    /// and all of its operations are gone. GPU memory that
-    /// [`FileHandle::read_async`](crate::storage::FileHandle::read_async) and
-    /// [`write_async`](crate::storage::FileHandle::write_async) are given with it belongs to its
-    /// context.
+    /// and all of its operations are gone. GPU memory that is read into or written from in its order
+    /// belongs to its context.
     pub unsafe fn stream(&'static self, raw: RawStream) -> Result<Stream, CuFileError> {
         // SAFETY: the caller keeps the contract, which is the same.
         unsafe { Stream::open(self, raw) }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::FABRICAST_CUDA;
 use super::driver::error_name;
-use crate::shared_object::{Attempt, Attempts};
+use fabricast_process::{Attempt, Attempts};
 
 /// What a function of the CUDA driver answered, a `CUresult`.
 ///

@@ -166,7 +166,10 @@ impl Device {
     }
 
     /// Before anybody is told of what a peer wrote, or was read from one, by the provider itself.
-    pub(crate) fn see_writes(self) -> Result<(), CudaError> {
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn see_writes(self) -> Result<(), CudaError> {
         match self.flush_writes() {
             // Where that can't be, only what CUDA itself moves goes directly
             // (`fabric/device_memory.rs`).
@@ -179,7 +182,7 @@ impl Device {
     ///
     /// # Errors
     /// As [`flush_writes`](Self::flush_writes), which this does not do.
-    pub(crate) fn can_flush_writes(self) -> Result<(), CudaError> {
+    pub fn can_flush_writes(self) -> Result<(), CudaError> {
         self.flush(Cuda::ready()?).map(drop)
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::context::Context;
 use super::driver::{Cuda, RawEvent};
 use super::error::{CudaCode, CudaError, check};
-use crate::process::Here;
+use fabricast_process::Here;
 
 /// `CU_EVENT_DISABLE_TIMING`: it is only asked whether it has happened, which is faster.
 const DISABLE_TIMING: u32 = 2;

@@ -1,4 +1,6 @@
-//! cuFile, NVIDIA's GPUDirect Storage: files to GPU memory and back, loaded at run time.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! ```text
 //!  CuFile::get ── libcufile and a CUDA device, or why not
@@ -8,20 +10,6 @@
 //!    ├── register_memory ── BufferRegistration
 //!    ├── stream ── Stream          read_async, write_async ── StreamOperation ── check_bytes_done
 //!    └── batch ── CuFileBatch      submit, poll, cancel: one outcome for each entry
-//! ```
-//!
-//! [`FileHandle`](super::FileHandle) uses all of this by itself. By hand, it begins with:
-//!
-//! ```
-//! use fabricast::storage::cufile::{CuFile, config_file};
-//! match CuFile::get() {
-//!     Ok(cufile) => println!("cuFile {}: {:?}", cufile.version(), cufile.capabilities()),
-//!     Err(why) => println!("no cuFile: {why}"),
-//! }
-//! for setting in config_file::compat_settings()? {
-//!     println!("{setting}");
-//! }
-//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! Sizes and offsets are bytes, except where a name ends in `_kb` (1024 bytes, as cuFile counts).
@@ -48,6 +36,8 @@
 //! are C++ functions that no header declares, made for cuObject's client and its kind of network
 //! cards; their mangled names are no interface to rely on.
 
+#![deny(unsafe_code)]
+
 use std::collections::HashSet;
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -55,8 +45,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::cuda::Cuda;
-use crate::process::Owner;
+use fabricast_cuda::Cuda;
+use fabricast_process::Owner;
 
 mod abi;
 mod batch;
@@ -73,14 +63,13 @@ mod table;
 mod userspace;
 mod version;
 
-pub use crate::cuda::FABRICAST_CUDA;
-pub use crate::shared_object::Attempt;
 pub use batch::{BatchError, BatchStatus, CuFileBatch, CuFileBatchEntry, CuFileBatchEvent, Opcode};
 pub use buffer::{BufferFlags, BufferRegistration};
 pub use driver::{
     ControlFlags, Driver, FeatureFlags, FileSystem, FileSystems, P2pFlags, Properties,
 };
 pub use error::{CallError, CuFileError, CuFileStatus, Failure, Unavailable};
+pub use fabricast_process::Attempt;
 pub use handle::Handle;
 pub use io::IoVec;
 pub use parameters::{BoolParameter, SizeParameter, Slab, SlabPool, StringParameter};
@@ -91,6 +80,8 @@ pub use stream::{AsyncRequest, RawStream, Stream, StreamFlags, StreamOperation, 
 pub use table::{Capabilities, FABRICAST_CUFILE};
 pub use userspace::{FsRequest, RdmaInfo, UserspaceFs};
 pub use version::Version;
+
+pub use fabricast_cuda::FABRICAST_CUDA;
 
 use driver::DriverSlot;
 use table::Library;

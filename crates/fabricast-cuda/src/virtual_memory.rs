@@ -55,8 +55,9 @@ const _: () = assert!(size_of::<c_uint>() == 4);
 
 /// An allocation of virtual memory, mapped.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mapped {
-    pub(crate) address: u64,
+pub struct Mapped {
+    /// Where it begins.
+    pub address: u64,
     /// Whole granules.
     len: usize,
     handle: c_ulonglong,
@@ -82,7 +83,10 @@ impl Cuda {
 
     /// At least `len` bytes of a device's memory that a network card may reach, where the device
     /// allows.
-    pub(crate) fn map_memory(
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn map_memory(
         &self,
         ordinal: u32,
         len: usize,
@@ -156,10 +160,15 @@ impl Cuda {
         check("cuMemSetAccess", code)
     }
 
+    /// Unmaps an allocation and gives it back.
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    ///
     /// # Safety
     /// From [`map_memory`](Self::map_memory), not unmapped yet, and nobody uses the memory any
     /// more.
-    pub(crate) unsafe fn unmap_memory(&self, mapped: Mapped) -> Result<(), CudaError> {
+    pub unsafe fn unmap_memory(&self, mapped: Mapped) -> Result<(), CudaError> {
         let functions = self.virtual_memory()?;
         let Mapped {
             address,

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
+use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::Mutex;
@@ -13,7 +14,7 @@ use super::memory::attribute;
 
 /// A context, which threads may hand to one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Context(NonNull<std::ffi::c_void>);
+pub struct Context(NonNull<std::ffi::c_void>);
 
 // SAFETY: the driver's name for it, which any thread may use.
 unsafe impl Send for Context {}
@@ -28,7 +29,7 @@ impl Context {
 
 /// A context that is current in this thread as long as this lives; what was current before is so
 /// again behind it.
-pub(crate) struct Current {
+pub struct Current {
     cuda: &'static Cuda,
     context: Context,
     /// It was another one before.
@@ -39,8 +40,17 @@ pub(crate) struct Current {
 
 impl Current {
     /// Tells contexts apart.
-    pub(crate) fn id(&self) -> usize {
+    pub fn id(&self) -> usize {
         self.context.0.addr().get()
+    }
+}
+
+impl fmt::Debug for Current {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Current")
+            .field("context", &self.context)
+            .field("pushed", &self.pushed)
+            .finish_non_exhaustive()
     }
 }
 
@@ -59,8 +69,11 @@ impl Drop for Current {
 }
 
 impl Cuda {
-    /// Makes a context current in this thread, unless it is.
-    pub(crate) fn enter(&'static self, context: Context) -> Result<Current, CudaError> {
+    /// Makes a context current in this thread, unless it is, until what is answered is dropped.
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn enter(&'static self, context: Context) -> Result<Current, CudaError> {
         let raw = context.0.as_ptr();
         let pushed = self.current()? != raw;
         if pushed {
@@ -76,18 +89,29 @@ impl Cuda {
         })
     }
 
-    /// Makes the context that device memory belongs to current in this thread.
-    pub(crate) fn enter_at(&'static self, address: u64) -> Result<Current, CudaError> {
+    /// Makes the context that device memory belongs to current in this thread, as
+    /// [`enter`](Self::enter) does. `address` is one in that memory.
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn enter_at(&'static self, address: u64) -> Result<Current, CudaError> {
         self.enter(self.context_of(address)?)
     }
 
-    /// Makes the primary context of a device current in this thread.
-    pub(crate) fn enter_device(&'static self, ordinal: u32) -> Result<Current, CudaError> {
+    /// Makes the primary context of a device current in this thread, as [`enter`](Self::enter) does.
+    /// Devices are counted from 0.
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn enter_device(&'static self, ordinal: u32) -> Result<Current, CudaError> {
         self.enter(self.primary_context(ordinal)?)
     }
 
     /// The context that device memory belongs to.
-    pub(crate) fn context_of(&self, address: u64) -> Result<Context, CudaError> {
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn context_of(&self, address: u64) -> Result<Context, CudaError> {
         let mut context: RawContext = ptr::null_mut();
         // SAFETY: the attribute is a pointer, which is ours.
         unsafe { self.pointer_attribute(attribute::CONTEXT, address, &raw mut context) }?;
@@ -102,7 +126,10 @@ impl Cuda {
     }
 
     /// Makes the primary context of a device current in this thread, for good, unless one is.
-    pub(crate) fn ensure_context(&self, ordinal: i32) -> Result<(), CudaError> {
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn ensure_context(&self, ordinal: i32) -> Result<(), CudaError> {
         if !self.current()?.is_null() {
             return Ok(());
         }
@@ -123,7 +150,10 @@ impl Cuda {
     }
 
     /// The context that is current in this thread.
-    pub(crate) fn current_context(&self) -> Result<Option<Context>, CudaError> {
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn current_context(&self) -> Result<Option<Context>, CudaError> {
         self.current().map(Context::new)
     }
 
@@ -138,7 +168,10 @@ impl Cuda {
 
     /// The primary context of a device, retained once and for good: giving it back would reset the
     /// device under others.
-    pub(crate) fn primary_context(&self, ordinal: u32) -> Result<Context, CudaError> {
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn primary_context(&self, ordinal: u32) -> Result<Context, CudaError> {
         static RETAINED: Mutex<Vec<(u32, Context)>> = Mutex::new(Vec::new());
         let mut retained = lock(&RETAINED);
         if let Some((_, context)) = retained.iter().find(|(known, _)| *known == ordinal) {

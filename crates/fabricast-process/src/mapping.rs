@@ -24,7 +24,7 @@ const HUGE_PAGES: libc::c_int = libc::MAP_HUGETLB | libc::MAP_HUGE_MASK << libc:
 /// # Errors
 ///
 /// What mmap(2) answers.
-pub(crate) fn anonymous(len: usize, huge_pages: libc::c_int) -> io::Result<NonNull<u8>> {
+pub fn anonymous(len: usize, huge_pages: libc::c_int) -> io::Result<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | (huge_pages & HUGE_PAGES);
     map(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
 }
@@ -37,7 +37,7 @@ pub(crate) fn anonymous(len: usize, huge_pages: libc::c_int) -> io::Result<NonNu
 /// # Errors
 ///
 /// What mmap(2) answers; EOVERFLOW for an offset that the system's type has no room for.
-pub(crate) fn of_file(file: BorrowedFd<'_>, at: u64, len: usize) -> io::Result<NonNull<u8>> {
+pub fn of_file(file: BorrowedFd<'_>, at: u64, len: usize) -> io::Result<NonNull<u8>> {
     let at =
         libc::off_t::try_from(at).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
     map(len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), at)
@@ -69,7 +69,7 @@ fn map(
 ///
 /// * The pages are the caller's: mapped by a function of this file, and not unmapped yet.
 /// * Nobody uses an address in them any more, this process, a device or a peer.
-pub(crate) unsafe fn unmap(start: NonNull<u8>, len: usize) -> io::Result<()> {
+pub unsafe fn unmap(start: NonNull<u8>, len: usize) -> io::Result<()> {
     // SAFETY: the caller's promise.
     told(unsafe { libc::munmap(start.as_ptr().cast(), len) })
 }
@@ -85,7 +85,7 @@ pub(crate) unsafe fn unmap(start: NonNull<u8>, len: usize) -> io::Result<()> {
 /// * The pages are the caller's: mapped by a function of this file, and not unmapped yet.
 /// * Advice that changes their content (`MADV_DONTNEED`, `MADV_FREE`, `MADV_REMOVE`) only where
 ///   nobody, a device included, uses them meanwhile.
-pub(crate) unsafe fn advise(start: NonNull<u8>, len: usize, advice: libc::c_int) -> io::Result<()> {
+pub unsafe fn advise(start: NonNull<u8>, len: usize, advice: libc::c_int) -> io::Result<()> {
     // SAFETY: the caller's promise.
     told(unsafe { libc::madvise(start.as_ptr().cast(), len, advice) })
 }
@@ -94,7 +94,7 @@ pub(crate) unsafe fn advise(start: NonNull<u8>, len: usize, advice: libc::c_int)
 const ASKED_AT_ONCE: usize = 256 << 20;
 
 /// Whether all of a range is mapped now. Touches none of it, and blocks for no page.
-pub(crate) fn is_mapped(start: NonNull<u8>, len: usize) -> bool {
+pub fn is_mapped(start: NonNull<u8>, len: usize) -> bool {
     let page = rustix::param::page_size();
     let end = start.addr().get().saturating_add(len);
     let mut at = start.addr().get() / page * page;
@@ -122,7 +122,7 @@ fn told(rc: libc::c_int) -> io::Result<()> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+use std::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError};
@@ -21,7 +22,7 @@ const PER_THREAD: usize = 2;
 /// What cudarc made and somebody here keeps. It goes with its context current, and what was current
 /// in that thread before is so again behind it; cudarc by itself would leave its context there, on
 /// whatever thread that is.
-pub(crate) struct OfCudarc<T> {
+pub struct OfCudarc<T> {
     context: Context,
     /// What has to be done before it goes, or it stays.
     before: fn(&Cuda) -> Result<(), CudaError>,
@@ -29,7 +30,9 @@ pub(crate) struct OfCudarc<T> {
 }
 
 impl<T> OfCudarc<T> {
-    pub(crate) fn new(
+    /// Keeps `inner`, which cudarc made in that context; `before` is called ahead of its drop, and
+    /// `inner` is leaked where that fails.
+    pub fn new(
         context: Context,
         inner: T,
         before: fn(&Cuda) -> Result<(), CudaError>,
@@ -39,6 +42,14 @@ impl<T> OfCudarc<T> {
             before,
             inner: Some(inner),
         })
+    }
+}
+
+impl<T> fmt::Debug for OfCudarc<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OfCudarc")
+            .field("context", &self.context)
+            .finish_non_exhaustive()
     }
 }
 
@@ -97,7 +108,7 @@ impl Device {
 impl Stream {
     /// A stream of cudarc's, which lives as long as this one and its clones: received data can be
     /// ordered before its work, and [`record`](Self::record) gives events for
-    /// [`Payload::after`](crate::buffer::Payload::after).
+    /// others to wait for.
     ///
     /// # Errors
     /// [`CudaError::Cudarc`] for a stream of another context than the device's primary one, and for
@@ -115,8 +126,8 @@ impl Stream {
 }
 
 impl Event {
-    /// An event of cudarc's, for [`Payload::after`](crate::buffer::Payload::after) and
-    /// [`Stream::wait_for`]. As it is given away, nobody can record it again.
+    /// An event of cudarc's, for [`Stream::wait_for`] and whoever else waits for events. As it is
+    /// given away, nobody can record it again.
     ///
     /// # Errors
     /// [`CudaError::Cudarc`] for an event of another context than the device's primary one;

@@ -9,17 +9,14 @@
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
-use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
-
-use libloading::os::unix::Library as Object;
 
 use super::abi;
 use super::error::Unavailable;
 use super::lock;
 use super::version::Version;
-use crate::shared_object::{Missing, find, open_first};
+use fabricast_process::{Missing, SharedObject};
 
 /// The environment variable that names the libcufile to load instead of the system's: a path. Who
 /// sets it vouches for the file, as for what `LD_LIBRARY_PATH` leads to.
@@ -45,27 +42,27 @@ pub(crate) struct Basic {
 
 impl Basic {
     /// Looks the functions up. Each field's type is that of the C prototype.
-    fn find(object: &Object) -> Result<Self, Missing> {
+    fn find(object: &SharedObject) -> Result<Self, Missing> {
         Ok(Self {
             // SAFETY: the type of the field is that of the function.
-            driver_open: unsafe { find(object, "cuFileDriverOpen") }?,
+            driver_open: unsafe { object.find("cuFileDriverOpen") }?,
             // SAFETY: the type of the field is that of the function.
-            handle_register: unsafe { find(object, "cuFileHandleRegister") }?,
+            handle_register: unsafe { object.find("cuFileHandleRegister") }?,
             // SAFETY: the type of the field is that of the function.
-            handle_deregister: unsafe { find(object, "cuFileHandleDeregister") }?,
+            handle_deregister: unsafe { object.find("cuFileHandleDeregister") }?,
             // SAFETY: the type of the field is that of the function.
-            buf_register: unsafe { find(object, "cuFileBufRegister") }?,
+            buf_register: unsafe { object.find("cuFileBufRegister") }?,
             // SAFETY: the type of the field is that of the function.
-            buf_deregister: unsafe { find(object, "cuFileBufDeregister") }?,
+            buf_deregister: unsafe { object.find("cuFileBufDeregister") }?,
             // SAFETY: the type of the field is that of the function.
-            read: unsafe { find(object, "cuFileRead") }?,
+            read: unsafe { object.find("cuFileRead") }?,
             // SAFETY: the type of the field is that of the function.
-            write: unsafe { find(object, "cuFileWrite") }?,
+            write: unsafe { object.find("cuFileWrite") }?,
             // SAFETY: the type of the field is that of the function.
-            driver_close: match unsafe { find(object, "cuFileDriverClose_v2") } {
+            driver_close: match unsafe { object.find("cuFileDriverClose_v2") } {
                 Ok(close) => close,
                 // SAFETY: the type of the field is that of the function.
-                Err(_) => unsafe { find(object, "cuFileDriverClose") }?,
+                Err(_) => unsafe { object.find("cuFileDriverClose") }?,
             },
         })
     }
@@ -81,19 +78,19 @@ pub(crate) struct SettingsFunctions {
 }
 
 impl SettingsFunctions {
-    fn find(object: &Object) -> Option<Self> {
+    fn find(object: &SharedObject) -> Option<Self> {
         Some(Self {
             // SAFETY: the type of the field is that of the function.
-            get_properties: unsafe { find(object, "cuFileDriverGetProperties") }.ok()?,
+            get_properties: unsafe { object.find("cuFileDriverGetProperties") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            set_poll_mode: unsafe { find(object, "cuFileDriverSetPollMode") }.ok()?,
+            set_poll_mode: unsafe { object.find("cuFileDriverSetPollMode") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            set_max_direct_io_size: unsafe { find(object, "cuFileDriverSetMaxDirectIOSize") }
+            set_max_direct_io_size: unsafe { object.find("cuFileDriverSetMaxDirectIOSize") }
                 .ok()?,
             // SAFETY: the type of the field is that of the function.
-            set_max_cache_size: unsafe { find(object, "cuFileDriverSetMaxCacheSize") }.ok()?,
+            set_max_cache_size: unsafe { object.find("cuFileDriverSetMaxCacheSize") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            set_max_pinned_mem_size: unsafe { find(object, "cuFileDriverSetMaxPinnedMemSize") }
+            set_max_pinned_mem_size: unsafe { object.find("cuFileDriverSetMaxPinnedMemSize") }
                 .ok()?,
         })
     }
@@ -106,12 +103,12 @@ pub(crate) struct Vectors {
 }
 
 impl Vectors {
-    fn find(object: &Object) -> Option<Self> {
+    fn find(object: &SharedObject) -> Option<Self> {
         Some(Self {
             // SAFETY: the type of the field is that of the function.
-            readv: unsafe { find(object, "cuFileReadv") }.ok()?,
+            readv: unsafe { object.find("cuFileReadv") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            writev: unsafe { find(object, "cuFileWritev") }.ok()?,
+            writev: unsafe { object.find("cuFileWritev") }.ok()?,
         })
     }
 }
@@ -125,16 +122,16 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    fn find(object: &Object) -> Option<Self> {
+    fn find(object: &SharedObject) -> Option<Self> {
         Some(Self {
             // SAFETY: the type of the field is that of the function.
-            read_async: unsafe { find(object, "cuFileReadAsync") }.ok()?,
+            read_async: unsafe { object.find("cuFileReadAsync") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            write_async: unsafe { find(object, "cuFileWriteAsync") }.ok()?,
+            write_async: unsafe { object.find("cuFileWriteAsync") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            register: unsafe { find(object, "cuFileStreamRegister") }.ok()?,
+            register: unsafe { object.find("cuFileStreamRegister") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            deregister: unsafe { find(object, "cuFileStreamDeregister") }.ok()?,
+            deregister: unsafe { object.find("cuFileStreamDeregister") }.ok()?,
         })
     }
 }
@@ -149,18 +146,18 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    fn find(object: &Object) -> Option<Self> {
+    fn find(object: &SharedObject) -> Option<Self> {
         Some(Self {
             // SAFETY: the type of the field is that of the function.
-            set_up: unsafe { find(object, "cuFileBatchIOSetUp") }.ok()?,
+            set_up: unsafe { object.find("cuFileBatchIOSetUp") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            submit: unsafe { find(object, "cuFileBatchIOSubmit") }.ok()?,
+            submit: unsafe { object.find("cuFileBatchIOSubmit") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            get_status: unsafe { find(object, "cuFileBatchIOGetStatus") }.ok()?,
+            get_status: unsafe { object.find("cuFileBatchIOGetStatus") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            cancel: unsafe { find(object, "cuFileBatchIOCancel") }.ok()?,
+            cancel: unsafe { object.find("cuFileBatchIOCancel") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            destroy: unsafe { find(object, "cuFileBatchIODestroy") }.ok()?,
+            destroy: unsafe { object.find("cuFileBatchIODestroy") }.ok()?,
         })
     }
 }
@@ -176,20 +173,20 @@ pub(crate) struct Parameters {
 }
 
 impl Parameters {
-    fn find(object: &Object) -> Option<Self> {
+    fn find(object: &SharedObject) -> Option<Self> {
         Some(Self {
             // SAFETY: the type of the field is that of the function.
-            get_size: unsafe { find(object, "cuFileGetParameterSizeT") }.ok()?,
+            get_size: unsafe { object.find("cuFileGetParameterSizeT") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            set_size: unsafe { find(object, "cuFileSetParameterSizeT") }.ok()?,
+            set_size: unsafe { object.find("cuFileSetParameterSizeT") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            get_bool: unsafe { find(object, "cuFileGetParameterBool") }.ok()?,
+            get_bool: unsafe { object.find("cuFileGetParameterBool") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            set_bool: unsafe { find(object, "cuFileSetParameterBool") }.ok()?,
+            set_bool: unsafe { object.find("cuFileSetParameterBool") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            get_string: unsafe { find(object, "cuFileGetParameterString") }.ok()?,
+            get_string: unsafe { object.find("cuFileGetParameterString") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            set_string: unsafe { find(object, "cuFileSetParameterString") }.ok()?,
+            set_string: unsafe { object.find("cuFileSetParameterString") }.ok()?,
         })
     }
 }
@@ -201,21 +198,21 @@ pub(crate) struct Slabs {
 }
 
 impl Slabs {
-    fn posix(object: &Object) -> Option<Self> {
+    fn posix(object: &SharedObject) -> Option<Self> {
         Some(Self {
             // SAFETY: the type of the field is that of the function.
-            get: unsafe { find(object, "cuFileGetParameterPosixPoolSlabArray") }.ok()?,
+            get: unsafe { object.find("cuFileGetParameterPosixPoolSlabArray") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            set: unsafe { find(object, "cuFileSetParameterPosixPoolSlabArray") }.ok()?,
+            set: unsafe { object.find("cuFileSetParameterPosixPoolSlabArray") }.ok()?,
         })
     }
 
-    fn gpu(object: &Object) -> Option<Self> {
+    fn gpu(object: &SharedObject) -> Option<Self> {
         Some(Self {
             // SAFETY: the type of the field is that of the function.
-            get: unsafe { find(object, "cuFileGetParameterGpuBounceBufferSlabArray") }.ok()?,
+            get: unsafe { object.find("cuFileGetParameterGpuBounceBufferSlabArray") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            set: unsafe { find(object, "cuFileSetParameterGpuBounceBufferSlabArray") }.ok()?,
+            set: unsafe { object.find("cuFileSetParameterGpuBounceBufferSlabArray") }.ok()?,
         })
     }
 }
@@ -233,24 +230,24 @@ pub(crate) struct Statistics {
 }
 
 impl Statistics {
-    fn find(object: &Object) -> Option<Self> {
+    fn find(object: &SharedObject) -> Option<Self> {
         Some(Self {
             // SAFETY: the type of the field is that of the function.
-            get_level: unsafe { find(object, "cuFileGetStatsLevel") }.ok()?,
+            get_level: unsafe { object.find("cuFileGetStatsLevel") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            set_level: unsafe { find(object, "cuFileSetStatsLevel") }.ok()?,
+            set_level: unsafe { object.find("cuFileSetStatsLevel") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            start: unsafe { find(object, "cuFileStatsStart") }.ok()?,
+            start: unsafe { object.find("cuFileStatsStart") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            stop: unsafe { find(object, "cuFileStatsStop") }.ok()?,
+            stop: unsafe { object.find("cuFileStatsStop") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            reset: unsafe { find(object, "cuFileStatsReset") }.ok()?,
+            reset: unsafe { object.find("cuFileStatsReset") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            get_l1: unsafe { find(object, "cuFileGetStatsL1") }.ok()?,
+            get_l1: unsafe { object.find("cuFileGetStatsL1") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            get_l2: unsafe { find(object, "cuFileGetStatsL2") }.ok()?,
+            get_l2: unsafe { object.find("cuFileGetStatsL2") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            get_l3: unsafe { find(object, "cuFileGetStatsL3") }.ok()?,
+            get_l3: unsafe { object.find("cuFileGetStatsL3") }.ok()?,
         })
     }
 }
@@ -262,12 +259,12 @@ pub(crate) struct P2p {
 }
 
 impl P2p {
-    fn find(object: &Object) -> Option<Self> {
+    fn find(object: &SharedObject) -> Option<Self> {
         Some(Self {
             // SAFETY: the type of the field is that of the function.
-            get_flags: unsafe { find(object, "cuFileDriverGetP2PFlags") }.ok()?,
+            get_flags: unsafe { object.find("cuFileDriverGetP2PFlags") }.ok()?,
             // SAFETY: the type of the field is that of the function.
-            set_flags: unsafe { find(object, "cuFileDriverSetP2PFlags") }.ok()?,
+            set_flags: unsafe { object.find("cuFileDriverSetP2PFlags") }.ok()?,
         })
     }
 }
@@ -313,9 +310,9 @@ impl Library {
             return Err(why.clone());
         }
         // SAFETY: the names are those of NVIDIA's library, trusted as one that is linked.
-        let opened = unsafe { open_first(FABRICAST_CUFILE, &NAMES) };
+        let opened = unsafe { SharedObject::open_first(FABRICAST_CUFILE, &NAMES) };
         let opened = opened.map_err(|tried| Unavailable::Library { tried });
-        match opened.and_then(|(object, path)| Self::find(object, path)) {
+        match opened.and_then(|object| Self::find(&object)) {
             Ok(library) => Ok(LOADED.get_or_init(|| Box::leak(Box::new(library)))),
             Err(why) => {
                 *failed = Some((named, why.clone()));
@@ -324,37 +321,34 @@ impl Library {
         }
     }
 
-    fn find(object: Object, path: PathBuf) -> Result<Self, Unavailable> {
-        let basic = Basic::find(&object);
+    fn find(object: &SharedObject) -> Result<Self, Unavailable> {
+        let basic = Basic::find(object);
         // SAFETY: the type is that of the function.
-        let get_version = unsafe { find::<abi::GetInt>(&object, "cuFileGetVersion") }.ok();
+        let get_version = unsafe { object.find::<abi::GetInt>("cuFileGetVersion") }.ok();
         let library = basic.map(|basic| Self {
             basic,
             version: Version::ask(get_version),
             // SAFETY: the type of the field is that of the function.
-            use_count: unsafe { find(&object, "cuFileUseCount") }.ok(),
-            settings: SettingsFunctions::find(&object),
-            vectors: Vectors::find(&object),
-            streams: Streams::find(&object),
-            batches: Batches::find(&object),
-            parameters: Parameters::find(&object),
+            use_count: unsafe { object.find("cuFileUseCount") }.ok(),
+            settings: SettingsFunctions::find(object),
+            vectors: Vectors::find(object),
+            streams: Streams::find(object),
+            batches: Batches::find(object),
+            parameters: Parameters::find(object),
             // SAFETY: the type of the field is that of the function.
-            get_parameter_limits: unsafe { find(&object, "cuFileGetParameterMinMaxValue") }.ok(),
-            posix_slabs: Slabs::posix(&object),
-            gpu_slabs: Slabs::gpu(&object),
-            statistics: Statistics::find(&object),
+            get_parameter_limits: unsafe { object.find("cuFileGetParameterMinMaxValue") }.ok(),
+            posix_slabs: Slabs::posix(object),
+            gpu_slabs: Slabs::gpu(object),
+            statistics: Statistics::find(object),
             // SAFETY: the type of the field is that of the function.
-            get_bar_size: unsafe { find(&object, "cuFileGetBARSizeInKB") }.ok(),
+            get_bar_size: unsafe { object.find("cuFileGetBARSizeInKB") }.ok(),
             // SAFETY: the type of the field is that of the function.
-            export_topology: unsafe { find(&object, "cuFileExportPCIeTopology") }.ok(),
-            p2p: P2p::find(&object),
-            path: path.clone(),
+            export_topology: unsafe { object.find("cuFileExportPCIeTopology") }.ok(),
+            p2p: P2p::find(object),
+            path: object.path().to_owned(),
         });
-        // Never unloaded, not even when it is refused: its constructors may have left anything
-        // behind.
-        mem::forget(object);
         library.map_err(|Missing { symbol, reason }| Unavailable::Broken {
-            path,
+            path: object.path().to_owned(),
             symbol,
             reason,
         })

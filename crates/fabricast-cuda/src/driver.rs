@@ -6,17 +6,15 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
-use std::mem;
+use std::fmt;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-
-use libloading::os::unix::Library as Object;
 
 use super::RawStream;
 use super::error::{CudaCode, CudaError, CudaUnavailable};
 use super::virtual_memory::{AccessDescriptor, AllocationProperties};
-use crate::process::Owner;
-use crate::shared_object::{Missing, find, open_first};
+use fabricast_process::Owner;
+use fabricast_process::{Missing, SharedObject};
 
 /// The environment variable that names the CUDA driver to load instead of the system's: the path of
 /// a `libcuda.so.1`. Who sets it vouches for the file, as for what `LD_LIBRARY_PATH` leads to.
@@ -31,8 +29,9 @@ pub(super) type RawContext = *mut c_void;
 /// `CUevent`.
 pub(super) type RawEvent = *mut c_void;
 
-/// The driver, loaded once and never unloaded.
-pub(crate) struct Cuda {
+/// The driver, loaded once and never unloaded: contexts, memory, pinned memory of the host, and
+/// copies in streams.
+pub struct Cuda {
     pub(super) basic: Basic,
     pub(super) copies: Option<Copies>,
     pub(super) devices: Option<Devices>,
@@ -46,6 +45,18 @@ pub(crate) struct Cuda {
     pub(super) context_synchronize: Option<unsafe extern "C" fn() -> c_int>,
     pub(super) flush_writes: Option<unsafe extern "C" fn(c_int, c_int) -> c_int>,
     get_error_name: Option<unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int>,
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cuda")
+            .field("copies", &self.copies.is_some())
+            .field("devices", &self.devices.is_some())
+            .field("events", &self.events.is_some())
+            .field("allocations", &self.allocations.is_some())
+            .field("virtual_memory", &self.virtual_memory.is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 /// What every driver has.
@@ -128,7 +139,10 @@ static LOADED: OnceLock<Cuda> = OnceLock::new();
 impl Cuda {
     /// The driver, once it runs and has a device. That it does is asked once in a process; a
     /// failure is not kept: a later call tries again.
-    pub(crate) fn ready() -> Result<&'static Self, CudaUnavailable> {
+    ///
+    /// # Errors
+    /// [`CudaUnavailable`], which says in words why there is no CUDA in this process.
+    pub fn ready() -> Result<&'static Self, CudaUnavailable> {
         static RUNS: OnceLock<Owner> = OnceLock::new();
         let cuda = Self::load()?;
         match RUNS.get() {
@@ -172,20 +186,18 @@ impl Cuda {
             return Ok(cuda);
         }
         // SAFETY: the names are those of NVIDIA's driver, trusted as a library that is linked.
-        let opened = unsafe { open_first(FABRICAST_CUDA, &NAMES) };
-        let (object, path) = opened.map_err(|tried| CudaUnavailable::Library { tried })?;
+        let opened = unsafe { SharedObject::open_first(FABRICAST_CUDA, &NAMES) };
+        let object = opened.map_err(|tried| CudaUnavailable::Library { tried })?;
         let cuda = Self::find(&object);
-        // Never unloaded, not even when it is refused.
-        mem::forget(object);
         let cuda = cuda.map_err(|Missing { symbol, reason }| CudaUnavailable::Broken {
-            path,
+            path: object.path().to_owned(),
             symbol,
             reason,
         })?;
         Ok(LOADED.get_or_init(|| cuda))
     }
 
-    fn find(object: &Object) -> Result<Self, Missing> {
+    fn find(object: &SharedObject) -> Result<Self, Missing> {
         Ok(Self {
             basic: Basic::find(object)?,
             copies: Copies::find(object).ok(),
@@ -194,149 +206,149 @@ impl Cuda {
             allocations: Allocations::find(object).ok(),
             virtual_memory: VirtualMemory::find(object).ok(),
             // SAFETY: the type of the field is that of the function.
-            stream_get_context: unsafe { find(object, "cuStreamGetCtx") }.ok(),
+            stream_get_context: unsafe { object.find("cuStreamGetCtx") }.ok(),
             // SAFETY: the type of the field is that of the function.
-            handle_for_range: unsafe { find(object, "cuMemGetHandleForAddressRange") }.ok(),
+            handle_for_range: unsafe { object.find("cuMemGetHandleForAddressRange") }.ok(),
             // SAFETY: the type of the field is that of the function.
-            context_synchronize: unsafe { find(object, "cuCtxSynchronize") }.ok(),
+            context_synchronize: unsafe { object.find("cuCtxSynchronize") }.ok(),
             // SAFETY: the type of the field is that of the function.
-            flush_writes: unsafe { find(object, "cuFlushGPUDirectRDMAWrites") }.ok(),
+            flush_writes: unsafe { object.find("cuFlushGPUDirectRDMAWrites") }.ok(),
             // SAFETY: the type of the field is that of the function.
-            get_error_name: unsafe { find(object, "cuGetErrorName") }.ok(),
+            get_error_name: unsafe { object.find("cuGetErrorName") }.ok(),
         })
     }
 }
 
 /// Each field's type is that of the C prototype.
 impl Basic {
-    fn find(object: &Object) -> Result<Self, Missing> {
+    fn find(object: &SharedObject) -> Result<Self, Missing> {
         Ok(Self {
             // SAFETY: the type of the field is that of the function.
-            init: unsafe { find(object, "cuInit") }?,
+            init: unsafe { object.find("cuInit") }?,
             // SAFETY: the type of the field is that of the function.
-            device_get_count: unsafe { find(object, "cuDeviceGetCount") }?,
+            device_get_count: unsafe { object.find("cuDeviceGetCount") }?,
             // SAFETY: the type of the field is that of the function.
-            device_get: unsafe { find(object, "cuDeviceGet") }?,
+            device_get: unsafe { object.find("cuDeviceGet") }?,
             // SAFETY: the type of the field is that of the function.
-            primary_context_retain: unsafe { find(object, "cuDevicePrimaryCtxRetain") }?,
+            primary_context_retain: unsafe { object.find("cuDevicePrimaryCtxRetain") }?,
             // SAFETY: the type of the field is that of the function.
-            context_get_current: unsafe { find(object, "cuCtxGetCurrent") }?,
+            context_get_current: unsafe { object.find("cuCtxGetCurrent") }?,
             // SAFETY: the type of the field is that of the function.
-            context_set_current: unsafe { find(object, "cuCtxSetCurrent") }?,
+            context_set_current: unsafe { object.find("cuCtxSetCurrent") }?,
             // SAFETY: the type of the field is that of the function.
-            stream_synchronize: unsafe { find(object, "cuStreamSynchronize") }?,
+            stream_synchronize: unsafe { object.find("cuStreamSynchronize") }?,
             // SAFETY: the type of the field is that of the function.
-            stream_query: unsafe { find(object, "cuStreamQuery") }?,
+            stream_query: unsafe { object.find("cuStreamQuery") }?,
         })
     }
 }
 
 /// Each field's type is that of the C prototype.
 impl Copies {
-    fn find(object: &Object) -> Result<Self, Missing> {
+    fn find(object: &SharedObject) -> Result<Self, Missing> {
         Ok(Self {
             // SAFETY: the type of the field is that of the function.
-            pointer_attribute: unsafe { find(object, "cuPointerGetAttribute") }?,
+            pointer_attribute: unsafe { object.find("cuPointerGetAttribute") }?,
             // SAFETY: the type of the field is that of the function.
-            context_push: unsafe { find(object, "cuCtxPushCurrent_v2") }?,
+            context_push: unsafe { object.find("cuCtxPushCurrent_v2") }?,
             // SAFETY: the type of the field is that of the function.
-            context_pop: unsafe { find(object, "cuCtxPopCurrent_v2") }?,
+            context_pop: unsafe { object.find("cuCtxPopCurrent_v2") }?,
             // SAFETY: the type of the field is that of the function.
-            host_alloc: unsafe { find(object, "cuMemHostAlloc") }?,
+            host_alloc: unsafe { object.find("cuMemHostAlloc") }?,
             // SAFETY: the type of the field is that of the function.
-            host_free: unsafe { find(object, "cuMemFreeHost") }?,
+            host_free: unsafe { object.find("cuMemFreeHost") }?,
             // SAFETY: the type of the field is that of the function.
-            stream_create: unsafe { find(object, "cuStreamCreate") }?,
+            stream_create: unsafe { object.find("cuStreamCreate") }?,
             // SAFETY: the type of the field is that of the function.
-            stream_destroy: unsafe { find(object, "cuStreamDestroy_v2") }?,
+            stream_destroy: unsafe { object.find("cuStreamDestroy_v2") }?,
             // SAFETY: the type of the field is that of the function.
-            to_device: unsafe { find(object, "cuMemcpyHtoDAsync_v2") }?,
+            to_device: unsafe { object.find("cuMemcpyHtoDAsync_v2") }?,
             // SAFETY: the type of the field is that of the function.
-            to_host: unsafe { find(object, "cuMemcpyDtoHAsync_v2") }?,
+            to_host: unsafe { object.find("cuMemcpyDtoHAsync_v2") }?,
         })
     }
 }
 
 /// Each field's type is that of the C prototype.
 impl Devices {
-    fn find(object: &Object) -> Result<Self, Missing> {
+    fn find(object: &SharedObject) -> Result<Self, Missing> {
         Ok(Self {
             // SAFETY: the type of the field is that of the function.
-            name: unsafe { find(object, "cuDeviceGetName") }?,
+            name: unsafe { object.find("cuDeviceGetName") }?,
             // SAFETY: the type of the field is that of the function.
-            pci_bus_id: unsafe { find(object, "cuDeviceGetPCIBusId") }?,
+            pci_bus_id: unsafe { object.find("cuDeviceGetPCIBusId") }?,
             // SAFETY: the type of the field is that of the function.
-            attribute: unsafe { find(object, "cuDeviceGetAttribute") }?,
+            attribute: unsafe { object.find("cuDeviceGetAttribute") }?,
             // SAFETY: the type of the field is that of the function.
-            total_memory: unsafe { find(object, "cuDeviceTotalMem_v2") }?,
+            total_memory: unsafe { object.find("cuDeviceTotalMem_v2") }?,
         })
     }
 }
 
 /// Each field's type is that of the C prototype.
 impl Events {
-    fn find(object: &Object) -> Result<Self, Missing> {
+    fn find(object: &SharedObject) -> Result<Self, Missing> {
         Ok(Self {
             // SAFETY: the type of the field is that of the function.
-            create: unsafe { find(object, "cuEventCreate") }?,
+            create: unsafe { object.find("cuEventCreate") }?,
             // SAFETY: the type of the field is that of the function.
-            destroy: unsafe { find(object, "cuEventDestroy_v2") }?,
+            destroy: unsafe { object.find("cuEventDestroy_v2") }?,
             // SAFETY: the type of the field is that of the function.
-            record: unsafe { find(object, "cuEventRecord") }?,
+            record: unsafe { object.find("cuEventRecord") }?,
             // SAFETY: the type of the field is that of the function.
-            query: unsafe { find(object, "cuEventQuery") }?,
+            query: unsafe { object.find("cuEventQuery") }?,
             // SAFETY: the type of the field is that of the function.
-            synchronize: unsafe { find(object, "cuEventSynchronize") }?,
+            synchronize: unsafe { object.find("cuEventSynchronize") }?,
             // SAFETY: the type of the field is that of the function.
-            stream_wait: unsafe { find(object, "cuStreamWaitEvent") }?,
+            stream_wait: unsafe { object.find("cuStreamWaitEvent") }?,
         })
     }
 }
 
 /// Each field's type is that of the C prototype.
 impl Allocations {
-    fn find(object: &Object) -> Result<Self, Missing> {
+    fn find(object: &SharedObject) -> Result<Self, Missing> {
         Ok(Self {
             // SAFETY: the type of the field is that of the function.
-            alloc: unsafe { find(object, "cuMemAlloc_v2") }?,
+            alloc: unsafe { object.find("cuMemAlloc_v2") }?,
             // SAFETY: the type of the field is that of the function.
-            free: unsafe { find(object, "cuMemFree_v2") }?,
+            free: unsafe { object.find("cuMemFree_v2") }?,
             // SAFETY: the type of the field is that of the function.
-            host_register: unsafe { find(object, "cuMemHostRegister_v2") }?,
+            host_register: unsafe { object.find("cuMemHostRegister_v2") }?,
             // SAFETY: the type of the field is that of the function.
-            host_unregister: unsafe { find(object, "cuMemHostUnregister") }?,
+            host_unregister: unsafe { object.find("cuMemHostUnregister") }?,
             // SAFETY: the type of the field is that of the function.
-            set_pointer_attribute: unsafe { find(object, "cuPointerSetAttribute") }?,
+            set_pointer_attribute: unsafe { object.find("cuPointerSetAttribute") }?,
             // SAFETY: the type of the field is that of the function.
-            address_range: unsafe { find(object, "cuMemGetAddressRange_v2") }?,
+            address_range: unsafe { object.find("cuMemGetAddressRange_v2") }?,
             // SAFETY: the type of the field is that of the function.
-            fill: unsafe { find(object, "cuMemsetD8Async") }?,
+            fill: unsafe { object.find("cuMemsetD8Async") }?,
         })
     }
 }
 
 /// Each field's type is that of the C prototype.
 impl VirtualMemory {
-    fn find(object: &Object) -> Result<Self, Missing> {
+    fn find(object: &SharedObject) -> Result<Self, Missing> {
         Ok(Self {
             // SAFETY: the type of the field is that of the function.
-            granularity: unsafe { find(object, "cuMemGetAllocationGranularity") }?,
+            granularity: unsafe { object.find("cuMemGetAllocationGranularity") }?,
             // SAFETY: the type of the field is that of the function.
-            create: unsafe { find(object, "cuMemCreate") }?,
+            create: unsafe { object.find("cuMemCreate") }?,
             // SAFETY: the type of the field is that of the function.
-            release: unsafe { find(object, "cuMemRelease") }?,
+            release: unsafe { object.find("cuMemRelease") }?,
             // SAFETY: the type of the field is that of the function.
-            reserve: unsafe { find(object, "cuMemAddressReserve") }?,
+            reserve: unsafe { object.find("cuMemAddressReserve") }?,
             // SAFETY: the type of the field is that of the function.
-            free: unsafe { find(object, "cuMemAddressFree") }?,
+            free: unsafe { object.find("cuMemAddressFree") }?,
             // SAFETY: the type of the field is that of the function.
-            map: unsafe { find(object, "cuMemMap") }?,
+            map: unsafe { object.find("cuMemMap") }?,
             // SAFETY: the type of the field is that of the function.
-            unmap: unsafe { find(object, "cuMemUnmap") }?,
+            unmap: unsafe { object.find("cuMemUnmap") }?,
             // SAFETY: the type of the field is that of the function.
-            set_access: unsafe { find(object, "cuMemSetAccess") }?,
+            set_access: unsafe { object.find("cuMemSetAccess") }?,
             // SAFETY: the type of the field is that of the function.
-            retain_handle: unsafe { find(object, "cuMemRetainAllocationHandle") }?,
+            retain_handle: unsafe { object.find("cuMemRetainAllocationHandle") }?,
         })
     }
 }
@@ -375,7 +387,7 @@ impl Cuda {
 
 /// Whether the machine may have a device, without asking the driver: loading and starting it takes
 /// long.
-pub(crate) fn may_be_here() -> bool {
+pub fn may_be_here() -> bool {
     std::env::var_os(FABRICAST_CUDA).is_some_and(|path| !path.is_empty())
         || std::path::Path::new("/dev/nvidiactl").exists()
 }
@@ -385,9 +397,8 @@ pub(crate) fn may_be_here() -> bool {
 #[cfg(feature = "cudarc")]
 pub(super) fn is_found_by_name() -> bool {
     // SAFETY: as in `Cuda::load`; no variable is named so.
-    let found = unsafe { open_first("", &NAMES) };
-    // Never unloaded.
-    found.map(|(object, _)| mem::forget(object)).is_ok()
+    let found = unsafe { SharedObject::open_first("", &NAMES) };
+    found.is_ok()
 }
 
 /// Locks, also after another thread panicked while it held the lock: what our locks guard is whole

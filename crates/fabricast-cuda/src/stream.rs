@@ -12,7 +12,7 @@ use super::driver::Cuda;
 use super::error::{CudaError, check};
 use super::event::Event;
 use super::{Device, RawStream};
-use crate::process::Here;
+use fabricast_process::Here;
 
 /// A CUDA stream: work that is given to it is done in its order. A clone is the same stream.
 ///
@@ -139,7 +139,8 @@ impl Stream {
     }
 
     #[cfg(feature = "cudarc")]
-    pub(crate) fn context(&self) -> Context {
+    /// The context that it belongs to.
+    pub fn context(&self) -> Context {
         self.shared.context
     }
 
@@ -217,13 +218,19 @@ impl Stream {
     }
 
     /// An event of the stream's context that stands for nothing yet: it has happened.
-    pub(crate) fn event(&self) -> Result<Event, CudaError> {
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn event(&self) -> Result<Event, CudaError> {
         Event::new(self.shared.cuda, self.shared.context)
     }
 
     /// As [`record`](Self::record), with an event that is used again: what it stood for before, it
-    /// no longer does.
-    pub(crate) fn record_in(&self, event: &Event) -> Result<(), CudaError> {
+    /// no longer does, for all who have a clone of it.
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn record_in(&self, event: &Event) -> Result<(), CudaError> {
         let _current = self.enter()?;
         let record = self.shared.cuda.events()?.record;
         // SAFETY: both are alive, and of one context: made so by whoever holds them.
@@ -233,17 +240,23 @@ impl Stream {
     }
 
     /// Makes the stream's context current in this thread.
-    pub(crate) fn enter(&self) -> Result<Current, CudaError> {
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn enter(&self) -> Result<Current, CudaError> {
         Cuda::ready()?.enter(self.shared.context)
     }
 
     /// Copies to the device in the order of the stream; asynchronous where the host's memory is
     /// pinned.
     ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    ///
     /// # Safety
     /// Both are good for `len` bytes until the stream has passed, and nobody else uses the part of
     /// the device, or writes that of the host.
-    pub(crate) unsafe fn copy_to_device(
+    pub unsafe fn copy_to_device(
         &self,
         to: u64,
         from: NonNull<u8>,
@@ -257,9 +270,12 @@ impl Stream {
     /// Copies from the device in the order of the stream; asynchronous where the host's memory is
     /// pinned.
     ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    ///
     /// # Safety
     /// As for [`copy_to_device`](Self::copy_to_device), with the parts exchanged.
-    pub(crate) unsafe fn copy_to_host(
+    pub unsafe fn copy_to_host(
         &self,
         to: NonNull<u8>,
         from: u64,
@@ -272,9 +288,12 @@ impl Stream {
 
     /// Fills a device's memory with a byte, in the order of the stream.
     ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    ///
     /// # Safety
     /// It is good for `len` bytes until the stream has passed, and nobody else uses it meanwhile.
-    pub(crate) unsafe fn fill(&self, at: u64, byte: u8, len: usize) -> Result<(), CudaError> {
+    pub unsafe fn fill(&self, at: u64, byte: u8, len: usize) -> Result<(), CudaError> {
         let _current = self.enter()?;
         // SAFETY: the caller says so.
         unsafe { self.shared.cuda.fill(at, byte, len, self.shared.raw) }

@@ -12,7 +12,7 @@ use std::slice;
 use std::sync::Arc;
 
 use super::abi::{FsOps, RawRdmaInfo};
-use crate::storage::contained::contained;
+use fabricast_process::contained;
 
 /// A file of a file system of the application's own, `CUfileFSOps_t`. Called by threads of cuFile's
 /// own, several at a time. A panic becomes the error EIO.

@@ -20,7 +20,7 @@ use crate::mapping;
 
 /// The process that made something.
 #[derive(Clone, Copy)]
-pub(crate) struct Owner {
+pub struct Owner {
     pid: u32,
     /// The number of the process that this memory is in; 0 in a child that has made nothing of its
     /// own yet.
@@ -29,7 +29,7 @@ pub(crate) struct Owner {
 
 impl Owner {
     /// This process.
-    pub(crate) fn current() -> Self {
+    pub fn current() -> Self {
         let (here, pid) = (mark(), std::process::id());
         // Relaxed: a fork orders everything before it, and within a process the value does not
         // change.
@@ -39,7 +39,7 @@ impl Owner {
 
     /// Whether this is the process that made it.
     #[inline]
-    pub(crate) fn is_here(self) -> bool {
+    pub fn is_here(self) -> bool {
         self.here.load(Ordering::Relaxed) == self.pid
     }
 
@@ -47,7 +47,7 @@ impl Owner {
     ///
     /// [`Forked`] in any other process than the one that made it.
     #[inline]
-    pub(crate) fn check(self) -> Result<(), Forked> {
+    pub fn check(self) -> Result<(), Forked> {
         if self.is_here() {
             Ok(())
         } else {
@@ -55,7 +55,8 @@ impl Owner {
         }
     }
 
-    pub(crate) fn pid(self) -> u32 {
+    /// Its number.
+    pub fn pid(self) -> u32 {
         self.pid
     }
 }
@@ -68,27 +69,32 @@ impl fmt::Debug for Owner {
 
 /// A handle was used by another process than the one that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Forked {
+pub struct Forked {
     /// The process that made it.
-    pub(crate) made_by: u32,
+    pub made_by: u32,
 }
 
 /// What must not be dropped by another process than the one that made it: there it is leaked.
-pub(crate) struct Here<T> {
+///
+/// Reading it through `Deref` is the caller's to decide: [`owner`](Self::owner) tells whether this
+/// is its process.
+pub struct Here<T> {
     value: ManuallyDrop<T>,
     owner: Owner,
 }
 
 impl<T> Here<T> {
-    pub(crate) fn new(value: T) -> Self {
+    /// Made by this process.
+    pub fn new(value: T) -> Self {
         Self {
             value: ManuallyDrop::new(value),
             owner: Owner::current(),
         }
     }
 
+    /// The process that made it.
     #[inline]
-    pub(crate) fn owner(&self) -> Owner {
+    pub fn owner(&self) -> Owner {
         self.owner
     }
 }
@@ -160,33 +166,12 @@ fn wiped_by_handler() -> &'static AtomicU32 {
     &WIPED_BY_HANDLER
 }
 
-/// What `child` answers in a forked process: it does nothing but look, since other threads may hold
-/// any lock.
-#[cfg(test)]
-pub(crate) fn in_a_child(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child calls only what touches no lock and no file, and leaves by `_exit`.
-    match unsafe { libc::fork() } {
-        0 => {
-            let code = child();
-            // SAFETY: ends the child without running anything of the parent's.
-            unsafe { libc::_exit(code) }
-        }
-        pid => {
-            assert!(pid > 0, "fork: {}", std::io::Error::last_os_error());
-            let mut status = 0;
-            // SAFETY: our own child; `status` is writable.
-            let rc = unsafe { libc::waitpid(pid, &raw mut status, 0) };
-            assert_eq!(rc, pid);
-            assert!(libc::WIFEXITED(status), "status {status:#x}");
-            libc::WEXITSTATUS(status)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::Arc;
+
+    use super::*;
+    use crate::forked::in_a_child;
 
     #[test]
     fn a_child_is_told_from_its_parent() {
