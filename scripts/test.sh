@@ -265,19 +265,19 @@ has_sanitizer() {
 run_asan() {
     # Leaks are not looked for here: what libraries keep until the process ends is not ours, and
     # fabricast leaks on purpose where freeing would be unsound. The tests count regions and descriptors.
-    local asan_targets=(--test faults --test one_sided --test storage --test gpu)
+    local asan_targets=(-p fabricast -p fabricast-cufile --test faults --test one_sided --test storage --test gpu --test cufile)
     # Where memory is freed under a peer or a device is what is looked at; these are about other things, and take long.
     local asan_skips=(--skip chaos:: --skip churn:: --skip hostile:: --skip spike:: --skip file_api:: --skip cuda::)
     if has_sanitizer; then
         part asan "the shutdown and one-sided suites under AddressSanitizer" 600 \
             env RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS="${ASAN_OPTIONS:-detect_leaks=0}" \
-            cargo test --locked -p fabricast --config 'profile.dev.package."*".opt-level=0' --target "$triple" --target-dir target/asan "${asan_targets[@]}" -- --show-output "${asan_skips[@]}"
+            cargo test --locked --config 'profile.dev.package."*".opt-level=0' --target "$triple" --target-dir target/asan "${asan_targets[@]}" -- --show-output "${asan_skips[@]}"
     elif command -v valgrind >/dev/null; then
         local runner
         runner=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$triple")_RUNNER
         part asan "the shutdown and one-sided suites under valgrind (no AddressSanitizer with this toolchain)" 900 \
             env "$runner=valgrind -q --error-exitcode=99 --fair-sched=yes" \
-            cargo test --locked -p fabricast "${asan_targets[@]}" -- --show-output --test-threads=1 "${asan_skips[@]}"
+            cargo test --locked "${asan_targets[@]}" -- --show-output --test-threads=1 "${asan_skips[@]}"
     else
         skipped asan "the shutdown and one-sided suites under a memory checker" "SKIPPED: neither AddressSanitizer nor valgrind here"
     fi

@@ -1,5 +1,5 @@
-//! Numbers that this process gives to endpoints and connections, and never to two of them: what lies
-//! below endpoints keeps them, too.
+//! Numbers that this process gives to endpoints and connections, and never to two of them. What
+//! lies below endpoints keeps them, too.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

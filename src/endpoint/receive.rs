@@ -530,9 +530,9 @@ impl ReceiveEndpoint {
     /// # Errors
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure, or what
-    /// [`SendErrorKind::Window`](crate::endpoint::error::SendErrorKind::Window) says of the window. What this
-    /// side can't know, such as a key that is not good any more, fails the operation and ends the
-    /// connection.
+    /// [`SendErrorKind::Window`](crate::endpoint::SendErrorKind::Window) says of the window. What
+    /// this side can't know, such as a key that is not good any more, fails the operation and ends
+    /// the connection.
     pub fn write<'a>(
         &mut self,
         payload: impl Into<Payload>,

@@ -337,8 +337,8 @@ impl Region {
         matches!(*self.memory, Memory::External(_)) && !mapping::is_mapped(self.base, self.len)
     }
 
-    /// Which way the bytes go between the region and that registrar's network; `None` where it is not
-    /// registered there.
+    /// Which way the bytes go between the region and that registrar's network; `None` where it is
+    /// not registered there.
     pub(crate) fn path_with(&self, registrar: &dyn Registrar) -> Option<Path> {
         self.registrations.path(registrar.scope())
     }

@@ -98,8 +98,8 @@ impl Cuda {
         self.enter(self.context_of(address)?)
     }
 
-    /// Makes the primary context of a device current in this thread, as [`enter`](Self::enter) does.
-    /// Devices are counted from 0.
+    /// Makes the primary context of a device current in this thread, as [`enter`](Self::enter)
+    /// does. Devices are counted from 0.
     ///
     /// # Errors
     /// What the driver answers; [`CudaError::Lacks`] where it has no such function.

@@ -57,8 +57,8 @@ impl CuFile {
     /// # Safety
     ///
     /// `raw` is null (the default stream) or a stream that is not destroyed before the [`Stream`]
-    /// and all of its operations are gone. GPU memory that is read into or written from in its order
-    /// belongs to its context.
+    /// and all of its operations are gone. GPU memory that is read into or written from in its
+    /// order belongs to its context.
     pub unsafe fn stream(&'static self, raw: RawStream) -> Result<Stream, CuFileError> {
         // SAFETY: the caller keeps the contract, which is the same.
         unsafe { Stream::open(self, raw) }

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fabricast::storage::cufile::{
+use fabricast_cufile::{
     AsyncRequest, BatchStatus, BufferFlags, BufferRegistration, CuFile, CuFileBatch,
     CuFileBatchEntry, CuFileBatchEvent, CuFileError, CuFileStatus, Failure, Handle, Opcode, Stream,
     StreamFlags, leaked,

@@ -1,6 +1,6 @@
 //! Loading: what is missing, what is broken, and what is never called without a device.
 
-use fabricast::storage::cufile::{CuFile, CuFileError, Unavailable, Version};
+use fabricast_cufile::{CuFile, CuFileError, Unavailable, Version};
 
 use super::fake::{Build, Fake, NEWEST, in_child};
 

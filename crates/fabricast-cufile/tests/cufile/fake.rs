@@ -14,7 +14,7 @@ use crate::alone;
 use crate::c_library::compiled;
 
 const CUFILE: &str = include_str!("fake_cufile.c");
-const CUDA: &str = include_str!("../../common/fake_cuda.c");
+const CUDA: &str = include_str!("../../../../tests/common/fake_cuda.c");
 /// Marks a child, which does what its parent only starts.
 const CHILD: &str = "FABRICAST_TEST_CUFILE_CHILD";
 /// How long a child may take.

@@ -1,6 +1,6 @@
 //! Properties, settings, parameters, and what is checked before cuFile is asked.
 
-use fabricast::storage::cufile::{
+use fabricast_cufile::{
     BoolParameter, ControlFlags, CuFile, CuFileError, CuFileStatus, Failure, FeatureFlags,
     FileSystem, P2pFlags, SizeParameter, Slab, SlabPool, StatsLevel, StringParameter, config_file,
 };

@@ -7,7 +7,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
-use fabricast::storage::cufile::{
+use fabricast_cufile::{
     BufferFlags, CuFile, CuFileError, CuFileStatus, Failure, FsRequest, GpuPaths, IoVec,
     StatsLevel, UserspaceFs, leaked,
 };

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabricast::storage::cufile::{
+use fabricast_cufile::{
     AsyncRequest, BufferFlags, CuFile, CuFileBatch, CuFileBatchEntry, CuFileBatchEvent,
     CuFileError, CuFileStatus, GpuPaths, Handle, IoVec, Opcode, StatsLevel, StreamFlags,
 };
