@@ -38,6 +38,7 @@ pub mod error;
 pub mod event_loop;
 pub mod fabric;
 #[cfg(all(test, not(loom)))]
+#[path = "testing/fake_gpu.rs"]
 mod fake_gpu;
 pub mod future;
 mod id;
@@ -46,6 +47,7 @@ pub mod memory;
 mod protocol;
 mod random;
 #[cfg(test)]
+#[path = "testing/soak.rs"]
 mod soak;
 pub mod stats;
 pub mod storage;

@@ -408,5 +408,5 @@ impl fmt::Debug for HeaderSlot {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "header_slots_tests.rs"]
+#[path = "tests/header_slots.rs"]
 mod tests;

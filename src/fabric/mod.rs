@@ -20,6 +20,7 @@ mod endpoint_settings;
 mod ep;
 mod handle;
 #[cfg(all(test, not(loom)))]
+#[path = "testing/hook.rs"]
 pub(crate) mod hook;
 mod info;
 mod keys;

@@ -480,5 +480,5 @@ impl Drop for Claim {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "region_tests.rs"]
+#[path = "tests/region.rs"]
 mod tests;

@@ -1653,10 +1653,13 @@ fn send_control(control: &Control, peer: u64) -> Action {
 }
 
 #[cfg(test)]
+#[path = "connection/tests/explore.rs"]
 mod explore;
 #[cfg(test)]
+#[path = "connection/tests/headers.rs"]
 mod headers_tests;
 #[cfg(test)]
+#[path = "connection/tests/simulation.rs"]
 mod simulation;
 #[cfg(test)]
 mod tests;

@@ -195,5 +195,5 @@ impl KernelBytes {
 }
 
 #[cfg(test)]
-#[path = "liveness_tests.rs"]
+#[path = "tests/liveness.rs"]
 mod tests;

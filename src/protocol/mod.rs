@@ -13,6 +13,7 @@ pub(crate) mod close_reason;
 pub(crate) mod connection;
 pub(crate) mod credit;
 #[cfg(any(test, fuzzing))]
+#[path = "testing/hostile.rs"]
 pub(crate) mod hostile;
 pub(crate) mod liveness;
 pub(crate) mod reorder;

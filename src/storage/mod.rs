@@ -49,6 +49,7 @@ mod read_many;
 mod reader;
 mod region_run;
 #[cfg(all(test, not(loom)))]
+#[path = "testing/rig.rs"]
 mod rig;
 mod settings;
 mod shared_pools;

@@ -534,5 +534,5 @@ pub(super) fn call<B>(on_done: impl FnOnce(IoOutcome<B>), outcome: IoOutcome<B>)
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "operation_tests.rs"]
+#[path = "tests/operation.rs"]
 mod tests;

@@ -434,5 +434,5 @@ fn check(
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "thread_pool_tests.rs"]
+#[path = "tests/thread_pool.rs"]
 mod tests;

@@ -71,9 +71,12 @@ fn read_directory(directory: &Path, module: &str, items: &mut BTreeSet<(String, 
             ("", stem) => stem.to_owned(),
             (module, stem) => format!("{module}::{stem}"),
         };
+        if matches!(stem, "tests" | "testing") {
+            continue;
+        }
         if path.is_dir() {
             read_directory(&path, &inner, items);
-        } else if path.extension().is_some_and(|it| it == "rs") && !stem.ends_with("tests") {
+        } else if path.extension().is_some_and(|it| it == "rs") {
             let text = fs::read_to_string(&path).unwrap();
             items.extend(names(&text).into_iter().map(|name| (inner.clone(), name)));
         }

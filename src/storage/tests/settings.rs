@@ -156,7 +156,7 @@ fn code_out_of_range_is_refused_by_name() {
 /// The table that users read is the one that counts.
 #[test]
 fn the_documentation_has_each_setting_with_its_variables_default_and_range() {
-    let documented: Vec<&str> = include_str!("settings.rs")
+    let documented: Vec<&str> = include_str!("../settings.rs")
         .lines()
         .filter(|line| line.starts_with("/// | `"))
         .collect();

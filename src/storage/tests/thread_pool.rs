@@ -1,4 +1,4 @@
-#[path = "../../tests/common/forked.rs"]
+#[path = "../../../tests/common/forked.rs"]
 mod forked;
 
 use super::*;
