@@ -1,4 +1,4 @@
-//! What is admitted, and what a sender may not do. The rest is in `stream/tests` and `stream/testing`.
+//! What is admitted, and what a sender may not do. The rest: `stream/tests` and `stream/testing`.
 
 use super::*;
 use crate::stream::manifest::{Entry, EntryKind, Modified};
