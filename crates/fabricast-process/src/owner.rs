@@ -74,6 +74,19 @@ pub struct Forked {
     pub made_by: u32,
 }
 
+/// The fact alone: what to do about it depends on what was made.
+impl fmt::Display for Forked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { made_by } = self;
+        write!(
+            f,
+            "made by process {made_by}, which this process was forked from"
+        )
+    }
+}
+
+impl std::error::Error for Forked {}
+
 /// What must not be dropped by another process than the one that made it: there it is leaked.
 ///
 /// Reading it through `Deref` is the caller's to decide: [`owner`](Self::owner) tells whether this
@@ -189,6 +202,16 @@ mod tests {
         });
         assert_eq!(code, 0, "what went wrong, by bits");
         assert!(owner.is_here(), "the parent is still the parent");
+    }
+
+    #[test]
+    fn what_was_made_elsewhere_says_by_whom() {
+        let owner = Owner::current();
+        let parent = std::process::id();
+        let code = in_a_child(|| i32::from(owner.check() != Err(Forked { made_by: parent })));
+        assert_eq!(code, 0);
+        let said = Forked { made_by: 7 }.to_string();
+        assert!(said.contains("process 7"), "{said}");
     }
 
     #[test]
