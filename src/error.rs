@@ -14,6 +14,8 @@ mod diagnosis;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use diagnosis::{Diagnosis, Verdict};
+
 use crate::errno::Advised;
 use crate::memory::MemoryError;
 use crate::process;
@@ -21,7 +23,6 @@ use crate::protocol::close_reason::CloseReason;
 
 pub use crate::errno::{CompletionError, FabricErrno};
 pub use crate::memory::RegisterError;
-pub use diagnosis::{Diagnosis, Verdict};
 
 /// What can go wrong outside a single operation.
 #[derive(Debug, thiserror::Error)]
