@@ -73,7 +73,10 @@ impl Cuda {
     ///
     /// # Errors
     /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
-    pub fn enter(&'static self, context: Context) -> Result<Current, CudaError> {
+    ///
+    /// # Safety
+    /// The context was not destroyed: a primary one never is, and the others are their makers'.
+    pub unsafe fn enter(&'static self, context: Context) -> Result<Current, CudaError> {
         let raw = context.0.as_ptr();
         let pushed = self.current()? != raw;
         if pushed {
@@ -95,7 +98,10 @@ impl Cuda {
     /// # Errors
     /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
     pub fn enter_at(&'static self, address: u64) -> Result<Current, CudaError> {
-        self.enter(self.context_of(address)?)
+        let context = self.context_of(address)?;
+        // SAFETY: the driver has just answered it for memory that is there; whoever destroys a
+        // context owes it to all who use its memory that they are done.
+        unsafe { self.enter(context) }
     }
 
     /// Makes the primary context of a device current in this thread, as [`enter`](Self::enter)
@@ -104,7 +110,9 @@ impl Cuda {
     /// # Errors
     /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
     pub fn enter_device(&'static self, ordinal: u32) -> Result<Current, CudaError> {
-        self.enter(self.primary_context(ordinal)?)
+        let context = self.primary_context(ordinal)?;
+        // SAFETY: retained for good.
+        unsafe { self.enter(context) }
     }
 
     /// The context that device memory belongs to.
@@ -155,6 +163,25 @@ impl Cuda {
     /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
     pub fn current_context(&self) -> Result<Option<Context>, CudaError> {
         self.current().map(Context::new)
+    }
+
+    /// The number of the device whose context is current in this thread; `None` where none is.
+    ///
+    /// # Errors
+    /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
+    pub fn current_device(&self) -> Result<Option<u32>, CudaError> {
+        if self.current()?.is_null() {
+            return Ok(None);
+        }
+        let function = "cuCtxGetDevice";
+        let ask = self
+            .context_get_device
+            .ok_or(CudaError::Lacks { function })?;
+        let mut device = 0;
+        // SAFETY: writes one number, which is ours.
+        check(function, unsafe { ask(&raw mut device) })?;
+        // What the driver calls a device is the number that it has.
+        Ok(u32::try_from(device).ok())
     }
 
     /// The driver's name for a device.

@@ -23,22 +23,18 @@ const PER_THREAD: usize = 2;
 /// in that thread before is so again behind it; cudarc by itself would leave its context there, on
 /// whatever thread that is.
 pub struct OfCudarc<T> {
-    context: Context,
+    device: Device,
     /// What has to be done before it goes, or it stays.
     before: fn(&Cuda) -> Result<(), CudaError>,
     inner: Option<T>,
 }
 
 impl<T> OfCudarc<T> {
-    /// Keeps `inner`, which cudarc made in that context; `before` is called ahead of its drop, and
-    /// `inner` is leaked where that fails.
-    pub fn new(
-        context: Context,
-        inner: T,
-        before: fn(&Cuda) -> Result<(), CudaError>,
-    ) -> Box<Self> {
+    /// Keeps `inner`, which cudarc made in the primary context of that device; `before` is called
+    /// ahead of its drop, and `inner` is leaked where that fails.
+    pub fn new(device: Device, inner: T, before: fn(&Cuda) -> Result<(), CudaError>) -> Box<Self> {
         Box::new(Self {
-            context,
+            device,
             before,
             inner: Some(inner),
         })
@@ -48,7 +44,7 @@ impl<T> OfCudarc<T> {
 impl<T> fmt::Debug for OfCudarc<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OfCudarc")
-            .field("context", &self.context)
+            .field("device", &self.device)
             .finish_non_exhaustive()
     }
 }
@@ -57,7 +53,7 @@ impl<T> Drop for OfCudarc<T> {
     fn drop(&mut self) {
         let inner = self.inner.take();
         let ready = Cuda::ready().map_err(CudaError::from).and_then(|cuda| {
-            let current = cuda.enter(self.context)?;
+            let current = cuda.enter_device(self.device.ordinal())?;
             (self.before)(cuda).map(|()| current)
         });
         match ready {
@@ -120,7 +116,7 @@ impl Stream {
             let reason = "a stream per thread is another one on each thread";
             return Err(CudaError::Cudarc { reason });
         }
-        let kept = OfCudarc::new(context, Arc::clone(stream), |_| Ok(()));
+        let kept = OfCudarc::new(device, Arc::clone(stream), |_| Ok(()));
         Self::in_context(stream.cu_stream().cast(), context, device, kept)
     }
 }
@@ -133,10 +129,10 @@ impl Event {
     /// [`CudaError::Cudarc`] for an event of another context than the device's primary one;
     /// [`CudaError::Unavailable`].
     pub fn from_cudarc(event: CudaEvent) -> Result<Self, CudaError> {
-        let (_, context) = primary(event.context())?;
+        let (device, _) = primary(event.context())?;
         let raw = event.cu_event().cast();
         // SAFETY: an event of the driver that is loaded here, as its context is; destroyed with the
         // keep-alive, which alone has it.
-        unsafe { Self::from_raw(raw, OfCudarc::new(context, event, |_| Ok(()))) }
+        unsafe { Self::from_raw(raw, OfCudarc::new(device, event, |_| Ok(()))) }
     }
 }

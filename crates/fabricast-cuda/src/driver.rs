@@ -43,6 +43,7 @@ pub struct Cuda {
     pub(super) handle_for_range:
         Option<unsafe extern "C" fn(*mut c_void, Address, usize, c_int, c_ulonglong) -> c_int>,
     pub(super) context_synchronize: Option<unsafe extern "C" fn() -> c_int>,
+    pub(super) context_get_device: Option<unsafe extern "C" fn(*mut c_int) -> c_int>,
     pub(super) flush_writes: Option<unsafe extern "C" fn(c_int, c_int) -> c_int>,
     get_error_name: Option<unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int>,
 }
@@ -211,6 +212,8 @@ impl Cuda {
             handle_for_range: unsafe { object.find("cuMemGetHandleForAddressRange") }.ok(),
             // SAFETY: the type of the field is that of the function.
             context_synchronize: unsafe { object.find("cuCtxSynchronize") }.ok(),
+            // SAFETY: the type of the field is that of the function.
+            context_get_device: unsafe { object.find("cuCtxGetDevice") }.ok(),
             // SAFETY: the type of the field is that of the function.
             flush_writes: unsafe { object.find("cuFlushGPUDirectRDMAWrites") }.ok(),
             // SAFETY: the type of the field is that of the function.

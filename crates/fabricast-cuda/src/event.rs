@@ -7,7 +7,7 @@ use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-use super::context::Context;
+use super::Stream;
 use super::driver::{Cuda, RawEvent};
 use super::error::{CudaCode, CudaError, check};
 use fabricast_process::Here;
@@ -15,7 +15,7 @@ use fabricast_process::Here;
 /// `CU_EVENT_DISABLE_TIMING`: it is only asked whether it has happened, which is faster.
 const DISABLE_TIMING: u32 = 2;
 
-/// A point in a [`Stream`](super::Stream): it has happened when all is done that the stream was
+/// A point in a [`Stream`]: it has happened when all is done that the stream was
 /// given before. A clone is the same event.
 #[derive(Clone)]
 pub struct Event {
@@ -38,7 +38,8 @@ enum EventOwner {
 struct OwnedEvent {
     cuda: &'static Cuda,
     raw: RawEvent,
-    context: Context,
+    /// Keeps the context that the event was made in.
+    stream: Stream,
 }
 
 // SAFETY: events may be used from any thread; the pointer is only handed to the CUDA driver.
@@ -49,7 +50,7 @@ unsafe impl Sync for SharedEvent {}
 impl Drop for OwnedEvent {
     fn drop(&mut self) {
         let destroy = || {
-            let _current = self.cuda.enter(self.context)?;
+            let _current = self.stream.enter()?;
             let destroy = self.cuda.events()?.destroy;
             // SAFETY: made by `Event::new`, and this is the last handle. Streams that wait for it
             // still do.
@@ -63,8 +64,8 @@ impl Drop for OwnedEvent {
 
 impl Event {
     /// One that stands for nothing yet: it has happened.
-    pub(super) fn new(cuda: &'static Cuda, context: Context) -> Result<Self, CudaError> {
-        let _current = cuda.enter(context)?;
+    pub(super) fn new(cuda: &'static Cuda, stream: &Stream) -> Result<Self, CudaError> {
+        let _current = stream.enter()?;
         let mut raw = ptr::null_mut();
         // SAFETY: writes one pointer, which is ours.
         let code = unsafe { (cuda.events()?.create)(&raw mut raw, DISABLE_TIMING) };
@@ -72,7 +73,11 @@ impl Event {
         Ok(Self {
             shared: Arc::new(SharedEvent {
                 raw,
-                kept: Here::new(EventOwner::Ours(OwnedEvent { cuda, raw, context })),
+                kept: Here::new(EventOwner::Ours(OwnedEvent {
+                    cuda,
+                    raw,
+                    stream: stream.clone(),
+                })),
             }),
         })
     }

@@ -42,7 +42,7 @@ enum StreamOwner {
 struct OwnedStream {
     cuda: &'static Cuda,
     raw: RawStream,
-    context: Context,
+    device: Device,
 }
 
 // SAFETY: streams may be used from any thread; the pointer is only handed to the CUDA driver.
@@ -53,7 +53,7 @@ unsafe impl Sync for SharedStream {}
 impl Drop for OwnedStream {
     fn drop(&mut self) {
         let destroy = || {
-            let _current = self.cuda.enter(self.context)?;
+            let _current = self.cuda.enter_device(self.device.ordinal())?;
             // SAFETY: made by `Stream::new`, and this is the last handle. What it was given is
             // still done.
             unsafe { self.cuda.stream_destroy(self.raw) }
@@ -73,9 +73,9 @@ impl Stream {
     pub fn new(device: Device) -> Result<Self, CudaError> {
         let cuda = Cuda::ready()?;
         let context = cuda.primary_context(device.ordinal())?;
-        let _current = cuda.enter(context)?;
+        let _current = cuda.enter_device(device.ordinal())?;
         let raw = cuda.stream_create()?;
-        let owned = OwnedStream { cuda, raw, context };
+        let owned = OwnedStream { cuda, raw, device };
         Ok(Self::of(
             cuda,
             raw,
@@ -97,7 +97,8 @@ impl Stream {
     }
 
     /// A stream that somebody else made; null is the default stream of the device. `keep_alive` is
-    /// dropped with the last clone, on whatever thread that is.
+    /// dropped with the last clone and the last [event](Self::event) of the stream, on whatever
+    /// thread that is.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
@@ -136,12 +137,6 @@ impl Stream {
         let cuda = Cuda::ready()?;
         let kept = StreamOwner::Theirs(keep_alive);
         Ok(Self::of(cuda, raw, context, device, kept))
-    }
-
-    #[cfg(feature = "cudarc")]
-    /// The context that it belongs to.
-    pub fn context(&self) -> Context {
-        self.shared.context
     }
 
     fn of(
@@ -222,7 +217,7 @@ impl Stream {
     /// # Errors
     /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
     pub fn event(&self) -> Result<Event, CudaError> {
-        Event::new(self.shared.cuda, self.shared.context)
+        Event::new(self.shared.cuda, self)
     }
 
     /// As [`record`](Self::record), with an event that is used again: what it stood for before, it
@@ -244,7 +239,9 @@ impl Stream {
     /// # Errors
     /// What the driver answers; [`CudaError::Lacks`] where it has no such function.
     pub fn enter(&self) -> Result<Current, CudaError> {
-        Cuda::ready()?.enter(self.shared.context)
+        let cuda = Cuda::ready()?;
+        // SAFETY: a primary one, or as whoever made the stream vouches, alive as long as this is.
+        unsafe { cuda.enter(self.shared.context) }
     }
 
     /// Copies to the device in the order of the stream; asynchronous where the host's memory is

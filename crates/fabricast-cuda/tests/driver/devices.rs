@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast_cuda::{Cuda, CudaCode, CudaError, Device, DeviceAllocation, MemoryKind, Stream};
@@ -242,5 +243,23 @@ fn what_there_is_no_room_for_is_refused_with_the_call() {
         let refused = cuda.alloc(4096).expect_err("no room");
         assert_eq!(refused.code(), Some(CudaCode::OUT_OF_MEMORY));
         assert!(refused.to_string().starts_with("cuMemAlloc: "), "{refused}");
+    });
+}
+
+/// Whoever made the stream may destroy its context with it, and an event goes in that context.
+#[test]
+fn an_event_keeps_the_stream_of_somebody_else() {
+    let test = "devices::an_event_keeps_the_stream_of_somebody_else";
+    over_the_fake(test, &[], || {
+        let device = Device::new(0).expect("a device");
+        let theirs = Stream::new(device).expect("a stream");
+        let kept = Arc::new(());
+        let keep_alive = Box::new((theirs.clone(), Arc::clone(&kept)));
+        // SAFETY: the keep-alive has a clone of the stream.
+        let ours = unsafe { Stream::from_raw(theirs.raw(), device, keep_alive) };
+        let event = ours.expect("a stream").record().expect("recorded");
+        assert_eq!(Arc::strong_count(&kept), 2, "the event is still there");
+        drop(event);
+        assert_eq!(Arc::strong_count(&kept), 1);
     });
 }
