@@ -487,5 +487,5 @@ impl<T> Drop for Finished<'_, T> {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "in_flight_tests.rs"]
+#[path = "tests/in_flight.rs"]
 mod tests;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::buffer::{HeaderSlotConfig, Payload};
+use fabricast::endpoint::{Blocked, SendError, SendErrorKind};
 use fabricast::endpoint::{CloseReason, SendConfig};
-use fabricast::error::{Blocked, SendError, SendErrorKind};
 use fabricast::event_loop::{EventLoop, Token};
 use fabricast::{Domain, PeerAddr, SendEndpointZeroCopy};
 

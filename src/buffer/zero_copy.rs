@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::header_slots::{HeaderError, HeaderSlot, HeaderSlotConfig, HeaderSlotManager};
-use crate::endpoint::EndpointId;
+use crate::id::EndpointId;
 use crate::memory::{MemoryError, Region};
 
 /// The two regions that zero-copy sending needs: the user's data, and header slots. Clones are

@@ -16,6 +16,7 @@ use crate::endpoint::core::marks::Marks;
 use crate::endpoint::core::outgoing::DataOp;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::backlog::Backlog;
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::wait::{EndpointWait, LinkWait};
 use crate::endpoint::link::{
@@ -26,7 +27,7 @@ use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::protocol::connection::{
     Action, Arrival, Connection, Form, SUBSCRIPTION_MESSAGES_MAX, State,
 };
-use crate::endpoint::protocol::liveness::{Backlog, Patience};
+use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::wire::{
     self, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode,
 };

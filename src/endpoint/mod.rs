@@ -21,17 +21,20 @@ pub(crate) mod error;
 mod event;
 mod header_source;
 pub(crate) mod hub;
-mod id;
 mod limits;
 pub(crate) mod link;
 mod long_messages;
 mod message;
-pub(crate) mod protocol;
 mod publish;
 mod receive;
 mod send;
 mod staging;
 mod windows;
+
+// What lies below endpoints, by the names that it has here.
+pub(crate) use crate::{id, protocol};
+
+pub use error::{BatchError, Blocked, MessageLimit, ReadError, SendError, SendErrorKind};
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

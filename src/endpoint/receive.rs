@@ -14,6 +14,7 @@ use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::delivery::{Deliveries, DeviceDelivery, receive_pool};
 use crate::endpoint::error::WindowError;
+use crate::endpoint::error::{ReadError, SendError};
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
 use crate::endpoint::id::ConnectionId;
@@ -23,11 +24,11 @@ use crate::endpoint::limits::{
 };
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
+use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
 use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::liveness::Patience;
-use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::WindowDescriptor;
 use crate::endpoint::protocol::wire::{
     HeaderMode, Refusal, RefusalCode, SHORT_DEPTH_MAX, SHORT_INDEX_MASK,
@@ -37,7 +38,6 @@ use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,
 };
-use crate::error::{ReadError, SendError};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
 use crate::memory::Access;
@@ -530,9 +530,9 @@ impl ReceiveEndpoint {
     /// # Errors
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure, or what
-    /// [`SendErrorKind::Window`](crate::error::SendErrorKind::Window) says of the window. What this
-    /// side can't know, such as a key that is not good any more, fails the operation and ends the
-    /// connection.
+    /// [`SendErrorKind::Window`](crate::endpoint::SendErrorKind::Window) says of the window. What
+    /// this side can't know, such as a key that is not good any more, fails the operation and ends
+    /// the connection.
     pub fn write<'a>(
         &mut self,
         payload: impl Into<Payload>,

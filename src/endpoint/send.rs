@@ -14,6 +14,7 @@ use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::core::send::{SendCore, SendSettings, SendStatus};
 use crate::endpoint::error::WindowError;
+use crate::endpoint::error::{BatchError, ReadError, SendError, SendErrorKind};
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
 use crate::endpoint::header_source::{HeaderSource, hold};
 use crate::endpoint::id::EndpointId;
@@ -31,7 +32,6 @@ use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,
 };
-use crate::error::{BatchError, ReadError, SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::PeerAddr;
 use crate::fabric::{Domain, EndpointSettings, Shape};

@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::buffer::Payload;
 use crate::endpoint::Destination;
-use crate::error::{CompletionError, SendErrorKind};
+use crate::endpoint::SendErrorKind;
+use crate::error::CompletionError;
 
 /// Why a send failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

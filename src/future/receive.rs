@@ -13,11 +13,11 @@ use super::driver::{self, POLL_INTERVAL, ROUNDS_MAX, SLEEP_MAX};
 use super::error::{ReadFailed, SendFailed, SendFailure};
 use super::reactor::{Reactor, Watch};
 use crate::buffer::{Payload, SharedBufferManager};
+use crate::endpoint::SendErrorKind;
 use crate::endpoint::{
     Access, ConnectionId, ConnectionRequest, Destination, ExposeError, LocalWindow, Message,
     RemoteWindow, WindowDescriptor, WindowError, WindowEvent, WindowMemory, WindowPlace,
 };
-use crate::error::SendErrorKind;
 use crate::event_loop::{WaitSource, Waitable};
 use crate::stats::ReceiveStats;
 use crate::{Error, PeerAddr, ReceiveEndpoint, ReceiveEvent};

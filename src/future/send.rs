@@ -20,7 +20,7 @@ use crate::endpoint::{
     Access, CloseReason, ConnectionInfo, Destination, ExposeError, LocalWindow, RemoteWindow,
     SendEvent, WindowDescriptor, WindowError, WindowEvent, WindowMemory, WindowPlace,
 };
-use crate::error::{ReadError, SendError};
+use crate::endpoint::{ReadError, SendError};
 use crate::event_loop::Waitable;
 use crate::stats::SendStats;
 

@@ -19,10 +19,11 @@ use super::error::SendFailure;
 use super::waiters::{Ticket, Waiters};
 use crate::Error;
 use crate::buffer::Payload;
+use crate::endpoint::{Blocked, ReadError, SendError, SendErrorKind};
 use crate::endpoint::{
     CloseReason, ConnectionInfo, Destination, RemoteWindow, SendEvent, WindowEvent, WindowPlace,
 };
-use crate::error::{Blocked, CompletionError, ReadError, SendError, SendErrorKind};
+use crate::error::CompletionError;
 use crate::stats::SendStats;
 
 /// What the engine drives: a send endpoint, in the tests one over a link that is no network.

@@ -14,11 +14,12 @@ use common::{
     millis, nobodys_port, patient, rss_bytes, within,
 };
 use fabricast::buffer::SharedBufferManager;
+use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::endpoint::{
     CloseReason, ConnectionlessConfig, ConnectionlessEvent, PeerError, PeerId, PeerMessage,
     RemovePeerError,
 };
-use fabricast::error::{Blocked, Error, SendErrorKind};
+use fabricast::error::Error;
 use fabricast::event_loop::{EventLoop, LoopEvent};
 use fabricast::fabric::EndpointKind;
 use fabricast::{ConnectionlessEndpoint, Domain, PeerAddr};

@@ -24,7 +24,8 @@ use fabricast::endpoint::{
     AcceptPolicy, CloseReason, ConnectionRequest, DeadlinePolicy, HeaderMode, Level, Message,
     ReceiveConfig, RefusalCode,
 };
-use fabricast::error::{Blocked, Error, MessageLimit, RegisterError, SendErrorKind};
+use fabricast::endpoint::{Blocked, MessageLimit, SendErrorKind};
+use fabricast::error::{Error, RegisterError};
 use fabricast::event_loop::{EventLoop, LoopConfig, LoopEvent, WaitMode, Waitable};
 use fabricast::fabric::EndpointKind;
 use fabricast::{

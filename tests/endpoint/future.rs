@@ -15,11 +15,12 @@ use common::{
     SOON, Watchdog, after, any_port, buffer, domain, millis, pattern, pool, small_receiver,
 };
 use fabricast::buffer::{Payload, SharedBufferManager};
+use fabricast::endpoint::SendErrorKind;
 use fabricast::endpoint::{
     AcceptPolicy, Access, CloseReason, Destination, ReceiveConfig, ReconnectPolicy, SendConfig,
     WindowDescriptor, WindowEvent,
 };
-use fabricast::error::{CompletionError, Error, SendErrorKind};
+use fabricast::error::{CompletionError, Error};
 use fabricast::fabric::AccessEnds;
 use fabricast::future::{
     AsyncReceiveEndpoint, AsyncSendEndpoint, ConnectionEvent, EndpointFds, Executor, Reactor,

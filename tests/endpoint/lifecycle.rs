@@ -20,10 +20,11 @@ use common::{
     Offers, SOON, Watchdog, after, drive, millis, node, provider::fabric_at, undisturbed,
 };
 use fabricast::buffer::SharedBufferManager;
+use fabricast::endpoint::SendErrorKind;
 use fabricast::endpoint::{
     CloseReason, Keepalive, KernelWatch, ReceiveConfig, ReconnectPolicy, SendConfig,
 };
-use fabricast::error::{Error, SendErrorKind};
+use fabricast::error::Error;
 use fabricast::event_loop::EventLoop;
 use fabricast::fabric::{EndpointKind, EndpointSettings, LogLevel, ProcessSettings, SocketAccess};
 use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};

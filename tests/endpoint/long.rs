@@ -15,8 +15,8 @@ use common::{
     receive_ends, rounds, send_end, undisturbed,
 };
 use fabricast::buffer::{Payload, SharedBufferManager};
+use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::endpoint::{LongMessages, ReceiveConfig};
-use fabricast::error::{Blocked, SendErrorKind};
 use fabricast::fabric::EndpointKind;
 use fabricast::{
     Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,

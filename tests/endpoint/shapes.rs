@@ -12,10 +12,11 @@ use common::{
 };
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::coalesce::Format;
+use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::endpoint::{
     BufferedConfig, CloseReason, HeaderMode, Inject, Level, ReceiveConfig, SendConfig,
 };
-use fabricast::error::{Blocked, Error, SendErrorKind};
+use fabricast::error::Error;
 use fabricast::fabric::Shape;
 use fabricast::memory::Region;
 use fabricast::{

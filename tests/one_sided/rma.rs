@@ -12,11 +12,11 @@ use common::{
     Offers, Pair, SOON, Watchdog, after, domain, drive, millis, send_end, small_receiver,
 };
 use fabricast::buffer::{Payload, RegionSlice, SharedBufferManager};
+use fabricast::endpoint::SendErrorKind;
 use fabricast::endpoint::{
     Access, CloseReason, ConnectionId, Destination, LocalWindow, ReceiveConfig, RemoteWindow,
     SendConfig, WindowDescriptor, WindowError, WindowEvent, WindowId,
 };
-use fabricast::error::SendErrorKind;
 use fabricast::fabric::AccessEnds;
 use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
 

@@ -13,8 +13,9 @@ use std::sync::Arc;
 use common::provider::kinds;
 use common::{Pair, SOON, Watchdog, drive, millis, pattern, send_end, small_receiver};
 use fabricast::buffer::Payload;
+use fabricast::endpoint::SendErrorKind;
 use fabricast::endpoint::{Access, Destination, ReceiveConfig, WindowEvent};
-use fabricast::error::{Error, SendErrorKind};
+use fabricast::error::Error;
 use fabricast::{Domain, PeerAddr, ReceiveEndpoint, Region, SendEndpointZeroCopy, SendEvent};
 
 use crate::rma::{Both, contents, with_windows};

@@ -19,11 +19,11 @@ use crate::endpoint::buffered::event::{
 };
 use crate::endpoint::buffered::filling::{Filling, not_copied};
 use crate::endpoint::core::control::CONTROL_RETRY;
+use crate::endpoint::error::{Blocked, SendError, SendErrorKind};
 use crate::endpoint::event::SendEvent;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::staging::CopyLanes;
-use crate::error::{Blocked, SendError, SendErrorKind};
 use crate::event_loop::WaitSource;
 use crate::stats::BufferedStats;
 

@@ -12,12 +12,13 @@ use crate::endpoint::buffered::core::{BufferedCore, BufferedSettings, BufferedWa
 use crate::endpoint::buffered::event::{
     BufferError, BufferedEvent, Carried, PushError, SmallMessageLimit,
 };
+use crate::endpoint::error::{Blocked, SendError, SendErrorKind};
 use crate::endpoint::event::{ConnectionInfo, SendEvent};
 use crate::endpoint::link::fake::FakeWait;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::HeaderMode;
-use crate::error::{Blocked, CompletionError, SendError, SendErrorKind};
+use crate::error::CompletionError;
 use crate::event_loop::WaitSource;
 use crate::fabric::Shape;
 

@@ -4,9 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::buffer::{Buffer, BufferMut, Payload};
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::ConnectionInfo;
 use crate::endpoint::protocol::connection::CloseReason;
-use crate::error::{Blocked, CompletionError, SendErrorKind};
+use crate::error::CompletionError;
 
 /// What one network buffer carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

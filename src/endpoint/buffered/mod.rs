@@ -21,13 +21,13 @@ use crate::endpoint::buffered::core::{
 use crate::endpoint::buffered::event::{
     BufferedEvent, Carried, PushError, PushPayloadError, SendBufferError,
 };
+use crate::endpoint::error::{SendError, SendErrorKind};
 use crate::endpoint::event::{ConnectionInfo, SendEvent};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::limits::{check_count, check_size, config, moment_in};
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::send::{SendConfig, SendEndpointZeroCopy};
-use crate::error::{SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, PeerAddr};
 use crate::process::Here;

@@ -8,12 +8,12 @@ use crate::Error;
 use crate::buffer::Payload;
 use crate::endpoint::core::reconnect::ReconnectPolicy;
 use crate::endpoint::core::rig::{Rig, Setup};
+use crate::endpoint::error::SendErrorKind;
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{Level, ReceiveEvent};
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire;
-use crate::error::SendErrorKind;
 use crate::fabric::{Fabric, PROVIDERS, Provider, Shape};
 use crate::memory::Access;
 

@@ -14,13 +14,14 @@ use crate::Error;
 use crate::buffer::Payload;
 use crate::endpoint::core::rig::{LONG, Rig, Setup, far_future};
 use crate::endpoint::core::send::SendCore;
+use crate::endpoint::error::{ReadError, SendError, SendErrorKind};
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, ReceiveEvent, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::FakeLink;
 use crate::endpoint::protocol::connection::{CloseReason, State};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::WindowPlace;
-use crate::error::{FabricErrno, ReadError, SendError, SendErrorKind};
+use crate::error::FabricErrno;
 use crate::future::parts::{
     Driver, Handle, SendOn, Sender, close, closed, connected, connection_event, drive,
 };

@@ -7,12 +7,13 @@ use proptest::prelude::*;
 
 use crate::endpoint::core::hubs::{HubSetup, Hubs};
 use crate::endpoint::core::rig::{FakeGate, far_future};
+use crate::endpoint::error::SendErrorKind;
 use crate::endpoint::event::DeadlinePolicy;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, NetConfig, addr_of};
 use crate::endpoint::protocol::connection::Form;
-use crate::error::{FabricErrno, SendErrorKind};
+use crate::error::FabricErrno;
 use crate::in_flight::ContextKind;
 
 const HUBS: usize = 3;

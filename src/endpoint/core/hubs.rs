@@ -12,13 +12,13 @@ use crate::clock::Clock;
 use crate::endpoint::core::rig::{
     FakeGate, LONG, SLOT_BYTES, Setup, panics, pool_with_room, receive_settings,
 };
+use crate::endpoint::error::{SendError, SendErrorKind};
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::HeaderMode;
-use crate::error::{SendError, SendErrorKind};
 
 /// What all hubs of a net are made with.
 #[derive(Clone, Debug)]

@@ -6,12 +6,13 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use crate::endpoint::core::rig::{LONG_BYTES, Rig, Setup, far_future};
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
 use crate::endpoint::link::{PostRefused, RmaLimits};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::{self, Control, HeaderMode, Hello, HelloKind};
-use crate::error::{Blocked, FabricErrno, SendErrorKind};
+use crate::error::FabricErrno;
 use crate::in_flight::ContextKind;
 
 /// A provider whose messages have 100 bytes, and whose pieces 64, of 2 segments: four pieces and a

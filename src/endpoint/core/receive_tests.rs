@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::Error;
 use crate::endpoint::core::rig::{Rig, SLOT_BYTES, Setup, far_future, send_settings};
 use crate::endpoint::core::send::SendCore;
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::hub::RESERVE;
 use crate::endpoint::id::ConnectionId;
@@ -16,7 +17,6 @@ use crate::endpoint::protocol::connection::{CloseReason, Form, Violation};
 use crate::endpoint::protocol::wire::{
     self, ControlKind, HeaderMode, Hello, HelloKind, Refusal, RefusalCode,
 };
-use crate::error::{Blocked, SendErrorKind};
 use crate::event_loop::WaitSource;
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;

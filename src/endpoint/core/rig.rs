@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::core::send::{SendCore, SendSettings};
+use crate::endpoint::error::{Blocked, SendError, SendErrorKind};
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent};
 use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, some_addr};
@@ -28,7 +29,6 @@ use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::WindowEvent;
-use crate::error::{Blocked, SendError, SendErrorKind};
 use crate::fabric::Shape;
 use crate::memory::Region;
 

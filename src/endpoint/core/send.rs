@@ -19,8 +19,10 @@ use crate::endpoint::core::jiffies::Jiffies;
 use crate::endpoint::core::outgoing::{self, DataOp, Header, Outgoing, PostingContext};
 use crate::endpoint::core::pair::{HeaderOp, Stalled};
 use crate::endpoint::core::scoped::ScopedRegistrations;
+use crate::endpoint::error::{Blocked, SendError, SendErrorKind};
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
+use crate::endpoint::link::backlog::Backlog;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::{EndpointWait, LinkWait};
@@ -31,7 +33,7 @@ use crate::endpoint::link::{
 use crate::endpoint::protocol::connection::{
     self, Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
 };
-use crate::endpoint::protocol::liveness::{Backlog, KernelBytes, Patience};
+use crate::endpoint::protocol::liveness::{KernelBytes, Patience};
 use crate::endpoint::protocol::wire::{
     self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode,
 };
@@ -40,7 +42,7 @@ use crate::endpoint::windows::exposed::ExposedWindows;
 use crate::endpoint::windows::line::{Line, PIECES_IN_FLIGHT};
 use crate::endpoint::windows::one_sided::{self, OneSided};
 use crate::endpoint::windows::passage::Piece;
-use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
+use crate::error::{CompletionError, FabricErrno};
 use crate::fabric::PeerAddr;
 use crate::fabric::Shape;
 use crate::in_flight::{ContextKind, InFlight};

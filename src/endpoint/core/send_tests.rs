@@ -10,12 +10,13 @@ use crate::endpoint::core::rig::{
     PAYLOAD_MEMORY, Rig, SLOT_BYTES, Setup, far_future, payload_pool, send_settings,
 };
 use crate::endpoint::core::send::SendCore;
+use crate::endpoint::error::{Blocked, MessageLimit, SendErrorKind};
 use crate::endpoint::event::{DeadlinePolicy, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, FakeWait, NetConfig, Step, some_addr};
 use crate::endpoint::protocol::connection::{CloseReason, Form, State};
 use crate::endpoint::protocol::wire::HeaderMode;
-use crate::error::{Blocked, FabricErrno, MessageLimit, SendErrorKind};
+use crate::error::FabricErrno;
 use crate::in_flight::ContextKind;
 use crate::memory::{Region, Registrar};
 

@@ -6,12 +6,13 @@ use std::time::Duration;
 use crate::buffer::{Buffer, Payload};
 use crate::endpoint::core::rig::{Rig, Setup, send_settings};
 use crate::endpoint::core::send::{SendCore, SendSettings};
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{Inject, Level, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, NetConfig, some_addr};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::HeaderMode;
-use crate::error::{Blocked, Error, FabricErrno, SendErrorKind};
+use crate::error::{Error, FabricErrno};
 use crate::fabric::{EndpointKind, PROVIDERS, Provider, Shape};
 
 fn one_segment(shape: Option<Shape>) -> Setup {

@@ -9,12 +9,13 @@ use crate::buffer::SharedBufferManager;
 use crate::endpoint::core::rig::{
     FakeGate, PAYLOAD_MEMORY, Rig, Setup, far_future, pool_with_room,
 };
+use crate::endpoint::error::SendErrorKind;
 use crate::endpoint::event::DeadlinePolicy;
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::wire::HeaderMode;
-use crate::error::{FabricErrno, SendErrorKind};
+use crate::error::FabricErrno;
 use crate::fabric::Shape;
 use crate::in_flight::ContextKind;
 

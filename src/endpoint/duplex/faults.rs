@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use super::{DuplexLink, Hub};
 use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::ConnectionId;
+use crate::endpoint::error::SendError;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::protocol::connection::CloseReason;
-use crate::error::{Error, SendError};
+use crate::error::Error;
 use crate::memory::Registrar;
 
 /// Where all choices come from: a simple generator.

@@ -12,13 +12,14 @@ use super::{Hub, Operation, Peer};
 use crate::buffer::{GateError, Payload};
 use crate::endpoint::core::outgoing::{self, DataOp, Header, PostingContext};
 use crate::endpoint::core::pair::Stalled;
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, PostRefused};
 use crate::endpoint::protocol::connection::{Form, State};
 use crate::endpoint::protocol::wire;
-use crate::error::{Blocked, CompletionError, SendErrorKind};
+use crate::error::CompletionError;
 use crate::in_flight::InFlight;
 use crate::memory::Scope;
 

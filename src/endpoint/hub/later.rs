@@ -12,6 +12,7 @@ use crate::buffer::{Leases, Payload, WakerId};
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::outgoing;
 use crate::endpoint::error::WindowError;
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
@@ -25,7 +26,7 @@ use crate::endpoint::windows::line::{HoldsOneSided, Line, Over, PIECES_IN_FLIGHT
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::passage::{Piece, Slots};
 use crate::endpoint::windows::window::WindowPlace;
-use crate::error::{Blocked, CompletionError, SendErrorKind};
+use crate::error::CompletionError;
 use crate::in_flight::{ContextKind, InFlight};
 
 /// What waits at an endpoint, and what it goes through.

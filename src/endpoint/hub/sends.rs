@@ -21,6 +21,7 @@ use crate::endpoint::core::outgoing::{
 };
 use crate::endpoint::core::pair::Stalled;
 use crate::endpoint::core::scoped::ScopedRegistrations;
+use crate::endpoint::error::{Blocked, SendError, SendErrorKind};
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level, ReceiveEvent};
 use crate::endpoint::id::{ConnectionId, EndpointId};
 use crate::endpoint::link::iov::IovList;
@@ -29,7 +30,7 @@ use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::credit::CREDIT_MESSAGES_MAX;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::staging::StagingRing;
-use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
+use crate::error::{CompletionError, FabricErrno};
 use crate::in_flight::InFlight;
 use crate::memory::Registrar;
 use crate::stats::{self, SendStats};

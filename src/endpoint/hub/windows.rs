@@ -10,6 +10,7 @@ use super::{Hub, Operation, Peer, RESERVE};
 use crate::buffer::{LeaseError, LeasedPayload, Payload};
 use crate::endpoint::core::outgoing;
 use crate::endpoint::error::WindowError;
+use crate::endpoint::error::{Blocked, ReadError, SendError, SendErrorKind};
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
@@ -24,7 +25,7 @@ use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRe
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
-use crate::error::{Blocked, CompletionError, FabricErrno, ReadError, SendError, SendErrorKind};
+use crate::error::{CompletionError, FabricErrno};
 use crate::in_flight::ContextKind;
 use crate::memory::{Access, Participant};
 

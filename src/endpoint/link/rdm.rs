@@ -25,6 +25,7 @@ use smallvec::SmallVec;
 use crate::Error;
 use crate::endpoint::link::letter::Letter;
 use crate::endpoint::link::peer_book::PeerBook;
+use crate::endpoint::link::rdm_hello::{self, HelloTail};
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::link::{
@@ -32,7 +33,6 @@ use crate::endpoint::link::{
     LinkLimits, PostRefused, RmaLimits, RmaPost, SendPost,
 };
 use crate::endpoint::protocol::connection::Form;
-use crate::endpoint::protocol::rdm_hello::{self, HelloTail};
 use crate::endpoint::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::errno::FabricErrno;
 use crate::fabric::{

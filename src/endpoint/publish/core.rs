@@ -21,13 +21,14 @@ use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload};
 use crate::contain::contain;
 use crate::endpoint::core::outgoing::PreparedHeader;
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::hub::{Hub, SubscriptionNews};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::Link;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::{self, PUBLICATION_LEN, Refusal, SubscriptionOutcome};
-use crate::error::{Blocked, CompletionError, SendErrorKind};
+use crate::error::CompletionError;
 use crate::stats::PublishStats;
 
 /// What the layer needs to know; checked by the public configuration.

@@ -5,10 +5,10 @@ use std::fmt;
 use super::account::Outcomes;
 use super::policy::PeerOutcome;
 use crate::buffer::Payload;
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{ConnectionInfo, ConnectionRequest};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::protocol::connection::CloseReason;
-use crate::error::{Blocked, SendErrorKind};
 
 /// What happened at a [`PublishEndpoint`](crate::PublishEndpoint).
 #[derive(Debug)]

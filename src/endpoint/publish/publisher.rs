@@ -14,6 +14,7 @@ use crate::buffer::{
 use crate::clock::Clock;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::in_flight_max::InFlightMax;
+use crate::endpoint::error::SendErrorKind;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level};
 use crate::endpoint::header_source::{HeaderSource, hold};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
@@ -23,16 +24,15 @@ use crate::endpoint::limits::{
 };
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
+use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::liveness::Patience;
-use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::{
     CONTROL_LEN_MAX, HeaderMode, PUBLICATION_LEN, Refusal, RefusalCode,
 };
 use crate::endpoint::receive::AcceptPolicy;
 use crate::endpoint::staging::StagingRing;
-use crate::error::SendErrorKind;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
 use crate::memory::{HeldRegistration, Region};

@@ -19,10 +19,10 @@ use crate::endpoint::limits::{
 };
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
+use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::liveness::Patience;
-use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::PUBLICATION_LEN;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};

@@ -19,6 +19,7 @@ use crate::endpoint::core::reconnect::ReconnectPolicy;
 use crate::endpoint::core::rig::{
     FakeGate, LONG, SLOT_BYTES, Setup, far_future, panics, payload_pool, receive_settings,
 };
+use crate::endpoint::error::Blocked;
 use crate::endpoint::event::{DeadlinePolicy, Level};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
 use crate::endpoint::id::ConnectionId;
@@ -27,7 +28,6 @@ use crate::endpoint::link::fake::{CloseMode, FakeLink, FakeWait, Net, NetConfig,
 use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::{HeaderMode, SubscriptionOutcome};
-use crate::error::Blocked;
 
 #[path = "gate_tests.rs"]
 mod gate_tests;
@@ -1001,7 +1001,7 @@ fn a_goodbye_lets_what_was_posted_arrive() {
             play.counts(key);
         }
         play.publisher().begin_close_all(far_future());
-        let closing = PublishErrorKind::Refused(crate::error::SendErrorKind::Closing);
+        let closing = PublishErrorKind::Refused(crate::endpoint::error::SendErrorKind::Closing);
         assert_eq!(play.publish(TAG, 9), Err(closing));
         play.settle();
         for subscriber in &play.subscribers {

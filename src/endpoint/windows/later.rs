@@ -7,6 +7,7 @@ use crate::buffer::{LeasedPayload, Leases, Payload};
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::outgoing;
 use crate::endpoint::core::scoped::ScopedRegistrations;
+use crate::endpoint::error::SendErrorKind;
 use crate::endpoint::event::Level;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
@@ -17,7 +18,6 @@ use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedD
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSidedRequest};
 use crate::endpoint::windows::passage::{Given, Passage, Slots};
 use crate::endpoint::windows::window::WindowPlace;
-use crate::error::SendErrorKind;
 use crate::memory::Scope;
 
 /// The way of a write.

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::buffer::{LeasedPayload, Payload};
 use crate::endpoint::error::WindowError;
+use crate::endpoint::error::{Blocked, MessageLimit, SendErrorKind};
 use crate::endpoint::event::Level;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
@@ -17,7 +18,7 @@ use crate::endpoint::windows::destination::Destination;
 pub(crate) use crate::endpoint::windows::destination::LeasedDestination;
 use crate::endpoint::windows::passage::{Given, Passage, Piece};
 use crate::endpoint::windows::window::{RemoteWindow, WindowEvent, WindowPlace};
-use crate::error::{Blocked, CompletionError, FabricErrno, MessageLimit, SendErrorKind};
+use crate::error::{CompletionError, FabricErrno};
 use crate::in_flight::InFlight;
 use crate::memory::Access;
 

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use crate::buffer::{Payload, RegionSlice, SharedBufferManager};
 use crate::endpoint::core::rig::{FakeGate, LONG, Rig, Setup, far_future};
 use crate::endpoint::error::WindowError;
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{Level, ReceiveEvent};
 use crate::endpoint::hub::WindowSettings;
 use crate::endpoint::id::ConnectionId;
@@ -23,7 +24,7 @@ use crate::endpoint::windows::line_tests::{
     self, FakeCopies, read_pieces, slots, write_gated, write_pieces,
 };
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowEvent};
-use crate::error::{Blocked, FabricErrno, SendErrorKind};
+use crate::error::FabricErrno;
 use crate::in_flight::ContextKind;
 use crate::memory::{Access, Region};
 

@@ -1,7 +1,7 @@
 //! Where headers end: each mode tells the receiver as much as it promises.
 
 use fabricast::endpoint::HeaderMode;
-use fabricast::error::SendErrorKind;
+use fabricast::endpoint::SendErrorKind;
 use fabricast::{ReceiveEvent, SendEvent};
 
 use crate::common::{SOON, buffer, child, drive, pattern};

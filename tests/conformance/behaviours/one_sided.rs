@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use fabricast::buffer::{Payload, RegionSlice, SharedBufferManager};
+use fabricast::endpoint::SendErrorKind;
 use fabricast::endpoint::{
     Access, ConnectionId, Destination, LocalWindow, RemoteWindow, SendConfig, WindowDescriptor,
     WindowError, WindowEvent,
 };
-use fabricast::error::SendErrorKind;
 use fabricast::fabric::EndpointKind;
 use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
 

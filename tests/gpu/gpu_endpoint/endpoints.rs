@@ -10,11 +10,11 @@ use fabricast::buffer::{
     SharedBufferManager,
 };
 use fabricast::cuda::Stream;
+use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::endpoint::{
     ConnectionlessConfig, ConnectionlessEvent, DeviceDelivery, DeviceMessage, LongMessages,
     ReceiveConfig, SendConfig, StagingConfig, StagingRing,
 };
-use fabricast::error::{Blocked, SendErrorKind};
 use fabricast::fabric::EndpointKind;
 use fabricast::{
     ConnectionlessEndpoint, Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region,

@@ -10,7 +10,7 @@ use fabricast::endpoint::{
     Access, ConnectionId, Destination, LocalWindow, ReceiveConfig, RemoteWindow, SendConfig,
     StagingRing, WindowError, WindowEvent,
 };
-use fabricast::error::{Blocked, SendErrorKind};
+use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::fabric::EndpointKind;
 use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
 

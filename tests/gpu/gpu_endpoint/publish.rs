@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::buffer::{Payload, SharedBufferManager};
+use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::endpoint::{
     DeviceDelivery, PeerOutcome, PublishConfig, PublishErrorKind, SlowPolicy, StagingRing,
     SubscribeConfig,
 };
-use fabricast::error::{Blocked, SendErrorKind};
 use fabricast::{Domain, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent};
 
 use super::endpoints::{LIMIT, MIB, any_port, device_pool, device_region, domain, filled, ring};

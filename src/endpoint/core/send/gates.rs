@@ -10,12 +10,13 @@ use super::{SendCore, SendOp};
 use crate::buffer::{GateError, Payload};
 use crate::endpoint::core::outgoing::{self, DataOp, Header, PostingContext};
 use crate::endpoint::core::pair::{self, PairOps, Stalled};
+use crate::endpoint::error::{Blocked, SendError, SendErrorKind};
 use crate::endpoint::event::SendEvent;
 use crate::endpoint::link::Link;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::wire;
-use crate::error::{Blocked, CompletionError, SendError, SendErrorKind};
+use crate::error::CompletionError;
 use crate::fabric::Shape;
 
 /// Gates that are looked at in one go, from the first message on. Copies are done in their order,

@@ -5,6 +5,7 @@
 use super::{PieceOp, SendCore};
 use crate::buffer::{Leases, Payload};
 use crate::endpoint::core::control::HeldDescriptor;
+use crate::endpoint::error::{Blocked, ReadError, SendError, SendErrorKind};
 use crate::endpoint::event::SendEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
@@ -17,7 +18,7 @@ use crate::endpoint::windows::line::{HoldsPiece, Over, Posting};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::passage::{Piece, Slots};
 use crate::endpoint::windows::window::WindowPlace;
-use crate::error::{Blocked, CompletionError, ReadError, SendError, SendErrorKind};
+use crate::error::CompletionError;
 
 impl HoldsPiece for PieceOp {
     fn of_piece(piece: Piece) -> Self {

@@ -10,11 +10,12 @@ use super::{PieceOp, SendCore};
 use crate::buffer::Payload;
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::outgoing::{LongOp, PostingContext};
+use crate::endpoint::error::{Blocked, SendError, SendErrorKind};
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaPost};
 use crate::endpoint::staging::PIECE_BYTES;
-use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
+use crate::error::{CompletionError, FabricErrno};
 
 /// Pieces of a long message in flight at once.
 pub(crate) const PIECES_MAX: u32 = 4;

@@ -11,11 +11,12 @@ use super::{SendCore, SendOp};
 use crate::buffer::Payload;
 use crate::endpoint::core::outgoing::{self, DataOp};
 use crate::endpoint::core::pair::{self, HeaderOp, PairOps, Stalled};
+use crate::endpoint::error::{Blocked, SendError, SendErrorKind};
 use crate::endpoint::event::SendEvent;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, PostRefused};
 use crate::endpoint::protocol::connection::State;
-use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
+use crate::error::{CompletionError, FabricErrno};
 use crate::fabric::Shape;
 
 impl PairOps for SendOp {

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::{SendCore, SendOp};
+use crate::endpoint::error::Blocked;
 use crate::endpoint::link::Link;
 use crate::endpoint::protocol::connection::State;
-use crate::error::Blocked;
 
 /// How a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) stands at this moment: what tells a
 /// slow peer from a slow application.

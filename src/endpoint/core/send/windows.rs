@@ -9,6 +9,7 @@ use super::SendCore;
 use crate::buffer::{LeasedPayload, Payload};
 use crate::endpoint::core::outgoing;
 use crate::endpoint::error::WindowError;
+use crate::endpoint::error::{Blocked, ReadError, SendError, SendErrorKind};
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
@@ -21,7 +22,7 @@ use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRe
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
-use crate::error::{Blocked, CompletionError, FabricErrno, ReadError, SendError, SendErrorKind};
+use crate::error::{CompletionError, FabricErrno};
 use crate::memory::{Access, Participant};
 
 impl<L: Link> SendCore<L> {
