@@ -357,8 +357,8 @@ pub const PROVIDERS: &[Provider] = &[
         refused: None,
         environment: &[],
     },
-    // rxm_ep_open puts the core provider's queues into the wait set of ours, and rxm_ep_close leaves
-    // them there (1.17 to 2.6).
+    // rxm_ep_open puts the core provider's queues into the wait set of ours, and rxm_ep_close
+    // leaves them there (1.17 to 2.6).
     Provider {
         over_tcp: true,
         waits_on_closed: true,
