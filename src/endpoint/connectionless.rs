@@ -714,6 +714,7 @@ fn settings(
             depth: config.depth,
             total: config.total_depth,
             level: config.level,
+            shape: None,
             deadline: config.send_deadline,
             policy: config.deadline_policy,
             staging: config.staging.clone(),

@@ -119,6 +119,7 @@ impl DuplexConfig {
                 depth: self.send_depth,
                 total: self.total(),
                 level: Level::Sent,
+                shape: None,
                 deadline: Some(self.send_deadline),
                 policy: DeadlinePolicy::FailConnection,
                 staging: None,

@@ -10,10 +10,10 @@ use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::clock::Clock;
 use crate::endpoint::core::conn_table::{ConnTable, NOBODY};
-use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, GATE_RETRY, post_control};
+use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, post_control};
 use crate::endpoint::core::jiffies::Jiffies;
 use crate::endpoint::core::marks::Marks;
-use crate::endpoint::core::outgoing::DataOp;
+use crate::endpoint::core::posted::PieceOp;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::socket::TcpWatch;
@@ -31,20 +31,18 @@ use crate::endpoint::protocol::wire::{
     self, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode,
 };
 use crate::endpoint::windows::exposed::ExposedWindows;
-use crate::endpoint::windows::line::PIECES_IN_FLIGHT;
-use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::{CompletionError, FabricErrno};
 use crate::fabric::AccessEnds;
 use crate::in_flight::{ContextError, InFlight};
-use crate::stats::ReceiveStats;
+use crate::stats::{ReceiveStats, SendStats};
 
 mod accepting;
 mod closing;
 mod dialing;
 mod feeding;
-mod gates;
 mod later;
 mod long;
+mod outbound;
 mod peer;
 mod sends;
 mod shared;
@@ -53,12 +51,11 @@ mod windows;
 
 use closing::Mark;
 use long::{Due, LongPool};
+use outbound::Outbound;
 use peer::{Descriptors, Peer};
-use sends::Sends;
 pub(crate) use sends::SendsSettings;
 use shared::{ORPHANS_MAX, Shared, share};
 pub(crate) use subscriptions::SubscriptionNews;
-use windows::Account;
 pub(crate) use windows::WindowSettings;
 
 /// Receives that each connection keeps posted beyond the credits it granted: for the peer's control
@@ -145,6 +142,23 @@ impl Receives {
 }
 
 impl HubSettings {
+    /// How much may be in flight for the application on one connection, and on all of them:
+    /// messages, and one-sided operations where there are windows.
+    pub(crate) fn outbound(&self) -> (u32, u32) {
+        let operations = match self.windows.enabled() {
+            true => self.windows.operations,
+            false => 0,
+        };
+        let (depth, total) = self
+            .sends
+            .as_ref()
+            .map_or((0, 0), |it| (it.depth, it.total));
+        (
+            depth.saturating_add(operations),
+            total.saturating_add(operations),
+        )
+    }
+
     /// How many receives a connection has.
     pub(crate) fn receives(&self, form: Form) -> Receives {
         let grants = self
@@ -177,16 +191,6 @@ enum Op {
     },
 }
 
-/// What this side posts for its application.
-enum Operation {
-    OneSided(OneSided),
-    Data {
-        /// Its connection is over, and its outcome was told then.
-        told: bool,
-        op: DataOp,
-    },
-}
-
 /// A request that waits for the application's answer.
 struct WaitingRequest<R> {
     request: R,
@@ -206,8 +210,6 @@ pub(crate) struct Hub<L: Link> {
     /// Connections with a control message that the provider's full queue did not take.
     unsent: Vec<ConnectionId>,
     in_flight: InFlight<Op>,
-    /// Of their own: they are larger than receives.
-    operations: InFlight<(ConnectionId, Operation)>,
     stats: ReceiveStats,
     polls_without_cm: u32,
     polls_without_clock: u32,
@@ -245,9 +247,7 @@ pub(crate) struct Hub<L: Link> {
     pool_waker: WakerId,
     control: ControlBuffers,
     wait: Arc<EndpointWait>,
-    /// One-sided operations of this side.
-    account: Account,
-    sends: Option<Sends>,
+    outbound: Outbound,
     /// For the layer above, which takes it after each poll.
     subscription_news: Vec<(ConnectionId, SubscriptionNews)>,
     /// When the layer above wants to be polled.
@@ -283,24 +283,12 @@ impl<L: Link> Hub<L> {
         };
         let shared = share(&link, &pool, &control)?;
         let receives = settings.receives(link.form());
-        let total = settings.sends.as_ref().map_or(0, |sends| sends.total);
         let capacity = u32::try_from(pool.slots())
             .unwrap_or(u32::MAX)
             .saturating_add(controls);
-        let operations = settings.windows.operations.saturating_add(total);
         let contexts = link.limits().contexts;
-        let account = Account::new(settings.windows.operations, contexts);
-        let sends = match settings.sends.take() {
-            None => None,
-            Some(sends) => {
-                let waker = Arc::clone(&wait);
-                let wake = Arc::new(move || waker.wake());
-                let (limits, registrar) = (link.limits(), link.registrar());
-                Some(Sends::new(sends, limits, link.form(), registrar, wake)?)
-            }
-        };
-        let pieces = u64::from(PIECES_IN_FLIGHT);
-        let in_flight_max = u64::from(capacity) + u64::from(operations) + pieces;
+        let outbound = Outbound::new(&mut settings, &link, &wait, &clock)?;
+        let in_flight_max = u64::from(capacity) + outbound.posted.capacity();
         let next_reap = clock.now() + settings.handshake_timeout;
         let (windows, rma) = (settings.windows.windows, link.limits().rma.as_ref());
         let exposed = ExposedWindows::new(windows, &wait, link.ledger(), rma);
@@ -318,13 +306,12 @@ impl<L: Link> Hub<L> {
             hungry: VecDeque::new(),
             unsent: Vec::new(),
             in_flight: InFlight::new(capacity, contexts),
-            operations: InFlight::second(operations, contexts),
             stats: ReceiveStats::default(),
             polls_without_cm: 0,
             polls_without_clock: 0,
             jiffies: Jiffies::new(&clock),
             clock,
-            backlog: Backlog::new(u64::from(capacity) + u64::from(operations)),
+            backlog: Backlog::new(in_flight_max),
             next_reap,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             touched: Vec::new(),
@@ -344,8 +331,7 @@ impl<L: Link> Hub<L> {
             pool_waker,
             control,
             wait,
-            account,
-            sends,
+            outbound,
             subscription_news: Vec::new(),
             layer_deadline: None,
             receives,
@@ -362,8 +348,16 @@ impl<L: Link> Hub<L> {
     }
 
     pub(crate) fn stats(&self) -> ReceiveStats {
+        // Messages have stats of their own.
+        let one_sided = match self.outbound.sends_messages() {
+            true => SendStats::default(),
+            false => self.outbound.stats,
+        };
         ReceiveStats {
-            in_flight: self.one_sided_in_flight().into(),
+            posted: one_sided.posted,
+            completed: one_sided.completed,
+            failed: one_sided.failed,
+            in_flight: one_sided.in_flight,
             quarantined: self.exposed.quarantined() as u64,
             ..self.stats
         }
@@ -440,7 +434,7 @@ impl<L: Link> Hub<L> {
             || !self.touched.is_empty()
             || !self.marks.is_empty()
             || !self.hungry.is_empty()
-            || !self.account.blocked.is_empty()
+            || self.outbound.deadlines.has_moved()
             || self.long.as_ref().is_some_and(LongPool::is_awaited)
             || self.shared.as_ref().is_some_and(|s| s.receives.lacks())
             || self.jiffies.moved(&self.clock)
@@ -466,19 +460,18 @@ impl<L: Link> Hub<L> {
         let retried = std::mem::take(&mut self.retry);
         if retried {
             self.touched.append(&mut self.unsent);
-            self.post_waiting(events);
             self.drive_lines(events);
         }
         self.feed(events);
         self.feed_long();
         self.act_and_end(events);
         self.mind_fences(look_everywhere, events);
-        self.tell_writable(events);
         if found > 0 || look_everywhere || retried {
-            self.tell_sends_writable(events);
+            self.outbound.tell_shared(&mut self.peers, events);
         }
-        self.rest_sends();
-        if std::mem::take(&mut self.timer_stale) {
+        // With none in flight, no registration is kept open.
+        self.outbound.outgoing.rest();
+        if self.outbound.deadlines.take_moved() || std::mem::take(&mut self.timer_stale) {
             self.arm_timer();
         } else if self.retry || retried || self.shared.is_some() {
             self.set_timer();
@@ -555,35 +548,46 @@ impl<L: Link> Hub<L> {
                 }
                 self.touch(id);
             }
-            Err(reason) => match self.operations.finish(context) {
-                Ok((id, Operation::OneSided(op))) => {
-                    self.on_one_sided(id, op, error.map(|error| *error), events);
-                }
-                Ok((id, Operation::Data { told, op })) => {
-                    self.on_sent(id, op, told, error.map(|error| *error), events);
-                }
-                Err(_) if context == PEER_WROTE && data.is_some() => {
-                    self.marks.on_strange();
-                    self.on_peer_wrote(data, events);
-                }
-                Err(_) => match self.account.later.pieces.finish(context) {
-                    Ok(piece) => {
-                        self.on_one_sided_piece(piece, error.map(|error| *error), events);
-                    }
-                    Err(_) => self.on_unknown(context, reason, error),
-                },
+            Err(reason) => self.on_outbound_over(context, (reason, data), error, events),
+        }
+    }
+
+    /// A completion of what this side posted for its application.
+    #[inline]
+    fn on_outbound_over(
+        &mut self,
+        context: usize,
+        (reason, data): (ContextError, Option<u64>),
+        error: Option<Box<CompletionError>>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        if error.is_none()
+            && let Some(id) = self.outbound.on_plain(context, events)
+        {
+            return self.on_plain_sent(id);
+        }
+        let error = error.map(|error| *error);
+        let posted = &mut self.outbound.posted;
+        if let Ok(op) = posted.messages.finish(context) {
+            return self.on_message_over(op, error, events);
+        }
+        match posted.one_sided.finish(context) {
+            Ok(op) => self.on_one_sided(op, error, events),
+            Err(_) if context == PEER_WROTE && data.is_some() => {
+                self.marks.on_strange();
+                self.on_peer_wrote(data, events);
+            }
+            Err(_) => match posted.pieces.finish(context) {
+                Ok(PieceOp::OneSided(piece)) => self.on_one_sided_piece(piece, error, events),
+                Ok(PieceOp::Long(_)) => {}
+                Err(_) => self.on_unknown(context, reason, error),
             },
         }
     }
 
     /// A completion that names no operation in flight.
     #[cold]
-    fn on_unknown(
-        &mut self,
-        context: usize,
-        reason: ContextError,
-        error: Option<Box<CompletionError>>,
-    ) {
+    fn on_unknown(&mut self, context: usize, reason: ContextError, error: Option<CompletionError>) {
         self.stats.unknown_completions += 1;
         // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
         if self.shared.is_some() && error.is_some() {
@@ -742,7 +746,9 @@ impl<L: Link> Hub<L> {
             self.timer_stale |=
                 deadline.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
             peer.timed = deadline.is_some();
-            self.tell_send_writable(id, events);
+            if peer.outbound.waits_alone() {
+                self.outbound.tell_writable((id, peer), events);
+            }
         }
     }
 
@@ -884,8 +890,7 @@ impl<L: Link> Hub<L> {
                 events,
             );
         }
-        self.check_one_sided_deadlines(now, events);
-        self.check_send_deadlines(now, events);
+        self.check_deadlines(now, events);
         if now >= self.next_reap {
             self.stats.reaped += self
                 .link
@@ -901,21 +906,14 @@ impl<L: Link> Hub<L> {
             .filter_map(|(_, peer)| peer.next_deadline());
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
         let all = machines.chain(waiting).chain([self.next_reap]);
-        let sends = self.sends.as_ref().and_then(Sends::next_late);
-        self.armed = all.chain(self.next_late()).chain(sends).min();
+        self.armed = all.chain(self.outbound.deadlines.next()).min();
         self.set_timer();
     }
 
     fn set_timer(&self) {
-        let pause = match self.sends.as_ref().is_some_and(Sends::waits) {
-            true => GATE_RETRY,
-            false => CONTROL_RETRY,
-        };
-        let retry = self.retry.then(|| self.clock.now() + pause);
-        let later = self.account.later.pause();
-        let retry = retry
-            .into_iter()
-            .chain(later.map(|pause| self.clock.now() + pause));
+        let line = self.outbound.pause(&self.peers);
+        let pause = line.or(self.retry.then_some(CONTROL_RETRY));
+        let retry = pause.map(|pause| self.clock.now() + pause);
         let all = self.armed.into_iter().chain(retry);
         let all = all.chain(self.layer_deadline);
         self.wait
@@ -924,7 +922,7 @@ impl<L: Link> Hub<L> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Posted {
+enum PostedReceive {
     Yes,
     PoolEmpty,
     No,

@@ -6,10 +6,11 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::{PieceOp, SendCore};
+use super::SendCore;
 use crate::buffer::Payload;
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::outgoing::{LongOp, PostingContext};
+use crate::endpoint::core::posted::PieceOp;
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaPost};
@@ -125,6 +126,7 @@ impl<L: Link> SendCore<L> {
         }
         let posted = self.posted_at();
         let lane = PostingContext {
+            connection: self.connection_id(),
             conn: self.conn.as_ref(),
             scoped: &mut self.scoped,
             header_desc: self.header_desc.desc(),
@@ -287,7 +289,7 @@ impl<L: Link> SendCore<L> {
         let Some((base, key)) = long.target else {
             return Err(held);
         };
-        let begun = self.pieces.begin(PieceOp::Long(held));
+        let begun = self.posted.pieces.begin(PieceOp::Long(held));
         let context = begun.map_err(PieceOp::into_held)?;
         let post = RmaPost {
             iov: iov.iov(),
@@ -313,7 +315,7 @@ impl<L: Link> SendCore<L> {
         }
         self.stats.eagain += u64::from(refused == PostRefused::Again);
         long.retry = refused == PostRefused::Again;
-        Err(self.pieces.abort(context).into_held())
+        Err(self.posted.pieces.abort(context).into_held())
     }
 
     /// A piece is over.

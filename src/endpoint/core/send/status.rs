@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{SendCore, SendOp};
+use super::SendCore;
 use crate::endpoint::link::Link;
 use crate::endpoint::protocol::connection::State;
 use crate::error::Blocked;
@@ -31,9 +31,8 @@ pub struct SendStatus {
 
 impl<L: Link> SendCore<L> {
     pub(crate) fn status(&self) -> SendStatus {
-        let data = self.in_flight.iter().filter_map(SendOp::data);
-        let data = data.map(|op| op.posted);
-        let one_sided = self.one_sided.iter().chain(self.line.ops());
+        let data = self.posted.sends().map(|op| op.posted);
+        let one_sided = self.posted.one_sided.iter().chain(self.line.ops());
         let one_sided = one_sided.map(|op| op.posted);
         let long = self.long.iter().map(|op| op.posted);
         let (mut oldest, mut late) = (None::<Instant>, 0);

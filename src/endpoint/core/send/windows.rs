@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::SendCore;
 use crate::buffer::{LeasedPayload, Payload};
+use crate::endpoint::core::line::LineState;
 use crate::endpoint::core::outgoing;
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{Level, SendEvent};
@@ -121,7 +122,8 @@ impl<L: Link> SendCore<L> {
         // What can never be is said first: who is blocked tries again.
         let remote = one_sided::check(&self.machine, self.connection_id(), rma, wanted)?;
         blocked?;
-        if self.data_in_flight >= self.one_sided_limit {
+        // Also where others are in front of it: whether it may wait behind them is asked later.
+        if self.data_in_flight >= self.settings.depth || self.line.operations() != LineState::Open {
             return Err(SendErrorKind::WouldBlock(Blocked::Depth));
         }
         Ok(remote)
@@ -184,6 +186,7 @@ impl<L: Link> SendCore<L> {
     ) -> Result<(), (SendErrorKind, OneSided)> {
         self.one_sided_posts += 1;
         let op = OneSided {
+            connection: self.connection_id(),
             key,
             window,
             local,
@@ -197,7 +200,7 @@ impl<L: Link> SendCore<L> {
                 &mut self.link,
                 conn,
                 &mut self.machine,
-                &mut self.one_sided,
+                &mut self.posted.one_sided,
                 op,
                 iov,
                 how,
@@ -235,7 +238,7 @@ impl<L: Link> SendCore<L> {
         context: usize,
         events: &mut Vec<SendEvent>,
     ) -> bool {
-        let Ok(mut finished) = self.one_sided.finish_in_place(context) else {
+        let Ok(mut finished) = self.posted.one_sided.finish_in_place(context) else {
             return false;
         };
         let Some(op) = finished.op() else {
@@ -291,8 +294,11 @@ impl<L: Link> SendCore<L> {
     /// The peer revoked one of its windows: the application hears of it, the machine of who still
     /// uses it.
     pub(super) fn on_window_revoked(&mut self, window: WindowId, events: &mut Vec<SendEvent>) {
-        let (over, passing) = self.line.revoke(window);
-        let posted = self.one_sided.iter();
+        let Some((line, mut way)) = self.way() else {
+            return;
+        };
+        let (over, passing) = line.revoke(window, &mut way);
+        let posted = self.posted.one_sided.iter();
         let users = posted.filter(|op| op.window == window).count() + passing;
         events.push(SendEvent::Window(WindowEvent::Revoked { window }));
         // Which are none of its users any more.
