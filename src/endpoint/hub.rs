@@ -11,7 +11,6 @@ use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::clock::Clock;
 use crate::endpoint::core::conn_table::{ConnTable, NOBODY};
 use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, post_control};
-use crate::endpoint::core::jiffies::Jiffies;
 use crate::endpoint::core::marks::Marks;
 use crate::endpoint::core::posted::PieceOp;
 use crate::endpoint::event::ReceiveEvent;
@@ -47,6 +46,7 @@ mod peer;
 mod sends;
 mod shared;
 mod subscriptions;
+mod timer;
 mod windows;
 
 use closing::Mark;
@@ -56,6 +56,7 @@ use peer::{Descriptors, Peer};
 pub(crate) use sends::SendsSettings;
 use shared::{ORPHANS_MAX, Shared, share};
 pub(crate) use subscriptions::SubscriptionNews;
+use timer::HubTimer;
 pub(crate) use windows::WindowSettings;
 
 /// Receives that each connection keeps posted beyond the credits it granted: for the peer's control
@@ -90,9 +91,6 @@ const CM_LATER_MAX: usize = 1024;
 /// Reads of the completion queue in one poll, beyond its first, for connections whose end waits for
 /// what lies in it.
 const MARK_READS_MAX: usize = 16;
-
-/// Polls between two looks at the clock while something comes in each of them.
-const CLOCK_INTERVAL: u32 = 64;
 
 const EVENT_QUEUE_BROKE: &str = "the event queue broke";
 
@@ -212,9 +210,7 @@ pub(crate) struct Hub<L: Link> {
     in_flight: InFlight<Op>,
     stats: ReceiveStats,
     polls_without_cm: u32,
-    polls_without_clock: u32,
-    jiffies: Jiffies,
-    clock: Clock,
+    timer: HubTimer,
     backlog: Backlog,
     next_reap: Instant,
     completions: Completions,
@@ -222,10 +218,6 @@ pub(crate) struct Hub<L: Link> {
     touched: Vec<ConnectionId>,
     /// The provider's queue was full: something is to be offered to it again.
     retry: bool,
-    /// The timer is to be set anew: a deadline came or moved to an earlier time, or it ran out.
-    timer_stale: bool,
-    /// What the timer is set to; none while a deadline may have moved to an earlier time.
-    armed: Option<Instant>,
     /// Events of the connection manager that were read while completions were looked at.
     cm_later: VecDeque<CmEvent<L::Request>>,
     /// Ends of connections that wait for what lies in the completion queue.
@@ -250,8 +242,6 @@ pub(crate) struct Hub<L: Link> {
     outbound: Outbound,
     /// For the layer above, which takes it after each poll.
     subscription_news: Vec<(ConnectionId, SubscriptionNews)>,
-    /// When the layer above wants to be polled.
-    layer_deadline: Option<Instant>,
     receives: Receives,
     exposed: ExposedWindows,
     /// The last epoch of the domain that the connections were told of.
@@ -308,16 +298,12 @@ impl<L: Link> Hub<L> {
             in_flight: InFlight::new(capacity, contexts),
             stats: ReceiveStats::default(),
             polls_without_cm: 0,
-            polls_without_clock: 0,
-            jiffies: Jiffies::new(&clock),
-            clock,
+            timer: HubTimer::new(clock),
             backlog: Backlog::new(in_flight_max),
             next_reap,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             touched: Vec::new(),
             retry: false,
-            timer_stale: false,
-            armed: None,
             cm_later: VecDeque::new(),
             marks: Marks::new(in_flight_max),
             dialed: 0,
@@ -333,7 +319,6 @@ impl<L: Link> Hub<L> {
             wait,
             outbound,
             subscription_news: Vec::new(),
-            layer_deadline: None,
             receives,
             exposed,
             fence_asked: 0,
@@ -369,7 +354,7 @@ impl<L: Link> Hub<L> {
 
     /// What it judges deadlines by.
     pub(crate) fn clock(&self) -> &Clock {
-        &self.clock
+        self.timer.clock()
     }
 
     pub(crate) fn pool(&self) -> &SharedBufferManager {
@@ -420,24 +405,28 @@ impl<L: Link> Hub<L> {
         let found = self.read_completions(events);
         let asked = self.take_asked();
         let look_at_cm = look_everywhere || asked || self.cm_is_due(found);
-        if look_at_cm || found > 0 || self.wants_more() {
-            self.look_around(found, look_everywhere, look_at_cm, events);
+        if look_at_cm || self.wants_more(found) {
+            return self.look_around(found, look_everywhere, look_at_cm, events);
         }
+        // With none in flight, no registration is kept open.
+        self.outbound.outgoing.rest();
     }
 
-    /// Whether a poll that found nothing has more to do: a deadline may have passed, or something
-    /// waits for the application to drop a message or for the provider's queue.
+    /// Whether a poll that found so many completions has more to do than to report sends that are
+    /// done: a connection wants something, a deadline may have passed, or something waits for the
+    /// application to drop a message, for what sends have in common, or for the provider's queue.
     #[inline]
-    fn wants_more(&mut self) -> bool {
+    fn wants_more(&mut self, found: usize) -> bool {
         self.retry
-            || self.timer_stale
+            || self.timer.is_stale()
             || !self.touched.is_empty()
             || !self.marks.is_empty()
             || !self.hungry.is_empty()
             || self.outbound.deadlines.has_moved()
             || self.long.as_ref().is_some_and(LongPool::is_awaited)
             || self.shared.as_ref().is_some_and(|s| s.receives.lacks())
-            || self.jiffies.moved(&self.clock)
+            || found > 0 && self.outbound.has_refused()
+            || self.timer.wants_look(found)
     }
 
     /// Everything but the completion queue.
@@ -453,8 +442,7 @@ impl<L: Link> Hub<L> {
         }
         // One look at the clock for all that is timed; while messages come all the time, not on
         // each poll.
-        self.polls_without_clock += 1;
-        if look_at_cm || found == 0 || self.polls_without_clock >= CLOCK_INTERVAL {
+        if self.timer.begin_look(look_at_cm || found == 0) {
             self.on_time(events);
         }
         let retried = std::mem::take(&mut self.retry);
@@ -471,7 +459,7 @@ impl<L: Link> Hub<L> {
         }
         // With none in flight, no registration is kept open.
         self.outbound.outgoing.rest();
-        if self.outbound.deadlines.take_moved() || std::mem::take(&mut self.timer_stale) {
+        if self.outbound.deadlines.take_moved() | self.timer.take_stale() {
             self.arm_timer();
         } else if self.retry || retried || self.shared.is_some() {
             self.set_timer();
@@ -680,7 +668,7 @@ impl<L: Link> Hub<L> {
             }
             Some(Arrival::Control(cq_data)) => {
                 let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
-                peer.machine.on_control(cq_data, body, self.clock.now());
+                peer.machine.on_control(cq_data, body, self.timer.now());
                 let whole = peer.machine.take_whole_long();
                 self.post_again(id, buffer);
                 if let Some(number) = whole {
@@ -742,9 +730,7 @@ impl<L: Link> Hub<L> {
         }
         if let Some(peer) = self.peers.get_mut(id) {
             let deadline = peer.next_deadline();
-            // A later one is found when the timer runs out.
-            self.timer_stale |=
-                deadline.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
+            self.timer.on_deadline(deadline);
             peer.timed = deadline.is_some();
             if peer.outbound.waits_alone() {
                 self.outbound.tell_writable((id, peer), events);
@@ -851,8 +837,7 @@ impl<L: Link> Hub<L> {
     // ---- time -----------------------------------------------------------------------------------
 
     fn on_time(&mut self, events: &mut Vec<ReceiveEvent>) {
-        self.polls_without_clock = 0;
-        let now = self.clock.now();
+        let now = self.timer.now();
         while let Some(id) = self.heard.pop() {
             if let Some(peer) = self.peers.get_mut(id) {
                 peer.heard = false;
@@ -860,10 +845,9 @@ impl<L: Link> Hub<L> {
                 self.touched.push(id);
             }
         }
-        if self.armed.is_some_and(|at| now < at) {
+        if !self.timer.has_passed(now) {
             return;
         }
-        self.timer_stale = true;
         for (id, peer) in self.peers.iter_mut() {
             if peer.next_deadline().is_some_and(|at| at <= now) {
                 peer.ask_kernel(&mut self.link);
@@ -906,18 +890,17 @@ impl<L: Link> Hub<L> {
             .filter_map(|(_, peer)| peer.next_deadline());
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
         let all = machines.chain(waiting).chain([self.next_reap]);
-        self.armed = all.chain(self.outbound.deadlines.next()).min();
+        let first = all.chain(self.outbound.deadlines.next()).min();
+        self.timer.arm(first);
         self.set_timer();
     }
 
     fn set_timer(&self) {
         let line = self.outbound.pause(&self.peers);
         let pause = line.or(self.retry.then_some(CONTROL_RETRY));
-        let retry = pause.map(|pause| self.clock.now() + pause);
-        let all = self.armed.into_iter().chain(retry);
-        let all = all.chain(self.layer_deadline);
-        self.wait
-            .set_deadline(all.chain(self.link.next_deadline()).min());
+        let retry = pause.map(|pause| self.timer.now() + pause);
+        let all = [self.timer.next(), retry, self.link.next_deadline()];
+        self.wait.set_deadline(all.into_iter().flatten().min());
     }
 }
 

@@ -38,8 +38,8 @@ impl<L: Link> Hub<L> {
         if !self.settings.ask {
             return self.admit(id, request, &data, events);
         }
-        let deadline = self.clock.now() + self.settings.handshake_timeout;
-        self.timer_stale = true;
+        let deadline = self.timer.now() + self.settings.handshake_timeout;
+        self.timer.disturb();
         let peer = self.link.peer_of(&request);
         self.waiting.insert(
             id,
@@ -69,7 +69,7 @@ impl<L: Link> Hub<L> {
             return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
         }
         let params = self.params(0, 0);
-        let judge = Connection::accept(self.link.form(), params, data.as_slice(), self.clock.now());
+        let judge = Connection::accept(self.link.form(), params, data.as_slice(), self.timer.now());
         let free = self.free_receives() as u64;
         let need = self.receives.with(judge.receives_per_credit()).min;
         if free < need.into() {
@@ -108,7 +108,7 @@ impl<L: Link> Hub<L> {
             self.link.form(),
             self.params(0, link.key()),
             data.as_slice(),
-            self.clock.now(),
+            self.timer.now(),
         );
         let mut peer = match self.make_conn(link, machine) {
             Ok(peer) => Box::new(peer),
@@ -135,7 +135,7 @@ impl<L: Link> Hub<L> {
             self.link.form(),
             self.params(credits, peer.link.key()),
             data.as_slice(),
-            self.clock.now(),
+            self.timer.now(),
         );
         self.by_key.insert(peer.link.key(), id);
         self.peers.put(id, peer);

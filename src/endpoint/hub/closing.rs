@@ -53,7 +53,7 @@ impl<L: Link> Hub<L> {
         };
         peer.machine.close(ByeReason::CLOSING, deadline);
         // It may be over before the timer runs out.
-        self.armed = None;
+        self.timer.forget();
         self.touch(id);
         self.wait.wake();
         true
@@ -82,7 +82,7 @@ impl<L: Link> Hub<L> {
             self.drive(&mut events);
             if self.connections() > 0 {
                 self.wait
-                    .sleep(self.clock.now() + Duration::from_millis(100))?;
+                    .sleep(self.timer.now() + Duration::from_millis(100))?;
             }
         }
         self.release_shared(&mut events);
@@ -103,7 +103,9 @@ impl<L: Link> Hub<L> {
         if peer.hungry {
             self.hungry.retain(|hungry| *hungry != id);
         }
-        self.timer_stale |= peer.timed;
+        if peer.timed {
+            self.timer.disturb();
+        }
         let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
         self.stats.lost += u64::from(!orderly && peer.established);
         self.stats.closed += u64::from(peer.established);

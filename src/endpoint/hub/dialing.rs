@@ -37,7 +37,7 @@ impl<L: Link> Hub<L> {
         self.dialed += 1;
         self.touch(id);
         // Its deadline comes before those that the timer knows; the next poll sends the hello.
-        self.armed = None;
+        self.timer.forget();
         self.wait.wake();
         Ok(id)
     }
@@ -68,7 +68,7 @@ impl<L: Link> Hub<L> {
         let link = self.link.prepare_connect(addr)?;
         let form = self.link.form();
         let params = self.dialing_params(0, link.key());
-        let machine = Connection::initiate(form, params, self.clock.now());
+        let machine = Connection::initiate(form, params, self.timer.now());
         let mut peer = Box::new(self.make_conn(link, machine)?);
         let receives = self.dialed_receives();
         let want = self.first_target(receives);
@@ -81,7 +81,7 @@ impl<L: Link> Hub<L> {
         let credits = peer.credits();
         peer.covered = u64::from(credits);
         let params = self.dialing_params(credits, peer.link.key());
-        peer.machine = Connection::initiate(form, params, self.clock.now());
+        peer.machine = Connection::initiate(form, params, self.timer.now());
         Ok(peer)
     }
 

@@ -182,7 +182,9 @@ impl<L: Link> TakesLater for Hub<L> {
         iov: IovList,
         how: How,
     ) {
-        let op = self.outbound.operation(&self.clock, id, names, local);
+        let op = self
+            .outbound
+            .operation(self.timer.clock(), id, names, local);
         let Some(peer) = self.peers.get_mut(id) else {
             return;
         };

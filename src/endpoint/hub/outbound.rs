@@ -101,6 +101,7 @@ impl PeerOutbound {
     }
 
     /// Something was refused, which waits for nothing but what happens on this connection.
+    #[inline]
     pub(super) fn waits_alone(&self) -> bool {
         self.refused.is_some() && !self.listed
     }
@@ -294,6 +295,12 @@ impl Outbound {
             Blocked::HeaderSlots => self.arm_headers(),
             _ => {}
         }
+    }
+
+    /// Something was refused, for want of what all connections share.
+    #[inline]
+    pub(super) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
     }
 
     /// Whether that waits for what all connections share.

@@ -11,7 +11,7 @@ use crate::endpoint::core::posted::MessageOp;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::Link;
-use crate::endpoint::protocol::connection::Form;
+use crate::endpoint::protocol::connection::{Form, State};
 use crate::endpoint::protocol::credit::CREDIT_MESSAGES_MAX;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::staging::StagingRing;
@@ -150,7 +150,7 @@ impl<L: Link> Hub<L> {
                 let to = (id, peer);
                 match self
                     .outbound
-                    .post_message(&mut self.link, &self.clock, to, message)
+                    .post_message(&mut self.link, self.timer.clock(), to, message)
                 {
                     Ok(false) => return Ok(()),
                     Ok(true) => {
@@ -179,7 +179,8 @@ impl<L: Link> Hub<L> {
         };
         let (outbound, link) = (&mut self.outbound, &mut self.link);
         let to = (id, &mut *peer);
-        let queued = outbound.queue_message(link, &self.clock, to, kind, (payload, header, key));
+        let queued =
+            outbound.queue_message(link, self.timer.clock(), to, kind, (payload, header, key));
         let Err((kind, payload)) = queued else {
             self.look_again(id);
             return Ok(());
@@ -281,7 +282,7 @@ impl<L: Link> Hub<L> {
         };
         let (link, to) = (&mut self.link, (id, peer));
         self.outbound
-            .prepare(link, &self.clock, to, (payload, header, key))
+            .prepare(link, self.timer.clock(), to, (payload, header, key))
     }
 
     fn post_ready(&mut self, id: ConnectionId, ready: ReadyMessage, more: bool) {
@@ -296,13 +297,16 @@ impl<L: Link> Hub<L> {
 
     // ---- outcomes -------------------------------------------------------------------------------
 
-    /// A message went well, and has its outcome.
+    /// A message is over, and has its outcome. Its connection is looked at where that may be what
+    /// it waits for: most have nothing to do then.
     #[inline]
     pub(super) fn on_plain_sent(&mut self, id: ConnectionId) {
         if let Some(peer) = self.peers.get_mut(id) {
             peer.outbound.in_flight -= 1;
             peer.machine.on_data_done();
-            self.touch(id);
+            if peer.outbound.waits_alone() || peer.machine.state() != State::Established {
+                self.touch(id);
+            }
         }
     }
 
@@ -354,6 +358,7 @@ impl<L: Link> Hub<L> {
         self.on_plain_sent(id);
         if let (Some(errno), Some(peer)) = (errno, self.peers.get_mut(id)) {
             peer.machine.on_lost(Some(errno));
+            self.touch(id);
         }
     }
 

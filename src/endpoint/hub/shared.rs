@@ -315,7 +315,7 @@ impl<L: Link> Hub<L> {
         let early = self.peers.get_mut(id)?.early.as_mut()?;
         let next = early.messages.take_next();
         if next.is_none() && (early.owed.is_some() || early.is_owed()) {
-            early.expect(self.clock.now(), self.settings.patience.lost);
+            early.expect(self.timer.now(), self.settings.patience.lost);
         }
         next
     }
@@ -338,7 +338,7 @@ impl<L: Link> Hub<L> {
             return machine.violate(Violation::OutOfTurn(what));
         }
         early.on_said(sent);
-        early.expect(self.clock.now(), self.settings.patience.lost);
+        early.expect(self.timer.now(), self.settings.patience.lost);
     }
 
     /// The goodbye that waited, if everything is here now that was sent before it.
@@ -381,7 +381,7 @@ impl<L: Link> Hub<L> {
                 early.bye = Some(LateBye {
                     message: (buffer, len, mark),
                     claims: last_sequence,
-                    until: self.clock.now() + self.settings.close_timeout,
+                    until: self.timer.now() + self.settings.close_timeout,
                 });
             }
             _ => self.on_received(id, buffer, len, Some(mark.into()), events),

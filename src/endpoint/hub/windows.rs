@@ -150,7 +150,7 @@ impl<L: Link> Hub<L> {
             return;
         }
         self.fence_asked = epoch;
-        let now = self.clock.now();
+        let now = self.timer.now();
         for (id, peer) in self.peers.iter_mut() {
             if let Some(epoch) = peer.link.participant().and_then(Participant::lags) {
                 let nonce = crate::random::random_u64();
@@ -436,7 +436,9 @@ impl<L: Link> Hub<L> {
         iov: &IovList,
         how: &How,
     ) -> Result<(), (SendErrorKind, OneSided)> {
-        let op = self.outbound.operation(&self.clock, id, names, local);
+        let op = self
+            .outbound
+            .operation(self.timer.clock(), id, names, local);
         let Some(peer) = self.peers.get_mut(id) else {
             return Err((WindowError::NotConnected.into(), op));
         };
