@@ -418,6 +418,7 @@ impl<L: Link> Hub<L> {
     #[inline]
     fn wants_more(&mut self, found: usize) -> bool {
         self.retry
+            || self.outbound.retry
             || self.timer.is_stale()
             || !self.touched.is_empty()
             || !self.marks.is_empty()
@@ -445,7 +446,7 @@ impl<L: Link> Hub<L> {
         if self.timer.begin_look(look_at_cm || found == 0) {
             self.on_time(events);
         }
-        let retried = std::mem::take(&mut self.retry);
+        let retried = std::mem::take(&mut self.retry) | std::mem::take(&mut self.outbound.retry);
         if retried {
             self.touched.append(&mut self.unsent);
             self.drive_lines(events);
@@ -461,7 +462,7 @@ impl<L: Link> Hub<L> {
         self.outbound.outgoing.rest();
         if self.outbound.deadlines.take_moved() | self.timer.take_stale() {
             self.arm_timer();
-        } else if self.retry || retried || self.shared.is_some() {
+        } else if self.retry || self.outbound.retry || retried || self.shared.is_some() {
             self.set_timer();
         }
     }
@@ -897,7 +898,8 @@ impl<L: Link> Hub<L> {
 
     fn set_timer(&self) {
         let line = self.outbound.pause(&self.peers);
-        let pause = line.or(self.retry.then_some(CONTROL_RETRY));
+        let retry = self.retry || self.outbound.retry;
+        let pause = line.or(retry.then_some(CONTROL_RETRY));
         let retry = pause.map(|pause| self.timer.now() + pause);
         let all = [self.timer.next(), retry, self.link.next_deadline()];
         self.wait.set_deadline(all.into_iter().flatten().min());

@@ -19,12 +19,13 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::buffer::GateError;
+use crate::buffer::{GateError, Payload};
 use crate::endpoint::core::control::{CONTROL_RETRY, GATE_RETRY};
-use crate::endpoint::core::outgoing::{self, DataOp, Outgoing};
+use crate::endpoint::core::outgoing::{self, DataOp, Header, Outgoing, PostingContext};
 use crate::endpoint::core::posted::{MessageOp, PieceOp, Posted};
+use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, PostRefused};
@@ -32,7 +33,7 @@ use crate::endpoint::protocol::connection::{Connection, Form, State};
 use crate::endpoint::protocol::wire::{self, WindowId};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided};
 use crate::endpoint::windows::passage::{Next, Passage, Piece, Trailing};
-use crate::error::{CompletionError, FabricErrno};
+use crate::error::{CompletionError, FabricErrno, SendErrorKind};
 use crate::fabric::Shape;
 
 /// Closed gates that are looked at in one go. Copies are done in their order, so looking further
@@ -59,6 +60,7 @@ pub(crate) struct Posting<'a, L: Link> {
     pub(crate) conn: &'a L::Conn,
     pub(crate) connection: ConnectionId,
     pub(crate) machine: &'a mut Connection,
+    pub(crate) scoped: &'a mut ScopedRegistrations,
     /// Of the header slots, for this connection.
     pub(crate) header_desc: *mut c_void,
     pub(crate) outgoing: &'a mut Outgoing,
@@ -271,7 +273,7 @@ impl Line {
 
     /// Takes a message that lies in the slab, and whose credit is taken. `gate`: the context of
     /// the message whose gate it waits for.
-    pub(crate) fn push_message(
+    fn push_message(
         &mut self,
         (context, data): (usize, Option<u64>),
         iov: IovList,
@@ -322,15 +324,28 @@ impl Line {
         }
     }
 
-    /// Takes the credit of a message that lies in the slab, and has it wait, for its own gate or
-    /// behind others.
-    pub(crate) fn queue<L: Link>(
+    /// Takes all that a message needs which has to wait, its credit too, and has it wait, for its
+    /// own gate or behind others. `posted`: when its deadline begins.
+    #[cold]
+    pub(crate) fn accept<L: Link>(
         &mut self,
         way: &mut Posting<'_, L>,
-        context: usize,
-        iov: IovList,
-        gated: bool,
-    ) {
+        (payload, header, key): (Payload, Header<'_>, u64),
+        posted: Option<Instant>,
+    ) -> Result<(), (SendErrorKind, Payload)> {
+        let (mut iov, gated) = (IovList::new(), payload.is_gated());
+        let lane = PostingContext {
+            connection: way.connection,
+            conn: Some(way.conn),
+            scoped: way.scoped,
+            header_desc: way.header_desc,
+            sequence: way.machine.sent(),
+            posted,
+            iov: &mut iov,
+        };
+        let slab = &mut way.posted.messages;
+        let loaded = way.outgoing.load_gated(slab, payload, header, key, lane);
+        let context = loaded.map_err(|(kind, payload)| (kind, payload.unstaged()))?;
         let mut gate = gated.then_some(context);
         let mut header_iov = IovList::new();
         let data = match way.begin_header(context, &mut header_iov) {
@@ -346,6 +361,7 @@ impl Line {
             None => way.take_credit(),
         };
         self.push_message((context, data), iov, gate, way.posted);
+        Ok(())
     }
 
     /// Posts a message whose credit was taken, unless others are in front of it. True: it waits, as

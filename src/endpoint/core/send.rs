@@ -14,6 +14,7 @@ use crate::endpoint::core::control::{
     CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, GATE_RETRY, HeldDescriptor,
     post_control,
 };
+use crate::endpoint::core::deadlines::Deadlines;
 use crate::endpoint::core::jiffies::Jiffies;
 use crate::endpoint::core::line::{Line, LineState, PIECES_IN_FLIGHT};
 use crate::endpoint::core::outgoing::{self, DataOp, Header, Outgoing, PostingContext};
@@ -67,9 +68,6 @@ const STRANGE_READS_MAX: usize = 256;
 
 /// Polls between two looks at the clock while something comes in each of them and no send is timed.
 const CLOCK_INTERVAL: u32 = 64;
-/// Deadlines of sends that are shorter than this count from the moment of the post; others from up
-/// to a tick of the kernel's timer (1 to 10 ms) before.
-const PRECISE: Duration = Duration::from_secs(1);
 
 /// What the core needs to know; checked by the public configuration.
 pub(crate) struct SendSettings {
@@ -134,18 +132,12 @@ pub(crate) struct SendCore<L: Link> {
     room_refused: Option<Instant>,
     /// The transport is gone; what it delivered before has still to be read.
     shut_down: bool,
-    /// The time of the last look at the clock. A send that joins others counts its deadline from
-    /// there, unless the kernel's timer has moved since or the deadline is short: it saves a look
-    /// at the clock for each.
+    /// The time of the last look at the clock.
     now: Instant,
-    /// No send in flight is older than its deadline before this. It stays when none is in flight,
-    /// until it has passed.
-    next_late: Option<Instant>,
+    deadlines: Deadlines,
     polls_without_cm: u32,
     polls_without_clock: u32,
     jiffies: Jiffies,
-    /// The same for posts, which must not take a look away from the polls.
-    post_jiffies: Jiffies,
     clock: Clock,
     /// What a connection that ended while it was begun has to tell: in the next poll.
     early: Vec<SendEvent>,
@@ -230,11 +222,10 @@ impl<L: Link> SendCore<L> {
             room_refused: None,
             shut_down: false,
             now,
-            next_late: None,
+            deadlines: Deadlines::new(settings.send_deadline, settings.deadline_policy, &clock),
             polls_without_cm: 0,
             polls_without_clock: 0,
             jiffies: Jiffies::new(&clock),
-            post_jiffies: Jiffies::new(&clock),
             clock,
             early: Vec::new(),
             eventful: true,
@@ -311,7 +302,7 @@ impl<L: Link> SendCore<L> {
         self.unsent = None;
         self.line.clear_messages();
         self.shut_down = false;
-        self.next_late = None;
+        self.deadlines.forget();
         self.kernel_bytes = KernelBytes::default();
         self.start();
         Ok(())
@@ -445,18 +436,8 @@ impl<L: Link> SendCore<L> {
     /// The time that a send of now counts its deadline from, where there is one.
     #[inline]
     fn posted_at(&mut self) -> Option<Instant> {
-        let deadline = self.settings.send_deadline?;
-        // The last look may be long ago, where the application polls seldom. A tick more or less
-        // matters to short deadlines only.
-        if self.data_in_flight == 0 || deadline < PRECISE || self.post_jiffies.moved(&self.clock) {
-            self.now = self.clock.now();
-        }
-        if self.next_late.is_none() {
-            self.next_late = Some(self.now + deadline);
-            // The next poll sets the timer.
-            self.eventful = true;
-        }
-        Some(self.now)
+        let alone = self.data_in_flight == 0;
+        self.deadlines.stamp(&self.clock, alone)
     }
 
     #[inline]
@@ -551,6 +532,7 @@ impl<L: Link> SendCore<L> {
     #[inline]
     fn wants_more(&mut self, found: usize) -> bool {
         let waits = self.eventful
+            || self.deadlines.has_moved()
             || self.shut_down
             || self.blocked.is_some_and(may_pass_by_itself)
             || self.unsent.is_some()
@@ -559,7 +541,7 @@ impl<L: Link> SendCore<L> {
         if waits || self.polls_without_clock + 1 >= CLOCK_INTERVAL {
             return true;
         }
-        if found == 0 || self.next_late.is_some() {
+        if found == 0 || self.deadlines.next().is_some() {
             return self.jiffies.moved(&self.clock);
         }
         self.polls_without_clock += 1;
@@ -606,7 +588,7 @@ impl<L: Link> SendCore<L> {
     /// is timed, not on each poll. True: a deadline of the connection passed.
     #[inline]
     fn look_at_clock(&mut self, idle: bool) -> bool {
-        let sends = self.next_late.is_some();
+        let sends = self.deadlines.next().is_some();
         self.polls_without_clock += 1;
         let machine = idle || self.polls_without_clock >= CLOCK_INTERVAL;
         let timed = machine && self.machine_deadline.is_some();
@@ -1033,37 +1015,20 @@ impl<L: Link> SendCore<L> {
 
     /// Looks at each send in flight when the oldest may be late.
     fn check_deadlines(&mut self, events: &mut Vec<SendEvent>) {
-        let (Some(deadline), Some(next)) = (self.settings.send_deadline, self.next_late) else {
-            return;
-        };
-        // Fresh: `look_at_clock` was here, since a send is timed.
-        let now = self.now;
-        if now < next {
+        // `now` is fresh: `look_at_clock` was here, since a send is timed.
+        if !self.deadlines.are_due(self.now) {
             return;
         }
-        let mut earliest = None;
-        let mut any_late = false;
+        let mut scan = self.deadlines.scan(self.now);
         let waiting = self.line.ops_mut().map(OneSided::timed);
         let posted = self.posted.timed().chain(waiting);
-        let posted = posted.map(|op| (op.key, op.posted));
-        let long = self.long.iter_mut().map(|op| (op.key, &mut op.posted));
-        for (key, posted) in posted.chain(long) {
-            let Some(due) = posted.map(|posted| posted + deadline) else {
-                continue;
-            };
-            if now < due {
-                earliest = Some(earliest.map_or(due, |at: Instant| at.min(due)));
-            } else {
-                *posted = None;
-                any_late = true;
-                if self.settings.deadline_policy == DeadlinePolicy::Notify {
-                    events.push(SendEvent::Late { key });
-                }
-            }
+        let long = self.long.iter_mut().map(|long| long.timed());
+        posted.chain(long).for_each(|op| scan.look(op));
+        let late = self.deadlines.end_scan(scan);
+        if self.deadlines.policy == DeadlinePolicy::Notify {
+            return events.extend(late.iter().map(|op| SendEvent::Late { key: op.key }));
         }
-        // With none in flight that is not late yet, the next post sets the time.
-        self.next_late = earliest;
-        if any_late && self.settings.deadline_policy == DeadlinePolicy::FailConnection {
+        if let Some(deadline) = self.deadlines.limit().filter(|_| !late.is_empty()) {
             self.machine.abort(CloseReason::SendDeadline { deadline });
             self.act(events);
         }
@@ -1114,7 +1079,8 @@ impl<L: Link> SendCore<L> {
     fn arm_timer(&mut self) {
         let machine = self.machine.next_deadline();
         self.machine_deadline = machine;
-        let late = self.next_late;
+        let late = self.deadlines.next();
+        self.deadlines.take_moved();
         let long = self.long.as_ref().is_some_and(|long| long.retry);
         let waits = self.unsent.is_some() || long;
         let pause = match self.long.as_ref().is_some_and(|long| long.is_copying()) {

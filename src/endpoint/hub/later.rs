@@ -95,7 +95,7 @@ impl<L: Link> Hub<L> {
         for id in self.outbound.take_waiting() {
             self.drive_line(id, events);
         }
-        self.retry |= self.outbound.waits();
+        self.outbound.retry |= self.outbound.waits();
     }
 
     fn drive_line(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
@@ -128,7 +128,7 @@ impl<L: Link> Hub<L> {
         }
         peer.outbound.line.on_piece(piece, error);
         self.drive_line(id, events);
-        self.retry |= self.outbound.waits();
+        self.outbound.retry |= self.outbound.waits();
     }
 }
 
@@ -194,6 +194,5 @@ impl<L: Link> TakesLater for Hub<L> {
         own.line.push_operation(op, iov, how);
         self.outbound.count_accepted(own, len);
         self.outbound.count_waiting(id, own);
-        self.look_again(id);
     }
 }

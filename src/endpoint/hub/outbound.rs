@@ -20,14 +20,13 @@ use crate::endpoint::core::conn_table::ConnTable;
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::deadlines::{Deadlines, LateOp};
 use crate::endpoint::core::line::{Driven, Line, LineState, Over, PIECES_IN_FLIGHT, Posting};
-use crate::endpoint::core::outgoing::{self, DataOp, Header, Outgoing, PostingContext};
+use crate::endpoint::core::outgoing::{self, DataOp, Outgoing};
 use crate::endpoint::core::posted::{MessageOp, Posted};
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{Inject, Level, ReceiveEvent};
 use crate::endpoint::id::{ConnectionId, EndpointId};
-use crate::endpoint::link::iov::IovList;
+use crate::endpoint::link::Link;
 use crate::endpoint::link::wait::EndpointWait;
-use crate::endpoint::link::{Link, PostRefused};
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::wire::{HeaderMode, WindowId};
 use crate::endpoint::staging::StagingRing;
@@ -59,6 +58,8 @@ pub(super) struct Outbound {
     refused: Vec<ConnectionId>,
     /// Connections with something in their line.
     waiting: Vec<ConnectionId>,
+    /// The provider took something not, or something waits: the next poll offers it again.
+    pub(super) retry: bool,
     headers_waker: WakerId,
     /// RDM form: held until the endpoint is closed, since sends may outlive their connections.
     shared_desc: Option<HeldDescriptor>,
@@ -88,7 +89,7 @@ struct Refused {
 }
 
 impl PeerOutbound {
-    fn header_desc(&self) -> *mut c_void {
+    pub(super) fn header_desc(&self) -> *mut c_void {
         let desc = self.header_desc.as_ref();
         desc.map_or(std::ptr::null_mut(), HeldDescriptor::desc)
     }
@@ -119,6 +120,7 @@ pub(super) fn way<'a, L: Link>(
         conn: &peer.link,
         connection,
         machine: &mut peer.machine,
+        scoped: &mut peer.scoped,
         header_desc,
         outgoing: &mut outbound.outgoing,
         posted: &mut outbound.posted,
@@ -178,6 +180,7 @@ impl Outbound {
             stats: SendStats::default(),
             refused: Vec::new(),
             waiting: Vec::new(),
+            retry: false,
             headers_waker,
             shared_desc,
             on_abandoned: sends.on_abandoned,
@@ -244,7 +247,7 @@ impl Outbound {
     }
 
     #[inline]
-    fn may_take<C>(&self, peer: &Peer<C>) -> Result<(), SendErrorKind> {
+    pub(super) fn may_take<C>(&self, peer: &Peer<C>) -> Result<(), SendErrorKind> {
         if !self.sends_messages {
             return Err(SendErrorKind::NoConnection);
         }
@@ -293,6 +296,14 @@ impl Outbound {
         match why {
             Blocked::Staging if self.outgoing.arm_staging() => self.wait.wake(),
             Blocked::HeaderSlots => self.arm_headers(),
+            // There may be nothing in flight whose completion wakes anybody.
+            Blocked::Provider => self.retry = true,
+            // Another endpoint may hold the room, which tells nobody when it is free. The next poll
+            // sets the timer.
+            Blocked::HeaderRoom => {
+                self.retry = true;
+                self.wait.wake();
+            }
             _ => {}
         }
     }
@@ -314,7 +325,7 @@ impl Outbound {
 
     /// Another endpoint may hold all the slots: its release must wake us. Released between the
     /// refusal and the arming: nobody would.
-    pub(super) fn arm_headers(&self) {
+    fn arm_headers(&self) {
         if self.outgoing.headers().arm(self.headers_waker) {
             self.wait.wake();
         }
@@ -402,162 +413,13 @@ impl Outbound {
         }
     }
 
-    // ---- messages -------------------------------------------------------------------------------
-
-    /// Posts a message that was admitted. True: a part of it waits, or its connection is lost.
-    pub(super) fn post_message<L: Link>(
-        &mut self,
-        link: &mut L,
-        clock: &Clock,
-        (id, peer): (ConnectionId, &mut Peer<L::Conn>),
-        (payload, header, key, len): (Payload, Header<'_>, u64, u64),
-    ) -> Result<bool, (SendErrorKind, Payload)> {
-        let mut iov = IovList::new();
-        let context = self.load(clock, (id, peer), (payload, header, key), &mut iov)?;
-        let posted = match self.outgoing.shape() {
-            Shape::TwoMessages => {
-                let (line, mut way) = way(self, link, (id, peer));
-                line.post_new(&mut way, context, iov)
-            }
-            Shape::Iov | Shape::Headroom => {
-                let (conn, machine) = (Some(&peer.link), &mut peer.machine);
-                let posted = self.outgoing.post(link, conn, machine, context, &iov);
-                posted.map(|()| false)
-            }
-        };
-        match posted {
-            Ok(refused) => {
-                self.count_accepted(&mut peer.outbound, len);
-                self.stats.eagain += u64::from(refused);
-                Ok(self.count_unposted(id, &mut peer.outbound))
-            }
-            Err(refused) => Err(self.undo_message(context, refused)),
-        }
-    }
-
-    /// Takes all that a message needs that was admitted, and puts it into the slab; its context.
-    #[inline]
-    fn load<C: crate::endpoint::link::LinkConn>(
-        &mut self,
-        clock: &Clock,
-        (id, peer): (ConnectionId, &mut Peer<C>),
-        (payload, header, key): (Payload, Header<'_>, u64),
-        iov: &mut IovList,
-    ) -> Result<usize, (SendErrorKind, Payload)> {
-        let lane = PostingContext {
-            connection: id,
-            conn: Some(&peer.link),
-            scoped: &mut peer.scoped,
-            header_desc: peer.outbound.header_desc(),
-            sequence: peer.machine.sent(),
-            posted: self.deadlines.stamp(clock, self.stats.in_flight == 0),
-            iov,
-        };
-        let slab = &mut self.posted.messages;
-        self.outgoing.load(slab, payload, header, key, lane)
-    }
-
-    #[cold]
-    fn undo_message(&mut self, context: usize, refused: PostRefused) -> (SendErrorKind, Payload) {
-        let MessageOp::Data(mut op) = self.posted.messages.abort(context) else {
-            unreachable!("the context is the one of a message");
-        };
-        let (_, payload) = self.outgoing.end(&mut op);
-        self.stats.eagain += u64::from(refused == PostRefused::Again);
-        (outgoing::refused_by_provider(refused), payload)
-    }
-
-    /// A message that can't be posted now for this reason: takes it all the same if it only has to
-    /// wait, else gives the payload back.
-    #[cold]
-    pub(super) fn queue_message<L: Link>(
-        &mut self,
-        link: &mut L,
-        clock: &Clock,
-        (id, peer): (ConnectionId, &mut Peer<L::Conn>),
-        kind: SendErrorKind,
-        (payload, header, key): (Payload, Header<'_>, u64),
-    ) -> Result<(), (SendErrorKind, Payload)> {
-        if !self.sends_messages {
-            return Err((kind, payload));
-        }
-        let scope = peer.scoped.scope();
-        let behind = kind == SendErrorKind::WouldBlock(Blocked::Provider)
-            && peer.outbound.line.messages() == LineState::Gated;
-        let staged = self.outgoing.must_stage(&payload, scope);
-        if !behind && !payload.is_gated() && staged == Ok(false) {
-            return Err((kind, payload));
-        }
-        if let Err(kind) = self.may_send(peer) {
-            return Err((kind, payload));
-        }
-        let peer_max = peer.machine.peer_receive_size();
-        let payload = self.outgoing.stage(payload, scope)?;
-        let len = match self.outgoing.measure(&payload, header.len(), peer_max) {
-            Ok(len) => len,
-            Err(kind) => return Err((kind, payload.unstaged())),
-        };
-        let mut iov = IovList::new();
-        let gated = payload.is_gated();
-        let lane = PostingContext {
-            connection: id,
-            conn: Some(&peer.link),
-            scoped: &mut peer.scoped,
-            header_desc: peer.outbound.header_desc(),
-            sequence: peer.machine.sent(),
-            posted: self.deadlines.stamp(clock, self.stats.in_flight == 0),
-            iov: &mut iov,
-        };
-        let slab = &mut self.posted.messages;
-        let context = self
-            .outgoing
-            .load_gated(slab, payload, header, key, lane)
-            .map_err(|(kind, payload)| (kind, payload.unstaged()))?;
-        let (line, mut way) = way(self, link, (id, peer));
-        line.queue(&mut way, context, iov, gated);
-        self.count_accepted(&mut peer.outbound, len);
-        self.count_waiting(id, &mut peer.outbound);
-        Ok(())
-    }
-
-    /// The next message of a batch: all is taken for it, its credit too, and it is not posted.
-    pub(super) fn prepare<L: Link>(
-        &mut self,
-        link: &mut L,
-        clock: &Clock,
-        (id, peer): (ConnectionId, &mut Peer<L::Conn>),
-        (payload, header, key): (Payload, &[u8], u64),
-    ) -> Result<ReadyMessage, (SendErrorKind, Payload)> {
-        let len = match self.admit(peer, &payload, header.len()) {
-            Ok(len) => len,
-            Err(kind) => return Err((kind, payload)),
-        };
-        let mut iov = IovList::new();
-        let message = (payload, Header::Bytes(header), key);
-        let context = self.load(clock, (id, peer), message, &mut iov)?;
-        let data = way(self, link, (id, peer)).1.take_credit();
-        self.count_accepted(&mut peer.outbound, len);
-        Ok(ReadyMessage {
-            message: (context, data),
-            iov,
-        })
-    }
-
-    /// Posts it. True: it waits, or its connection is lost.
-    pub(super) fn post_ready<L: Link>(
-        &mut self,
-        link: &mut L,
-        (id, peer): (ConnectionId, &mut Peer<L::Conn>),
-        ready: ReadyMessage,
-        more: bool,
-    ) -> bool {
-        let (line, mut way) = way(self, link, (id, peer));
-        let refused = line.post_or_wait(&mut way, ready.message, ready.iov, more);
-        self.stats.eagain += u64::from(refused);
-        self.count_unposted(id, &mut peer.outbound)
-    }
-
     // ---- one-sided operations -------------------------------------------------------------------
+
+    /// The time that a post of now counts its deadline from, where there is one.
+    #[inline]
+    pub(super) fn stamp(&mut self, clock: &Clock) -> Option<Instant> {
+        self.deadlines.stamp(clock, self.stats.in_flight == 0)
+    }
 
     /// An operation that is about to be posted, or to wait.
     pub(super) fn operation(
@@ -574,7 +436,7 @@ impl Outbound {
             window,
             local,
             sequence: self.operations,
-            posted: self.deadlines.stamp(clock, self.stats.in_flight == 0),
+            posted: self.stamp(clock),
             told: false,
             recent,
         }
@@ -594,21 +456,14 @@ impl Outbound {
         stats.in_flight_max = stats.in_flight_max.max(stats.in_flight);
     }
 
-    /// Whether a part of what was just accepted waits in the line, or will never be posted.
-    #[inline]
-    fn count_unposted(&mut self, id: ConnectionId, own: &mut PeerOutbound) -> bool {
-        let waits = own.line.messages() != LineState::Open;
-        if waits {
-            self.count_waiting(id, own);
-        }
-        waits
-    }
-
-    /// A connection has something in its line.
+    /// Something was put into the line of a connection: the next poll looks at it, and sets the
+    /// timer.
     pub(super) fn count_waiting(&mut self, id: ConnectionId, own: &mut PeerOutbound) {
         if !std::mem::replace(&mut own.queued, true) {
             self.waiting.push(id);
         }
+        self.retry = true;
+        self.wait.wake();
     }
 
     /// One has its outcome.
@@ -776,7 +631,7 @@ impl Outbound {
 
     // ---- waiting --------------------------------------------------------------------------------
 
-    /// Connections with something in their line; each is to be [driven](Self::drive).
+    /// Connections with something in their line; each is to be [driven](Self::drive), or over.
     pub(super) fn take_waiting(&mut self) -> Vec<ConnectionId> {
         std::mem::take(&mut self.waiting)
     }
@@ -791,9 +646,9 @@ impl Outbound {
         let driven = line.drive(&mut way);
         self.stats.eagain += u64::from(driven.again);
         peer.outbound.in_flight -= (driven.unposted.len() + driven.over.len()) as u32;
-        peer.outbound.queued = false;
-        if !peer.outbound.line.is_empty() {
-            self.count_waiting(id, &mut peer.outbound);
+        peer.outbound.queued = !peer.outbound.line.is_empty();
+        if peer.outbound.queued {
+            self.waiting.push(id);
         }
         driven
     }
@@ -884,12 +739,6 @@ impl Outbound {
         }
         staged
     }
-}
-
-/// A message of a batch that is to be posted.
-pub(super) struct ReadyMessage {
-    message: (usize, Option<u64>),
-    iov: IovList,
 }
 
 impl SendsSettings {

@@ -3,14 +3,17 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::Hub;
-use super::outbound::ReadyMessage;
+use super::outbound::{self, Outbound};
+use super::{Hub, Peer};
 use crate::buffer::{HeaderSlotManager, Payload};
-use crate::endpoint::core::outgoing::{DataOp, Header, PreparedHeader};
+use crate::clock::Clock;
+use crate::endpoint::core::line::{Line, LineState, Posting};
+use crate::endpoint::core::outgoing::{self, DataOp, Header, PostingContext, PreparedHeader};
 use crate::endpoint::core::posted::MessageOp;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::link::Link;
+use crate::endpoint::link::iov::IovList;
+use crate::endpoint::link::{Link, PostRefused};
 use crate::endpoint::protocol::connection::{Form, State};
 use crate::endpoint::protocol::credit::CREDIT_MESSAGES_MAX;
 use crate::endpoint::protocol::wire::HeaderMode;
@@ -138,93 +141,17 @@ impl<L: Link> Hub<L> {
         &mut self,
         id: ConnectionId,
         payload: Payload,
-        mut header: Header<'_>,
+        header: Header<'_>,
         key: u64,
     ) -> Result<(), SendError> {
-        let Some(peer) = self.peers.get_mut(id) else {
-            return Err(self.refuse_unknown(payload, key));
-        };
-        let (kind, payload) = match self.outbound.admit(peer, &payload, header.len()) {
-            Ok(len) => {
-                let message = (payload, header.again(), key, len);
-                let to = (id, peer);
-                match self
-                    .outbound
-                    .post_message(&mut self.link, self.timer.clock(), to, message)
-                {
-                    Ok(false) => return Ok(()),
-                    Ok(true) => {
-                        self.look_again(id);
-                        return Ok(());
-                    }
-                    Err(refused) => refused,
-                }
-            }
-            Err(kind) => (kind, payload),
-        };
-        self.send_later(id, kind, (payload, header, key))
-    }
-
-    /// A message that can't be posted now for this reason: takes it all the same if it only has to
-    /// wait, else gives everything back.
-    #[cold]
-    fn send_later(
-        &mut self,
-        id: ConnectionId,
-        kind: SendErrorKind,
-        (payload, header, key): (Payload, Header<'_>, u64),
-    ) -> Result<(), SendError> {
-        let Some(peer) = self.peers.get_mut(id) else {
-            return Err(self.refuse_unknown(payload, key));
-        };
-        let (outbound, link) = (&mut self.outbound, &mut self.link);
-        let to = (id, &mut *peer);
-        let queued =
-            outbound.queue_message(link, self.timer.clock(), to, kind, (payload, header, key));
-        let Err((kind, payload)) = queued else {
-            self.look_again(id);
-            return Ok(());
-        };
-        outbound.refuse(Some((id, &mut peer.outbound)), &kind, true);
-        self.retry_refused(&kind);
-        Err(SendError { kind, payload, key })
-    }
-
-    fn refuse_unknown(&mut self, payload: Payload, key: u64) -> SendError {
-        let kind = SendErrorKind::NoConnection;
-        self.outbound.refuse(None, &kind, true);
-        SendError { kind, payload, key }
-    }
-
-    /// Something was refused that is to be offered again, though nobody wakes us.
-    pub(super) fn retry_refused(&mut self, kind: &SendErrorKind) {
-        match kind {
-            // There may be nothing in flight whose completion wakes anybody.
-            SendErrorKind::WouldBlock(Blocked::Provider) => self.retry = true,
-            // Another endpoint may hold the room, which tells nobody when it is free.
-            SendErrorKind::WouldBlock(Blocked::HeaderRoom) => {
-                self.retry = true;
-                self.set_timer();
-            }
-            _ => {}
+        match self.sender(id) {
+            Some(mut sender) => sender.send(payload, header, key),
+            None => Err(self.refuse_unknown(payload, key)),
         }
     }
 
-    /// Something waits in the line of a connection, or ended it: the next poll looks at it, and
-    /// sets the timer.
-    pub(super) fn look_again(&mut self, id: ConnectionId) {
-        self.retry = true;
-        self.touch(id);
-        self.wait.wake();
-    }
-
-    // ---- batches --------------------------------------------------------------------------------
-
     /// Sends messages on a connection until one is refused; each but the last tells the provider
     /// that another follows, where it looks at that.
-    ///
-    /// A post is flagged only when the next message has all that it needs, so that nothing but the
-    /// provider itself can keep that one back.
     #[cfg_attr(
         any(not(test), loom),
         expect(dead_code, reason = "no face of a hub sends batches yet")
@@ -232,67 +159,31 @@ impl<L: Link> Hub<L> {
     pub(crate) fn send_batch<H: AsRef<[u8]>>(
         &mut self,
         id: ConnectionId,
-        messages: impl Iterator<Item = (Payload, H, u64)>,
+        mut messages: impl Iterator<Item = (Payload, H, u64)>,
     ) -> (usize, Option<SendError>) {
-        // Two messages each would take the flag apart.
-        let outgoing = &self.outbound.outgoing;
-        let joins = outgoing.uses_more() && outgoing.shape() != Shape::TwoMessages;
-        let (mut sent, mut ready, mut refused) = (0, None, None);
-        for (payload, header, key) in messages {
-            let header = header.as_ref();
-            if !joins {
-                refused = self.send_data(id, payload, header, key).err();
-            } else {
-                match self.prepare(id, payload, header, key) {
-                    Ok(next) => {
-                        if let Some(last) = ready.replace(next) {
-                            self.post_ready(id, last, true);
-                        }
-                    }
-                    Err((kind, payload)) => {
-                        // It may only have to wait, behind that one.
-                        if let Some(last) = ready.take() {
-                            self.post_ready(id, last, false);
-                        }
-                        let message = (payload, Header::Bytes(header), key);
-                        refused = self.send_later(id, kind, message).err();
-                    }
-                }
-            }
-            if refused.is_some() {
-                break;
-            }
-            sent += 1;
+        if let Some(mut sender) = self.sender(id) {
+            return sender.send_batch(messages);
         }
-        if let Some(last) = ready {
-            self.post_ready(id, last, false);
-        }
-        (sent, refused)
+        let first = messages.next();
+        let refused = first.map(|(payload, _, key)| self.refuse_unknown(payload, key));
+        (0, refused)
     }
 
-    fn prepare(
-        &mut self,
-        id: ConnectionId,
-        payload: Payload,
-        header: &[u8],
-        key: u64,
-    ) -> Result<ReadyMessage, (SendErrorKind, Payload)> {
-        let Some(peer) = self.peers.get_mut(id) else {
-            return Err((SendErrorKind::NoConnection, payload));
-        };
-        let (link, to) = (&mut self.link, (id, peer));
-        self.outbound
-            .prepare(link, self.timer.clock(), to, (payload, header, key))
+    fn sender(&mut self, id: ConnectionId) -> Option<PeerSender<'_, L>> {
+        Some(PeerSender {
+            peer: self.peers.get_mut(id)?,
+            id,
+            outbound: &mut self.outbound,
+            link: &mut self.link,
+            clock: self.timer.clock(),
+        })
     }
 
-    fn post_ready(&mut self, id: ConnectionId, ready: ReadyMessage, more: bool) {
-        let Some(peer) = self.peers.get_mut(id) else {
-            return;
-        };
-        let (link, to) = (&mut self.link, (id, peer));
-        if self.outbound.post_ready(link, to, ready, more) {
-            self.look_again(id);
-        }
+    #[cold]
+    fn refuse_unknown(&mut self, payload: Payload, key: u64) -> SendError {
+        let kind = SendErrorKind::NoConnection;
+        self.outbound.refuse(None, &kind, true);
+        SendError { kind, payload, key }
     }
 
     // ---- outcomes -------------------------------------------------------------------------------
@@ -380,5 +271,243 @@ impl<L: Link> Hub<L> {
     pub(crate) fn pending_sends(&self) -> Vec<(ConnectionId, u64)> {
         let sends = self.outbound.posted.sends();
         sends.map(|op| (op.connection, op.key)).collect()
+    }
+}
+
+/// One connection of a hub, with all that its messages go through.
+struct PeerSender<'a, L: Link> {
+    id: ConnectionId,
+    peer: &'a mut Peer<L::Conn>,
+    outbound: &'a mut Outbound,
+    link: &'a mut L,
+    clock: &'a Clock,
+}
+
+/// A message of a batch: all is taken for it, its credit too, and it is not posted.
+struct ReadyMessage {
+    message: (usize, Option<u64>),
+    iov: IovList,
+}
+
+impl<L: Link> PeerSender<'_, L> {
+    fn way(&mut self) -> (&mut Line, Posting<'_, L>) {
+        outbound::way(self.outbound, self.link, (self.id, self.peer))
+    }
+
+    /// Posts a message, or gives everything back.
+    #[inline]
+    fn send(
+        &mut self,
+        payload: Payload,
+        mut header: Header<'_>,
+        key: u64,
+    ) -> Result<(), SendError> {
+        let (kind, payload) = match self.outbound.admit(self.peer, &payload, header.len()) {
+            Ok(len) => match self.post(payload, header.again(), key, len) {
+                Ok(()) => return Ok(()),
+                Err(refused) => refused,
+            },
+            Err(kind) => (kind, payload),
+        };
+        self.send_later(kind, payload, header, key)
+    }
+
+    /// Posts a message that was admitted.
+    #[inline]
+    fn post(
+        &mut self,
+        payload: Payload,
+        header: Header<'_>,
+        key: u64,
+        len: u64,
+    ) -> Result<(), (SendErrorKind, Payload)> {
+        let mut iov = IovList::new();
+        let context = self.load(payload, header, key, &mut iov)?;
+        let (outgoing, conn) = (&self.outbound.outgoing, Some(&self.peer.link));
+        let posted = match outgoing.shape() {
+            Shape::TwoMessages => {
+                let (line, mut way) = self.way();
+                let posted = line.post_new(&mut way, context, iov);
+                posted.map(|refused| self.on_posted(refused))
+            }
+            Shape::Iov | Shape::Headroom => {
+                let machine = &mut self.peer.machine;
+                outgoing.post(self.link, conn, machine, context, &iov)
+            }
+        };
+        match posted {
+            Ok(()) => {
+                self.outbound.count_accepted(&mut self.peer.outbound, len);
+                Ok(())
+            }
+            Err(refused) => Err(self.undo(context, refused)),
+        }
+    }
+
+    /// Takes all that a message needs that was admitted, and puts it into the slab; its context.
+    #[inline]
+    fn load(
+        &mut self,
+        payload: Payload,
+        header: Header<'_>,
+        key: u64,
+        iov: &mut IovList,
+    ) -> Result<usize, (SendErrorKind, Payload)> {
+        let (outbound, peer) = (&mut *self.outbound, &mut *self.peer);
+        let lane = PostingContext {
+            connection: self.id,
+            conn: Some(&peer.link),
+            scoped: &mut peer.scoped,
+            header_desc: peer.outbound.header_desc(),
+            sequence: peer.machine.sent(),
+            posted: outbound.stamp(self.clock),
+            iov,
+        };
+        let slab = &mut outbound.posted.messages;
+        outbound.outgoing.load(slab, payload, header, key, lane)
+    }
+
+    #[cold]
+    fn undo(&mut self, context: usize, refused: PostRefused) -> (SendErrorKind, Payload) {
+        let MessageOp::Data(mut op) = self.outbound.posted.messages.abort(context) else {
+            unreachable!("the context is the one of a message");
+        };
+        let (_, payload) = self.outbound.outgoing.end(&mut op);
+        self.outbound.stats.eagain += u64::from(refused == PostRefused::Again);
+        (outgoing::refused_by_provider(refused), payload)
+    }
+
+    /// What was accepted is posted, unless it is in the line now: then it waits, or was the end of
+    /// its connection.
+    fn on_posted(&mut self, refused: bool) {
+        self.outbound.stats.eagain += u64::from(refused);
+        let own = &mut self.peer.outbound;
+        if own.line.messages() != LineState::Open {
+            self.outbound.count_waiting(self.id, own);
+        }
+    }
+
+    /// A message that can't be posted now for this reason: takes it all the same if it only has to
+    /// wait, else gives everything back.
+    #[cold]
+    fn send_later(
+        &mut self,
+        kind: SendErrorKind,
+        payload: Payload,
+        header: Header<'_>,
+        key: u64,
+    ) -> Result<(), SendError> {
+        let queued = self.queue(kind, payload, header, key);
+        queued.map_err(|(kind, payload)| {
+            let of = Some((self.id, &mut self.peer.outbound));
+            self.outbound.refuse(of, &kind, true);
+            SendError { kind, payload, key }
+        })
+    }
+
+    fn queue(
+        &mut self,
+        kind: SendErrorKind,
+        payload: Payload,
+        header: Header<'_>,
+        key: u64,
+    ) -> Result<(), (SendErrorKind, Payload)> {
+        let (outbound, peer) = (&mut *self.outbound, &mut *self.peer);
+        let scope = peer.scoped.scope();
+        let behind = kind == SendErrorKind::WouldBlock(Blocked::Provider)
+            && peer.outbound.line.messages() == LineState::Gated;
+        let staged = outbound.outgoing.must_stage(&payload, scope);
+        if !behind && !payload.is_gated() && staged == Ok(false) {
+            return Err((kind, payload));
+        }
+        if let Err(kind) = outbound.may_send(peer) {
+            return Err((kind, payload));
+        }
+        let payload = outbound.outgoing.stage(payload, scope)?;
+        let peer_max = peer.machine.peer_receive_size();
+        let measured = outbound.outgoing.measure(&payload, header.len(), peer_max);
+        let len = match measured {
+            Ok(len) => len,
+            Err(kind) => return Err((kind, payload.unstaged())),
+        };
+        let posted = outbound.stamp(self.clock);
+        let (line, mut way) = self.way();
+        line.accept(&mut way, (payload, header, key), posted)?;
+        let own = &mut self.peer.outbound;
+        self.outbound.count_accepted(own, len);
+        self.outbound.count_waiting(self.id, own);
+        Ok(())
+    }
+
+    /// Sends messages until one is refused.
+    ///
+    /// A post is flagged only when the next message has all that it needs, so that nothing but the
+    /// provider itself can keep that one back.
+    fn send_batch<H: AsRef<[u8]>>(
+        &mut self,
+        messages: impl Iterator<Item = (Payload, H, u64)>,
+    ) -> (usize, Option<SendError>) {
+        // Two messages each would take the flag apart.
+        let outgoing = &self.outbound.outgoing;
+        let joins = outgoing.uses_more() && outgoing.shape() != Shape::TwoMessages;
+        let (mut sent, mut ready, mut refused) = (0, None, None);
+        for (payload, header, key) in messages {
+            let header = Header::Bytes(header.as_ref());
+            if !joins {
+                refused = self.send(payload, header, key).err();
+            } else {
+                match self.prepare(payload, header, key) {
+                    Ok(next) => {
+                        if let Some(last) = ready.replace(next) {
+                            self.post_ready(last, true);
+                        }
+                    }
+                    Err((kind, payload, header)) => {
+                        // It may only have to wait, behind that one.
+                        if let Some(last) = ready.take() {
+                            self.post_ready(last, false);
+                        }
+                        refused = self.send_later(kind, payload, header, key).err();
+                    }
+                }
+            }
+            if refused.is_some() {
+                break;
+            }
+            sent += 1;
+        }
+        if let Some(last) = ready {
+            self.post_ready(last, false);
+        }
+        (sent, refused)
+    }
+
+    /// Everything of [`send`](Self::send) but the post.
+    fn prepare<'h>(
+        &mut self,
+        payload: Payload,
+        mut header: Header<'h>,
+        key: u64,
+    ) -> Result<ReadyMessage, (SendErrorKind, Payload, Header<'h>)> {
+        let len = match self.outbound.admit(self.peer, &payload, header.len()) {
+            Ok(len) => len,
+            Err(kind) => return Err((kind, payload, header)),
+        };
+        let mut iov = IovList::new();
+        match self.load(payload, header.again(), key, &mut iov) {
+            Ok(context) => {
+                let data = self.way().1.take_credit();
+                self.outbound.count_accepted(&mut self.peer.outbound, len);
+                let message = (context, data);
+                Ok(ReadyMessage { message, iov })
+            }
+            Err((kind, payload)) => Err((kind, payload, header)),
+        }
+    }
+
+    fn post_ready(&mut self, ready: ReadyMessage, more: bool) {
+        let (line, mut way) = self.way();
+        let refused = line.post_or_wait(&mut way, ready.message, ready.iov, more);
+        self.on_posted(refused);
     }
 }

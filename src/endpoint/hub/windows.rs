@@ -424,7 +424,6 @@ impl<L: Link> Hub<L> {
         let peer = self.peers.get_mut(id);
         let of = peer.map(|peer| (id, &mut peer.outbound));
         self.outbound.refuse(of, &kind, immediate);
-        self.retry_refused(&kind);
         kind
     }
 

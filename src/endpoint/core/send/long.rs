@@ -8,9 +8,10 @@ use std::time::Instant;
 
 use super::SendCore;
 use crate::buffer::Payload;
+use crate::endpoint::core::conn_table::NOBODY;
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::outgoing::{LongOp, PostingContext};
-use crate::endpoint::core::posted::PieceOp;
+use crate::endpoint::core::posted::{PieceOp, TimedOp};
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaPost};
@@ -50,6 +51,16 @@ struct CopyingPiece {
 }
 
 impl LongSend {
+    /// For whoever looks at deadlines. There is one at most, so it needs no number.
+    pub(super) fn timed(&mut self) -> TimedOp<'_> {
+        TimedOp {
+            connection: NOBODY,
+            sequence: 0,
+            key: self.key,
+            posted: &mut self.posted,
+        }
+    }
+
     /// The next piece: its segments, and how many bytes they are.
     fn piece(&self, segments: usize, bytes: u64) -> (IovList, u64) {
         let mut iov = IovList::new();

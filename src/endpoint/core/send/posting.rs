@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::SendCore;
 use crate::buffer::Payload;
 use crate::endpoint::core::line::{Line, LineState, Posting};
-use crate::endpoint::core::outgoing::{Header, PostingContext};
+use crate::endpoint::core::outgoing::Header;
 use crate::endpoint::event::SendEvent;
 use crate::endpoint::link::Link;
 use crate::endpoint::link::iov::IovList;
@@ -33,6 +33,7 @@ impl<L: Link> SendCore<L> {
             conn: self.conn.as_ref()?,
             connection,
             machine: &mut self.machine,
+            scoped: &mut self.scoped,
             header_desc: self.header_desc.desc(),
             outgoing: &mut self.outgoing,
             posted: &mut self.posted,
@@ -91,28 +92,12 @@ impl<L: Link> SendCore<L> {
             Ok(admitted) => admitted,
             Err((kind, payload)) => return Err(self.refuse(kind, payload, key)),
         };
-        let mut iov = IovList::new();
-        let gated = payload.is_gated();
         let posted = self.posted_at();
-        let lane = PostingContext {
-            connection: self.connection_id(),
-            conn: self.conn.as_ref(),
-            scoped: &mut self.scoped,
-            header_desc: self.header_desc.desc(),
-            sequence: self.machine.sent(),
-            posted,
-            iov: &mut iov,
-        };
-        let slab = &mut self.posted.messages;
-        let loaded = self
-            .outgoing
-            .load_gated(slab, payload, Header::Bytes(header), key, lane);
-        let context = match loaded {
-            Ok(context) => context,
-            Err((kind, payload)) => return Err(self.refuse(kind, payload.unstaged(), key)),
-        };
-        if let Some((line, mut way)) = self.way() {
-            line.queue(&mut way, context, iov, gated);
+        let message = (payload, Header::Bytes(header), key);
+        if let Some((line, mut way)) = self.way()
+            && let Err((kind, payload)) = line.accept(&mut way, message, posted)
+        {
+            return Err(self.refuse(kind, payload, key));
         }
         self.count_posted(len);
         // The next poll looks at the gate, or sets the timer.
