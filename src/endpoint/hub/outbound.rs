@@ -9,9 +9,9 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::HubSettings;
 use super::peer::Peer;
 use super::sends::{OnAbandoned, SendsSettings};
+use super::{HubSettings, WindowSettings};
 use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, WakerId};
 use crate::clock::Clock;
@@ -137,17 +137,9 @@ impl Outbound {
         clock: &Clock,
     ) -> Result<Self, Error> {
         let (depth, total) = settings.outbound();
-        let (limits, windows) = (link.limits(), settings.windows);
+        let (limits, sends_messages) = (link.limits(), settings.sends.is_some());
         let sends = settings.sends.take();
-        let sends_messages = sends.is_some();
-        let mut deadlines = Deadlines::new(windows.deadline, windows.policy, clock);
-        let sends = match sends {
-            Some(sends) => {
-                deadlines = Deadlines::new(sends.deadline, sends.policy, clock);
-                sends
-            }
-            None => SendsSettings::none()?,
-        };
+        let sends = sends.map_or_else(|| SendsSettings::none(&settings.windows), Ok)?;
         let shape = outgoing::choose_shape(sends.shape, limits)?;
         let headers = sends.headers;
         let shared_desc = match link.form() {
@@ -172,7 +164,7 @@ impl Outbound {
             depth,
             total,
             sends_messages,
-            deadlines,
+            deadlines: Deadlines::new(sends.deadline, sends.policy, clock),
             outgoing,
             posted: Posted::new(messages, total, PIECES_IN_FLIGHT, limits.contexts),
             held: 0,
@@ -743,7 +735,7 @@ impl Outbound {
 
 impl SendsSettings {
     /// No messages are sent: the account has one-sided operations only.
-    fn none() -> Result<Self, Error> {
+    fn none(windows: &WindowSettings) -> Result<Self, Error> {
         let headers = HeaderSlotManager::new(HeaderSlotConfig {
             slots: 1,
             ..HeaderSlotConfig::default()
@@ -755,8 +747,8 @@ impl SendsSettings {
             total: 0,
             level: Level::Sent,
             shape: None,
-            deadline: None,
-            policy: crate::endpoint::event::DeadlinePolicy::FailConnection,
+            deadline: windows.deadline,
+            policy: windows.policy,
             staging: None,
             on_abandoned: None,
         })
