@@ -23,8 +23,9 @@ use std::time::{Duration, Instant};
 
 use crate::buffer::{GateError, Payload};
 use crate::endpoint::core::control::{CONTROL_RETRY, GATE_RETRY};
+use crate::endpoint::core::long_send::LongSend;
 use crate::endpoint::core::outgoing::{self, DataOp, Header, Outgoing, PostingContext};
-use crate::endpoint::core::posted::{MessageOp, PieceOp, Posted};
+use crate::endpoint::core::posted::{MessageOp, PieceOp, Posted, TimedOp};
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
@@ -65,6 +66,8 @@ pub(crate) struct Posting<'a, L: Link> {
     pub(crate) header_desc: *mut c_void,
     pub(crate) outgoing: &'a mut Outgoing,
     pub(crate) posted: &'a mut Posted,
+    /// Counts what the provider had no room for.
+    pub(crate) eagain: &'a mut u64,
 }
 
 impl<L: Link> Posting<'_, L> {
@@ -101,8 +104,6 @@ pub(crate) struct Driven {
     /// Messages that were never posted, and never will be.
     pub(crate) unposted: Vec<(DataOp, CompletionError)>,
     pub(crate) over: Vec<Over>,
-    /// The provider had no room for a message.
-    pub(crate) again: bool,
 }
 
 /// One that waits.
@@ -235,6 +236,8 @@ pub(crate) struct Line {
     passing: Vec<WaitingOperation>,
     /// Copies behind reads whose outcome was told.
     trailing: Vec<Trailing>,
+    /// The long message that is under way.
+    long: Option<Box<LongSend>>,
 }
 
 impl Line {
@@ -255,6 +258,7 @@ impl Line {
             && self.operations.0.is_empty()
             && self.passing.is_empty()
             && self.trailing.is_empty()
+            && self.long.is_none()
     }
 
     /// How long until it is to be looked at again, if nobody else says so.
@@ -262,10 +266,16 @@ impl Line {
         let gated = self.messages.has_closed() || self.operations.has_closed();
         let waiting = self.operations.0.iter().map(|waiting| &waiting.what);
         let mut operations = waiting.chain(&self.passing);
-        if gated || operations.any(WaitingOperation::is_copying) {
+        let long = self.long.as_ref();
+        if gated
+            || operations.any(WaitingOperation::is_copying)
+            || long.is_some_and(|long| long.is_copying())
+        {
             return Some(GATE_RETRY);
         }
-        let waits = !self.messages.0.is_empty() || !self.operations.0.is_empty();
+        let waits = !self.messages.0.is_empty()
+            || !self.operations.0.is_empty()
+            || long.is_some_and(|long| long.wants_retry());
         (waits || !self.trailing.is_empty()).then_some(CONTROL_RETRY)
     }
 
@@ -294,7 +304,7 @@ impl Line {
     }
 
     /// Posts a message that lies in the slab, and that nobody has counted: takes its credit. A
-    /// header that travels alone goes first, and its payload is accepted with it. True: that waits.
+    /// header that travels alone goes first, and its payload is accepted with it.
     ///
     /// # Errors
     /// The provider did not take it: it is still in the slab, alone, and its credit free.
@@ -303,20 +313,18 @@ impl Line {
         way: &mut Posting<'_, L>,
         context: usize,
         iov: IovList,
-    ) -> Result<bool, PostRefused> {
+    ) -> Result<(), PostRefused> {
         let mut header_iov = IovList::new();
-        let conn = Some(way.conn);
-        let Some(first) = way.begin_header(context, &mut header_iov) else {
-            let posted = way
-                .outgoing
-                .post(way.link, conn, way.machine, context, &iov);
-            return posted.map(|()| false);
+        let first = way.begin_header(context, &mut header_iov);
+        let (outgoing, conn) = (&*way.outgoing, Some(way.conn));
+        let Some(first) = first else {
+            return outgoing.post(way.link, conn, way.machine, context, &iov);
         };
-        let posted = way
-            .outgoing
-            .post_header(way.link, conn, way.machine, first, &header_iov);
-        match posted {
-            Ok(data) => Ok(self.post_or_wait(way, (context, Some(data)), iov, false)),
+        match outgoing.post_header(way.link, conn, way.machine, first, &header_iov) {
+            Ok(data) => {
+                self.post_or_wait(way, (context, Some(data)), iov, false);
+                Ok(())
+            }
             Err(refused) => {
                 way.posted.abort_header(first, way.outgoing);
                 Err(refused)
@@ -364,31 +372,25 @@ impl Line {
         Ok(())
     }
 
-    /// Posts a message whose credit was taken, unless others are in front of it. True: it waits, as
-    /// the provider has no room for it. An error ends the connection.
+    /// Posts a message whose credit was taken. It waits where others are in front of it, and where
+    /// the provider has no room for it; and where the connection is lost, by this or before: then
+    /// it has its outcome with that.
     pub(crate) fn post_or_wait<L: Link>(
         &mut self,
         way: &mut Posting<'_, L>,
         message: (usize, Option<u64>),
         iov: IovList,
         more: bool,
-    ) -> bool {
-        let open = self.messages() == LineState::Open;
-        let mut again = true;
-        // Lost by the message before, it has its outcome when the connection is closed.
-        if open && way.machine.state() != State::Closed {
+    ) {
+        if self.messages() == LineState::Open && way.machine.state() != State::Closed {
             let conn = Some(way.conn);
             match way.outgoing.hand_over(way.link, conn, message, &iov, more) {
-                Ok(()) => return false,
-                Err(PostRefused::Again) => {}
-                Err(PostRefused::Errno(errno)) => {
-                    way.machine.on_lost(Some(errno));
-                    again = false;
-                }
+                Ok(()) => return,
+                Err(PostRefused::Again) => *way.eagain += 1,
+                Err(PostRefused::Errno(errno)) => way.machine.on_lost(Some(errno)),
             }
         }
         self.push_message(message, iov, None, way.posted);
-        open && again
     }
 
     fn post_messages<L: Link>(&mut self, way: &mut Posting<'_, L>, driven: &mut Driven) {
@@ -408,7 +410,7 @@ impl Line {
             let Err(refused) = posted else { continue };
             self.messages.0.push_front(first);
             match refused {
-                PostRefused::Again => driven.again = true,
+                PostRefused::Again => *way.eagain += 1,
                 PostRefused::Errno(errno) => way.machine.on_lost(Some(errno)),
             }
             return;
@@ -488,7 +490,7 @@ impl Line {
         self.passing.iter().chain(waiting).map(|it| &it.op)
     }
 
-    pub(crate) fn ops_mut(&mut self) -> impl Iterator<Item = &mut OneSided> {
+    fn ops_mut(&mut self) -> impl Iterator<Item = &mut OneSided> {
         let all = self.passing.iter_mut();
         let all = all.chain(
             self.operations
@@ -596,13 +598,81 @@ impl Line {
         all
     }
 
+    // ---- the long message -----------------------------------------------------------------------
+
+    pub(crate) fn long(&self) -> Option<&LongSend> {
+        self.long.as_deref()
+    }
+
+    /// Offers a message to the peer that is too long for a receive, or gives everything back. There
+    /// is no other one: the machine sees to that.
+    #[cold]
+    pub(crate) fn offer_long<L: Link>(
+        &mut self,
+        way: &mut Posting<'_, L>,
+        message: (Payload, &[u8], u64, u64),
+        posted: Option<Instant>,
+    ) -> Result<(), (SendErrorKind, Payload)> {
+        self.long = Some(LongSend::offer(way, message, posted)?);
+        Ok(())
+    }
+
+    /// The peer says where the message is to be.
+    pub(crate) fn on_long_granted<L: Link>(
+        &mut self,
+        target: (u64, u64),
+        way: &mut Posting<'_, L>,
+    ) {
+        if let Some(long) = &mut self.long {
+            long.on_granted(target, way);
+        }
+    }
+
+    /// A piece of it is over. True: it was the last one.
+    pub(crate) fn on_long_piece<L: Link>(
+        &mut self,
+        error: Option<Box<CompletionError>>,
+        way: &mut Posting<'_, L>,
+    ) -> bool {
+        let long = self.long.as_mut();
+        long.is_some_and(|long| long.on_piece(error, way))
+    }
+
+    /// It is over, and nothing of it in flight: its key, and what was given.
+    pub(crate) fn end_long(&mut self, outgoing: &mut Outgoing) -> Option<(u64, Payload)> {
+        self.long.take().map(|long| long.end(outgoing))
+    }
+
+    /// The provider may read it for ever. Its key.
+    pub(crate) fn leak_long(&mut self) -> Option<u64> {
+        let long = self.long.take()?;
+        let key = long.key;
+        std::mem::forget(long);
+        Some(key)
+    }
+
     // ---- both -----------------------------------------------------------------------------------
+
+    /// What has a deadline, and lies in no slab.
+    pub(crate) fn timed(&mut self) -> impl Iterator<Item = TimedOp<'_>> {
+        let waiting = self
+            .operations
+            .0
+            .iter_mut()
+            .map(|waiting| &mut waiting.what);
+        let operations = self.passing.iter_mut().chain(waiting);
+        let long = self.long.iter_mut().map(|long| long.timed());
+        operations.map(|it| it.op.timed()).chain(long)
+    }
 
     /// Posts what may be posted, and gives what is over.
     pub(crate) fn drive<L: Link>(&mut self, way: &mut Posting<'_, L>) -> Driven {
         let mut driven = Driven::default();
         self.post_messages(way, &mut driven);
         self.post_operations(way, &mut driven);
+        if let Some(long) = self.long.as_mut().filter(|long| long.wants_retry()) {
+            long.write(way);
+        }
         driven
     }
 }

@@ -25,6 +25,7 @@ pub(crate) mod jiffies;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod liars;
 pub(crate) mod line;
+pub(crate) mod long_send;
 #[cfg(all(test, not(loom)))]
 mod long_tests;
 pub(crate) mod marks;

@@ -11,12 +11,12 @@ use crate::buffer::{BufferMut, HeaderSlotManager, Payload};
 use crate::clock::Clock;
 use crate::contain::{contain, say};
 use crate::endpoint::core::control::{
-    CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, GATE_RETRY, HeldDescriptor,
-    post_control,
+    CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
 use crate::endpoint::core::deadlines::Deadlines;
 use crate::endpoint::core::jiffies::Jiffies;
 use crate::endpoint::core::line::{Line, LineState, PIECES_IN_FLIGHT};
+use crate::endpoint::core::long_send::PIECES_MAX;
 use crate::endpoint::core::outgoing::{self, DataOp, Header, Outgoing, PostingContext};
 use crate::endpoint::core::posted::{MessageOp, PieceOp, Posted};
 use crate::endpoint::core::scoped::ScopedRegistrations;
@@ -46,13 +46,10 @@ use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, SendStats};
 
 mod later;
-mod long;
 mod posting;
 mod status;
 mod windows;
 
-use long::LongSend;
-pub(crate) use long::PIECES_MAX;
 pub use status::SendStatus;
 
 /// Empty reads of the completion queue between two looks at the event queue. The latter costs a
@@ -161,8 +158,6 @@ pub(crate) struct SendCore<L: Link> {
     one_sided_posts: u64,
     /// What was accepted and can't be posted yet, or goes piece by piece.
     line: Line,
-    /// The long message that is under way.
-    long: Option<Box<LongSend>>,
     exposed: ExposedWindows,
     /// The last epoch that the machine was told of.
     fence_asked: u64,
@@ -243,7 +238,6 @@ impl<L: Link> SendCore<L> {
             headers_waker,
             one_sided_posts: 0,
             line: Line::default(),
-            long: None,
             exposed,
             fence_asked: 0,
             link,
@@ -348,7 +342,7 @@ impl<L: Link> SendCore<L> {
     pub(crate) fn pending(&self) -> Vec<u64> {
         let one_sided = self.posted.one_sided.iter().chain(self.line.ops());
         let one_sided = one_sided.map(|op| op.key);
-        let long = self.long.iter().map(|op| op.key);
+        let long = self.line.long().map(|long| long.key);
         let data = self.posted.sends();
         data.map(|op| op.key).chain(one_sided).chain(long).collect()
     }
@@ -366,7 +360,7 @@ impl<L: Link> SendCore<L> {
         let len = match self.admit(&payload, header.len()) {
             Ok(len) => len,
             Err(SendErrorKind::TooLong { len, .. }) if self.sends_long() => {
-                return self.send_long(payload, header, key, len);
+                return self.send_long((payload, header, key, len));
             }
             Err(kind) => return self.send_later(kind, payload, header, key),
         };
@@ -536,7 +530,6 @@ impl<L: Link> SendCore<L> {
             || self.shut_down
             || self.blocked.is_some_and(may_pass_by_itself)
             || self.unsent.is_some()
-            || self.long.is_some()
             || !self.line.is_empty();
         if waits || self.polls_without_clock + 1 >= CLOCK_INTERVAL {
             return true;
@@ -573,9 +566,6 @@ impl<L: Link> SendCore<L> {
             self.act(events);
         }
         self.release_passed(events);
-        if self.long.as_ref().is_some_and(|long| long.retry) {
-            self.write_pieces();
-        }
         if self.data_in_flight == 0 {
             self.outgoing.rest();
         }
@@ -717,7 +707,7 @@ impl<L: Link> SendCore<L> {
             Ok(op) => self.on_one_sided(op, error.map(|error| *error), events),
             Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
             Err(reason) => match self.posted.pieces.finish(context) {
-                Ok(PieceOp::Long(_)) => self.on_piece(error, events),
+                Ok(PieceOp::Long(_)) => self.on_long_piece(error, events),
                 Ok(PieceOp::OneSided(piece)) => {
                     self.on_one_sided_piece(piece, error.map(|error| *error), events);
                 }
@@ -930,7 +920,11 @@ impl<L: Link> SendCore<L> {
                 Action::WindowRevoked(window) => self.on_window_revoked(window, events),
                 // Not offered by this side.
                 Action::SubscriptionAsked(_) | Action::SubscriptionAnswered { .. } => {}
-                Action::LongGranted { base, key } => self.on_long_granted(base, key),
+                Action::LongGranted { base, key } => {
+                    if let Some((line, mut way)) = self.way() {
+                        line.on_long_granted((base, key), &mut way);
+                    }
+                }
                 Action::LongRefused { limit } => self.on_long_refused(limit, events),
                 // Whoever takes no messages is offered none: the machine sees to it.
                 Action::LongOffered { .. } => self.machine.refuse_long(0),
@@ -1020,10 +1014,8 @@ impl<L: Link> SendCore<L> {
             return;
         }
         let mut scan = self.deadlines.scan(self.now);
-        let waiting = self.line.ops_mut().map(OneSided::timed);
-        let posted = self.posted.timed().chain(waiting);
-        let long = self.long.iter_mut().map(|long| long.timed());
-        posted.chain(long).for_each(|op| scan.look(op));
+        let all = self.posted.timed().chain(self.line.timed());
+        all.for_each(|op| scan.look(op));
         let late = self.deadlines.end_scan(scan);
         if self.deadlines.policy == DeadlinePolicy::Notify {
             return events.extend(late.iter().map(|op| SendEvent::Late { key: op.key }));
@@ -1081,13 +1073,8 @@ impl<L: Link> SendCore<L> {
         self.machine_deadline = machine;
         let late = self.deadlines.next();
         self.deadlines.take_moved();
-        let long = self.long.as_ref().is_some_and(|long| long.retry);
-        let waits = self.unsent.is_some() || long;
-        let pause = match self.long.as_ref().is_some_and(|long| long.is_copying()) {
-            true => GATE_RETRY,
-            false => CONTROL_RETRY,
-        };
-        let retry = waits.then(|| self.clock.now() + pause);
+        let unsent = self.unsent.as_ref();
+        let retry = unsent.map(|_| self.clock.now() + CONTROL_RETRY);
         let line = self.line.pause().map(|pause| self.clock.now() + pause);
         let all = [machine, late, retry, line, self.room_retry()];
         self.wait.set_deadline(all.into_iter().flatten().min());
@@ -1162,7 +1149,7 @@ impl<L: Link> SendCore<L> {
         let waiting = self.line.end_operations(&mut self.outgoing);
         self.data_in_flight -= waiting.len() as u32;
         self.fail_line(waiting, &cancelled(), events);
-        if self.long.is_some() {
+        if self.line.long().is_some() {
             self.machine.on_data_done();
             self.end_long(Some(cancelled()), events);
         }
@@ -1250,12 +1237,11 @@ impl<L: Link> SendCore<L> {
         let keys = operations.map(|op| (op.sequence, op.key, op.is_write()));
         let mut keys: Vec<_> = keys.collect();
         keys.sort_unstable();
-        let long = self.long.take();
-        let long_key = long.as_ref().map(|op| op.key);
+        let long_key = self.line.leak_long();
         let messages = self.posted.messages.len() + self.posted.one_sided.len();
-        let operations = in_flight.len() + messages + usize::from(long.is_some());
+        let operations = in_flight.len() + messages + usize::from(long_key.is_some());
         let operations = operations as u64 + self.leak_windows();
-        std::mem::forget((in_flight, long));
+        std::mem::forget(in_flight);
         self.posted.leak();
         self.outgoing.leak();
         self.header_desc.leak();
@@ -1346,8 +1332,8 @@ impl<L: Link> Drop for SendCore<L> {
                     drop(op.give_back(rma.as_ref()));
                 }
                 self.drop_pieces();
-                keys.extend(self.long.as_ref().map(|op| op.key));
-                self.end_long(None, &mut Vec::new());
+                let long = self.line.end_long(&mut self.outgoing);
+                keys.extend(long.map(|(key, _)| key));
                 keys
             }
             Some(leaked) => {

@@ -95,7 +95,7 @@ impl<L: Link> Hub<L> {
         for id in self.outbound.take_waiting() {
             self.drive_line(id, events);
         }
-        self.outbound.retry |= self.outbound.waits();
+        self.outbound.retry |= self.outbound.pause(&self.peers).is_some();
     }
 
     fn drive_line(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
@@ -128,7 +128,7 @@ impl<L: Link> Hub<L> {
         }
         peer.outbound.line.on_piece(piece, error);
         self.drive_line(id, events);
-        self.outbound.retry |= self.outbound.waits();
+        self.outbound.retry |= self.outbound.pause(&self.peers).is_some();
     }
 }
 

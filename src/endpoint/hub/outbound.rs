@@ -124,6 +124,7 @@ pub(super) fn way<'a, L: Link>(
         header_desc,
         outgoing: &mut outbound.outgoing,
         posted: &mut outbound.posted,
+        eagain: &mut outbound.stats.eagain,
     };
     (&mut peer.outbound.line, way)
 }
@@ -636,7 +637,6 @@ impl Outbound {
     ) -> Driven {
         let (line, mut way) = way(self, link, (id, peer));
         let driven = line.drive(&mut way);
-        self.stats.eagain += u64::from(driven.again);
         peer.outbound.in_flight -= (driven.unposted.len() + driven.over.len()) as u32;
         peer.outbound.queued = !peer.outbound.line.is_empty();
         if peer.outbound.queued {
@@ -666,11 +666,6 @@ impl Outbound {
         waiting.filter_map(|peer| peer.outbound.line.pause()).min()
     }
 
-    /// Something is in the line of some connection.
-    pub(super) fn waits(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
     /// What is late now.
     pub(super) fn take_late<C>(
         &mut self,
@@ -684,8 +679,7 @@ impl Outbound {
         self.posted.timed().for_each(|op| scan.look(op));
         for &id in &self.waiting {
             if let Some(peer) = peers.get_mut(id) {
-                let waiting = peer.outbound.line.ops_mut();
-                waiting.map(OneSided::timed).for_each(|op| scan.look(op));
+                peer.outbound.line.timed().for_each(|op| scan.look(op));
             }
         }
         self.deadlines.end_scan(scan)

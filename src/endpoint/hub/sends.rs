@@ -328,7 +328,7 @@ impl<L: Link> PeerSender<'_, L> {
             Shape::TwoMessages => {
                 let (line, mut way) = self.way();
                 let posted = line.post_new(&mut way, context, iov);
-                posted.map(|refused| self.on_posted(refused))
+                posted.map(|()| self.on_posted())
             }
             Shape::Iov | Shape::Headroom => {
                 let machine = &mut self.peer.machine;
@@ -379,8 +379,7 @@ impl<L: Link> PeerSender<'_, L> {
 
     /// What was accepted is posted, unless it is in the line now: then it waits, or was the end of
     /// its connection.
-    fn on_posted(&mut self, refused: bool) {
-        self.outbound.stats.eagain += u64::from(refused);
+    fn on_posted(&mut self) {
         let own = &mut self.peer.outbound;
         if own.line.messages() != LineState::Open {
             self.outbound.count_waiting(self.id, own);
@@ -507,7 +506,7 @@ impl<L: Link> PeerSender<'_, L> {
 
     fn post_ready(&mut self, ready: ReadyMessage, more: bool) {
         let (line, mut way) = self.way();
-        let refused = line.post_or_wait(&mut way, ready.message, ready.iov, more);
-        self.on_posted(refused);
+        line.post_or_wait(&mut way, ready.message, ready.iov, more);
+        self.on_posted();
     }
 }

@@ -15,7 +15,7 @@ use crate::endpoint::event::SendEvent;
 use crate::endpoint::link::Link;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::protocol::connection::State;
-use crate::error::{Blocked, SendError, SendErrorKind};
+use crate::error::{Blocked, CompletionError, SendError, SendErrorKind};
 use crate::fabric::Shape;
 
 /// A message of a batch: all is taken for it, its credit too, and it is not posted.
@@ -37,6 +37,7 @@ impl<L: Link> SendCore<L> {
             header_desc: self.header_desc.desc(),
             outgoing: &mut self.outgoing,
             posted: &mut self.posted,
+            eagain: &mut self.stats.eagain,
         };
         Some((&mut self.line, way))
     }
@@ -52,19 +53,19 @@ impl<L: Link> SendCore<L> {
             return self.post(context, &iov, len);
         };
         match line.post_new(&mut way, context, iov) {
-            Ok(waits) => {
+            Ok(()) => {
                 self.count_posted(len);
-                self.on_posted(waits);
+                self.on_posted();
                 Ok(())
             }
             Err(refused) => Err(self.undo_post(context, refused)),
         }
     }
 
-    /// A message was posted, or waits; or it was the end of the connection.
-    fn on_posted(&mut self, waits: bool) {
-        self.stats.eagain += u64::from(waits);
-        if waits || self.machine.state() == State::Closed {
+    /// What was accepted is posted, unless it is in the line now: then it waits, or was the end of
+    /// the connection.
+    fn on_posted(&mut self) {
+        if self.line.messages() != LineState::Open {
             // The next poll posts it, sets the timer, or closes.
             self.wait.wake();
         }
@@ -161,6 +162,80 @@ impl<L: Link> SendCore<L> {
         }
     }
 
+    // ---- long messages --------------------------------------------------------------------------
+
+    /// Whether a message that is too long for a receive can go piece by piece.
+    pub(super) fn sends_long(&self) -> bool {
+        self.machine.has_long_messages() && self.link.limits().rma.is_some()
+    }
+
+    /// Offers a message to the peer, or gives everything back.
+    #[cold]
+    pub(super) fn send_long(
+        &mut self,
+        message: (Payload, &[u8], u64, u64),
+    ) -> Result<(), SendError> {
+        let (_, _, key, len) = message;
+        if self.data_in_flight >= self.settings.depth {
+            let kind = SendErrorKind::WouldBlock(Blocked::Depth);
+            return Err(self.refuse(kind, message.0, key));
+        }
+        let posted = self.posted_at();
+        if let Some((line, mut way)) = self.way()
+            && let Err((kind, payload)) = line.offer_long(&mut way, message, posted)
+        {
+            return Err(self.refuse(kind, payload, key));
+        }
+        self.count_posted(len);
+        // The next poll makes the offer: have it look.
+        self.wait.wake();
+        Ok(())
+    }
+
+    /// The peer does not take it.
+    pub(super) fn on_long_refused(&mut self, limit: Option<u64>, events: &mut Vec<SendEvent>) {
+        let error = limit.map_or_else(
+            || CompletionError::new(libc::ECANCELED),
+            CompletionError::too_long,
+        );
+        self.end_long(Some(error), events);
+    }
+
+    /// A piece is over.
+    pub(super) fn on_long_piece(
+        &mut self,
+        error: Option<Box<CompletionError>>,
+        events: &mut Vec<SendEvent>,
+    ) {
+        if let Some((line, mut way)) = self.way()
+            && line.on_long_piece(error, &mut way)
+        {
+            self.end_long(None, events);
+        }
+    }
+
+    /// The message is over, and nothing of it in flight.
+    pub(super) fn end_long(&mut self, error: Option<CompletionError>, events: &mut Vec<SendEvent>) {
+        let Some((key, payload)) = self.line.end_long(&mut self.outgoing) else {
+            return;
+        };
+        self.data_in_flight -= 1;
+        events.push(match error {
+            None => {
+                self.stats.completed += 1;
+                SendEvent::Completed { key, payload }
+            }
+            Some(error) => {
+                self.stats.failed += 1;
+                SendEvent::Failed {
+                    key,
+                    payload,
+                    error,
+                }
+            }
+        });
+    }
+
     // ---- batches --------------------------------------------------------------------------------
 
     /// Sends messages until one is refused; each but the last tells the provider that another
@@ -228,8 +303,8 @@ impl<L: Link> SendCore<L> {
 
     fn post_ready(&mut self, ready: Ready, more: bool) {
         if let Some((line, mut way)) = self.way() {
-            let waits = line.post_or_wait(&mut way, ready.message, ready.iov, more);
-            self.on_posted(waits);
+            line.post_or_wait(&mut way, ready.message, ready.iov, more);
+            self.on_posted();
         }
     }
 

@@ -34,7 +34,7 @@ impl<L: Link> SendCore<L> {
         let data = self.posted.sends().map(|op| op.posted);
         let one_sided = self.posted.one_sided.iter().chain(self.line.ops());
         let one_sided = one_sided.map(|op| op.posted);
-        let long = self.long.iter().map(|op| op.posted);
+        let long = self.line.long().map(|long| long.posted);
         let (mut oldest, mut late) = (None::<Instant>, 0);
         for posted in data.chain(one_sided).chain(long) {
             match posted {
