@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
-use crate::buffer::{GateError, Payload};
+use crate::buffer::{GateError, Leases, Payload};
 use crate::endpoint::core::control::{CONTROL_RETRY, GATE_RETRY};
 use crate::endpoint::core::long_send::LongSend;
 use crate::endpoint::core::outgoing::{self, DataOp, Header, Outgoing, PostingContext};
@@ -29,9 +29,10 @@ use crate::endpoint::core::posted::{MessageOp, PieceOp, Posted, TimedOp};
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
-use crate::endpoint::link::{Link, PostRefused};
+use crate::endpoint::link::{Link, LinkConn, PostRefused};
 use crate::endpoint::protocol::connection::{Connection, Form, State};
 use crate::endpoint::protocol::wire::{self, WindowId};
+use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided};
 use crate::endpoint::windows::passage::{Next, Passage, Piece, Trailing};
 use crate::error::{CompletionError, FabricErrno, SendErrorKind};
@@ -80,6 +81,54 @@ impl<L: Link> Posting<'_, L> {
         let op = self.posted.data(payload)?;
         let header = self.outgoing.lone_header(op, self.header_desc, iov)?;
         Some(self.posted.begin_header(header, payload))
+    }
+
+    /// Makes sure that every segment is registered here, and stays so; true: by the lease that all
+    /// share.
+    #[inline]
+    pub(crate) fn lease(
+        &mut self,
+        payload: &Payload,
+        iov: &mut IovList,
+    ) -> Result<(Leases, bool), SendErrorKind> {
+        self.outgoing
+            .lease(payload, Some(self.conn), self.scoped, iov)
+    }
+
+    /// The same for the destination of a read.
+    #[inline]
+    pub(crate) fn lease_destination(
+        &mut self,
+        into: Destination,
+    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)> {
+        let scope = self.scoped.scope();
+        if let Some(desc) = self.outgoing.lease_shared(into.region(), scope) {
+            let (into, run) = into.leased_elsewhere(desc);
+            return Ok((into, run, true));
+        }
+        match into.lease(scope) {
+            Ok((into, run)) => Ok((into, run, false)),
+            Err(into) => self.register_destination(into),
+        }
+    }
+
+    /// For an endpoint that has registrations of its own, and meets the region for the first time.
+    #[cold]
+    fn register_destination(
+        &mut self,
+        into: Destination,
+    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)> {
+        let registrar = self.conn.registrar();
+        let Some(registrar) = registrar.filter(|_| self.scoped.misses(into.region())) else {
+            return Err((outgoing::not_here(into.region(), 0), into));
+        };
+        if let Err(error) = self.scoped.register(into.region(), registrar) {
+            return Err((error.into(), into));
+        }
+        match into.lease(self.scoped.scope()) {
+            Ok((into, run)) => Ok((into, run, false)),
+            Err(into) => Err((SendErrorKind::NotRegistered { segment: 0 }, into)),
+        }
     }
 
     /// Takes the credit of a message that was admitted; its CQ data.

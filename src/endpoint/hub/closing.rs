@@ -246,8 +246,11 @@ impl<L: Link> Hub<L> {
         let Outbound {
             posted, outgoing, ..
         } = &mut self.outbound;
-        let messages = own.line.end_messages(posted, outgoing);
-        (messages, own.line.end_operations(outgoing))
+        let Some(mut line) = own.take_line() else {
+            return (Vec::new(), Vec::new());
+        };
+        let messages = line.end_messages(posted, outgoing);
+        (messages, line.end_operations(outgoing))
     }
 
     /// Tells the outcomes of what the provider does not have any more, or never had.
@@ -304,8 +307,10 @@ impl<L: Link> Hub<L> {
 impl<L: Link> Hub<L> {
     /// The provider's endpoint is closed, and nobody hears what became of its operations.
     fn abandon_ops_of(&mut self, id: ConnectionId, own: &mut PeerOutbound) {
-        for op in own.line.end_operations(&mut self.outbound.outgoing) {
-            self.outbound.abandon(id, op.key);
+        if let Some(mut line) = own.take_line() {
+            for op in line.end_operations(&mut self.outbound.outgoing) {
+                self.outbound.abandon(id, op.key);
+            }
         }
         drop(self.in_flight.take_where(|op| op.connection() == id));
         self.abandon_posted(Some(id));

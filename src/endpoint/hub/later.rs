@@ -1,11 +1,10 @@
 //! What can't be posted when it is given: one-sided operations that have to wait, and the lines of
 //! the connections, each of which holds back its own only.
 
-use super::Hub;
 use super::windows::may_use;
-use crate::buffer::{Leases, Payload};
-use crate::endpoint::core::control::HeldDescriptor;
-use crate::endpoint::core::line::LineState;
+use super::{Hub, outbound};
+use crate::buffer::Payload;
+use crate::endpoint::core::line::{LineState, Posting};
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
@@ -14,10 +13,10 @@ use crate::endpoint::link::{Link, RemoteRange, RmaLimits};
 use crate::endpoint::protocol::connection::State;
 use crate::endpoint::protocol::wire::WindowId;
 use crate::endpoint::staging::{StagingRing, staged_segment};
-use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
+use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::later::{self, Later, TakesLater, Target};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSidedRequest};
-use crate::endpoint::windows::passage::{Piece, Slots};
+use crate::endpoint::windows::passage::Piece;
 use crate::endpoint::windows::window::WindowPlace;
 use crate::error::{Blocked, CompletionError, SendErrorKind};
 
@@ -85,7 +84,7 @@ impl<L: Link> Hub<L> {
             && self
                 .peers
                 .get(id)
-                .is_some_and(|peer| peer.outbound.line.operations() != LineState::Open)
+                .is_some_and(|peer| peer.outbound.operations() != LineState::Open)
     }
 
     // ---- waiting --------------------------------------------------------------------------------
@@ -126,13 +125,15 @@ impl<L: Link> Hub<L> {
         if let Some(error) = &error {
             peer.machine.on_lost(Some(error.errno));
         }
-        peer.outbound.line.on_piece(piece, error);
+        peer.outbound.line().on_piece(piece, error);
         self.drive_line(id, events);
         self.outbound.retry |= self.outbound.pause(&self.peers).is_some();
     }
 }
 
 impl<L: Link> TakesLater for Hub<L> {
+    type Link = L;
+
     fn rma_limits(&self) -> Option<RmaLimits> {
         self.link.limits().rma
     }
@@ -150,28 +151,13 @@ impl<L: Link> TakesLater for Hub<L> {
         self.outbound.has_room(&peer.outbound).map(|()| remote)
     }
 
-    fn lease_wire(
-        &mut self,
-        id: ConnectionId,
-        payload: &Payload,
-        iov: &mut IovList,
-    ) -> Result<(Leases, bool), SendErrorKind> {
-        let peer = self.peers.get_mut(id).ok_or(SendErrorKind::NoConnection)?;
-        let (outgoing, conn) = (&mut self.outbound.outgoing, Some(&peer.link));
-        outgoing.lease(payload.wire(), conn, &mut peer.scoped, iov)
-    }
-
-    fn lease_into(
-        &mut self,
-        id: ConnectionId,
-        into: Destination,
-    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)> {
-        self.lease_destination(id, into)
-    }
-
-    fn hold(&mut self, id: ConnectionId, slots: &Slots) -> Result<HeldDescriptor, SendErrorKind> {
-        let peer = self.peers.get_mut(id).ok_or(SendErrorKind::NoConnection)?;
-        later::hold_slots(slots, Some(&peer.link), &mut peer.scoped)
+    fn posting(&mut self, id: ConnectionId) -> Option<Posting<'_, L>> {
+        let peer = self.peers.get_mut(id)?;
+        Some(outbound::posting(
+            &mut self.outbound,
+            &mut self.link,
+            (id, peer),
+        ))
     }
 
     fn push_line(
@@ -191,7 +177,7 @@ impl<L: Link> TakesLater for Hub<L> {
         let counted = peer.machine.on_window_posted(how.immediate.is_some());
         debug_assert!(counted.is_ok(), "`admit_later` asked the same");
         let (own, len) = (&mut peer.outbound, how.remote.len as u64);
-        own.line.push_operation(op, iov, how);
+        own.line().push_operation(op, iov, how);
         self.outbound.count_accepted(own, len);
         self.outbound.count_waiting(id, own);
     }

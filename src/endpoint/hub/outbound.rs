@@ -27,7 +27,7 @@ use crate::endpoint::event::{Inject, Level, ReceiveEvent};
 use crate::endpoint::id::{ConnectionId, EndpointId};
 use crate::endpoint::link::Link;
 use crate::endpoint::link::wait::EndpointWait;
-use crate::endpoint::protocol::connection::Form;
+use crate::endpoint::protocol::connection::{Connection, Form};
 use crate::endpoint::protocol::wire::{HeaderMode, WindowId};
 use crate::endpoint::staging::StagingRing;
 use crate::endpoint::windows::one_sided::{Local, OneSided};
@@ -69,10 +69,12 @@ pub(super) struct Outbound {
 
 /// What goes out on one connection.
 pub(super) struct PeerOutbound {
-    /// Of the header slots; none where no messages are sent.
-    header_desc: Option<HeldDescriptor>,
+    /// Of the header slots; none where no messages are sent. Boxed, as is the line: a listener has
+    /// many connections on which it only receives.
+    header_desc: Option<Box<HeldDescriptor>>,
     pub(super) in_flight: u32,
-    pub(super) line: Line,
+    /// From the first time on that something waits.
+    line: Option<Box<Line>>,
     /// In the list of connections with something in their line.
     queued: bool,
     /// Why the last one was refused, if it may be taken later.
@@ -91,7 +93,30 @@ struct Refused {
 impl PeerOutbound {
     pub(super) fn header_desc(&self) -> *mut c_void {
         let desc = self.header_desc.as_ref();
-        desc.map_or(std::ptr::null_mut(), HeldDescriptor::desc)
+        desc.map_or(std::ptr::null_mut(), |desc| desc.desc())
+    }
+
+    /// Whether a message that is given now may be posted.
+    #[inline]
+    pub(super) fn messages(&self) -> LineState {
+        let line = self.line.as_ref();
+        line.map_or(LineState::Open, |line| line.messages())
+    }
+
+    /// The same for a one-sided operation.
+    #[inline]
+    pub(super) fn operations(&self) -> LineState {
+        let line = self.line.as_ref();
+        line.map_or(LineState::Open, |line| line.operations())
+    }
+
+    /// The connection is over.
+    pub(super) fn take_line(&mut self) -> Option<Box<Line>> {
+        self.line.take()
+    }
+
+    pub(super) fn line(&mut self) -> &mut Line {
+        self.line.get_or_insert_default()
     }
 
     /// The connection's endpoint would not close.
@@ -115,18 +140,22 @@ pub(super) fn way<'a, L: Link>(
     (connection, peer): (ConnectionId, &'a mut Peer<L::Conn>),
 ) -> (&'a mut Line, Posting<'a, L>) {
     let header_desc = peer.outbound.header_desc();
-    let way = Posting {
-        link,
-        conn: &peer.link,
-        connection,
-        machine: &mut peer.machine,
-        scoped: &mut peer.scoped,
-        header_desc,
-        outgoing: &mut outbound.outgoing,
-        posted: &mut outbound.posted,
-        eagain: &mut outbound.stats.eagain,
-    };
-    (&mut peer.outbound.line, way)
+    let line = peer.outbound.line.get_or_insert_default();
+    let (conn, machine, scoped) = (&peer.link, &mut peer.machine, &mut peer.scoped);
+    let way = outbound.posting(link, connection, (conn, machine, scoped), header_desc);
+    (line, way)
+}
+
+/// What a connection posts with, where nothing is put into its line.
+#[inline]
+pub(super) fn posting<'a, L: Link>(
+    outbound: &'a mut Outbound,
+    link: &'a mut L,
+    (connection, peer): (ConnectionId, &'a mut Peer<L::Conn>),
+) -> Posting<'a, L> {
+    let header_desc = peer.outbound.header_desc();
+    let (conn, machine, scoped) = (&peer.link, &mut peer.machine, &mut peer.scoped);
+    outbound.posting(link, connection, (conn, machine, scoped), header_desc)
 }
 
 impl Outbound {
@@ -200,13 +229,34 @@ impl Outbound {
         let region = self.outgoing.headers().region();
         let held = self.sends_messages.then(|| scoped.hold(region, registrar));
         Ok(PeerOutbound {
-            header_desc: held.transpose()?,
+            header_desc: held.transpose()?.map(Box::new),
             in_flight: 0,
-            line: Line::default(),
+            line: None,
             queued: false,
             refused: None,
             listed: false,
         })
+    }
+
+    #[inline]
+    fn posting<'a, L: Link>(
+        &'a mut self,
+        link: &'a mut L,
+        connection: ConnectionId,
+        (conn, machine, scoped): (&'a L::Conn, &'a mut Connection, &'a mut ScopedRegistrations),
+        header_desc: *mut c_void,
+    ) -> Posting<'a, L> {
+        Posting {
+            link,
+            conn,
+            connection,
+            machine,
+            scoped,
+            header_desc,
+            outgoing: &mut self.outgoing,
+            posted: &mut self.posted,
+            eagain: &mut self.stats.eagain,
+        }
     }
 
     pub(super) fn sends_messages(&self) -> bool {
@@ -233,7 +283,7 @@ impl Outbound {
     pub(super) fn may_send<C>(&self, peer: &Peer<C>) -> Result<(), SendErrorKind> {
         self.may_take(peer)?;
         self.has_room(&peer.outbound)?;
-        match peer.outbound.line.messages() {
+        match peer.outbound.messages() {
             LineState::Open | LineState::Gated => Ok(()),
             LineState::Full => Err(SendErrorKind::WouldBlock(Blocked::Provider)),
         }
@@ -262,7 +312,7 @@ impl Outbound {
         let peer_max = peer.machine.peer_receive_size();
         let len = self.outgoing.measure(payload, header_len, peer_max)?;
         self.has_room(&peer.outbound)?;
-        match peer.outbound.line.messages() {
+        match peer.outbound.messages() {
             LineState::Open => Ok(len),
             LineState::Full | LineState::Gated => Err(SendErrorKind::WouldBlock(Blocked::Provider)),
         }
@@ -638,7 +688,7 @@ impl Outbound {
         let (line, mut way) = way(self, link, (id, peer));
         let driven = line.drive(&mut way);
         peer.outbound.in_flight -= (driven.unposted.len() + driven.over.len()) as u32;
-        peer.outbound.queued = !peer.outbound.line.is_empty();
+        peer.outbound.queued = !peer.outbound.line().is_empty();
         if peer.outbound.queued {
             self.waiting.push(id);
         }
@@ -663,7 +713,8 @@ impl Outbound {
     /// How long until the lines are to be looked at again, if nobody else says so.
     pub(super) fn pause<C>(&self, peers: &ConnTable<Peer<C>>) -> Option<std::time::Duration> {
         let waiting = self.waiting.iter().filter_map(|&id| peers.get(id));
-        waiting.filter_map(|peer| peer.outbound.line.pause()).min()
+        let lines = waiting.filter_map(|peer| peer.outbound.line.as_ref());
+        lines.filter_map(|line| line.pause()).min()
     }
 
     /// What is late now.
@@ -679,7 +730,8 @@ impl Outbound {
         self.posted.timed().for_each(|op| scan.look(op));
         for &id in &self.waiting {
             if let Some(peer) = peers.get_mut(id) {
-                peer.outbound.line.timed().for_each(|op| scan.look(op));
+                let line = peer.outbound.line();
+                line.timed().for_each(|op| scan.look(op));
             }
         }
         self.deadlines.end_scan(scan)

@@ -381,7 +381,7 @@ impl<L: Link> PeerSender<'_, L> {
     /// its connection.
     fn on_posted(&mut self) {
         let own = &mut self.peer.outbound;
-        if own.line.messages() != LineState::Open {
+        if own.messages() != LineState::Open {
             self.outbound.count_waiting(self.id, own);
         }
     }
@@ -414,7 +414,7 @@ impl<L: Link> PeerSender<'_, L> {
         let (outbound, peer) = (&mut *self.outbound, &mut *self.peer);
         let scope = peer.scoped.scope();
         let behind = kind == SendErrorKind::WouldBlock(Blocked::Provider)
-            && peer.outbound.line.messages() == LineState::Gated;
+            && peer.outbound.messages() == LineState::Gated;
         let staged = outbound.outgoing.must_stage(&payload, scope);
         if !behind && !payload.is_gated() && staged == Ok(false) {
             return Err((kind, payload));
@@ -495,7 +495,8 @@ impl<L: Link> PeerSender<'_, L> {
         let mut iov = IovList::new();
         match self.load(payload, header.again(), key, &mut iov) {
             Ok(context) => {
-                let data = self.way().1.take_credit();
+                let to = (self.id, &mut *self.peer);
+                let data = outbound::posting(self.outbound, self.link, to).take_credit();
                 self.outbound.count_accepted(&mut self.peer.outbound, len);
                 let message = (context, data);
                 Ok(ReadyMessage { message, iov })

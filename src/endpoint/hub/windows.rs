@@ -20,8 +20,9 @@ use crate::endpoint::protocol::connection::{
     CloseReason, Form, LONG_MESSAGES_MAX, Violation, WINDOW_MESSAGES_MAX,
 };
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
-use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
+use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
+use crate::endpoint::windows::later::TakesLater;
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
@@ -310,12 +311,10 @@ impl<L: Link> Hub<L> {
         key: u64,
     ) -> Result<(), (SendErrorKind, Payload)> {
         let mut iov = IovList::new();
-        let Some(peer) = self.peers.get_mut(id) else {
+        let Some(mut way) = self.posting(id) else {
             return Err((WindowError::NotConnected.into(), payload));
         };
-        let (outgoing, conn) = (&mut self.outbound.outgoing, Some(&peer.link));
-        let leased = outgoing.lease(&payload, conn, &mut peer.scoped, &mut iov);
-        let (leases, recent) = match leased {
+        let (leases, recent) = match way.lease(&payload, &mut iov) {
             Ok(leased) => leased,
             Err(kind) => return Err((kind, payload)),
         };
@@ -357,7 +356,10 @@ impl<L: Link> Hub<L> {
         remote: RemoteRange,
         key: u64,
     ) -> Result<(), (SendErrorKind, Destination)> {
-        let (into, run, recent) = self.lease_destination(id, into)?;
+        let Some(mut way) = self.posting(id) else {
+            return Err((WindowError::NotConnected.into(), into));
+        };
+        let (into, run, recent) = way.lease_destination(into)?;
         let mut iov = IovList::new();
         iov.push(run.base, run.len, run.desc);
         let how = How::read(remote);
@@ -367,26 +369,6 @@ impl<L: Link> Hub<L> {
             Local::Read(into) => (kind, into.into_destination()),
             Local::Write(_) | Local::Passage(_) => unreachable!("it was a read"),
         })
-    }
-
-    /// Keeps the destination's registration open; true: by the lease that all share.
-    pub(super) fn lease_destination(
-        &mut self,
-        id: ConnectionId,
-        into: Destination,
-    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)> {
-        let Some(scope) = self.scope_of(id) else {
-            return Err((outgoing::not_here(into.region(), 0), into));
-        };
-        let outgoing = &mut self.outbound.outgoing;
-        if let Some(desc) = outgoing.lease_shared(into.region(), scope) {
-            let (into, run) = into.leased_elsewhere(desc);
-            return Ok((into, run, true));
-        }
-        match into.lease(scope) {
-            Ok((into, run)) => Ok((into, run, false)),
-            Err(into) => Err((outgoing::not_here(into.region(), 0), into)),
-        }
     }
 
     pub(super) fn scope_of(&self, id: ConnectionId) -> Option<crate::memory::Scope> {
@@ -409,7 +391,7 @@ impl<L: Link> Hub<L> {
         let remote = one_sided::check(&peer.machine, id, rma, wanted)?;
         blocked?;
         self.outbound.has_room(&peer.outbound)?;
-        match peer.outbound.line.operations() {
+        match peer.outbound.operations() {
             LineState::Open => Ok(remote),
             LineState::Full | LineState::Gated => Err(SendErrorKind::WouldBlock(Blocked::Provider)),
         }

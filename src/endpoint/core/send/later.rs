@@ -3,18 +3,17 @@
 //! `core/line.rs`.
 
 use super::SendCore;
-use crate::buffer::{Leases, Payload};
-use crate::endpoint::core::control::HeldDescriptor;
-use crate::endpoint::core::line::{LineState, Over};
+use crate::buffer::Payload;
+use crate::endpoint::core::line::{LineState, Over, Posting};
 use crate::endpoint::event::SendEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, RemoteRange, RmaLimits};
 use crate::endpoint::protocol::wire::WindowId;
-use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
+use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::later::{self, Later, TakesLater, Target};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
-use crate::endpoint::windows::passage::{Piece, Slots};
+use crate::endpoint::windows::passage::Piece;
 use crate::endpoint::windows::window::WindowPlace;
 use crate::error::{Blocked, CompletionError, ReadError, SendError, SendErrorKind};
 
@@ -117,6 +116,8 @@ impl<L: Link> SendCore<L> {
 }
 
 impl<L: Link> TakesLater for SendCore<L> {
+    type Link = L;
+
     fn rma_limits(&self) -> Option<RmaLimits> {
         self.link.limits().rma
     }
@@ -133,26 +134,8 @@ impl<L: Link> TakesLater for SendCore<L> {
         }
     }
 
-    fn lease_wire(
-        &mut self,
-        _: ConnectionId,
-        payload: &Payload,
-        iov: &mut IovList,
-    ) -> Result<(Leases, bool), SendErrorKind> {
-        let (wire, conn) = (payload.wire(), self.conn.as_ref());
-        self.outgoing.lease(wire, conn, &mut self.scoped, iov)
-    }
-
-    fn lease_into(
-        &mut self,
-        _: ConnectionId,
-        into: Destination,
-    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)> {
-        self.lease_destination(into)
-    }
-
-    fn hold(&mut self, _: ConnectionId, slots: &Slots) -> Result<HeldDescriptor, SendErrorKind> {
-        later::hold_slots(slots, self.conn.as_ref(), &mut self.scoped)
+    fn posting(&mut self, _: ConnectionId) -> Option<Posting<'_, L>> {
+        self.way().map(|(_, way)| way)
     }
 
     fn push_line(

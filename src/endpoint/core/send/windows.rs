@@ -8,7 +8,6 @@ use std::time::Instant;
 use super::SendCore;
 use crate::buffer::{LeasedPayload, Payload};
 use crate::endpoint::core::line::LineState;
-use crate::endpoint::core::outgoing;
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::id::ConnectionId;
@@ -16,7 +15,7 @@ use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
 use crate::endpoint::protocol::connection::{State, Violation};
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
-use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
+use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::window::{
@@ -87,7 +86,11 @@ impl<L: Link> SendCore<L> {
             Ok(remote) => remote,
             Err(kind) => return self.read_later(kind, into, place, key),
         };
-        let (into, run, recent) = match self.lease_destination(into) {
+        let leased = match self.way() {
+            Some((_, mut way)) => way.lease_destination(into),
+            None => Err((WindowError::NotConnected.into(), into)),
+        };
+        let (into, run, recent) = match leased {
             Ok(leased) => leased,
             Err((kind, into)) => return self.read_later(kind, into, place, key),
         };
@@ -137,42 +140,6 @@ impl<L: Link> SendCore<L> {
             self.machine.may_use_window()
         };
         may.map_err(|blocked| self.blocked(blocked))
-    }
-
-    /// Keeps the destination's registration open; true: by the lease that all share.
-    #[inline]
-    pub(super) fn lease_destination(
-        &mut self,
-        into: Destination,
-    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)> {
-        let scope = self.scoped.scope();
-        if let Some(desc) = self.outgoing.lease_shared(into.region(), scope) {
-            let (into, run) = into.leased_elsewhere(desc);
-            return Ok((into, run, true));
-        }
-        match into.lease(scope) {
-            Ok((into, run)) => Ok((into, run, false)),
-            Err(into) => self.register_destination(into),
-        }
-    }
-
-    /// For an endpoint that has registrations of its own, and meets the region for the first time.
-    #[cold]
-    fn register_destination(
-        &mut self,
-        into: Destination,
-    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)> {
-        let registrar = self.conn.as_ref().and_then(LinkConn::registrar);
-        if let Some(registrar) = registrar.filter(|_| self.scoped.misses(into.region())) {
-            if let Err(error) = self.scoped.register(into.region(), registrar) {
-                return Err((error.into(), into));
-            }
-            return match into.lease(self.scoped.scope()) {
-                Ok((into, run)) => Ok((into, run, false)),
-                Err(into) => Err((SendErrorKind::NotRegistered { segment: 0 }, into)),
-            };
-        }
-        Err((outgoing::not_here(into.region(), 0), into))
     }
 
     #[inline]
