@@ -24,8 +24,7 @@ use crate::clock::Clock;
 use crate::contain::contain;
 use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::delivery::{Deliveries, receive_pool};
-use crate::endpoint::error::PeerError;
-use crate::endpoint::error::{Blocked, SendError, SendErrorKind};
+use crate::endpoint::error::{Blocked, PeerError, SendError, SendErrorKind};
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, ReceiveEvent};
 use crate::endpoint::header_source::hold;
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
@@ -714,6 +713,7 @@ fn settings(
             depth: config.depth,
             total: config.total_depth,
             level: config.level,
+            shape: None,
             deadline: config.send_deadline,
             policy: config.deadline_policy,
             staging: config.staging.clone(),

@@ -14,8 +14,7 @@ use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::error::SendError;
-use crate::endpoint::error::WindowError;
+use crate::endpoint::error::{SendError, WindowError};
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::id::ConnectionId;
@@ -119,6 +118,7 @@ impl DuplexConfig {
                 depth: self.send_depth,
                 total: self.total(),
                 level: Level::Sent,
+                shape: None,
                 deadline: Some(self.send_deadline),
                 policy: DeadlinePolicy::FailConnection,
                 staging: None,

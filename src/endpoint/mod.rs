@@ -34,7 +34,9 @@ mod windows;
 // What lies below endpoints, by the names that it has here.
 pub(crate) use crate::{id, protocol};
 
-pub use error::{BatchError, Blocked, MessageLimit, ReadError, SendError, SendErrorKind};
+pub use error::{
+    BatchError, Blocked, MessageLimit, PeerError, ReadError, SendError, SendErrorKind, WindowError,
+};
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,7 +59,6 @@ pub use connectionless::{
     PeerMessage, RemovePeerError, SendTo,
 };
 pub use delivery::{DeviceDelivery, DeviceMessage};
-pub use error::{PeerError, WindowError};
 pub use event::{
     ConnectionInfo, ConnectionRequest, DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent,
 };

@@ -141,15 +141,16 @@ fn slabs_of_one_endpoint_have_no_context_in_common() {
             InFlight::new(3, kind),
             InFlight::second(3, kind),
             InFlight::third(3, kind),
+            InFlight::fourth(3, kind),
         ];
-        for op in 0..9 {
-            let at = op % 3;
+        for op in 0..12 {
+            let at = op % 4;
             let context = slabs[at].begin(op).unwrap();
-            let [_, others @ ..] = [0, 1, 2].map(|n| (at + n) % 3);
+            let [_, others @ ..] = [0, 1, 2, 3].map(|n| (at + n) % 4);
             for other in others {
                 assert_eq!(slabs[other].finish(context), Err(ContextError::OutOfRange));
             }
-            if op >= 6 {
+            if op >= 8 {
                 assert_eq!(slabs[at].finish(context), Ok(op));
                 assert_eq!(slabs[at].finish(context), Err(ContextError::Idle));
             }

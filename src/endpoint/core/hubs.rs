@@ -19,6 +19,7 @@ use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::HeaderMode;
+use crate::fabric::Shape;
 
 /// What all hubs of a net are made with.
 #[derive(Clone, Debug)]
@@ -30,6 +31,7 @@ pub(crate) struct HubSetup {
     pub(crate) receive_depth: u32,
     pub(crate) receive_slots: u32,
     pub(crate) max_connections: u32,
+    pub(crate) shape: Option<Shape>,
     pub(crate) deadline: Option<Duration>,
     pub(crate) policy: DeadlinePolicy,
     pub(crate) clock: Clock,
@@ -45,6 +47,7 @@ impl Default for HubSetup {
             receive_depth: 4,
             receive_slots: 64,
             max_connections: 4,
+            shape: None,
             deadline: None,
             policy: DeadlinePolicy::FailConnection,
             clock: Clock::held(),
@@ -81,6 +84,7 @@ impl HubSetup {
                 depth: self.depth,
                 total: self.total,
                 level: Level::Sent,
+                shape: self.shape,
                 deadline: self.deadline,
                 policy: self.policy,
                 staging: None,
@@ -192,6 +196,33 @@ impl HubRig {
         let payload = Payload::from(payload).behind(Box::new(gate.clone()));
         let sent = self.core().send_data(id, payload, &key.to_be_bytes(), key);
         self.count(id, key, index, sent).map(|()| gate)
+    }
+
+    /// Sends these at once, until one is refused; gives how many were taken, and what became of the
+    /// next.
+    pub(crate) fn send_batch(
+        &mut self,
+        id: ConnectionId,
+        keys: std::ops::Range<u64>,
+    ) -> (usize, Option<SendErrorKind>) {
+        let payloads: Vec<_> = keys.map(|key| (key, self.payload(key))).collect();
+        let given: Vec<_> = payloads
+            .iter()
+            .map(|(key, it)| (*key, it.index()))
+            .collect();
+        let messages = payloads
+            .into_iter()
+            .map(|(key, payload)| (payload.into(), key.to_be_bytes(), key));
+        let (sent, refused) = self.core().send_batch(id, messages);
+        for &(key, index) in &given[..sent] {
+            assert!(self.owed.insert(key, (id, index)).is_none(), "{key} in use");
+        }
+        let refused = refused.map(|SendError { kind, payload, key }| {
+            let index = payload.into_buffer().expect("what was given").index();
+            assert_eq!((key, index), given[sent]);
+            kind
+        });
+        (sent, refused)
     }
 
     pub(crate) fn count(
@@ -360,8 +391,16 @@ pub(crate) struct Hubs {
 
 impl Hubs {
     pub(crate) fn new(setup: &HubSetup, count: usize) -> Self {
-        let net = Net::new(setup.net);
-        let hubs = (0..count).map(|_| HubRig::new(&net, setup)).collect();
+        Self::with(&vec![setup; count])
+    }
+
+    /// Each with settings of its own; the net is that of the first.
+    pub(crate) fn with(setups: &[&HubSetup]) -> Self {
+        let net = Net::new(setups[0].net);
+        let hubs = setups
+            .iter()
+            .map(|setup| HubRig::new(&net, setup))
+            .collect();
         Self { net, hubs }
     }
 

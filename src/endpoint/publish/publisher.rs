@@ -378,6 +378,7 @@ impl PublishConfig {
                 depth: self.depth,
                 total: self.depth * self.max_connections,
                 level: self.level,
+                shape: None,
                 deadline: self.send_deadline,
                 policy: self.deadline_policy,
                 staging: self.staging.clone(),

@@ -95,6 +95,7 @@ impl Stage {
                 depth: self.depth,
                 total: self.depth * 4,
                 level: Level::Sent,
+                shape: None,
                 deadline: self.deadline,
                 policy: DeadlinePolicy::FailConnection,
                 staging: None,

@@ -10,8 +10,7 @@ use proptest::prelude::*;
 
 use crate::buffer::{Payload, RegionSlice, SharedBufferManager};
 use crate::endpoint::core::rig::{FakeGate, LONG, Rig, Setup, far_future};
-use crate::endpoint::error::WindowError;
-use crate::endpoint::error::{Blocked, SendErrorKind};
+use crate::endpoint::error::{Blocked, SendErrorKind, WindowError};
 use crate::endpoint::event::{Level, ReceiveEvent};
 use crate::endpoint::hub::WindowSettings;
 use crate::endpoint::id::ConnectionId;

@@ -7,16 +7,15 @@ use std::time::Instant;
 
 use super::SendCore;
 use crate::buffer::{LeasedPayload, Payload};
-use crate::endpoint::core::outgoing;
-use crate::endpoint::error::WindowError;
-use crate::endpoint::error::{Blocked, ReadError, SendError, SendErrorKind};
+use crate::endpoint::core::line::LineState;
+use crate::endpoint::error::{Blocked, ReadError, SendError, SendErrorKind, WindowError};
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
 use crate::endpoint::protocol::connection::{State, Violation};
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
-use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
+use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::window::{
@@ -87,7 +86,11 @@ impl<L: Link> SendCore<L> {
             Ok(remote) => remote,
             Err(kind) => return self.read_later(kind, into, place, key),
         };
-        let (into, run, recent) = match self.lease_destination(into) {
+        let leased = match self.way() {
+            Some((_, mut way)) => way.lease_destination(into),
+            None => Err((WindowError::NotConnected.into(), into)),
+        };
+        let (into, run, recent) = match leased {
             Ok(leased) => leased,
             Err((kind, into)) => return self.read_later(kind, into, place, key),
         };
@@ -122,7 +125,8 @@ impl<L: Link> SendCore<L> {
         // What can never be is said first: who is blocked tries again.
         let remote = one_sided::check(&self.machine, self.connection_id(), rma, wanted)?;
         blocked?;
-        if self.data_in_flight >= self.one_sided_limit {
+        // Also where others are in front of it: whether it may wait behind them is asked later.
+        if self.data_in_flight >= self.settings.depth || self.line.operations() != LineState::Open {
             return Err(SendErrorKind::WouldBlock(Blocked::Depth));
         }
         Ok(remote)
@@ -138,42 +142,6 @@ impl<L: Link> SendCore<L> {
         may.map_err(|blocked| self.blocked(blocked))
     }
 
-    /// Keeps the destination's registration open; true: by the lease that all share.
-    #[inline]
-    pub(super) fn lease_destination(
-        &mut self,
-        into: Destination,
-    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)> {
-        let scope = self.scoped.scope();
-        if let Some(desc) = self.outgoing.lease_shared(into.region(), scope) {
-            let (into, run) = into.leased_elsewhere(desc);
-            return Ok((into, run, true));
-        }
-        match into.lease(scope) {
-            Ok((into, run)) => Ok((into, run, false)),
-            Err(into) => self.register_destination(into),
-        }
-    }
-
-    /// For an endpoint that has registrations of its own, and meets the region for the first time.
-    #[cold]
-    fn register_destination(
-        &mut self,
-        into: Destination,
-    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)> {
-        let registrar = self.conn.as_ref().and_then(LinkConn::registrar);
-        if let Some(registrar) = registrar.filter(|_| self.scoped.misses(into.region())) {
-            if let Err(error) = self.scoped.register(into.region(), registrar) {
-                return Err((error.into(), into));
-            }
-            return match into.lease(self.scoped.scope()) {
-                Ok((into, run)) => Ok((into, run, false)),
-                Err(into) => Err((SendErrorKind::NotRegistered { segment: 0 }, into)),
-            };
-        }
-        Err((outgoing::not_here(into.region(), 0), into))
-    }
-
     #[inline]
     fn post_one_sided(
         &mut self,
@@ -185,6 +153,7 @@ impl<L: Link> SendCore<L> {
     ) -> Result<(), (SendErrorKind, OneSided)> {
         self.one_sided_posts += 1;
         let op = OneSided {
+            connection: self.connection_id(),
             key,
             window,
             local,
@@ -198,7 +167,7 @@ impl<L: Link> SendCore<L> {
                 &mut self.link,
                 conn,
                 &mut self.machine,
-                &mut self.one_sided,
+                &mut self.posted.one_sided,
                 op,
                 iov,
                 how,
@@ -236,7 +205,7 @@ impl<L: Link> SendCore<L> {
         context: usize,
         events: &mut Vec<SendEvent>,
     ) -> bool {
-        let Ok(mut finished) = self.one_sided.finish_in_place(context) else {
+        let Ok(mut finished) = self.posted.one_sided.finish_in_place(context) else {
             return false;
         };
         let Some(op) = finished.op() else {
@@ -292,8 +261,11 @@ impl<L: Link> SendCore<L> {
     /// The peer revoked one of its windows: the application hears of it, the machine of who still
     /// uses it.
     pub(super) fn on_window_revoked(&mut self, window: WindowId, events: &mut Vec<SendEvent>) {
-        let (over, passing) = self.line.revoke(window);
-        let posted = self.one_sided.iter();
+        let Some((line, mut way)) = self.way() else {
+            return;
+        };
+        let (over, passing) = line.revoke(window, &mut way);
+        let posted = self.posted.one_sided.iter();
         let users = posted.filter(|op| op.window == window).count() + passing;
         events.push(SendEvent::Window(WindowEvent::Revoked { window }));
         // Which are none of its users any more.
