@@ -216,7 +216,7 @@ impl Way {
                 match self.sender.send_data(payload, &last, sent) {
                     Ok(()) => sent += 1,
                     Err(refused) if refused.is_would_block() => {
-                        self.free.push_front(refused.payload);
+                        self.free.push_front(refused.given);
                         break;
                     }
                     Err(refused) => return Err(refused.into()),

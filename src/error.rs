@@ -11,11 +11,10 @@ use crate::errno::Advised;
 use crate::fabric::diagnosis::Diagnosis;
 use crate::memory::MemoryError;
 
-pub use crate::endpoint::error::{
-    BatchError, Blocked, MessageLimit, ReadError, SendError, SendErrorKind,
-};
+pub use crate::endpoint::error::{BatchError, Blocked, MessageLimit, Refused, SendErrorKind};
 pub use crate::errno::{CompletionError, FabricErrno};
 pub use crate::memory::RegisterError;
+pub use crate::process::Forked;
 
 /// What can go wrong outside a single operation.
 #[derive(Debug, thiserror::Error)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::*;
 use crate::buffer::{AcquireError, HeaderError, LeaseError, RingError};
 use crate::coalesce::{FormatError, FormatErrorKind, PackError};
+use crate::endpoint::DropReason;
 use crate::endpoint::error::{PeerError, WindowError};
-use crate::endpoint::{DropReason, PublishErrorKind};
 use crate::memory::{Access, RegionKind};
 
 /// Each error, with what its text has to have in it.
@@ -41,7 +41,13 @@ fn a_send_that_is_refused_says_what_to_do() {
     check(&[
         (
             &SendErrorKind::HeaderTooLong { len: 63, max: 62 },
-            &["63", "62", "HeaderSlotConfig::slot_size", "`headers`"],
+            &[
+                "63",
+                "62",
+                "HeaderSlotConfig::slot_size",
+                "`headers`",
+                "publication",
+            ],
         ),
         (
             &SendErrorKind::TooManySegments { count: 4, max: 3 },
@@ -79,7 +85,7 @@ fn a_send_that_is_refused_says_what_to_do() {
             ],
         ),
         (
-            &SendErrorKind::Forked { made_by: 7 },
+            &SendErrorKind::Forked(Forked { made_by: 7 }),
             &["process 7", "fabric of its own in the child"],
         ),
         (
@@ -87,8 +93,8 @@ fn a_send_that_is_refused_says_what_to_do() {
             &["fi_sendmsg", "(22)", "FI_LOG_LEVEL"],
         ),
         (
-            &PublishErrorKind::HeaderLength { len: 9, max: 8 },
-            &["9", "8", "HeaderSlotConfig::slot_size"],
+            &SendErrorKind::NoSubscribers { tag: 9 },
+            &["nobody", "tag 9"],
         ),
         (&DropReason::Closing, &["closing"]),
     ]);
@@ -110,7 +116,7 @@ fn a_window_or_a_peer_that_is_refused_says_what_to_do() {
             &["4", "8", "write and a message"],
         ),
         (
-            &WindowError::Forked { made_by: 7 },
+            &WindowError::Forked(Forked { made_by: 7 }),
             &["process 7", "fabric of its own in the child"],
         ),
         (

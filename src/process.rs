@@ -18,6 +18,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Error, mapping};
 
+/// A handle was used in a process that was forked from the one that made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this endpoint was made by process {made_by}, which this process was forked from: open a \
+     fabric of its own in the child"
+)]
+pub struct Forked {
+    /// The process that made it.
+    pub made_by: u32,
+}
+
 /// The process that made something.
 #[derive(Clone, Copy)]
 pub(crate) struct Owner {
@@ -52,6 +63,15 @@ impl Owner {
             Ok(())
         } else {
             Err(Error::Forked { made_by: self.pid })
+        }
+    }
+
+    /// As [`check`](Self::check), with nothing but that in the error.
+    #[inline]
+    pub(crate) fn here(self) -> Result<(), Forked> {
+        match self.is_here() {
+            true => Ok(()),
+            false => Err(Forked { made_by: self.pid }),
         }
     }
 

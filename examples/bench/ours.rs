@@ -107,7 +107,7 @@ impl Sender {
         match self.endpoint.send_data(payload, &header.to_bytes(), 0) {
             Ok(()) => Ok(true),
             Err(refused) if refused.is_would_block() => {
-                self.payloads.push_front(refused.payload);
+                self.payloads.push_front(refused.given);
                 Ok(false)
             }
             Err(refused) => fail(refused.to_string()),

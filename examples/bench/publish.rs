@@ -195,7 +195,7 @@ impl Publisher {
         match self.endpoint.publish(TAG, payload, &header.to_bytes(), 0) {
             Ok(_) => Ok(true),
             Err(refused) if refused.is_would_block() => {
-                self.payloads.push_front(refused.payload);
+                self.payloads.push_front(refused.given);
                 Ok(false)
             }
             Err(refused) => fail(refused.to_string()),

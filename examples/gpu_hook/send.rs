@@ -129,7 +129,7 @@ impl Sender<'_> {
         match self.endpoint.send_data(payload, &key.to_le_bytes(), key) {
             Ok(()) => Ok(true),
             Err(refused) if refused.is_would_block() => {
-                self.refused = Some((key, refused.payload));
+                self.refused = Some((key, refused.given));
                 Ok(false)
             }
             Err(refused) => Err(refused.into()),

@@ -35,7 +35,7 @@ use crate::endpoint::link::provider::ProviderLink;
 
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::{Refusal, RefusalCode};
-use crate::error::{Blocked, SendError, SendErrorKind};
+use crate::error::{Blocked, Refused, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, PeerAddr};
 use crate::memory::HeldRegistration;
@@ -43,7 +43,7 @@ use crate::process::Here;
 use crate::stats::{ReceiveStats, SendStats};
 
 pub use config::ConnectionlessConfig;
-pub use event::{ConnectionlessEvent, PeerId, PeerInUse, PeerMessage, RemovePeerError, SendTo};
+pub use event::{ConnectionlessEvent, PeerId, PeerInUse, PeerMessage, SendTo};
 
 /// Sends to and receives from many peers over one endpoint without connections (FI_EP_RDM with an
 /// address vector).
@@ -90,7 +90,7 @@ pub use event::{ConnectionlessEvent, PeerId, PeerInUse, PeerMessage, RemovePeerE
 ///         && let Err(refused) = a.send_data(b.local_addr(), p, b"event 7", 42)
 ///     {
 ///         assert!(refused.is_would_block(), "{refused}");
-///         payload = Some(refused.payload);
+///         payload = Some(refused.given);
 ///     }
 ///     a.poll(&mut sent)?;
 ///     b.poll(&mut received)?;
@@ -254,7 +254,7 @@ impl ConnectionlessEndpoint {
     ///
     /// [`PeerInUse`]: how many sends, kept payloads and held messages are in the way; nothing was
     /// done.
-    pub fn remove_peer(&mut self, peer: PeerId) -> Result<(), RemovePeerError> {
+    pub fn remove_peer(&mut self, peer: PeerId) -> Result<(), PeerError> {
         let in_use = self.outstanding(peer)?;
         if in_use.sends + in_use.payloads_kept + in_use.messages_held > 0 {
             return Err(in_use.into());
@@ -270,13 +270,9 @@ impl ConnectionlessEndpoint {
     /// # Errors
     ///
     /// There is no such peer.
-    pub fn remove_peer_by(
-        &mut self,
-        peer: PeerId,
-        deadline: Instant,
-    ) -> Result<(), RemovePeerError> {
-        self.check_fork()?;
-        let connections = self.peers.leave(peer).ok_or(RemovePeerError::Unknown)?;
+    pub fn remove_peer_by(&mut self, peer: PeerId, deadline: Instant) -> Result<(), PeerError> {
+        self.core.owner().here()?;
+        let connections = self.peers.leave(peer).ok_or(PeerError::Unknown)?;
         for conn in connections {
             self.core.begin_close(conn, deadline);
         }
@@ -290,9 +286,9 @@ impl ConnectionlessEndpoint {
     /// # Errors
     ///
     /// There is no such peer.
-    pub fn outstanding(&self, peer: PeerId) -> Result<PeerInUse, RemovePeerError> {
-        self.check_fork()?;
-        let known = self.peers.get(peer).ok_or(RemovePeerError::Unknown)?;
+    pub fn outstanding(&self, peer: PeerId) -> Result<PeerInUse, PeerError> {
+        self.core.owner().here()?;
+        let known = self.peers.get(peer).ok_or(PeerError::Unknown)?;
         let sends = known.connections().map(|c| self.core.sends_in_flight(c));
         Ok(PeerInUse {
             peer,
@@ -300,15 +296,6 @@ impl ConnectionlessEndpoint {
             payloads_kept: known.kept,
             messages_held: known.messages_held(),
         })
-    }
-
-    fn check_fork(&self) -> Result<(), RemovePeerError> {
-        let owner = self.core.owner();
-        if owner.is_here() {
-            return Ok(());
-        }
-        let made_by = owner.pid();
-        Err(RemovePeerError::Forked { made_by })
     }
 
     // ---- sending --------------------------------------------------------------------------------
@@ -324,7 +311,7 @@ impl ConnectionlessEndpoint {
     /// # Errors
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure
-    /// ([`SendError::is_would_block`]), what is wrong with the peer ([`SendErrorKind::Peer`]), or a
+    /// ([`Refused::is_would_block`]), what is wrong with the peer ([`SendErrorKind::Peer`]), or a
     /// message that can't be sent.
     #[inline]
     pub fn send_data(
@@ -333,22 +320,18 @@ impl ConnectionlessEndpoint {
         payload: impl Into<Payload>,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let payload = payload.into();
         match self.lane(to.into()) {
             Ok(conn) => self.core.send_data(conn, payload, header, key),
-            Err(kind) => Err(SendError { kind, payload, key }),
+            Err(kind) => Err(Refused::new(kind, payload, key)),
         }
     }
 
     /// The connection that a message goes by; one is made where there is none.
     #[inline]
     fn lane(&mut self, to: SendTo) -> Result<ConnectionId, SendErrorKind> {
-        let owner = self.core.owner();
-        if !owner.is_here() {
-            let made_by = owner.pid();
-            return Err(SendErrorKind::Forked { made_by });
-        }
+        self.core.owner().here()?;
         let id = match to {
             SendTo::Peer(peer) => peer,
             SendTo::Addr(addr) => match self.peers.at(&addr) {

@@ -217,7 +217,10 @@ pub(crate) fn compare_group<C, E: Display>(
         &check,
     );
     let rows: Vec<_> = table.iter().map(|cells| row(cells)).collect();
-    for [name, _, range] in &rows {
+    for [name, ..] in &rows {
+        // Its own row, if it has one.
+        let row = its.iter().chain(&rows).find(|[of, ..]| of == name);
+        let [_, _, range] = row.expect("a row");
         let with = match settings.iter().find(|setting| setting.name == *name) {
             Some(setting) => {
                 let (low, high) = ends(range).expect("a range of numbers");

@@ -31,7 +31,7 @@ use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::{HeaderMode, WindowDescriptor};
 use crate::endpoint::windows::landing::Landing;
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowPlace};
-use crate::error::SendError;
+use crate::error::Refused;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
 use crate::memory::Access;
@@ -251,7 +251,7 @@ impl DuplexEndpoint {
         payload: Payload,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         #[cfg(test)]
         if let Some(layer) = &mut self.faults {
             return layer.send(&mut self.core, connection, payload, header, key);
@@ -288,12 +288,12 @@ impl DuplexEndpoint {
         payload: Payload,
         place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         match self.check_here() {
             Ok(()) => self.core.write(payload, place, None, Level::Delivered, key),
-            Err(kind) => Err(SendError {
+            Err(kind) => Err(Refused {
                 kind: kind.into(),
-                payload,
+                given: payload,
                 key,
             }),
         }
@@ -306,13 +306,7 @@ impl DuplexEndpoint {
     }
 
     fn check_here(&self) -> Result<(), WindowError> {
-        let owner = self.core.owner();
-        match owner.is_here() {
-            true => Ok(()),
-            false => Err(WindowError::Forked {
-                made_by: owner.pid(),
-            }),
-        }
+        Ok(self.core.owner().here()?)
     }
 
     /// Drives all connections, and appends what happened.

@@ -45,14 +45,11 @@ pub use self::core::reconnect::ReconnectPolicy;
 pub use self::core::send::SendStatus;
 pub use crate::fabric::PeerAddr;
 pub use crate::memory::Access;
-pub use buffered::event::{
-    BufferError, BufferedEvent, Carried, PushError, PushPayloadError, SendBufferError,
-    SmallMessageLimit,
-};
+pub use buffered::event::{BufferError, BufferedEvent, Carried, PushError, SmallMessageLimit};
 pub use buffered::{BufferedConfig, MessageSlot, SendEndpointBuffered};
 pub use connectionless::{
     ConnectionlessConfig, ConnectionlessEndpoint, ConnectionlessEvent, PeerId, PeerInUse,
-    PeerMessage, RemovePeerError, SendTo,
+    PeerMessage, SendTo,
 };
 pub use delivery::{DeviceDelivery, DeviceMessage};
 pub use error::{PeerError, WindowError};
@@ -71,9 +68,8 @@ pub use protocol::wire::{
     WindowDescriptor, WindowId, WireError,
 };
 pub use publish::{
-    DropReason, Outcomes, PeerOutcome, Publication, PublishConfig, PublishEndpoint, PublishError,
-    PublishErrorKind, PublishEvent, PublisherId, SlowPolicy, SubscribeConfig, SubscribeEndpoint,
-    SubscribeError, SubscribeEvent,
+    DropReason, Outcomes, PeerOutcome, Publication, PublishConfig, PublishEndpoint, PublishEvent,
+    PublisherId, SlowPolicy, SubscribeConfig, SubscribeEndpoint, SubscribeError, SubscribeEvent,
 };
 pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
 pub use send::{SendConfig, SendEndpointZeroCopy};
@@ -81,9 +77,7 @@ pub use settings::{ConnectionSettings, IncomingSettings, OutgoingSettings};
 pub use staging::{StagingConfig, StagingRing, StagingStats};
 pub use windows::destination::Destination;
 pub(crate) use windows::landing;
-pub use windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
-};
+pub use windows::window::{LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace};
 
 /// Which life of this process this is, for peers: drawn once, at random, so that a restarted
 /// process has another.

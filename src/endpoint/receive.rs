@@ -34,10 +34,8 @@ use crate::endpoint::protocol::wire::{
 };
 
 use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,
-};
-use crate::error::{ReadError, SendError};
+use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowMemory, WindowPlace};
+use crate::error::Refused;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, PeerAddr};
 use crate::memory::Access;
@@ -66,8 +64,8 @@ pub enum AcceptPolicy {
 /// | `long_messages` | a pool for messages above `max_message` | none | see [`LongMessages`] |
 ///
 /// The pool takes `slots × max_message` bytes. Each connection keeps two receives posted beyond its
-/// depth: so a dead peer is noticed while all messages are held. With windows, it keeps three more
-/// for what peers say about them.
+/// depth: so a dead peer is noticed while all messages are held. With windows, it keeps two more
+/// for what peers say about them, and two with long messages.
 ///
 /// ```
 /// use fabricast::endpoint::ReceiveConfig;
@@ -183,10 +181,18 @@ impl ReceiveConfig {
         self.long.as_ref().map_or(Ok(()), LongMessages::check)?;
         self.check_delivery()?;
         let windows = self.windows();
-        let reason = if windows.enabled() {
-            "must be 6 for each of max_connections, as there are windows, to 1048576"
-        } else {
-            "must be 3 for each of max_connections, to 1048576"
+        let reason = match (windows.enabled(), windows.long) {
+            (false, false) => "must be 3 for each of max_connections, to 1048576",
+            (true, false) => {
+                "must be 5 for each of max_connections, as there are windows, to 1048576"
+            }
+            (false, true) => {
+                "must be 5 for each of max_connections, as there are long messages, to 1048576"
+            }
+            (true, true) => {
+                "must be 7 for each of max_connections, as there are windows and long messages, to \
+                 1048576"
+            }
         };
         let least = (windows.reserve() + 1) * self.max_connections();
         let least = (least as usize, reason);
@@ -344,7 +350,7 @@ impl ReceiveEndpoint {
         payload: impl Into<Payload>,
         place: impl Into<WindowPlace<'a>>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         self.write_at(payload.into(), place.into(), None, Level::Delivered, key)
     }
 
@@ -362,7 +368,7 @@ impl ReceiveEndpoint {
         place: impl Into<WindowPlace<'a>>,
         data: u32,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         self.write_at(
             payload.into(),
             place.into(),
@@ -386,7 +392,7 @@ impl ReceiveEndpoint {
         payload: impl Into<Payload>,
         place: impl Into<WindowPlace<'a>>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         self.write_at(payload.into(), place.into(), None, Level::Sent, key)
     }
 
@@ -402,13 +408,13 @@ impl ReceiveEndpoint {
         into: impl Into<Destination>,
         place: impl Into<WindowPlace<'a>>,
         key: u64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Refused<Destination>> {
         let into = into.into();
         match self.check_here() {
             Ok(()) => self.core.read(into, place.into(), key),
-            Err(error) => Err(ReadError {
+            Err(error) => Err(Refused {
                 kind: error.into(),
-                into,
+                given: into,
                 key,
             }),
         }
@@ -421,12 +427,12 @@ impl ReceiveEndpoint {
         data: Option<u32>,
         level: Level,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         match self.check_here() {
             Ok(()) => self.core.write(payload, place, data, level, key),
-            Err(error) => Err(SendError {
+            Err(error) => Err(Refused {
                 kind: error.into(),
-                payload,
+                given: payload,
                 key,
             }),
         }
@@ -434,12 +440,7 @@ impl ReceiveEndpoint {
 
     /// A child of the process that made the endpoint must not use what it has.
     fn check_here(&self) -> Result<(), WindowError> {
-        let owner = self.core.owner();
-        if owner.is_here() {
-            return Ok(());
-        }
-        let made_by = owner.pid();
-        Err(WindowError::Forked { made_by })
+        Ok(self.core.owner().here()?)
     }
 
     /// A window of a connection's peer, by the descriptor that it sent.
@@ -463,18 +464,18 @@ impl ReceiveEndpoint {
     ///
     /// # Errors
     ///
-    /// [`ExposeError`], with the memory in it; [`WindowError::TooManyWindows`] without
+    /// [`Refused`], with the memory in it; [`WindowError::TooManyWindows`] without
     /// [`ConnectionSettings::windows`].
     pub fn expose(
         &mut self,
         connection: ConnectionId,
         memory: impl Into<WindowMemory>,
         access: Access,
-    ) -> Result<LocalWindow, ExposeError> {
+    ) -> Result<LocalWindow, Refused<WindowMemory, WindowError>> {
         let memory = memory.into();
         match self.check_here() {
             Ok(()) => self.core.expose(connection, memory, access),
-            Err(kind) => Err(ExposeError { kind, memory }),
+            Err(kind) => Err(Refused::without_key(kind, memory)),
         }
     }
 
@@ -594,12 +595,6 @@ mod tests {
                 "slots",
             ),
             (
-                ReceiveConfig::default()
-                    .incoming(|incoming| incoming.slots(383))
-                    .connection(|c| c.windows(1)),
-                "slots",
-            ),
-            (
                 ReceiveConfig::default().outgoing(|out| out.level(crate::endpoint::Level::Sent)),
                 "level",
             ),
@@ -607,6 +602,37 @@ mod tests {
         for (config, named) in refused {
             let error = config.check().expect_err(named).to_string();
             assert!(error.starts_with(&format!("setting {named} = ")), "{error}");
+        }
+    }
+
+    /// As many buffers for each connection as the reason says, and not one less.
+    #[test]
+    fn too_few_slots_are_refused_with_the_number_that_is_needed() {
+        let long = || {
+            let pool = SharedBufferManager::allocate(1, 1 << 17).expect("memory");
+            LongMessages::new(pool)
+        };
+        let config = |windows| ReceiveConfig::default().connection(|c| c.windows(windows));
+        let needed = [
+            (config(0), 3),
+            (config(1), 5),
+            (config(0).long_messages(long()), 5),
+            (config(1).long_messages(long()), 7),
+        ];
+        for (config, each) in needed {
+            let with = |slots| {
+                config
+                    .clone()
+                    .incoming(|incoming| incoming.slots(slots))
+                    .check()
+            };
+            with(64 * each).expect("enough");
+            let error = with(64 * each - 1).expect_err("too few").to_string();
+            let said = format!(
+                "setting slots = {}: must be {each} for each of ",
+                64 * each - 1
+            );
+            assert!(error.starts_with(&said), "{error}");
         }
     }
 }

@@ -27,10 +27,8 @@ use crate::endpoint::protocol::connection::{CloseReason, State};
 use crate::endpoint::protocol::wire::WindowDescriptor;
 
 use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,
-};
-use crate::error::{BatchError, ReadError, SendError, SendErrorKind};
+use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowMemory, WindowPlace};
+use crate::error::{BatchError, Refused};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::Domain;
 use crate::fabric::PeerAddr;
@@ -131,15 +129,6 @@ impl std::fmt::Debug for SendConfig {
     }
 }
 
-#[cold]
-fn forked(made_by: u32, payload: Payload, key: u64) -> SendError {
-    SendError {
-        kind: SendErrorKind::Forked { made_by },
-        payload,
-        key,
-    }
-}
-
 /// Sends registered memory to one peer, without a copy of its own.
 ///
 /// A message is a header and a payload. The header is copied into a registered slot; the payload
@@ -181,7 +170,7 @@ fn forked(made_by: u32, payload: Payload, key: u64) -> SendError {
 ///         && let Err(refused) = sender.send_data(p, b"event 7", 42)
 ///     {
 ///         assert!(refused.is_would_block(), "{refused}");
-///         payload = Some(refused.payload);
+///         payload = Some(refused.given);
 ///     }
 ///     sender.poll(&mut sent)?;
 ///     receiver.poll(&mut received)?;
@@ -258,20 +247,20 @@ impl SendEndpointZeroCopy {
     /// # Errors
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure
-    /// ([`SendError::is_would_block`]; [`SendEvent::Writable`] says when to try again), or a
-    /// message that can't be sent ([`SendErrorKind`] says which limit it exceeds).
+    /// ([`Refused::is_would_block`]; [`SendEvent::Writable`] says when to try again), or a message
+    /// that can't be sent ([`SendErrorKind`](crate::error::SendErrorKind) says which limit it
+    /// exceeds).
     #[inline]
     pub fn send_data(
         &mut self,
         payload: impl Into<Payload>,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
-        let owner = self.core.owner();
-        if !owner.is_here() {
-            return Err(forked(owner.pid(), payload.into(), key));
+    ) -> Result<(), Refused<Payload>> {
+        match self.core.owner().here() {
+            Ok(()) => self.core.send_data(payload.into(), header, key),
+            Err(forked) => Err(Refused::new(forked, payload.into(), key)),
         }
-        self.core.send_data(payload.into(), header, key)
     }
 
     /// Sends several messages, as [`send_data`](Self::send_data) each: payload, header, key. Where
@@ -291,7 +280,7 @@ impl SendEndpointZeroCopy {
     ///     (0..).zip(fragments).map(|(number, f): (u64, _)| (f, number.to_le_bytes(), number));
     /// if let Err(stopped) = sender.send_batch(&mut messages) {
     ///     assert!(stopped.refused.is_would_block(), "{stopped}");
-    ///     // later: `stopped.refused.payload`, then the rest of `messages`
+    ///     // later: `stopped.refused.given`, then the rest of `messages`
     /// }
     /// # }
     /// ```
@@ -304,13 +293,12 @@ impl SendEndpointZeroCopy {
         &mut self,
         messages: impl IntoIterator<Item = (P, H, u64)>,
     ) -> Result<usize, BatchError> {
-        let owner = self.core.owner();
         let mut messages = messages
             .into_iter()
             .map(|(payload, header, key)| (payload.into(), header, key));
-        if !owner.is_here() {
+        if let Err(forked) = self.core.owner().here() {
             return messages.next().map_or(Ok(0), |(payload, _, key)| {
-                let refused = forked(owner.pid(), payload, key);
+                let refused = Refused::new(forked, payload, key);
                 Err(BatchError { sent: 0, refused })
             });
         }
@@ -341,14 +329,15 @@ impl SendEndpointZeroCopy {
     /// # Errors
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure, or what
-    /// [`SendErrorKind::Window`] says of the window. What this side can't know, such as a key that
-    /// is not good any more, fails the operation and ends the connection.
+    /// [`SendErrorKind::Window`](crate::error::SendErrorKind::Window) says of the window. What this
+    /// side can't know, such as a key that is not good any more, fails the operation and ends the
+    /// connection.
     pub fn write<'a>(
         &mut self,
         payload: impl Into<Payload>,
         place: impl Into<WindowPlace<'a>>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         self.write_at(payload.into(), place.into(), None, Level::Delivered, key)
     }
 
@@ -366,7 +355,7 @@ impl SendEndpointZeroCopy {
         place: impl Into<WindowPlace<'a>>,
         data: u32,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         self.write_at(
             payload.into(),
             place.into(),
@@ -390,7 +379,7 @@ impl SendEndpointZeroCopy {
         payload: impl Into<Payload>,
         place: impl Into<WindowPlace<'a>>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         self.write_at(payload.into(), place.into(), None, Level::Sent, key)
     }
 
@@ -406,13 +395,13 @@ impl SendEndpointZeroCopy {
         into: impl Into<Destination>,
         place: impl Into<WindowPlace<'a>>,
         key: u64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Refused<Destination>> {
         let into = into.into();
         match self.check_here() {
             Ok(()) => self.core.read(into, place.into(), key),
-            Err(error) => Err(ReadError {
+            Err(error) => Err(Refused {
                 kind: error.into(),
-                into,
+                given: into,
                 key,
             }),
         }
@@ -425,12 +414,12 @@ impl SendEndpointZeroCopy {
         data: Option<u32>,
         level: Level,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         match self.check_here() {
             Ok(()) => self.core.write(payload, place, data, level, key),
-            Err(error) => Err(SendError {
+            Err(error) => Err(Refused {
                 kind: error.into(),
-                payload,
+                given: payload,
                 key,
             }),
         }
@@ -438,12 +427,7 @@ impl SendEndpointZeroCopy {
 
     /// A child of the process that made the endpoint must not use what it has.
     fn check_here(&self) -> Result<(), WindowError> {
-        let owner = self.core.owner();
-        if owner.is_here() {
-            return Ok(());
-        }
-        let made_by = owner.pid();
-        Err(WindowError::Forked { made_by })
+        Ok(self.core.owner().here()?)
     }
 
     /// A window of the peer, by the descriptor that it sent.
@@ -463,16 +447,16 @@ impl SendEndpointZeroCopy {
     ///
     /// # Errors
     ///
-    /// [`ExposeError`], with the memory in it.
+    /// [`Refused`], with the memory in it.
     pub fn expose(
         &mut self,
         memory: impl Into<WindowMemory>,
         access: Access,
-    ) -> Result<LocalWindow, ExposeError> {
+    ) -> Result<LocalWindow, Refused<WindowMemory, WindowError>> {
         let memory = memory.into();
         match self.check_here() {
             Ok(()) => self.core.expose(memory, access),
-            Err(kind) => Err(ExposeError { kind, memory }),
+            Err(kind) => Err(Refused::without_key(kind, memory)),
         }
     }
 

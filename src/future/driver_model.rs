@@ -16,7 +16,7 @@ use crate::buffer::Payload;
 use crate::endpoint::{
     CloseReason, ConnectionInfo, Destination, HeaderMode, SendEvent, WindowPlace,
 };
-use crate::error::{Error, ReadError, SendError, SendErrorKind};
+use crate::error::{Error, Refused, SendErrorKind};
 use crate::fabric::Shape;
 use crate::stats::SendStats;
 
@@ -64,7 +64,12 @@ struct One {
 }
 
 impl Sender for One {
-    fn send_data(&mut self, _payload: Payload, _header: &[u8], key: u64) -> Result<(), SendError> {
+    fn send_data(
+        &mut self,
+        _payload: Payload,
+        _header: &[u8],
+        key: u64,
+    ) -> Result<(), Refused<Payload>> {
         self.posted = Some(key);
         Ok(())
     }
@@ -75,7 +80,7 @@ impl Sender for One {
         _place: WindowPlace<'_>,
         _data: Option<u32>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         self.send_data(payload, &[], key)
     }
 
@@ -84,9 +89,13 @@ impl Sender for One {
         into: Destination,
         _place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Refused<Destination>> {
         let kind = SendErrorKind::Closing;
-        Err(ReadError { kind, into, key })
+        Err(Refused {
+            kind,
+            given: into,
+            key,
+        })
     }
 
     fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error> {

@@ -47,7 +47,7 @@ mod waiters;
 #[cfg(feature = "tokio")]
 pub use self::tokio::TokioReactor;
 pub use connection_event::ConnectionEvent;
-pub use error::{ReadFailed, SendFailed, SendFailure};
+pub use error::{Failed, SendFailure};
 pub use executor::{Executor, ExecutorStats};
 pub use reactor::{EndpointFds, Reactor, Watch};
 pub use receive::{AsyncReceiveEndpoint, Messages};

@@ -10,13 +10,14 @@ use std::time::Instant;
 use futures_core::Stream;
 
 use super::driver::{self, POLL_INTERVAL, ROUNDS_MAX, SLEEP_MAX};
-use super::error::{ReadFailed, SendFailed, SendFailure};
+use super::error::{Failed, SendFailure};
 use super::reactor::{Reactor, Watch};
 use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::{
-    Access, ConnectionId, ConnectionRequest, Destination, ExposeError, LocalWindow, Message,
-    RemoteWindow, WindowDescriptor, WindowError, WindowEvent, WindowMemory, WindowPlace,
+    Access, ConnectionId, ConnectionRequest, Destination, LocalWindow, Message, RemoteWindow,
+    WindowDescriptor, WindowError, WindowEvent, WindowMemory, WindowPlace,
 };
+use crate::error::Refused;
 use crate::error::SendErrorKind;
 use crate::event_loop::{WaitSource, Waitable};
 use crate::stats::ReceiveStats;
@@ -185,34 +186,31 @@ impl AsyncReceiveEndpoint {
     ///
     /// # Errors
     ///
-    /// [`SendFailed`], with the payload.
+    /// [`Failed`], with the payload.
     pub async fn write(
         &mut self,
         payload: impl Into<Payload>,
         place: impl Into<WindowPlace<'_>>,
-    ) -> Result<Payload, SendFailed> {
+    ) -> Result<Payload, Failed<Payload>> {
         let (place, key) = (place.into(), self.next_key());
         let mut given = Some(payload.into());
         let outcome = self
             .operate(key, |endpoint| {
                 let payload = given.take().unwrap_or_else(Payload::empty);
                 endpoint.write(payload, place, key).map_err(|refused| {
-                    given = Some(refused.payload);
+                    given = Some(refused.given);
                     refused.kind
                 })
             })
             .await;
         match outcome {
             Ok(WindowEvent::Written { payload, .. }) => Ok(payload),
-            Ok(WindowEvent::WriteFailed { payload, error, .. }) => Err(SendFailed {
-                payload,
-                error: SendFailure::Failed(error),
+            Ok(WindowEvent::WriteFailed { payload, error, .. }) => Err(Failed {
+                given: Some(payload),
+                why: SendFailure::Failed(error),
             }),
             Ok(_) => unreachable!("the outcome of a write"),
-            Err(error) => Err(SendFailed {
-                payload: given.unwrap_or_else(Payload::empty),
-                error,
-            }),
+            Err(why) => Err(Failed { given, why }),
         }
     }
 
@@ -221,12 +219,12 @@ impl AsyncReceiveEndpoint {
     ///
     /// # Errors
     ///
-    /// [`ReadFailed`], with the destination where it is back.
+    /// [`Failed`], with the destination where it is back.
     pub async fn read(
         &mut self,
         into: impl Into<Destination>,
         place: impl Into<WindowPlace<'_>>,
-    ) -> Result<Destination, ReadFailed> {
+    ) -> Result<Destination, Failed<Destination>> {
         let (place, key) = (place.into(), self.next_key());
         let mut given = Some(into.into());
         let outcome = self
@@ -235,19 +233,19 @@ impl AsyncReceiveEndpoint {
                     unreachable!("it is posted once");
                 };
                 endpoint.read(into, place, key).map_err(|refused| {
-                    given = Some(refused.into);
+                    given = Some(refused.given);
                     refused.kind
                 })
             })
             .await;
         match outcome {
             Ok(WindowEvent::Read { into, .. }) => Ok(into),
-            Ok(WindowEvent::ReadFailed { into, error, .. }) => Err(ReadFailed {
-                into,
-                error: SendFailure::Failed(error),
+            Ok(WindowEvent::ReadFailed { into, error, .. }) => Err(Failed {
+                given: into,
+                why: SendFailure::Failed(error),
             }),
             Ok(_) => unreachable!("the outcome of a read"),
-            Err(error) => Err(ReadFailed { into: given, error }),
+            Err(why) => Err(Failed { given, why }),
         }
     }
 
@@ -328,7 +326,7 @@ impl AsyncReceiveEndpoint {
         connection: ConnectionId,
         memory: impl Into<WindowMemory>,
         access: Access,
-    ) -> Result<LocalWindow, ExposeError> {
+    ) -> Result<LocalWindow, Refused<WindowMemory, WindowError>> {
         self.endpoint.expose(connection, memory, access)
     }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::connection_event::ConnectionEvent;
 use super::driver::Driver;
-use super::error::{ReadFailed, SendFailed};
+use super::error::Failed;
 use super::reactor::Reactor;
 use super::send_engine::{FutureStats, Sender};
 use super::sending::{self, Handle, ReadOn, SendOn};
@@ -17,15 +17,20 @@ use crate::Error;
 use crate::SendEndpointZeroCopy;
 use crate::buffer::Payload;
 use crate::endpoint::{
-    Access, CloseReason, ConnectionInfo, Destination, ExposeError, LocalWindow, RemoteWindow,
-    SendEvent, WindowDescriptor, WindowError, WindowEvent, WindowMemory, WindowPlace,
+    Access, CloseReason, ConnectionInfo, Destination, LocalWindow, RemoteWindow, SendEvent,
+    WindowDescriptor, WindowError, WindowEvent, WindowMemory, WindowPlace,
 };
-use crate::error::{ReadError, SendError};
+use crate::error::Refused;
 use crate::event_loop::Waitable;
 use crate::stats::SendStats;
 
 impl Sender for SendEndpointZeroCopy {
-    fn send_data(&mut self, payload: Payload, header: &[u8], key: u64) -> Result<(), SendError> {
+    fn send_data(
+        &mut self,
+        payload: Payload,
+        header: &[u8],
+        key: u64,
+    ) -> Result<(), Refused<Payload>> {
         Self::send_data(self, payload, header, key)
     }
 
@@ -35,7 +40,7 @@ impl Sender for SendEndpointZeroCopy {
         place: WindowPlace<'_>,
         data: Option<u32>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         match data {
             Some(data) => self.write_with_data(payload, place, data, key),
             None => Self::write(self, payload, place, key),
@@ -47,7 +52,7 @@ impl Sender for SendEndpointZeroCopy {
         into: Destination,
         place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Refused<Destination>> {
         Self::read(self, into, place, key)
     }
 
@@ -89,7 +94,7 @@ impl Sender for SendEndpointZeroCopy {
 /// again.
 ///
 /// Dropping the last clone ends the connection without a goodbye: futures that are still alive
-/// resolve with [`SendFailed`], which carries the payload. [`close`](Self::close) is polite, and
+/// resolve with [`Failed`], which carries the payload. [`close`](Self::close) is polite, and
 /// nothing that was sent is lost.
 ///
 /// ```
@@ -246,13 +251,14 @@ impl AsyncSendEndpoint {
         &self,
         memory: impl Into<WindowMemory>,
         access: Access,
-    ) -> Result<LocalWindow, ExposeError> {
+    ) -> Result<LocalWindow, Refused<WindowMemory, WindowError>> {
         let memory = memory.into();
         self.handle.0.with(|engine, _| match engine.sender() {
             Some(sender) => sender.expose(memory, access),
-            None => Err(ExposeError {
+            None => Err(Refused {
                 kind: WindowError::NotConnected,
-                memory,
+                given: memory,
+                key: 0,
             }),
         })
     }
@@ -359,7 +365,7 @@ impl Sending {
 }
 
 impl Future for Sending {
-    type Output = Result<Payload, SendFailed>;
+    type Output = Result<Payload, Failed<Payload>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(cx)
@@ -390,7 +396,7 @@ impl Reading {
 }
 
 impl Future for Reading {
-    type Output = Result<Destination, ReadFailed>;
+    type Output = Result<Destination, Failed<Destination>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(cx)

@@ -22,25 +22,30 @@ use crate::buffer::Payload;
 use crate::endpoint::{
     CloseReason, ConnectionInfo, Destination, RemoteWindow, SendEvent, WindowEvent, WindowPlace,
 };
-use crate::error::{Blocked, CompletionError, ReadError, SendError, SendErrorKind};
+use crate::error::{Blocked, CompletionError, Refused, SendErrorKind};
 use crate::stats::SendStats;
 
 /// What the engine drives: a send endpoint, in the tests one over a link that is no network.
 pub(crate) trait Sender: Send + 'static {
-    fn send_data(&mut self, payload: Payload, header: &[u8], key: u64) -> Result<(), SendError>;
+    fn send_data(
+        &mut self,
+        payload: Payload,
+        header: &[u8],
+        key: u64,
+    ) -> Result<(), Refused<Payload>>;
     fn write(
         &mut self,
         payload: Payload,
         place: WindowPlace<'_>,
         data: Option<u32>,
         key: u64,
-    ) -> Result<(), SendError>;
+    ) -> Result<(), Refused<Payload>>;
     fn read(
         &mut self,
         into: Destination,
         place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), ReadError>;
+    ) -> Result<(), Refused<Destination>>;
     fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error>;
     fn begin_close(&mut self, deadline: Instant);
     /// As long as the connection stands.
@@ -108,7 +113,7 @@ impl Work {
             Self::Send { payload, header } => {
                 let sent = sender.send_data(std::mem::take(payload), header, key);
                 sent.map_err(|refused| {
-                    *payload = refused.payload;
+                    *payload = refused.given;
                     refused.kind
                 })
             }
@@ -121,7 +126,7 @@ impl Work {
                 let given = std::mem::take(payload);
                 let posted = sender.write(given, window.at(*offset), *data, key);
                 posted.map_err(|refused| {
-                    *payload = refused.payload;
+                    *payload = refused.given;
                     refused.kind
                 })
             }
@@ -135,7 +140,7 @@ impl Work {
                 };
                 let posted = sender.read(given, window.at(*offset), key);
                 posted.map_err(|refused| {
-                    *into = Some(refused.into);
+                    *into = Some(refused.given);
                     refused.kind
                 })
             }

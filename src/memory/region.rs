@@ -185,7 +185,7 @@ impl Region {
     /// # });
     /// // The endpoint registers the memory.
     /// let buffers = ZeroCopyBufferManager::new(region.clone(), HeaderSlotConfig::default())?;
-    /// let config = SendConfig::default().buffers(&buffers);
+    /// let config = SendConfig::default().outgoing(|out| out.headers(&buffers));
     /// let mut sender = SendEndpointZeroCopy::connect(&domain, address, config)?;
     /// sender.wait_connected()?;
     /// // The card has written 1,000 bytes at 4,096.

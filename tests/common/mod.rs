@@ -397,7 +397,7 @@ impl Pair {
             let p = payload.take().expect("given back");
             match self.sender().send_data(p, header, key) {
                 Ok(()) => return true,
-                Err(refused) if refused.is_would_block() => payload = Some(refused.payload),
+                Err(refused) if refused.is_would_block() => payload = Some(refused.given),
                 Err(refused) => panic!("{refused}"),
             }
             self.step();

@@ -16,7 +16,6 @@ use common::{
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{
     CloseReason, ConnectionlessConfig, ConnectionlessEvent, PeerError, PeerId, PeerMessage,
-    RemovePeerError,
 };
 use fabricast::error::{Blocked, Error, SendErrorKind};
 use fabricast::event_loop::{EventLoop, LoopEvent};
@@ -95,7 +94,7 @@ impl Node {
                 Ok(())
             }
             Err(refused) => {
-                assert_eq!((refused.key, refused.payload.len_bytes()), (key, 8));
+                assert_eq!((refused.key, refused.given.len_bytes()), (key, 8));
                 Err(refused.kind)
             }
         }
@@ -412,7 +411,7 @@ fn a_peer_in_use_is_not_removed() {
         a.send(peer, key).unwrap();
     }
     let refused = a.end.remove_peer(peer).unwrap_err();
-    let RemovePeerError::InUse(in_use) = refused else {
+    let PeerError::InUse(in_use) = refused else {
         panic!("{refused}");
     };
     assert_eq!(
@@ -431,7 +430,7 @@ fn a_peer_in_use_is_not_removed() {
     });
     let refused = a.end.remove_peer(peer).unwrap_err();
     assert!(
-        matches!(refused, RemovePeerError::InUse(in_use) if in_use.messages_held == 2),
+        matches!(refused, PeerError::InUse(in_use) if in_use.messages_held == 2),
         "{refused}"
     );
     a.held.clear();
@@ -444,7 +443,7 @@ fn a_peer_in_use_is_not_removed() {
         a.send(peer, 100),
         Err(SendErrorKind::Peer(PeerError::Unknown))
     );
-    assert_eq!(a.end.remove_peer(peer), Err(RemovePeerError::Unknown));
+    assert_eq!(a.end.remove_peer(peer), Err(PeerError::Unknown));
     // Its address is as good as any: it is another peer then.
     send_all(&mut [&mut a, &mut b], 0, at_b, 200..210);
     assert_ne!(a.end.peer_at(&at_b), Some(peer));

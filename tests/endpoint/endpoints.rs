@@ -205,7 +205,7 @@ fn the_largest_message_arrives_and_one_byte_more_is_refused() {
         whose: MessageLimit::Peer,
     };
     assert_eq!((refused.kind, refused.key), (expected, 2));
-    assert_eq!(bytes_of(&refused.payload), bytes);
+    assert_eq!(bytes_of(&refused.given), bytes);
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn what_cannot_be_sent_is_a_typed_error_and_nothing_is_posted() {
             .send_data(payload, &header, i as u64)
             .expect_err("refused");
         assert_eq!((refused.kind.clone(), refused.key), (kind, i as u64));
-        assert_eq!(bytes_of(&refused.payload), bytes, "the payload comes back");
+        assert_eq!(bytes_of(&refused.given), bytes, "the payload comes back");
     }
     let stats = pair.sender().stats();
     assert_eq!((stats.posted, stats.refused), (0, count));
@@ -345,7 +345,7 @@ fn back_pressure_gives_the_payload_back_and_says_when_it_is_over() {
     let payload = pair.buffer(b"early");
     let refused = pair.sender().send_data(payload, b"", 1).expect_err("early");
     assert_eq!(refused.kind, SendErrorKind::WouldBlock(Blocked::Connecting));
-    assert_eq!(bytes_of(&refused.payload), b"early");
+    assert_eq!(bytes_of(&refused.given), b"early");
     pair.until("writable", |pair| {
         pair.sent.iter().any(|e| matches!(e, SendEvent::Writable))
     });
@@ -922,7 +922,7 @@ fn endpoints_on_several_threads_share_headers_and_pool() {
                         let sent = sender.send_data(p, &worker.to_le_bytes(), key);
                         payload = sent.err().map(|refused| {
                             assert!(refused.is_would_block(), "{refused}");
-                            refused.payload
+                            refused.given
                         });
                         sender.poll(&mut events).expect("polls");
                         payload.is_none()
@@ -1407,7 +1407,7 @@ fn a_region_is_deregistered_while_sends_are_in_flight() {
     let refused = pair.sender().send_data(payload, b"h", 9).expect_err("gone");
     assert_eq!(refused.kind, SendErrorKind::NotRegistered { segment: 0 });
     pool.region().register(&domain).expect("registered again");
-    assert_eq!(pair.exchange(refused.payload, b"h", 9), got(b"h", b"again"));
+    assert_eq!(pair.exchange(refused.given, b"h", 9), got(b"h", b"again"));
 }
 
 #[test]

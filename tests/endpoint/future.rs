@@ -22,8 +22,8 @@ use fabricast::endpoint::{
 use fabricast::error::{CompletionError, Error, SendErrorKind};
 use fabricast::fabric::AccessEnds;
 use fabricast::future::{
-    AsyncReceiveEndpoint, AsyncSendEndpoint, ConnectionEvent, EndpointFds, Executor, Reactor,
-    SendFailed, SendFailure, Watch,
+    AsyncReceiveEndpoint, AsyncSendEndpoint, ConnectionEvent, EndpointFds, Executor, Failed,
+    Reactor, SendFailure, Watch,
 };
 use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
 
@@ -331,8 +331,8 @@ async fn use_windows(
         .write(buffer(&pool, b"beyond"), window.at(1 << 20))
         .await
         .expect_err("beyond its end");
-    assert_eq!(refused.payload.len_bytes(), 6);
-    assert!(matches!(refused.error, SendFailure::Refused(_)));
+    assert_eq!(refused.given.as_ref().map(Payload::len_bytes), Some(6));
+    assert!(matches!(refused.why, SendFailure::Refused(_)));
     drop(refused);
     // A message lets the other side use a window of this one.
     let own = pool.try_acquire().expect("a buffer");
@@ -615,10 +615,10 @@ fn nobody_to_connect_to_is_told_to_all() {
             .await
             .expect_err("nobody");
         assert!(
-            matches!(failed.error, SendFailure::Refused(SendErrorKind::Closed(_))),
+            matches!(failed.why, SendFailure::Refused(SendErrorKind::Closed(_))),
             "{failed}"
         );
-        assert_eq!(failed.payload.len_bytes(), 3);
+        assert_eq!(failed.given.as_ref().map(Payload::len_bytes), Some(3));
         assert!(matches!(sender.connected().await, Err(Error::Closed(_))));
         assert_eq!(Some(sender.closed().await), sender.close_reason());
     });
@@ -751,7 +751,7 @@ fn dropping_the_endpoint_gives_the_payloads_of_living_futures_back() {
         })
         .collect();
     // What fits into the sockets is done at once.
-    let mut outcomes: Vec<Result<Payload, SendFailed>> = Vec::new();
+    let mut outcomes: Vec<Result<Payload, Failed<Payload>>> = Vec::new();
     sends.retain_mut(|send| match poll_once(send.as_mut()) {
         Poll::Ready(outcome) => {
             outcomes.push(outcome);
@@ -770,9 +770,9 @@ fn dropping_the_endpoint_gives_the_payloads_of_living_futures_back() {
     for outcome in &outcomes {
         match outcome {
             Ok(payload) => assert_eq!(payload.len_bytes(), 4_000_000),
-            Err(SendFailed { payload, error }) => {
-                assert_eq!(payload.len_bytes(), 4_000_000);
-                match error {
+            Err(Failed { given, why }) => {
+                assert_eq!(given.as_ref().map(Payload::len_bytes), Some(4_000_000));
+                match why {
                     SendFailure::Failed(CompletionError { .. }) => canceled += 1,
                     SendFailure::Refused(SendErrorKind::Closed(_)) => refused += 1,
                     other => panic!("{other}"),

@@ -15,8 +15,7 @@ use common::{
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{CloseReason, ReceiveConfig, SendConfig};
 use fabricast::future::{
-    AsyncReceiveEndpoint, AsyncSendEndpoint, EndpointFds, Executor, Reactor, SendFailed,
-    TokioReactor,
+    AsyncReceiveEndpoint, AsyncSendEndpoint, EndpointFds, Executor, Failed, Reactor, TokioReactor,
 };
 use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
 use tokio::runtime::{Builder, Runtime};
@@ -334,8 +333,9 @@ fn tasks_hear_of_a_peer_that_is_killed() {
         for task in tasks {
             match task.await.expect("no panic") {
                 Ok(payload) => assert_eq!(payload.len_bytes(), 50_000),
-                Err(SendFailed { payload, .. }) => {
-                    assert_eq!(payload.len_bytes(), 50_000, "the payload is back");
+                Err(Failed { given, .. }) => {
+                    let payload = given.expect("the payload is back");
+                    assert_eq!(payload.len_bytes(), 50_000);
                     failed += 1;
                 }
             }

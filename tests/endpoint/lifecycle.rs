@@ -635,7 +635,7 @@ fn slow_message(domain: &Arc<Domain>) -> Option<Vec<ReceiveEvent>> {
         if let Some(p) = payload.take()
             && let Err(refused) = sender.send_data(p, b"", 1)
         {
-            payload = Some(refused.payload);
+            payload = Some(refused.given);
         }
         received.iter().any(|event| {
             matches!(

@@ -113,7 +113,7 @@ impl Two {
             let p = payload.take().expect("given back");
             match self.sender.send_data(p, &key.to_le_bytes(), key) {
                 Ok(()) => return true,
-                Err(refused) if refused.is_would_block() => payload = Some(refused.payload),
+                Err(refused) if refused.is_would_block() => payload = Some(refused.given),
                 Err(refused) => panic!("{refused}"),
             }
             self.step();

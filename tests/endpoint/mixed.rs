@@ -70,7 +70,7 @@ fn send(addr: PeerAddr, level: Level) {
                     .take()
                     .unwrap_or_else(|| buffer(&pool, &bytes).into());
                 let sent = sender.send_data(p, &key.to_le_bytes(), key);
-                payload = sent.err().map(|refused| refused.payload);
+                payload = sent.err().map(|refused| refused.given);
                 return payload.is_none();
             }
             false

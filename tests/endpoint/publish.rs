@@ -259,7 +259,7 @@ impl Publisher {
                 }
                 Err(refused) => {
                     assert!(refused.is_would_block(), "{refused}");
-                    let payload = refused.payload.into_buffer().expect("what was given");
+                    let payload = refused.given.into_buffer().expect("what was given");
                     assert_eq!((refused.key, &payload[..]), (key, &bytes[..]));
                     false
                 }

@@ -174,7 +174,7 @@ fn a_buffer_goes_to_two_peers_at_once_with_equal_headers_else_one_after_the_othe
                         refused.kind != busy || round % 2 == 1,
                         "equal headers share the room"
                     );
-                    payload = Some(refused.payload);
+                    payload = Some(refused.given);
                     // The room is free when the other peer's send is over.
                     pairs.iter_mut().for_each(Pair::step);
                     false
@@ -219,7 +219,7 @@ fn a_batch_is_a_loop_on_tcp_and_stops_at_the_first_message_that_is_refused() {
             assert_eq!(stopped.refused.key, 5);
             pair.until("sent", |pair| pair.sender().pending().is_empty());
             let refused = stopped.refused;
-            pair.send(refused.payload, &5u64.to_be_bytes(), refused.key);
+            pair.send(refused.given, &5u64.to_be_bytes(), refused.key);
             assert_eq!(pair.sender().send_batch(messages).expect("room for all"), 2);
             let mut arrived = Vec::new();
             pair.until("all", |pair| {

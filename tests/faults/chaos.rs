@@ -115,7 +115,7 @@ fn run_send_and_close(domain: &Arc<Domain>, addr: PeerAddr, count: u64, size: us
             payload = sender
                 .send_data(p, b"", number)
                 .err()
-                .map(|refused| refused.payload);
+                .map(|refused| refused.given);
             payload.is_none()
         });
     }

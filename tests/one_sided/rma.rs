@@ -208,7 +208,7 @@ fn a_write_with_data_is_heard_of_and_uses_a_credit_that_comes_back() {
                 Ok(()) => true,
                 Err(refused) => {
                     assert!(refused.is_would_block(), "{refused}");
-                    payload = Some(refused.payload);
+                    payload = Some(refused.given);
                     false
                 }
             }
@@ -519,7 +519,7 @@ fn what_this_side_knows_is_refused_before_anything_is_posted() {
             .sender()
             .write(payload, remote.at(offset), 3)
             .expect_err("refused");
-        assert_eq!((refused.key, refused.payload.len_bytes()), (3, 8));
+        assert_eq!((refused.key, refused.given.len_bytes()), (3, 8));
         refused.kind
     };
     for offset in [57, 64, 65, u64::MAX - 3, u64::MAX] {
@@ -586,7 +586,7 @@ fn what_this_side_knows_is_refused_before_anything_is_posted() {
         asked: Access::all(),
         has: Access::READ,
     };
-    assert_eq!((kind.kind, kind.memory.len()), (access, 16));
+    assert_eq!((kind.kind, kind.given.len()), (access, 16));
     let kind = both
         .pair
         .receiver()

@@ -261,7 +261,7 @@ fn a_write_with_data_is_refused_at_once_or_done() {
                     "{refused}"
                 );
                 let sender = both.pair.sender();
-                let written = sender.write(refused.payload, &remote, 1);
+                let written = sender.write(refused.given, &remote, 1);
                 written.expect("posted without data");
                 both.until("written", |both| !both.near.is_empty());
             }

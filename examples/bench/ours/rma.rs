@@ -109,13 +109,13 @@ impl Client {
         let refused = if operation == Operation::RmaRead {
             match self.endpoint.read(slice, place, key) {
                 Ok(()) => return Ok(true),
-                Err(refused) if refused.is_would_block() => refused.into.into_slice().ok(),
+                Err(refused) if refused.is_would_block() => refused.given.into_slice().ok(),
                 Err(refused) => return fail(refused.to_string()),
             }
         } else {
             match self.endpoint.write(slice, place, key) {
                 Ok(()) => return Ok(true),
-                Err(refused) if refused.is_would_block() => refused.payload.into_slice().ok(),
+                Err(refused) if refused.is_would_block() => refused.given.into_slice().ok(),
                 Err(refused) => return fail(refused.to_string()),
             }
         };
@@ -130,7 +130,7 @@ impl Client {
         match self.endpoint.send_data(mark, &header.to_bytes(), 0) {
             Ok(()) => Ok(true),
             Err(refused) if refused.is_would_block() => {
-                self.marks.extend(refused.payload.into_buffer());
+                self.marks.extend(refused.given.into_buffer());
                 Ok(false)
             }
             Err(refused) => fail(refused.to_string()),

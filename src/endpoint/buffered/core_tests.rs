@@ -17,7 +17,7 @@ use crate::endpoint::link::fake::FakeWait;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::HeaderMode;
-use crate::error::{Blocked, CompletionError, SendError, SendErrorKind};
+use crate::error::{Blocked, CompletionError, Refused, SendErrorKind};
 use crate::event_loop::WaitSource;
 use crate::fabric::Shape;
 
@@ -94,7 +94,7 @@ fn info(max_message: u64) -> ConnectionInfo {
 }
 
 impl Outlet for FakeOutlet {
-    fn send(&mut self, payload: Payload, key: u64) -> Result<(), SendError> {
+    fn send(&mut self, payload: Payload, key: u64) -> Result<(), Refused<Payload>> {
         let kind = match (&self.ended, &self.refusal) {
             (Some(reason), _) => Some(SendErrorKind::Closed(*reason)),
             (None, _) if self.closing.is_some() => Some(SendErrorKind::Closing),
@@ -104,7 +104,11 @@ impl Outlet for FakeOutlet {
             _ => None,
         };
         if let Some(kind) = kind {
-            return Err(SendError { kind, payload, key });
+            return Err(Refused {
+                kind,
+                given: payload,
+                key,
+            });
         }
         self.credits -= 1;
         let segment = payload.segments().first().and_then(|s| s.as_bytes());
@@ -557,7 +561,7 @@ fn whole_buffers_keep_the_order_and_come_back_when_refused() {
     let index = buffer.index();
     let refused = rig.core().send_buffer(buffer, 8, 43).unwrap_err();
     assert!(refused.is_would_block());
-    assert_eq!((refused.buffer.index(), refused.key), (index, 43));
+    assert_eq!((refused.given.index(), refused.key), (index, 43));
     rig.outlet().credits = 2;
     rig.poll();
     assert_eq!((rig.outlet().sent.len(), rig.writable), (3, 1));

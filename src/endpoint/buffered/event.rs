@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::buffer::{Buffer, BufferMut, Payload};
+use crate::buffer::Buffer;
 use crate::endpoint::event::ConnectionInfo;
 use crate::endpoint::protocol::connection::CloseReason;
-use crate::error::{Blocked, CompletionError, SendErrorKind};
+use crate::error::{Blocked, CompletionError, Forked, Refused, SendErrorKind};
 
 /// What one network buffer carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -160,15 +160,9 @@ pub enum PushError {
     /// The connection is closed.
     #[error("the connection is closed: {0}; what is to be sent needs a new endpoint")]
     Closed(CloseReason),
-    /// The endpoint belongs to the process that this one was forked from.
-    #[error(
-        "this endpoint was made by process {made_by}, which this process was forked from: open a \
-         fabric of its own in the child"
-    )]
-    Forked {
-        /// The process that made it.
-        made_by: u32,
-    },
+    /// The endpoint was made by the process that this one was forked from.
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 impl PushError {
@@ -178,68 +172,9 @@ impl PushError {
     }
 }
 
-/// A payload that [`push_payload`](crate::SendEndpointBuffered::push_payload) refused, and gives
-/// back. Nothing of it was packed.
-pub struct PushPayloadError {
-    /// Why.
-    pub kind: PushError,
-    /// The payload, untouched.
-    pub payload: Payload,
-}
-
-impl PushPayloadError {
+impl<T> Refused<T, PushError> {
     /// True for back-pressure: try again after the next `Writable` event or poll.
     pub fn is_would_block(&self) -> bool {
         self.kind.is_would_block()
     }
 }
-
-impl fmt::Debug for PushPayloadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PushPayloadError")
-            .field("kind", &self.kind)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Display for PushPayloadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.kind, f)
-    }
-}
-
-impl std::error::Error for PushPayloadError {}
-
-/// A whole buffer that was refused, with everything that was given.
-pub struct SendBufferError {
-    /// Why.
-    pub kind: SendErrorKind,
-    /// The buffer, untouched.
-    pub buffer: BufferMut,
-    /// The key, unchanged.
-    pub key: u64,
-}
-
-impl SendBufferError {
-    /// True for back-pressure: try again after the next `Writable` event or poll.
-    pub fn is_would_block(&self) -> bool {
-        matches!(self.kind, SendErrorKind::WouldBlock(_))
-    }
-}
-
-impl fmt::Debug for SendBufferError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendBufferError")
-            .field("kind", &self.kind)
-            .field("key", &self.key)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Display for SendBufferError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.kind, f)
-    }
-}
-
-impl std::error::Error for SendBufferError {}

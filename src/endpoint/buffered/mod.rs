@@ -18,9 +18,7 @@ use crate::coalesce::{Format, Placed};
 use crate::endpoint::buffered::core::{
     BufferedCore, BufferedSettings, BufferedWait, OnAbandoned, Outlet,
 };
-use crate::endpoint::buffered::event::{
-    BufferedEvent, Carried, PushError, PushPayloadError, SendBufferError,
-};
+use crate::endpoint::buffered::event::{BufferedEvent, Carried, PushError};
 use crate::endpoint::event::{ConnectionInfo, SendEvent};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::limits::{check_count, check_size, config, moment_in};
@@ -28,7 +26,7 @@ use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::send::{SendConfig, SendEndpointZeroCopy};
 use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
-use crate::error::{SendError, SendErrorKind};
+use crate::error::Refused;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, PeerAddr};
 use crate::process::Here;
@@ -191,7 +189,7 @@ impl fmt::Debug for BufferedConfig {
 
 impl Outlet for SendEndpointZeroCopy {
     #[inline]
-    fn send(&mut self, payload: Payload, key: u64) -> Result<(), SendError> {
+    fn send(&mut self, payload: Payload, key: u64) -> Result<(), Refused<Payload>> {
         self.send_data(payload, &[], key)
     }
 
@@ -335,7 +333,7 @@ impl SendEndpointBuffered {
     /// can't be sent.
     #[inline]
     pub fn push(&mut self, tag: u64, status: u8, bytes: &[u8]) -> Result<u64, PushError> {
-        self.check_fork()?;
+        self.core.owner().here()?;
         self.core.push(tag, status, bytes)
     }
 
@@ -350,7 +348,7 @@ impl SendEndpointBuffered {
         status: u8,
         segments: &[&[u8]],
     ) -> Result<u64, PushError> {
-        self.check_fork()?;
+        self.core.owner().here()?;
         self.core.push_segments(tag, status, segments)
     }
 
@@ -379,11 +377,11 @@ impl SendEndpointBuffered {
         tag: u64,
         status: u8,
         payload: impl Into<Payload>,
-    ) -> Result<u64, PushPayloadError> {
+    ) -> Result<u64, Refused<Payload, PushError>> {
         let payload = payload.into();
-        match self.check_fork() {
+        match self.core.owner().here() {
             Ok(()) => self.core.push_payload(tag, status, payload),
-            Err(kind) => Err(PushPayloadError { kind, payload }),
+            Err(forked) => Err(Refused::without_key(forked, payload)),
         }
     }
 
@@ -399,7 +397,7 @@ impl SendEndpointBuffered {
         status: u8,
         len: usize,
     ) -> Result<MessageSlot<'_>, PushError> {
-        self.check_fork()?;
+        self.core.owner().here()?;
         let placed = self.core.place(tag, status, len)?;
         Ok(MessageSlot {
             core: &mut self.core,
@@ -424,18 +422,6 @@ impl SendEndpointBuffered {
         self.core.get_buffer()
     }
 
-    #[inline]
-    fn check_fork(&self) -> Result<(), PushError> {
-        let owner = self.core.owner();
-        if owner.is_here() {
-            Ok(())
-        } else {
-            Err(PushError::Forked {
-                made_by: owner.pid(),
-            })
-        }
-    }
-
     /// Sends the first `len` bytes of a buffer as one network message, behind all that was pushed
     /// before. `key` comes back with the outcome.
     ///
@@ -454,15 +440,11 @@ impl SendEndpointBuffered {
         buffer: BufferMut,
         len: usize,
         key: u64,
-    ) -> Result<(), SendBufferError> {
-        let owner = self.core.owner();
-        if !owner.is_here() {
-            let kind = SendErrorKind::Forked {
-                made_by: owner.pid(),
-            };
-            return Err(SendBufferError { kind, buffer, key });
+    ) -> Result<(), Refused<BufferMut>> {
+        match self.core.owner().here() {
+            Ok(()) => self.core.send_buffer(buffer, len, key),
+            Err(forked) => Err(Refused::new(forked, buffer, key)),
         }
-        self.core.send_buffer(buffer, len, key)
     }
 
     // ---- driving --------------------------------------------------------------------------------

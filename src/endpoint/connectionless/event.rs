@@ -66,24 +66,6 @@ pub struct PeerInUse {
     pub messages_held: u32,
 }
 
-/// Why a peer was not removed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RemovePeerError {
-    /// There is no such peer.
-    #[error("no such peer")]
-    Unknown,
-    /// Something is outstanding with it.
-    #[error(transparent)]
-    InUse(#[from] PeerInUse),
-    /// The endpoint was made by the process that this one was forked from.
-    #[error("this endpoint was made by process {made_by}, which this process was forked from")]
-    Forked {
-        /// The process that made it.
-        made_by: u32,
-    },
-}
-
 /// A message from a peer; counted as held until it is dropped. A [`Message`] in all else.
 #[derive(Debug)]
 pub struct PeerMessage {

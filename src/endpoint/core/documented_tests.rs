@@ -162,7 +162,7 @@ fn one_segment_too_many_is_refused_before_anything_is_posted() {
             panic!("{}: {}", row.name, refused.kind);
         };
         assert_eq!(
-            refused.payload.segments().len(),
+            refused.given.segments().len(),
             row.iov_limit,
             "{}",
             row.name

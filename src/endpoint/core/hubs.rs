@@ -18,7 +18,7 @@ use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::HeaderMode;
-use crate::error::{SendError, SendErrorKind};
+use crate::error::{Refused, SendErrorKind};
 
 /// What all hubs of a net are made with.
 #[derive(Clone, Debug)]
@@ -199,7 +199,7 @@ impl HubRig {
         id: ConnectionId,
         key: u64,
         index: u32,
-        sent: Result<(), SendError>,
+        sent: Result<(), Refused<Payload>>,
     ) -> Result<(), SendErrorKind> {
         match sent {
             Ok(()) => {
@@ -208,7 +208,7 @@ impl HubRig {
             }
             Err(refused) => {
                 assert_eq!(refused.key, key);
-                let payload = refused.payload.into_buffer().expect("what was given");
+                let payload = refused.given.into_buffer().expect("what was given");
                 assert_eq!(payload.index(), index);
                 Err(refused.kind)
             }

@@ -28,7 +28,7 @@ use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::WindowEvent;
-use crate::error::{Blocked, SendError, SendErrorKind};
+use crate::error::{Blocked, Refused, SendErrorKind};
 use crate::fabric::Shape;
 use crate::memory::Region;
 
@@ -296,9 +296,9 @@ impl Rig {
                 assert!(self.owed.insert(key, index).is_none(), "key {key} in use");
                 Ok(())
             }
-            Err(SendError {
+            Err(Refused {
                 kind,
-                payload,
+                given: payload,
                 key: back,
             }) => {
                 let payload = payload.into_buffer().expect("the buffer that was given");
@@ -332,7 +332,7 @@ impl Rig {
                 Ok(gate)
             }
             Err(refused) => {
-                let payload = refused.payload.unstaged();
+                let payload = refused.given.unstaged();
                 assert_eq!(payload.is_gated(), staging.is_none(), "as it was given");
                 let payload = payload.into_buffer().expect("the buffer that was given");
                 assert_eq!((payload.index(), refused.key), (index, key));
@@ -355,14 +355,20 @@ impl Rig {
         });
         let sender = self.sender.as_mut().expect("not dropped yet");
         let (sent, refused) = sender.send_batch(messages);
-        let refused = refused.map(|SendError { kind, payload, key }| {
-            let index = payload
-                .into_buffer()
-                .expect("the buffer that was given")
-                .index();
-            assert_eq!(given.remove(&key), Some(index));
-            kind
-        });
+        let refused = refused.map(
+            |Refused {
+                 kind,
+                 given: payload,
+                 key,
+             }| {
+                let index = payload
+                    .into_buffer()
+                    .expect("the buffer that was given")
+                    .index();
+                assert_eq!(given.remove(&key), Some(index));
+                kind
+            },
+        );
         assert_eq!(given.len(), sent);
         self.owed.extend(given);
         (sent, refused)

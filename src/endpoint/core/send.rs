@@ -40,7 +40,7 @@ use crate::endpoint::windows::exposed::ExposedWindows;
 use crate::endpoint::windows::line::{Line, PIECES_IN_FLIGHT};
 use crate::endpoint::windows::one_sided::{self, OneSided};
 use crate::endpoint::windows::passage::Piece;
-use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
+use crate::error::{Blocked, CompletionError, FabricErrno, Refused, SendErrorKind};
 use crate::fabric::PeerAddr;
 use crate::fabric::Shape;
 use crate::in_flight::{ContextKind, InFlight};
@@ -422,7 +422,7 @@ impl<L: Link> SendCore<L> {
         payload: Payload,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let len = match self.admit(&payload, header.len()) {
             Ok(len) => len,
             Err(SendErrorKind::TooLong { len, .. }) if self.sends_long() => {
@@ -507,7 +507,7 @@ impl<L: Link> SendCore<L> {
     }
 
     #[inline]
-    fn post(&mut self, context: usize, iov: &IovList, len: u64) -> Result<(), SendError> {
+    fn post(&mut self, context: usize, iov: &IovList, len: u64) -> Result<(), Refused<Payload>> {
         let (link, conn) = (&mut self.link, self.conn.as_ref());
         match self
             .outgoing
@@ -531,7 +531,7 @@ impl<L: Link> SendCore<L> {
 
     /// Takes a post back that the provider did not take.
     #[cold]
-    fn undo_post(&mut self, context: usize, refused: PostRefused) -> SendError {
+    fn undo_post(&mut self, context: usize, refused: PostRefused) -> Refused<Payload> {
         let SendOp::Data(mut op) = self.in_flight.abort(context) else {
             unreachable!("the context is the one of `post`");
         };
@@ -541,7 +541,7 @@ impl<L: Link> SendCore<L> {
     }
 
     #[cold]
-    fn refuse(&mut self, kind: SendErrorKind, payload: Payload, key: u64) -> SendError {
+    fn refuse(&mut self, kind: SendErrorKind, payload: Payload, key: u64) -> Refused<Payload> {
         if let SendErrorKind::WouldBlock(blocked) = kind {
             self.stats.would_block += 1;
             self.blocked = Some(blocked);
@@ -561,7 +561,11 @@ impl<L: Link> SendCore<L> {
         } else {
             self.stats.refused += 1;
         }
-        SendError { kind, payload, key }
+        Refused {
+            kind,
+            given: payload,
+            key,
+        }
     }
 
     // ---- polling --------------------------------------------------------------------------------

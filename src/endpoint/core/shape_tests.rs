@@ -188,7 +188,7 @@ fn clones_of_a_buffer_go_out_at_once_with_equal_headers_only() {
         .send_data(buffer.clone().into(), b"another!", 1)
         .unwrap_err();
     assert_eq!(blocked.kind, SendErrorKind::WouldBlock(Blocked::HeaderRoom));
-    assert_eq!(blocked.payload.len_bytes(), 8, "it is back");
+    assert_eq!(blocked.given.len_bytes(), 8, "it is back");
     other.send_data(buffer.clone().into(), &header, 2).unwrap();
     // Another length would lie elsewhere in the room, over the first one.
     let blocked = other

@@ -13,7 +13,7 @@ use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::ConnectionId;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::protocol::connection::CloseReason;
-use crate::error::{Error, SendError};
+use crate::error::{Error, Refused};
 use crate::memory::Registrar;
 
 /// Where all choices come from: a simple generator.
@@ -122,7 +122,7 @@ impl FaultLayer {
         payload: Payload,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         if !(self.config.concerns)(header) {
             return core.send_data(connection, payload, header, key);
         }
@@ -208,7 +208,7 @@ impl FaultLayer {
         if let Err(refused) = sent {
             let again = refused.is_would_block();
             let held = Held {
-                payload: refused.payload,
+                payload: refused.given,
                 ..held
             };
             match again {

@@ -29,7 +29,7 @@ use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::credit::CREDIT_MESSAGES_MAX;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::staging::StagingRing;
-use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
+use crate::error::{Blocked, CompletionError, FabricErrno, Refused, SendErrorKind};
 use crate::in_flight::InFlight;
 use crate::memory::Registrar;
 use crate::stats::{self, SendStats};
@@ -319,7 +319,7 @@ impl<L: Link> Hub<L> {
         payload: Payload,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         self.send(id, payload, Header::Bytes(header), key)
     }
 
@@ -331,7 +331,7 @@ impl<L: Link> Hub<L> {
         payload: Payload,
         header: &mut PreparedHeader,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         self.send(id, payload, Header::Prepared(header), key)
     }
 
@@ -425,7 +425,7 @@ impl<L: Link> Hub<L> {
         payload: Payload,
         mut header: Header<'_>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let (kind, payload) = match self.admit_send(id, &payload, header.len()) {
             Ok(len) => match self.post_data(id, payload, header.again(), key, len) {
                 Ok(()) => return Ok(()),
@@ -436,7 +436,11 @@ impl<L: Link> Hub<L> {
         let sent = self.send_later(id, kind, payload, header, key);
         sent.map_err(|(kind, payload)| {
             self.refuse_send(id, &kind);
-            SendError { kind, payload, key }
+            Refused {
+                kind,
+                given: payload,
+                key,
+            }
         })
     }
 

@@ -22,9 +22,9 @@ use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedD
 use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
+    LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
-use crate::error::{Blocked, CompletionError, FabricErrno, ReadError, SendError, SendErrorKind};
+use crate::error::{Blocked, CompletionError, FabricErrno, Refused, SendErrorKind};
 use crate::in_flight::ContextKind;
 use crate::memory::{Access, Participant};
 
@@ -109,10 +109,10 @@ impl<L: Link> Hub<L> {
         id: ConnectionId,
         memory: WindowMemory,
         access: Access,
-    ) -> Result<LocalWindow, ExposeError> {
+    ) -> Result<LocalWindow, Refused<WindowMemory, WindowError>> {
         let Some(peer) = self.peers.get_mut(id) else {
             let kind = WindowError::NotConnected;
-            return Err(ExposeError { kind, memory });
+            return Err(Refused::without_key(kind, memory));
         };
         let own = peer.link.registrar();
         let registrar = own.unwrap_or_else(|| self.link.registrar());
@@ -317,7 +317,7 @@ impl<L: Link> Hub<L> {
         data: Option<u32>,
         level: Level,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let wanted = OneSidedRequest::write(place, &payload, data.is_some());
         let id = place.window.connection();
         match self.admit_one_sided(&wanted) {
@@ -330,7 +330,11 @@ impl<L: Link> Hub<L> {
         .or_else(|(kind, payload)| self.write_later(kind, payload, (place, data, level), key))
         .map_err(|(kind, payload)| {
             let kind = self.refuse_one_sided(id, kind);
-            SendError { kind, payload, key }
+            Refused {
+                kind,
+                given: payload,
+                key,
+            }
         })
     }
 
@@ -374,7 +378,7 @@ impl<L: Link> Hub<L> {
         into: Destination,
         place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Refused<Destination>> {
         let wanted = OneSidedRequest::read(place, &into);
         let id = place.window.connection();
         match self.admit_one_sided(&wanted) {
@@ -384,7 +388,11 @@ impl<L: Link> Hub<L> {
         .or_else(|(kind, into)| self.read_later(kind, into, place, key))
         .map_err(|(kind, into)| {
             let kind = self.refuse_one_sided(id, kind);
-            ReadError { kind, into, key }
+            Refused {
+                kind,
+                given: into,
+                key,
+            }
         })
     }
 

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::core::{PublishCore, PublishSettings};
-use super::event::{Publication, PublishError, PublishErrorKind, PublishEvent};
+use super::event::{Publication, PublishEvent};
 use super::policy::SlowPolicy;
 use super::table::SubscriptionLimits;
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
+use crate::error::Refused;
 
 use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::event::ConnectionRequest;
@@ -28,7 +29,6 @@ use crate::endpoint::protocol::wire::{
     CONTROL_LEN_MAX, HeaderMode, PUBLICATION_LEN, Refusal, RefusalCode,
 };
 
-use crate::error::SendErrorKind;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, PeerAddr};
 use crate::memory::HeldRegistration;
@@ -389,15 +389,12 @@ impl PublishEndpoint {
         payload: impl Into<Payload>,
         header: &[u8],
         key: u64,
-    ) -> Result<Publication, PublishError> {
+    ) -> Result<Publication, Refused<Payload>> {
         let payload = payload.into();
-        let owner = self.core.owner();
-        if owner.is_here() {
-            return self.core.publish(tag, payload, header, key);
+        match self.core.owner().here() {
+            Ok(()) => self.core.publish(tag, payload, header, key),
+            Err(forked) => Err(Refused::new(forked, payload, key)),
         }
-        let made_by = owner.pid();
-        let kind = PublishErrorKind::Refused(SendErrorKind::Forked { made_by });
-        Err(PublishError { kind, payload, key })
     }
 
     /// Drives all connections, and appends what happened. Returns how many events were added.

@@ -193,7 +193,7 @@ impl SubscribeEndpoint {
     ///
     /// [`SubscribeError`]; nothing was asked.
     pub fn subscribe(&mut self, publisher: PublisherId, tag: u64) -> Result<(), SubscribeError> {
-        self.check_here()?;
+        self.core.owner().here()?;
         self.core.subscribe(publisher, tag)
     }
 
@@ -204,17 +204,8 @@ impl SubscribeEndpoint {
     ///
     /// [`SubscribeError`]; nothing was asked.
     pub fn unsubscribe(&mut self, publisher: PublisherId, tag: u64) -> Result<(), SubscribeError> {
-        self.check_here()?;
+        self.core.owner().here()?;
         self.core.unsubscribe(publisher, tag)
-    }
-
-    fn check_here(&self) -> Result<(), SubscribeError> {
-        let owner = self.core.owner();
-        if owner.is_here() {
-            return Ok(());
-        }
-        let made_by = owner.pid();
-        Err(SubscribeError::Forked { made_by })
     }
 
     /// Drives all connections, and appends what happened. Returns how many events were added.

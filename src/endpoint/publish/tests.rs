@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::core::{PublishCore, PublishSettings};
-use super::event::{Publication, PublishErrorKind, PublishEvent};
+use super::event::{Publication, PublishEvent};
 use super::policy::{DropReason, PeerOutcome, SlowPolicy};
 use super::subscribe_core::{SubscribeCore, SubscribeSettings};
 use super::subscribe_event::{PublisherId, SubscribeEvent};
@@ -27,7 +27,7 @@ use crate::endpoint::link::fake::{CloseMode, FakeLink, FakeWait, Net, NetConfig,
 use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::{HeaderMode, SubscriptionOutcome};
-use crate::error::Blocked;
+use crate::error::{Blocked, SendErrorKind};
 
 #[path = "gate_tests.rs"]
 mod gate_tests;
@@ -312,7 +312,7 @@ impl Play {
     }
 
     /// Publishes with this key; if it is refused, checks that everything came back.
-    fn publish(&mut self, tag: u64, key: u64) -> Result<Publication, PublishErrorKind> {
+    fn publish(&mut self, tag: u64, key: u64) -> Result<Publication, SendErrorKind> {
         let payload = self.payload(key);
         let index = payload.index();
         self.publish_payload(tag, payload.into(), index, key)
@@ -325,7 +325,7 @@ impl Play {
         tag: u64,
         key: u64,
         staging: Option<&SharedBufferManager>,
-    ) -> Result<(FakeGate, Publication), PublishErrorKind> {
+    ) -> Result<(FakeGate, Publication), SendErrorKind> {
         let payload = self.payload(key);
         let (index, gate) = (payload.index(), FakeGate::default());
         let payload = match staging {
@@ -347,7 +347,7 @@ impl Play {
         payload: Payload,
         index: u32,
         key: u64,
-    ) -> Result<Publication, PublishErrorKind> {
+    ) -> Result<Publication, SendErrorKind> {
         let header = key.to_be_bytes();
         match self.publisher().publish(tag, payload, &header, key) {
             Ok(told) => {
@@ -360,7 +360,7 @@ impl Play {
                 Ok(told)
             }
             Err(refused) => {
-                let payload = refused.payload.into_buffer().expect("a buffer");
+                let payload = refused.given.into_buffer().expect("a buffer");
                 assert_eq!((refused.key, payload.index()), (key, index));
                 Err(refused.kind)
             }
@@ -627,7 +627,7 @@ fn a_subscriber_can_have_a_policy_of_its_own() {
 fn only_those_who_asked_for_it_get_it() {
     for form in FORMS {
         let mut play = Stage::of(form).ready();
-        let nobody = PublishErrorKind::NoSubscribers { tag: 9 };
+        let nobody = SendErrorKind::NoSubscribers { tag: 9 };
         assert_eq!(play.publish(9, 1), Err(nobody));
         play.subscribe(1, 9).unwrap();
         assert_eq!(play.subscribe(1, 9), Err(SubscribeError::Already));
@@ -921,7 +921,7 @@ fn publications_are_bounded_and_writable_says_when_there_is_room() {
         .ready();
         play.counts(1);
         play.counts(2);
-        let full = PublishErrorKind::WouldBlock(Blocked::Depth);
+        let full = SendErrorKind::WouldBlock(Blocked::Depth);
         assert_eq!(play.publish(TAG, 3), Err(full));
         assert_eq!(play.writable, 0);
         play.settle();
@@ -934,7 +934,7 @@ fn publications_are_bounded_and_writable_says_when_there_is_room() {
                     .unwrap()
             })
             .collect();
-        let none = PublishErrorKind::WouldBlock(Blocked::HeaderSlots);
+        let none = SendErrorKind::WouldBlock(Blocked::HeaderSlots);
         assert_eq!(play.publish(TAG, 4), Err(none));
         drop(slots);
         play.settle();
@@ -945,7 +945,7 @@ fn publications_are_bounded_and_writable_says_when_there_is_room() {
             .publisher()
             .publish(TAG, payload.into(), &long, 5)
             .unwrap_err();
-        let kind = PublishErrorKind::HeaderLength { len: 64, max: 46 };
+        let kind = SendErrorKind::HeaderTooLong { len: 64, max: 46 };
         assert_eq!(refused.kind, kind);
         drop(refused);
         play.end();
@@ -1001,7 +1001,7 @@ fn a_goodbye_lets_what_was_posted_arrive() {
             play.counts(key);
         }
         play.publisher().begin_close_all(far_future());
-        let closing = PublishErrorKind::Refused(crate::error::SendErrorKind::Closing);
+        let closing = SendErrorKind::Closing;
         assert_eq!(play.publish(TAG, 9), Err(closing));
         play.settle();
         for subscriber in &play.subscribers {

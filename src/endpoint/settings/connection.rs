@@ -171,7 +171,7 @@ impl ConnectionSettings {
     /// Windows that this side may expose to its peers at once, all connections together.
     ///
     /// At a receive endpoint, above 0, peers and this side can also use the windows of the other;
-    /// each connection then keeps three more buffers of the pool.
+    /// each connection then keeps two more buffers of the pool.
     #[must_use]
     pub fn windows(mut self, windows: u32) -> Self {
         self.windows = Some(windows);

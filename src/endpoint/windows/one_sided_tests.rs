@@ -105,7 +105,7 @@ pub(super) fn write(
         }
         Err(refused) => {
             assert_eq!(refused.key, key);
-            assert_eq!(refused.payload.into_buffer().unwrap().index(), index);
+            assert_eq!(refused.given.into_buffer().unwrap().index(), index);
             Err(refused.kind)
         }
     }
@@ -121,7 +121,7 @@ pub(super) fn read(rig: &mut Rig, window: &RemoteWindow, key: u64) -> Result<(),
             Ok(())
         }
         Err(refused) => {
-            assert_eq!(refused.into.into_buffer().unwrap().index(), index);
+            assert_eq!(refused.given.into_buffer().unwrap().index(), index);
             Err(refused.kind)
         }
     }

@@ -22,7 +22,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::buffer::{Buffer, BufferMut, DeviceBuffer, Payload, RegionSlice};
-use crate::endpoint::error::WindowError;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::wire::{WindowDescriptor, WindowId};
@@ -295,7 +294,7 @@ impl fmt::Debug for LocalWindow {
 /// use fabricast::{Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
 ///
 /// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
-/// let config = ReceiveConfig::default().max_connections(4).windows(8);
+/// let config = ReceiveConfig::default().connection(|c| c.max_connections(4).windows(8));
 /// let mut owner = ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, config)?;
 /// let mut peer =
 ///     SendEndpointZeroCopy::connect(&domain, owner.local_addr(), SendConfig::default())?;
@@ -393,23 +392,6 @@ impl<'a> From<&'a RemoteWindow> for WindowPlace<'a> {
         window.at(0)
     }
 }
-
-/// A window that could not be exposed, with its memory.
-#[derive(Debug)]
-pub struct ExposeError {
-    /// Why.
-    pub kind: WindowError,
-    /// The memory, untouched.
-    pub memory: WindowMemory,
-}
-
-impl fmt::Display for ExposeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.kind.fmt(f)
-    }
-}
-
-impl std::error::Error for ExposeError {}
 
 /// What happened to windows, and to one-sided operations.
 ///

@@ -314,7 +314,7 @@ impl User {
             let p = payload.take().expect("given back");
             match self.sender.send_data(p, order, self.next) {
                 Ok(()) => return true,
-                Err(refused) if refused.is_would_block() => payload = Some(refused.payload),
+                Err(refused) if refused.is_would_block() => payload = Some(refused.given),
                 Err(refused) => panic!("{refused}"),
             }
             self.poll();
@@ -426,7 +426,7 @@ impl User {
                 let place = self.window.at(OFFSET);
                 match self.sender.write_with_data(p, place, n, n.into()) {
                     Ok(()) => return true,
-                    Err(refused) if refused.is_would_block() => payload = Some(refused.payload),
+                    Err(refused) if refused.is_would_block() => payload = Some(refused.given),
                     Err(refused) => panic!("{refused}"),
                 }
                 self.poll();

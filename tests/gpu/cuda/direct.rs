@@ -490,7 +490,7 @@ impl Peer {
             match it.senders[by].write(payload.take()?, place, 1) {
                 Ok(()) => Some(Ok(())),
                 Err(refused) if refused.is_would_block() => {
-                    payload = Some(refused.payload);
+                    payload = Some(refused.given);
                     None
                 }
                 Err(refused) => Some(Err(refused.to_string())),
@@ -612,7 +612,7 @@ fn sent(peer: &mut Peer, by: usize) -> Outcome {
             match it.senders[by].send_data(payload.take()?, &seed.to_le_bytes(), seed) {
                 Ok(()) => Some(Ok(())),
                 Err(refused) if refused.is_would_block() => {
-                    payload = Some(refused.payload);
+                    payload = Some(refused.given);
                     None
                 }
                 Err(refused) => Some(Err(refused.to_string())),

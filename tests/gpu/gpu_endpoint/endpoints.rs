@@ -191,7 +191,7 @@ impl Setup {
         while let Some(next) = payload.take() {
             match self.senders[sender].send_data(next, &key.to_le_bytes(), key) {
                 Ok(()) => return,
-                Err(refused) if refused.is_would_block() => *payload = Some(refused.payload),
+                Err(refused) if refused.is_would_block() => *payload = Some(refused.given),
                 Err(refused) => panic!("{refused}"),
             }
             assert!(Instant::now() < deadline, "refused for {LIMIT:?}");
@@ -768,7 +768,7 @@ fn a_full_ring_is_back_pressure_and_says_when_it_is_over() {
                 let refused = setup.senders[0].send_data(slice.clone(), &[0; 8], 9);
                 let refused = refused.expect_err("no slot is free");
                 assert_eq!(refused.kind, SendErrorKind::WouldBlock(Blocked::Staging));
-                assert!(refused.payload.into_slice().is_ok(), "as it was given");
+                assert!(refused.given.into_slice().is_ok(), "as it was given");
                 setup.until("writable", |it| {
                     it.busy
                         .iter()

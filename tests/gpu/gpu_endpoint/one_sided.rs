@@ -181,7 +181,7 @@ impl Pair {
             };
             match written {
                 Ok(()) => return,
-                Err(refused) if refused.is_would_block() => payload = refused.payload,
+                Err(refused) if refused.is_would_block() => payload = refused.given,
                 Err(refused) => panic!("{refused}"),
             }
             assert!(Instant::now() < deadline, "refused for {LIMIT:?}");
@@ -201,7 +201,7 @@ impl Pair {
             };
             match asked {
                 Ok(()) => return,
-                Err(refused) if refused.is_would_block() => into = refused.into,
+                Err(refused) if refused.is_would_block() => into = refused.given,
                 Err(refused) => panic!("{refused}"),
             }
             assert!(Instant::now() < deadline, "refused for {LIMIT:?}");
@@ -473,7 +473,7 @@ fn what_an_operation_can_t_have_is_said_in_words() {
                 "{words}"
             );
             assert!(words.contains("can't be staged") && words.contains("deliver_to"));
-            assert_eq!(refused.memory.len(), 3 * SLOT);
+            assert_eq!(refused.given.len(), 3 * SLOT);
             let connection = pair.connection;
             let refused = pair
                 .receiver
@@ -532,10 +532,10 @@ fn without_a_ring_operations_are_refused() {
             let kind = SendErrorKind::NotStaged { segment: 0 };
             let refused = sender.write(slice(), &remote, 1).expect_err("no ring");
             assert_eq!(refused.kind, kind);
-            assert!(refused.payload.into_slice().is_ok(), "as it was given");
+            assert!(refused.given.into_slice().is_ok(), "as it was given");
             let refused = sender.read(slice(), &remote, 1).expect_err("no ring");
             assert_eq!(refused.kind, kind);
-            assert!(refused.into.into_slice().is_ok(), "as it was given");
+            assert!(refused.given.into_slice().is_ok(), "as it was given");
         },
     );
 }

@@ -457,7 +457,7 @@ impl World {
                 self.handles.push(window);
             }
             Err(refused) => {
-                let buffer = refused.memory.into_buffer_mut().expect("what was given");
+                let buffer = refused.given.into_buffer_mut().expect("what was given");
                 self.released.push(buffer);
             }
         }

@@ -15,7 +15,7 @@ use crate::endpoint::link::Link;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::wire;
-use crate::error::{Blocked, CompletionError, SendError, SendErrorKind};
+use crate::error::{Blocked, CompletionError, Refused, SendErrorKind};
 use crate::fabric::Shape;
 
 /// Gates that are looked at in one go, from the first message on. Copies are done in their order,
@@ -34,7 +34,7 @@ impl<L: Link> SendCore<L> {
         payload: Payload,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let behind = self.gates > 0 && kind == SendErrorKind::WouldBlock(Blocked::Provider);
         let staged = self.outgoing.must_stage(&payload, self.scoped.scope());
         if !behind && !payload.is_gated() && staged == Ok(false) {

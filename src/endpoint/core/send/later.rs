@@ -17,7 +17,7 @@ use crate::endpoint::windows::line::{HoldsPiece, Over, Posting};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::passage::{Piece, Slots};
 use crate::endpoint::windows::window::WindowPlace;
-use crate::error::{Blocked, CompletionError, ReadError, SendError, SendErrorKind};
+use crate::error::{Blocked, CompletionError, Refused, SendErrorKind};
 
 impl HoldsPiece for PieceOp {
     fn of_piece(piece: Piece) -> Self {
@@ -44,7 +44,7 @@ impl<L: Link> SendCore<L> {
         payload: Payload,
         target: Target<'_>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let staged = self.outgoing.must_stage(&payload, self.scoped.scope());
         if !self.waits_behind(&kind) && !payload.is_gated() && staged == Ok(false) {
             return Err(self.refuse(kind, payload, key));
@@ -64,7 +64,7 @@ impl<L: Link> SendCore<L> {
         into: Destination,
         place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Refused<Destination>> {
         let staged = into.region().is_staged(self.scoped.scope());
         if !self.waits_behind(&kind) && !staged {
             return Err(self.refuse_read(kind, into, key));

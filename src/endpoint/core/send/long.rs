@@ -14,7 +14,7 @@ use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaPost};
 use crate::endpoint::staging::PIECE_BYTES;
-use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
+use crate::error::{Blocked, CompletionError, FabricErrno, Refused, SendErrorKind};
 
 /// Pieces of a long message in flight at once.
 pub(crate) const PIECES_MAX: u32 = 4;
@@ -118,7 +118,7 @@ impl<L: Link> SendCore<L> {
         header: &[u8],
         key: u64,
         len: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         if self.data_in_flight >= self.settings.depth {
             let kind = SendErrorKind::WouldBlock(Blocked::Depth);
             return Err(self.refuse(kind, payload, key));

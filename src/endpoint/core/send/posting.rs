@@ -15,7 +15,7 @@ use crate::endpoint::event::SendEvent;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, PostRefused};
 use crate::endpoint::protocol::connection::State;
-use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
+use crate::error::{Blocked, CompletionError, FabricErrno, Refused, SendErrorKind};
 use crate::fabric::Shape;
 
 impl PairOps for SendOp {
@@ -69,7 +69,7 @@ impl<L: Link> SendCore<L> {
         context: usize,
         iov: IovList,
         len: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let mut header_iov = IovList::new();
         let desc = self.header_desc.desc();
         let op = self.in_flight.get_mut(context).and_then(PairOps::data);
@@ -211,7 +211,7 @@ impl<L: Link> SendCore<L> {
     pub(crate) fn send_batch<H: AsRef<[u8]>>(
         &mut self,
         messages: impl Iterator<Item = (Payload, H, u64)>,
-    ) -> (usize, Option<SendError>) {
+    ) -> (usize, Option<Refused<Payload>>) {
         // Two messages each would take the flag apart.
         let joins = self.outgoing.uses_more() && self.outgoing.shape() != Shape::TwoMessages;
         let (mut sent, mut ready, mut refused) = (0, None, None);
