@@ -76,6 +76,7 @@ pub use send::{SendConfig, SendEndpointZeroCopy};
 pub use settings::{ConnectionSettings, IncomingSettings, OutgoingSettings};
 pub use staging::{StagingConfig, StagingRing, StagingStats};
 pub use windows::destination::Destination;
+pub use windows::handle::Windows;
 pub(crate) use windows::landing;
 pub use windows::window::{LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace};
 

@@ -13,9 +13,9 @@ use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::core::reconnect::Reconnector;
 use crate::endpoint::core::send::{SendCore, SendSettings, SendStatus};
-use crate::endpoint::error::WindowError;
-use crate::endpoint::event::{ConnectionInfo, Level, SendEvent};
+use crate::endpoint::event::{ConnectionInfo, SendEvent};
 use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
+use crate::endpoint::windows::handle::Windows;
 
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::limits::moment_in;
@@ -24,15 +24,12 @@ use crate::endpoint::link::provider::ProviderLink;
 
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::{CloseReason, State};
-use crate::endpoint::protocol::wire::WindowDescriptor;
 
-use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowMemory, WindowPlace};
 use crate::error::{BatchError, Refused};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::Domain;
 use crate::fabric::PeerAddr;
-use crate::memory::{Access, HeldRegistration};
+use crate::memory::HeldRegistration;
 use crate::process::Here;
 use crate::stats::SendStats;
 
@@ -308,169 +305,16 @@ impl SendEndpointZeroCopy {
         }
     }
 
-    /// Writes a payload into a window of the peer. Returns at once;
-    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says that it is in the
-    /// peer's memory, [`WindowEvent::WriteFailed`](crate::endpoint::WindowEvent::WriteFailed) that
-    /// it may not be.
-    ///
-    /// The payload is registered memory, as for [`send_data`](Self::send_data); it moves in, and
-    /// comes back with the outcome. `place` is a [`RemoteWindow`], or a place in it
-    /// ([`RemoteWindow::at`]). `key` is the caller's own. The completion is the peer's answer
-    /// (`FI_DELIVERY_COMPLETE`): without it, providers report success for a write that the peer's
-    /// rights forbid.
-    ///
-    /// The payload may lie in a GPU's memory, and may be written [after](Payload::after) an event.
-    /// What the provider can't read goes through the endpoint's [`StagingRing`]: in one piece up to
-    /// the size of a slot, in several above that. One-sided operations on a connection are posted
-    /// in the order in which they were given: those behind one that waits for an event or a copy
-    /// wait, too. Messages have an order of their own: who tells the peer of a write by a message
-    /// sends that when the write is done.
-    ///
-    /// # Errors
-    ///
-    /// Nothing was posted, and payload and key are in the error: back-pressure, or what
-    /// [`SendErrorKind::Window`](crate::error::SendErrorKind::Window) says of the window. What this
-    /// side can't know, such as a key that is not good any more, fails the operation and ends the
-    /// connection.
-    pub fn write<'a>(
-        &mut self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-        key: u64,
-    ) -> Result<(), Refused<Payload>> {
-        self.write_at(payload.into(), place.into(), None, Level::Delivered, key)
+    /// The windows of the connection: memory of the peer that this side writes and reads, and
+    /// memory of this side that the peer does.
+    #[inline]
+    pub fn windows(&mut self) -> Windows<'_> {
+        let owner = self.core.owner();
+        Windows::of_one(owner, &mut self.core)
     }
 
-    /// As [`write`](Self::write), and tells the peer: it hears of it by
-    /// [`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote) with `data`, when all of
-    /// the payload is in its memory. It uses a credit, as a message does.
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write); [`WindowError::NoImmediateData`] where the provider's immediate
-    /// data are too short for it.
-    pub fn write_with_data<'a>(
-        &mut self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-        data: u32,
-        key: u64,
-    ) -> Result<(), Refused<Payload>> {
-        self.write_at(
-            payload.into(),
-            place.into(),
-            Some(data),
-            Level::Delivered,
-            key,
-        )
-    }
-
-    /// As [`write`](Self::write), but
-    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says only that the payload
-    /// may be reused (level [`Sent`](Level::Sent)). **It comes for writes that never reach the
-    /// peer's memory, too**: tcp reports success for a write that the peer refuses, and ends the
-    /// connection afterwards. For those who hear of arrival by other means.
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write).
-    pub fn write_unconfirmed<'a>(
-        &mut self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-        key: u64,
-    ) -> Result<(), Refused<Payload>> {
-        self.write_at(payload.into(), place.into(), None, Level::Sent, key)
-    }
-
-    /// Reads from a window of the peer into registered memory: as many bytes as the destination
-    /// has. Returns at once; [`WindowEvent::Read`](crate::endpoint::WindowEvent::Read) brings the
-    /// destination back, filled. That may be memory of a GPU: see [`Destination`].
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write), with the destination in the error.
-    pub fn read<'a>(
-        &mut self,
-        into: impl Into<Destination>,
-        place: impl Into<WindowPlace<'a>>,
-        key: u64,
-    ) -> Result<(), Refused<Destination>> {
-        let into = into.into();
-        match self.check_here() {
-            Ok(()) => self.core.read(into, place.into(), key),
-            Err(error) => Err(Refused {
-                kind: error.into(),
-                given: into,
-                key,
-            }),
-        }
-    }
-
-    fn write_at(
-        &mut self,
-        payload: Payload,
-        place: WindowPlace<'_>,
-        data: Option<u32>,
-        level: Level,
-        key: u64,
-    ) -> Result<(), Refused<Payload>> {
-        match self.check_here() {
-            Ok(()) => self.core.write(payload, place, data, level, key),
-            Err(error) => Err(Refused {
-                kind: error.into(),
-                given: payload,
-                key,
-            }),
-        }
-    }
-
-    /// A child of the process that made the endpoint must not use what it has.
-    fn check_here(&self) -> Result<(), WindowError> {
-        Ok(self.core.owner().here()?)
-    }
-
-    /// A window of the peer, by the descriptor that it sent.
-    ///
-    /// # Errors
-    ///
-    /// [`WindowError`]: it is another connection's, it was revoked, or one of the two sides has no
-    /// windows.
-    pub fn open_window(&self, descriptor: &WindowDescriptor) -> Result<RemoteWindow, WindowError> {
-        self.check_here()?;
-        self.core.open_window(descriptor)
-    }
-
-    /// Lets the peer use memory of this side, with these rights. The memory is the endpoint's until
-    /// nobody can reach it any more: see [`LocalWindow`]. Send the peer the window's
-    /// [descriptor](LocalWindow::descriptor).
-    ///
-    /// # Errors
-    ///
-    /// [`Refused`], with the memory in it.
-    pub fn expose(
-        &mut self,
-        memory: impl Into<WindowMemory>,
-        access: Access,
-    ) -> Result<LocalWindow, Refused<WindowMemory, WindowError>> {
-        let memory = memory.into();
-        match self.check_here() {
-            Ok(()) => self.core.expose(memory, access),
-            Err(kind) => Err(Refused::without_key(kind, memory)),
-        }
-    }
-
-    /// Takes a window back: the peer is told not to use it, ends what it has in flight, and
-    /// confirms. Then [`WindowEvent::Released`](crate::endpoint::WindowEvent::Released) brings the
-    /// memory back. A peer that has not confirmed at the deadline loses the connection, whose end
-    /// releases the memory, too. False: there is nothing to take back, its memory came back
-    /// already.
-    pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
-        self.check_here().is_ok() && self.core.revoke(window, deadline)
-    }
-
-    /// Windows that this side exposes, those not given back yet included.
-    pub fn windows(&self) -> usize {
+    /// How many windows this side exposes, those not given back yet included.
+    pub fn exposed_windows(&self) -> usize {
         self.core.windows()
     }
 

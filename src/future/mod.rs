@@ -51,7 +51,7 @@ pub use error::{Failed, SendFailure};
 pub use executor::{Executor, ExecutorStats};
 pub use reactor::{EndpointFds, Reactor, Watch};
 pub use receive::{AsyncReceiveEndpoint, Messages};
-pub use send::{AsyncSendEndpoint, Reading, Sending};
+pub use send::{AsyncSendEndpoint, AsyncWindows, Reading, Sending};
 pub use send_engine::FutureStats;
 
 /// For the tests of the endpoints over the fake link.

@@ -14,10 +14,8 @@ use super::error::{Failed, SendFailure};
 use super::reactor::{Reactor, Watch};
 use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::{
-    Access, ConnectionId, ConnectionRequest, Destination, LocalWindow, Message, RemoteWindow,
-    WindowDescriptor, WindowError, WindowEvent, WindowMemory, WindowPlace,
+    ConnectionId, ConnectionRequest, Destination, Message, WindowEvent, WindowPlace, Windows,
 };
-use crate::error::Refused;
 use crate::error::SendErrorKind;
 use crate::event_loop::{WaitSource, Waitable};
 use crate::stats::ReceiveStats;
@@ -192,15 +190,19 @@ impl AsyncReceiveEndpoint {
         payload: impl Into<Payload>,
         place: impl Into<WindowPlace<'_>>,
     ) -> Result<Payload, Failed<Payload>> {
-        let (place, key) = (place.into(), self.next_key());
+        let (place, key): (WindowPlace<'_>, u64) = (place.into(), self.next_key());
+        let connection = place.window.connection();
         let mut given = Some(payload.into());
         let outcome = self
             .operate(key, |endpoint| {
                 let payload = given.take().unwrap_or_else(Payload::empty);
-                endpoint.write(payload, place, key).map_err(|refused| {
-                    given = Some(refused.given);
-                    refused.kind
-                })
+                endpoint
+                    .windows(connection)
+                    .write(payload, place, key)
+                    .map_err(|refused| {
+                        given = Some(refused.given);
+                        refused.kind
+                    })
             })
             .await;
         match outcome {
@@ -225,17 +227,21 @@ impl AsyncReceiveEndpoint {
         into: impl Into<Destination>,
         place: impl Into<WindowPlace<'_>>,
     ) -> Result<Destination, Failed<Destination>> {
-        let (place, key) = (place.into(), self.next_key());
+        let (place, key): (WindowPlace<'_>, u64) = (place.into(), self.next_key());
+        let connection = place.window.connection();
         let mut given = Some(into.into());
         let outcome = self
             .operate(key, |endpoint| {
                 let Some(into) = given.take() else {
                     unreachable!("it is posted once");
                 };
-                endpoint.read(into, place, key).map_err(|refused| {
-                    given = Some(refused.given);
-                    refused.kind
-                })
+                endpoint
+                    .windows(connection)
+                    .read(into, place, key)
+                    .map_err(|refused| {
+                        given = Some(refused.given);
+                        refused.kind
+                    })
             })
             .await;
         match outcome {
@@ -303,37 +309,10 @@ impl AsyncReceiveEndpoint {
         self.last_key
     }
 
-    /// A window of a peer's, by its descriptor; see [`ReceiveEndpoint::open_window`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn open_window(
-        &self,
-        connection: ConnectionId,
-        descriptor: &WindowDescriptor,
-    ) -> Result<RemoteWindow, WindowError> {
-        self.endpoint.open_window(connection, descriptor)
-    }
-
-    /// Lets a peer use memory of this side; see [`ReceiveEndpoint::expose`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn expose(
-        &mut self,
-        connection: ConnectionId,
-        memory: impl Into<WindowMemory>,
-        access: Access,
-    ) -> Result<LocalWindow, Refused<WindowMemory, WindowError>> {
-        self.endpoint.expose(connection, memory, access)
-    }
-
-    /// Asks a peer not to use a window any more; see [`ReceiveEndpoint::revoke`]. Its memory comes
-    /// with an event.
-    pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
-        self.endpoint.revoke(window, deadline)
+    /// The windows of a connection; see [`ReceiveEndpoint::windows`]. What becomes of what is done
+    /// there is told by events.
+    pub fn windows(&mut self, connection: ConnectionId) -> Windows<'_> {
+        self.endpoint.windows(connection)
     }
 
     /// Closes every connection politely, then the endpoint. Resolves to what arrived meanwhile,

@@ -307,9 +307,11 @@ async fn use_windows(
     })
     .await;
     let window = sender
-        .open_window(&descriptor.expect("just heard"))
+        .windows()
+        .open(&descriptor.expect("just heard"))
         .expect("opened");
     let payload = sender
+        .windows()
         .write(buffer(&pool, b"by a future"), window.at(4))
         .await
         .expect("written");
@@ -317,17 +319,22 @@ async fn use_windows(
     drop(payload);
     let free = pool.free_count();
     let into = Destination::buffer(pool.try_acquire().expect("a buffer"), 11);
-    let into = sender.read(into, window.at(4)).await.expect("read");
+    let into = sender
+        .windows()
+        .read(into, window.at(4))
+        .await
+        .expect("read");
     assert_eq!(into.into_buffer().expect("a buffer")[..11], *b"by a future");
     // Posted and dropped: the destination goes back to the pool when the read is over.
     let into = Destination::buffer(pool.try_acquire().expect("a buffer"), 11);
-    let mut reading = Box::pin(sender.read(into, window.at(4)));
+    let mut reading = Box::pin(sender.windows().read(into, window.at(4)));
     let polled = poll_once(reading.as_mut());
     // A card may be done before the call that posted looks for it.
     let is_done = by_card && polled.is_ready();
     assert!(is_done || (polled.is_pending() && reading.is_posted()));
     drop((polled, reading));
     let refused = sender
+        .windows()
         .write(buffer(&pool, b"beyond"), window.at(1 << 20))
         .await
         .expect_err("beyond its end");
@@ -336,17 +343,20 @@ async fn use_windows(
     drop(refused);
     // A message lets the other side use a window of this one.
     let own = pool.try_acquire().expect("a buffer");
-    let own = sender.expose(own, Access::all()).expect("exposed");
+    let own = sender
+        .windows()
+        .expose(own, Access::all())
+        .expect("exposed");
     let bytes = buffer(&pool, &own.descriptor().to_bytes());
     drop(sender.send(bytes, b"window").await.expect("sent"));
     assert_eq!(own.connection(), window.connection());
     // The other side takes its window back when it is done with this one.
-    match sender.window_event().await {
+    match sender.windows().event().await {
         Some(WindowEvent::Revoked { .. }) => {}
         other => panic!("{other:?}"),
     }
-    assert!(sender.revoke(own, after(SOON)));
-    match sender.window_event().await {
+    assert!(sender.windows().revoke(own, after(SOON)));
+    match sender.windows().event().await {
         Some(WindowEvent::Released { memory, .. }) => {
             let buffer = memory.into_buffer_mut().expect("a buffer");
             assert_eq!(buffer[2..10], *b"and back");
@@ -357,7 +367,7 @@ async fn use_windows(
     assert_accounts(&sender);
     assert_eq!(sender.future_stats().detached, u64::from(!is_done));
     assert_eq!(sender.close(after(SOON)).await, CloseReason::Finished);
-    assert!(sender.window_event().await.is_none(), "all was told");
+    assert!(sender.windows().event().await.is_none(), "all was told");
 }
 
 /// And the receiving side.
@@ -371,7 +381,7 @@ async fn offer_a_window(
         match receiver.next().await.expect("lives").expect("works") {
             ReceiveEvent::Connected { connection, .. } => {
                 let memory = pool.try_acquire().expect("a buffer");
-                let exposed = receiver.expose(connection, memory, Access::all());
+                let exposed = receiver.windows(connection).expose(memory, Access::all());
                 let exposed = exposed.expect("exposed");
                 tell.send(exposed.descriptor()).expect("the other lives");
                 window = Some(exposed);
@@ -379,7 +389,8 @@ async fn offer_a_window(
             ReceiveEvent::Message(message) => {
                 let descriptor = WindowDescriptor::parse(message.payload()).expect("ours");
                 let theirs = receiver
-                    .open_window(message.connection(), &descriptor)
+                    .windows(message.connection())
+                    .open(&descriptor)
                     .expect("opened");
                 let payload = receiver
                     .write(buffer(&pool, b"and back"), theirs.at(2))
@@ -390,7 +401,11 @@ async fn offer_a_window(
                 let into = receiver.read(into, theirs.at(2)).await.expect("read");
                 assert_eq!(into.into_buffer().expect("a buffer")[..8], *b"and back");
                 let window = window.take().expect("exposed");
-                assert!(receiver.revoke(window, after(SOON)));
+                assert!(
+                    receiver
+                        .windows(window.connection())
+                        .revoke(window, after(SOON))
+                );
             }
             ReceiveEvent::Disconnected { reason, .. } => {
                 return assert_eq!(reason, CloseReason::Finished);

@@ -219,7 +219,10 @@ impl Guest {
         let mut buffer = pool.try_acquire().expect("free");
         buffer.fill(BEFORE);
         let endpoint = victim.endpoint(self.at);
-        endpoint.expose(self.id, buffer, access).expect("exposed")
+        endpoint
+            .windows(self.id)
+            .expose(buffer, access)
+            .expect("exposed")
     }
 }
 

@@ -74,7 +74,11 @@ impl Server {
             self.receiver.endpoint.poll(&mut events)?;
             for event in events.drain(..) {
                 if let ReceiveEvent::Connected { connection, .. } = event {
-                    let exposed = self.receiver.endpoint.expose(connection, slice, access);
+                    let exposed = self
+                        .receiver
+                        .endpoint
+                        .windows(connection)
+                        .expose(slice, access);
                     return exposed.map_err(|error| Failure(error.to_string()));
                 }
             }
@@ -107,13 +111,13 @@ impl Client {
         };
         let place = self.window.at(key * self.stride);
         let refused = if operation == Operation::RmaRead {
-            match self.endpoint.read(slice, place, key) {
+            match self.endpoint.windows().read(slice, place, key) {
                 Ok(()) => return Ok(true),
                 Err(refused) if refused.is_would_block() => refused.given.into_slice().ok(),
                 Err(refused) => return fail(refused.to_string()),
             }
         } else {
-            match self.endpoint.write(slice, place, key) {
+            match self.endpoint.windows().write(slice, place, key) {
                 Ok(()) => return Ok(true),
                 Err(refused) if refused.is_would_block() => refused.given.into_slice().ok(),
                 Err(refused) => return fail(refused.to_string()),
@@ -183,7 +187,8 @@ pub(crate) fn run(
     let descriptor =
         WindowDescriptor::parse(&bytes?).map_err(|error| Failure(error.to_string()))?;
     let window = endpoint
-        .open_window(&descriptor)
+        .windows()
+        .open(&descriptor)
         .map_err(|error| Failure(error.to_string()))?;
     let region = Region::host(case.depth * stride(case)).build()?;
     region

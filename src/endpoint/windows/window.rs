@@ -211,7 +211,7 @@ impl Bell {
 
 /// Memory of this side that the peer of one connection may use by itself.
 ///
-/// The memory is the endpoint's. [`revoke`](crate::ReceiveEndpoint::revoke) asks for it back, and
+/// The memory is the endpoint's. [`revoke`](crate::endpoint::Windows::revoke) asks for it back, and
 /// it comes with [`WindowEvent::Released`]. Dropping the handle asks the same of the peer, without
 /// a deadline, and the memory is freed when the peer has confirmed, or when the connection is
 /// closed; until then the endpoint keeps it.
@@ -312,7 +312,7 @@ impl fmt::Debug for LocalWindow {
 ///             // descriptor's bytes to the peer.
 ///             ReceiveEvent::Connected { connection, .. } => {
 ///                 let buffer = pool.try_acquire().expect("8 are free");
-///                 window = Some(owner.expose(connection, buffer, Access::WRITE)?);
+///                 window = Some(owner.windows(connection).expose(buffer, Access::WRITE)?);
 ///             }
 ///             // The peer has confirmed that it does not use the window any more: the buffer is
 ///             // the owner's again.
@@ -325,17 +325,18 @@ impl fmt::Debug for LocalWindow {
 ///     }
 ///     if let (Some(local), false, true) = (&window, written, peer.is_connected()) {
 ///         let descriptor = WindowDescriptor::parse(&local.descriptor().to_bytes())?;
-///         let remote = peer.open_window(&descriptor)?;
+///         let remote = peer.windows().open(&descriptor)?;
 ///         let mut buffer = pool.try_acquire().expect("7 are free");
 ///         buffer[..10].copy_from_slice(b"one-sided!");
-///         peer.write(buffer.freeze(10), remote.at(10), 1)?;
+///         peer.windows().write(buffer.freeze(10), remote.at(10), 1)?;
 ///         written = true;
 ///     }
 ///     for event in sent.drain(..) {
 ///         // The bytes are in the owner's memory: it takes the window back.
 ///         if let SendEvent::Window(WindowEvent::Written { key: 1, .. }) = event {
 ///             let until = Instant::now() + Duration::from_secs(5);
-///             owner.revoke(window.take().expect("exposed"), until);
+///             let window = window.take().expect("exposed");
+///             owner.windows(window.connection()).revoke(window, until);
 ///         }
 ///     }
 /// }
