@@ -54,9 +54,9 @@ pub mod stream;
 mod sync;
 
 pub use endpoint::{
-    BufferedEvent, ConnectionlessEndpoint, PeerAddr, PublishEndpoint, PublishEvent,
-    ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered, SendEndpointZeroCopy, SendEvent,
-    SubscribeEndpoint, SubscribeEvent,
+    BufferedEvent, ConnectionEvent, ConnectionlessEndpoint, PeerAddr, PublishEndpoint,
+    PublishEvent, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered, SendEndpointZeroCopy,
+    SendEvent, SubscribeEndpoint, SubscribeEvent,
 };
 pub use error::Error;
 pub use fabric::{Domain, Fabric};

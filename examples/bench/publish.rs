@@ -12,7 +12,7 @@ use fabricast::endpoint::{
     HeaderMode, PublishConfig, PublishEndpoint, PublishEvent, SlowPolicy, SubscribeConfig,
     SubscribeEndpoint, SubscribeEvent,
 };
-use fabricast::{Domain, PeerAddr};
+use fabricast::{ConnectionEvent, Domain, PeerAddr};
 
 use crate::bare;
 use crate::case::{Arrived, Case, HEADER, Header, Pacer, Sent};
@@ -111,7 +111,7 @@ impl Subscribers {
                         SubscribeEvent::Publication { message, .. } => {
                             sum.on_message(Header::from_slice(message.header())?);
                         }
-                        SubscribeEvent::Disconnected { reason, .. } => {
+                        SubscribeEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                             return fail(reason.to_string());
                         }
                         _ => {}
@@ -179,7 +179,9 @@ impl Publisher {
                     }
                     self.payloads.push_back(payload);
                 }
-                PublishEvent::Disconnected { reason, .. } => return fail(reason.to_string()),
+                PublishEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                    return fail(reason.to_string());
+                }
                 _ => {}
             }
         }

@@ -7,7 +7,7 @@ use fabricast::buffer::{DeviceBuffer, DeviceBufferManager, Payload};
 use fabricast::cuda::Device;
 use fabricast::endpoint::{SendConfig, StagingConfig, StagingRing, StagingStats};
 use fabricast::storage::{BackEnd, FileHandle, IoFuture, IoOptions};
-use fabricast::{PeerAddr, Region, SendEndpointZeroCopy, SendEvent};
+use fabricast::{ConnectionEvent, PeerAddr, Region, SendEndpointZeroCopy, SendEvent};
 
 use crate::kernel::{Hook, Work};
 use crate::{Block, Failure, LIMIT, Plan};
@@ -146,7 +146,9 @@ impl Sender<'_> {
                 SendEvent::Failed { key, error, .. } => {
                     return Err(format!("block {key}: {error}").into());
                 }
-                SendEvent::Disconnected(reason) => return Err(reason.to_string().into()),
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                    return Err(reason.to_string().into());
+                }
                 _ => {}
             }
         }

@@ -25,7 +25,7 @@ use crate::contain::contain;
 use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::delivery::Deliveries;
 use crate::endpoint::error::PeerError;
-use crate::endpoint::event::{ConnectionRequest, ReceiveEvent};
+use crate::endpoint::event::{ConnectionEvent, ConnectionRequest, ReceiveEvent};
 use crate::endpoint::settings::SettingsOf;
 
 use crate::endpoint::hub::{Hub, SendsSettings};
@@ -56,7 +56,7 @@ pub use event::{ConnectionlessEvent, PeerId, PeerInUse, PeerMessage, SendTo};
 ///
 /// As with [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy), payloads go out from where they
 /// lie, and each accepted key has exactly one outcome. Messages to one peer arrive in the order in
-/// which they were sent, as long as it is not [down](ConnectionlessEvent::PeerDown).
+/// which they were sent, as long as it is not [down](ConnectionEvent::Disconnected).
 ///
 /// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an
 /// [`EventLoop`](crate::event_loop::EventLoop).
@@ -189,8 +189,8 @@ impl ConnectionlessEndpoint {
 
     // ---- peers ----------------------------------------------------------------------------------
 
-    /// Adds a peer, and says hello to it: [`PeerUp`](ConnectionlessEvent::PeerUp) or
-    /// [`PeerDown`](ConnectionlessEvent::PeerDown) follows. One that is known already is only
+    /// Adds a peer, and says hello to it: [`Connected`](ConnectionEvent::Connected) or
+    /// [`Disconnected`](ConnectionEvent::Disconnected) follows. One that is known already is only
     /// found.
     ///
     /// # Errors
@@ -306,7 +306,7 @@ impl ConnectionlessEndpoint {
     /// `key` is the caller's own, comes back unchanged, and need not be unique. A first send to an
     /// address adds the peer, and is refused as back-pressure:
     /// [`Writable`](ConnectionlessEvent::Writable) says when it has answered,
-    /// [`PeerDown`](ConnectionlessEvent::PeerDown) that it will not.
+    /// [`Disconnected`](ConnectionEvent::Disconnected) that it will not.
     ///
     /// # Errors
     ///
@@ -401,11 +401,24 @@ impl ConnectionlessEndpoint {
             if let ReceiveEvent::Request(request) = event {
                 self.answer(request, &mut answers);
             } else {
-                events.extend(self.told(event, &mut answers));
+                let told = self.told(event, &mut answers);
+                let forgotten = told.as_ref().and_then(|told| self.forgotten_by(told));
+                events.extend(told);
+                events.extend(forgotten.map(|peer| ConnectionlessEvent::Removed { peer }));
             }
         }
         if !answers.is_empty() {
             self.tell(&mut answers, events);
+        }
+    }
+
+    /// Who came by itself, and goes with this event.
+    fn forgotten_by(&self, told: &ConnectionlessEvent) -> Option<PeerId> {
+        match told {
+            &ConnectionlessEvent::Connection(peer, ConnectionEvent::Disconnected(_)) => {
+                self.peers.get(peer).is_none().then_some(peer)
+            }
+            _ => None,
         }
     }
 
@@ -485,26 +498,35 @@ impl ConnectionlessEndpoint {
             ReceiveEvent::Starved { connection } => Told::Starved {
                 peer: self.peers.of(connection)?,
             },
-            ReceiveEvent::Unresponsive { connection } => Told::Unresponsive {
-                peer: self.peers.of(connection)?,
-            },
-            ReceiveEvent::Responsive { connection } => Told::Responsive {
-                peer: self.peers.of(connection)?,
-            },
-            ReceiveEvent::Connected { connection, info } => {
-                return self.on_connected(connection, info);
-            }
-            ReceiveEvent::PeerClosing { connection } => {
-                let peer = self.peers.of(connection)?;
-                self.peers
-                    .set_stage(peer, connection, ConnectionStage::Closing);
-                return None;
-            }
-            ReceiveEvent::Disconnected { connection, reason } => {
-                return self.on_disconnected(connection, reason, more);
+            ReceiveEvent::Connection(connection, event) => {
+                return self.on_connection(connection, event, more);
             }
             ReceiveEvent::Request(_) | ReceiveEvent::Window { .. } => return None,
         })
+    }
+
+    fn on_connection(
+        &mut self,
+        connection: ConnectionId,
+        event: ConnectionEvent,
+        more: &mut Vec<ReceiveEvent>,
+    ) -> Option<ConnectionlessEvent> {
+        match event {
+            ConnectionEvent::Connected(info) => self.on_connected(connection, info),
+            ConnectionEvent::Disconnected(reason) => self.on_disconnected(connection, reason, more),
+            ConnectionEvent::PeerClosing => {
+                let peer = self.peers.of(connection)?;
+                let closing = ConnectionStage::Closing;
+                self.peers.set_stage(peer, connection, closing);
+                None
+            }
+            ConnectionEvent::Unresponsive | ConnectionEvent::Responsive => {
+                let peer = self.peers.of(connection)?;
+                Some(ConnectionlessEvent::Connection(peer, event))
+            }
+            // Not of a hub's connection.
+            ConnectionEvent::Late | ConnectionEvent::Reconnecting { .. } => None,
+        }
     }
 
     fn on_connected(
@@ -522,7 +544,8 @@ impl ConnectionlessEndpoint {
             self.core.begin_close(connection, deadline);
             return None;
         }
-        (!was_up).then_some(ConnectionlessEvent::PeerUp { peer, addr, info })
+        let event = ConnectionEvent::Connected(info);
+        (!was_up).then_some(ConnectionlessEvent::Connection(peer, event))
     }
 
     fn on_disconnected(
@@ -550,11 +573,8 @@ impl ConnectionlessEndpoint {
         if forgotten {
             self.peers.remove(id);
         }
-        Some(ConnectionlessEvent::PeerDown {
-            peer: id,
-            reason,
-            forgotten,
-        })
+        let event = ConnectionEvent::Disconnected(reason);
+        Some(ConnectionlessEvent::Connection(id, event))
     }
 
     /// Peers that are being removed go with their last connection.

@@ -14,7 +14,7 @@ use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, GATE_RETRY, 
 use crate::endpoint::core::jiffies::Jiffies;
 use crate::endpoint::core::marks::Marks;
 use crate::endpoint::core::outgoing::DataOp;
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::wait::{EndpointWait, LinkWait};
@@ -711,10 +711,14 @@ impl<L: Link> Hub<L> {
                 Action::Accept { data } => self.accept_link(id, &data),
                 Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
                 Action::Established => self.tell_established(id, events),
-                Action::Unresponsive => events.push(ReceiveEvent::Unresponsive { connection: id }),
-                Action::Responsive => events.push(ReceiveEvent::Responsive { connection: id }),
+                Action::Unresponsive => {
+                    events.push(ReceiveEvent::Connection(id, ConnectionEvent::Unresponsive))
+                }
+                Action::Responsive => {
+                    events.push(ReceiveEvent::Connection(id, ConnectionEvent::Responsive))
+                }
                 Action::PeerClosing { .. } => {
-                    events.push(ReceiveEvent::PeerClosing { connection: id })
+                    events.push(ReceiveEvent::Connection(id, ConnectionEvent::PeerClosing))
                 }
                 Action::Close(reason) => self.close_conn(id, reason, events),
                 Action::Connect { data } => self.start_connecting(id, &data),

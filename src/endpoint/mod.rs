@@ -54,7 +54,8 @@ pub use connectionless::{
 pub use delivery::{DeviceDelivery, DeviceMessage};
 pub use error::{PeerError, WindowError};
 pub use event::{
-    ConnectionInfo, ConnectionRequest, DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent,
+    ConnectionEvent, ConnectionInfo, ConnectionRequest, DeadlinePolicy, Inject, Level,
+    ReceiveEvent, SendEvent,
 };
 pub use header_source::HeaderSource;
 pub use id::{ConnectionId, EndpointId};

@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::core::reconnect::Reconnector;
 use crate::endpoint::core::send::{SendCore, SendSettings, SendStatus};
-use crate::endpoint::event::{ConnectionInfo, SendEvent};
+use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
 use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
 use crate::endpoint::windows::handle::Windows;
 
@@ -196,7 +196,9 @@ pub struct SendEndpointZeroCopy {
 
 impl SendEndpointZeroCopy {
     /// Starts to connect to a [`ReceiveEndpoint`](crate::ReceiveEndpoint). Returns at once;
-    /// [`SendEvent::Connected`] or [`SendEvent::Disconnected`] follows, within the connect timeout.
+    /// [`ConnectionEvent::Connected`](crate::endpoint::ConnectionEvent::Connected) or
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) follows,
+    /// within the connect timeout.
     ///
     /// # Errors
     ///
@@ -363,8 +365,10 @@ impl SendEndpointZeroCopy {
             self.poll(&mut events)?;
             for event in events.drain(..) {
                 match event {
-                    SendEvent::Connected(info) => return Ok(info),
-                    SendEvent::Disconnected(reason) => return Err(Error::Closed(reason)),
+                    SendEvent::Connection(ConnectionEvent::Connected(info)) => return Ok(info),
+                    SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                        return Err(Error::Closed(reason));
+                    }
                     _ => {}
                 }
             }
@@ -392,8 +396,9 @@ impl SendEndpointZeroCopy {
     }
 
     /// Begins the polite close and returns at once: no new sends; those in flight complete, both
-    /// sides say goodbye, and [`SendEvent::Disconnected`] is the last event of
-    /// [`poll`](Self::poll). At the deadline it comes in any case.
+    /// sides say goodbye, and
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) is the
+    /// last event of [`poll`](Self::poll). At the deadline it comes in any case.
     pub fn begin_close(&mut self, deadline: Instant) {
         if self.core.owner().is_here() {
             self.stop(deadline);
@@ -412,8 +417,8 @@ impl SendEndpointZeroCopy {
 
     /// Closes politely and waits for it: all that was sent arrives, unless the deadline passes
     /// first. Returns the outcomes of what was in flight; the last event is
-    /// [`SendEvent::Disconnected`], whose reason is [`CloseReason::Finished`] when the peer has
-    /// everything.
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected), whose
+    /// reason is [`CloseReason::Finished`] when the peer has everything.
     ///
     /// # Errors
     ///

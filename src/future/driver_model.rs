@@ -14,7 +14,7 @@ use super::super::sending::{SendOn, connected};
 use super::*;
 use crate::buffer::Payload;
 use crate::endpoint::{
-    CloseReason, ConnectionInfo, Destination, HeaderMode, SendEvent, WindowPlace,
+    CloseReason, ConnectionEvent, ConnectionInfo, Destination, HeaderMode, SendEvent, WindowPlace,
 };
 use crate::error::{Error, Refused, SendErrorKind};
 use crate::fabric::Shape;
@@ -104,7 +104,7 @@ impl Sender for One {
         }
         self.net.seen.store(true, Ordering::SeqCst);
         if !std::mem::replace(&mut self.connected, true) {
-            events.push(SendEvent::Connected(info()));
+            events.push(SendEvent::Connection(ConnectionEvent::Connected(info())));
         }
         let done = self.posted.take().map(|key| SendEvent::Completed {
             key,

@@ -31,7 +31,6 @@
 //! futures that you hold), and it sets no deadline but the endpoint's own.
 
 mod after;
-mod connection_event;
 mod driver;
 mod error;
 mod executor;
@@ -46,7 +45,6 @@ mod waiters;
 
 #[cfg(feature = "tokio")]
 pub use self::tokio::TokioReactor;
-pub use connection_event::ConnectionEvent;
 pub use error::{Failed, SendFailure};
 pub use executor::{Executor, ExecutorStats};
 pub use reactor::{EndpointFds, Reactor, Watch};

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use super::connection_event::ConnectionEvent;
 use super::driver::Driver;
 use super::error::Failed;
 use super::reactor::Reactor;
@@ -17,8 +16,8 @@ use crate::Error;
 use crate::SendEndpointZeroCopy;
 use crate::buffer::Payload;
 use crate::endpoint::{
-    Access, CloseReason, ConnectionInfo, Destination, LocalWindow, RemoteWindow, SendEvent,
-    WindowDescriptor, WindowError, WindowEvent, WindowMemory, WindowPlace,
+    Access, CloseReason, ConnectionEvent, ConnectionInfo, Destination, LocalWindow, RemoteWindow,
+    SendEvent, WindowDescriptor, WindowError, WindowEvent, WindowMemory, WindowPlace,
 };
 use crate::error::Refused;
 use crate::event_loop::Waitable;

@@ -14,13 +14,13 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use super::after::After;
-use super::connection_event::ConnectionEvent;
 use super::error::SendFailure;
 use super::waiters::{Ticket, Waiters};
 use crate::Error;
 use crate::buffer::Payload;
 use crate::endpoint::{
-    CloseReason, ConnectionInfo, Destination, RemoteWindow, SendEvent, WindowEvent, WindowPlace,
+    CloseReason, ConnectionEvent, ConnectionInfo, Destination, RemoteWindow, SendEvent,
+    WindowEvent, WindowPlace,
 };
 use crate::error::{Blocked, CompletionError, Refused, SendErrorKind};
 use crate::stats::SendStats;
@@ -326,7 +326,7 @@ impl<S: Sender> SendEngine<S> {
     }
 
     fn take(&mut self, event: SendEvent, after: &mut After) {
-        if let Some(event) = ConnectionEvent::of(&event) {
+        if let Some(event) = about_connection(&event) {
             self.keep_connection_event(event, after);
         }
         match event {
@@ -338,7 +338,7 @@ impl<S: Sender> SendEngine<S> {
                 payload,
                 error,
             } => self.fail(key, Back::Payload(payload), error, after),
-            SendEvent::Connected(info) => {
+            SendEvent::Connection(ConnectionEvent::Connected(info)) => {
                 self.info = Some(info);
                 self.connected.wake_all(after);
                 self.queue.wake_first(after);
@@ -347,14 +347,17 @@ impl<S: Sender> SendEngine<S> {
                 self.blocked = None;
                 self.queue.wake_first(after);
             }
-            SendEvent::PeerClosing => self.stop_posting(after),
-            SendEvent::Disconnected(reason) => self.end(reason, after),
-            SendEvent::Reconnecting { .. } => {
+            SendEvent::Connection(ConnectionEvent::PeerClosing) => self.stop_posting(after),
+            SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => self.end(reason, after),
+            SendEvent::Connection(ConnectionEvent::Reconnecting { .. }) => {
                 self.info = None;
                 self.closing = self.asked_to_close;
             }
             // Advice, for who asks for it; what comes of it follows.
-            SendEvent::Late { .. } | SendEvent::Unresponsive | SendEvent::Responsive => {}
+            SendEvent::Late { .. }
+            | SendEvent::Connection(
+                ConnectionEvent::Unresponsive | ConnectionEvent::Responsive | ConnectionEvent::Late,
+            ) => {}
             SendEvent::Window(event) => self.take_window(event, after),
         }
     }
@@ -631,4 +634,17 @@ impl<S: Sender> SendEngine<S> {
 
 fn back_of(outcome: Outcome) -> Back {
     outcome.unwrap_or_else(|(back, _)| back)
+}
+
+/// What an event says about the connection as such; its end is told by other means.
+fn about_connection(event: &SendEvent) -> Option<ConnectionEvent> {
+    match event {
+        SendEvent::Connection(ConnectionEvent::Disconnected(_)) => None,
+        SendEvent::Connection(event) => Some(event.clone()),
+        SendEvent::Late { .. } => Some(ConnectionEvent::Late),
+        SendEvent::Completed { .. }
+        | SendEvent::Failed { .. }
+        | SendEvent::Window(_)
+        | SendEvent::Writable => None,
+    }
 }

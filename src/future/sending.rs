@@ -9,14 +9,15 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use super::after::After;
-use super::connection_event::ConnectionEvent;
 use super::driver::Driver;
 use super::error::Failed;
 use super::send_engine::{Back, Header, Outcome, SendEngine, Sender, Topic, Unposted, Work};
 use super::waiters::Ticket;
 use crate::Error;
 use crate::buffer::Payload;
-use crate::endpoint::{CloseReason, ConnectionInfo, Destination, WindowEvent, WindowPlace};
+use crate::endpoint::{
+    CloseReason, ConnectionEvent, ConnectionInfo, Destination, WindowEvent, WindowPlace,
+};
 
 /// How far a send is.
 #[derive(Debug)]

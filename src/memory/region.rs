@@ -142,7 +142,8 @@ impl Region {
     /// use std::time::{Duration, Instant};
     /// use fabricast::buffer::{HeaderSlotConfig, ZeroCopyBufferManager};
     /// use fabricast::endpoint::{ReceiveConfig, SendConfig};
-    /// use fabricast::{Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy};
+    /// use fabricast::{ConnectionEvent, Fabric, ReceiveEndpoint, ReceiveEvent, Region};
+    /// use fabricast::SendEndpointZeroCopy;
     ///
     /// /// What a card's driver gives: memory that it maps, writes to, and unmaps in `drop`.
     /// struct Card(NonNull<u8>);
@@ -176,7 +177,10 @@ impl Region {
     /// #         for event in events.drain(..) {
     /// #             match event {
     /// #                 ReceiveEvent::Message(m) => got = m.payload().to_vec(),
-    /// #                 ReceiveEvent::Disconnected { .. } => return Ok(got),
+    /// #                 ReceiveEvent::Connection(_, event) => match event {
+    /// #                     ConnectionEvent::Disconnected(_) => return Ok(got),
+    /// #                     _ => {}
+    /// #                 },
     /// #                 _ => {}
     /// #             }
     /// #         }

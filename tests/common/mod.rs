@@ -25,7 +25,9 @@ use std::time::{Duration, Instant};
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::endpoint::{CloseReason, ConnectionId, ReceiveConfig, SendConfig};
 use fabricast::fabric::EndpointKind;
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
+};
 
 #[allow(
     unused_imports,
@@ -318,11 +320,18 @@ impl Pair {
 
     fn connected(mut self) -> Self {
         self.until("connected", |pair| {
-            let accepted = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Connected { .. });
+            let accepted = |e: &ReceiveEvent| {
+                matches!(
+                    e,
+                    ReceiveEvent::Connection(_, ConnectionEvent::Connected(_))
+                )
+            };
             pair.sender().is_connected() && pair.received.iter().any(accepted)
         });
         self.connection = self.received.iter().find_map(|event| match event {
-            ReceiveEvent::Connected { connection, .. } => Some(*connection),
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                Some(*connection)
+            }
             _ => None,
         });
         self.sent.clear();
@@ -468,7 +477,7 @@ pub(crate) fn outcomes(events: &[SendEvent]) -> BTreeMap<u64, Vec<bool>> {
 /// Why the sender's connection ended, if the list says so.
 pub(crate) fn send_end(events: &[SendEvent]) -> Option<CloseReason> {
     events.iter().find_map(|event| match event {
-        SendEvent::Disconnected(reason) => Some(*reason),
+        SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => Some(*reason),
         _ => None,
     })
 }
@@ -478,7 +487,9 @@ pub(crate) fn receive_ends(events: &[ReceiveEvent]) -> Vec<(ConnectionId, CloseR
     events
         .iter()
         .filter_map(|event| match event {
-            ReceiveEvent::Disconnected { connection, reason } => Some((*connection, *reason)),
+            ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
+                Some((*connection, *reason))
+            }
             _ => None,
         })
         .collect()

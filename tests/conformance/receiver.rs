@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{ConnectionId, ConnectionInfo, LongMessages, ReceiveConfig};
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent};
+use fabricast::{ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent};
 
 use crate::common::{SOON, anywhere, child, drive};
 use crate::message::{Checker, MAX_MESSAGE};
@@ -64,8 +64,10 @@ pub(crate) fn receive(told: &Told) {
                         child::tell(format!("held {}", held.len()));
                     }
                 }
-                ReceiveEvent::Connected { connection, info } => tell_connected(connection, &info),
-                ReceiveEvent::Disconnected { reason, .. } => {
+                ReceiveEvent::Connection(connection, ConnectionEvent::Connected(info)) => {
+                    tell_connected(connection, &info)
+                }
+                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                     child::tell(format!("over {reason}"));
                     ends += 1;
                 }

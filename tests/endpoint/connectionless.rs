@@ -20,7 +20,7 @@ use fabricast::endpoint::{
 use fabricast::error::{Blocked, Error, SendErrorKind};
 use fabricast::event_loop::{EventLoop, LoopEvent};
 use fabricast::fabric::EndpointKind;
-use fabricast::{ConnectionlessEndpoint, Domain, PeerAddr};
+use fabricast::{ConnectionEvent, ConnectionlessEndpoint, Domain, PeerAddr};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// `None`, after a line that says why, where there is no libfabric or no provider of this kind.
@@ -109,14 +109,12 @@ impl Node {
     fn absorb(&mut self, events: Vec<ConnectionlessEvent>) {
         for event in events {
             match event {
-                ConnectionlessEvent::PeerUp { peer, addr, info } => {
-                    assert_eq!(
-                        (self.end.peer_at(&addr), info.peer),
-                        (Some(peer), Some(addr))
-                    );
+                ConnectionlessEvent::Connection(peer, ConnectionEvent::Connected(info)) => {
+                    let addr = info.peer.expect("where it is");
+                    assert_eq!(self.end.peer_at(&addr), Some(peer));
                     self.up.insert(peer);
                 }
-                ConnectionlessEvent::PeerDown { peer, reason, .. } => {
+                ConnectionlessEvent::Connection(peer, ConnectionEvent::Disconnected(reason)) => {
                     self.up.remove(&peer);
                     self.down.push((peer, reason));
                 }

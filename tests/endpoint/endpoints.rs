@@ -28,8 +28,8 @@ use fabricast::error::{Blocked, Error, MessageLimit, RegisterError, SendErrorKin
 use fabricast::event_loop::{EventLoop, LoopConfig, LoopEvent, WaitMode, Waitable};
 use fabricast::fabric::EndpointKind;
 use fabricast::{
-    Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
-    SendEvent,
+    ConnectionEvent, Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region,
+    SendEndpointZeroCopy, SendEvent,
 };
 
 /// No time is too long to ask for: the next event ends it.
@@ -47,7 +47,10 @@ fn sleeping_for_any_time_ends_with_what_happens_next() {
         sender.wait_connected().expect("connected");
     });
     let mut events = Vec::new();
-    while !matches!(events.first(), Some(ReceiveEvent::Connected { .. })) {
+    while !matches!(
+        events.first(),
+        Some(ReceiveEvent::Connection(_, ConnectionEvent::Connected(_)))
+    ) {
         receiver.wait(Duration::MAX).expect("it sleeps");
         receiver.poll(&mut events).expect("it works");
     }
@@ -504,7 +507,10 @@ fn close_politely(domain: &Arc<Domain>, close: impl FnOnce(&mut Pair)) -> Pair {
     });
     assert_eq!(send_end(&pair.sent), Some(CloseReason::Finished));
     assert_eq!(receive_ends(&pair.received)[0].1, CloseReason::Finished);
-    assert!(matches!(pair.sent.last(), Some(SendEvent::Disconnected(_))));
+    assert!(matches!(
+        pair.sent.last(),
+        Some(SendEvent::Connection(ConnectionEvent::Disconnected(_)))
+    ));
     let outcomes = outcomes(&pair.sent);
     assert_eq!(outcomes.len(), 20);
     assert!(outcomes.values().all(|o| o == &[true]), "{outcomes:?}");
@@ -522,7 +528,7 @@ fn the_sender_closes_politely() {
     assert!(
         pair.received
             .iter()
-            .any(|e| matches!(e, ReceiveEvent::PeerClosing { .. })),
+            .any(|e| matches!(e, ReceiveEvent::Connection(_, ConnectionEvent::PeerClosing))),
         "{:?}",
         pair.received
     );
@@ -551,7 +557,7 @@ fn the_receiver_closes_politely() {
     assert!(
         pair.sent
             .iter()
-            .any(|e| matches!(e, SendEvent::PeerClosing)),
+            .any(|e| matches!(e, SendEvent::Connection(ConnectionEvent::PeerClosing))),
         "{:?}",
         pair.sent
     );
@@ -574,7 +580,7 @@ fn the_calls_that_wait_for_the_goodbye_return_everything() {
         pair.receiver().poll(&mut events).expect("polls");
         events
             .iter()
-            .any(|e| matches!(e, ReceiveEvent::PeerClosing { .. }))
+            .any(|e| matches!(e, ReceiveEvent::Connection(_, ConnectionEvent::PeerClosing)))
     });
     let receiver = pair.receiver.take().expect("open");
     events.extend(receiver.close(after(SOON)).expect("closes"));
@@ -953,7 +959,7 @@ fn endpoints_on_several_threads_share_headers_and_pool() {
                     assert_eq!(number, next[worker as usize], "in order, without a gap");
                     next[worker as usize] += 1;
                 }
-                ReceiveEvent::Disconnected { reason, .. } => {
+                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                     assert_eq!(reason, CloseReason::Finished);
                     ended += 1;
                 }

@@ -22,10 +22,12 @@ use fabricast::endpoint::{
 use fabricast::error::{CompletionError, Error, SendErrorKind};
 use fabricast::fabric::AccessEnds;
 use fabricast::future::{
-    AsyncReceiveEndpoint, AsyncSendEndpoint, ConnectionEvent, EndpointFds, Executor, Failed,
-    Reactor, SendFailure, Watch,
+    AsyncReceiveEndpoint, AsyncSendEndpoint, EndpointFds, Executor, Failed, Reactor, SendFailure,
+    Watch,
 };
-use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
+use fabricast::{
+    ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy,
+};
 
 // ---- tools --------------------------------------------------------------------------------------
 
@@ -134,7 +136,7 @@ async fn receive_counted(receiver: &mut AsyncReceiveEndpoint) -> u64 {
                 assert_eq!(message.payload(), pattern(count, message.payload().len()));
                 count += 1;
             }
-            ReceiveEvent::Disconnected { reason, .. } => {
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                 assert_eq!(reason, CloseReason::Finished);
                 return count;
             }
@@ -379,7 +381,7 @@ async fn offer_a_window(
     let mut window = None;
     loop {
         match receiver.next().await.expect("lives").expect("works") {
-            ReceiveEvent::Connected { connection, .. } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
                 let memory = pool.try_acquire().expect("a buffer");
                 let exposed = receiver.windows(connection).expose(memory, Access::all());
                 let exposed = exposed.expect("exposed");
@@ -407,7 +409,7 @@ async fn offer_a_window(
                         .revoke(window, after(SOON))
                 );
             }
-            ReceiveEvent::Disconnected { reason, .. } => {
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                 return assert_eq!(reason, CloseReason::Finished);
             }
             _ => {}
@@ -607,10 +609,10 @@ fn a_receiver_that_asks_answers_and_closes() {
     assert!(
         matches!(
             end,
-            Some(ReceiveEvent::Disconnected {
-                reason: CloseReason::Finished,
-                ..
-            })
+            Some(ReceiveEvent::Connection(
+                _,
+                ConnectionEvent::Disconnected(CloseReason::Finished)
+            ))
         ),
         "{end:?}"
     );
@@ -725,7 +727,10 @@ fn a_driver_completes_what_nobody_waits_for() {
             })
             .with(async {
                 while let Some(Ok(event)) = receiver.next().await {
-                    if matches!(event, ReceiveEvent::Disconnected { .. }) {
+                    if matches!(
+                        event,
+                        ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_))
+                    ) {
                         break;
                     }
                 }
@@ -1058,10 +1063,10 @@ fn an_endpoint_that_was_polled_before_is_taken_over() {
                 assert!(
                     matches!(
                         end,
-                        Some(ReceiveEvent::Disconnected {
-                            reason: CloseReason::Finished,
-                            ..
-                        })
+                        Some(ReceiveEvent::Connection(
+                            _,
+                            ConnectionEvent::Disconnected(CloseReason::Finished)
+                        ))
                     ),
                     "{end:?}"
                 );
@@ -1089,10 +1094,10 @@ fn closing_a_receiver_ends_at_the_deadline_whatever_the_peer_does() {
     assert!(
         matches!(
             arrived.last(),
-            Some(ReceiveEvent::Disconnected {
-                reason: CloseReason::ClosedByDeadline,
-                ..
-            })
+            Some(ReceiveEvent::Connection(
+                _,
+                ConnectionEvent::Disconnected(CloseReason::ClosedByDeadline)
+            ))
         ),
         "{arrived:?}"
     );

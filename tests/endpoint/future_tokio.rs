@@ -17,7 +17,9 @@ use fabricast::endpoint::{CloseReason, ReceiveConfig, SendConfig};
 use fabricast::future::{
     AsyncReceiveEndpoint, AsyncSendEndpoint, EndpointFds, Executor, Failed, Reactor, TokioReactor,
 };
-use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
+use fabricast::{
+    ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy,
+};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
@@ -64,7 +66,7 @@ async fn receive(mut receiver: AsyncReceiveEndpoint, senders: usize) -> u64 {
                 *expected += 1;
                 count += 1;
             }
-            ReceiveEvent::Disconnected { reason, .. } => {
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                 assert_eq!(reason, CloseReason::Finished);
                 ended += 1;
             }
@@ -293,7 +295,7 @@ async fn drain(mut receiver: AsyncReceiveEndpoint, pause: Duration) -> u64 {
                     tokio::time::sleep(pause).await;
                 }
             }
-            ReceiveEvent::Disconnected { .. } => return count,
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_)) => return count,
             _ => {}
         }
     }

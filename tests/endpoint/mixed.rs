@@ -14,7 +14,10 @@ use common::{
 use fabricast::endpoint::{
     Access, Destination, Level, ReceiveConfig, WindowDescriptor, WindowEvent,
 };
-use fabricast::{PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
+    SendEvent,
+};
 
 const NAME: &str = "sender_and_receiver_may_have_different_versions";
 
@@ -96,7 +99,7 @@ fn own() {
         receiver.poll(&mut events).expect("polls");
         for event in &events {
             match event {
-                ReceiveEvent::Connected { connection, .. } => {
+                ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
                     let region = Region::host(MAX_MESSAGE).build().expect("memory");
                     let slice = region.slice(0..MAX_MESSAGE).expect("inside");
                     let exposed = receiver.windows(*connection).expose(slice, Access::all());
@@ -165,7 +168,7 @@ fn operate(addr: PeerAddr) {
                         assert!(buffer[..size] == bytes, "{size} bytes");
                         over = true;
                     }
-                    SendEvent::Connected(_) | SendEvent::Writable => {}
+                    SendEvent::Connection(ConnectionEvent::Connected(_)) | SendEvent::Writable => {}
                     other => panic!("{other:?}"),
                 }
             }

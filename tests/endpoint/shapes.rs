@@ -19,8 +19,8 @@ use fabricast::error::{Blocked, Error, SendErrorKind};
 use fabricast::fabric::Shape;
 use fabricast::memory::Region;
 use fabricast::{
-    Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered, SendEndpointZeroCopy,
-    SendEvent,
+    ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered,
+    SendEndpointZeroCopy, SendEvent,
 };
 
 const SHAPES: [Shape; 3] = [Shape::Iov, Shape::Headroom, Shape::TwoMessages];
@@ -404,7 +404,10 @@ fn a_receiver_that_is_killed_leaves_one_outcome_for_each_send() {
             let by_key = outcomes(&events);
             assert_eq!(by_key.len() as u64, keys, "{provider} {shape}");
             assert!(by_key.values().all(|all| all.len() == 1), "{by_key:?}");
-            assert!(matches!(events.last(), Some(SendEvent::Disconnected(_))));
+            assert!(matches!(
+                events.last(),
+                Some(SendEvent::Connection(ConnectionEvent::Disconnected(_)))
+            ));
             assert_balanced(&sender);
             events.clear();
             assert_eq!(pool.free_count(), 16, "{provider} {shape}");

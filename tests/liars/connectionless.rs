@@ -9,7 +9,9 @@ use fabricast::endpoint::{
     Access, ConnectionId, LocalWindow, LongMessages, SendConfig, WindowDescriptor, WindowEvent,
 };
 use fabricast::fabric::EndpointKind;
-use fabricast::{Domain, Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
+};
 
 use crate::common::{
     SOON, Watchdog, after, alone, any_port, buffer, drive, millis, node, pool, send_end,
@@ -98,8 +100,10 @@ impl Two {
 
     fn take(&mut self, event: ReceiveEvent) {
         match event {
-            ReceiveEvent::Connected { connection, .. } => self.connection = Some(connection),
-            ReceiveEvent::Disconnected { .. } => self.ended = true,
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                self.connection = Some(connection)
+            }
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_)) => self.ended = true,
             ReceiveEvent::Message(message) => self.messages.push(message),
             ReceiveEvent::Window {
                 event: WindowEvent::Released { memory, .. },

@@ -21,7 +21,8 @@ use fabricast::endpoint::{
 };
 use fabricast::fabric::EndpointKind;
 use fabricast::{
-    Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+    ConnectionEvent, Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
+    SendEvent,
 };
 
 /// Providers whose other side refuses such operations. `udp;ofi_rxd` does not answer them at all:
@@ -159,7 +160,7 @@ impl Three {
             forger.poll();
             forger.endpoint.is_connected() && !events.is_empty()
         });
-        let ReceiveEvent::Connected { connection, .. } = events[0] else {
+        let ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) = events[0] else {
             panic!("{events:?}");
         };
         let mut three = Self {

@@ -18,7 +18,9 @@ use fabricast::endpoint::{
 };
 use fabricast::error::SendErrorKind;
 use fabricast::fabric::AccessEnds;
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+};
 
 /// A pair whose receiver has windows, in a domain of its own.
 pub(crate) struct Both {
@@ -57,7 +59,9 @@ impl Both {
         for event in self.pair.sent.drain(..) {
             match event {
                 SendEvent::Window(event) => self.near.push(event),
-                SendEvent::Disconnected(reason) => self.ended = Some(reason),
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                    self.ended = Some(reason)
+                }
                 _ => {}
             }
         }
@@ -807,7 +811,7 @@ fn a_peer_that_does_not_confirm_loses_the_connection_and_the_memory_comes_back()
             event: WindowEvent::Released { .. },
             ..
         },
-        ReceiveEvent::Disconnected { reason, .. },
+        ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)),
     ] = &events[..]
     else {
         panic!("{events:?}");
@@ -1088,7 +1092,9 @@ impl Many {
 
     fn connections(&self) -> Vec<ConnectionId> {
         let connected = |event: &ReceiveEvent| match event {
-            ReceiveEvent::Connected { connection, .. } => Some(*connection),
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                Some(*connection)
+            }
             _ => None,
         };
         self.heard.iter().filter_map(connected).collect()

@@ -19,7 +19,9 @@ use fabricast::endpoint::{
     Access, CloseReason, ConnectionId, LocalWindow, ReceiveConfig, WindowDescriptor, WindowEvent,
 };
 use fabricast::fabric::EndpointKind;
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+};
 
 /// The two forms of connections. Those over FI_EP_RDM go by sockets, so that a process can be
 /// stopped in the middle of an operation.
@@ -118,7 +120,7 @@ fn peer(read: bool) {
                     WindowEvent::WriteFailed { .. } | WindowEvent::ReadFailed { .. },
                 ) => child::tell("failed"),
                 SendEvent::Window(WindowEvent::Revoked { .. }) => child::tell("revoked"),
-                SendEvent::Disconnected(_) => over = true,
+                SendEvent::Connection(ConnectionEvent::Disconnected(_)) => over = true,
                 _ => {}
             }
         }
@@ -178,7 +180,7 @@ impl Owner {
             told |= child.heard().is_some_and(|line| line == "connected");
             receiver.poll(&mut events).expect("polls");
             for event in events.drain(..) {
-                if let ReceiveEvent::Connected { connection: id, .. } = event {
+                if let ReceiveEvent::Connection(id, ConnectionEvent::Connected(_)) = event {
                     connection = Some(id);
                 }
             }

@@ -9,7 +9,9 @@ use fabricast::endpoint::{
     Access, HeaderMode, LocalWindow, ReceiveConfig, RemoteWindow, SendConfig, WindowDescriptor,
     WindowEvent,
 };
-use fabricast::{ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+};
 
 use super::{Receiver, Server, open};
 use crate::case::{Arrived, Case, HEADER, Header, Operation, Pacer, Sent};
@@ -73,7 +75,7 @@ impl Server {
         loop {
             self.receiver.endpoint.poll(&mut events)?;
             for event in events.drain(..) {
-                if let ReceiveEvent::Connected { connection, .. } = event {
+                if let ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) = event {
                     let exposed = self
                         .receiver
                         .endpoint
@@ -160,7 +162,9 @@ impl Client {
                     WindowEvent::WriteFailed { error, .. } | WindowEvent::ReadFailed { error, .. },
                 )
                 | SendEvent::Failed { error, .. } => return fail(error.to_string()),
-                SendEvent::Disconnected(reason) => return fail(reason.to_string()),
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                    return fail(reason.to_string());
+                }
                 _ => {}
             }
         }

@@ -18,7 +18,7 @@ use crate::endpoint::buffered::event::{
 };
 use crate::endpoint::buffered::filling::{Filling, not_copied};
 use crate::endpoint::core::control::CONTROL_RETRY;
-use crate::endpoint::event::SendEvent;
+use crate::endpoint::event::{ConnectionEvent, SendEvent};
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::staging::CopyLanes;
@@ -649,7 +649,7 @@ impl<O: Outlet> BufferedCore<O> {
         let mut end = None;
         for event in heard.drain(..) {
             match event {
-                SendEvent::Disconnected(reason) => end = Some(reason),
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => end = Some(reason),
                 other => self.on_event(other, events),
             }
         }
@@ -667,7 +667,8 @@ impl<O: Outlet> BufferedCore<O> {
             self.fail_all_unsent(reason);
         }
         events.append(&mut self.outbox);
-        events.extend(end.map(BufferedEvent::Disconnected));
+        let over = |reason| BufferedEvent::Connection(ConnectionEvent::Disconnected(reason));
+        events.extend(end.map(over));
         if self.refused && self.is_writable() {
             self.refused = false;
             events.push(BufferedEvent::Writable);
@@ -709,33 +710,33 @@ impl<O: Outlet> BufferedCore<O> {
             // What waits is offered at every poll; whether the caller was refused is known here. A
             // buffered endpoint has no windows.
             SendEvent::Writable | SendEvent::Window(_) => return,
-            SendEvent::Connected(info) => {
+            SendEvent::Connection(event) => {
+                self.on_connection(&event);
+                BufferedEvent::Connection(event)
+            }
+        });
+    }
+
+    fn on_connection(&mut self, event: &ConnectionEvent) {
+        match event {
+            ConnectionEvent::Connected(info) => {
                 let peer = usize::try_from(info.max_message).unwrap_or(usize::MAX);
                 self.limit = self.pool.slot_size().min(peer);
                 self.peer_closing = false;
-                BufferedEvent::Connected(info)
             }
-            SendEvent::PeerClosing => {
+            ConnectionEvent::PeerClosing => {
                 self.peer_closing = true;
                 // Offered to the outlet, it is refused, and fails at once.
                 if let Some(open) = &mut self.open {
                     open.now = true;
                 }
-                BufferedEvent::PeerClosing
             }
-            SendEvent::Unresponsive => BufferedEvent::Unresponsive,
-            SendEvent::Responsive => BufferedEvent::Responsive,
-            SendEvent::Reconnecting {
-                attempt,
-                after,
-                reason,
-            } => BufferedEvent::Reconnecting {
-                attempt,
-                after,
-                reason,
-            },
-            SendEvent::Disconnected(reason) => BufferedEvent::Disconnected(reason),
-        });
+            ConnectionEvent::Unresponsive
+            | ConnectionEvent::Responsive
+            | ConnectionEvent::Late
+            | ConnectionEvent::Reconnecting { .. }
+            | ConnectionEvent::Disconnected(_) => {}
+        }
     }
 
     /// A push would be taken now.

@@ -12,7 +12,7 @@ use crate::endpoint::buffered::core::{BufferedCore, BufferedSettings, BufferedWa
 use crate::endpoint::buffered::event::{
     BufferError, BufferedEvent, Carried, PushError, SmallMessageLimit,
 };
-use crate::endpoint::event::{ConnectionInfo, SendEvent};
+use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
 use crate::endpoint::link::fake::FakeWait;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::CloseReason;
@@ -63,7 +63,10 @@ impl FakeOutlet {
 
     fn connect(&mut self, max_message: u64) {
         self.connected = true;
-        self.events.push(SendEvent::Connected(info(max_message)));
+        self.events
+            .push(SendEvent::Connection(ConnectionEvent::Connected(info(
+                max_message,
+            ))));
     }
 
     fn lose(&mut self) {
@@ -76,7 +79,8 @@ impl FakeOutlet {
     fn end(&mut self, reason: CloseReason) {
         self.lose();
         self.ended = Some(reason);
-        self.events.push(SendEvent::Disconnected(reason));
+        self.events
+            .push(SendEvent::Connection(ConnectionEvent::Disconnected(reason)));
     }
 }
 
@@ -281,7 +285,7 @@ impl Rig {
                     self.failed.push((carried, error));
                 }
                 BufferedEvent::Writable => self.writable += 1,
-                BufferedEvent::Disconnected(reason) => {
+                BufferedEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
                     assert!(self.owed.is_empty(), "the end, but owed: {:?}", self.owed);
                     self.ended = Some(reason);
                 }
@@ -624,11 +628,13 @@ fn a_reconnect_keeps_what_was_not_sent() {
     rig.outlet().lose();
     let (attempt, after) = (1, Duration::ZERO);
     let reason = CloseReason::ConnectTimedOut;
-    rig.outlet().events.push(SendEvent::Reconnecting {
-        attempt,
-        after,
-        reason,
-    });
+    rig.outlet()
+        .events
+        .push(SendEvent::Connection(ConnectionEvent::Reconnecting {
+            attempt,
+            after,
+            reason,
+        }));
     rig.poll();
     assert_eq!(rig.failed.len(), 1, "only what was in flight");
     rig.outlet().connect(1 << 20);
@@ -649,7 +655,9 @@ fn when_the_peer_closes_what_was_not_sent_fails_at_once() {
     rig.push(1, 0, b"too late").unwrap();
     rig.outlet().connected = false;
     rig.outlet().refusal = Some(SendErrorKind::Closing);
-    rig.outlet().events.push(SendEvent::PeerClosing);
+    rig.outlet()
+        .events
+        .push(SendEvent::Connection(ConnectionEvent::PeerClosing));
     rig.poll();
     assert_eq!(rig.failed.len(), 1);
     assert_eq!(
@@ -702,7 +710,7 @@ fn a_polite_close_ends_at_its_deadline_with_an_outcome_for_all() {
     let events = rig.core().close(deadline).unwrap();
     assert!(matches!(
         events.last(),
-        Some(BufferedEvent::Disconnected(_))
+        Some(BufferedEvent::Connection(ConnectionEvent::Disconnected(_)))
     ));
     let failed = events.iter().map(|event| match event {
         BufferedEvent::Failed { carried, .. } => carried.messages(),

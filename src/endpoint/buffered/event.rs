@@ -1,10 +1,9 @@
 //! What a `SendEndpointBuffered` reports, and how it refuses.
 
 use std::fmt;
-use std::time::Duration;
 
 use crate::buffer::Buffer;
-use crate::endpoint::event::ConnectionInfo;
+use crate::endpoint::event::ConnectionEvent;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::error::{Blocked, CompletionError, Forked, Refused, SendErrorKind};
 
@@ -39,8 +38,8 @@ impl Carried {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BufferedEvent {
-    /// The connection stands: messages are taken from now on.
-    Connected(ConnectionInfo),
+    /// Something happened to the connection; messages are taken while it stands.
+    Connection(ConnectionEvent),
     /// A buffer is sent, with everything in it.
     Completed {
         /// The messages, or the whole buffer's key.
@@ -66,27 +65,6 @@ pub enum BufferedEvent {
     },
     /// What blocked a refused push or buffer has passed.
     Writable,
-    /// Nothing was heard from the peer for as long as the setting `unresponsive_after` says.
-    /// Nothing is closed.
-    Unresponsive,
-    /// Something was heard from the peer again.
-    Responsive,
-    /// The connection ended, what was in flight came back before this, and another one will be
-    /// made. Messages that were packed and not yet sent wait for it.
-    Reconnecting {
-        /// The number of the next attempt, from 1.
-        attempt: u32,
-        /// How long until it begins.
-        after: Duration,
-        /// Why the connection ended, or could not be made.
-        reason: CloseReason,
-    },
-    /// The peer closes politely: nothing is taken any more, what is in flight still completes, what
-    /// is not sent yet fails.
-    PeerClosing,
-    /// The connection is closed, or could not be made. The last event; everything had its outcome
-    /// before it.
-    Disconnected(CloseReason),
 }
 
 /// Why a buffer failed that was accepted.

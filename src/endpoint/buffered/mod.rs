@@ -19,7 +19,7 @@ use crate::endpoint::buffered::core::{
     BufferedCore, BufferedSettings, BufferedWait, OnAbandoned, Outlet,
 };
 use crate::endpoint::buffered::event::{BufferedEvent, Carried, PushError};
-use crate::endpoint::event::{ConnectionInfo, SendEvent};
+use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::limits::{check_count, check_size, config, moment_in};
 use crate::endpoint::protocol::connection::CloseReason;
@@ -275,8 +275,9 @@ pub struct SendEndpointBuffered {
 
 impl SendEndpointBuffered {
     /// Starts to connect to a [`ReceiveEndpoint`](crate::ReceiveEndpoint). Returns at once;
-    /// [`BufferedEvent::Connected`] or [`BufferedEvent::Disconnected`] follows, within the connect
-    /// timeout.
+    /// [`ConnectionEvent::Connected`](crate::endpoint::ConnectionEvent::Connected) or
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) follows,
+    /// within the connect timeout.
     ///
     /// # Errors
     ///
@@ -486,8 +487,10 @@ impl SendEndpointBuffered {
             self.poll(&mut events)?;
             for event in events.drain(..) {
                 match event {
-                    BufferedEvent::Connected(info) => return Ok(info),
-                    BufferedEvent::Disconnected(reason) => return Err(Error::Closed(reason)),
+                    BufferedEvent::Connection(ConnectionEvent::Connected(info)) => return Ok(info),
+                    BufferedEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                        return Err(Error::Closed(reason));
+                    }
                     _ => {}
                 }
             }
@@ -509,8 +512,9 @@ impl SendEndpointBuffered {
     }
 
     /// Begins the polite close and returns at once: no new messages; what is packed is sent, then
-    /// both sides say goodbye, and [`BufferedEvent::Disconnected`] is the last event of
-    /// [`poll`](Self::poll). At the deadline it comes in any case.
+    /// both sides say goodbye, and
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) is the
+    /// last event of [`poll`](Self::poll). At the deadline it comes in any case.
     pub fn begin_close(&mut self, deadline: Instant) {
         if self.core.owner().is_here() {
             self.core.begin_close(deadline);
@@ -518,7 +522,8 @@ impl SendEndpointBuffered {
     }
 
     /// Closes politely and waits for it: all that was pushed arrives, unless the deadline passes
-    /// first. Returns the outcomes; the last event is [`BufferedEvent::Disconnected`].
+    /// first. Returns the outcomes; the last event is
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected).
     ///
     /// # Errors
     ///

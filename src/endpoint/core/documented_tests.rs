@@ -9,7 +9,7 @@ use crate::buffer::Payload;
 use crate::endpoint::core::reconnect::ReconnectPolicy;
 use crate::endpoint::core::rig::{Rig, Setup};
 use crate::endpoint::error::WindowError;
-use crate::endpoint::event::{Level, ReceiveEvent};
+use crate::endpoint::event::{ConnectionEvent, Level, ReceiveEvent};
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire;
@@ -183,7 +183,9 @@ fn writes_carry_data_where_8_bytes_go_and_are_refused_in_words_elsewhere() {
         with_windows.receive_slots = 40;
         let mut rig = connected(row, with_windows);
         let connection = rig.said.iter().find_map(|event| match event {
-            ReceiveEvent::Connected { connection, .. } => Some(*connection),
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                Some(*connection)
+            }
             _ => None,
         });
         let memory = crate::memory::Region::host(4096).build().unwrap();

@@ -14,7 +14,9 @@ use crate::Error;
 use crate::buffer::Payload;
 use crate::endpoint::core::rig::{LONG, Rig, Setup, far_future};
 use crate::endpoint::core::send::SendCore;
-use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, ReceiveEvent, SendEvent};
+use crate::endpoint::event::{
+    ConnectionEvent, ConnectionInfo, DeadlinePolicy, Level, ReceiveEvent, SendEvent,
+};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::FakeLink;
 use crate::endpoint::protocol::connection::{CloseReason, State};
@@ -24,9 +26,7 @@ use crate::error::{FabricErrno, Refused, SendErrorKind};
 use crate::future::parts::{
     Driver, Handle, SendOn, Sender, close, closed, connected, connection_event, drive,
 };
-use crate::future::{
-    ConnectionEvent, EndpointFds, Failed, FutureStats, Reactor, SendFailure, Watch,
-};
+use crate::future::{EndpointFds, Failed, FutureStats, Reactor, SendFailure, Watch};
 use crate::stats::SendStats;
 
 type Core = SendCore<FakeLink>;
@@ -883,7 +883,12 @@ impl World {
     /// The far end of the connection exists.
     fn is_accepted(&self) -> bool {
         let mut said = self.rig.said.iter();
-        said.any(|event| matches!(event, ReceiveEvent::Connected { .. }))
+        said.any(|event| {
+            matches!(
+                event,
+                ReceiveEvent::Connection(_, ConnectionEvent::Connected(_))
+            )
+        })
     }
 
     /// No fault any more, and nobody holds a message.

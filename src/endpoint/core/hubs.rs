@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::endpoint::core::rig::{
     FakeGate, LONG, SLOT_BYTES, Setup, panics, pool_with_room, receive_settings,
 };
-use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
@@ -239,7 +239,9 @@ impl HubRig {
             assert!(!self.ended.contains_key(&id), "{event:?} after the end");
         }
         match event {
-            ReceiveEvent::Connected { connection, .. } => self.connected.push(connection),
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                self.connected.push(connection)
+            }
             ReceiveEvent::Completed {
                 connection,
                 key,
@@ -267,7 +269,7 @@ impl HubRig {
                 let index = self.kept.remove(&key).expect("a payload that was kept");
                 came_back(key, index, payload);
             }
-            ReceiveEvent::Disconnected { connection, reason } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
                 let owed: Vec<_> = self
                     .owed
                     .iter()
@@ -334,13 +336,15 @@ impl HubRig {
 /// The connection that an event is about, if its end has to come later.
 fn named(event: &ReceiveEvent) -> Option<ConnectionId> {
     match event {
-        ReceiveEvent::Connected { connection, .. }
+        ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_))
         | ReceiveEvent::Completed { connection, .. }
         | ReceiveEvent::Failed { connection, .. }
         | ReceiveEvent::Late { connection, .. }
         | ReceiveEvent::Writable { connection }
-        | ReceiveEvent::PeerClosing { connection }
-        | ReceiveEvent::Disconnected { connection, .. } => Some(*connection),
+        | ReceiveEvent::Connection(connection, ConnectionEvent::PeerClosing)
+        | ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(_)) => {
+            Some(*connection)
+        }
         ReceiveEvent::Message(message) => Some(message.connection()),
         _ => None,
     }

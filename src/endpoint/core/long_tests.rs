@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use crate::endpoint::core::rig::{LONG_BYTES, Rig, Setup, far_future};
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
 use crate::endpoint::link::{PostRefused, RmaLimits};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
@@ -94,7 +94,7 @@ fn who_was_granted_a_slot_and_never_writes_loses_it() {
         rig.pass(2 * short);
         rig.poll_receiver();
         let ended = rig.said.iter().find_map(|event| match event {
-            ReceiveEvent::Disconnected { reason, .. } => Some(*reason),
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => Some(*reason),
             _ => None,
         });
         assert_eq!(ended, Some(CloseReason::LongDeadline), "{form:?}");
@@ -345,7 +345,7 @@ fn over_rdm_a_landing_that_is_open_is_nobody_s_any_more() {
     rig.net.deliver(1);
     rig.poll_sender();
     let id = rig.said.iter().find_map(|event| match event {
-        ReceiveEvent::Connected { connection, .. } => Some(*connection),
+        ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => Some(*connection),
         _ => None,
     });
     assert_eq!(rig.receiver().long_free(), 1, "one is open");
@@ -394,10 +394,10 @@ fn lies_about_long_messages_end_the_connection() {
         let violated = |event: &ReceiveEvent| {
             matches!(
                 event,
-                ReceiveEvent::Disconnected {
-                    reason: CloseReason::Violation(_),
-                    ..
-                }
+                ReceiveEvent::Connection(
+                    _,
+                    ConnectionEvent::Disconnected(CloseReason::Violation(_))
+                )
             )
         };
         assert!(rig.said.iter().any(violated), "{lie:?}: {:?}", rig.said);

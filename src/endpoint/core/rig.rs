@@ -16,7 +16,9 @@ use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::core::send::{SendCore, SendSettings};
-use crate::endpoint::event::{DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent};
+use crate::endpoint::event::{
+    ConnectionEvent, DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent,
+};
 use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, some_addr};
 use crate::endpoint::link::socket::TcpWatch;
@@ -406,7 +408,7 @@ impl Rig {
         for event in events {
             assert!(self.ended.is_none(), "{event:?} after the end");
             match event {
-                SendEvent::Connected(_) => self.connected = true,
+                SendEvent::Connection(ConnectionEvent::Connected(_)) => self.connected = true,
                 SendEvent::Completed { key, payload } => {
                     self.paid(key, payload, false);
                     self.completed.push(key);
@@ -426,9 +428,9 @@ impl Rig {
                 }
                 SendEvent::Window(event) => self.absorb_window(event),
                 SendEvent::Writable => self.writable += 1,
-                SendEvent::Unresponsive => self.silent = true,
-                SendEvent::Responsive => self.silent = false,
-                SendEvent::Reconnecting { .. } => {
+                SendEvent::Connection(ConnectionEvent::Unresponsive) => self.silent = true,
+                SendEvent::Connection(ConnectionEvent::Responsive) => self.silent = false,
+                SendEvent::Connection(ConnectionEvent::Reconnecting { .. }) => {
                     assert!(
                         self.owed.is_empty(),
                         "reconnecting, but owed: {:?}",
@@ -437,8 +439,9 @@ impl Rig {
                     self.connected = false;
                     self.cuts += 1;
                 }
-                SendEvent::PeerClosing => {}
-                SendEvent::Disconnected(reason) => {
+                SendEvent::Connection(ConnectionEvent::PeerClosing) => {}
+                SendEvent::Connection(ConnectionEvent::Late) => panic!("late, without a key"),
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
                     assert!(self.owed.is_empty(), "the end, but owed: {:?}", self.owed);
                     self.ended = Some(reason);
                 }

@@ -19,7 +19,9 @@ use crate::endpoint::core::jiffies::Jiffies;
 use crate::endpoint::core::outgoing::{self, DataOp, Header, Outgoing, PostingContext};
 use crate::endpoint::core::pair::{HeaderOp, Stalled};
 use crate::endpoint::core::scoped::ScopedRegistrations;
-use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
+use crate::endpoint::event::{
+    ConnectionEvent, ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent,
+};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
@@ -968,11 +970,19 @@ impl<L: Link> SendCore<L> {
                     if let Some(conn) = &self.conn {
                         self.kernel_watch = self.link.watch(conn, &self.settings.watch);
                     }
-                    events.push(SendEvent::Connected(self.info()));
+                    events.push(SendEvent::Connection(ConnectionEvent::Connected(
+                        self.info(),
+                    )));
                 }
-                Action::Unresponsive => events.push(SendEvent::Unresponsive),
-                Action::Responsive => events.push(SendEvent::Responsive),
-                Action::PeerClosing { .. } => events.push(SendEvent::PeerClosing),
+                Action::Unresponsive => {
+                    events.push(SendEvent::Connection(ConnectionEvent::Unresponsive))
+                }
+                Action::Responsive => {
+                    events.push(SendEvent::Connection(ConnectionEvent::Responsive))
+                }
+                Action::PeerClosing { .. } => {
+                    events.push(SendEvent::Connection(ConnectionEvent::PeerClosing))
+                }
                 Action::Close(reason) => self.close_link(reason, events),
                 // Only the listening side accepts and rejects.
                 Action::Accept { .. } | Action::Reject { .. } => {}
@@ -1207,7 +1217,7 @@ impl<L: Link> SendCore<L> {
                 self.fail_line(waiting, &CompletionError::ended(reason), events);
             }
         }
-        events.push(SendEvent::Disconnected(reason));
+        events.push(SendEvent::Connection(ConnectionEvent::Disconnected(reason)));
         self.wait.set_deadline(None);
         let sent = self.machine.sent();
         say(|| tracing::info!(%reason, sent, "connection closed"));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::buffer::{Buffer, Payload};
 use crate::endpoint::core::rig::{Rig, Setup, send_settings};
 use crate::endpoint::core::send::{SendCore, SendSettings};
-use crate::endpoint::event::{Inject, Level, SendEvent};
+use crate::endpoint::event::{ConnectionEvent, Inject, Level, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, NetConfig, some_addr};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
@@ -165,7 +165,7 @@ fn connect_both(rig: &mut Rig, other: &mut SendCore<FakeLink>) {
     let mut events = Vec::new();
     while !events
         .iter()
-        .any(|event| matches!(event, SendEvent::Connected(_)))
+        .any(|event| matches!(event, SendEvent::Connection(ConnectionEvent::Connected(_))))
     {
         rig.settle();
         other.wait().wake();

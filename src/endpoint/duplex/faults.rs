@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::{DuplexLink, Hub};
 use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::ConnectionId;
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::error::{Error, Refused};
 use crate::memory::Registrar;
@@ -186,7 +186,7 @@ impl FaultLayer {
         let polled = core.poll(events);
         let held = self.held.as_ref().map(|it| it.connection);
         let end = events[first..].iter().position(|event| {
-            matches!(event, ReceiveEvent::Disconnected { connection, .. }
+            matches!(event, ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(_))
                 if held == Some(*connection))
         });
         if let (Some(end), Some(held)) = (end, self.held.take_if(|_| end.is_some())) {

@@ -11,7 +11,7 @@ use super::{Hub, MARK_READS_MAX, Operation};
 use crate::Error;
 use crate::contain::say;
 use crate::endpoint::core::scoped::ScopedRegistrations;
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{CloseFailed, Link, LinkConn};
 use crate::endpoint::protocol::connection::CloseReason;
@@ -157,10 +157,10 @@ impl<L: Link> Hub<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         if established {
-            events.push(ReceiveEvent::Disconnected {
-                connection: id,
-                reason,
-            });
+            events.push(ReceiveEvent::Connection(
+                id,
+                ConnectionEvent::Disconnected(reason),
+            ));
             say(|| tracing::debug!(connection = %id, %reason, "connection closed"));
         } else if !dialed {
             self.stats.refused += 1;

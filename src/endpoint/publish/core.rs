@@ -21,7 +21,7 @@ use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload};
 use crate::contain::contain;
 use crate::endpoint::core::outgoing::PreparedHeader;
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::{Hub, SubscriptionNews};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::Link;
@@ -406,18 +406,9 @@ impl<L: Link> PublishCore<L> {
                 ..
             } => return self.on_sent(connection, key, Some(error)),
             ReceiveEvent::Writable { connection } => return self.fill(connection),
-            ReceiveEvent::Connected { connection, info } => {
-                self.lanes.insert(connection, Lane::new(self.settings.slow));
-                PublishEvent::Connected { connection, info }
-            }
-            ReceiveEvent::Disconnected { connection, reason } => {
-                self.empty_lane(connection);
-                let subscriptions = self.table.remove(connection);
-                PublishEvent::Disconnected {
-                    connection,
-                    reason,
-                    subscriptions,
-                }
+            ReceiveEvent::Connection(connection, event) => {
+                self.on_connection(connection, &event);
+                PublishEvent::Connection(connection, event)
             }
             ReceiveEvent::Late { connection, key } => {
                 let Some((key, _)) = self.account.get(Ticket::from_key(key)) else {
@@ -426,12 +417,6 @@ impl<L: Link> PublishCore<L> {
                 PublishEvent::Late { key, connection }
             }
             ReceiveEvent::Request(request) => PublishEvent::Request(request),
-            ReceiveEvent::Unresponsive { connection } => PublishEvent::Unresponsive { connection },
-            ReceiveEvent::Responsive { connection } => PublishEvent::Responsive { connection },
-            ReceiveEvent::PeerClosing { connection } => {
-                self.empty_lane(connection);
-                PublishEvent::PeerClosing { connection }
-            }
             // A clone whose outcome was told when its connection ended; the buffer that came back
             // with that is whole now.
             ReceiveEvent::Released { .. } => return,
@@ -443,6 +428,27 @@ impl<L: Link> PublishCore<L> {
             | ReceiveEvent::Starved { .. } => return,
         };
         self.later.push(told);
+    }
+
+    fn on_connection(&mut self, connection: ConnectionId, event: &ConnectionEvent) {
+        match event {
+            ConnectionEvent::Connected(_) => {
+                self.lanes.insert(connection, Lane::new(self.settings.slow));
+            }
+            ConnectionEvent::PeerClosing => self.empty_lane(connection),
+            ConnectionEvent::Disconnected(_) => {
+                self.empty_lane(connection);
+                let count = self.table.remove(connection);
+                if count > 0 {
+                    let gone = PublishEvent::SubscriptionsGone { connection, count };
+                    self.later.push(gone);
+                }
+            }
+            ConnectionEvent::Unresponsive
+            | ConnectionEvent::Responsive
+            | ConnectionEvent::Late
+            | ConnectionEvent::Reconnecting { .. } => {}
+        }
     }
 
     /// A send of a publication is over.

@@ -3,9 +3,8 @@
 use super::account::Outcomes;
 use super::policy::PeerOutcome;
 use crate::buffer::Payload;
-use crate::endpoint::event::{ConnectionInfo, ConnectionRequest};
+use crate::endpoint::event::{ConnectionEvent, ConnectionRequest};
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::protocol::connection::CloseReason;
 
 /// What happened at a [`PublishEndpoint`](crate::PublishEndpoint).
 #[derive(Debug)]
@@ -14,13 +13,9 @@ pub enum PublishEvent {
     /// A subscriber asks for a connection (with
     /// [`AcceptPolicy::Ask`](crate::endpoint::AcceptPolicy::Ask) only).
     Request(ConnectionRequest),
-    /// A subscriber is connected.
-    Connected {
-        /// Which.
-        connection: ConnectionId,
-        /// What was agreed.
-        info: ConnectionInfo,
-    },
+    /// Something happened to a subscriber's connection. When it is closed, every publication has
+    /// its outcome for it before.
+    Connection(ConnectionId, ConnectionEvent),
     /// A subscriber has subscribed to a tag.
     Subscribed {
         /// Which.
@@ -68,31 +63,13 @@ pub enum PublishEvent {
     },
     /// What blocked a refused `publish` has passed.
     Writable,
-    /// Nothing was heard from a subscriber for as long as the setting `unresponsive_after` says.
-    /// Nothing is closed.
-    Unresponsive {
-        /// Which.
+    /// A connection is closed, and with it went so many subscriptions that nobody gave up. Its end
+    /// comes next.
+    SubscriptionsGone {
+        /// Whose.
         connection: ConnectionId,
-    },
-    /// Something was heard from the subscriber again.
-    Responsive {
-        /// Which.
-        connection: ConnectionId,
-    },
-    /// A subscriber closes: it gets no publication any more; those on their way still arrive.
-    PeerClosing {
-        /// Which.
-        connection: ConnectionId,
-    },
-    /// A subscriber's connection is closed, and its subscriptions are gone. Its last event; every
-    /// publication has its outcome for it before.
-    Disconnected {
-        /// Which.
-        connection: ConnectionId,
-        /// Why.
-        reason: CloseReason,
-        /// Subscriptions that it had.
-        subscriptions: u32,
+        /// How many; at least one.
+        count: u32,
     },
 }
 

@@ -173,8 +173,10 @@ impl SubscribeEndpoint {
         })
     }
 
-    /// Starts to connect to a publisher. Returns at once; [`SubscribeEvent::Connected`],
-    /// [`SubscribeEvent::Reconnecting`] or [`SubscribeEvent::Disconnected`] follows.
+    /// Starts to connect to a publisher. Returns at once;
+    /// [`ConnectionEvent::Connected`](crate::endpoint::ConnectionEvent::Connected),
+    /// [`ConnectionEvent::Reconnecting`](crate::endpoint::ConnectionEvent::Reconnecting) or
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) follows.
     ///
     /// # Errors
     ///

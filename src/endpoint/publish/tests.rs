@@ -19,7 +19,7 @@ use crate::endpoint::core::reconnect::ReconnectPolicy;
 use crate::endpoint::core::rig::{
     FakeGate, LONG, SLOT_BYTES, Setup, far_future, panics, payload_pool, receive_settings,
 };
-use crate::endpoint::event::{DeadlinePolicy, Level};
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Level};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::PostRefused;
@@ -188,11 +188,13 @@ impl Subscriber {
                     self.held.push_back(message);
                 }
             }
-            SubscribeEvent::Reconnecting { reason, .. } => {
+            SubscribeEvent::Connection(_, ConnectionEvent::Reconnecting { reason, .. }) => {
                 self.cuts.push(reason);
                 self.on.clear();
             }
-            SubscribeEvent::Disconnected { reason, .. } => self.ended = Some(reason),
+            SubscribeEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                self.ended = Some(reason)
+            }
             _ => {}
         }
     }
@@ -224,6 +226,8 @@ struct Play {
     outcomes: Vec<(u64, ConnectionId, PeerOutcome)>,
     connected: Vec<ConnectionId>,
     ended: Vec<(ConnectionId, CloseReason, u32)>,
+    /// Subscriptions that went with a connection whose end comes next.
+    gone: HashMap<ConnectionId, u32>,
     late: Vec<u64>,
     writable: usize,
     abandoned: Arc<Mutex<Vec<u64>>>,
@@ -280,6 +284,7 @@ impl Play {
             outcomes: Vec::new(),
             connected: Vec::new(),
             ended: Vec::new(),
+            gone: HashMap::new(),
             late: Vec::new(),
             writable: 0,
             abandoned,
@@ -392,7 +397,9 @@ impl Play {
 
     fn take(&mut self, event: PublishEvent) {
         match event {
-            PublishEvent::Connected { connection, .. } => self.connected.push(connection),
+            PublishEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                self.connected.push(connection)
+            }
             PublishEvent::Peer {
                 key,
                 connection,
@@ -424,12 +431,12 @@ impl Play {
             }
             PublishEvent::Late { key, .. } => self.late.push(key),
             PublishEvent::Writable => self.writable += 1,
-            PublishEvent::Disconnected {
-                connection,
-                reason,
-                subscriptions,
-            } => {
+            PublishEvent::SubscriptionsGone { connection, count } => {
+                self.gone.insert(connection, count);
+            }
+            PublishEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
                 self.connected.retain(|id| *id != connection);
+                let subscriptions = self.gone.remove(&connection).unwrap_or(0);
                 self.ended.push((connection, reason, subscriptions));
             }
             _ => {}

@@ -291,7 +291,8 @@ impl fmt::Debug for LocalWindow {
 /// use std::time::{Duration, Instant};
 /// use fabricast::buffer::SharedBufferManager;
 /// use fabricast::endpoint::{Access, ReceiveConfig, SendConfig, WindowDescriptor, WindowEvent};
-/// use fabricast::{Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+/// use fabricast::{ConnectionEvent, Fabric, ReceiveEndpoint, ReceiveEvent};
+/// use fabricast::{SendEndpointZeroCopy, SendEvent};
 ///
 /// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
 /// let config = ReceiveConfig::default().connection(|c| c.max_connections(4).windows(8));
@@ -310,7 +311,7 @@ impl fmt::Debug for LocalWindow {
 ///         match event {
 ///             // The owner lets the peer write to a buffer of its own. The application sends the
 ///             // descriptor's bytes to the peer.
-///             ReceiveEvent::Connected { connection, .. } => {
+///             ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
 ///                 let buffer = pool.try_acquire().expect("8 are free");
 ///                 window = Some(owner.windows(connection).expose(buffer, Access::WRITE)?);
 ///             }

@@ -13,7 +13,9 @@ use fabricast::endpoint::{
 };
 use fabricast::error::SendErrorKind;
 use fabricast::fabric::EndpointKind;
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+};
 
 use crate::common::{SOON, after, buffer, child, drive, pattern, pool, send_end};
 use crate::on::{FINISHED, On};
@@ -146,7 +148,7 @@ pub(crate) fn own(told: &Told) {
 impl Owner {
     fn on(&mut self, event: ReceiveEvent) {
         match event {
-            ReceiveEvent::Connected { connection, .. } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
                 let exposed = self
                     .receiver
                     .windows(connection)
@@ -159,7 +161,9 @@ impl Owner {
                 self.obey(message.connection(), message.header(), message.payload())
             }
             ReceiveEvent::Window { connection, event } => self.on_window(connection, event),
-            ReceiveEvent::Disconnected { reason, .. } => self.over = Some(reason.to_string()),
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                self.over = Some(reason.to_string())
+            }
             _ => {}
         }
     }
@@ -299,7 +303,7 @@ impl User {
         for event in self.events.drain(..) {
             match event {
                 SendEvent::Window(event) => self.heard.push(event),
-                SendEvent::Disconnected(reason) => panic!("{reason}"),
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => panic!("{reason}"),
                 _ => {}
             }
         }

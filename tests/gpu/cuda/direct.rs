@@ -22,7 +22,8 @@ use fabricast::endpoint::{
 use fabricast::fabric::{DevicePaths, EndpointKind};
 use fabricast::memory::Path;
 use fabricast::{
-    Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+    ConnectionEvent, Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
+    SendEvent,
 };
 
 use crate::child::{self, Child};
@@ -242,7 +243,9 @@ impl Listener {
         self.endpoint.poll(&mut self.heard).expect("polls");
         for event in self.heard.drain(..) {
             match event {
-                ReceiveEvent::Connected { connection, .. } => self.connection = Some(connection),
+                ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                    self.connection = Some(connection)
+                }
                 ReceiveEvent::Message(message) => {
                     self.messages.push_back(Arrived {
                         header: message.header().to_vec(),
@@ -444,7 +447,7 @@ impl Peer {
                 | SendEvent::Window(
                     WindowEvent::WriteFailed { error, .. } | WindowEvent::ReadFailed { error, .. },
                 ) => self.outcomes.push_back(Err(error.to_string())),
-                SendEvent::Disconnected(reason) => {
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
                     self.outcomes
                         .push_back(Err(format!("the connection ended: {reason}")));
                 }

@@ -17,8 +17,8 @@ use fabricast::endpoint::{
 use fabricast::error::{Blocked, SendErrorKind};
 use fabricast::fabric::EndpointKind;
 use fabricast::{
-    ConnectionlessEndpoint, Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region,
-    SendEndpointZeroCopy, SendEvent,
+    ConnectionEvent, ConnectionlessEndpoint, Domain, Fabric, PeerAddr, ReceiveEndpoint,
+    ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
 };
 
 use super::fake::{Count, on_gpu};
@@ -125,7 +125,9 @@ impl Setup {
         };
         let count = this.senders.len();
         this.until("connections", |it| {
-            let connected = |event: &&SendEvent| matches!(event, SendEvent::Connected(_));
+            let connected = |event: &&SendEvent| {
+                matches!(event, SendEvent::Connection(ConnectionEvent::Connected(_)))
+            };
             it.busy.iter().filter(connected).count() == count
         });
         Some(this)
@@ -606,7 +608,9 @@ fn the_end_of_a_peer_is_told_behind_its_messages() {
                             came += 1;
                             held.push(message);
                         }
-                        ConnectionlessEvent::PeerDown { .. } => down = true,
+                        ConnectionlessEvent::Connection(_, ConnectionEvent::Disconnected(_)) => {
+                            down = true;
+                        }
                         _ => {}
                     }
                 }
@@ -983,9 +987,12 @@ fn a_close_brings_what_was_sent() {
                 sender.begin_close(Instant::now() + LIMIT);
             }
             setup.until("end", |it| {
-                it.received
-                    .iter()
-                    .any(|event| matches!(event, ReceiveEvent::Disconnected { .. }))
+                it.received.iter().any(|event| {
+                    matches!(
+                        event,
+                        ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_))
+                    )
+                })
             });
             assert_eq!(setup.arrived.len(), 6, "before the end was told");
             for key in 0..6 {

@@ -12,7 +12,9 @@ use fabricast::endpoint::{
 };
 use fabricast::error::{Blocked, SendErrorKind};
 use fabricast::fabric::EndpointKind;
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+};
 
 use super::endpoints::{LIMIT, any_port, device_region, domain, filled, rdm_domain, ring};
 use super::fake::{Count, Gpu, on_gpu};
@@ -263,7 +265,7 @@ fn established(sender: &mut SendEndpointZeroCopy, receiver: &mut ReceiveEndpoint
         sender.poll(&mut near).expect("polls");
         receiver.poll(&mut far).expect("polls");
         for event in far.drain(..) {
-            if let ReceiveEvent::Connected { connection, .. } = event {
+            if let ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) = event {
                 found = Some(connection);
             }
         }

@@ -10,7 +10,9 @@ use fabricast::endpoint::{
     DeviceDelivery, PeerOutcome, PublishConfig, SlowPolicy, StagingRing, SubscribeConfig,
 };
 use fabricast::error::{Blocked, SendErrorKind};
-use fabricast::{Domain, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent};
+use fabricast::{
+    ConnectionEvent, Domain, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent,
+};
 
 use super::endpoints::{LIMIT, MIB, any_port, device_pool, device_region, domain, filled, ring};
 use super::fake::{Count, on_gpu};
@@ -521,7 +523,9 @@ fn a_close_brings_what_was_published() {
                         keys.push(number);
                     }
                     SubscribeEvent::Publication { .. } => panic!("there were enough buffers"),
-                    SubscribeEvent::Disconnected { .. } => keys.push(99),
+                    SubscribeEvent::Connection(_, ConnectionEvent::Disconnected(_)) => {
+                        keys.push(99)
+                    }
                     _ => {}
                 }
             }
