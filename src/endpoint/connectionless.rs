@@ -585,6 +585,20 @@ impl ConnectionlessEndpoint {
 
     // ---- the end --------------------------------------------------------------------------------
 
+    /// Begins the goodbye to all peers and returns at once: those who come now are refused, what is
+    /// in flight completes, and [`poll`](Self::poll) tells how each connection ends, at the
+    /// deadline in any case.
+    pub fn begin_close(&mut self, deadline: Instant) {
+        if self.core.owner().is_here() {
+            self.core.begin_close_all(deadline);
+        }
+    }
+
+    /// Connections with peers that are open now: two with one peer, if both sides began at once.
+    pub fn connections(&self) -> usize {
+        self.core.connections()
+    }
+
     /// Says goodbye to all peers and closes. Every key has its outcome in what is returned, with
     /// messages that came meanwhile and payloads that the provider had kept.
     ///

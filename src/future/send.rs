@@ -101,7 +101,7 @@ impl Sender for SendEndpointZeroCopy {
 /// use std::time::{Duration, Instant};
 /// use fabricast::buffer::SharedBufferManager;
 /// use fabricast::endpoint::{CloseReason, ReceiveConfig, SendConfig};
-/// use fabricast::future::{AsyncReceiveEndpoint, AsyncSendEndpoint, Executor};
+/// use fabricast::future::{AsyncSendEndpoint, Events, Executor};
 /// use fabricast::{Fabric, ReceiveEndpoint, SendEndpointZeroCopy};
 ///
 /// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
@@ -111,7 +111,7 @@ impl Sender for SendEndpointZeroCopy {
 /// // As a rule another process.
 /// let receiving = std::thread::spawn(move || -> Result<Vec<u8>, fabricast::Error> {
 ///     let executor = Executor::new()?;
-///     let mut receiver = AsyncReceiveEndpoint::new(receiver, &executor)?;
+///     let mut receiver = Events::new(receiver, &executor)?;
 ///     executor.block_on(async {
 ///         let message = receiver.next_message().await.expect("one comes")?;
 ///         receiver.close(Instant::now() + Duration::from_secs(5)).await;

@@ -16,17 +16,18 @@ use common::{
 };
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::endpoint::{
-    AcceptPolicy, Access, CloseReason, Destination, ReceiveConfig, ReconnectPolicy, SendConfig,
-    WindowDescriptor, WindowEvent,
+    AcceptPolicy, Access, BufferedConfig, CloseReason, Destination, PublishConfig, ReceiveConfig,
+    ReconnectPolicy, SendConfig, SubscribeConfig, WindowDescriptor, WindowEvent,
 };
 use fabricast::error::{CompletionError, Error, SendErrorKind};
 use fabricast::fabric::AccessEnds;
 use fabricast::future::{
-    AsyncReceiveEndpoint, AsyncSendEndpoint, EndpointFds, Executor, Failed, Reactor, SendFailure,
-    Watch,
+    AsyncSendEndpoint, EndpointFds, Events, Executor, Failed, Reactor, SendFailure, Watch,
 };
 use fabricast::{
-    ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy,
+    BufferedEvent, ConnectionEvent, Domain, PeerAddr, PublishEndpoint, PublishEvent,
+    ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered, SendEndpointZeroCopy, SubscribeEndpoint,
+    SubscribeEvent,
 };
 
 // ---- tools --------------------------------------------------------------------------------------
@@ -68,9 +69,9 @@ fn listen(
     domain: &Arc<Domain>,
     config: ReceiveConfig,
     reactor: &dyn Reactor,
-) -> AsyncReceiveEndpoint {
+) -> Events<ReceiveEndpoint> {
     let receiver = ReceiveEndpoint::listen(domain, any_port(), config).expect("listens");
-    AsyncReceiveEndpoint::new(receiver, reactor).expect("watched")
+    Events::new(receiver, reactor).expect("watched")
 }
 
 fn connect(
@@ -87,7 +88,7 @@ fn connect(
 struct Both {
     executor: Executor,
     sender: AsyncSendEndpoint,
-    receiver: AsyncReceiveEndpoint,
+    receiver: Events<ReceiveEndpoint>,
     pool: SharedBufferManager,
 }
 
@@ -111,7 +112,7 @@ impl Both {
     ) -> Self {
         let executor = Executor::new().expect("an eventfd");
         let receiver = listen(receiving, receive, &executor);
-        let sender = connect(domain, receiver.local_addr(), send, &executor);
+        let sender = connect(domain, receiver.endpoint().local_addr(), send, &executor);
         let pool = pool(domain, 64, 64 * 1024);
         Self {
             executor,
@@ -127,7 +128,7 @@ impl Both {
 }
 
 /// Takes messages and checks that they count up from 0, until the peer said goodbye.
-async fn receive_counted(receiver: &mut AsyncReceiveEndpoint) -> u64 {
+async fn receive_counted(receiver: &mut Events<ReceiveEndpoint>) -> u64 {
     let mut count = 0;
     loop {
         match receiver.next().await.expect("no end").expect("no error") {
@@ -374,16 +375,19 @@ async fn use_windows(
 
 /// And the receiving side.
 async fn offer_a_window(
-    mut receiver: AsyncReceiveEndpoint,
+    mut receiver: Events<ReceiveEndpoint>,
     tell: std::sync::mpsc::Sender<WindowDescriptor>,
 ) {
-    let pool = receiver.pool().clone();
+    let pool = receiver.endpoint().pool().clone();
     let mut window = None;
     loop {
         match receiver.next().await.expect("lives").expect("works") {
             ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
                 let memory = pool.try_acquire().expect("a buffer");
-                let exposed = receiver.windows(connection).expose(memory, Access::all());
+                let exposed = receiver
+                    .endpoint_mut()
+                    .windows(connection)
+                    .expose(memory, Access::all());
                 let exposed = exposed.expect("exposed");
                 tell.send(exposed.descriptor()).expect("the other lives");
                 window = Some(exposed);
@@ -391,6 +395,7 @@ async fn offer_a_window(
             ReceiveEvent::Message(message) => {
                 let descriptor = WindowDescriptor::parse(message.payload()).expect("ours");
                 let theirs = receiver
+                    .endpoint_mut()
                     .windows(message.connection())
                     .open(&descriptor)
                     .expect("opened");
@@ -405,6 +410,7 @@ async fn offer_a_window(
                 let window = window.take().expect("exposed");
                 assert!(
                     receiver
+                        .endpoint_mut()
                         .windows(window.connection())
                         .revoke(window, after(SOON))
                 );
@@ -441,7 +447,7 @@ fn threads_send_on_one_endpoint_each_with_an_executor_of_its_own() {
     let mut receiver = listen(&domain, small_receiver(), &executor);
     let sender = connect(
         &domain,
-        receiver.local_addr(),
+        receiver.endpoint().local_addr(),
         common::sending().outgoing(|out| out.depth(3)),
         &executor,
     );
@@ -503,7 +509,7 @@ fn two_processes_talk_by_futures() {
     let mut peer = Child::start(
         "two_processes_talk_by_futures",
         "sender",
-        receiver.local_addr(),
+        receiver.endpoint().local_addr(),
     );
     let received = executor.block_on(receive_counted(&mut receiver));
     assert_eq!(received, 300);
@@ -570,7 +576,12 @@ fn a_receiver_that_asks_answers_and_closes() {
         mut receiver,
         pool,
     } = Both::with(&domain, common::sending(), config);
-    let late = connect(&domain, receiver.local_addr(), common::sending(), &executor);
+    let late = connect(
+        &domain,
+        receiver.endpoint().local_addr(),
+        common::sending(),
+        &executor,
+    );
     let mut arrived = Vec::new();
     executor.block_on(
         All::new()
@@ -593,7 +604,7 @@ fn a_receiver_that_asks_answers_and_closes() {
                             requests += 1;
                             let answered = match requests {
                                 1 => receiver.accept(request),
-                                _ => receiver.refuse(request, [7, 8]),
+                                _ => receiver.endpoint_mut().refuse(request, [7, 8]),
                             };
                             assert!(answered);
                         }
@@ -623,7 +634,9 @@ fn nobody_to_connect_to_is_told_to_all() {
     let _dog = Watchdog::new("nobody_to_connect_to");
     let Some(domain) = domain() else { return };
     let executor = Executor::new().expect("an eventfd");
-    let address = listen(&domain, small_receiver(), &executor).local_addr();
+    let address = listen(&domain, small_receiver(), &executor)
+        .endpoint()
+        .local_addr();
     let pool = pool(&domain, 4, 100);
     let sender = connect(&domain, address, common::sending(), &executor);
     executor.block_on(async {
@@ -943,7 +956,7 @@ fn futures_are_send_and_static() {
     fn check_type<T: Send + 'static>() {}
     fn check_shared<T: Send + Sync + Clone + 'static>() {}
     check_shared::<AsyncSendEndpoint>();
-    check_type::<AsyncReceiveEndpoint>();
+    check_type::<Events<ReceiveEndpoint>>();
     check_type::<Executor>();
     let Some(domain) = domain() else { return };
     let both = Both::open(&domain);
@@ -1047,7 +1060,7 @@ fn an_endpoint_that_was_polled_before_is_taken_over() {
     let sender = pair.sender.take().expect("open");
     let receiver = pair.receiver.take().expect("open");
     let sender = AsyncSendEndpoint::new(sender, &executor).expect("watched");
-    let receiver = AsyncReceiveEndpoint::new(receiver, &executor).expect("watched");
+    let receiver = Events::new(receiver, &executor).expect("watched");
     executor.block_on(
         All::new()
             .with(async {
@@ -1082,7 +1095,12 @@ fn closing_a_receiver_ends_at_the_deadline_whatever_the_peer_does() {
     let elsewhere = common::domain().expect("there is one already");
     let executor = Executor::new().expect("an eventfd");
     let mut receiver = listen(&elsewhere, small_receiver(), &executor);
-    let sender = connect(&domain, receiver.local_addr(), common::sending(), &executor);
+    let sender = connect(
+        &domain,
+        receiver.endpoint().local_addr(),
+        common::sending(),
+        &executor,
+    );
     executor.block_on(
         All::new()
             .with(async { assert!(sender.connected().await.is_ok()) })
@@ -1108,7 +1126,9 @@ fn sends_wait_while_the_connection_is_made_again() {
     let _dog = Watchdog::new("made_again");
     let Some(domain) = domain() else { return };
     let executor = Executor::new().expect("an eventfd");
-    let address = listen(&domain, small_receiver(), &executor).local_addr();
+    let address = listen(&domain, small_receiver(), &executor)
+        .endpoint()
+        .local_addr();
     let config = common::sending().connection(|c| c.reconnect(ReconnectPolicy::fixed(millis(20))));
     let sender = connect(&domain, address, config, &executor);
     let pool = pool(&domain, 4, 100);
@@ -1140,7 +1160,7 @@ fn sends_wait_while_the_connection_is_made_again() {
                 until(&ticks, || attempts.get() >= 3).await;
                 let again =
                     ReceiveEndpoint::listen(&domain, address, small_receiver()).expect("listens");
-                let mut again = AsyncReceiveEndpoint::new(again, &executor).expect("watched");
+                let mut again = Events::new(again, &executor).expect("watched");
                 let message = again
                     .next_message()
                     .await
@@ -1151,4 +1171,111 @@ fn sends_wait_while_the_connection_is_made_again() {
             }),
     );
     assert_eq!(sender.close_reason(), None);
+}
+
+/// A publisher and a subscriber in one task, each driven by its stream.
+#[test]
+fn events_of_a_publisher_and_of_a_subscriber_are_streams() {
+    let _dog = Watchdog::new("futures: publish");
+    let domain = common::domain();
+    let Some(domain) = domain else { return };
+    let executor = Executor::new().expect("an eventfd");
+    let pool = pool(&domain, 4, 64);
+    let publisher = PublishEndpoint::listen(&domain, any_port(), PublishConfig::default());
+    let mut publisher = Events::new(publisher.expect("listens"), &executor).expect("watched");
+    let subscriber = SubscribeEndpoint::open(&domain, SubscribeConfig::default()).expect("opens");
+    let mut subscriber = Events::new(subscriber, &executor).expect("watched");
+    let address = publisher.endpoint().local_addr();
+    let at = subscriber.endpoint_mut().connect(address).expect("begins");
+    subscriber.endpoint_mut().subscribe(at, 7).expect("asked");
+    let (mut ended, mut over) = (None, None);
+    executor.block_on(
+        All::new()
+            .with(async {
+                let payload = loop {
+                    match publisher.next().await.expect("no end").expect("no error") {
+                        PublishEvent::Subscribed { tag: 7, .. } => {
+                            let payload = buffer(&pool, b"published");
+                            let publication = publisher
+                                .endpoint_mut()
+                                .publish(7, payload, b"", 42)
+                                .unwrap();
+                            assert_eq!(publication.posted, 1);
+                        }
+                        PublishEvent::Published { key, payload, .. } => {
+                            assert_eq!(key, 42);
+                            break payload;
+                        }
+                        _ => {}
+                    }
+                };
+                assert_eq!(payload.len_bytes(), 9);
+                ended = Some(publisher.close(after(SOON)).await);
+            })
+            .with(async {
+                loop {
+                    let event = subscriber.next().await.expect("no end").expect("no error");
+                    if let SubscribeEvent::Publication { message, .. } = event {
+                        assert_eq!(message.payload(), b"published");
+                        break;
+                    }
+                }
+                over = Some(subscriber.close(after(SOON)).await);
+            }),
+    );
+    let finished = ConnectionEvent::Disconnected(CloseReason::Finished);
+    let last = ended.expect("closed").pop();
+    assert!(
+        matches!(&last, Some(PublishEvent::Connection(_, event)) if *event == finished),
+        "{last:?}"
+    );
+    let last = over.expect("closed").pop();
+    assert!(
+        matches!(&last, Some(SubscribeEvent::Connection(_, event)) if *event == finished),
+        "{last:?}"
+    );
+}
+
+/// Where there is one connection, the stream ends with it, after everything was told.
+#[test]
+fn events_of_one_connection_end_with_it() {
+    let _dog = Watchdog::new("futures: the end");
+    let domain = common::domain();
+    let Some(domain) = domain else { return };
+    let executor = Executor::new().expect("an eventfd");
+    let mut receiver = listen(&domain, small_receiver(), &executor);
+    let address = receiver.endpoint().local_addr();
+    let sender = SendEndpointBuffered::connect(&domain, address, BufferedConfig::default());
+    let mut sender = Events::new(sender.expect("begins"), &executor).expect("watched");
+    let (mut confirmed, mut received) = (0, 0);
+    executor.block_on(
+        All::new()
+            .with(async {
+                while let Some(event) = sender.next().await {
+                    match event.expect("no error") {
+                        BufferedEvent::Connection(ConnectionEvent::Connected(_)) => {
+                            let pushed = sender.endpoint_mut().push(1, 0, b"small");
+                            assert_eq!(pushed.expect("room"), 0);
+                            sender.endpoint_mut().begin_close(after(SOON));
+                        }
+                        BufferedEvent::Completed { carried, .. } => confirmed += carried.messages(),
+                        BufferedEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                            assert_eq!(reason, CloseReason::Finished);
+                        }
+                        _ => {}
+                    }
+                }
+                assert!(sender.next().await.is_none(), "it stays at its end");
+            })
+            .with(async {
+                loop {
+                    match receiver.next().await.expect("no end").expect("no error") {
+                        ReceiveEvent::Message(_) => received += 1,
+                        ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_)) => break,
+                        _ => {}
+                    }
+                }
+            }),
+    );
+    assert_eq!((confirmed, received), (1, 1));
 }
