@@ -90,6 +90,9 @@ pub(crate) struct Setting<C> {
     pub(crate) set: fn(C, Value) -> C,
 }
 
+/// A setting that is no number: its name, and what sets it to something.
+pub(crate) type Other<C> = (&'static str, fn(C) -> C);
+
 /// `5 s`, `65,536`, `1 GiB of…`, `2^36`, `none`: what a cell begins with.
 fn parse(cell: &str) -> Option<Value> {
     if cell.starts_with("none") {
@@ -198,7 +201,7 @@ pub(crate) fn compare_group<C, E: Display>(
     source: &str,
     (config, whose): (&str, &str),
     settings: &[Setting<C>],
-    others: &[(&str, fn(C) -> C)],
+    others: &[Other<C>],
     default_of: impl Fn() -> C,
     check: impl Fn(&C) -> Result<(), E>,
 ) {
