@@ -134,8 +134,9 @@ impl std::fmt::Debug for SendConfig {
 /// such event: [`SendEvent::Completed`] or [`SendEvent::Failed`].
 ///
 /// [`close`](Self::close) says goodbye, and all that was sent arrives. Dropping the endpoint is
-/// rude: what is in flight is lost, and what had completed at level [`Sent`](Level::Sent) may be
-/// lost too, as with any socket that is closed without a word.
+/// rude: what is in flight is lost, and what had completed at level
+/// [`Sent`](crate::endpoint::Level::Sent) may be lost too, as with any socket that is closed
+/// without a word.
 ///
 /// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an
 /// [`EventLoop`](crate::event_loop::EventLoop). The published interface that it follows:
@@ -354,7 +355,8 @@ impl SendEndpointZeroCopy {
             .sleep(moment_in(self.core.clock(), timeout))
     }
 
-    /// Polls until the connection stands; with a [`ReconnectPolicy`], through all its attempts.
+    /// Polls until the connection stands; with a
+    /// [`ReconnectPolicy`](crate::endpoint::ReconnectPolicy), through all its attempts.
     ///
     /// # Errors
     ///

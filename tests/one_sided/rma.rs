@@ -258,6 +258,59 @@ fn a_write_with_data_is_heard_of_and_uses_a_credit_that_comes_back() {
 }
 
 #[test]
+fn a_window_of_another_connection_is_refused_where_there_are_several() {
+    let _watchdog = Watchdog::new("a_window_of_another_connection_is_refused");
+    let Some(domain) = domain() else { return };
+    let mut both = Both::open(&domain);
+    let mut windows = both.pair.sender().windows();
+    let local = windows.expose(memory(&[0; 32]), Access::all());
+    let local = local.expect("exposed");
+    let connection = both.connection;
+    let receiver = both.pair.receiver();
+    let remote = receiver.windows(connection).open(&local.descriptor());
+    let remote = remote.expect("opened");
+    let to = receiver.local_addr();
+    let second = SendEndpointZeroCopy::connect(&domain, to, common::sending());
+    let mut second = second.expect("begins");
+    let (mut events, mut other) = (Vec::new(), None);
+    drive("a second connection", SOON, || {
+        second.poll(&mut Vec::new()).expect("polls");
+        receiver.poll(&mut events).expect("polls");
+        for event in events.drain(..) {
+            if let ReceiveEvent::Connection(id, ConnectionEvent::Connected(_)) = event {
+                other = Some(id);
+            }
+        }
+        other.is_some()
+    });
+    let other = other.expect("connected");
+    let wrong = SendErrorKind::Window(WindowError::WrongConnection);
+    let payload = common::buffer(receiver.pool(), b"astray");
+    let refused = receiver.windows(other).write(payload, &remote, 5);
+    let refused = refused.expect_err("another one's");
+    assert_eq!((refused.kind, refused.key), (wrong.clone(), 5));
+    assert_eq!(refused.given.len_bytes(), 6);
+    let into = Destination::buffer(receiver.pool().try_acquire().expect("a buffer"), 8);
+    let refused = receiver.windows(other).read(into, &remote, 6);
+    let refused = refused.expect_err("another one's");
+    assert_eq!((refused.kind, refused.key), (wrong, 6));
+    let descriptor = local.descriptor();
+    assert_eq!(
+        receiver.windows(other).open(&descriptor),
+        Err(WindowError::WrongConnection)
+    );
+    // By its own connection it is written.
+    let payload = refused
+        .given
+        .into_buffer()
+        .expect("as it was given")
+        .freeze(8);
+    let written = receiver.windows(connection).write(payload, &remote, 7);
+    written.expect("posted");
+    both.until("written", |both| !both.far.is_empty());
+}
+
+#[test]
 fn the_receiver_writes_and_reads_windows_of_the_sender() {
     let _watchdog = Watchdog::new("the_receiver_writes_and_reads_windows_of_the_sender");
     let Some(domain) = domain() else { return };

@@ -440,7 +440,8 @@ impl PublishEndpoint {
         Ok(self.core.set_policy(connection, policy))
     }
 
-    /// Accepts a request ([`AcceptPolicy::Ask`]). False: it is gone.
+    /// Accepts a request ([`AcceptPolicy::Ask`](crate::endpoint::AcceptPolicy::Ask)). False: it is
+    /// gone.
     pub fn accept(&mut self, request: ConnectionRequest) -> bool {
         self.core.owner().is_here() && self.core.answer(request.connection, None)
     }

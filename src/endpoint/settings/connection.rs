@@ -14,7 +14,8 @@ use crate::endpoint::receive::AcceptPolicy;
 use crate::endpoint::settings::SettingsOf;
 use crate::fabric::EndpointSettings;
 
-/// Which connections an endpoint has, and how they are made, watched and ended.
+/// Which connections an endpoint has, and how they are made, watched and ended. A config's
+/// `connection` lends this to a closure, as it was set so far.
 ///
 /// | setting | of | unit | default | range |
 /// |---|---|---|---|---|

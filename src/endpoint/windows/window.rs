@@ -34,7 +34,7 @@ use crate::memory::{Access, DeviceRange};
 /// any more.
 ///
 /// A slice of a GPU's memory can be exposed where the provider reaches that by itself; see
-/// [`WindowError::NotDirect`].
+/// [`WindowError::NotDirect`](crate::endpoint::WindowError::NotDirect).
 ///
 /// While it is exposed nobody has a reference to its bytes: a [`RegionSlice`] gives addresses only,
 /// a [`BufferMut`] is the endpoint's, and a [`Buffer`] can only be exposed for reading.
