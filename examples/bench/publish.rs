@@ -141,14 +141,14 @@ impl Publisher {
         let depth = case.depth as u32;
         let config = PublishConfig::default()
             .publications(depth)
-            .outgoing(|out| out.depth(depth))
             // Everybody gets everything, as from the bare loop.
             .slow(SlowPolicy::Disconnect {
                 queue: depth,
                 after: case.limit(),
             })
             .outgoing(|out| {
-                out.header_mode(HeaderMode::Fixed(HEADER as u16))
+                out.depth(depth)
+                    .header_mode(HeaderMode::Fixed(HEADER as u16))
                     .headers(HeaderSlotConfig {
                         slots: depth,
                         slot_size: 64,
