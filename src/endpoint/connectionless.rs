@@ -562,8 +562,9 @@ impl ConnectionlessEndpoint {
                 more.push(ReceiveEvent::Writable { connection: other });
                 return None;
             }
-            Some((_, ConnectionStage::Dialing)) => return None,
-            Some((_, ConnectionStage::Closing)) | None => {}
+            // The peer's end is that of its last connection.
+            Some((_, ConnectionStage::Dialing | ConnectionStage::Closing)) => return None,
+            None => {}
         }
         if peer.leaving {
             // `end_leaving` says so.

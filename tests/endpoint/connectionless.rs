@@ -464,6 +464,37 @@ fn a_peer_in_use_is_not_removed() {
     a.check_all_back();
 }
 
+/// Its end is told, and then that its id means nothing any more; who was added stays known.
+#[test]
+fn who_came_by_itself_is_removed_at_its_end() {
+    let _watchdog = Watchdog::new("who_came_by_itself_is_removed_at_its_end");
+    let Some(domain) = domain() else { return };
+    for added in [false, true] {
+        let (mut a, mut b) = (Node::new(&domain, config()), Node::new(&domain, config()));
+        let (at_a, at_b) = (a.addr(), b.addr());
+        let peer = a.end.add_peer(at_b).unwrap();
+        let known = added.then(|| b.end.add_peer(at_a).unwrap());
+        until(&mut [&mut a, &mut b], "up", |nodes| {
+            nodes.iter().all(|node| node.up.len() == 1)
+        });
+        a.end.remove_peer(peer).unwrap();
+        until(&mut [&mut a, &mut b], "the end", |nodes| {
+            nodes[0].removed == [peer] && !nodes[1].down.is_empty()
+        });
+        // Two that began at once have two connections, and one end.
+        (0..1000).for_each(|_| b.poll());
+        assert_eq!(b.down.len(), 1, "{:?}", b.down);
+        let (gone, reason) = b.down[0];
+        assert_eq!(reason, CloseReason::Finished);
+        assert_eq!(b.removed, Vec::from_iter((!added).then_some(gone)));
+        assert_eq!(b.end.peer_at(&at_a), known);
+        if !added {
+            let unknown = SendErrorKind::Peer(PeerError::Unknown);
+            assert_eq!(b.send(gone, 1), Err(unknown));
+        }
+    }
+}
+
 #[test]
 fn limits_are_told_before_anything_is_sent() {
     let _watchdog = Watchdog::new("limits_are_told_before_anything_is_sent");
