@@ -26,8 +26,8 @@ use fabricast::buffer::{DeviceBufferManager, Payload, SharedBufferManager};
 use fabricast::cuda::Device;
 use fabricast::endpoint::{DeviceDelivery, ReceiveConfig, SendConfig, StagingConfig, StagingRing};
 use fabricast::{
-    Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
-    SendEvent,
+    ConnectionEvent, Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region,
+    SendEndpointZeroCopy, SendEvent,
 };
 
 #[path = "bench/size.rs"]
@@ -182,15 +182,22 @@ impl Way {
         ring: Option<&StagingRing>,
         free: VecDeque<Payload>,
     ) -> Result<Self, Failure> {
-        let mut config = SendConfig::default().depth(DEPTH);
+        let mut config = SendConfig::default().outgoing(|out| out.depth(DEPTH));
         if let Some(ring) = ring {
-            config = config.staging(ring);
+            config = config.outgoing(|out| out.staging(ring));
         }
         let mut sender = SendEndpointZeroCopy::connect(domain, peer, config)?;
         let (mut events, begun) = (Vec::new(), Instant::now());
-        while !matches!(events.first(), Some(SendEvent::Connected(_))) {
+        while !matches!(
+            events.first(),
+            Some(SendEvent::Connection(ConnectionEvent::Connected(_)))
+        ) {
             sender.poll(&mut events)?;
-            if begun.elapsed() > LIMIT || matches!(events.first(), Some(SendEvent::Disconnected(_)))
+            if begun.elapsed() > LIMIT
+                || matches!(
+                    events.first(),
+                    Some(SendEvent::Connection(ConnectionEvent::Disconnected(_)))
+                )
             {
                 return Err(format!("no connection: {events:?}").into());
             }
@@ -216,7 +223,7 @@ impl Way {
                 match self.sender.send_data(payload, &last, sent) {
                     Ok(()) => sent += 1,
                     Err(refused) if refused.is_would_block() => {
-                        self.free.push_front(refused.payload);
+                        self.free.push_front(refused.given);
                         break;
                     }
                     Err(refused) => return Err(refused.into()),
@@ -305,10 +312,8 @@ fn receive(ordinal: u32) -> Result<(), Failure> {
     let (slots, max_message) = (2 * DEPTH + 4, size + 64);
     let config = || {
         ReceiveConfig::default()
-            .max_message(max_message)
-            .slots(slots)
-            .depth(DEPTH)
-            .max_connections(1)
+            .incoming(|incoming| incoming.max_message(max_message).slots(slots).depth(DEPTH))
+            .connection(|c| c.max_connections(1))
     };
     let stride = max_message.next_multiple_of(512);
     let region = Region::device(DEPTH as usize * stride)
@@ -317,7 +322,7 @@ fn receive(ordinal: u32) -> Result<(), Failure> {
     let pool = DeviceBufferManager::new(region, max_message)?;
     let any: PeerAddr = "127.0.0.1:0".parse()?;
     let to_host = ReceiveEndpoint::listen(&domain, any, config())?;
-    let to_gpu = config().deliver_to(DeviceDelivery::new(pool));
+    let to_gpu = config().incoming(|incoming| incoming.deliver_to(DeviceDelivery::new(pool)));
     let to_gpu = ReceiveEndpoint::listen(&domain, any, to_gpu)?;
     let mut both = [to_host, to_gpu];
     for endpoint in &both {

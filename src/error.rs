@@ -23,6 +23,7 @@ use crate::protocol::close_reason::CloseReason;
 
 pub use crate::errno::{CompletionError, FabricErrno};
 pub use crate::memory::RegisterError;
+pub use crate::process::Forked;
 
 /// What can go wrong outside a single operation.
 #[derive(Debug, thiserror::Error)]

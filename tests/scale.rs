@@ -22,7 +22,7 @@ use common::{
 use fabricast::buffer::{HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
 use fabricast::endpoint::{CloseReason, ReceiveConfig};
 use fabricast::error::Error;
-use fabricast::{ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+use fabricast::{ConnectionEvent, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const CONNECTIONS: usize = 1_000;
@@ -120,16 +120,17 @@ fn receive(listener: &mut ReceiveEndpoint, seen: &mut Seen, done: impl Fn(&Seen)
         listener.poll(&mut events).expect("polls");
         for event in events.drain(..) {
             match event {
-                ReceiveEvent::Connected { .. } => seen.connected += 1,
+                ReceiveEvent::Connection(_, ConnectionEvent::Connected(_)) => seen.connected += 1,
                 ReceiveEvent::Message(message) => {
                     assert_eq!(message.header(), message.sequence().to_le_bytes());
                     seen.messages += 1;
                 }
-                ReceiveEvent::Disconnected { reason, .. } => {
+                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                     assert_eq!(reason, CloseReason::Finished);
                     seen.finished += 1;
                 }
-                ReceiveEvent::PeerClosing { .. } | ReceiveEvent::Starved { .. } => {}
+                ReceiveEvent::Connection(_, ConnectionEvent::PeerClosing)
+                | ReceiveEvent::Starved { .. } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -139,13 +140,14 @@ fn receive(listener: &mut ReceiveEndpoint, seen: &mut Seen, done: impl Fn(&Seen)
 
 fn config(connections: usize, pool: &SharedBufferManager) -> ReceiveConfig {
     ReceiveConfig::default()
-        .pool(pool)
-        .depth(DEPTH)
-        .max_connections(connections as u32)
-        .handshake_timeout(LIMIT)
-        // The machine may be too busy for a thousand senders.
-        .unresponsive_after(None)
-        .lost_after(None)
+        .incoming(|incoming| incoming.pool(pool).depth(DEPTH))
+        .connection(|c| {
+            c.max_connections(connections as u32)
+                .connect_timeout(LIMIT)
+                // The machine may be too busy for a thousand senders.
+                .unresponsive_after(None)
+                .lost_after(None)
+        })
 }
 
 /// A pool all of whose memory is there already.
@@ -244,10 +246,9 @@ struct Sender {
 impl Sender {
     fn step(&mut self, pool: &SharedBufferManager) {
         self.endpoint.poll(&mut self.events).expect("polls");
-        for event in self
-            .events
-            .extract_if(.., |e| !matches!(e, SendEvent::Disconnected(_)))
-        {
+        for event in self.events.extract_if(.., |e| {
+            !matches!(e, SendEvent::Connection(ConnectionEvent::Disconnected(_)))
+        }) {
             match event {
                 SendEvent::Completed { .. } => self.completed += 1,
                 SendEvent::Failed { error, .. } => panic!("{error}"),
@@ -310,11 +311,12 @@ fn sending_process() {
     let mut senders: Vec<Sender> = Vec::with_capacity(count);
     for number in 0..count {
         let config = common::sending()
-            .depth(4)
-            .connect_timeout(LIMIT)
-            .unresponsive_after(None)
-            .lost_after(None)
-            .shared_headers(&headers);
+            .outgoing(|out| out.depth(4).headers(&headers))
+            .connection(|c| {
+                c.connect_timeout(LIMIT)
+                    .unresponsive_after(None)
+                    .lost_after(None)
+            });
         let domain = &domains[number / SENDERS_PER_DOMAIN];
         let endpoint = SendEndpointZeroCopy::connect(domain, addr, config);
         senders.push(Sender {
@@ -399,11 +401,11 @@ fn more_senders_in_a_domain_than_the_kernel_takes_are_refused_in_words() {
     let Some(domain) = domain() else {
         return tell("done SKIPPED: no libfabric");
     };
-    let config = ReceiveConfig::default().max_connections(1);
+    let config = ReceiveConfig::default().connection(|c| c.max_connections(1));
     let listener = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).expect("memory");
     let connect = || {
-        let config = common::sending().shared_headers(&headers);
+        let config = common::sending().outgoing(|out| out.headers(&headers));
         SendEndpointZeroCopy::connect(&domain, listener.local_addr(), config)
     };
     let mut senders = Vec::new();
@@ -452,9 +454,8 @@ fn a_listener_that_the_limit_of_descriptors_does_not_allow_says_so() {
         let fds = fd_count();
         let config = |n| {
             ReceiveConfig::default()
-                .slots(4096)
-                .max_message(64)
-                .max_connections(n)
+                .incoming(|incoming| incoming.slots(4096).max_message(64))
+                .connection(|c| c.max_connections(n))
         };
         let listen = |n| ReceiveEndpoint::listen(&domain, any_port(), config(n));
         match listen(1_000) {

@@ -12,8 +12,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use fabricast::coalesce::Format;
-use fabricast::endpoint::{BufferedConfig, PushError, ReceiveConfig, SendConfig};
-use fabricast::{BufferedEvent, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered};
+use fabricast::endpoint::{BufferedConfig, PushError, ReceiveConfig};
+use fabricast::{
+    BufferedEvent, ConnectionEvent, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered,
+};
 
 use crate::case::{Arrived, Case, Header, Pacer, Sent};
 use crate::clock::Sampler;
@@ -48,10 +50,13 @@ impl Server {
         let domain = ours::open(case)?;
         let network = case.of_buffers();
         let config = ReceiveConfig::default()
-            .max_message(case.buffer)
-            .depth(network.window() as u32)
-            .slots((network.receive_depth() + 32) as u32)
-            .max_connections(1);
+            .incoming(|incoming| {
+                incoming
+                    .max_message(case.buffer)
+                    .depth(network.window() as u32)
+                    .slots((network.receive_depth() + 32) as u32)
+            })
+            .connection(|c| c.max_connections(1));
         let addr = SocketAddr::new(case.node.parse()?, 0);
         let endpoint = ReceiveEndpoint::listen(&domain, addr.into(), config)?;
         let addr = endpoint.local_addr().socket_addr();
@@ -74,7 +79,9 @@ impl Server {
                             sampler.on_message(Header::from_tag(small.tag));
                         }
                     }
-                    ReceiveEvent::Disconnected { reason, .. } => return fail(reason.to_string()),
+                    ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                        return fail(reason.to_string());
+                    }
                     _ => {}
                 }
             }
@@ -110,7 +117,9 @@ impl Sender {
             match event {
                 BufferedEvent::Completed { carried, .. } => self.confirmed += carried.messages(),
                 BufferedEvent::Failed { error, .. } => return fail(error.to_string()),
-                BufferedEvent::Disconnected(reason) => return fail(reason.to_string()),
+                BufferedEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                    return fail(reason.to_string());
+                }
                 _ => {}
             }
         }
@@ -143,7 +152,7 @@ pub(crate) fn send<T>(
         .buffer_size(case.buffer)
         .buffers(case.depth as u32 + 16)
         .flush_interval(Some(Duration::from_micros(case.flush_us)))
-        .send(SendConfig::default().depth(case.depth as u32));
+        .outgoing(|out| out.depth(case.depth as u32));
     let mut sender = Sender {
         endpoint: SendEndpointBuffered::connect(&domain, to.into(), config)?,
         events: Vec::with_capacity(64),

@@ -11,7 +11,9 @@ use std::time::Duration;
 use fabricast::buffer::{HeaderSlotConfig, Payload, SharedBufferManager};
 use fabricast::endpoint::{HeaderMode, ReceiveConfig, SendConfig};
 use fabricast::fabric::{EndpointKind, FabricBuilder, PeerAddr, WaitObject};
-use fabricast::{Domain, Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
+};
 
 use crate::case::{Arrived, Case, HEADER, Header, Operation, Pacer, Sent, Wait};
 use crate::clock::{Deadline, Sampler};
@@ -52,10 +54,13 @@ pub(crate) fn has_provider(case: &Case) -> bool {
 
 fn listen(domain: &Arc<Domain>, case: &Case) -> Result<ReceiveEndpoint, Failure> {
     let config = ReceiveConfig::default()
-        .max_message((HEADER + case.size).next_multiple_of(64))
-        .depth(case.window() as u32)
-        .slots((case.receive_depth() + (HELD_BYTES / case.size).clamp(2, HELD)) as u32)
-        .max_connections(1);
+        .incoming(|incoming| {
+            incoming
+                .max_message((HEADER + case.size).next_multiple_of(64))
+                .depth(case.window() as u32)
+                .slots((case.receive_depth() + (HELD_BYTES / case.size).clamp(2, HELD)) as u32)
+        })
+        .connection(|c| c.max_connections(1));
     let addr = match case.local_node() {
         Some(node) => SocketAddr::new(node.parse()?, 0).into(),
         None => "any".parse()?,
@@ -79,13 +84,14 @@ impl Sender {
         let payloads = std::iter::from_fn(|| pool.try_acquire())
             .map(|buffer| buffer.freeze(case.size).into())
             .collect();
-        let config = SendConfig::default()
-            .depth(case.depth as u32)
-            .header_mode(HeaderMode::Fixed(HEADER as u16))
-            .header_slots(HeaderSlotConfig {
-                slots: case.depth as u32,
-                slot_size: 64,
-            });
+        let config = SendConfig::default().outgoing(|out| {
+            out.depth(case.depth as u32)
+                .header_mode(HeaderMode::Fixed(HEADER as u16))
+                .headers(HeaderSlotConfig {
+                    slots: case.depth as u32,
+                    slot_size: 64,
+                })
+        });
         Ok(Self {
             endpoint: SendEndpointZeroCopy::connect(domain, to, config)?,
             payloads,
@@ -103,7 +109,7 @@ impl Sender {
         match self.endpoint.send_data(payload, &header.to_bytes(), 0) {
             Ok(()) => Ok(true),
             Err(refused) if refused.is_would_block() => {
-                self.payloads.push_front(refused.payload);
+                self.payloads.push_front(refused.given);
                 Ok(false)
             }
             Err(refused) => fail(refused.to_string()),
@@ -128,7 +134,9 @@ impl Sender {
             match event {
                 SendEvent::Completed { payload, .. } => self.payloads.push_back(payload),
                 SendEvent::Failed { error, .. } => return fail(error.to_string()),
-                SendEvent::Disconnected(reason) => return fail(reason.to_string()),
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                    return fail(reason.to_string());
+                }
                 _ => {}
             }
         }
@@ -160,7 +168,9 @@ impl Receiver {
         for event in self.events.drain(..) {
             match event {
                 ReceiveEvent::Message(message) => each(Header::from_slice(message.header())?)?,
-                ReceiveEvent::Disconnected { reason, .. } => return fail(reason.to_string()),
+                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                    return fail(reason.to_string());
+                }
                 _ => {}
             }
         }

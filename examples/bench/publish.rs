@@ -12,7 +12,7 @@ use fabricast::endpoint::{
     HeaderMode, PublishConfig, PublishEndpoint, PublishEvent, SlowPolicy, SubscribeConfig,
     SubscribeEndpoint, SubscribeEvent,
 };
-use fabricast::{Domain, PeerAddr};
+use fabricast::{ConnectionEvent, Domain, PeerAddr};
 
 use crate::bare;
 use crate::case::{Arrived, Case, HEADER, Header, Pacer, Sent};
@@ -79,10 +79,13 @@ impl Subscribers {
     pub(crate) fn connect(case: &Case, to: SocketAddr) -> Result<Self, Failure> {
         let domain = ours::open(case)?;
         let config = SubscribeConfig::default()
-            .max_message((FRONT + HEADER + case.size).next_multiple_of(64))
-            .depth(case.window() as u32)
-            .slots((case.receive_depth() + 32) as u32)
-            .max_publishers(1);
+            .incoming(|incoming| {
+                incoming
+                    .max_message((FRONT + HEADER + case.size).next_multiple_of(64))
+                    .depth(case.window() as u32)
+                    .slots((case.receive_depth() + 32) as u32)
+            })
+            .connection(|c| c.max_connections(1));
         let mut endpoints = Vec::new();
         for _ in 0..case.subscribers {
             let mut endpoint = SubscribeEndpoint::open(&domain, config.clone())?;
@@ -108,7 +111,7 @@ impl Subscribers {
                         SubscribeEvent::Publication { message, .. } => {
                             sum.on_message(Header::from_slice(message.header())?);
                         }
-                        SubscribeEvent::Disconnected { reason, .. } => {
+                        SubscribeEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                             return fail(reason.to_string());
                         }
                         _ => {}
@@ -138,18 +141,20 @@ impl Publisher {
         let depth = case.depth as u32;
         let config = PublishConfig::default()
             .publications(depth)
-            .depth(depth)
             // Everybody gets everything, as from the bare loop.
             .slow(SlowPolicy::Disconnect {
                 queue: depth,
                 after: case.limit(),
             })
-            .header_mode(HeaderMode::Fixed(HEADER as u16))
-            .header_slots(HeaderSlotConfig {
-                slots: depth,
-                slot_size: 64,
+            .outgoing(|out| {
+                out.depth(depth)
+                    .header_mode(HeaderMode::Fixed(HEADER as u16))
+                    .headers(HeaderSlotConfig {
+                        slots: depth,
+                        slot_size: 64,
+                    })
             })
-            .max_connections(case.subscribers.into());
+            .connection(|c| c.max_connections(case.subscribers.into()));
         let addr: PeerAddr = SocketAddr::new(case.node.parse()?, 0).into();
         let endpoint = PublishEndpoint::listen(&domain, addr, config)?;
         let addr = endpoint.local_addr().socket_addr();
@@ -174,7 +179,9 @@ impl Publisher {
                     }
                     self.payloads.push_back(payload);
                 }
-                PublishEvent::Disconnected { reason, .. } => return fail(reason.to_string()),
+                PublishEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                    return fail(reason.to_string());
+                }
                 _ => {}
             }
         }
@@ -190,7 +197,7 @@ impl Publisher {
         match self.endpoint.publish(TAG, payload, &header.to_bytes(), 0) {
             Ok(_) => Ok(true),
             Err(refused) if refused.is_would_block() => {
-                self.payloads.push_front(refused.payload);
+                self.payloads.push_front(refused.given);
                 Ok(false)
             }
             Err(refused) => fail(refused.to_string()),

@@ -7,7 +7,7 @@ use fabricast::buffer::{DeviceBuffer, DeviceBufferManager};
 use fabricast::cuda::{Device, Event};
 use fabricast::endpoint::{DeviceDelivery, DeviceMessage, ReceiveConfig};
 use fabricast::storage::{BackEnd, FileHandle, IoFuture, IoOptions};
-use fabricast::{PeerAddr, ReceiveEndpoint, ReceiveEvent, Region};
+use fabricast::{ConnectionEvent, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region};
 
 use crate::kernel::{Hook, Work};
 use crate::{Block, Failure, LIMIT, Plan};
@@ -45,12 +45,15 @@ impl Receiver {
         let region = region.device(device.ordinal()).build()?;
         let pool = DeviceBufferManager::new(region, room)?;
         let config = ReceiveConfig::default()
-            .max_message(room)
-            .depth(plan.depth)
-            .slots(2 * plan.depth + 4)
-            .max_connections(1)
-            // The kernel's stream waits for the bytes; nobody else does.
-            .deliver_to(DeviceDelivery::new(pool).stream(hook.stream()));
+            .incoming(|incoming| {
+                incoming
+                    .max_message(room)
+                    .depth(plan.depth)
+                    .slots(2 * plan.depth + 4)
+                    // The kernel's stream waits for the bytes; nobody else does.
+                    .deliver_to(DeviceDelivery::new(pool).stream(hook.stream()))
+            })
+            .connection(|c| c.max_connections(1));
         Ok(Self {
             endpoint: ReceiveEndpoint::listen(&plan.domain, "127.0.0.1:0".parse()?, config)?,
             hook,
@@ -78,7 +81,7 @@ impl Receiver {
                 match event {
                     ReceiveEvent::DeviceMessage(message) => self.undo(plan, message)?,
                     ReceiveEvent::Undelivered { error, .. } => return Err(error.into()),
-                    ReceiveEvent::Disconnected { reason, .. } => {
+                    ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                         if self.came < plan.blocks() {
                             return Err(reason.to_string().into());
                         }

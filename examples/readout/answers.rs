@@ -7,7 +7,7 @@ use std::time::Duration;
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::SendConfig;
 use fabricast::event_loop::{EventLoop, Token};
-use fabricast::{Domain, SendEndpointZeroCopy, SendEvent};
+use fabricast::{ConnectionEvent, Domain, SendEndpointZeroCopy, SendEvent};
 
 use crate::HEADER_MODE;
 use crate::failure::Failure;
@@ -43,10 +43,11 @@ impl Answers {
         patience: Duration,
     ) -> Result<Self, Failure> {
         let config = SendConfig::default()
-            .header_mode(HEADER_MODE)
-            .unresponsive_after(Some(patience / 2))
-            .lost_after(Some(patience))
-            .send_deadline(Some(patience));
+            .outgoing(|out| out.header_mode(HEADER_MODE).deadline(Some(patience)))
+            .connection(|c| {
+                c.unresponsive_after(Some(patience / 2))
+                    .lost_after(Some(patience))
+            });
         let endpoint = SendEndpointZeroCopy::connect(domain, to.into(), config)?;
         Ok(Self {
             loop_token: event_loop.add_endpoint(&endpoint)?,
@@ -79,7 +80,10 @@ impl Answers {
         let found = self.endpoint.poll(events)?;
         // Dropping a completed payload gives its buffer back.
         for event in events.drain(..) {
-            self.closed |= matches!(event, SendEvent::Disconnected(_));
+            self.closed |= matches!(
+                event,
+                SendEvent::Connection(ConnectionEvent::Disconnected(_))
+            );
         }
         self.flush()?;
         Ok(found)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{CloseReason, ConnectionId, ConnectionInfo, Message, ReceiveConfig};
 use fabricast::event_loop::{EventLoop, LoopEvent, Token};
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, SendEvent};
+use fabricast::{ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, SendEvent};
 
 use crate::answers::Answers;
 use crate::args::BuilderArgs;
@@ -83,12 +83,17 @@ impl<'a> Builder<'a> {
         let (connections, credits) = (u32::from(args.sources) + 1, args.credits()?);
         let slots = connections * (credits + 2);
         let config = ReceiveConfig::default()
-            .max_message(args.max_message())
-            .slots(slots)
-            .depth(credits)
-            .max_connections(connections)
-            .unresponsive_after(Some(args.common.patience() / 2))
-            .lost_after(Some(args.common.patience()))
+            .incoming(|incoming| {
+                incoming
+                    .max_message(args.max_message())
+                    .slots(slots)
+                    .depth(credits)
+            })
+            .connection(|c| {
+                c.max_connections(connections)
+                    .unresponsive_after(Some(args.common.patience() / 2))
+                    .lost_after(Some(args.common.patience()))
+            })
             .header_mode(HEADER_MODE);
         let endpoint = ReceiveEndpoint::listen(&domain, args.listen, config)
             .map_err(|error| Failure::new(format!("{}: {error}", args.listen)))?;
@@ -163,14 +168,16 @@ impl<'a> Builder<'a> {
         event: ReceiveEvent,
     ) -> Result<(), Failure> {
         match event {
-            ReceiveEvent::Connected { connection, info } => self.on_source(connection, &info),
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(info)) => {
+                self.on_source(connection, &info)
+            }
             ReceiveEvent::Message(message) => {
                 let found = |source: &Upstream| source.connection == message.connection();
                 if let Some(index) = self.sources.iter().position(found) {
                     self.on_message(event_loop, index, message)?;
                 }
             }
-            ReceiveEvent::Disconnected { connection, reason } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
                 let found = |source: &Upstream| source.connection == connection;
                 if let Some(index) = self.sources.iter().position(found) {
                     self.on_gone(index, reason);

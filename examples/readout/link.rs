@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::buffer::{HeaderSlotConfig, Payload};
-use fabricast::endpoint::{Blocked, SendError, SendErrorKind};
+use fabricast::endpoint::{Blocked, Refused, SendErrorKind};
 use fabricast::endpoint::{CloseReason, SendConfig};
 use fabricast::event_loop::{EventLoop, Token};
 use fabricast::{Domain, PeerAddr, SendEndpointZeroCopy};
@@ -118,16 +118,20 @@ impl Link {
         patience: Duration,
     ) -> Result<Self, Failure> {
         let config = SendConfig::default()
-            .depth(DEPTH)
-            .header_slots(HeaderSlotConfig {
-                slots: DEPTH,
-                slot_size: HEADER_LEN,
+            .outgoing(|out| {
+                out.depth(DEPTH)
+                    .headers(HeaderSlotConfig {
+                        slots: DEPTH,
+                        slot_size: HEADER_LEN,
+                    })
+                    .header_mode(HEADER_MODE)
+                    .deadline(Some(patience))
             })
-            .header_mode(HEADER_MODE)
-            .connect_timeout(patience)
-            .unresponsive_after(Some(patience / 2))
-            .lost_after(Some(patience))
-            .send_deadline(Some(patience));
+            .connection(|c| {
+                c.connect_timeout(patience)
+                    .unresponsive_after(Some(patience / 2))
+                    .lost_after(Some(patience))
+            });
         let endpoint = SendEndpointZeroCopy::connect(domain, to, config)?;
         Ok(Self {
             to,
@@ -278,7 +282,7 @@ impl Link {
         }
     }
 
-    fn on_refused(&mut self, refused: SendError) -> Result<Payload, Failure> {
+    fn on_refused(&mut self, refused: Refused<Payload>) -> Result<Payload, Failure> {
         self.blocked = true;
         match refused.kind {
             SendErrorKind::WouldBlock(blocked) => self.stalls.count(blocked),
@@ -286,7 +290,7 @@ impl Link {
             SendErrorKind::Closing | SendErrorKind::Closed(_) => {}
             other => return Err(Failure::new(format!("builder {}: {other}", self.to))),
         }
-        Ok(refused.payload)
+        Ok(refused.given)
     }
 
     /// The goodbye: everything has been answered for, or nothing is expected any more.

@@ -385,7 +385,7 @@ pub(crate) enum LeaseError {
     /// memory of the host first.
     #[error(
         "segment {segment} lies in a device's memory, and has to be staged: give the endpoint a \
-         StagingRing (`SendConfig::staging`)"
+         StagingRing (`OutgoingSettings::staging`)"
     )]
     Staged {
         /// Its place in the payload, from 0.

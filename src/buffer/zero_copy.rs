@@ -9,11 +9,11 @@ use crate::memory::{MemoryError, Region};
 /// The two regions that zero-copy sending needs: the user's data, and header slots. Clones are
 /// handles on the same two.
 ///
-/// An endpoint that is given it (`buffers` of [`SendConfig`](crate::endpoint::SendConfig::buffers),
-/// [`PublishConfig`](crate::endpoint::PublishConfig::buffers) or
-/// [`ConnectionlessConfig`](crate::endpoint::ConnectionlessConfig::buffers)) registers both with
-/// its domain as it opens, so that the first send from the data works without more ado. Endpoints
-/// of one domain share one registration of each. That of the data is counted: it ends when the last
+/// An endpoint that is given it ([`headers`](crate::endpoint::OutgoingSettings::headers) of
+/// [`SendConfig`](crate::endpoint::SendConfig), [`PublishConfig`](crate::endpoint::PublishConfig)
+/// or [`ConnectionlessConfig`](crate::endpoint::ConnectionlessConfig)) registers both with its
+/// domain as it opens, so that the first send from the data works without more ado. Endpoints of
+/// one domain share one registration of each. That of the data is counted: it ends when the last
 /// endpoint that has it is gone, and the last operation in flight; one that the application made
 /// ([`Region::register`]) is the application's to end.
 ///
@@ -25,7 +25,8 @@ use crate::memory::{MemoryError, Region};
 /// use std::time::{Duration, Instant};
 /// use fabricast::buffer::{HeaderSlotConfig, SharedBufferManager, ZeroCopyBufferManager};
 /// use fabricast::endpoint::{ReceiveConfig, SendConfig};
-/// use fabricast::{Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+/// use fabricast::{ConnectionEvent, Fabric, ReceiveEndpoint, ReceiveEvent};
+/// use fabricast::{SendEndpointZeroCopy, SendEvent};
 ///
 /// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
 /// let mut receiver =
@@ -33,7 +34,7 @@ use crate::memory::{MemoryError, Region};
 ///
 /// let pool = SharedBufferManager::allocate(16, 64 * 1024)?;
 /// let buffers = ZeroCopyBufferManager::new(pool.region().clone(), HeaderSlotConfig::default())?;
-/// let config = SendConfig::default().buffers(&buffers);
+/// let config = SendConfig::default().outgoing(|out| out.headers(&buffers));
 /// let mut sender = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), config)?;
 /// # let receiving = std::thread::spawn(move || -> Result<Vec<u8>, fabricast::Error> {
 /// #     let (mut events, mut got) = (Vec::new(), Vec::new());
@@ -42,7 +43,10 @@ use crate::memory::{MemoryError, Region};
 /// #         for event in events.drain(..) {
 /// #             match event {
 /// #                 ReceiveEvent::Message(m) => got = m.payload().to_vec(),
-/// #                 ReceiveEvent::Disconnected { .. } => return Ok(got),
+/// #                 ReceiveEvent::Connection(_, event) => match event {
+/// #                     ConnectionEvent::Disconnected(_) => return Ok(got),
+/// #                     _ => {}
+/// #                 },
 /// #                 _ => {}
 /// #             }
 /// #         }

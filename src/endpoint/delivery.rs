@@ -37,7 +37,7 @@ use crate::memory::{MemoryError, Region};
 use crate::stats;
 
 /// Where an endpoint puts the payloads of messages: buffers in a GPU's memory. See
-/// [`ReceiveConfig::deliver_to`](crate::endpoint::ReceiveConfig::deliver_to).
+/// [`IncomingSettings::deliver_to`](crate::endpoint::IncomingSettings::deliver_to).
 #[derive(Clone, Debug)]
 pub struct DeviceDelivery {
     pool: DeviceBufferManager,

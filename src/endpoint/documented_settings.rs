@@ -90,6 +90,9 @@ pub(crate) struct Setting<C> {
     pub(crate) set: fn(C, Value) -> C,
 }
 
+/// A setting that is no number: its name, and what sets it to something.
+pub(crate) type Other<C> = (&'static str, fn(C) -> C);
+
 /// `5 s`, `65,536`, `1 GiB of…`, `2^36`, `none`: what a cell begins with.
 fn parse(cell: &str) -> Option<Value> {
     if cell.starts_with("none") {
@@ -121,29 +124,40 @@ fn name_in(cell: &str) -> &str {
     cell.split('`').nth(1).unwrap_or(cell)
 }
 
-/// Setting, default and range of each row of the table in front of a struct: its first cell, and
-/// its last two.
-fn table<'a>(source: &'a str, config: &str) -> Vec<[&'a str; 3]> {
+/// The cells of each row of the table in front of a struct.
+fn table<'a>(source: &'a str, config: &str) -> Vec<Vec<&'a str>> {
     let (front, _) = source
         .split_once(&format!("pub struct {config} {{"))
         .expect("the struct is there");
     let (_, rows) = front
         .rsplit_once("/// | setting |")
         .expect("it has a table");
+    let cells = |line: &'a str| line.split('|').map(str::trim).collect();
     let rows: Vec<_> = rows
         .lines()
         .skip(2)
         .take_while(|line| line.starts_with("/// |"))
-        .map(|line| {
-            let cells: Vec<_> = line.split('|').map(str::trim).collect();
-            let [_, name, _, .., default, range, _] = cells[..] else {
-                panic!("{line}");
-            };
-            [name_in(name), default, range]
-        })
+        .map(cells)
         .collect();
     assert!(!rows.is_empty(), "{config} has a table without a row");
     rows
+}
+
+/// Setting, default and range: the first cell of a row, and its last two.
+fn row<'a>(cells: &[&'a str]) -> [&'a str; 3] {
+    let [_, name, _, .., default, range, _] = cells[..] else {
+        panic!("{cells:?}");
+    };
+    [name_in(name), default, range]
+}
+
+/// Whether the second cell, `send, publish`, `all` or `all but publish`, names an endpoint.
+fn names(of: &str, whose: &str) -> bool {
+    let listed = |list: &str| list.split(", ").any(|name| name == whose);
+    match of.strip_prefix("all but ") {
+        Some(others) => !listed(others),
+        None => of == "all" || listed(of),
+    }
 }
 
 /// The two ends of a range; the second is nothing that can be parsed where there is none.
@@ -172,10 +186,88 @@ pub(crate) fn compare_with<C, E: Display>(
     default_of: fn() -> C,
     check: fn(&C) -> Result<(), E>,
 ) {
+    let table = table(source, config);
+    let rows: Vec<_> = table.iter().map(|cells| row(cells)).collect();
+    compare_rows(config, &rows, settings, default_of, check);
+    for setting in settings {
+        let row = rows.iter().any(|[name, ..]| *name == setting.name);
+        assert!(row, "{config}: {} is in no table", setting.name);
+    }
+}
+
+/// The same with the rows of a group's table whose second cell names this endpoint. Each setting
+/// that has no row of its own there is refused, with its name.
+pub(crate) fn compare_group<C, E: Display>(
+    source: &str,
+    (config, whose): (&str, &str),
+    settings: &[Setting<C>],
+    others: &[Other<C>],
+    default_of: impl Fn() -> C,
+    check: impl Fn(&C) -> Result<(), E>,
+) {
+    let table = table(source, config);
+    let is_its = |cells: &&Vec<&str>| names(cells[2], whose);
+    let its: Vec<_> = table
+        .iter()
+        .filter(is_its)
+        .map(|cells| row(cells))
+        .collect();
+    compare_rows(
+        &format!("{config} of {whose}"),
+        &its,
+        settings,
+        &default_of,
+        &check,
+    );
+    let rows: Vec<_> = table.iter().map(|cells| row(cells)).collect();
+    for [name, ..] in &rows {
+        // Its own row, if it has one.
+        let row = its.iter().chain(&rows).find(|[of, ..]| of == name);
+        let [_, _, range] = row.expect("a row");
+        let with = match settings.iter().find(|setting| setting.name == *name) {
+            Some(setting) => {
+                let (low, high) = ends(range).expect("a range of numbers");
+                let value = parse(low).or_else(|| parse(high)).expect("a number");
+                (setting.set)(default_of(), value)
+            }
+            None => {
+                let other = others.iter().find(|(other, _)| other == name);
+                let Some((_, set)) = other else {
+                    panic!("{config}: nothing here knows the setting {name}");
+                };
+                set(default_of())
+            }
+        };
+        let has = its.iter().any(|[of, ..]| of == name);
+        match check(&with).map_err(|error| error.to_string()) {
+            Ok(()) => assert!(
+                has,
+                "{config}: {name} has no effect at {whose}, and is taken"
+            ),
+            Err(error) if has => panic!("{config}: {name} at {whose}: {error}"),
+            Err(error) => {
+                assert!(error.starts_with(&format!("setting {name} = ")), "{error}");
+                assert!(error.contains("is not a setting of a "), "{error}");
+            }
+        }
+    }
+    let listed = |name: &str| rows.iter().any(|[of, ..]| *of == name);
+    let known = settings.iter().map(|setting| setting.name);
+    for name in known.chain(others.iter().map(|(name, _)| *name)) {
+        assert!(listed(name), "{config}: {name} is in no table");
+    }
+}
+
+fn compare_rows<C, E: Display>(
+    config: &str,
+    rows: &[[&str; 3]],
+    settings: &[Setting<C>],
+    default_of: impl Fn() -> C,
+    check: impl Fn(&C) -> Result<(), E>,
+) {
     let check = |config: &C| check(config).map_err(|error| error.to_string());
     assert_eq!(check(&default_of()), Ok(()), "the defaults are in range");
-    let rows = table(source, config);
-    for [name, default, range] in &rows {
+    for [name, default, range] in rows {
         let Some((low, high)) = ends(range) else {
             continue;
         };
@@ -203,9 +295,5 @@ pub(crate) fn compare_with<C, E: Display>(
         if range.contains("or none") {
             with(Value::Time(None)).unwrap_or_else(|error| panic!("{config}: {name}: {error}"));
         }
-    }
-    for setting in settings {
-        let row = rows.iter().any(|[name, ..]| *name == setting.name);
-        assert!(row, "{config}: {} is in no table", setting.name);
     }
 }

@@ -14,7 +14,7 @@ use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::error::{SendError, WindowError};
+use crate::endpoint::error::{Refused, WindowError};
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::id::ConnectionId;
@@ -251,7 +251,7 @@ impl DuplexEndpoint {
         payload: Payload,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         #[cfg(test)]
         if let Some(layer) = &mut self.faults {
             return layer.send(&mut self.core, connection, payload, header, key);
@@ -288,12 +288,12 @@ impl DuplexEndpoint {
         payload: Payload,
         place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         match self.check_here() {
             Ok(()) => self.core.write(payload, place, None, Level::Delivered, key),
-            Err(kind) => Err(SendError {
+            Err(kind) => Err(Refused {
                 kind: kind.into(),
-                payload,
+                given: payload,
                 key,
             }),
         }
@@ -306,13 +306,7 @@ impl DuplexEndpoint {
     }
 
     fn check_here(&self) -> Result<(), WindowError> {
-        let owner = self.core.owner();
-        match owner.is_here() {
-            true => Ok(()),
-            false => Err(WindowError::Forked {
-                made_by: owner.pid(),
-            }),
-        }
+        Ok(self.core.owner().check()?)
     }
 
     /// Drives all connections, and appends what happened.

@@ -1,11 +1,6 @@
 //! `Hub`: a link, a clock, and the peers that are connected by it, over any link: one queue, one
 //! pool, one slab, many connections.
 
-use std::collections::{HashMap, VecDeque};
-use std::fmt;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
-
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::clock::Clock;
@@ -13,7 +8,7 @@ use crate::endpoint::core::conn_table::{ConnTable, NOBODY};
 use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, post_control};
 use crate::endpoint::core::marks::Marks;
 use crate::endpoint::core::posted::PieceOp;
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::backlog::Backlog;
 use crate::endpoint::link::socket::TcpWatch;
@@ -35,6 +30,16 @@ use crate::error::{CompletionError, FabricErrno};
 use crate::fabric::AccessEnds;
 use crate::in_flight::{ContextError, InFlight};
 use crate::stats::{ReceiveStats, SendStats};
+use closing::Mark;
+use long::{Due, LongPool};
+use outbound::Outbound;
+use peer::{Descriptors, Peer};
+use shared::{ORPHANS_MAX, Shared, share};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use timer::HubTimer;
 
 mod accepting;
 mod closing;
@@ -50,14 +55,8 @@ mod subscriptions;
 mod timer;
 mod windows;
 
-use closing::Mark;
-use long::{Due, LongPool};
-use outbound::Outbound;
-use peer::{Descriptors, Peer};
 pub(crate) use sends::SendsSettings;
-use shared::{ORPHANS_MAX, Shared, share};
 pub(crate) use subscriptions::SubscriptionNews;
-use timer::HubTimer;
 pub(crate) use windows::WindowSettings;
 
 /// Receives that each connection keeps posted beyond the credits it granted: for the peer's control
@@ -705,10 +704,14 @@ impl<L: Link> Hub<L> {
                 Action::Accept { data } => self.accept_link(id, &data),
                 Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
                 Action::Established => self.tell_established(id, events),
-                Action::Unresponsive => events.push(ReceiveEvent::Unresponsive { connection: id }),
-                Action::Responsive => events.push(ReceiveEvent::Responsive { connection: id }),
+                Action::Unresponsive => {
+                    events.push(ReceiveEvent::Connection(id, ConnectionEvent::Unresponsive))
+                }
+                Action::Responsive => {
+                    events.push(ReceiveEvent::Connection(id, ConnectionEvent::Responsive))
+                }
                 Action::PeerClosing { .. } => {
-                    events.push(ReceiveEvent::PeerClosing { connection: id })
+                    events.push(ReceiveEvent::Connection(id, ConnectionEvent::PeerClosing))
                 }
                 Action::Close(reason) => self.close_conn(id, reason, events),
                 Action::Connect { data } => self.start_connecting(id, &data),

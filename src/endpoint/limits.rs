@@ -114,11 +114,11 @@ mod tests {
     fn the_ends_of_each_range_are_in_it() {
         let (ms, day) = (Duration::from_millis(1), Duration::from_secs(24 * 3600));
         for time in [None, Some(ms), Some(day)] {
-            check_deadline("send_deadline", time).expect("in range");
+            check_deadline("deadline", time).expect("in range");
         }
         for time in [Duration::ZERO, ms - Duration::from_nanos(1), day + ms] {
-            let error = check_deadline("send_deadline", Some(time)).expect_err("out of range");
-            let said = format!("setting send_deadline = {time:?}: must be 1 ms to 24 h, or none");
+            let error = check_deadline("deadline", Some(time)).expect_err("out of range");
+            let said = format!("setting deadline = {time:?}: must be 1 ms to 24 h, or none");
             assert_eq!(error.to_string(), said);
         }
         for count in [1, 3] {

@@ -61,8 +61,8 @@ impl LongMessages {
     /// Where the provider does not reach that memory by itself, or nothing but the end of an
     /// endpoint ends what a peer may write (`FI_EP_RDM`, but for verbs), and for messages that are
     /// longer than its slots, the pool of the host is used as without this. The pool must not be
-    /// used for anything else, nor for [`deliver_to`](crate::endpoint::ReceiveConfig::deliver_to),
-    /// and needs no registration.
+    /// used for anything else, nor for
+    /// [`deliver_to`](crate::endpoint::IncomingSettings::deliver_to), and needs no registration.
     #[must_use]
     pub fn on_device(mut self, pool: DeviceBufferManager) -> Self {
         self.device = Some(pool);

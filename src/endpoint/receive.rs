@@ -8,38 +8,32 @@ use std::time::{Duration, Instant};
 use libfabric_sys as sys;
 
 use crate::Error;
-use crate::buffer::{Payload, SharedBufferManager};
+use crate::buffer::SharedBufferManager;
 use crate::clock::Clock;
-use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
+use crate::endpoint::windows::handle::Windows;
+
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::delivery::{Deliveries, DeviceDelivery, receive_pool};
-use crate::endpoint::error::{ReadError, SendError, WindowError};
-use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::delivery::Deliveries;
+use crate::endpoint::event::{ConnectionRequest, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::limits::{
-    self, PATIENCE, check_count, check_deadline, check_patience, check_size, check_timeout,
-    check_windows, config,
-};
+use crate::endpoint::limits::{self, config};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
-use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
-use crate::endpoint::link::socket::{Keepalive, TcpWatch};
+use crate::endpoint::settings::{
+    ConnectionSettings, IncomingSettings, OutgoingSettings, SettingsOf,
+};
+
 use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::protocol::connection::Form;
-use crate::endpoint::protocol::liveness::Patience;
-use crate::endpoint::protocol::wire::WindowDescriptor;
+
+use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::{
     HeaderMode, Refusal, RefusalCode, SHORT_DEPTH_MAX, SHORT_INDEX_MASK,
 };
-use crate::endpoint::staging::StagingRing;
-use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,
-};
+
 use crate::event_loop::{WaitHandle, Waitable};
-use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
-use crate::memory::Access;
+use crate::fabric::{Domain, EndpointKind, PeerAddr};
 use crate::process::Here;
 use crate::stats::ReceiveStats;
 
@@ -55,137 +49,58 @@ pub enum AcceptPolicy {
     Ask,
 }
 
-/// The settings of a [`ReceiveEndpoint`].
+/// The settings of a [`ReceiveEndpoint`]: those of its [connections](ConnectionSettings), of [what
+/// comes in](IncomingSettings), of [what goes out](OutgoingSettings), which is one-sided
+/// operations, and its own:
 ///
 /// | setting | unit | default | range |
 /// |---|---|---|---|
-/// | `max_message` | bytes of the largest message, header included | 65,536 | 64 to 1 GiB |
-/// | `slots` | buffers of the receive pool | 256 | 3 × `max_connections` to 1,048,576 |
-/// | `depth` | messages granted to each peer at once | 32 | 1 to 65,536 |
-/// | `max_connections` | connections at once | 64 | 1 to 65,536 |
-/// | `accept` | | `All` | |
-/// | `handshake_timeout` | time | 5 s | 1 ms to 1 h |
-/// | `close_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `header_mode` | what peers must use | any | |
 /// | `long_messages` | a pool for messages above `max_message` | none | see [`LongMessages`] |
-/// | `windows` | windows exposed at once | 0 | 0 to 65,536 |
-/// | `operations` | one-sided operations in flight | 64 | 1 to 65,536 |
-/// | `staging` | a ring for one-sided operations on a GPU's memory | none | see [`StagingRing`] |
-/// | `operation_deadline` | time | 30 s | 1 ms to 24 h, or none |
-/// | `operation_deadline_policy` | | `FailConnection` | |
-/// | `unresponsive_after` | time | 5 s | 10 ms to 1 h, or none |
-/// | `lost_after` | time | 60 s | 10 ms to 24 h and above `unresponsive_after`, or none |
-/// | `keepalive` | | none | see [`Keepalive`] |
-/// | `tcp_user_timeout` | time | the system's | 1 ms to 24 h |
-/// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
 ///
 /// The pool takes `slots × max_message` bytes. Each connection keeps two receives posted beyond its
-/// depth: so a dead peer is noticed while all messages are held. With windows, it keeps three more
-/// for what peers say about them.
-#[derive(Debug, Clone)]
+/// depth: so a dead peer is noticed while all messages are held. With windows, it keeps two more
+/// for what peers say about them, and two with long messages.
+///
+/// ```
+/// use fabricast::endpoint::ReceiveConfig;
+///
+/// let config = ReceiveConfig::default()
+///     .incoming(|incoming| incoming.slots(64).depth(8))
+///     .connection(|c| c.max_connections(4));
+/// # let _ = config;
+/// ```
+#[derive(Debug, Clone, Default)]
 pub struct ReceiveConfig {
-    max_message: usize,
-    slots: u32,
-    depth: u32,
-    max_connections: u32,
-    accept: AcceptPolicy,
-    handshake_timeout: Duration,
-    close_timeout: Duration,
+    connection: ConnectionSettings,
+    outgoing: OutgoingSettings,
+    incoming: IncomingSettings,
     header_mode: Option<HeaderMode>,
-    pool: Option<SharedBufferManager>,
     long: Option<LongMessages>,
-    windows: WindowSettings,
-    endpoint: EndpointSettings,
-    patience: Patience,
-    watch: TcpWatch,
-    delivery: Option<DeviceDelivery>,
-    staging: Option<StagingRing>,
-}
-
-impl Default for ReceiveConfig {
-    fn default() -> Self {
-        Self {
-            max_message: 64 * 1024,
-            slots: 256,
-            depth: 32,
-            max_connections: 64,
-            accept: AcceptPolicy::All,
-            handshake_timeout: Duration::from_secs(5),
-            close_timeout: Duration::from_secs(5),
-            header_mode: None,
-            pool: None,
-            long: None,
-            windows: WindowSettings {
-                windows: 0,
-                operations: 64,
-                deadline: Some(Duration::from_secs(30)),
-                policy: DeadlinePolicy::FailConnection,
-                long: false,
-            },
-            endpoint: EndpointSettings::default(),
-            patience: PATIENCE,
-            watch: TcpWatch::default(),
-            delivery: None,
-            staging: None,
-        }
-    }
 }
 
 impl ReceiveConfig {
-    /// Bytes of the largest message, header included. Peers learn it when they connect.
+    /// Which connections there are, and how they are watched and ended.
     #[must_use]
-    pub fn max_message(mut self, bytes: usize) -> Self {
-        self.max_message = bytes;
+    pub fn connection(
+        mut self,
+        set: impl FnOnce(ConnectionSettings) -> ConnectionSettings,
+    ) -> Self {
+        self.connection = set(self.connection);
         self
     }
 
-    /// Buffers of the receive pool, which all connections share.
+    /// What comes in, and into which buffers.
     #[must_use]
-    pub fn slots(mut self, slots: u32) -> Self {
-        self.slots = slots;
+    pub fn incoming(mut self, set: impl FnOnce(IncomingSettings) -> IncomingSettings) -> Self {
+        self.incoming = set(self.incoming);
         self
     }
 
-    /// A pool of the caller's instead: `max_message` and `slots` are its own. It must not be used
-    /// for anything else.
+    /// What goes out: one-sided operations of this side.
     #[must_use]
-    pub fn pool(mut self, pool: &SharedBufferManager) -> Self {
-        self.pool = Some(pool.clone());
-        self
-    }
-
-    /// Messages that each peer may send ahead: its credits.
-    #[must_use]
-    pub fn depth(mut self, messages: u32) -> Self {
-        self.depth = messages;
-        self
-    }
-
-    /// Connections at once; one more is refused.
-    #[must_use]
-    pub fn max_connections(mut self, connections: u32) -> Self {
-        self.max_connections = connections;
-        self
-    }
-
-    /// Who decides about connection requests.
-    #[must_use]
-    pub fn accept(mut self, policy: AcceptPolicy) -> Self {
-        self.accept = policy;
-        self
-    }
-
-    /// How long a peer may take from its first byte to an established connection.
-    #[must_use]
-    pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
-        self.handshake_timeout = timeout;
-        self
-    }
-
-    /// How long the goodbye may take when the peer begins it.
-    #[must_use]
-    pub fn close_timeout(mut self, timeout: Duration) -> Self {
-        self.close_timeout = timeout;
+    pub fn outgoing(mut self, set: impl FnOnce(OutgoingSettings) -> OutgoingSettings) -> Self {
+        self.outgoing = set(self.outgoing);
         self
     }
 
@@ -196,145 +111,53 @@ impl ReceiveConfig {
         self
     }
 
-    /// Takes messages that are longer than `max_message`, too: each goes straight into a slot of
-    /// this pool, by one-sided operations of its sender, and comes as one
+    /// Takes messages that are longer than
+    /// [`max_message`](crate::endpoint::IncomingSettings::max_message), too: each goes straight
+    /// into a slot of this pool, by one-sided operations of its sender, and comes as one
     /// [`Message`](crate::endpoint::Message). Peers whose messages are longer than its slots are
     /// told so. Where the provider has no one-sided operations, it has no effect.
     #[must_use]
     pub fn long_messages(mut self, long: LongMessages) -> Self {
-        self.windows.long = true;
         self.long = Some(long);
         self
     }
 
-    /// Copies the payloads of messages to a GPU's memory: they come as
-    /// [`ReceiveEvent::DeviceMessage`]. The buffers must have room for the largest message. The
-    /// pool is pinned then, for fast copies; one of the caller's should lie in a [pinned
-    /// region](crate::Region::pinned).
-    #[must_use]
-    pub fn deliver_to(mut self, delivery: DeviceDelivery) -> Self {
-        self.delivery = Some(delivery);
-        self
-    }
-
-    /// Windows that this side may expose at once, all connections together. Above 0, peers and this
-    /// side can also use the windows of the other; each connection then keeps three more buffers of
-    /// the pool.
-    #[must_use]
-    pub fn windows(mut self, windows: u32) -> Self {
-        self.windows.windows = windows;
-        self
-    }
-
-    /// One-sided operations of this side on memory of a GPU go by way of this ring, where the
-    /// fabric takes none; endpoints may share one. Without it they are refused. Messages are
-    /// received into a GPU's memory by [`deliver_to`](Self::deliver_to).
-    #[must_use]
-    pub fn staging(mut self, ring: &StagingRing) -> Self {
-        self.staging = Some(ring.clone());
-        self
-    }
-
-    /// One-sided operations of this side in flight at once, all connections together.
-    #[must_use]
-    pub fn operations(mut self, operations: u32) -> Self {
-        self.windows.operations = operations;
-        self
-    }
-
-    /// How long a one-sided operation of this side may take; `None` waits for ever.
-    #[must_use]
-    pub fn operation_deadline(mut self, deadline: Option<Duration>) -> Self {
-        self.windows.deadline = deadline;
-        self
-    }
-
-    /// What happens when one takes longer.
-    #[must_use]
-    pub fn operation_deadline_policy(mut self, policy: DeadlinePolicy) -> Self {
-        self.windows.policy = policy;
-        self
-    }
-
-    fn check_windows(&self) -> Result<(), Error> {
-        check_windows(self.windows.windows)?;
-        let reason = "must be 1 to 65536 operations";
-        check_count("operations", self.windows.operations, 65_536, reason)?;
-        if let Some(long) = &self.long {
-            long.check()?;
+    fn windows(&self) -> WindowSettings {
+        WindowSettings {
+            windows: self.connection.windows_of(SettingsOf::Receive),
+            operations: self.outgoing.depth_of(SettingsOf::Receive),
+            deadline: self.outgoing.deadline,
+            policy: self.outgoing.deadline_policy,
+            long: self.long.is_some(),
         }
-        check_deadline("operation_deadline", self.windows.deadline)
     }
 
-    /// Buffers that a connection takes at least.
-    fn receives_min(&self) -> u32 {
-        self.windows.reserve() + 1
+    fn max_connections(&self) -> u32 {
+        self.connection.max_connections_of(SettingsOf::Receive)
     }
 
-    /// Reports a peer of which nothing was heard for so long as
-    /// [`Unresponsive`](ReceiveEvent::Unresponsive); nothing else follows. A silent peer is asked
-    /// for a sign of life well before; every byte from it is one.
-    #[must_use]
-    pub fn unresponsive_after(mut self, silence: Option<Duration>) -> Self {
-        self.patience.unresponsive = silence;
-        self
-    }
-
-    /// Closes a connection when nothing was heard from its peer for so long
-    /// ([`CloseReason::PeerSilent`](crate::endpoint::CloseReason::PeerSilent)). A peer whose
-    /// application polls less often than this is lost although it lives. Over FI_EP_RDM also when a
-    /// message is known to have been sent and has not come for so long
-    /// ([`CloseReason::MessageLost`](crate::endpoint::CloseReason::MessageLost)).
-    #[must_use]
-    pub fn lost_after(mut self, silence: Option<Duration>) -> Self {
-        self.patience.lost = silence;
-        self
-    }
-
-    /// Has the kernel probe idle connections, and close those where nothing answers: works while
-    /// the peer's application is busy. TCP only; `ConnectionInfo::kernel_watch` says whether it
-    /// does.
-    #[must_use]
-    pub fn keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
-        self.watch.keepalive = keepalive;
-        self
-    }
-
-    /// Has the kernel close a connection when what it sent there is not acknowledged for so long
-    /// (`TCP_USER_TIMEOUT`, tcp(7)). TCP only; `ConnectionInfo::kernel_watch` says whether it does.
-    #[must_use]
-    pub fn tcp_user_timeout(mut self, timeout: Option<Duration>) -> Self {
-        self.watch.user_timeout = timeout;
-        self
-    }
-
-    /// What each connection asks of the provider: queue sizes, segments, traffic class.
-    #[must_use]
-    pub fn endpoint(mut self, settings: EndpointSettings) -> Self {
-        self.endpoint = settings;
-        self
+    /// Buffers of the receive pool.
+    fn slots(&self) -> usize {
+        self.incoming.slots_or(256)
     }
 
     /// Messages that say in 4 bytes of CQ data whose they are and which one (docs/wire.md, short
     /// marks).
     fn check_short_marks(&self) -> Result<(), Error> {
-        if self.depth > SHORT_DEPTH_MAX {
+        let (depth, connections) = (self.incoming.depth, self.max_connections());
+        if depth > SHORT_DEPTH_MAX {
             let reason = "must be at most 4096 messages, as the provider has 4 bytes of CQ data";
-            return Err(config("depth", self.depth.to_string(), reason));
+            return Err(config("depth", depth.to_string(), reason));
         }
-        if self.max_connections > SHORT_INDEX_MASK - 1 {
+        if connections > SHORT_INDEX_MASK - 1 {
             let reason = "must be at most 32766, as the provider has 4 bytes of CQ data";
-            return Err(config(
-                "max_connections",
-                self.max_connections.to_string(),
-                reason,
-            ));
+            return Err(config("max_connections", connections.to_string(), reason));
         }
         Ok(())
     }
 
     fn check_delivery(&self) -> Result<(), Error> {
-        let Some(delivery) = &self.delivery else {
+        let Some(delivery) = &self.incoming.delivery else {
             return Ok(());
         };
         let landing = self.long.as_ref().and_then(|long| long.device.as_ref());
@@ -342,42 +165,53 @@ impl ReceiveConfig {
             let reason = "must be other buffers than those where long messages land";
             return Err(config("deliver_to", "the same pool".to_owned(), reason));
         }
-        let pool = self.pool.as_ref().map(SharedBufferManager::slot_size);
         let long = self.long.as_ref().map_or(0, LongMessages::host_limit);
-        let largest = pool.unwrap_or(self.max_message).max(long);
-        delivery.check(largest)
+        self.incoming
+            .check_delivery(self.incoming.largest().max(long))
     }
 
     fn check(&self) -> Result<(), Error> {
-        self.check_windows()?;
+        self.connection.check(SettingsOf::Receive)?;
+        self.outgoing.check(SettingsOf::Receive)?;
+        self.long.as_ref().map_or(Ok(()), LongMessages::check)?;
         self.check_delivery()?;
-        let Self {
-            max_message,
-            slots,
-            depth,
-            max_connections,
-            ..
-        } = *self;
-        check_size("max_message", max_message)?;
-        check_count("depth", depth, 65_536, "must be 1 to 65536 messages")?;
-        let reason = "must be 1 to 65536";
-        check_count("max_connections", max_connections, CONNECTIONS_MAX, reason)?;
-        let slots = self
-            .pool
-            .as_ref()
-            .map_or(slots as usize, SharedBufferManager::slots);
-        if slots < (self.receives_min() * max_connections) as usize || slots > 1 << 20 {
-            let reason = if self.windows.enabled() {
-                "must be 6 for each of max_connections, as there are windows, to 1048576"
-            } else {
-                "must be 3 for each of max_connections, to 1048576"
-            };
-            return Err(config("slots", slots.to_string(), reason));
+        let windows = self.windows();
+        let reason = match (windows.enabled(), windows.long) {
+            (false, false) => "must be 3 for each of max_connections, to 1048576",
+            (true, false) => {
+                "must be 5 for each of max_connections, as there are windows, to 1048576"
+            }
+            (false, true) => {
+                "must be 5 for each of max_connections, as there are long messages, to 1048576"
+            }
+            (true, true) => {
+                "must be 7 for each of max_connections, as there are windows and long messages, to \
+                 1048576"
+            }
+        };
+        let least = (windows.reserve() + 1) * self.max_connections();
+        let least = (least as usize, reason);
+        self.incoming
+            .check(SettingsOf::Receive, self.slots(), least)
+    }
+
+    fn settings(self, max_message: usize) -> HubSettings {
+        HubSettings {
+            depth: self.incoming.depth,
+            max_connections: self.max_connections(),
+            max_message: max_message as u64,
+            ask: self.connection.asks(),
+            accepts: true,
+            handshake_timeout: self.connection.connect_timeout,
+            close_timeout: self.connection.close_timeout,
+            header_mode: self.header_mode,
+            windows: self.windows(),
+            long: self.long,
+            sends: None,
+            publishing: false,
+            patience: self.connection.patience,
+            watch: self.connection.watch,
         }
-        check_timeout("handshake_timeout", self.handshake_timeout)?;
-        check_patience(&self.patience)?;
-        self.watch.check()?;
-        check_timeout("close_timeout", self.close_timeout)
     }
 }
 
@@ -411,7 +245,7 @@ impl ReceiveEndpoint {
     ) -> Result<Self, Error> {
         config.check()?;
         domain.fabric().owner().check()?;
-        fd_limit::check_listener(config.max_connections)?;
+        fd_limit::check_listener(config.max_connections())?;
         if domain.fabric().has_short_cq_data() {
             config.check_short_marks()?;
         }
@@ -420,43 +254,17 @@ impl ReceiveEndpoint {
             EndpointKind::Msg => (Form::Msg, 0),
             EndpointKind::Rdm => (Form::Rdm, HELLO_MESSAGE_MAX),
         };
-        let (pool, max_message) = match &config.pool {
-            Some(pool) => (pool.clone(), pool.slot_size()),
-            None => {
-                let slot_size = config.max_message.max(slot_min);
-                let pool = receive_pool(config.delivery.as_ref(), config.slots, slot_size)?;
-                let max_message = config.max_message.min(pool.slot_size());
-                (pool, max_message)
-            }
-        };
-        if pool.slot_size() < slot_min {
-            let reason = "over FI_EP_RDM its slots must have 114 bytes, for hellos";
-            return Err(limits::config("pool", pool.slot_size().to_string(), reason));
-        }
-        let settings = HubSettings {
-            depth: config.depth,
-            max_connections: config.max_connections,
-            max_message: max_message as u64,
-            ask: config.accept == AcceptPolicy::Ask,
-
-            accepts: true,
-            handshake_timeout: config.handshake_timeout,
-            close_timeout: config.close_timeout,
-            header_mode: config.header_mode,
-            windows: config.windows,
-            long: config.long,
-            sends: None,
-            publishing: false,
-            patience: config.patience,
-            watch: config.watch,
-        };
+        let (pool, max_message) = config.incoming.open_pool(config.slots(), slot_min)?;
+        let deliveries = config.incoming.delivery.clone();
+        let (ring, endpoint) = (config.outgoing.staging.clone(), config.connection.endpoint);
+        let settings = config.settings(max_message);
         let sizes = InFlightMax::of_receiver(&settings, form, pool.slots()).queue_sizes();
-        let link = ProviderLink::listen(domain, &addr, sizes, &config.endpoint)?;
+        let link = ProviderLink::listen(domain, &addr, sizes, &endpoint)?;
         let local = link.local_addr().unwrap_or(addr);
-        let deliveries = config.delivery.map(Deliveries::new).transpose()?;
+        let deliveries = deliveries.map(Deliveries::new).transpose()?;
         let waiter = link.waiter();
         let mut core = Hub::listen(link, waiter, Clock::system(), pool, settings)?;
-        if let Some(ring) = &config.staging {
+        if let Some(ring) = &ring {
             ring.register(domain)?;
             core.stage_in(ring);
         }
@@ -507,181 +315,18 @@ impl ReceiveEndpoint {
             .sleep(limits::moment_in(self.core.clock(), timeout))
     }
 
-    /// Writes a payload into a window of a peer. Returns at once;
-    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says that it is in the
-    /// peer's memory, [`WindowEvent::WriteFailed`](crate::endpoint::WindowEvent::WriteFailed) that
-    /// it may not be.
-    ///
-    /// The payload is registered memory, as for
-    /// [`SendEndpointZeroCopy::send_data`](crate::SendEndpointZeroCopy::send_data); it moves in,
-    /// and comes back with the outcome. `place` is a [`RemoteWindow`], or a place in it
-    /// ([`RemoteWindow::at`]). `key` is the caller's own. The completion is the peer's answer
-    /// (`FI_DELIVERY_COMPLETE`): without it, providers report success for a write that the peer's
-    /// rights forbid.
-    ///
-    /// The payload may lie in a GPU's memory, and may be written [after](Payload::after) an event.
-    /// What the provider can't read goes through the endpoint's [`StagingRing`]: in one piece up to
-    /// the size of a slot, in several above that. One-sided operations on a connection are posted
-    /// in the order in which they were given: those behind one that waits for an event or a copy
-    /// wait, too. Messages have an order of their own: who tells the peer of a write by a message
-    /// sends that when the write is done.
-    ///
-    /// # Errors
-    ///
-    /// Nothing was posted, and payload and key are in the error: back-pressure, or what
-    /// [`SendErrorKind::Window`](crate::endpoint::SendErrorKind::Window) says of the window. What
-    /// this side can't know, such as a key that is not good any more, fails the operation and ends
-    /// the connection.
-    pub fn write<'a>(
-        &mut self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-        key: u64,
-    ) -> Result<(), SendError> {
-        self.write_at(payload.into(), place.into(), None, Level::Delivered, key)
-    }
-
-    /// As [`write`](Self::write), and tells the peer: it hears of it by
-    /// [`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote) with `data`, when all of
-    /// the payload is in its memory. It uses a credit, as a message does.
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write); [`WindowError::NoImmediateData`] where the provider's immediate
-    /// data are too short for it.
-    pub fn write_with_data<'a>(
-        &mut self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-        data: u32,
-        key: u64,
-    ) -> Result<(), SendError> {
-        self.write_at(
-            payload.into(),
-            place.into(),
-            Some(data),
-            Level::Delivered,
-            key,
-        )
-    }
-
-    /// As [`write`](Self::write), but
-    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says only that the payload
-    /// may be reused (level [`Sent`](Level::Sent)). **It comes for writes that never reach the
-    /// peer's memory, too**: tcp reports success for a write that the peer refuses, and ends the
-    /// connection afterwards. For those who hear of arrival by other means.
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write).
-    pub fn write_unconfirmed<'a>(
-        &mut self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-        key: u64,
-    ) -> Result<(), SendError> {
-        self.write_at(payload.into(), place.into(), None, Level::Sent, key)
-    }
-
-    /// Reads from a window of a peer into registered memory: as many bytes as the destination has.
-    /// Returns at once; [`WindowEvent::Read`](crate::endpoint::WindowEvent::Read) brings the
-    /// destination back, filled. That may be memory of a GPU: see [`Destination`].
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write), with the destination in the error.
-    pub fn read<'a>(
-        &mut self,
-        into: impl Into<Destination>,
-        place: impl Into<WindowPlace<'a>>,
-        key: u64,
-    ) -> Result<(), ReadError> {
-        let into = into.into();
-        match self.check_here() {
-            Ok(()) => self.core.read(into, place.into(), key),
-            Err(error) => Err(ReadError {
-                kind: error.into(),
-                into,
-                key,
-            }),
-        }
-    }
-
-    fn write_at(
-        &mut self,
-        payload: Payload,
-        place: WindowPlace<'_>,
-        data: Option<u32>,
-        level: Level,
-        key: u64,
-    ) -> Result<(), SendError> {
-        match self.check_here() {
-            Ok(()) => self.core.write(payload, place, data, level, key),
-            Err(error) => Err(SendError {
-                kind: error.into(),
-                payload,
-                key,
-            }),
-        }
-    }
-
-    /// A child of the process that made the endpoint must not use what it has.
-    fn check_here(&self) -> Result<(), WindowError> {
+    /// The windows of one connection: memory of its peer that this side writes and reads, and
+    /// memory of this side that the peer does. Where there is no such connection, all that is asked
+    /// of them is refused.
+    #[inline]
+    pub fn windows(&mut self, connection: ConnectionId) -> Windows<'_> {
         let owner = self.core.owner();
-        if owner.is_here() {
-            return Ok(());
-        }
-        let made_by = owner.pid();
-        Err(WindowError::Forked { made_by })
+        Windows::of_connection(owner, &mut self.core, connection)
     }
 
-    /// A window of a connection's peer, by the descriptor that it sent.
-    ///
-    /// # Errors
-    ///
-    /// [`WindowError`]: it is another connection's, it was revoked, or one of the two sides has no
-    /// windows.
-    pub fn open_window(
-        &self,
-        connection: ConnectionId,
-        descriptor: &WindowDescriptor,
-    ) -> Result<RemoteWindow, WindowError> {
-        self.check_here()?;
-        self.core.open_window(connection, descriptor)
-    }
-
-    /// Lets the peer of a connection use memory of this side, with these rights. The memory is the
-    /// endpoint's until nobody can reach it any more: see [`LocalWindow`]. The peer needs the
-    /// window's [descriptor](LocalWindow::descriptor).
-    ///
-    /// # Errors
-    ///
-    /// [`ExposeError`], with the memory in it; [`WindowError::TooManyWindows`] without
-    /// [`ReceiveConfig::windows`].
-    pub fn expose(
-        &mut self,
-        connection: ConnectionId,
-        memory: impl Into<WindowMemory>,
-        access: Access,
-    ) -> Result<LocalWindow, ExposeError> {
-        let memory = memory.into();
-        match self.check_here() {
-            Ok(()) => self.core.expose(connection, memory, access),
-            Err(kind) => Err(ExposeError { kind, memory }),
-        }
-    }
-
-    /// Takes a window back: the peer is told not to use it, ends what it has in flight, and
-    /// confirms. Then [`WindowEvent::Released`](crate::endpoint::WindowEvent::Released) brings the
-    /// memory back. A peer that has not confirmed at the deadline loses the connection, whose end
-    /// releases the memory, too. False: there is nothing to take back, its memory came back
-    /// already.
-    pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
-        self.check_here().is_ok() && self.core.revoke(window, deadline)
-    }
-
-    /// Windows that this side exposes, those not given back yet included.
-    pub fn windows(&self) -> usize {
+    /// How many windows this side exposes, all connections together, those not given back yet
+    /// included.
+    pub fn exposed_windows(&self) -> usize {
         self.core.windows()
     }
 
@@ -765,77 +410,66 @@ impl Waitable for ReceiveEndpoint {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::endpoint::documented_settings::{Setting, compare};
 
+    /// The ranges themselves are those of the groups' tables.
     #[test]
-    fn the_table_of_settings_is_what_the_code_does() {
-        let settings: &[Setting<ReceiveConfig>] = &[
-            Setting {
-                name: "max_message",
-                get: |c| c.max_message.into(),
-                set: |c, v| c.max_message(v.bytes()),
-            },
-            Setting {
-                name: "slots",
-                get: |c| c.slots.into(),
-                set: |c, v| c.slots(v.count()),
-            },
-            Setting {
-                name: "depth",
-                get: |c| c.depth.into(),
-                set: |c, v| c.depth(v.count()),
-            },
-            Setting {
-                name: "max_connections",
-                get: |c| c.max_connections.into(),
-                set: |c, v| c.slots(1 << 20).max_connections(v.count()),
-            },
-            Setting {
-                name: "handshake_timeout",
-                get: |c| c.handshake_timeout.into(),
-                set: |c, v| c.handshake_timeout(v.time()),
-            },
-            Setting {
-                name: "close_timeout",
-                get: |c| c.close_timeout.into(),
-                set: |c, v| c.close_timeout(v.time()),
-            },
-            Setting {
-                name: "windows",
-                get: |c| c.windows.windows.into(),
-                set: |c, v| c.slots(1 << 20).windows(v.count()),
-            },
-            Setting {
-                name: "operations",
-                get: |c| c.windows.operations.into(),
-                set: |c, v| c.operations(v.count()),
-            },
-            Setting {
-                name: "operation_deadline",
-                get: |c| c.windows.deadline.into(),
-                set: |c, v| c.operation_deadline(v.limit()),
-            },
-            Setting {
-                name: "unresponsive_after",
-                get: |c| c.patience.unresponsive.into(),
-                set: |c, v| c.lost_after(None).unresponsive_after(v.limit()),
-            },
-            Setting {
-                name: "lost_after",
-                get: |c| c.patience.lost.into(),
-                set: |c, v| c.unresponsive_after(None).lost_after(v.limit()),
-            },
-            Setting {
-                name: "tcp_user_timeout",
-                get: |c| c.watch.user_timeout.into(),
-                set: |c, v| c.tcp_user_timeout(v.limit()),
-            },
+    fn its_groups_are_checked() {
+        let refused = [
+            (
+                ReceiveConfig::default().connection(|c| c.close_timeout(Duration::ZERO)),
+                "close_timeout",
+            ),
+            (
+                ReceiveConfig::default().outgoing(|out| out.depth(0)),
+                "depth",
+            ),
+            (
+                ReceiveConfig::default().incoming(|incoming| incoming.depth(0)),
+                "depth",
+            ),
+            (
+                ReceiveConfig::default().incoming(|incoming| incoming.slots(191)),
+                "slots",
+            ),
+            (
+                ReceiveConfig::default().outgoing(|out| out.level(crate::endpoint::Level::Sent)),
+                "level",
+            ),
         ];
-        compare(
-            include_str!("receive.rs"),
-            "ReceiveConfig",
-            settings,
-            ReceiveConfig::check,
-        );
+        for (config, named) in refused {
+            let error = config.check().expect_err(named).to_string();
+            assert!(error.starts_with(&format!("setting {named} = ")), "{error}");
+        }
+    }
+
+    /// As many buffers for each connection as the reason says, and not one less.
+    #[test]
+    fn too_few_slots_are_refused_with_the_number_that_is_needed() {
+        let long = || {
+            let pool = SharedBufferManager::allocate(1, 1 << 17).expect("memory");
+            LongMessages::new(pool)
+        };
+        let config = |windows| ReceiveConfig::default().connection(|c| c.windows(windows));
+        let needed = [
+            (config(0), 3),
+            (config(1), 5),
+            (config(0).long_messages(long()), 5),
+            (config(1).long_messages(long()), 7),
+        ];
+        for (config, each) in needed {
+            let with = |slots| {
+                config
+                    .clone()
+                    .incoming(|incoming| incoming.slots(slots))
+                    .check()
+            };
+            with(64 * each).expect("enough");
+            let error = with(64 * each - 1).expect_err("too few").to_string();
+            let said = format!(
+                "setting slots = {}: must be {each} for each of ",
+                64 * each - 1
+            );
+            assert!(error.starts_with(&said), "{error}");
+        }
     }
 }

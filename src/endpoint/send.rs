@@ -8,255 +8,65 @@ use std::time::{Duration, Instant};
 use libfabric_sys as sys;
 
 use crate::Error;
-use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, ZeroCopyBufferManager};
+use crate::buffer::{HeaderSlotManager, Payload};
 use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
+use crate::endpoint::core::reconnect::Reconnector;
 use crate::endpoint::core::send::{SendCore, SendSettings, SendStatus};
-use crate::endpoint::error::{BatchError, ReadError, SendError, SendErrorKind, WindowError};
-use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
-use crate::endpoint::header_source::{HeaderSource, hold};
+use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
+use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
+use crate::endpoint::windows::handle::Windows;
+
 use crate::endpoint::id::EndpointId;
-use crate::endpoint::limits::{
-    PATIENCE, check_count, check_deadline, check_patience, check_timeout, check_windows, moment_in,
-};
+use crate::endpoint::limits::moment_in;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
-use crate::endpoint::link::socket::{Keepalive, TcpWatch};
+
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::{CloseReason, State};
-use crate::endpoint::protocol::wire::{HeaderMode, WindowDescriptor};
-use crate::endpoint::staging::StagingRing;
-use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,
-};
+
+use crate::endpoint::error::{BatchError, Refused};
 use crate::event_loop::{WaitHandle, Waitable};
+use crate::fabric::Domain;
 use crate::fabric::PeerAddr;
-use crate::fabric::{Domain, EndpointSettings, Shape};
-use crate::memory::{Access, HeldRegistration, Region};
+use crate::memory::HeldRegistration;
 use crate::process::Here;
 use crate::stats::SendStats;
 
-/// The settings of a [`SendEndpointZeroCopy`].
+/// The settings of a [`SendEndpointZeroCopy`]: those of its [connection](ConnectionSettings), and
+/// of [what goes out](OutgoingSettings).
 ///
-/// | setting | unit | default | range |
-/// |---|---|---|---|
-/// | `depth` | sends in flight | 64 | 1 to 65,536 |
-/// | `header_slots` | slots and bytes | 256 of 64 B | see [`HeaderSlotConfig`] |
-/// | `buffers` | | none | in the place of `header_slots`: see [`ZeroCopyBufferManager`] |
-/// | `header_mode` | | `Prefixed` | |
-/// | `shape` | | what the provider's limit on segments allows | see [`Shape`] |
-/// | `inject` | | `Auto` | see [`Inject`] |
-/// | `level` | | `Sent` | |
-/// | `connect_timeout` | time | 5 s | 1 ms to 1 h |
-/// | `close_timeout` | time | 5 s | 1 ms to 1 h |
-/// | `send_deadline` | time | 30 s | 1 ms to 24 h, or none |
-/// | `deadline_policy` | | `FailConnection` | |
-/// | `windows` | windows exposed at once | 1,024 | 0 to 65,536 |
-/// | `unresponsive_after` | time | 5 s | 10 ms to 1 h, or none |
-/// | `lost_after` | time | 60 s | 10 ms to 24 h and above `unresponsive_after`, or none |
-/// | `keepalive` | | none | see [`Keepalive`] |
-/// | `tcp_user_timeout` | time | the system's | 1 ms to 24 h |
-/// | `reconnect` | | off | see [`ReconnectPolicy`] |
-/// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
+/// ```
+/// use std::time::Duration;
+/// use fabricast::endpoint::SendConfig;
+///
+/// let config = SendConfig::default()
+///     .outgoing(|out| out.depth(16).deadline(None))
+///     .connection(|c| c.lost_after(Some(Duration::from_secs(10))));
+/// # let _ = config;
+/// ```
+#[derive(Default)]
 pub struct SendConfig {
-    data: Option<Arc<Region>>,
-    headers: HeaderSource,
-    endpoint: EndpointSettings,
-    reconnect: ReconnectPolicy,
-    settings: SendSettings,
-}
-
-impl Default for SendConfig {
-    fn default() -> Self {
-        Self {
-            data: None,
-            headers: HeaderSource::Own(HeaderSlotConfig::default()),
-            endpoint: EndpointSettings::default(),
-            reconnect: ReconnectPolicy::off(),
-            settings: SendSettings {
-                depth: 64,
-                level: Level::Sent,
-                connect_timeout: Duration::from_secs(5),
-                close_timeout: Duration::from_secs(5),
-                send_deadline: Some(Duration::from_secs(30)),
-                deadline_policy: DeadlinePolicy::FailConnection,
-                header_mode: HeaderMode::Prefixed,
-                shape: None,
-                inject: Inject::Auto,
-                windows: 1024,
-                patience: PATIENCE,
-                watch: TcpWatch::default(),
-                staging: None,
-                on_abandoned: None,
-            },
-        }
-    }
+    connection: ConnectionSettings,
+    outgoing: OutgoingSettings,
+    on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
 }
 
 impl SendConfig {
-    /// The most sends in flight at once. One more is refused with `WouldBlock`: the provider itself
-    /// may queue without a bound.
+    /// How the connection is made, watched and ended.
     #[must_use]
-    pub fn depth(mut self, sends: u32) -> Self {
-        self.settings.depth = sends;
+    pub fn connection(
+        mut self,
+        set: impl FnOnce(ConnectionSettings) -> ConnectionSettings,
+    ) -> Self {
+        self.connection = set(self.connection);
         self
     }
 
-    /// Header slots of this endpoint's own.
+    /// What goes out, and how.
     #[must_use]
-    pub fn header_slots(mut self, config: HeaderSlotConfig) -> Self {
-        self.headers = HeaderSource::Own(config);
-        self
-    }
-
-    /// Header slots shared with other endpoints of the same domain.
-    #[must_use]
-    pub fn shared_headers(mut self, headers: &HeaderSlotManager) -> Self {
-        self.headers = HeaderSource::Shared(headers.clone());
-        self
-    }
-
-    /// Data and header slots in one: the endpoint registers the data with its domain as it
-    /// connects, for as long as it lives, and takes its header slots from there. Both are shared
-    /// with the other endpoints that use it.
-    #[must_use]
-    pub fn buffers(mut self, buffers: &ZeroCopyBufferManager) -> Self {
-        self.data = Some(Arc::clone(buffers.region()));
-        self.shared_headers(buffers.headers())
-    }
-
-    /// How the receiver tells headers from payloads; it learns this when the connection is made.
-    #[must_use]
-    pub fn header_mode(mut self, mode: HeaderMode) -> Self {
-        self.settings.header_mode = mode;
-        self
-    }
-
-    /// How header and payload become one message. `None`, the default: [`Shape::Iov`] where the
-    /// provider takes two segments a message, else [`Shape::Headroom`]. Never a copy of the
-    /// payload: what a shape can't do is refused. [`ConnectionInfo::shape`] says which it is.
-    ///
-    /// Asking for another one is for payloads that can't be had with headroom on a provider of one
-    /// segment (then [`Shape::TwoMessages`]), and for trying out on one machine what another one
-    /// needs. A peer whose version does not know [`Shape::TwoMessages`] refuses the connection.
-    #[must_use]
-    pub fn shape(mut self, shape: Option<Shape>) -> Self {
-        self.settings.shape = shape;
-        self
-    }
-
-    /// Which messages are copied by the provider as they are posted. Only at level
-    /// [`Sent`](Level::Sent), and never more than the provider takes; [`ConnectionInfo::inject`]
-    /// says up to how many bytes. Outcomes and payloads come back as ever.
-    #[must_use]
-    pub fn inject(mut self, inject: Inject) -> Self {
-        self.settings.inject = inject;
-        self
-    }
-
-    /// What a completion says.
-    #[must_use]
-    pub fn level(mut self, level: Level) -> Self {
-        self.settings.level = level;
-        self
-    }
-
-    /// How long making the connection may take, answer of the peer included. A provider that looks
-    /// for the peer for longer ([`resolves_in_open`](crate::fabric::Provider::resolves_in_open)) is
-    /// not waited for; the domain stays open until it has answered.
-    #[must_use]
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.connect_timeout = timeout;
-        self
-    }
-
-    /// How long the goodbye may take when the peer begins it.
-    #[must_use]
-    pub fn close_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.close_timeout = timeout;
-        self
-    }
-
-    /// How long a posted send may take; `None` waits for ever, and a peer that is stopped is then
-    /// never noticed. Deadlines of a second and more are kept to 10 ms.
-    #[must_use]
-    pub fn send_deadline(mut self, deadline: Option<Duration>) -> Self {
-        self.settings.send_deadline = deadline;
-        self
-    }
-
-    /// What happens when a posted send takes longer.
-    #[must_use]
-    pub fn deadline_policy(mut self, policy: DeadlinePolicy) -> Self {
-        self.settings.deadline_policy = policy;
-        self
-    }
-
-    /// Windows that this side may expose to its peer at once, 0 to 65,536.
-    #[must_use]
-    pub fn windows(mut self, windows: u32) -> Self {
-        self.settings.windows = windows;
-        self
-    }
-
-    /// Reports a peer of which nothing was heard for so long as
-    /// [`Unresponsive`](SendEvent::Unresponsive); nothing else follows. A silent peer is asked for
-    /// a sign of life well before; every byte from it is one.
-    #[must_use]
-    pub fn unresponsive_after(mut self, silence: Option<Duration>) -> Self {
-        self.settings.patience.unresponsive = silence;
-        self
-    }
-
-    /// Closes the connection when nothing was heard from the peer for so long
-    /// ([`CloseReason::PeerSilent`]); every key comes back. A peer whose application polls less
-    /// often than this is lost although it lives.
-    #[must_use]
-    pub fn lost_after(mut self, silence: Option<Duration>) -> Self {
-        self.settings.patience.lost = silence;
-        self
-    }
-
-    /// Has the kernel probe an idle connection, and close it when nothing answers: works while the
-    /// peer's application is busy. TCP only; [`ConnectionInfo::kernel_watch`] says whether it does.
-    #[must_use]
-    pub fn keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
-        self.settings.watch.keepalive = keepalive;
-        self
-    }
-
-    /// Has the kernel close the connection when data that it sent is not acknowledged, or not
-    /// accepted, for so long (`TCP_USER_TIMEOUT`, tcp(7)); a peer that is alive and does not read
-    /// for so long is lost, too. TCP only; [`ConnectionInfo::kernel_watch`] says whether it does.
-    #[must_use]
-    pub fn tcp_user_timeout(mut self, timeout: Option<Duration>) -> Self {
-        self.settings.watch.user_timeout = timeout;
-        self
-    }
-
-    /// What happens when the connection ends, or can't be made.
-    #[must_use]
-    pub fn reconnect(mut self, policy: ReconnectPolicy) -> Self {
-        self.reconnect = policy;
-        self
-    }
-
-    /// What the endpoint asks of the provider: queue sizes, segments, traffic class, source
-    /// address.
-    #[must_use]
-    pub fn endpoint(mut self, settings: EndpointSettings) -> Self {
-        self.endpoint = settings;
-        self
-    }
-
-    /// Sends payloads that lie in a GPU's memory by way of this ring, where the fabric takes none,
-    /// and one-sided operations on such memory; endpoints may share one. Without it they are
-    /// refused.
-    #[must_use]
-    pub fn staging(mut self, ring: &StagingRing) -> Self {
-        self.settings.staging = Some(ring.clone());
+    pub fn outgoing(mut self, set: impl FnOnce(OutgoingSettings) -> OutgoingSettings) -> Self {
+        self.outgoing = set(self.outgoing);
         self
     }
 
@@ -264,42 +74,55 @@ impl SendConfig {
     /// panic of it is logged, and goes no further.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(u64) + Send + 'static) -> Self {
-        self.settings.on_abandoned = Some(Box::new(hear));
+        self.on_abandoned = Some(Box::new(hear));
         self
     }
 
-    /// The depth, for layers above.
-    pub(crate) fn sends_in_flight(&self) -> u32 {
-        self.settings.depth
+    /// For a layer above, which has checked what it took from its own settings.
+    pub(crate) fn of(connection: ConnectionSettings, outgoing: OutgoingSettings) -> Self {
+        Self {
+            connection,
+            outgoing,
+            on_abandoned: None,
+        }
     }
 
     fn check(&self) -> Result<(), Error> {
-        let settings = &self.settings;
-        check_count("depth", settings.depth, 65_536, "must be 1 to 65536 sends")?;
-        check_windows(settings.windows)?;
-        check_timeout("connect_timeout", settings.connect_timeout)?;
-        check_timeout("close_timeout", settings.close_timeout)?;
-        check_patience(&settings.patience)?;
-        settings.watch.check()?;
-        self.reconnect.check()?;
-        check_deadline("send_deadline", settings.send_deadline)
+        self.connection.check(SettingsOf::Send)?;
+        self.outgoing.check(SettingsOf::Send)
+    }
+
+    fn settings(self) -> SendSettings {
+        let Self {
+            connection,
+            outgoing,
+            on_abandoned,
+        } = self;
+        SendSettings {
+            depth: outgoing.depth_of(SettingsOf::Send),
+            level: outgoing.level_or_sent(),
+            connect_timeout: connection.connect_timeout,
+            close_timeout: connection.close_timeout,
+            send_deadline: outgoing.deadline,
+            deadline_policy: outgoing.deadline_policy,
+            header_mode: outgoing.mode(),
+            shape: outgoing.shape,
+            inject: outgoing.inject_or_auto(),
+            windows: connection.windows_of(SettingsOf::Send),
+            patience: connection.patience,
+            watch: connection.watch,
+            staging: outgoing.staging,
+            on_abandoned,
+        }
     }
 }
 
 impl std::fmt::Debug for SendConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SendConfig")
-            .field("depth", &self.settings.depth)
+            .field("connection", &self.connection)
+            .field("outgoing", &self.outgoing)
             .finish_non_exhaustive()
-    }
-}
-
-#[cold]
-fn forked(made_by: u32, payload: Payload, key: u64) -> SendError {
-    SendError {
-        kind: SendErrorKind::Forked { made_by },
-        payload,
-        key,
     }
 }
 
@@ -311,8 +134,9 @@ fn forked(made_by: u32, payload: Payload, key: u64) -> SendError {
 /// such event: [`SendEvent::Completed`] or [`SendEvent::Failed`].
 ///
 /// [`close`](Self::close) says goodbye, and all that was sent arrives. Dropping the endpoint is
-/// rude: what is in flight is lost, and what had completed at level [`Sent`](Level::Sent) may be
-/// lost too, as with any socket that is closed without a word.
+/// rude: what is in flight is lost, and what had completed at level
+/// [`Sent`](crate::endpoint::Level::Sent) may be lost too, as with any socket that is closed
+/// without a word.
 ///
 /// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an
 /// [`EventLoop`](crate::event_loop::EventLoop). The published interface that it follows:
@@ -344,7 +168,7 @@ fn forked(made_by: u32, payload: Payload, key: u64) -> SendError {
 ///         && let Err(refused) = sender.send_data(p, b"event 7", 42)
 ///     {
 ///         assert!(refused.is_would_block(), "{refused}");
-///         payload = Some(refused.payload);
+///         payload = Some(refused.given);
 ///     }
 ///     sender.poll(&mut sent)?;
 ///     receiver.poll(&mut received)?;
@@ -367,20 +191,22 @@ fn forked(made_by: u32, payload: Payload, key: u64) -> SendError {
 pub struct SendEndpointZeroCopy {
     core: Here<SendCore<ProviderLink>>,
     reconnect: Option<Reconnector>,
-    /// The region of [`SendConfig::buffers`].
+    /// The region of [`HeaderSource::WithData`](crate::endpoint::HeaderSource::WithData).
     _data: Option<Here<HeldRegistration>>,
 }
 
 impl SendEndpointZeroCopy {
     /// Starts to connect to a [`ReceiveEndpoint`](crate::ReceiveEndpoint). Returns at once;
-    /// [`SendEvent::Connected`] or [`SendEvent::Disconnected`] follows, within the connect timeout.
+    /// [`ConnectionEvent::Connected`](crate::endpoint::ConnectionEvent::Connected) or
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) follows,
+    /// within the connect timeout.
     ///
     /// # Errors
     ///
     /// [`Error::Config`] for a setting out of its range, [`Error::Register`] when the region of
-    /// [`SendConfig::buffers`] can't be registered, [`Error::TooFewDescriptors`] when the process
-    /// may open no more, and what libfabric answers. Whatever concerns the peer is reported by an
-    /// event instead.
+    /// [`HeaderSource::WithData`](crate::endpoint::HeaderSource::WithData) can't be registered,
+    /// [`Error::TooFewDescriptors`] when the process may open no more, and what libfabric answers.
+    /// Whatever concerns the peer is reported by an event instead.
     pub fn connect(
         domain: &Arc<Domain>,
         peer: PeerAddr,
@@ -388,25 +214,20 @@ impl SendEndpointZeroCopy {
     ) -> Result<Self, Error> {
         config.check()?;
         domain.fabric().owner().check()?;
-        let headers = config.headers.manager()?;
-        if let Some(ring) = &config.settings.staging {
+        let source = config.outgoing.headers_of(SettingsOf::Send);
+        let headers = source.manager()?;
+        if let Some(ring) = &config.outgoing.staging {
             ring.register(domain)?;
         }
-        let data = hold(config.data.as_ref(), domain)?;
-        let sizes = InFlightMax::of_sender(&config.settings).queue_sizes();
-        let reconnect = Reconnector::new(config.reconnect, crate::endpoint::seed());
-        let link =
-            ProviderLink::open(domain, sizes, &config.endpoint).map_err(fd_limit::explain)?;
+        let data = source.hold(domain)?;
+        let reconnect = Reconnector::new(config.connection.reconnect, crate::endpoint::seed());
+        let endpoint = config.connection.endpoint;
+        let settings = config.settings();
+        let sizes = InFlightMax::of_sender(&settings).queue_sizes();
+        let link = ProviderLink::open(domain, sizes, &endpoint).map_err(fd_limit::explain)?;
         let waiter = link.waiter();
-        let core = SendCore::connect(
-            link,
-            waiter,
-            Clock::system(),
-            peer,
-            headers,
-            config.settings,
-        )
-        .map_err(fd_limit::explain)?;
+        let core = SendCore::connect(link, waiter, Clock::system(), peer, headers, settings)
+            .map_err(fd_limit::explain)?;
         Ok(Self {
             core: Here::new(core),
             reconnect,
@@ -426,20 +247,20 @@ impl SendEndpointZeroCopy {
     /// # Errors
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure
-    /// ([`SendError::is_would_block`]; [`SendEvent::Writable`] says when to try again), or a
-    /// message that can't be sent ([`SendErrorKind`] says which limit it exceeds).
+    /// ([`Refused::is_would_block`]; [`SendEvent::Writable`] says when to try again), or a message
+    /// that can't be sent ([`SendErrorKind`](crate::endpoint::error::SendErrorKind) says which limit it
+    /// exceeds).
     #[inline]
     pub fn send_data(
         &mut self,
         payload: impl Into<Payload>,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
-        let owner = self.core.owner();
-        if !owner.is_here() {
-            return Err(forked(owner.pid(), payload.into(), key));
+    ) -> Result<(), Refused<Payload>> {
+        match self.core.owner().check() {
+            Ok(()) => self.core.send_data(payload.into(), header, key),
+            Err(forked) => Err(Refused::new(forked, payload.into(), key)),
         }
-        self.core.send_data(payload.into(), header, key)
     }
 
     /// Sends several messages, as [`send_data`](Self::send_data) each: payload, header, key. Where
@@ -459,7 +280,7 @@ impl SendEndpointZeroCopy {
     ///     (0..).zip(fragments).map(|(number, f): (u64, _)| (f, number.to_le_bytes(), number));
     /// if let Err(stopped) = sender.send_batch(&mut messages) {
     ///     assert!(stopped.refused.is_would_block(), "{stopped}");
-    ///     // later: `stopped.refused.payload`, then the rest of `messages`
+    ///     // later: `stopped.refused.given`, then the rest of `messages`
     /// }
     /// # }
     /// ```
@@ -472,13 +293,12 @@ impl SendEndpointZeroCopy {
         &mut self,
         messages: impl IntoIterator<Item = (P, H, u64)>,
     ) -> Result<usize, BatchError> {
-        let owner = self.core.owner();
         let mut messages = messages
             .into_iter()
             .map(|(payload, header, key)| (payload.into(), header, key));
-        if !owner.is_here() {
+        if let Err(forked) = self.core.owner().check() {
             return messages.next().map_or(Ok(0), |(payload, _, key)| {
-                let refused = forked(owner.pid(), payload, key);
+                let refused = Refused::new(forked, payload, key);
                 Err(BatchError { sent: 0, refused })
             });
         }
@@ -488,173 +308,16 @@ impl SendEndpointZeroCopy {
         }
     }
 
-    /// Writes a payload into a window of the peer. Returns at once;
-    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says that it is in the
-    /// peer's memory, [`WindowEvent::WriteFailed`](crate::endpoint::WindowEvent::WriteFailed) that
-    /// it may not be.
-    ///
-    /// The payload is registered memory, as for [`send_data`](Self::send_data); it moves in, and
-    /// comes back with the outcome. `place` is a [`RemoteWindow`], or a place in it
-    /// ([`RemoteWindow::at`]). `key` is the caller's own. The completion is the peer's answer
-    /// (`FI_DELIVERY_COMPLETE`): without it, providers report success for a write that the peer's
-    /// rights forbid.
-    ///
-    /// The payload may lie in a GPU's memory, and may be written [after](Payload::after) an event.
-    /// What the provider can't read goes through the endpoint's [`StagingRing`]: in one piece up to
-    /// the size of a slot, in several above that. One-sided operations on a connection are posted
-    /// in the order in which they were given: those behind one that waits for an event or a copy
-    /// wait, too. Messages have an order of their own: who tells the peer of a write by a message
-    /// sends that when the write is done.
-    ///
-    /// # Errors
-    ///
-    /// Nothing was posted, and payload and key are in the error: back-pressure, or what
-    /// [`SendErrorKind::Window`] says of the window. What this side can't know, such as a key that
-    /// is not good any more, fails the operation and ends the connection.
-    pub fn write<'a>(
-        &mut self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-        key: u64,
-    ) -> Result<(), SendError> {
-        self.write_at(payload.into(), place.into(), None, Level::Delivered, key)
-    }
-
-    /// As [`write`](Self::write), and tells the peer: it hears of it by
-    /// [`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote) with `data`, when all of
-    /// the payload is in its memory. It uses a credit, as a message does.
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write); [`WindowError::NoImmediateData`] where the provider's immediate
-    /// data are too short for it.
-    pub fn write_with_data<'a>(
-        &mut self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-        data: u32,
-        key: u64,
-    ) -> Result<(), SendError> {
-        self.write_at(
-            payload.into(),
-            place.into(),
-            Some(data),
-            Level::Delivered,
-            key,
-        )
-    }
-
-    /// As [`write`](Self::write), but
-    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says only that the payload
-    /// may be reused (level [`Sent`](Level::Sent)). **It comes for writes that never reach the
-    /// peer's memory, too**: tcp reports success for a write that the peer refuses, and ends the
-    /// connection afterwards. For those who hear of arrival by other means.
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write).
-    pub fn write_unconfirmed<'a>(
-        &mut self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-        key: u64,
-    ) -> Result<(), SendError> {
-        self.write_at(payload.into(), place.into(), None, Level::Sent, key)
-    }
-
-    /// Reads from a window of the peer into registered memory: as many bytes as the destination
-    /// has. Returns at once; [`WindowEvent::Read`](crate::endpoint::WindowEvent::Read) brings the
-    /// destination back, filled. That may be memory of a GPU: see [`Destination`].
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write), with the destination in the error.
-    pub fn read<'a>(
-        &mut self,
-        into: impl Into<Destination>,
-        place: impl Into<WindowPlace<'a>>,
-        key: u64,
-    ) -> Result<(), ReadError> {
-        let into = into.into();
-        match self.check_here() {
-            Ok(()) => self.core.read(into, place.into(), key),
-            Err(error) => Err(ReadError {
-                kind: error.into(),
-                into,
-                key,
-            }),
-        }
-    }
-
-    fn write_at(
-        &mut self,
-        payload: Payload,
-        place: WindowPlace<'_>,
-        data: Option<u32>,
-        level: Level,
-        key: u64,
-    ) -> Result<(), SendError> {
-        match self.check_here() {
-            Ok(()) => self.core.write(payload, place, data, level, key),
-            Err(error) => Err(SendError {
-                kind: error.into(),
-                payload,
-                key,
-            }),
-        }
-    }
-
-    /// A child of the process that made the endpoint must not use what it has.
-    fn check_here(&self) -> Result<(), WindowError> {
+    /// The windows of the connection: memory of the peer that this side writes and reads, and
+    /// memory of this side that the peer does.
+    #[inline]
+    pub fn windows(&mut self) -> Windows<'_> {
         let owner = self.core.owner();
-        if owner.is_here() {
-            return Ok(());
-        }
-        let made_by = owner.pid();
-        Err(WindowError::Forked { made_by })
+        Windows::of_one(owner, &mut self.core)
     }
 
-    /// A window of the peer, by the descriptor that it sent.
-    ///
-    /// # Errors
-    ///
-    /// [`WindowError`]: it is another connection's, it was revoked, or one of the two sides has no
-    /// windows.
-    pub fn open_window(&self, descriptor: &WindowDescriptor) -> Result<RemoteWindow, WindowError> {
-        self.check_here()?;
-        self.core.open_window(descriptor)
-    }
-
-    /// Lets the peer use memory of this side, with these rights. The memory is the endpoint's until
-    /// nobody can reach it any more: see [`LocalWindow`]. Send the peer the window's
-    /// [descriptor](LocalWindow::descriptor).
-    ///
-    /// # Errors
-    ///
-    /// [`ExposeError`], with the memory in it.
-    pub fn expose(
-        &mut self,
-        memory: impl Into<WindowMemory>,
-        access: Access,
-    ) -> Result<LocalWindow, ExposeError> {
-        let memory = memory.into();
-        match self.check_here() {
-            Ok(()) => self.core.expose(memory, access),
-            Err(kind) => Err(ExposeError { kind, memory }),
-        }
-    }
-
-    /// Takes a window back: the peer is told not to use it, ends what it has in flight, and
-    /// confirms. Then [`WindowEvent::Released`](crate::endpoint::WindowEvent::Released) brings the
-    /// memory back. A peer that has not confirmed at the deadline loses the connection, whose end
-    /// releases the memory, too. False: there is nothing to take back, its memory came back
-    /// already.
-    pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
-        self.check_here().is_ok() && self.core.revoke(window, deadline)
-    }
-
-    /// Windows that this side exposes, those not given back yet included.
-    pub fn windows(&self) -> usize {
+    /// How many windows this side exposes, those not given back yet included.
+    pub fn exposed_windows(&self) -> usize {
         self.core.windows()
     }
 
@@ -692,7 +355,8 @@ impl SendEndpointZeroCopy {
             .sleep(moment_in(self.core.clock(), timeout))
     }
 
-    /// Polls until the connection stands; with a [`ReconnectPolicy`], through all its attempts.
+    /// Polls until the connection stands; with a
+    /// [`ReconnectPolicy`](crate::endpoint::ReconnectPolicy), through all its attempts.
     ///
     /// # Errors
     ///
@@ -703,8 +367,10 @@ impl SendEndpointZeroCopy {
             self.poll(&mut events)?;
             for event in events.drain(..) {
                 match event {
-                    SendEvent::Connected(info) => return Ok(info),
-                    SendEvent::Disconnected(reason) => return Err(Error::Closed(reason)),
+                    SendEvent::Connection(ConnectionEvent::Connected(info)) => return Ok(info),
+                    SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                        return Err(Error::Closed(reason));
+                    }
                     _ => {}
                 }
             }
@@ -732,8 +398,9 @@ impl SendEndpointZeroCopy {
     }
 
     /// Begins the polite close and returns at once: no new sends; those in flight complete, both
-    /// sides say goodbye, and [`SendEvent::Disconnected`] is the last event of
-    /// [`poll`](Self::poll). At the deadline it comes in any case.
+    /// sides say goodbye, and
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) is the
+    /// last event of [`poll`](Self::poll). At the deadline it comes in any case.
     pub fn begin_close(&mut self, deadline: Instant) {
         if self.core.owner().is_here() {
             self.stop(deadline);
@@ -752,8 +419,8 @@ impl SendEndpointZeroCopy {
 
     /// Closes politely and waits for it: all that was sent arrives, unless the deadline passes
     /// first. Returns the outcomes of what was in flight; the last event is
-    /// [`SendEvent::Disconnected`], whose reason is [`CloseReason::Finished`] when the peer has
-    /// everything.
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected), whose
+    /// reason is [`CloseReason::Finished`] when the peer has everything.
     ///
     /// # Errors
     ///
@@ -812,57 +479,24 @@ impl Waitable for SendEndpointZeroCopy {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::endpoint::documented_settings::{Setting, compare};
 
+    /// The ranges themselves are those of the groups' tables.
     #[test]
-    fn the_table_of_settings_is_what_the_code_does() {
-        let settings: &[Setting<SendConfig>] = &[
-            Setting {
-                name: "depth",
-                get: |c| c.settings.depth.into(),
-                set: |c, v| c.depth(v.count()),
-            },
-            Setting {
-                name: "connect_timeout",
-                get: |c| c.settings.connect_timeout.into(),
-                set: |c, v| c.connect_timeout(v.time()),
-            },
-            Setting {
-                name: "close_timeout",
-                get: |c| c.settings.close_timeout.into(),
-                set: |c, v| c.close_timeout(v.time()),
-            },
-            Setting {
-                name: "send_deadline",
-                get: |c| c.settings.send_deadline.into(),
-                set: |c, v| c.send_deadline(v.limit()),
-            },
-            Setting {
-                name: "windows",
-                get: |c| c.settings.windows.into(),
-                set: |c, v| c.windows(v.count()),
-            },
-            Setting {
-                name: "unresponsive_after",
-                get: |c| c.settings.patience.unresponsive.into(),
-                set: |c, v| c.lost_after(None).unresponsive_after(v.limit()),
-            },
-            Setting {
-                name: "lost_after",
-                get: |c| c.settings.patience.lost.into(),
-                set: |c, v| c.unresponsive_after(None).lost_after(v.limit()),
-            },
-            Setting {
-                name: "tcp_user_timeout",
-                get: |c| c.settings.watch.user_timeout.into(),
-                set: |c, v| c.tcp_user_timeout(v.limit()),
-            },
+    fn its_groups_are_checked() {
+        let refused = [
+            (
+                SendConfig::default().connection(|c| c.close_timeout(Duration::ZERO)),
+                "close_timeout",
+            ),
+            (SendConfig::default().outgoing(|out| out.depth(0)), "depth"),
+            (
+                SendConfig::default().connection(|c| c.accept(crate::endpoint::AcceptPolicy::Ask)),
+                "accept",
+            ),
         ];
-        compare(
-            include_str!("send.rs"),
-            "SendConfig",
-            settings,
-            SendConfig::check,
-        );
+        for (config, named) in refused {
+            let error = config.check().expect_err(named).to_string();
+            assert!(error.starts_with(&format!("setting {named} = ")), "{error}");
+        }
     }
 }

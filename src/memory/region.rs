@@ -141,7 +141,8 @@ impl Region {
     /// use std::time::{Duration, Instant};
     /// use fabricast::buffer::{HeaderSlotConfig, ZeroCopyBufferManager};
     /// use fabricast::endpoint::{ReceiveConfig, SendConfig};
-    /// use fabricast::{Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy};
+    /// use fabricast::{ConnectionEvent, Fabric, ReceiveEndpoint, ReceiveEvent, Region};
+    /// use fabricast::SendEndpointZeroCopy;
     ///
     /// /// What a card's driver gives: memory that it maps, writes to, and unmaps in `drop`.
     /// struct Card(NonNull<u8>);
@@ -175,7 +176,10 @@ impl Region {
     /// #         for event in events.drain(..) {
     /// #             match event {
     /// #                 ReceiveEvent::Message(m) => got = m.payload().to_vec(),
-    /// #                 ReceiveEvent::Disconnected { .. } => return Ok(got),
+    /// #                 ReceiveEvent::Connection(_, event) => match event {
+    /// #                     ConnectionEvent::Disconnected(_) => return Ok(got),
+    /// #                     _ => {}
+    /// #                 },
     /// #                 _ => {}
     /// #             }
     /// #         }
@@ -184,7 +188,7 @@ impl Region {
     /// # });
     /// // The endpoint registers the memory.
     /// let buffers = ZeroCopyBufferManager::new(region.clone(), HeaderSlotConfig::default())?;
-    /// let config = SendConfig::default().buffers(&buffers);
+    /// let config = SendConfig::default().outgoing(|out| out.headers(&buffers));
     /// let mut sender = SendEndpointZeroCopy::connect(&domain, address, config)?;
     /// sender.wait_connected()?;
     /// // The card has written 1,000 bytes at 4,096.

@@ -40,7 +40,7 @@ use long::{Long, LongAction};
 pub(crate) use subscriptions::SUBSCRIPTION_MESSAGES_MAX;
 use subscriptions::{SubscriptionAction, Subscriptions};
 pub(crate) use windows::{WINDOW_MESSAGES_MAX, WINDOWS_MAX};
-use windows::{WindowAction, Windows};
+use windows::{WindowAccount, WindowAction};
 
 mod fences;
 mod headers;
@@ -354,7 +354,7 @@ pub(crate) struct Connection {
     close_deadline: Option<Instant>,
     headers: Headers,
     /// From the first time on that one side speaks of a window.
-    windows: Option<Box<Windows>>,
+    windows: Option<Box<WindowAccount>>,
     long: Option<Box<Long>>,
     /// From the first one on.
     fences: Option<Box<Fences>>,
@@ -646,7 +646,7 @@ impl Connection {
         self.held = held;
     }
 
-    fn windows(&mut self) -> &mut Windows {
+    fn windows(&mut self) -> &mut WindowAccount {
         self.windows.get_or_insert_default()
     }
 

@@ -30,7 +30,7 @@ struct Pair {
 
 impl Pair {
     fn open(domain: &Arc<Domain>, send: BufferedConfig, receive: ReceiveConfig) -> Self {
-        let receive = receive.handshake_timeout(HANDSHAKE);
+        let receive = receive.connection(|c| c.connect_timeout(HANDSHAKE));
         let receiver = ReceiveEndpoint::listen(domain, any_port(), receive).expect("listens");
         let sender = SendEndpointBuffered::connect(domain, receiver.local_addr(), send)
             .expect("begins to connect");
@@ -298,7 +298,7 @@ fn hand_polling_keeps_the_interval_and_the_wait_wakes_for_it() {
 fn what_is_too_long_for_buffer_or_peer_is_refused_with_the_limit() {
     let _dog = Watchdog::new("too long");
     let Some(domain) = domain() else { return };
-    let receive = ReceiveConfig::default().max_message(1024);
+    let receive = ReceiveConfig::default().incoming(|incoming| incoming.max_message(1024));
     let mut pair = Pair::open(&domain, BufferedConfig::default(), receive);
     let error = pair.sender.push(1, 0, &[0; 1000]).expect_err("too long");
     let (len, max, whose) = (1000, 1024 - 28, SmallMessageLimit::Peer);

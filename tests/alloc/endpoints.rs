@@ -32,7 +32,7 @@ fn round_trip(pair: &mut Pair, payload: Payload, key: u64) -> Payload {
         if let Some(p) = payload.take() {
             payload = match pair.sender().send_data(p, b"header", key) {
                 Ok(()) => None,
-                Err(refused) if refused.is_would_block() => Some(refused.payload),
+                Err(refused) if refused.is_would_block() => Some(refused.given),
                 Err(refused) => panic!("{refused}"),
             };
         }
@@ -56,7 +56,7 @@ fn round_trip(pair: &mut Pair, payload: Payload, key: u64) -> Payload {
 
 fn allocations_of(segments: usize) -> Option<u64> {
     let domain = domain()?;
-    let receive = small_receiver().handshake_timeout(HANDSHAKE);
+    let receive = small_receiver().connection(|c| c.connect_timeout(HANDSHAKE));
     let mut pair = Pair::with(&domain, SendConfig::default(), receive);
     // One segment lies in the payload; several lie in a block that comes back with it and is used
     // again.
@@ -120,7 +120,7 @@ struct Fan {
 
 impl Fan {
     fn open(domain: &Arc<Domain>) -> Self {
-        let config = PublishConfig::default().handshake_timeout(HANDSHAKE);
+        let config = PublishConfig::default().connection(|c| c.connect_timeout(HANDSHAKE));
         let config = config.slow(SlowPolicy::Wait {
             queue: 4,
             deadline: common::SOON,
@@ -128,9 +128,8 @@ impl Fan {
         let publisher =
             PublishEndpoint::listen(domain, common::any_port(), config).expect("listens");
         let config = SubscribeConfig::default()
-            .max_message(4096)
-            .max_publishers(1)
-            .slots(64);
+            .incoming(|incoming| incoming.max_message(4096).slots(64))
+            .connection(|c| c.max_connections(1));
         let subscribe = |_| {
             let mut subscriber = SubscribeEndpoint::open(domain, config.clone()).expect("opens");
             let at = subscriber.connect(publisher.local_addr()).expect("begins");

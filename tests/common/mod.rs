@@ -25,7 +25,9 @@ use std::time::{Duration, Instant};
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::endpoint::{CloseReason, ConnectionId, ReceiveConfig, SendConfig};
 use fabricast::fabric::EndpointKind;
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
+};
 
 #[allow(
     unused_imports,
@@ -325,11 +327,18 @@ impl Pair {
 
     fn connected(mut self) -> Self {
         self.until("connected", |pair| {
-            let accepted = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Connected { .. });
+            let accepted = |e: &ReceiveEvent| {
+                matches!(
+                    e,
+                    ReceiveEvent::Connection(_, ConnectionEvent::Connected(_))
+                )
+            };
             pair.sender().is_connected() && pair.received.iter().any(accepted)
         });
         self.connection = self.received.iter().find_map(|event| match event {
-            ReceiveEvent::Connected { connection, .. } => Some(*connection),
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                Some(*connection)
+            }
             _ => None,
         });
         self.sent.clear();
@@ -404,7 +413,7 @@ impl Pair {
             let p = payload.take().expect("given back");
             match self.sender().send_data(p, header, key) {
                 Ok(()) => return true,
-                Err(refused) if refused.is_would_block() => payload = Some(refused.payload),
+                Err(refused) if refused.is_would_block() => payload = Some(refused.given),
                 Err(refused) => panic!("{refused}"),
             }
             self.step();
@@ -475,7 +484,7 @@ pub(crate) fn outcomes(events: &[SendEvent]) -> BTreeMap<u64, Vec<bool>> {
 /// Why the sender's connection ended, if the list says so.
 pub(crate) fn send_end(events: &[SendEvent]) -> Option<CloseReason> {
     events.iter().find_map(|event| match event {
-        SendEvent::Disconnected(reason) => Some(*reason),
+        SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => Some(*reason),
         _ => None,
     })
 }
@@ -485,7 +494,9 @@ pub(crate) fn receive_ends(events: &[ReceiveEvent]) -> Vec<(ConnectionId, CloseR
     events
         .iter()
         .filter_map(|event| match event {
-            ReceiveEvent::Disconnected { connection, reason } => Some((*connection, *reason)),
+            ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
+                Some((*connection, *reason))
+            }
             _ => None,
         })
         .collect()
@@ -499,16 +510,14 @@ pub(crate) fn connect_limit() -> Duration {
 
 /// A sender with default settings, as patient as this machine wants it.
 pub(crate) fn sending() -> SendConfig {
-    SendConfig::default().connect_timeout(connect_limit())
+    SendConfig::default().connection(|c| c.connect_timeout(connect_limit()))
 }
 
 /// A receiver with a small pool: 64 KiB messages, few connections.
 pub(crate) fn small_receiver() -> ReceiveConfig {
     ReceiveConfig::default()
-        .slots(64)
-        .depth(16)
-        .max_connections(8)
-        .handshake_timeout(connect_limit())
+        .incoming(|incoming| incoming.slots(64).depth(16))
+        .connection(|c| c.max_connections(8).connect_timeout(connect_limit()))
 }
 
 /// Asserts the invariant of the counters, which must also match what is in flight.

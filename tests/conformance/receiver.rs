@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{ConnectionId, ConnectionInfo, LongMessages, ReceiveConfig};
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent};
+use fabricast::{ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent};
 
 use crate::NAP;
 use crate::common::{SOON, anywhere, child, drive};
@@ -14,12 +14,17 @@ use crate::told::{Told, mode};
 
 pub(crate) fn listen(told: &Told, domain: &Arc<Domain>) -> ReceiveEndpoint {
     let mut config = ReceiveConfig::default()
-        .max_message(told.number("max", MAX_MESSAGE as u64) as usize)
-        .slots(told.number("slots", 32) as u32)
-        .depth(told.number("depth", 8) as u32)
-        .max_connections(told.number("peers", 4) as u32)
-        .windows(told.number("windows", 0) as u32)
-        .handshake_timeout(Duration::from_secs(2));
+        .incoming(|incoming| {
+            incoming
+                .max_message(told.number("max", MAX_MESSAGE as u64) as usize)
+                .slots(told.number("slots", 32) as u32)
+                .depth(told.number("depth", 8) as u32)
+        })
+        .connection(|c| {
+            c.max_connections(told.number("peers", 4) as u32)
+                .windows(told.number("windows", 0) as u32)
+                .connect_timeout(Duration::from_secs(2))
+        });
     if told.text("long").is_some() {
         let (slots, size) = (told.number("longslots", 2), told.number("long", 0));
         let pool = SharedBufferManager::allocate(slots as u32, size as usize).expect("memory");
@@ -62,8 +67,10 @@ pub(crate) fn receive(told: &Told) {
                         child::tell(format!("held {}", held.len()));
                     }
                 }
-                ReceiveEvent::Connected { connection, info } => tell_connected(connection, &info),
-                ReceiveEvent::Disconnected { reason, .. } => {
+                ReceiveEvent::Connection(connection, ConnectionEvent::Connected(info)) => {
+                    tell_connected(connection, &info)
+                }
+                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                     child::tell(format!("over {reason}"));
                     ends += 1;
                 }

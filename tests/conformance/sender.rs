@@ -19,12 +19,16 @@ pub(crate) fn config(told: &Told) -> SendConfig {
         _ => Level::Sent,
     };
     SendConfig::default()
-        .shape(shape(told))
-        .level(level)
-        .header_mode(mode(told.text("mode").unwrap_or("prefixed")))
-        .connect_timeout(Duration::from_millis(told.number("connect", 5000)))
-        .send_deadline(Some(Duration::from_millis(told.number("deadline", 30_000))))
-        .lost_after(Some(Duration::from_millis(told.number("lost", 60_000))))
+        .outgoing(|out| {
+            out.shape(shape(told))
+                .level(level)
+                .header_mode(mode(told.text("mode").unwrap_or("prefixed")))
+                .deadline(Some(Duration::from_millis(told.number("deadline", 30_000))))
+        })
+        .connection(|c| {
+            c.connect_timeout(Duration::from_millis(told.number("connect", 5000)))
+                .lost_after(Some(Duration::from_millis(told.number("lost", 60_000))))
+        })
 }
 
 /// How header and payload become one message, if it matters.

@@ -17,12 +17,11 @@ use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::endpoint::{
     CloseReason, ConnectionlessConfig, ConnectionlessEvent, PeerError, PeerId, PeerMessage,
-    RemovePeerError,
 };
 use fabricast::error::Error;
 use fabricast::event_loop::{EventLoop, LoopEvent};
 use fabricast::fabric::EndpointKind;
-use fabricast::{ConnectionlessEndpoint, Domain, PeerAddr};
+use fabricast::{ConnectionEvent, ConnectionlessEndpoint, Domain, PeerAddr};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// `None`, after a line that says why, where there is no libfabric or no provider of this kind.
@@ -49,8 +48,8 @@ struct Node {
 fn config() -> ConnectionlessConfig {
     ConnectionlessConfig::default()
         .max_peers(8)
-        .max_message(4096)
-        .connect_timeout(connect_limit())
+        .incoming(|incoming| incoming.max_message(4096))
+        .connection(|c| c.connect_timeout(connect_limit()))
 }
 
 impl Node {
@@ -96,7 +95,7 @@ impl Node {
                 Ok(())
             }
             Err(refused) => {
-                assert_eq!((refused.key, refused.payload.len_bytes()), (key, 8));
+                assert_eq!((refused.key, refused.given.len_bytes()), (key, 8));
                 Err(refused.kind)
             }
         }
@@ -111,14 +110,12 @@ impl Node {
     fn absorb(&mut self, events: Vec<ConnectionlessEvent>) {
         for event in events {
             match event {
-                ConnectionlessEvent::PeerUp { peer, addr, info } => {
-                    assert_eq!(
-                        (self.end.peer_at(&addr), info.peer),
-                        (Some(peer), Some(addr))
-                    );
+                ConnectionlessEvent::Connection(peer, ConnectionEvent::Connected(info)) => {
+                    let addr = info.peer.expect("where it is");
+                    assert_eq!(self.end.peer_at(&addr), Some(peer));
                     self.up.insert(peer);
                 }
-                ConnectionlessEvent::PeerDown { peer, reason, .. } => {
+                ConnectionlessEvent::Connection(peer, ConnectionEvent::Disconnected(reason)) => {
                     self.up.remove(&peer);
                     self.down.push((peer, reason));
                 }
@@ -341,7 +338,11 @@ const LESS_THAN_UNREAD: u64 = 40;
 /// Turns to peers that are not there while what others sent before they hung up lies in its queue,
 /// and those ends beside it.
 fn unread() {
-    let roomy = || config().receive_depth(128).depth(128).slots(1024);
+    let roomy = || {
+        config()
+            .incoming(|incoming| incoming.depth(128).slots(1024))
+            .outgoing(|out| out.depth(128))
+    };
     let mut node = Node::new(&domain().expect("the parent has one"), roomy());
     let at_node = node.addr();
     for round in 0..3 {
@@ -409,7 +410,7 @@ fn a_peer_in_use_is_not_removed() {
         a.send(peer, key).unwrap();
     }
     let refused = a.end.remove_peer(peer).unwrap_err();
-    let RemovePeerError::InUse(in_use) = refused else {
+    let PeerError::InUse(in_use) = refused else {
         panic!("{refused}");
     };
     assert_eq!(
@@ -428,7 +429,7 @@ fn a_peer_in_use_is_not_removed() {
     });
     let refused = a.end.remove_peer(peer).unwrap_err();
     assert!(
-        matches!(refused, RemovePeerError::InUse(in_use) if in_use.messages_held == 2),
+        matches!(refused, PeerError::InUse(in_use) if in_use.messages_held == 2),
         "{refused}"
     );
     a.held.clear();
@@ -441,7 +442,7 @@ fn a_peer_in_use_is_not_removed() {
         a.send(peer, 100),
         Err(SendErrorKind::Peer(PeerError::Unknown))
     );
-    assert_eq!(a.end.remove_peer(peer), Err(RemovePeerError::Unknown));
+    assert_eq!(a.end.remove_peer(peer), Err(PeerError::Unknown));
     // Its address is as good as any: it is another peer then.
     send_all(&mut [&mut a, &mut b], 0, at_b, 200..210);
     assert_ne!(a.end.peer_at(&at_b), Some(peer));
@@ -462,6 +463,37 @@ fn a_peer_in_use_is_not_removed() {
     });
     assert_eq!((a.failed.len(), a.completed.len() as u64), (0, 13 + taken));
     a.check_all_back();
+}
+
+/// Its end is told, and then that its id means nothing any more; who was added stays known.
+#[test]
+fn who_came_by_itself_is_removed_at_its_end() {
+    let _watchdog = Watchdog::new("who_came_by_itself_is_removed_at_its_end");
+    let Some(domain) = domain() else { return };
+    for added in [false, true] {
+        let (mut a, mut b) = (Node::new(&domain, config()), Node::new(&domain, config()));
+        let (at_a, at_b) = (a.addr(), b.addr());
+        let peer = a.end.add_peer(at_b).unwrap();
+        let known = added.then(|| b.end.add_peer(at_a).unwrap());
+        until(&mut [&mut a, &mut b], "up", |nodes| {
+            nodes.iter().all(|node| node.up.len() == 1)
+        });
+        a.end.remove_peer(peer).unwrap();
+        until(&mut [&mut a, &mut b], "the end", |nodes| {
+            nodes[0].removed == [peer] && !nodes[1].down.is_empty()
+        });
+        // Two that began at once have two connections, and one end.
+        (0..1000).for_each(|_| b.poll());
+        assert_eq!(b.down.len(), 1, "{:?}", b.down);
+        let (gone, reason) = b.down[0];
+        assert_eq!(reason, CloseReason::Finished);
+        assert_eq!(b.removed, Vec::from_iter((!added).then_some(gone)));
+        assert_eq!(b.end.peer_at(&at_a), known);
+        if !added {
+            let unknown = SendErrorKind::Peer(PeerError::Unknown);
+            assert_eq!(b.send(gone, 1), Err(unknown));
+        }
+    }
 }
 
 #[test]
@@ -498,8 +530,11 @@ fn limits_are_told_before_anything_is_sent() {
     // Out of range.
     for (bad, field) in [
         (config().max_peers(0), "max_peers"),
-        (config().slots(63), "slots"),
-        (config().max_message(100), "max_message"),
+        (config().incoming(|incoming| incoming.slots(63)), "slots"),
+        (
+            config().incoming(|incoming| incoming.max_message(100)),
+            "max_message",
+        ),
         (config().total_depth(0), "total_depth"),
     ] {
         let refused = ConnectionlessEndpoint::open(&domain, any_port(), bad).unwrap_err();
@@ -607,9 +642,12 @@ fn a_killed_peer_s_keys_come_back_and_others_do_not_notice() {
     let _watchdog = Watchdog::new(NAME);
     let Some(domain) = domain() else { return };
     let patient = config()
-        .unresponsive_after(Some(millis(300)))
-        // The other peer is held to it, too: longer than a machine keeps it from its processors.
-        .lost_after(Some(LOST_AFTER))
+        .connection(|c| {
+            c.unresponsive_after(Some(millis(300)))
+                // The other peer is held to it, too: longer than a machine keeps it from its
+                // processors.
+                .lost_after(Some(LOST_AFTER))
+        })
         .max_peers(8);
     let mut a = Node::new(&domain, patient);
     let (mut first, at_first) = start_echo(NAME, a.addr());
@@ -693,7 +731,12 @@ fn crowd() {
     let (count, to): (usize, PeerAddr) = (count.parse().unwrap(), to.parse().unwrap());
     raise_fd_limit();
     let domain = domain().expect("the parent has one");
-    let small = || config().max_peers(1).receive_depth(2).total_depth(8);
+    let small = || {
+        config()
+            .max_peers(1)
+            .incoming(|incoming| incoming.depth(2))
+            .total_depth(8)
+    };
     let mut nodes: Vec<_> = (0..count).map(|_| Node::new(&domain, small())).collect();
     let mut next = vec![0; count];
     let end = Instant::now() + patient(SOON * 4);
@@ -737,7 +780,9 @@ fn one_endpoint_has_256_peers() {
     raise_fd_limit();
     let Some(domain) = domain() else { return };
     let peers = domain.peers_max().map_or(256, |most| most.min(256));
-    let many = config().max_peers(peers as u32).receive_depth(2);
+    let many = config()
+        .max_peers(peers as u32)
+        .incoming(|incoming| incoming.depth(2));
     let mut hub = Node::new(&domain, many);
     let (fds, resident) = (fd_count(), rss_bytes());
     let argument = format!("{} {}", peers / PROCESSES, hub.addr());

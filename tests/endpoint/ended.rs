@@ -27,9 +27,10 @@ fn sleep_on(endpoint: &impl Waitable, wait: impl Fn()) {
 /// A sender to an address where nobody listens: it ends, or tries again and again over another
 /// endpoint each time, and is slept on meanwhile and afterwards.
 fn sleep_on_a_sender(domain: &std::sync::Arc<fabricast::Domain>, to: PeerAddr, tries: bool) {
-    let mut config = sending().connect_timeout(millis(20));
+    let mut config = sending().connection(|c| c.connect_timeout(millis(20)));
     if tries {
-        config = config.reconnect(ReconnectPolicy::fixed(millis(1)).max_attempts(5));
+        let again = ReconnectPolicy::fixed(millis(1)).max_attempts(5);
+        config = config.connection(|c| c.reconnect(again));
     }
     let mut sender = SendEndpointZeroCopy::connect(domain, to, config).expect("begins");
     let mut events: Vec<SendEvent> = Vec::new();

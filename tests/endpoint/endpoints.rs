@@ -29,8 +29,8 @@ use fabricast::error::{Error, RegisterError};
 use fabricast::event_loop::{EventLoop, LoopConfig, LoopEvent, WaitMode, Waitable};
 use fabricast::fabric::EndpointKind;
 use fabricast::{
-    Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
-    SendEvent,
+    ConnectionEvent, Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region,
+    SendEndpointZeroCopy, SendEvent,
 };
 
 /// No time is too long to ask for: the next event ends it.
@@ -48,7 +48,10 @@ fn sleeping_for_any_time_ends_with_what_happens_next() {
         sender.wait_connected().expect("connected");
     });
     let mut events = Vec::new();
-    while !matches!(events.first(), Some(ReceiveEvent::Connected { .. })) {
+    while !matches!(
+        events.first(),
+        Some(ReceiveEvent::Connection(_, ConnectionEvent::Connected(_)))
+    ) {
         receiver.wait(Duration::MAX).expect("it sleeps");
         receiver.poll(&mut events).expect("it works");
     }
@@ -149,7 +152,7 @@ fn empty_headers_and_payloads_arrive_in_each_header_mode() {
         HeaderMode::Fixed(4),
     ];
     for mode in modes {
-        let config = common::sending().header_mode(mode);
+        let config = common::sending().outgoing(|out| out.header_mode(mode));
         let mut pair = Pair::with(&domain, config, small_receiver());
         let headers: &[&[u8]] = match mode {
             HeaderMode::Fixed(0) => &[b""],
@@ -186,10 +189,8 @@ fn the_largest_message_arrives_and_one_byte_more_is_refused() {
     let Some(domain) = domain() else { return };
     let max = 1 << 20;
     let receive = ReceiveConfig::default()
-        .max_message(max)
-        .slots(16)
-        .depth(4)
-        .max_connections(2);
+        .incoming(|incoming| incoming.max_message(max).slots(16).depth(4))
+        .connection(|c| c.max_connections(2));
     let mut pair = Pair::with(&domain, common::sending(), receive);
     let large = pool(&domain, 2, max);
     let header = [9; 62];
@@ -208,7 +209,7 @@ fn the_largest_message_arrives_and_one_byte_more_is_refused() {
         whose: MessageLimit::Peer,
     };
     assert_eq!((refused.kind, refused.key), (expected, 2));
-    assert_eq!(bytes_of(&refused.payload), bytes);
+    assert_eq!(bytes_of(&refused.given), bytes);
 }
 
 #[test]
@@ -306,7 +307,7 @@ fn what_cannot_be_sent_is_a_typed_error_and_nothing_is_posted() {
             .send_data(payload, &header, i as u64)
             .expect_err("refused");
         assert_eq!((refused.kind.clone(), refused.key), (kind, i as u64));
-        assert_eq!(bytes_of(&refused.payload), bytes, "the payload comes back");
+        assert_eq!(bytes_of(&refused.given), bytes, "the payload comes back");
     }
     let stats = pair.sender().stats();
     assert_eq!((stats.posted, stats.refused), (0, count));
@@ -319,7 +320,7 @@ fn what_cannot_be_sent_is_a_typed_error_and_nothing_is_posted() {
 fn a_fixed_header_of_another_length_is_refused() {
     let _dog = Watchdog::new("fixed header");
     let Some(domain) = domain() else { return };
-    let config = common::sending().header_mode(HeaderMode::Fixed(8));
+    let config = common::sending().outgoing(|out| out.header_mode(HeaderMode::Fixed(8)));
     let mut pair = Pair::with(&domain, config, small_receiver());
     for len in [0, 7, 9] {
         let payload = pair.buffer(b"p");
@@ -342,13 +343,13 @@ fn back_pressure_gives_the_payload_back_and_says_when_it_is_over() {
     let Some(domain) = domain() else { return };
     let mut pair = Pair::connecting(
         &domain,
-        common::sending().depth(4),
-        small_receiver().depth(6),
+        common::sending().outgoing(|out| out.depth(4)),
+        small_receiver().incoming(|incoming| incoming.depth(6)),
     );
     let payload = pair.buffer(b"early");
     let refused = pair.sender().send_data(payload, b"", 1).expect_err("early");
     assert_eq!(refused.kind, SendErrorKind::WouldBlock(Blocked::Connecting));
-    assert_eq!(bytes_of(&refused.payload), b"early");
+    assert_eq!(bytes_of(&refused.given), b"early");
     pair.until("writable", |pair| {
         pair.sent.iter().any(|e| matches!(e, SendEvent::Writable))
     });
@@ -384,7 +385,7 @@ fn back_pressure_gives_the_payload_back_and_says_when_it_is_over() {
 fn delivered_completes_only_when_the_peer_has_it() {
     let _dog = Watchdog::new("delivered");
     let Some(domain) = domain() else { return };
-    let config = common::sending().level(Level::Delivered);
+    let config = common::sending().outgoing(|out| out.level(Level::Delivered));
     let alone = domain.fabric().provider().delivers_alone;
     let mut pair = Pair::apart(&domain, config, small_receiver());
     let payload = pair.buffer(b"wanted");
@@ -405,14 +406,11 @@ fn delivered_completes_only_when_the_peer_has_it() {
 /// A pair whose receiver is not polled, with more on the way than the kernel buffers.
 fn stalled(domain: &Arc<Domain>, policy: DeadlinePolicy) -> (Pair, u64) {
     let (size, count) = (1 << 20, 24);
-    let send = common::sending()
-        .send_deadline(Some(millis(150)))
-        .deadline_policy(policy);
+    let send =
+        common::sending().outgoing(|out| out.deadline(Some(millis(150))).deadline_policy(policy));
     let receive = ReceiveConfig::default()
-        .max_message(size)
-        .slots(30)
-        .depth(count)
-        .max_connections(1);
+        .incoming(|incoming| incoming.max_message(size).slots(30).depth(count))
+        .connection(|c| c.max_connections(1));
     let mut pair = Pair::apart(domain, send, receive);
     pair.pool = pool(domain, count, size);
     for key in 0..u64::from(count) {
@@ -510,7 +508,10 @@ fn close_politely(domain: &Arc<Domain>, close: impl FnOnce(&mut Pair)) -> Pair {
     });
     assert_eq!(send_end(&pair.sent), Some(CloseReason::Finished));
     assert_eq!(receive_ends(&pair.received)[0].1, CloseReason::Finished);
-    assert!(matches!(pair.sent.last(), Some(SendEvent::Disconnected(_))));
+    assert!(matches!(
+        pair.sent.last(),
+        Some(SendEvent::Connection(ConnectionEvent::Disconnected(_)))
+    ));
     let outcomes = outcomes(&pair.sent);
     assert_eq!(outcomes.len(), 20);
     assert!(outcomes.values().all(|o| o == &[true]), "{outcomes:?}");
@@ -528,7 +529,7 @@ fn the_sender_closes_politely() {
     assert!(
         pair.received
             .iter()
-            .any(|e| matches!(e, ReceiveEvent::PeerClosing { .. })),
+            .any(|e| matches!(e, ReceiveEvent::Connection(_, ConnectionEvent::PeerClosing))),
         "{:?}",
         pair.received
     );
@@ -557,7 +558,7 @@ fn the_receiver_closes_politely() {
     assert!(
         pair.sent
             .iter()
-            .any(|e| matches!(e, SendEvent::PeerClosing)),
+            .any(|e| matches!(e, SendEvent::Connection(ConnectionEvent::PeerClosing))),
         "{:?}",
         pair.sent
     );
@@ -580,7 +581,7 @@ fn the_calls_that_wait_for_the_goodbye_return_everything() {
         pair.receiver().poll(&mut events).expect("polls");
         events
             .iter()
-            .any(|e| matches!(e, ReceiveEvent::PeerClosing { .. }))
+            .any(|e| matches!(e, ReceiveEvent::Connection(_, ConnectionEvent::PeerClosing)))
     });
     let receiver = pair.receiver.take().expect("open");
     events.extend(receiver.close(after(SOON)).expect("closes"));
@@ -644,7 +645,11 @@ fn one_connection_too_many_is_refused_with_the_limit() {
     let _dog = Watchdog::new("too many");
     let Some(domain) = domain() else { return };
     let config = || common::sending();
-    let mut pair = Pair::with(&domain, config(), small_receiver().max_connections(1));
+    let mut pair = Pair::with(
+        &domain,
+        config(),
+        small_receiver().connection(|c| c.max_connections(1)),
+    );
     let addr = pair.receiver().local_addr();
     let mut second = SendEndpointZeroCopy::connect(&domain, addr, config()).expect("begins");
     let mut events = Vec::new();
@@ -700,7 +705,7 @@ fn request_of(pair: &mut Pair) -> ConnectionRequest {
 fn the_application_accepts_refuses_or_lets_a_request_pass() {
     let _dog = Watchdog::new("ask");
     let Some(domain) = domain() else { return };
-    let ask = || small_receiver().accept(AcceptPolicy::Ask);
+    let ask = || small_receiver().connection(|c| c.accept(AcceptPolicy::Ask));
 
     let mut pair = Pair::connecting(&domain, common::sending(), ask());
     let request = request_of(&mut pair);
@@ -726,7 +731,7 @@ fn the_application_accepts_refuses_or_lets_a_request_pass() {
     let begin = Instant::now();
     // Where the machine stands still for as long as that, the request itself comes too late.
     let (mut pair, request) = common::undisturbed("a request in time", || {
-        let short = ask().handshake_timeout(millis(300));
+        let short = ask().connection(|c| c.connect_timeout(millis(300)));
         let mut pair = Pair::connecting(&domain, common::sending(), short);
         let is_request = |event: &ReceiveEvent| matches!(event, ReceiveEvent::Request(_));
         pair.until("a request, or the end", |pair| {
@@ -770,14 +775,14 @@ fn a_silent_server_runs_into_the_connect_timeout() {
     }
     let server = std::net::TcpListener::bind((node(), 0)).expect("binds");
     let addr = PeerAddr::from(server.local_addr().expect("bound"));
-    let config = common::sending().connect_timeout(millis(200));
+    let config = common::sending().connection(|c| c.connect_timeout(millis(200)));
     let begin = Instant::now();
     let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
     let reason = lone_end(&mut sender, SOON);
     assert_eq!(reason, CloseReason::ConnectTimedOut);
     assert!(begin.elapsed() >= millis(190));
 
-    let config = common::sending().connect_timeout(millis(200));
+    let config = common::sending().connection(|c| c.connect_timeout(millis(200)));
     let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
     let error = sender.wait_connected().expect_err("silent");
     assert!(matches!(error, Error::Closed(CloseReason::ConnectTimedOut)));
@@ -840,9 +845,8 @@ fn messages_are_held_and_dropped_by_other_threads() {
     let _dog = Watchdog::new("held messages");
     let Some(domain) = domain() else { return };
     let receive = ReceiveConfig::default()
-        .slots(12)
-        .depth(8)
-        .max_connections(1);
+        .incoming(|incoming| incoming.slots(12).depth(8))
+        .connection(|c| c.max_connections(1));
     let mut pair = Pair::with(&domain, common::sending(), receive);
     let (give, take) = std::sync::mpsc::channel::<Vec<Message>>();
     let dropper = std::thread::spawn(move || {
@@ -911,7 +915,7 @@ fn endpoints_on_several_threads_share_headers_and_pool() {
         .map(|worker| {
             let (domain, pool, headers) = (Arc::clone(&domain), pool.clone(), headers.clone());
             std::thread::spawn(move || {
-                let config = common::sending().shared_headers(&headers);
+                let config = common::sending().outgoing(|out| out.headers(&headers));
                 let mut sender =
                     SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
                 sender.wait_connected().expect("connects");
@@ -925,7 +929,7 @@ fn endpoints_on_several_threads_share_headers_and_pool() {
                         let sent = sender.send_data(p, &worker.to_le_bytes(), key);
                         payload = sent.err().map(|refused| {
                             assert!(refused.is_would_block(), "{refused}");
-                            refused.payload
+                            refused.given
                         });
                         sender.poll(&mut events).expect("polls");
                         payload.is_none()
@@ -956,7 +960,7 @@ fn endpoints_on_several_threads_share_headers_and_pool() {
                     assert_eq!(number, next[worker as usize], "in order, without a gap");
                     next[worker as usize] += 1;
                 }
-                ReceiveEvent::Disconnected { reason, .. } => {
+                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                     assert_eq!(reason, CloseReason::Finished);
                     ended += 1;
                 }
@@ -984,7 +988,7 @@ fn endpoints_register_the_data_region_of_zero_copy_buffers() {
     let buffers = ZeroCopyBufferManager::new(Arc::clone(&data), HeaderSlotConfig::default())
         .expect("header slots");
     assert_eq!(data.registration_count(), 0, "nobody has registered it");
-    let config = || common::sending().buffers(&buffers);
+    let config = || common::sending().outgoing(|out| out.headers(&buffers));
     let mut pair = Pair::with(&domain, config(), small_receiver());
     assert_eq!(data.registration_count(), 1);
     let first = pair.exchange(buffer(&pool, b"first"), b"header", 1);
@@ -1014,7 +1018,7 @@ fn endpoints_register_the_data_region_of_zero_copy_buffers() {
     let refused = refused.expect_err("not registered any more");
     assert_eq!(refused.kind, SendErrorKind::NotRegistered { segment: 0 });
     let told = refused.to_string();
-    for way in ["Region::register", "SendConfig::buffers"] {
+    for way in ["Region::register", "OutgoingSettings::headers"] {
         assert!(told.contains(way), "{told}");
     }
 }
@@ -1069,7 +1073,7 @@ fn memory_of_somebody_else_arrives_by_slices_and_by_a_ring() {
         let headers = HeaderSlotConfig::default();
         let buffers =
             ZeroCopyBufferManager::new(Arc::clone(&region), headers).expect("header slots");
-        let config = common::sending().header_mode(mode).buffers(&buffers);
+        let config = common::sending().outgoing(|out| out.header_mode(mode).headers(&buffers));
         drop(buffers);
         let mut pair = Pair::with(&domain, config, small_receiver());
         // All of it, and parts of it.
@@ -1172,10 +1176,9 @@ fn later_endpoints_have_greater_ids() {
 fn through_a_loop(domain: &Arc<Domain>, mode: WaitMode) {
     // Without heartbeats: nothing but the messages wakes the loop.
     let send = common::sending()
-        .unresponsive_after(None)
-        .lost_after(None)
-        .send_deadline(None);
-    let receive = small_receiver().unresponsive_after(None).lost_after(None);
+        .connection(|c| c.unresponsive_after(None).lost_after(None))
+        .outgoing(|out| out.deadline(None));
+    let receive = small_receiver().connection(|c| c.unresponsive_after(None).lost_after(None));
     let mut pair = Pair::connecting(domain, send, receive);
     let mut event_loop = EventLoop::with(LoopConfig::default().mode(mode)).expect("a loop");
     let sender = event_loop.add_endpoint(pair.sender()).expect("added");
@@ -1374,13 +1377,13 @@ fn a_provider_that_cannot_serve_is_diagnosed() {
 fn settings_out_of_range_are_named() {
     let Some(domain) = domain() else { return };
     let addr = "127.0.0.1:1".parse().expect("an address");
-    let send = common::sending().depth(0);
+    let send = common::sending().outgoing(|out| out.depth(0));
     let error = SendEndpointZeroCopy::connect(&domain, addr, send).expect_err("depth");
     assert!(
         matches!(error, Error::Config { field: "depth", .. }),
         "{error}"
     );
-    let receive = ReceiveConfig::default().slots(1);
+    let receive = ReceiveConfig::default().incoming(|incoming| incoming.slots(1));
     let error = ReceiveEndpoint::listen(&domain, any_port(), receive).expect_err("slots");
     assert!(
         matches!(error, Error::Config { field: "slots", .. }),
@@ -1413,7 +1416,7 @@ fn a_region_is_deregistered_while_sends_are_in_flight() {
     let refused = pair.sender().send_data(payload, b"h", 9).expect_err("gone");
     assert_eq!(refused.kind, SendErrorKind::NotRegistered { segment: 0 });
     pool.region().register(&domain).expect("registered again");
-    assert_eq!(pair.exchange(refused.payload, b"h", 9), got(b"h", b"again"));
+    assert_eq!(pair.exchange(refused.given, b"h", 9), got(b"h", b"again"));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{CloseReason, ReconnectPolicy, SendConfig};
-use fabricast::{PeerAddr, ReceiveEndpoint, SendEndpointZeroCopy, SendEvent};
+use fabricast::{ConnectionEvent, PeerAddr, ReceiveEndpoint, SendEndpointZeroCopy, SendEvent};
 
 use crate::common::child::{self, Child};
 use crate::common::{
@@ -54,9 +54,10 @@ impl Far {
 /// Receives until it is ended.
 fn receive(at: PeerAddr) {
     let domain = domain().expect("a domain");
-    let config = small_receiver()
-        .unresponsive_after(None)
-        .lost_after(Some(Duration::from_secs(60)));
+    let config = small_receiver().connection(|c| {
+        c.unresponsive_after(None)
+            .lost_after(Some(Duration::from_secs(60)))
+    });
     let mut receiver = ReceiveEndpoint::listen(&domain, at, config).expect("listens");
     child::tell(format!("listening {}", receiver.local_addr()));
     let mut events = Vec::new();
@@ -105,9 +106,11 @@ impl Near {
     fn connect(to: PeerAddr, config: SendConfig) -> Self {
         let domain = domain().expect("it was there");
         let config = config
-            .unresponsive_after(Some(UNRESPONSIVE))
-            .send_deadline(None)
-            .connect_timeout(Duration::from_secs(30));
+            .connection(|c| {
+                c.unresponsive_after(Some(UNRESPONSIVE))
+                    .connect_timeout(Duration::from_secs(30))
+            })
+            .outgoing(|out| out.deadline(None));
         let mut endpoint = SendEndpointZeroCopy::connect(&domain, to, config).expect("begins");
         endpoint.wait_connected().expect("connects");
         Self {
@@ -148,10 +151,14 @@ impl Near {
                     self.alive = Instant::now();
                 }
                 SendEvent::Failed { key, .. } => self.failed.push(key),
-                SendEvent::Unresponsive => self.unresponsive = true,
-                SendEvent::Responsive => self.unresponsive = false,
-                SendEvent::Reconnecting { attempt: 1, .. } => self.lost += 1,
-                SendEvent::Disconnected(reason) => self.ended = Some(reason),
+                SendEvent::Connection(ConnectionEvent::Unresponsive) => self.unresponsive = true,
+                SendEvent::Connection(ConnectionEvent::Responsive) => self.unresponsive = false,
+                SendEvent::Connection(ConnectionEvent::Reconnecting { attempt: 1, .. }) => {
+                    self.lost += 1
+                }
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                    self.ended = Some(reason)
+                }
                 _ => {}
             }
         }
@@ -198,7 +205,10 @@ fn a_far_peer_that_is_gone_gives_every_key_back_in_time() {
     };
     // The far one, which lives as long as it is wanted, has none.
     let _dog = Watchdog::new("far peer gone");
-    let mut near = Near::connect(addr, SendConfig::default().lost_after(Some(LOST)));
+    let mut near = Near::connect(
+        addr,
+        SendConfig::default().connection(|c| c.lost_after(Some(LOST))),
+    );
     near.until("messages arrive", SOON, |near| near.completed.len() > 100);
     far.cut_off();
     near.until("a verdict", 3 * SOON, |near| near.ended.is_some());
@@ -229,9 +239,10 @@ fn a_far_peer_that_is_cut_off_for_a_while_is_sent_to_again() {
     };
     // The far one, which lives as long as it is wanted, has none.
     let _dog = Watchdog::new("far peer cut off");
-    let config = SendConfig::default()
-        .lost_after(Some(Duration::from_secs(300)))
-        .reconnect(ReconnectPolicy::fixed(millis(500)));
+    let config = SendConfig::default().connection(|c| {
+        c.lost_after(Some(Duration::from_secs(300)))
+            .reconnect(ReconnectPolicy::fixed(millis(500)))
+    });
     let mut near = Near::connect(addr, config);
     near.until("messages arrive", SOON, |near| near.completed.len() > 100);
     far.cut_off();

@@ -236,7 +236,7 @@ fn no_message_is_without_a_segment() {
     };
     let hooked = Hooked::new(&domain);
     for mode in [HeaderMode::Raw, HeaderMode::Fixed(0)] {
-        let config = common::sending().header_mode(mode);
+        let config = common::sending().outgoing(|out| out.header_mode(mode));
         let mut pair = Pair::with(&domain, config, small_receiver());
         let before = hooked.sendings().len();
         // A segment that has no byte, and no segment at all.

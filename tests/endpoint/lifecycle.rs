@@ -27,7 +27,10 @@ use fabricast::endpoint::{
 use fabricast::error::Error;
 use fabricast::event_loop::EventLoop;
 use fabricast::fabric::{EndpointKind, EndpointSettings, LogLevel, ProcessSettings, SocketAccess};
-use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy,
+    SendEvent,
+};
 use namespaces::{NEAR, in_two_namespaces, ip};
 
 const T1: Duration = Duration::from_millis(300);
@@ -40,21 +43,16 @@ const NEVER: Duration = Duration::from_secs(300);
 
 fn impatient_sender() -> SendConfig {
     common::sending()
-        .unresponsive_after(Some(T1))
-        .lost_after(Some(T2))
-        .send_deadline(None)
+        .connection(|c| c.unresponsive_after(Some(T1)).lost_after(Some(T2)))
+        .outgoing(|out| out.deadline(None))
 }
 
 fn impatient_receiver() -> ReceiveConfig {
-    common::small_receiver()
-        .unresponsive_after(Some(T1))
-        .lost_after(Some(T2))
+    common::small_receiver().connection(|c| c.unresponsive_after(Some(T1)).lost_after(Some(T2)))
 }
 
 fn patient_receiver() -> ReceiveConfig {
-    common::small_receiver()
-        .unresponsive_after(None)
-        .lost_after(None)
+    common::small_receiver().connection(|c| c.unresponsive_after(None).lost_after(None))
 }
 
 /// A sender, and what it was told and when.
@@ -75,7 +73,7 @@ impl Sender {
             next_key: 0,
         };
         sender.until("connected", SOON, |event| {
-            matches!(event, SendEvent::Connected(_))
+            matches!(event, SendEvent::Connection(ConnectionEvent::Connected(_)))
         });
         sender
     }
@@ -171,7 +169,10 @@ impl Sender {
 }
 
 fn is_lost(event: &SendEvent) -> bool {
-    matches!(event, SendEvent::Disconnected(_))
+    matches!(
+        event,
+        SendEvent::Connection(ConnectionEvent::Disconnected(_))
+    )
 }
 
 /// A line that tests print, in whichever process they run.
@@ -268,8 +269,9 @@ fn a_stopped_receiver_is_unresponsive_then_lost() {
     while sender.send(60_000) {}
     assert!(sender.next_key > 0);
     let seen = sender.until("lost", SOON, is_lost);
-    let unresponsive =
-        |(_, event): &&(Instant, SendEvent)| matches!(event, SendEvent::Unresponsive);
+    let unresponsive = |(_, event): &&(Instant, SendEvent)| {
+        matches!(event, SendEvent::Connection(ConnectionEvent::Unresponsive))
+    };
     let (first, _) = sender.told.iter().rfind(unresponsive).expect("told before");
     assert_in_time("stopped receiver: Unresponsive", stopped, *first, T1);
     assert_in_time("stopped receiver: Lost", stopped, seen, T2);
@@ -278,14 +280,16 @@ fn a_stopped_receiver_is_unresponsive_then_lost() {
     sender.assert_all_back();
     let verdicts = sender.verdicts();
     let [
-        SendEvent::Connected(_),
+        SendEvent::Connection(ConnectionEvent::Connected(_)),
         between @ ..,
-        SendEvent::Disconnected(_),
+        SendEvent::Connection(ConnectionEvent::Disconnected(_)),
     ] = &verdicts[..]
     else {
         panic!("{verdicts:?}");
     };
-    assert_turns(between, |event| matches!(event, SendEvent::Unresponsive));
+    assert_turns(between, |event| {
+        matches!(event, SendEvent::Connection(ConnectionEvent::Unresponsive))
+    });
 }
 
 /// `Unresponsive` and `Responsive` in turns, the first and the last of them `Unresponsive`. One
@@ -313,7 +317,7 @@ fn a_stopped_sender_is_unresponsive_then_lost() {
     if child::role().is_some() {
         let addr = child::argument().parse().expect("an address");
         let domain = common::domain().expect("libfabric");
-        let config = common::sending().unresponsive_after(None).lost_after(None);
+        let config = common::sending().connection(|c| c.unresponsive_after(None).lost_after(None));
         let mut sender = Sender::connect(&domain, addr, config);
         child::tell("connected");
         drive_for(Duration::from_secs(60), || {
@@ -335,7 +339,12 @@ fn a_stopped_sender_is_unresponsive_then_lost() {
         told.extend(events.drain(..).map(|event| (now, event)));
         receiver.wait(millis(20)).expect("waits");
     };
-    let is_end = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Disconnected { .. });
+    let is_end = |e: &ReceiveEvent| {
+        matches!(
+            e,
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_))
+        )
+    };
     let _child = undisturbed("heartbeats keep it alive", || {
         told.clear();
         let child = Child::start(TEST, "sender", receiver.local_addr());
@@ -357,16 +366,10 @@ fn a_stopped_sender_is_unresponsive_then_lost() {
         told.iter().any(|(_, event)| is_end(event))
     });
     let [
-        (_, ReceiveEvent::Connected { connection, .. }),
+        (_, ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_))),
         between @ ..,
-        (unresponsive, ReceiveEvent::Unresponsive { connection: first }),
-        (
-            lost,
-            ReceiveEvent::Disconnected {
-                connection: second,
-                reason,
-            },
-        ),
+        (unresponsive, ReceiveEvent::Connection(first, ConnectionEvent::Unresponsive)),
+        (lost, ReceiveEvent::Connection(second, ConnectionEvent::Disconnected(reason))),
     ] = &told[..]
     else {
         panic!("{told:?}");
@@ -374,7 +377,10 @@ fn a_stopped_sender_is_unresponsive_then_lost() {
     assert_eq!([first, second], [connection; 2]);
     let verdicts = &told[1..=between.len() + 1];
     assert_turns(verdicts, |(_, event)| {
-        matches!(event, ReceiveEvent::Unresponsive { .. })
+        matches!(
+            event,
+            ReceiveEvent::Connection(_, ConnectionEvent::Unresponsive)
+        )
     });
     assert_eq!(*reason, CloseReason::PeerSilent { silence: T2 });
     assert_in_time("stopped sender: Unresponsive", stopped, *unresponsive, T1);
@@ -386,14 +392,14 @@ fn a_stopped_sender_is_unresponsive_then_lost() {
 fn a_peer_that_is_busy_in_its_handler_is_not_lost() {
     const TEST: &str = "a_peer_that_is_busy_in_its_handler_is_not_lost";
     if child::role().is_some() {
-        return receiver_role(impatient_receiver().lost_after(Some(NEVER)));
+        return receiver_role(impatient_receiver().connection(|c| c.lost_after(Some(NEVER))));
     }
     let _dog = Watchdog::new("busy peer");
     let Some(domain) = common::domain() else {
         return;
     };
     let (mut child, addr) = start_receiver(TEST);
-    let config = impatient_sender().lost_after(Some(NEVER));
+    let config = impatient_sender().connection(|c| c.lost_after(Some(NEVER)));
     let mut sender = Sender::connect(&domain, addr, config);
     let mut buffer = sender.pool.try_acquire().expect("free");
     buffer[0] = 1;
@@ -404,10 +410,12 @@ fn a_peer_that_is_busy_in_its_handler_is_not_lost() {
     sender.next_key = 1;
     let begin = Instant::now();
     let seen = sender.until("unresponsive", SOON, |e| {
-        matches!(e, SendEvent::Unresponsive)
+        matches!(e, SendEvent::Connection(ConnectionEvent::Unresponsive))
     });
     assert_in_time("busy receiver: Unresponsive", begin, seen, T1);
-    let seen = sender.until("responsive", SOON, |e| matches!(e, SendEvent::Responsive));
+    let seen = sender.until("responsive", SOON, |e| {
+        matches!(e, SendEvent::Connection(ConnectionEvent::Responsive))
+    });
     assert_in_time("busy receiver: Responsive", begin, seen, 3 * T1);
     child.expect("rested", SOON);
     // It was away itself for so long, and does not hold that against us.
@@ -424,7 +432,7 @@ fn a_peer_that_is_busy_in_its_handler_is_not_lost() {
 fn a_peer_that_comes_back_is_connected_to_again() {
     const TEST: &str = "a_peer_that_comes_back_is_connected_to_again";
     if child::role().is_some() {
-        return receiver_role(impatient_receiver().lost_after(Some(NEVER)));
+        return receiver_role(impatient_receiver().connection(|c| c.lost_after(Some(NEVER))));
     }
     let _dog = Watchdog::new("reconnect");
     let Some(domain) = common::domain() else {
@@ -433,7 +441,7 @@ fn a_peer_that_comes_back_is_connected_to_again() {
     let (child, addr) = start_receiver(TEST);
     let policy = ReconnectPolicy::backoff(millis(20), millis(200)).max_time(2 * SOON);
     // The kernel says that it was killed.
-    let config = impatient_sender().lost_after(Some(NEVER)).reconnect(policy);
+    let config = impatient_sender().connection(|c| c.lost_after(Some(NEVER)).reconnect(policy));
     let mut sender = Sender::connect(&domain, addr, config);
     let id = sender.endpoint.id();
     let first = incarnations(&sender);
@@ -443,13 +451,18 @@ fn a_peer_that_comes_back_is_connected_to_again() {
     assert!(sent > 0);
     drop(child);
     sender.until("reconnecting", SOON, |e| {
-        matches!(e, SendEvent::Reconnecting { attempt: 1, .. })
+        matches!(
+            e,
+            SendEvent::Connection(ConnectionEvent::Reconnecting { attempt: 1, .. })
+        )
     });
     // What was in flight came back before that.
-    let at = sender
-        .told
-        .iter()
-        .position(|(_, e)| matches!(e, SendEvent::Reconnecting { .. }));
+    let at = sender.told.iter().position(|(_, e)| {
+        matches!(
+            e,
+            SendEvent::Connection(ConnectionEvent::Reconnecting { .. })
+        )
+    });
     let before = sender.told[..at.expect("it was told")]
         .iter()
         .filter(|(_, e)| matches!(e, SendEvent::Completed { .. } | SendEvent::Failed { .. }));
@@ -466,7 +479,7 @@ fn a_peer_that_comes_back_is_connected_to_again() {
     again.expect("listening", SOON);
     let back = Instant::now();
     let seen = sender.until("connected again", SOON, |e| {
-        matches!(e, SendEvent::Connected(_))
+        matches!(e, SendEvent::Connection(ConnectionEvent::Connected(_)))
     });
     println!(
         "connected again {:.0?} after the peer was back",
@@ -502,7 +515,7 @@ fn a_peer_that_comes_back_is_connected_to_again() {
 
 fn incarnations(sender: &Sender) -> Vec<u64> {
     let connected = |(_, event): &(Instant, SendEvent)| match event {
-        SendEvent::Connected(info) => Some(info.peer_incarnation),
+        SendEvent::Connection(ConnectionEvent::Connected(info)) => Some(info.peer_incarnation),
         _ => None,
     };
     sender.told.iter().filter_map(connected).collect()
@@ -518,7 +531,8 @@ fn attempts_end_with_the_last_one() {
         let receiver = ReceiveEndpoint::listen(&domain, common::any_port(), patient_receiver());
         receiver.expect("listens").local_addr()
     };
-    let config = common::sending().reconnect(ReconnectPolicy::fixed(millis(30)).max_attempts(3));
+    let config = common::sending()
+        .connection(|c| c.reconnect(ReconnectPolicy::fixed(millis(30)).max_attempts(3)));
     let mut endpoint = SendEndpointZeroCopy::connect(&domain, nobody, config).expect("begins");
     let mut events = Vec::new();
     drive("the end", SOON, || {
@@ -528,7 +542,9 @@ fn attempts_end_with_the_last_one() {
     let attempts: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
-            SendEvent::Reconnecting { attempt, after, .. } => Some((*attempt, *after)),
+            SendEvent::Connection(ConnectionEvent::Reconnecting { attempt, after, .. }) => {
+                Some((*attempt, *after))
+            }
             _ => None,
         })
         .collect();
@@ -538,14 +554,18 @@ fn attempts_end_with_the_last_one() {
         Some(CloseReason::ConnectFailed(_))
     ));
     // Closed while it waits for the next attempt.
-    let config = common::sending().reconnect(ReconnectPolicy::fixed(Duration::from_secs(60)));
+    let config = common::sending()
+        .connection(|c| c.reconnect(ReconnectPolicy::fixed(Duration::from_secs(60))));
     let mut endpoint = SendEndpointZeroCopy::connect(&domain, nobody, config).expect("begins");
     events.clear();
     drive("an attempt", SOON, || {
         endpoint.poll(&mut events).expect("polls");
-        events
-            .iter()
-            .any(|e| matches!(e, SendEvent::Reconnecting { .. }))
+        events.iter().any(|e| {
+            matches!(
+                e,
+                SendEvent::Connection(ConnectionEvent::Reconnecting { .. })
+            )
+        })
     });
     let events = endpoint.close(after(SOON)).expect("closes");
     assert_eq!(common::send_end(&events), Some(CloseReason::ClosedLocally));
@@ -617,17 +637,17 @@ fn slow_message(domain: &Arc<Domain>) -> Option<Vec<ReceiveEvent>> {
     const LEN: usize = 4 << 20;
     let elsewhere = common::domain().expect("there is one already");
     let config = ReceiveConfig::default()
-        .max_message(LEN + 64)
-        .slots(8)
-        .depth(2)
-        .max_connections(2)
-        .unresponsive_after(Some(T1))
-        .lost_after(Some(T2));
+        .incoming(|incoming| incoming.max_message(LEN + 64).slots(8).depth(2))
+        .connection(|c| {
+            c.max_connections(2)
+                .unresponsive_after(Some(T1))
+                .lost_after(Some(T2))
+        });
     let mut receiver =
         ReceiveEndpoint::listen(&elsewhere, common::any_port(), config).expect("listens");
     // About 2 s for the message; nothing else can pass it.
     let (relay, longest_pause) = slow_relay(receiver.local_addr(), LEN / 200);
-    let send = common::sending().unresponsive_after(None).lost_after(None);
+    let send = common::sending().connection(|c| c.unresponsive_after(None).lost_after(None));
     let mut sender = SendEndpointZeroCopy::connect(domain, relay, send).expect("begins");
     let pool = common::pool(domain, 1, LEN);
     let mut payload = Some(pool.try_acquire().expect("free").freeze(LEN).into());
@@ -639,12 +659,13 @@ fn slow_message(domain: &Arc<Domain>) -> Option<Vec<ReceiveEvent>> {
         if let Some(p) = payload.take()
             && let Err(refused) = sender.send_data(p, b"", 1)
         {
-            payload = Some(refused.payload);
+            payload = Some(refused.given);
         }
         received.iter().any(|event| {
             matches!(
                 event,
-                ReceiveEvent::Message(_) | ReceiveEvent::Disconnected { .. }
+                ReceiveEvent::Message(_)
+                    | ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_))
             )
         })
     });
@@ -663,7 +684,8 @@ fn slow_message(domain: &Arc<Domain>) -> Option<Vec<ReceiveEvent>> {
         common::soak()
             || !matches!(
                 event,
-                ReceiveEvent::Unresponsive { .. } | ReceiveEvent::Responsive { .. }
+                ReceiveEvent::Connection(_, ConnectionEvent::Unresponsive)
+                    | ReceiveEvent::Connection(_, ConnectionEvent::Responsive)
             )
     });
     Some(received)
@@ -678,7 +700,9 @@ fn heartbeats_are_answered_while_every_message_is_held() {
     let elsewhere = common::domain().expect("there is one already");
     // Two connections want more buffers than there are: what a heartbeat uses must not go to the
     // other one.
-    let config = patient_receiver().slots(12).depth(8).max_connections(2);
+    let config = patient_receiver()
+        .incoming(|incoming| incoming.slots(12).depth(8))
+        .connection(|c| c.max_connections(2));
     let mut receiver =
         ReceiveEndpoint::listen(&elsewhere, common::any_port(), config).expect("listens");
     let peer = receiver.local_addr();
@@ -701,14 +725,22 @@ fn heartbeats_are_answered_while_every_message_is_held() {
     let starved = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Starved { .. });
     assert!(received.iter().any(starved), "the pool was empty");
     let silent = |e: &&SendEvent| match e {
-        SendEvent::Unresponsive => common::soak(),
-        event => matches!(event, SendEvent::Disconnected(_)),
+        SendEvent::Connection(ConnectionEvent::Unresponsive) => common::soak(),
+        event => matches!(
+            event,
+            SendEvent::Connection(ConnectionEvent::Disconnected(_))
+        ),
     };
     assert_eq!(sent.iter().filter(silent).count(), 0, "{sent:?}");
     assert!(senders.iter().all(SendEndpointZeroCopy::is_connected));
     // And a peer that dies is noticed all the same.
     drop(senders);
-    let lost = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Disconnected { .. });
+    let lost = |e: &ReceiveEvent| {
+        matches!(
+            e,
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_))
+        )
+    };
     drive("both lost", SOON, || {
         receiver.poll(&mut received).expect("polls");
         received.iter().filter(|e| lost(e)).count() == 2
@@ -726,9 +758,12 @@ fn attempts_need_nobody_to_poll_in_between() {
         receiver.expect("listens").local_addr()
     };
     let policy = ReconnectPolicy::fixed(millis(100)).max_attempts(3);
-    let mut endpoint =
-        SendEndpointZeroCopy::connect(&domain, nobody, common::sending().reconnect(policy))
-            .expect("begins");
+    let mut endpoint = SendEndpointZeroCopy::connect(
+        &domain,
+        nobody,
+        common::sending().connection(|c| c.reconnect(policy)),
+    )
+    .expect("begins");
     let mut event_loop = EventLoop::new().expect("a loop");
     event_loop.add_endpoint(&endpoint).expect("watched");
     let (mut events, mut polls) = (Vec::new(), 0);
@@ -753,7 +788,7 @@ fn attempts_need_nobody_to_poll_in_between() {
 /// Joins the near side, and receives.
 fn far_receiver() {
     namespaces::join_far();
-    receiver_role(impatient_receiver().lost_after(Some(NEVER)));
+    receiver_role(impatient_receiver().connection(|c| c.lost_after(Some(NEVER))));
 }
 
 fn start_far(test: &str) -> (Child, PeerAddr) {
@@ -776,7 +811,7 @@ fn a_link_that_is_down_for_a_while_is_survived_or_noticed_in_time() {
         let (_far, addr) = start_far(test);
         let domain = near_domain();
         let policy = ReconnectPolicy::backoff(millis(50), millis(200));
-        let survives = impatient_sender().lost_after(Some(NEVER));
+        let survives = impatient_sender().connection(|c| c.lost_after(Some(NEVER)));
         let mut sender = connect_far(&domain, addr, survives);
         let mut sent = 0;
         // Shorter than what it takes to be lost: everything arrives in the end.
@@ -784,12 +819,14 @@ fn a_link_that_is_down_for_a_while_is_survived_or_noticed_in_time() {
         ip("link set fbnear0 down");
         let down = Instant::now();
         let seen = sender.until("unresponsive", SOON, |e| {
-            matches!(e, SendEvent::Unresponsive)
+            matches!(e, SendEvent::Connection(ConnectionEvent::Unresponsive))
         });
         assert_in_time("link down: Unresponsive", down, seen, T1);
         ip("link set fbnear0 up");
         let up = Instant::now();
-        let seen = sender.until("responsive", SOON, |e| matches!(e, SendEvent::Responsive));
+        let seen = sender.until("responsive", SOON, |e| {
+            matches!(e, SendEvent::Connection(ConnectionEvent::Responsive))
+        });
         figure(&format!(
             "link up: Responsive after {} ms",
             (seen - up).as_millis()
@@ -802,12 +839,19 @@ fn a_link_that_is_down_for_a_while_is_survived_or_noticed_in_time() {
         assert_eq!(sender.outcomes(), (sender.next_key, 0));
         assert!(sender.verdicts().iter().all(|e| !is_lost(e)));
         // Longer than T2: lost in time, every key back, and connected again when the link is.
-        let mut sender = connect_far(&domain, addr, impatient_sender().reconnect(policy));
+        let mut sender = connect_far(
+            &domain,
+            addr,
+            impatient_sender().connection(|c| c.reconnect(policy)),
+        );
         while sender.send(60_000) {}
         ip("link set fbnear0 down");
         let down = Instant::now();
         let seen = sender.until("reconnecting", SOON, |e| {
-            matches!(e, SendEvent::Reconnecting { attempt: 1, .. })
+            matches!(
+                e,
+                SendEvent::Connection(ConnectionEvent::Reconnecting { attempt: 1, .. })
+            )
         });
         assert_in_time("link down: Lost", down, seen, T2);
         sender.assert_all_back();
@@ -815,7 +859,7 @@ fn a_link_that_is_down_for_a_while_is_survived_or_noticed_in_time() {
         ip("link set fbnear0 up");
         let up = Instant::now();
         let seen = sender.until("connected again", 2 * SOON, |e| {
-            matches!(e, SendEvent::Connected(_))
+            matches!(e, SendEvent::Connection(ConnectionEvent::Connected(_)))
         });
         figure(&format!(
             "link up: connected again after {} ms",
@@ -849,7 +893,7 @@ fn a_peer_that_vanishes_without_a_word_is_lost_in_time() {
         let gone = Instant::now();
         drop(far);
         let seen = sender.until("unresponsive", SOON, |e| {
-            matches!(e, SendEvent::Unresponsive)
+            matches!(e, SendEvent::Connection(ConnectionEvent::Unresponsive))
         });
         assert_in_time("vanished peer: Unresponsive", gone, seen, T1);
         let seen = sender.until("lost", SOON, is_lost);
@@ -873,16 +917,16 @@ fn the_kernel_notices_a_vanished_peer_where_it_was_asked_to() {
         let second = Duration::from_secs(1);
         let config = || {
             common::sending()
-                .unresponsive_after(None)
-                .lost_after(None)
-                .send_deadline(None)
+                .connection(|c| c.unresponsive_after(None).lost_after(None))
+                .outgoing(|out| out.deadline(None))
         };
-        let probes = config().keepalive(Some(Keepalive::new(second, second, 2)));
+        let probes = config().connection(|c| c.keepalive(Some(Keepalive::new(second, second, 2))));
         let mut idle = connect_far(&domain, addr, probes);
-        let timed = config().tcp_user_timeout(Some(second));
+        let timed = config().connection(|c| c.tcp_user_timeout(Some(second)));
         let mut sending = connect_far(&domain, addr, timed);
         for sender in [&idle, &sending] {
-            let (_, SendEvent::Connected(info)) = &sender.told[0] else {
+            let (_, SendEvent::Connection(ConnectionEvent::Connected(info))) = &sender.told[0]
+            else {
                 panic!("{:?}", sender.told);
             };
             assert_eq!(info.kernel_watch, KernelWatch::Set);
@@ -1137,7 +1181,7 @@ fn a_connection_comes_from_where_it_was_told_to() {
         .source(source)
         .tx_size(80)
         .rx_size(20);
-    let send = common::sending().endpoint(endpoint);
+    let send = common::sending().connection(|c| c.endpoint(endpoint));
     let mut receiver =
         ReceiveEndpoint::listen(&domain, common::any_port(), patient_receiver()).expect("listens");
     let mut sender =
@@ -1148,13 +1192,15 @@ fn a_connection_comes_from_where_it_was_told_to() {
         receiver.poll(&mut received).expect("polls");
         !received.is_empty() && sender.is_connected()
     });
-    let ReceiveEvent::Connected { info, .. } = &received[0] else {
+    let ReceiveEvent::Connection(_, ConnectionEvent::Connected(info)) = &received[0] else {
         panic!("{received:?}");
     };
     assert_eq!(info.peer, Some(source));
     // The same connection a second time is refused by the kernel; an address of somebody else is no
     // source.
-    let from = |addr| common::sending().endpoint(EndpointSettings::default().source(addr));
+    let from = |addr| {
+        common::sending().connection(|c| c.endpoint(EndpointSettings::default().source(addr)))
+    };
     let second = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), from(source));
     match second.and_then(|mut second| second.wait_connected()) {
         Err(Error::Closed(CloseReason::ConnectFailed(errno))) => {

@@ -81,10 +81,8 @@ impl Two {
     fn open(near: &Arc<Domain>, far: &Arc<Domain>, slots: u32, long: usize) -> Self {
         let to = SharedBufferManager::allocate(slots, long).expect("memory");
         let config = ReceiveConfig::default()
-            .max_message(MESSAGE)
-            .slots(48)
-            .depth(8)
-            .max_connections(2)
+            .incoming(|incoming| incoming.max_message(MESSAGE).slots(48).depth(8))
+            .connection(|c| c.max_connections(2))
             .long_messages(LongMessages::new(to));
         let receiver = ReceiveEndpoint::listen(far, common::any_port(), config).expect("listens");
         let config = common::sending();
@@ -115,7 +113,7 @@ impl Two {
             let p = payload.take().expect("given back");
             match self.sender.send_data(p, &key.to_le_bytes(), key) {
                 Ok(()) => return true,
-                Err(refused) if refused.is_would_block() => payload = Some(refused.payload),
+                Err(refused) if refused.is_would_block() => payload = Some(refused.given),
                 Err(refused) => panic!("{refused}"),
             }
             self.step();
@@ -304,9 +302,8 @@ fn receive_huge() {
     let domain = killed_domain(rdm()).expect("the parent has it");
     let to = SharedBufferManager::allocate(1, HUGE + 64).expect("memory");
     let config = ReceiveConfig::default()
-        .slots(32)
-        .depth(4)
-        .max_connections(2)
+        .incoming(|incoming| incoming.slots(32).depth(4))
+        .connection(|c| c.max_connections(2))
         .long_messages(LongMessages::new(to.clone()));
     let mut receiver =
         ReceiveEndpoint::listen(&domain, common::any_port(), config).expect("listens");
@@ -352,9 +349,10 @@ fn kill_the_receiver(rdm: bool) {
     let form = if rdm { "rdm" } else { "msg" };
     let mut child = Child::start(KILLED, "receive", form);
     let addr: PeerAddr = child.expect("addr", SOON).parse().expect("an address");
-    let config = common::sending()
-        .unresponsive_after(Some(Duration::from_millis(500)))
-        .lost_after(Some(Duration::from_secs(2)));
+    let config = common::sending().connection(|c| {
+        c.unresponsive_after(Some(Duration::from_millis(500)))
+            .lost_after(Some(Duration::from_secs(2)))
+    });
     let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
     sender.wait_connected().expect("connects");
     let region = Region::host(HUGE).build().expect("memory");
@@ -391,11 +389,12 @@ fn kill_the_sender(rdm: bool) {
     let form = if rdm { "rdm" } else { "msg" };
     let to = SharedBufferManager::allocate(1, HUGE + 64).expect("memory");
     let config = ReceiveConfig::default()
-        .slots(32)
-        .depth(4)
-        .max_connections(2)
-        .unresponsive_after(Some(Duration::from_millis(500)))
-        .lost_after(Some(Duration::from_secs(2)))
+        .incoming(|incoming| incoming.slots(32).depth(4))
+        .connection(|c| {
+            c.max_connections(2)
+                .unresponsive_after(Some(Duration::from_millis(500)))
+                .lost_after(Some(Duration::from_secs(2)))
+        })
         .long_messages(LongMessages::new(to.clone()));
     let mut receiver =
         ReceiveEndpoint::listen(&domain, common::any_port(), config).expect("listens");

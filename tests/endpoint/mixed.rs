@@ -14,7 +14,10 @@ use common::{
 use fabricast::endpoint::{
     Access, Destination, Level, ReceiveConfig, WindowDescriptor, WindowEvent,
 };
-use fabricast::{PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
+    SendEvent,
+};
 
 const NAME: &str = "sender_and_receiver_may_have_different_versions";
 
@@ -27,10 +30,8 @@ fn receive() {
     let domain = domain().expect("a library");
     child::tell(format!("library {}", domain.report().library));
     let config = ReceiveConfig::default()
-        .max_message(MAX_MESSAGE)
-        .slots(16)
-        .depth(8)
-        .max_connections(1);
+        .incoming(|incoming| incoming.max_message(MAX_MESSAGE).slots(16).depth(8))
+        .connection(|c| c.max_connections(1));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     child::tell(format!("port {}", receiver.local_addr()));
     let (mut events, mut next) = (Vec::new(), 0_u64);
@@ -56,7 +57,7 @@ fn send(addr: PeerAddr, level: Level) {
     let domain = domain().expect("a library");
     child::tell(format!("library {}", domain.report().library));
     let pool = pool(&domain, 8, MAX_MESSAGE);
-    let config = common::sending().level(level);
+    let config = common::sending().outgoing(|out| out.level(level));
     let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
     sender.wait_connected().expect("connects");
     let (mut events, mut done) = (Vec::new(), 0);
@@ -72,7 +73,7 @@ fn send(addr: PeerAddr, level: Level) {
                     .take()
                     .unwrap_or_else(|| buffer(&pool, &bytes).into());
                 let sent = sender.send_data(p, &key.to_le_bytes(), key);
-                payload = sent.err().map(|refused| refused.payload);
+                payload = sent.err().map(|refused| refused.given);
                 return payload.is_none();
             }
             false
@@ -89,9 +90,8 @@ fn own() {
     let domain = domain().expect("a library");
     child::tell(format!("library {}", domain.report().library));
     let config = ReceiveConfig::default()
-        .max_message(4096)
-        .windows(1)
-        .max_connections(1);
+        .incoming(|incoming| incoming.max_message(4096))
+        .connection(|c| c.windows(1).max_connections(1));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     child::tell(format!("port {}", receiver.local_addr()));
     let (mut events, mut window, mut wrote) = (Vec::new(), None, 0_u64);
@@ -99,10 +99,10 @@ fn own() {
         receiver.poll(&mut events).expect("polls");
         for event in &events {
             match event {
-                ReceiveEvent::Connected { connection, .. } => {
+                ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
                     let region = Region::host(MAX_MESSAGE).build().expect("memory");
                     let slice = region.slice(0..MAX_MESSAGE).expect("inside");
-                    let exposed = receiver.expose(*connection, slice, Access::all());
+                    let exposed = receiver.windows(*connection).expose(slice, Access::all());
                     let exposed = exposed.expect("exposed");
                     let bytes = exposed.descriptor().to_bytes().map(|byte| byte.to_string());
                     child::tell(format!("window {}", bytes.join(".")));
@@ -139,13 +139,14 @@ fn operate(addr: PeerAddr) {
     let line = child::hear().expect("a descriptor");
     let bytes = line.split('.').map(|byte| byte.parse().expect("a byte"));
     let descriptor = WindowDescriptor::parse(&bytes.collect::<Vec<u8>>()).expect("ours");
-    let window = sender.open_window(&descriptor).expect("opened");
+    let window = sender.windows().open(&descriptor).expect("opened");
     let mut events = Vec::new();
     let mut done = 0_u64;
     for (key, size) in (0..).zip(SIZES.into_iter().filter(|size| *size > 0)) {
         let bytes = pattern(key, size);
         let payload = buffer(&pool, &bytes);
         sender
+            .windows()
             .write_with_data(payload, window.at(3), key as u32, key)
             .expect("posted");
         let into = pool.try_acquire().expect("a buffer");
@@ -157,14 +158,17 @@ fn operate(addr: PeerAddr) {
                 match event {
                     SendEvent::Window(WindowEvent::Written { .. }) => {
                         let into = into.take().expect("one write");
-                        sender.read(into, window.at(3), key).expect("posted");
+                        sender
+                            .windows()
+                            .read(into, window.at(3), key)
+                            .expect("posted");
                     }
                     SendEvent::Window(WindowEvent::Read { into, .. }) => {
                         let buffer = into.into_buffer().expect("a buffer");
                         assert!(buffer[..size] == bytes, "{size} bytes");
                         over = true;
                     }
-                    SendEvent::Connected(_) | SendEvent::Writable => {}
+                    SendEvent::Connection(ConnectionEvent::Connected(_)) | SendEvent::Writable => {}
                     other => panic!("{other:?}"),
                 }
             }

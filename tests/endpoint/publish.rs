@@ -20,7 +20,9 @@ use fabricast::endpoint::{
 };
 use fabricast::error::Error;
 use fabricast::fabric::EndpointKind;
-use fabricast::{PeerAddr, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent};
+use fabricast::{
+    ConnectionEvent, PeerAddr, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent,
+};
 
 const TAG: u64 = 0xf1d0_0000_0000_0007;
 const DEPTH: u32 = 4;
@@ -64,11 +66,14 @@ fn subscribe() {
     let addr: PeerAddr = words.next().expect("an address").parse().expect("parses");
     let domain = domain(kind).expect("the parent has one");
     let config = SubscribeConfig::default()
-        .max_message(80_000)
-        // The depth, the reserve, and one for hellos.
-        .slots(DEPTH + 4)
-        .max_publishers(1)
-        .depth(DEPTH);
+        .incoming(|incoming| {
+            incoming
+                .max_message(80_000)
+                // The depth, the reserve, and one for hellos.
+                .slots(DEPTH + 4)
+                .depth(DEPTH)
+        })
+        .connection(|c| c.max_connections(1));
     let mut endpoint = SubscribeEndpoint::open(&domain, config).expect("opens");
     let publisher = endpoint.connect(addr).expect("begins");
     endpoint.subscribe(publisher, TAG).expect("asked");
@@ -107,7 +112,7 @@ fn take(event: SubscribeEvent, got: &mut Got) -> bool {
             got.received += 1;
             got.missed += missed;
         }
-        SubscribeEvent::Disconnected { reason, .. } => {
+        SubscribeEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
             child::tell(format!("over {} {} {reason}", got.received, got.missed));
             return true;
         }
@@ -144,6 +149,8 @@ struct Publisher {
     outcomes: Vec<(u64, ConnectionId, PeerOutcome)>,
     subscribed: Vec<(ConnectionId, u64)>,
     ended: Vec<(ConnectionId, CloseReason, u32)>,
+    /// Subscriptions that went with a connection whose end comes next.
+    gone: HashMap<ConnectionId, u32>,
     next: u64,
 }
 
@@ -154,9 +161,8 @@ impl Publisher {
         let config = PublishConfig::default()
             .slow(slow)
             .publications(32)
-            .depth(DEPTH)
-            .max_connections(4)
-            .close_timeout(SOON);
+            .outgoing(|out| out.depth(DEPTH))
+            .connection(|c| c.max_connections(4).close_timeout(SOON));
         let endpoint = PublishEndpoint::listen(&domain, any_port(), config).expect("listens");
         Some(Self {
             endpoint,
@@ -167,6 +173,7 @@ impl Publisher {
             outcomes: Vec::new(),
             subscribed: Vec::new(),
             ended: Vec::new(),
+            gone: HashMap::new(),
             next: 0,
         })
     }
@@ -221,11 +228,13 @@ impl Publisher {
                 assert_eq!(payload[..], pattern(key, size_of(key)));
                 self.over.insert(key, outcomes);
             }
-            PublishEvent::Disconnected {
-                connection,
-                reason,
-                subscriptions,
-            } => self.ended.push((connection, reason, subscriptions)),
+            PublishEvent::SubscriptionsGone { connection, count } => {
+                self.gone.insert(connection, count);
+            }
+            PublishEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
+                let subscriptions = self.gone.remove(&connection).unwrap_or(0);
+                self.ended.push((connection, reason, subscriptions));
+            }
             _ => {}
         }
     }
@@ -257,7 +266,7 @@ impl Publisher {
                 }
                 Err(refused) => {
                     assert!(refused.is_would_block(), "{refused}");
-                    let payload = refused.payload.into_buffer().expect("what was given");
+                    let payload = refused.given.into_buffer().expect("what was given");
                     assert_eq!((refused.key, &payload[..]), (key, &bytes[..]));
                     false
                 }
@@ -308,7 +317,7 @@ impl Publisher {
         self.settle();
         let events = self.endpoint.close(after(SOON)).expect("closes");
         for event in events {
-            if let PublishEvent::Disconnected { reason, .. } = event {
+            if let PublishEvent::Connection(_, ConnectionEvent::Disconnected(reason)) = event {
                 assert_eq!(reason, CloseReason::Finished);
             }
         }
@@ -563,9 +572,10 @@ fn a_subscriber_subscribes_again_to_a_publisher_that_came_back() {
     };
     let addr = publisher.endpoint.local_addr();
     let own = domain(EndpointKind::Msg).expect("as the publisher's");
-    let config = SubscribeConfig::default().reconnect(ReconnectPolicy::fixed(millis(20)));
+    let config =
+        SubscribeConfig::default().connection(|c| c.reconnect(ReconnectPolicy::fixed(millis(20))));
     // However long it takes until the port is free again.
-    let config = config.unresponsive_after(None);
+    let config = config.connection(|c| c.unresponsive_after(None));
     let mut subscriber = SubscribeEndpoint::open(&own, config).expect("opens");
     let at = subscriber.connect(addr).expect("begins");
     let twice = subscriber.connect(addr).expect_err("once each");
@@ -577,9 +587,11 @@ fn a_subscriber_subscribes_again_to_a_publisher_that_came_back() {
         subscriber.poll(&mut events).expect("polls");
         log.extend(events.into_iter().map(|event| match event {
             SubscribeEvent::Publication { number, missed, .. } => format!("{number} {missed}"),
-            SubscribeEvent::Connected { .. } => "connected".to_owned(),
+            SubscribeEvent::Connection(_, ConnectionEvent::Connected(_)) => "connected".to_owned(),
             SubscribeEvent::Subscribed { .. } => "on".to_owned(),
-            SubscribeEvent::Reconnecting { .. } => "again".to_owned(),
+            SubscribeEvent::Connection(_, ConnectionEvent::Reconnecting { .. }) => {
+                "again".to_owned()
+            }
             other => format!("{other:?}"),
         }));
     };
@@ -619,7 +631,7 @@ fn a_publisher_registers_the_data_region_of_zero_copy_buffers() {
     let pool = SharedBufferManager::allocate(2, 4096).expect("memory");
     let slots = HeaderSlotConfig::default();
     let buffers = ZeroCopyBufferManager::new(Arc::clone(pool.region()), slots).expect("slots");
-    let config = PublishConfig::default().buffers(&buffers);
+    let config = PublishConfig::default().outgoing(|out| out.headers(&buffers));
     let mut publisher = PublishEndpoint::listen(&own, any_port(), config).expect("listens");
     assert_eq!(pool.region().registration_count(), 1);
     let mut subscriber = SubscribeEndpoint::open(&own, SubscribeConfig::default()).expect("opens");
@@ -662,9 +674,16 @@ fn who_does_not_subscribe_is_refused_in_words() {
     drive("the refusal", SOON, || {
         publisher.poll(&mut told).expect("polls");
         sender.poll(&mut events).expect("polls");
-        matches!(events.last(), Some(fabricast::SendEvent::Disconnected(_)))
+        matches!(
+            events.last(),
+            Some(fabricast::SendEvent::Connection(
+                ConnectionEvent::Disconnected(_)
+            ))
+        )
     });
-    let Some(fabricast::SendEvent::Disconnected(reason)) = events.last() else {
+    let Some(fabricast::SendEvent::Connection(ConnectionEvent::Disconnected(reason))) =
+        events.last()
+    else {
         panic!("{events:?}");
     };
     let words = reason.to_string();
@@ -679,9 +698,16 @@ fn who_does_not_subscribe_is_refused_in_words() {
     drive("the refusal", SOON, || {
         receiver.poll(&mut told).expect("polls");
         subscriber.poll(&mut events).expect("polls");
-        matches!(events.last(), Some(SubscribeEvent::Disconnected { .. }))
+        matches!(
+            events.last(),
+            Some(SubscribeEvent::Connection(
+                _,
+                ConnectionEvent::Disconnected(_)
+            ))
+        )
     });
-    let Some(SubscribeEvent::Disconnected { reason, .. }) = events.last() else {
+    let Some(SubscribeEvent::Connection(_, ConnectionEvent::Disconnected(reason))) = events.last()
+    else {
         panic!("{events:?}");
     };
     let words = reason.to_string();

@@ -20,8 +20,8 @@ use fabricast::error::Error;
 use fabricast::fabric::Shape;
 use fabricast::memory::Region;
 use fabricast::{
-    Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered, SendEndpointZeroCopy,
-    SendEvent,
+    ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered,
+    SendEndpointZeroCopy, SendEvent,
 };
 
 const SHAPES: [Shape; 3] = [Shape::Iov, Shape::Headroom, Shape::TwoMessages];
@@ -40,7 +40,7 @@ fn roomy(domain: &Arc<Domain>) -> SharedBufferManager {
 }
 
 fn shaped(shape: Shape) -> SendConfig {
-    common::sending().shape(Some(shape))
+    common::sending().outgoing(|out| out.shape(Some(shape)))
 }
 
 /// What the receiver hands out of such a message.
@@ -59,7 +59,7 @@ fn messages_arrive_as_they_were_sent_in_every_shape_and_header_mode() {
         let pool = roomy(&domain);
         for shape in SHAPES {
             for mode in [HeaderMode::Prefixed, HeaderMode::Fixed(16), HeaderMode::Raw] {
-                let config = shaped(shape).header_mode(mode);
+                let config = shaped(shape).outgoing(|out| out.header_mode(mode));
                 let mut pair = Pair::with(&domain, config, small_receiver());
                 let info = pair.sender().connection_info().expect("it stands");
                 assert_eq!((info.shape, info.credits), (shape, 16), "{provider}");
@@ -131,13 +131,13 @@ fn a_provider_with_one_segment_a_message_takes_headroom_by_itself() {
     let _dog = Watchdog::new("shapes: one segment");
     for (_, domain) in domains() {
         let settings = fabricast::fabric::EndpointSettings::default().iov_limit(1);
-        let config = common::sending().endpoint(settings);
+        let config = common::sending().connection(|c| c.endpoint(settings));
         let mut pair = Pair::with(&domain, config, small_receiver());
         let info = pair.sender().connection_info().expect("it stands");
         assert_eq!(info.shape, Shape::Headroom);
         let pool = roomy(&domain);
         assert_eq!(pair.exchange(buffer(&pool, b"p"), b"h", 1), got(b"h", b"p"));
-        let config = shaped(Shape::Iov).endpoint(settings);
+        let config = shaped(Shape::Iov).connection(|c| c.endpoint(settings));
         let to = pair.receiver().local_addr();
         let error = SendEndpointZeroCopy::connect(&domain, to, config).unwrap_err();
         assert!(
@@ -175,7 +175,7 @@ fn a_buffer_goes_to_two_peers_at_once_with_equal_headers_else_one_after_the_othe
                         refused.kind != busy || round % 2 == 1,
                         "equal headers share the room"
                     );
-                    payload = Some(refused.payload);
+                    payload = Some(refused.given);
                     // The room is free when the other peer's send is over.
                     pairs.iter_mut().for_each(Pair::step);
                     false
@@ -202,7 +202,11 @@ fn a_batch_is_a_loop_on_tcp_and_stops_at_the_first_message_that_is_refused() {
     for (_, domain) in domains() {
         for shape in SHAPES {
             let pool = roomy(&domain);
-            let mut pair = Pair::with(&domain, shaped(shape).depth(5), small_receiver());
+            let mut pair = Pair::with(
+                &domain,
+                shaped(shape).outgoing(|out| out.depth(5)),
+                small_receiver(),
+            );
             let payloads: Vec<_> = (0..8).map(|n| buffer(&pool, &pattern(n, 3000))).collect();
             let mut messages = (0..)
                 .zip(payloads)
@@ -216,7 +220,7 @@ fn a_batch_is_a_loop_on_tcp_and_stops_at_the_first_message_that_is_refused() {
             assert_eq!(stopped.refused.key, 5);
             pair.until("sent", |pair| pair.sender().pending().is_empty());
             let refused = stopped.refused;
-            pair.send(refused.payload, &5u64.to_be_bytes(), refused.key);
+            pair.send(refused.given, &5u64.to_be_bytes(), refused.key);
             assert_eq!(pair.sender().send_batch(messages).expect("room for all"), 2);
             let mut arrived = Vec::new();
             pair.until("all", |pair| {
@@ -239,7 +243,7 @@ fn injected_messages_arrive_and_each_has_its_outcome() {
     let _dog = Watchdog::new("shapes: injected");
     for (provider, domain) in domains() {
         let takes = domain.report().inject_size;
-        let config = || common::sending().inject(Inject::UpTo(usize::MAX));
+        let config = || common::sending().outgoing(|out| out.inject(Inject::UpTo(usize::MAX)));
         let mut pair = Pair::with(&domain, config(), small_receiver());
         assert_eq!(
             pair.sender().connection_info().expect("it stands").inject,
@@ -251,7 +255,7 @@ fn injected_messages_arrive_and_each_has_its_outcome() {
             let arrived = pair.exchange(pair.buffer(&bytes), b"head", key as u64);
             assert!(arrived == got(b"head", &bytes), "{provider}: {size} bytes");
         }
-        let delivered = config().level(Level::Delivered);
+        let delivered = config().outgoing(|out| out.level(Level::Delivered));
         let mut pair = Pair::with(&domain, delivered, small_receiver());
         assert_eq!(
             pair.sender().connection_info().expect("it stands").inject,
@@ -276,7 +280,8 @@ fn small_messages_are_coalesced_over_every_shape() {
                 ReceiveEndpoint::listen(&domain, any_port(), small_receiver()).expect("listens");
             let config = BufferedConfig::default()
                 .buffer_size(2000)
-                .send(shaped(shape));
+                .outgoing(|out| out.shape(Some(shape)))
+                .connection(|c| c.connect_timeout(common::connect_limit()));
             let mut sender = SendEndpointBuffered::connect(&domain, receiver.local_addr(), config)
                 .expect("begins");
             let (mut sent, mut received) = (Vec::new(), Vec::new());
@@ -345,9 +350,8 @@ fn hold(provider: &str) {
     }
     .expect("the parent looked");
     let config = ReceiveConfig::default()
-        .slots(64)
-        .depth(8)
-        .max_connections(1);
+        .incoming(|incoming| incoming.slots(64).depth(8))
+        .connection(|c| c.max_connections(1));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     child::tell(format!("addr {}", receiver.local_addr()));
     let mut events = Vec::new();
@@ -375,9 +379,11 @@ fn a_receiver_that_is_killed_leaves_one_outcome_for_each_send() {
             let to: PeerAddr = receiver.expect("addr", SOON).parse().expect("an address");
             let pool = roomy(&domain);
             let config = shaped(shape)
-                .inject(inject)
-                .lost_after(Some(common::millis(1000)))
-                .unresponsive_after(None);
+                .outgoing(|out| out.inject(inject))
+                .connection(|c| {
+                    c.lost_after(Some(common::millis(1000)))
+                        .unresponsive_after(None)
+                });
             let mut sender = SendEndpointZeroCopy::connect(&domain, to, config).expect("begins");
             sender.wait_connected().expect("connects");
             let (mut events, mut keys) = (Vec::new(), 0u64);
@@ -399,7 +405,10 @@ fn a_receiver_that_is_killed_leaves_one_outcome_for_each_send() {
             let by_key = outcomes(&events);
             assert_eq!(by_key.len() as u64, keys, "{provider} {shape}");
             assert!(by_key.values().all(|all| all.len() == 1), "{by_key:?}");
-            assert!(matches!(events.last(), Some(SendEvent::Disconnected(_))));
+            assert!(matches!(
+                events.last(),
+                Some(SendEvent::Connection(ConnectionEvent::Disconnected(_)))
+            ));
             assert_balanced(&sender);
             events.clear();
             assert_eq!(pool.free_count(), 16, "{provider} {shape}");

@@ -15,7 +15,10 @@ use common::{
 };
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::endpoint::{CloseReason, ReceiveConfig};
-use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy,
+    SendEvent,
+};
 
 /// A peer that was killed is noticed by the kernel at once; looked at in the soak run only.
 const NOTICED_WITHIN: Duration = Duration::from_secs(2);
@@ -34,17 +37,23 @@ const SEND_SIZE: usize = 256 * 1024;
 fn receive(what: &str) {
     let domain = domain().expect("the parent has one");
     let config = ReceiveConfig::default()
-        .max_message(SEND_SIZE)
-        .slots(SENDS as u32 + 10)
-        .depth(SENDS as u32)
-        .max_connections(2);
+        .incoming(|incoming| {
+            incoming
+                .max_message(SEND_SIZE)
+                .slots(SENDS as u32 + 10)
+                .depth(SENDS as u32)
+        })
+        .connection(|c| c.max_connections(2));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     child::tell(format!("port {}", receiver.local_addr()));
     let mut events = Vec::new();
     loop {
         receiver.poll(&mut events).expect("polls");
         for event in events.drain(..) {
-            if matches!(event, ReceiveEvent::Connected { .. }) {
+            if matches!(
+                event,
+                ReceiveEvent::Connection(_, ConnectionEvent::Connected(_))
+            ) {
                 child::tell("connected");
                 if what == "hold" {
                     let _ = child::hear();
@@ -112,7 +121,7 @@ fn run_send_and_close(domain: &Arc<Domain>, addr: PeerAddr, count: u64, size: us
             payload = sender
                 .send_data(p, b"", number)
                 .err()
-                .map(|refused| refused.payload);
+                .map(|refused| refused.given);
             payload.is_none()
         });
     }
@@ -145,11 +154,15 @@ fn hundred_in_flight(test: &str, domain: &Arc<Domain>, pool: &SharedBufferManage
     let alone = domain.fabric().provider().delivers_alone;
     let silence = (stop && alone).then_some(SEND_DEADLINE);
     let config = common::sending()
-        .depth(SENDS as u32)
-        .unresponsive_after(silence.map(|limit| limit / 2))
-        .lost_after(silence)
-        // Who is killed is noticed without one, however late; and who is silent, too.
-        .send_deadline((stop && !alone).then_some(SEND_DEADLINE));
+        .outgoing(|out| {
+            out.depth(SENDS as u32)
+                // Who is killed is noticed without one, however late; and who is silent, too.
+                .deadline((stop && !alone).then_some(SEND_DEADLINE))
+        })
+        .connection(|c| {
+            c.unresponsive_after(silence.map(|limit| limit / 2))
+                .lost_after(silence)
+        });
     let mut sender = SendEndpointZeroCopy::connect(domain, addr, config).expect("begins");
     sender.wait_connected().expect("connects");
     receiver.expect("connected", SOON);
@@ -185,7 +198,10 @@ fn hundred_in_flight(test: &str, domain: &Arc<Domain>, pool: &SharedBufferManage
         _ => false,
     };
     assert!(expected, "{reason}");
-    assert!(matches!(events.last(), Some(SendEvent::Disconnected(_))));
+    assert!(matches!(
+        events.last(),
+        Some(SendEvent::Connection(ConnectionEvent::Disconnected(_)))
+    ));
     assert_eq!(check_payloads(&events), SENDS);
     assert_balanced(&sender);
     drop(events);
@@ -245,9 +261,8 @@ fn a_killed_sender_is_noticed_and_its_buffers_come_back() {
     let _dog = Watchdog::with("killed sender", 60 * SOON);
     let Some(domain) = domain() else { return };
     let config = ReceiveConfig::default()
-        .slots(64)
-        .depth(16)
-        .max_connections(4);
+        .incoming(|incoming| incoming.slots(64).depth(16))
+        .connection(|c| c.max_connections(4));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     let mut random = Random::from_printed_seed("killed sender");
     for round in 0..rounds(10, 100) {
@@ -300,7 +315,9 @@ fn read_slowly(receiver: &mut ReceiveEndpoint, random: &mut Random) -> (Vec<u64>
                     numbers.push(u64::from_le_bytes(number));
                     held.push(message);
                 }
-                ReceiveEvent::Disconnected { reason, .. } => end = Some(reason),
+                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                    end = Some(reason)
+                }
                 _ => {}
             }
         }
@@ -331,9 +348,12 @@ fn everything_sent_before_a_polite_close_arrives() {
     let mut random = Random::from_printed_seed(NAME);
     for round in 0..rounds(10, 1000) {
         let config = ReceiveConfig::default()
-            .slots(10 + random.below(20) as u32)
-            .depth(4 + random.below(8) as u32)
-            .max_connections(1);
+            .incoming(|incoming| {
+                incoming
+                    .slots(10 + random.below(20) as u32)
+                    .depth(4 + random.below(8) as u32)
+            })
+            .connection(|c| c.max_connections(1));
         let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
         let addr = receiver.local_addr();
         let (count, size) = (1 + random.below(150), 8 + random.below(40_000) as usize);
@@ -374,7 +394,7 @@ fn a_receiver_that_dies_at_any_point_leaves_nothing_behind() {
     for round in 0..rounds(10, 200) {
         let mut receiver = Child::start(NAME, "receive", "read");
         let addr = receiver.expect("port", SOON).parse().expect("an address");
-        let config = common::sending().connect_timeout(millis(1000));
+        let config = common::sending().connection(|c| c.connect_timeout(millis(1000)));
         let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
         let dies = Instant::now() + Duration::from_micros(random.below(20_000));
         let (mut events, mut posted, mut reported, mut killed) = (Vec::new(), 0_u64, 0, false);

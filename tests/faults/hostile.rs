@@ -14,7 +14,9 @@ use common::{
     fd_count, got, millis, node, receive_ends, send_end, small_receiver, within,
 };
 use fabricast::endpoint::{CloseReason, CreditError, ReceiveConfig, Violation};
-use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
+use fabricast::{
+    ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy,
+};
 
 /// What a peer may take to become a connection, where it is tested that others are cut off.
 const HANDSHAKE: Duration = Duration::from_millis(500);
@@ -26,9 +28,7 @@ const GONE_WITHIN: Duration = Duration::from_secs(3);
 const PATIENT: Duration = SOON;
 
 fn patient_for(handshake: Duration) -> ReceiveConfig {
-    small_receiver()
-        .handshake_timeout(handshake)
-        .max_connections(16)
+    small_receiver().connection(|c| c.connect_timeout(handshake).max_connections(16))
 }
 
 /// A client of ours that is connected all the time, and a listener with that patience. Where that
@@ -42,7 +42,12 @@ fn good_pair(domain: &Arc<Domain>, handshake: Duration) -> Pair {
             pair.sent.clear();
             pair.sender = Some(client(domain, addr));
         }
-        let accepted = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Connected { .. });
+        let accepted = |e: &ReceiveEvent| {
+            matches!(
+                e,
+                ReceiveEvent::Connection(_, ConnectionEvent::Connected(_))
+            )
+        };
         pair.sender().is_connected() && pair.received.iter().any(accepted)
     });
     pair.sent.clear();
@@ -309,7 +314,7 @@ fn a_server_that_answers_garbage_or_hangs_up_is_no_connection() {
             // Hangs up at the end, with the client's hello unread or not.
             let _ = stream.write_all(answer);
         });
-        let config = common::sending().connect_timeout(millis(500));
+        let config = common::sending().connection(|c| c.connect_timeout(millis(500)));
         let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
         let mut events = Vec::new();
         drive("the end", SOON, || {
@@ -347,7 +352,12 @@ fn end_after(header_mode: u8, mut misbehave: impl FnMut(&mut RawPeer, u32)) -> O
     let mut connected = false;
     pair.until("the raw peer is connected", |pair| {
         connected |= peer.poll() == Some(RawEvent::Connected);
-        let accepted = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Connected { .. });
+        let accepted = |e: &ReceiveEvent| {
+            matches!(
+                e,
+                ReceiveEvent::Connection(_, ConnectionEvent::Connected(_))
+            )
+        };
         connected && pair.received.iter().any(accepted)
     });
     let mut round = 0;
@@ -487,9 +497,8 @@ fn a_peer_that_offers_no_heartbeats_and_says_nothing_is_lost() {
     let Some(domain) = domain() else { return };
     let elsewhere = common::domain().expect("there is one already");
     let silence = millis(300);
-    let config = small_receiver()
-        .unresponsive_after(None)
-        .lost_after(Some(silence));
+    let config =
+        small_receiver().connection(|c| c.unresponsive_after(None).lost_after(Some(silence)));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     // Its hello has no feature bit.
     let mut peer = RawPeer::connect(&elsewhere, receiver.local_addr(), &hello(0));
@@ -503,6 +512,11 @@ fn a_peer_that_offers_no_heartbeats_and_says_nothing_is_lost() {
         receive_ends(&events)[0].1,
         CloseReason::PeerSilent { silence }
     );
-    let accepted = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Connected { .. });
+    let accepted = |e: &ReceiveEvent| {
+        matches!(
+            e,
+            ReceiveEvent::Connection(_, ConnectionEvent::Connected(_))
+        )
+    };
     assert!(events.iter().any(accepted), "{events:?}");
 }

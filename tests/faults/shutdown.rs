@@ -88,12 +88,10 @@ impl World {
         let fabric = Arc::clone(domain.fabric());
         let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).expect("memory");
         let receive = ReceiveConfig::default()
-            .max_message(LARGE)
-            .slots(14)
-            .depth(10)
-            .max_connections(1);
+            .incoming(|incoming| incoming.max_message(LARGE).slots(14).depth(10))
+            .connection(|c| c.max_connections(1));
         let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), receive).expect("listens");
-        let config = common::sending().shared_headers(&headers);
+        let config = common::sending().outgoing(|out| out.headers(&headers));
         let addr = receiver.local_addr();
         let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
         let (mut outcomes, mut messages) = (Vec::new(), Vec::new());

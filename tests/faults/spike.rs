@@ -37,7 +37,7 @@ fn row_1_a_send_before_the_connection_stands_or_after_it_ended_is_an_error() {
     let _alone = alone();
     let _dog = Watchdog::new("row 1");
     let Some(domain) = domain() else { return };
-    let ask = small_receiver().accept(AcceptPolicy::Ask);
+    let ask = small_receiver().connection(|c| c.accept(AcceptPolicy::Ask));
     let mut pair = Pair::connecting(&domain, common::sending(), ask);
     let mut request = None;
     // At every step on the way, and again after each poll.
@@ -137,8 +137,12 @@ fn row_4_a_peer_that_does_not_read_is_sent_a_bounded_amount() {
     let _dog = Watchdog::new("row 4");
     let Some(domain) = domain() else { return };
     // Far more than is granted, and no more than a device's queues hold.
-    let config = common::sending().depth(16_384);
-    let mut pair = Pair::apart(&domain, config, small_receiver().depth(16));
+    let config = common::sending().outgoing(|out| out.depth(16_384));
+    let mut pair = Pair::apart(
+        &domain,
+        config,
+        small_receiver().incoming(|incoming| incoming.depth(16)),
+    );
     let payload = pair.buffer(b"flood");
     let before = rss_bytes();
     let mut would_block = 0_u64;
@@ -166,9 +170,8 @@ fn row_5_a_close_with_unread_data_loses_nothing() {
     let Some(domain) = domain() else { return };
     let elsewhere = common::domain().expect("there is one already");
     let config = ReceiveConfig::default()
-        .slots(140)
-        .depth(64)
-        .max_connections(1);
+        .incoming(|incoming| incoming.slots(140).depth(64))
+        .connection(|c| c.max_connections(1));
     let mut receiver = ReceiveEndpoint::listen(&elsewhere, any_port(), config).expect("listens");
     let addr = receiver.local_addr();
     let worker = std::thread::spawn(move || {
@@ -232,9 +235,8 @@ fn row_8_a_peer_that_dies_is_noticed_while_every_message_is_held() {
     let Some(domain) = domain() else { return };
     // The smallest pool there can be: one message and the reserve.
     let config = ReceiveConfig::default()
-        .slots(3)
-        .depth(8)
-        .max_connections(1);
+        .incoming(|incoming| incoming.slots(3).depth(8))
+        .connection(|c| c.max_connections(1));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     let mut sender = Child::start(NAME, "sender", receiver.local_addr());
     let mut events = Vec::new();
@@ -265,10 +267,8 @@ fn row_9_every_send_in_flight_is_reported_once_when_the_peer_goes() {
     let Some(domain) = domain() else { return };
     let size = 1 << 20;
     let receive = ReceiveConfig::default()
-        .max_message(size)
-        .slots(20)
-        .depth(16)
-        .max_connections(1);
+        .incoming(|incoming| incoming.max_message(size).slots(20).depth(16))
+        .connection(|c| c.max_connections(1));
     let mut pair = Pair::apart(&domain, common::sending(), receive);
     let pool = pool(&domain, 1, size - 100);
     let large = pool.try_acquire().expect("free").freeze(size - 100);
@@ -342,7 +342,7 @@ fn row_11_private_data_is_small_and_long_private_data_does_no_harm() {
     let _dog = Watchdog::new("row 11");
     let Some(domain) = domain() else { return };
     let elsewhere = common::domain().expect("there is one already");
-    let config = small_receiver().max_connections(1);
+    let config = small_receiver().connection(|c| c.max_connections(1));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     let receiver_addr = receiver.local_addr();
     let mut events = Vec::new();

@@ -133,7 +133,7 @@ fn who_offers_and_says_nothing_keeps_no_slot() {
     let _dog = Watchdog::new("silent");
     let (to, pool) = long(SHORT);
     let config = config().long_messages(to);
-    let config = config.lost_after(Some(Duration::from_millis(400)));
+    let config = config.connection(|c| c.lost_after(Some(Duration::from_millis(400))));
     let Some(mut victim) = Victim::new(1, &config) else {
         return;
     };

@@ -9,7 +9,7 @@ use fabricast::endpoint::{
     Access, CloseReason, ConnectionId, LocalWindow, LongMessages, Message, ReceiveConfig,
     WindowEvent,
 };
-use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent};
+use fabricast::{ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent};
 
 use crate::common::{Offers, SOON, any_port, breathe, drive};
 use crate::peer::Liar;
@@ -33,12 +33,13 @@ const PATIENT: Duration = Duration::from_secs(100);
 /// A receiver that takes windows and long messages, with room for a few liars.
 pub(crate) fn config() -> ReceiveConfig {
     ReceiveConfig::default()
-        .slots(256)
-        .depth(8)
-        .max_connections(8)
-        .windows(4)
-        .unresponsive_after(None)
-        .lost_after(Some(PATIENT))
+        .incoming(|incoming| incoming.slots(256).depth(8))
+        .connection(|c| {
+            c.max_connections(8)
+                .windows(4)
+                .unresponsive_after(None)
+                .lost_after(Some(PATIENT))
+        })
 }
 
 /// One slot for long messages.
@@ -117,8 +118,10 @@ impl Victim {
     /// Takes what an endpoint said.
     pub(crate) fn take(&mut self, n: usize, event: ReceiveEvent) {
         match event {
-            ReceiveEvent::Connected { connection, .. } => self.connected.push((n, connection)),
-            ReceiveEvent::Disconnected { connection, reason } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                self.connected.push((n, connection))
+            }
+            ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
                 self.ended.push((n, connection, reason));
             }
             ReceiveEvent::Window {
@@ -218,7 +221,10 @@ impl Guest {
         let mut buffer = pool.try_acquire().expect("free");
         buffer.fill(BEFORE);
         let endpoint = victim.endpoint(self.at);
-        endpoint.expose(self.id, buffer, access).expect("exposed")
+        endpoint
+            .windows(self.id)
+            .expose(buffer, access)
+            .expect("exposed")
     }
 }
 

@@ -21,7 +21,8 @@ use fabricast::endpoint::{
 };
 use fabricast::fabric::EndpointKind;
 use fabricast::{
-    Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+    ConnectionEvent, Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
+    SendEvent,
 };
 
 /// Providers whose other side refuses such operations. `udp;ofi_rxd` does not answer them at all:
@@ -110,7 +111,9 @@ impl Sender {
     /// One whose operations are given up after `deadline`, where nobody answers them.
     fn connect(provider: &str, owner: &ReceiveEndpoint, deadline: Option<Duration>) -> Self {
         let domain = open(provider).expect("there is one already");
-        let config = common::sending().send_deadline(deadline).lost_after(None);
+        let config = common::sending()
+            .outgoing(|out| out.deadline(deadline))
+            .connection(|c| c.lost_after(None));
         let to = owner.local_addr();
         let endpoint = SendEndpointZeroCopy::connect(&domain, to, config).expect("begins");
         Self {
@@ -146,7 +149,7 @@ struct Three {
 impl Three {
     fn open(provider: &str) -> Self {
         let far = open(provider).expect("there is one already");
-        let config = small_receiver().windows(4);
+        let config = small_receiver().connection(|c| c.windows(4));
         let mut owner = ReceiveEndpoint::listen(&far, any_port(), config).expect("listens");
         // Its one operation fails, be it by this. It sends nothing else: the deadline is no
         // other's.
@@ -157,7 +160,7 @@ impl Three {
             forger.poll();
             forger.endpoint.is_connected() && !events.is_empty()
         });
-        let ReceiveEvent::Connected { connection, .. } = events[0] else {
+        let ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) = events[0] else {
             panic!("{events:?}");
         };
         let mut three = Self {
@@ -234,13 +237,17 @@ fn a_forged_write_changes_nothing_and_fails() {
             let mut three = Three::open(provider);
             let whole = memory(4 * AT, 0x11);
             let part = whole.slice(AT..AT + WINDOW).expect("inside");
-            let window = three.owner.expose(three.forgers, part, access);
+            let window = three.owner.windows(three.forgers).expose(part, access);
             let window = window.expect("exposed");
             let forger = &mut three.forger;
-            let remote = forger.endpoint.open_window(&forge(&window, what));
+            let remote = forger.endpoint.windows().open(&forge(&window, what));
             let remote = remote.expect("this side can't know");
             let payload = buffer(&forger.pool, b"attack!!");
-            forger.endpoint.write(payload, &remote, 9).expect("posted");
+            forger
+                .endpoint
+                .windows()
+                .write(payload, &remote, 9)
+                .expect("posted");
             let outcome = three.outcome();
             let WindowEvent::WriteFailed {
                 key: 9,
@@ -271,15 +278,19 @@ fn a_forged_read_brings_nothing_and_fails() {
             let mut three = Three::open(provider);
             let whole = memory(4 * AT, 0x11);
             let part = whole.slice(AT..AT + WINDOW).expect("inside");
-            let window = three.owner.expose(three.forgers, part, access);
+            let window = three.owner.windows(three.forgers).expose(part, access);
             let window = window.expect("exposed");
             let forger = &mut three.forger;
-            let remote = forger.endpoint.open_window(&forge(&window, what));
+            let remote = forger.endpoint.windows().open(&forge(&window, what));
             let remote = remote.expect("this side can't know");
             let mut into = forger.pool.try_acquire().expect("a buffer");
             into.fill(0x22);
             let into = Destination::buffer(into, WINDOW);
-            forger.endpoint.read(into, &remote, 5).expect("posted");
+            forger
+                .endpoint
+                .windows()
+                .read(into, &remote, 5)
+                .expect("posted");
             let outcome = three.outcome();
             let WindowEvent::ReadFailed {
                 key: 5,

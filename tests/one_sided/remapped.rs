@@ -104,13 +104,13 @@ fn a_cache_of_registrations_sees_what_is_unmapped_and_lends_nothing() {
 
 fn cached() -> String {
     let domain = domain().expect("the parent has one");
-    let receive = small_receiver().windows(4);
+    let receive = small_receiver().connection(|c| c.windows(4));
     let mut pair = Pair::with(&domain, common::sending(), receive);
     let rounds = rounds();
     let again = remap(&mut pair, &domain, rounds);
 
     let slice = region(4096).slice(0..4096).expect("all of it");
-    let window = pair.sender().expose(slice, Access::READ);
+    let window = pair.sender().windows().expose(slice, Access::READ);
     let provider = domain.fabric().provider();
     match window {
         Ok(_) => assert!(!provider.caches_registrations, "{}", provider.name),

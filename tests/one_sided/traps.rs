@@ -86,7 +86,7 @@ fn a_region_inside_of_a_larger_allocation_is_just_that() {
         let written = pattern(2, len - 10);
         let payload = both.pair.buffer(&written);
         let sender = both.pair.sender();
-        sender.write(payload, &remote, 2).expect("posted");
+        sender.windows().write(payload, &remote, 2).expect("posted");
         both.until("written", |both| !both.near.is_empty());
         let outcome = both.near.pop().expect("one");
         assert!(
@@ -98,7 +98,11 @@ fn a_region_inside_of_a_larger_allocation_is_just_that() {
         assert!(bytes(&whole) == expected, "beside what was written");
         let into = both.pair.pool.try_acquire().expect("a buffer");
         let into = Destination::buffer(into, len - 10);
-        both.pair.sender().read(into, &remote, 3).expect("posted");
+        both.pair
+            .sender()
+            .windows()
+            .read(into, &remote, 3)
+            .expect("posted");
         both.until("read", |both| !both.near.is_empty());
         let Some(WindowEvent::Read { into, .. }) = both.near.pop() else {
             panic!("read");
@@ -166,7 +170,11 @@ fn memory_that_nobody_may_write_is_sent_and_lent_for_reading() {
         let (_local, remote) = both.far_window(slice, Access::READ);
         let into = both.pair.pool.try_acquire().expect("a buffer");
         let into = Destination::buffer(into, content.len());
-        both.pair.sender().read(into, &remote, 2).expect("posted");
+        both.pair
+            .sender()
+            .windows()
+            .read(into, &remote, 2)
+            .expect("posted");
         both.until("read", |both| !both.near.is_empty());
         let Some(WindowEvent::Read { into, .. }) = both.near.pop() else {
             panic!("read");
@@ -212,10 +220,8 @@ fn a_queue_beyond_a_devices_limit_is_refused_or_there() {
     on_each_kind(|domain| {
         // rxe's completion queues hold 32,767; a pool of small slots asks for more.
         let large = ReceiveConfig::default()
-            .slots(40_000)
-            .max_message(512)
-            .depth(16)
-            .max_connections(8);
+            .incoming(|incoming| incoming.slots(40_000).max_message(512).depth(16))
+            .connection(|c| c.max_connections(8));
         let addr = common::any_port();
         match ReceiveEndpoint::listen(&domain, addr, large) {
             Ok(endpoint) => println!("  there: {}", endpoint.local_addr()),
@@ -252,7 +258,12 @@ fn a_write_with_data_is_refused_at_once_or_done() {
         let (_local, remote) = both.far_window(target.clone(), Access::WRITE);
         let payload = both.pair.buffer(b"with data");
         let carries = domain.report().cq_data_size >= size_of::<u64>();
-        match both.pair.sender().write_with_data(payload, &remote, 7, 1) {
+        match both
+            .pair
+            .sender()
+            .windows()
+            .write_with_data(payload, &remote, 7, 1)
+        {
             Ok(()) => {
                 assert!(carries, "there is no room");
                 both.until("both", |both| !both.near.is_empty() && !both.far.is_empty());
@@ -264,7 +275,7 @@ fn a_write_with_data_is_refused_at_once_or_done() {
                     "{refused}"
                 );
                 let sender = both.pair.sender();
-                let written = sender.write(refused.payload, &remote, 1);
+                let written = sender.windows().write(refused.given, &remote, 1);
                 written.expect("posted without data");
                 both.until("written", |both| !both.near.is_empty());
             }
@@ -289,7 +300,7 @@ fn a_peer_that_is_nowhere_holds_nobody_up() {
     on_each_kind(|domain| {
         let mut pair = pair(&domain);
         let nowhere: PeerAddr = NOWHERE.parse().expect("an address");
-        let config = common::sending().connect_timeout(millis(3000));
+        let config = common::sending().connection(|c| c.connect_timeout(millis(3000)));
         let mut lost = match SendEndpointZeroCopy::connect(&domain, nowhere, config) {
             Ok(lost) => lost,
             // Where there is no way to that network at all, it is known at once.

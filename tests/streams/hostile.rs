@@ -11,7 +11,9 @@ use fabricast::stream::{
     DirectorySink, DiscardSink, FileSource, RefusalCode, SendOptions, StreamError, StreamNews,
     StreamReceiver, StreamSender,
 };
-use fabricast::{ConnectionlessEndpoint, Domain, PeerAddr, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, ConnectionlessEndpoint, Domain, PeerAddr, SendEndpointZeroCopy, SendEvent,
+};
 
 use crate::common::patient;
 use crate::world::*;
@@ -42,8 +44,8 @@ fn hello(version: u16) -> Said {
 
 /// Sends these messages over a connection of its own, and waits for its end.
 fn say(domain: &Arc<Domain>, to: PeerAddr, messages: Vec<Said>) {
-    let config = SendConfig::default().header_mode(HeaderMode::Fixed(64));
-    let config = config.connect_timeout(patient(PATIENCE));
+    let config = SendConfig::default().outgoing(|out| out.header_mode(HeaderMode::Fixed(64)));
+    let config = config.connection(|c| c.connect_timeout(patient(PATIENCE)));
     let mut end = SendEndpointZeroCopy::connect(domain, to, config).unwrap();
     let pool = SharedBufferManager::allocate_with_headroom(8, 4096, 64).unwrap();
     pool.region().register(domain).unwrap();
@@ -56,8 +58,8 @@ fn say(domain: &Arc<Domain>, to: PeerAddr, messages: Vec<Said>) {
         let _ = end.poll(&mut events);
         for event in events.drain(..) {
             match event {
-                SendEvent::Connected(_) => connected = true,
-                SendEvent::Disconnected(why) => {
+                SendEvent::Connection(ConnectionEvent::Connected(_)) => connected = true,
+                SendEvent::Connection(ConnectionEvent::Disconnected(why)) => {
                     assert!(connected, "it could say nothing: {why:?}");
                     return;
                 }
@@ -192,9 +194,8 @@ fn liar(domain: &Arc<Domain>, answer: impl Fn(u8) -> Vec<Said> + Send + 'static)
     };
     let config = ConnectionlessConfig::default()
         .max_peers(8)
-        .max_message(64 + 65_536)
-        .header_slots(headers)
-        .header_mode(HeaderMode::Fixed(64));
+        .incoming(|incoming| incoming.max_message(64 + 65_536))
+        .outgoing(|out| out.headers(headers).header_mode(HeaderMode::Fixed(64)));
     let mut end = ConnectionlessEndpoint::open(domain, any_port(), config).unwrap();
     let addr = end.local_addr();
     let pool = SharedBufferManager::allocate_with_headroom(16, 4096, 64).unwrap();

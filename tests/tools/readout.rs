@@ -434,7 +434,7 @@ fn send_as_stranger(address: &str, header: &[u8; 64]) {
     let fabric = Fabric::builder().provider(provider()).node(node());
     let domain = fabric.open().expect("it is there").open_domain();
     let domain = domain.expect("a domain");
-    let config = SendConfig::default().header_mode(HeaderMode::Fixed(64));
+    let config = SendConfig::default().outgoing(|out| out.header_mode(HeaderMode::Fixed(64)));
     let to = address.parse().expect("an address");
     let mut sender = SendEndpointZeroCopy::connect(&domain, to, config).expect("an endpoint");
     sender.wait_connected().expect("the builder is there");

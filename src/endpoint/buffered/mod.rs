@@ -18,22 +18,22 @@ use crate::coalesce::{Format, Placed};
 use crate::endpoint::buffered::core::{
     BufferedCore, BufferedSettings, BufferedWait, OnAbandoned, Outlet,
 };
-use crate::endpoint::buffered::event::{
-    BufferedEvent, Carried, PushError, PushPayloadError, SendBufferError,
-};
-use crate::endpoint::error::{SendError, SendErrorKind};
-use crate::endpoint::event::{ConnectionInfo, SendEvent};
+use crate::endpoint::buffered::event::{BufferedEvent, Carried, PushError};
+use crate::endpoint::error::Refused;
+use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::limits::{check_count, check_size, config, moment_in};
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::send::{SendConfig, SendEndpointZeroCopy};
+use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, PeerAddr};
 use crate::process::Here;
 use crate::stats::{BufferedStats, SendStats};
 
-/// The settings of a [`SendEndpointBuffered`].
+/// The settings of a [`SendEndpointBuffered`]: those of its [connection](ConnectionSettings), of
+/// [what goes out](OutgoingSettings), and its own:
 ///
 /// | setting | unit | default | range |
 /// |---|---|---|---|
@@ -43,37 +43,58 @@ use crate::stats::{BufferedStats, SendStats};
 /// | `pool` | | one of its own, of the two above | |
 /// | `flush_interval` | time | 1 ms | 1 µs to 1 h, or none |
 /// | `waiting` | packed buffers that wait to be sent | 8 | 1 to 65,536 |
-/// | `send` | | 16 sends in flight, else as [`SendConfig`] | |
 ///
-/// The peer's [`max_message`](crate::endpoint::ReceiveConfig::max_message) should be at least the
-/// buffer size; where it is less, less of each buffer is used.
+/// The peer's [`max_message`](crate::endpoint::IncomingSettings::max_message) should be at least
+/// the buffer size; where it is less, less of each buffer is used.
+///
+/// A packed buffer has no header: its header mode is always [`HeaderMode::Raw`], and there are no
+/// header slots to set.
 pub struct BufferedConfig {
+    connection: ConnectionSettings,
+    outgoing: OutgoingSettings,
     format: Format,
     buffers: u32,
     buffer_size: usize,
     pool: Option<SharedBufferManager>,
     flush_interval: Option<Duration>,
     waiting: u32,
-    send: SendConfig,
     on_abandoned: Option<OnAbandoned>,
 }
 
 impl Default for BufferedConfig {
     fn default() -> Self {
         Self {
+            connection: ConnectionSettings::default(),
+            outgoing: OutgoingSettings::default(),
             format: Format::Compact,
             buffers: 32,
             buffer_size: 64 * 1024,
             pool: None,
             flush_interval: Some(Duration::from_millis(1)),
             waiting: 8,
-            send: SendConfig::default().depth(16),
             on_abandoned: None,
         }
     }
 }
 
 impl BufferedConfig {
+    /// How the connection is made, watched and ended.
+    #[must_use]
+    pub fn connection(
+        mut self,
+        set: impl FnOnce(ConnectionSettings) -> ConnectionSettings,
+    ) -> Self {
+        self.connection = set(self.connection);
+        self
+    }
+
+    /// What goes out, and how.
+    #[must_use]
+    pub fn outgoing(mut self, set: impl FnOnce(OutgoingSettings) -> OutgoingSettings) -> Self {
+        self.outgoing = set(self.outgoing);
+        self
+    }
+
     /// How small messages lie in a buffer. The receiver must be told the same.
     #[must_use]
     pub fn format(mut self, format: Format) -> Self {
@@ -121,14 +142,6 @@ impl BufferedConfig {
         self
     }
 
-    /// The settings of the connection. Its header mode is always [`HeaderMode::Raw`], for a packed
-    /// buffer has no header; header slots and `on_abandoned` set there are not used.
-    #[must_use]
-    pub fn send(mut self, config: SendConfig) -> Self {
-        self.send = config;
-        self
-    }
-
     /// Called for each buffer, and for what is packed and not sent, when the endpoint is dropped
     /// before their outcome is known; from within the drop: a panic of it is logged, and goes no
     /// further.
@@ -139,6 +152,8 @@ impl BufferedConfig {
     }
 
     fn check(&self) -> Result<(), Error> {
+        self.connection.check(SettingsOf::Buffered)?;
+        self.outgoing.check(SettingsOf::Buffered)?;
         let count = "must be 1 to 65536";
         check_count("buffers", self.buffers, 65_536, count)?;
         check_count("waiting", self.waiting, 65_536, count)?;
@@ -167,13 +182,14 @@ impl fmt::Debug for BufferedConfig {
             .field("buffer_size", &self.buffer_size)
             .field("flush_interval", &self.flush_interval)
             .field("waiting", &self.waiting)
+            .field("outgoing", &self.outgoing)
             .finish_non_exhaustive()
     }
 }
 
 impl Outlet for SendEndpointZeroCopy {
     #[inline]
-    fn send(&mut self, payload: Payload, key: u64) -> Result<(), SendError> {
+    fn send(&mut self, payload: Payload, key: u64) -> Result<(), Refused<Payload>> {
         self.send_data(payload, &[], key)
     }
 
@@ -259,8 +275,9 @@ pub struct SendEndpointBuffered {
 
 impl SendEndpointBuffered {
     /// Starts to connect to a [`ReceiveEndpoint`](crate::ReceiveEndpoint). Returns at once;
-    /// [`BufferedEvent::Connected`] or [`BufferedEvent::Disconnected`] follows, within the connect
-    /// timeout.
+    /// [`ConnectionEvent::Connected`](crate::endpoint::ConnectionEvent::Connected) or
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) follows,
+    /// within the connect timeout.
     ///
     /// # Errors
     ///
@@ -278,23 +295,22 @@ impl SendEndpointBuffered {
             None => SharedBufferManager::allocate(config.buffers, config.buffer_size)?,
         };
         pool.region().register(domain)?;
+        let depth = config.outgoing.depth_of(SettingsOf::Buffered);
+        let settings = BufferedSettings {
+            format: config.format,
+            depth,
+            waiting: config.waiting,
+            flush_interval: config.flush_interval,
+            on_abandoned: config.on_abandoned,
+        };
         // Raw: a buffer needs no slot. One is the least that there may be.
         let slots = HeaderSlotConfig {
             slots: 1,
             slot_size: 64,
         };
-        let send = config
-            .send
-            .header_mode(HeaderMode::Raw)
-            .header_slots(slots)
-            .on_abandoned(|_| {});
-        let settings = BufferedSettings {
-            format: config.format,
-            depth: send.sends_in_flight(),
-            waiting: config.waiting,
-            flush_interval: config.flush_interval,
-            on_abandoned: config.on_abandoned,
-        };
+        let outgoing = config.outgoing.depth(depth);
+        let outgoing = outgoing.header_mode(HeaderMode::Raw).headers(slots);
+        let send = SendConfig::of(config.connection, outgoing);
         let outlet = SendEndpointZeroCopy::connect(domain, peer, send)?;
         let wait = BufferedWait::new(outlet.endpoint_wait());
         Ok(Self {
@@ -318,7 +334,7 @@ impl SendEndpointBuffered {
     /// can't be sent.
     #[inline]
     pub fn push(&mut self, tag: u64, status: u8, bytes: &[u8]) -> Result<u64, PushError> {
-        self.check_fork()?;
+        self.core.owner().check()?;
         self.core.push(tag, status, bytes)
     }
 
@@ -333,7 +349,7 @@ impl SendEndpointBuffered {
         status: u8,
         segments: &[&[u8]],
     ) -> Result<u64, PushError> {
-        self.check_fork()?;
+        self.core.owner().check()?;
         self.core.push_segments(tag, status, segments)
     }
 
@@ -362,11 +378,11 @@ impl SendEndpointBuffered {
         tag: u64,
         status: u8,
         payload: impl Into<Payload>,
-    ) -> Result<u64, PushPayloadError> {
+    ) -> Result<u64, Refused<Payload, PushError>> {
         let payload = payload.into();
-        match self.check_fork() {
+        match self.core.owner().check() {
             Ok(()) => self.core.push_payload(tag, status, payload),
-            Err(kind) => Err(PushPayloadError { kind, payload }),
+            Err(forked) => Err(Refused::without_key(forked, payload)),
         }
     }
 
@@ -382,7 +398,7 @@ impl SendEndpointBuffered {
         status: u8,
         len: usize,
     ) -> Result<MessageSlot<'_>, PushError> {
-        self.check_fork()?;
+        self.core.owner().check()?;
         let placed = self.core.place(tag, status, len)?;
         Ok(MessageSlot {
             core: &mut self.core,
@@ -407,18 +423,6 @@ impl SendEndpointBuffered {
         self.core.get_buffer()
     }
 
-    #[inline]
-    fn check_fork(&self) -> Result<(), PushError> {
-        let owner = self.core.owner();
-        if owner.is_here() {
-            Ok(())
-        } else {
-            Err(PushError::Forked {
-                made_by: owner.pid(),
-            })
-        }
-    }
-
     /// Sends the first `len` bytes of a buffer as one network message, behind all that was pushed
     /// before. `key` comes back with the outcome.
     ///
@@ -437,15 +441,11 @@ impl SendEndpointBuffered {
         buffer: BufferMut,
         len: usize,
         key: u64,
-    ) -> Result<(), SendBufferError> {
-        let owner = self.core.owner();
-        if !owner.is_here() {
-            let kind = SendErrorKind::Forked {
-                made_by: owner.pid(),
-            };
-            return Err(SendBufferError { kind, buffer, key });
+    ) -> Result<(), Refused<BufferMut>> {
+        match self.core.owner().check() {
+            Ok(()) => self.core.send_buffer(buffer, len, key),
+            Err(forked) => Err(Refused::new(forked, buffer, key)),
         }
-        self.core.send_buffer(buffer, len, key)
     }
 
     // ---- driving --------------------------------------------------------------------------------
@@ -487,8 +487,10 @@ impl SendEndpointBuffered {
             self.poll(&mut events)?;
             for event in events.drain(..) {
                 match event {
-                    BufferedEvent::Connected(info) => return Ok(info),
-                    BufferedEvent::Disconnected(reason) => return Err(Error::Closed(reason)),
+                    BufferedEvent::Connection(ConnectionEvent::Connected(info)) => return Ok(info),
+                    BufferedEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                        return Err(Error::Closed(reason));
+                    }
                     _ => {}
                 }
             }
@@ -510,8 +512,9 @@ impl SendEndpointBuffered {
     }
 
     /// Begins the polite close and returns at once: no new messages; what is packed is sent, then
-    /// both sides say goodbye, and [`BufferedEvent::Disconnected`] is the last event of
-    /// [`poll`](Self::poll). At the deadline it comes in any case.
+    /// both sides say goodbye, and
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) is the
+    /// last event of [`poll`](Self::poll). At the deadline it comes in any case.
     pub fn begin_close(&mut self, deadline: Instant) {
         if self.core.owner().is_here() {
             self.core.begin_close(deadline);
@@ -519,7 +522,8 @@ impl SendEndpointBuffered {
     }
 
     /// Closes politely and waits for it: all that was pushed arrives, unless the deadline passes
-    /// first. Returns the outcomes; the last event is [`BufferedEvent::Disconnected`].
+    /// first. Returns the outcomes; the last event is
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected).
     ///
     /// # Errors
     ///
@@ -642,5 +646,28 @@ mod tests {
             settings,
             BufferedConfig::check,
         );
+    }
+
+    /// The ranges themselves are those of the groups' tables.
+    #[test]
+    fn its_groups_are_checked() {
+        let refused = [
+            (
+                BufferedConfig::default().connection(|c| c.close_timeout(Duration::ZERO)),
+                "close_timeout",
+            ),
+            (
+                BufferedConfig::default().outgoing(|out| out.depth(0)),
+                "depth",
+            ),
+            (
+                BufferedConfig::default().outgoing(|out| out.header_mode(HeaderMode::Prefixed)),
+                "header_mode",
+            ),
+        ];
+        for (config, named) in refused {
+            let error = config.check().expect_err(named).to_string();
+            assert!(error.starts_with(&format!("setting {named} = ")), "{error}");
+        }
     }
 }

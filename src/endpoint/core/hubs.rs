@@ -12,8 +12,8 @@ use crate::clock::Clock;
 use crate::endpoint::core::rig::{
     FakeGate, LONG, SLOT_BYTES, Setup, panics, pool_with_room, receive_settings,
 };
-use crate::endpoint::error::{SendError, SendErrorKind};
-use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::error::{Refused, SendErrorKind};
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
@@ -217,11 +217,17 @@ impl HubRig {
         for &(key, index) in &given[..sent] {
             assert!(self.owed.insert(key, (id, index)).is_none(), "{key} in use");
         }
-        let refused = refused.map(|SendError { kind, payload, key }| {
-            let index = payload.into_buffer().expect("what was given").index();
-            assert_eq!((key, index), given[sent]);
-            kind
-        });
+        let refused = refused.map(
+            |Refused {
+                 kind,
+                 given: payload,
+                 key,
+             }| {
+                let index = payload.into_buffer().expect("what was given").index();
+                assert_eq!((key, index), given[sent]);
+                kind
+            },
+        );
         (sent, refused)
     }
 
@@ -230,7 +236,7 @@ impl HubRig {
         id: ConnectionId,
         key: u64,
         index: u32,
-        sent: Result<(), SendError>,
+        sent: Result<(), Refused<Payload>>,
     ) -> Result<(), SendErrorKind> {
         match sent {
             Ok(()) => {
@@ -239,7 +245,7 @@ impl HubRig {
             }
             Err(refused) => {
                 assert_eq!(refused.key, key);
-                let payload = refused.payload.into_buffer().expect("what was given");
+                let payload = refused.given.into_buffer().expect("what was given");
                 assert_eq!(payload.index(), index);
                 Err(refused.kind)
             }
@@ -270,7 +276,9 @@ impl HubRig {
             assert!(!self.ended.contains_key(&id), "{event:?} after the end");
         }
         match event {
-            ReceiveEvent::Connected { connection, .. } => self.connected.push(connection),
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                self.connected.push(connection)
+            }
             ReceiveEvent::Completed {
                 connection,
                 key,
@@ -298,7 +306,7 @@ impl HubRig {
                 let index = self.kept.remove(&key).expect("a payload that was kept");
                 came_back(key, index, payload);
             }
-            ReceiveEvent::Disconnected { connection, reason } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
                 let owed: Vec<_> = self
                     .owed
                     .iter()
@@ -365,13 +373,15 @@ impl HubRig {
 /// The connection that an event is about, if its end has to come later.
 fn named(event: &ReceiveEvent) -> Option<ConnectionId> {
     match event {
-        ReceiveEvent::Connected { connection, .. }
+        ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_))
         | ReceiveEvent::Completed { connection, .. }
         | ReceiveEvent::Failed { connection, .. }
         | ReceiveEvent::Late { connection, .. }
         | ReceiveEvent::Writable { connection }
-        | ReceiveEvent::PeerClosing { connection }
-        | ReceiveEvent::Disconnected { connection, .. } => Some(*connection),
+        | ReceiveEvent::Connection(connection, ConnectionEvent::PeerClosing)
+        | ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(_)) => {
+            Some(*connection)
+        }
         ReceiveEvent::Message(message) => Some(message.connection()),
         _ => None,
     }

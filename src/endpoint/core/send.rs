@@ -2,10 +2,6 @@
 
 #![allow(unsafe_code)]
 
-use std::fmt;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
 use crate::Error;
 use crate::buffer::{BufferMut, HeaderSlotManager, Payload};
 use crate::clock::Clock;
@@ -20,8 +16,10 @@ use crate::endpoint::core::long_send::PIECES_MAX;
 use crate::endpoint::core::outgoing::{self, DataOp, Header, Outgoing, PostingContext};
 use crate::endpoint::core::posted::{MessageOp, PieceOp, Posted};
 use crate::endpoint::core::scoped::ScopedRegistrations;
-use crate::endpoint::error::{Blocked, SendError, SendErrorKind};
-use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
+use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
+use crate::endpoint::event::{
+    ConnectionEvent, ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent,
+};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::link::backlog::Backlog;
 use crate::endpoint::link::iov::IovList;
@@ -46,6 +44,9 @@ use crate::fabric::PeerAddr;
 use crate::fabric::Shape;
 use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, SendStats};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 mod later;
 mod posting;
@@ -358,7 +359,7 @@ impl<L: Link> SendCore<L> {
         payload: Payload,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let len = match self.admit(&payload, header.len()) {
             Ok(len) => len,
             Err(SendErrorKind::TooLong { len, .. }) if self.sends_long() => {
@@ -437,7 +438,7 @@ impl<L: Link> SendCore<L> {
     }
 
     #[inline]
-    fn post(&mut self, context: usize, iov: &IovList, len: u64) -> Result<(), SendError> {
+    fn post(&mut self, context: usize, iov: &IovList, len: u64) -> Result<(), Refused<Payload>> {
         let (link, conn) = (&mut self.link, self.conn.as_ref());
         match self
             .outgoing
@@ -461,7 +462,7 @@ impl<L: Link> SendCore<L> {
 
     /// Takes a post back that the provider did not take.
     #[cold]
-    fn undo_post(&mut self, context: usize, refused: PostRefused) -> SendError {
+    fn undo_post(&mut self, context: usize, refused: PostRefused) -> Refused<Payload> {
         let MessageOp::Data(mut op) = self.posted.messages.abort(context) else {
             unreachable!("the context is the one of `post`");
         };
@@ -471,7 +472,7 @@ impl<L: Link> SendCore<L> {
     }
 
     #[cold]
-    fn refuse(&mut self, kind: SendErrorKind, payload: Payload, key: u64) -> SendError {
+    fn refuse(&mut self, kind: SendErrorKind, payload: Payload, key: u64) -> Refused<Payload> {
         if let SendErrorKind::WouldBlock(blocked) = kind {
             self.stats.would_block += 1;
             self.blocked = Some(blocked);
@@ -491,7 +492,11 @@ impl<L: Link> SendCore<L> {
         } else {
             self.stats.refused += 1;
         }
-        SendError { kind, payload, key }
+        Refused {
+            kind,
+            given: payload,
+            key,
+        }
     }
 
     // ---- polling --------------------------------------------------------------------------------
@@ -909,11 +914,19 @@ impl<L: Link> SendCore<L> {
                     if let Some(conn) = &self.conn {
                         self.kernel_watch = self.link.watch(conn, &self.settings.watch);
                     }
-                    events.push(SendEvent::Connected(self.info()));
+                    events.push(SendEvent::Connection(ConnectionEvent::Connected(
+                        self.info(),
+                    )));
                 }
-                Action::Unresponsive => events.push(SendEvent::Unresponsive),
-                Action::Responsive => events.push(SendEvent::Responsive),
-                Action::PeerClosing { .. } => events.push(SendEvent::PeerClosing),
+                Action::Unresponsive => {
+                    events.push(SendEvent::Connection(ConnectionEvent::Unresponsive))
+                }
+                Action::Responsive => {
+                    events.push(SendEvent::Connection(ConnectionEvent::Responsive))
+                }
+                Action::PeerClosing { .. } => {
+                    events.push(SendEvent::Connection(ConnectionEvent::PeerClosing))
+                }
                 Action::Close(reason) => self.close_link(reason, events),
                 // Only the listening side accepts and rejects.
                 Action::Accept { .. } | Action::Reject { .. } => {}
@@ -1132,7 +1145,7 @@ impl<L: Link> SendCore<L> {
                 self.fail_line(waiting, &CompletionError::ended(reason), events);
             }
         }
-        events.push(SendEvent::Disconnected(reason));
+        events.push(SendEvent::Connection(ConnectionEvent::Disconnected(reason)));
         self.wait.set_deadline(None);
         let sent = self.machine.sent();
         say(|| tracing::info!(%reason, sent, "connection closed"));

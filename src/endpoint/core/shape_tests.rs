@@ -1,5 +1,6 @@
 //! Shapes, batches and injection over the fake link.
 
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -7,8 +8,7 @@ use crate::buffer::{Buffer, Payload};
 use crate::endpoint::core::hubs::{HubSetup, Hubs};
 use crate::endpoint::core::rig::{FakeGate, Rig, Setup, far_future, send_settings};
 use crate::endpoint::core::send::{SendCore, SendSettings};
-use crate::endpoint::error::{Blocked, SendErrorKind};
-use crate::endpoint::event::{Inject, Level, SendEvent};
+use crate::endpoint::event::{ConnectionEvent, Inject, Level, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, NetConfig, some_addr};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
@@ -167,7 +167,7 @@ fn connect_both(rig: &mut Rig, other: &mut SendCore<FakeLink>) {
     let mut events = Vec::new();
     while !events
         .iter()
-        .any(|event| matches!(event, SendEvent::Connected(_)))
+        .any(|event| matches!(event, SendEvent::Connection(ConnectionEvent::Connected(_))))
     {
         rig.settle();
         other.wait().wake();
@@ -190,7 +190,7 @@ fn clones_of_a_buffer_go_out_at_once_with_equal_headers_only() {
         .send_data(buffer.clone().into(), b"another!", 1)
         .unwrap_err();
     assert_eq!(blocked.kind, SendErrorKind::WouldBlock(Blocked::HeaderRoom));
-    assert_eq!(blocked.payload.len_bytes(), 8, "it is back");
+    assert_eq!(blocked.given.len_bytes(), 8, "it is back");
     other.send_data(buffer.clone().into(), &header, 2).unwrap();
     // Another length would lie elsewhere in the room, over the first one.
     let blocked = other

@@ -9,7 +9,7 @@ use super::{Hub, PostedReceive, Receives, WaitingRequest};
 use crate::Error;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::scoped::ScopedRegistrations;
-use crate::endpoint::event::{ConnectionInfo, ReceiveEvent};
+use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{CmData, ConnKey, Link, LinkConn};
 use crate::endpoint::protocol::connection::{CloseReason, Connection, LocalParams};
@@ -327,10 +327,10 @@ impl<L: Link> Hub<L> {
             kernel_watch,
         };
         tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");
-        events.push(ReceiveEvent::Connected {
-            connection: id,
-            info,
-        });
+        events.push(ReceiveEvent::Connection(
+            id,
+            ConnectionEvent::Connected(info),
+        ));
     }
 
     /// Answers a request that waited: true if it was still there.

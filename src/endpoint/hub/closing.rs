@@ -12,7 +12,7 @@ use crate::Error;
 use crate::contain::say;
 use crate::endpoint::core::outgoing::DataOp;
 use crate::endpoint::core::scoped::ScopedRegistrations;
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{CloseFailed, Link, LinkConn};
 use crate::endpoint::protocol::connection::CloseReason;
@@ -158,10 +158,10 @@ impl<L: Link> Hub<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         if established {
-            events.push(ReceiveEvent::Disconnected {
-                connection: id,
-                reason,
-            });
+            events.push(ReceiveEvent::Connection(
+                id,
+                ConnectionEvent::Disconnected(reason),
+            ));
             say(|| tracing::debug!(connection = %id, %reason, "connection closed"));
         } else if !dialed {
             self.stats.refused += 1;

@@ -5,7 +5,7 @@
 use super::{CM_LATER_MAX, Hub, Peer, PostedReceive, Receives};
 use crate::Error;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{CmData, CmEvent, ConnKey, Link, LinkConn};
 use crate::endpoint::protocol::connection::{CloseReason, Connection, LocalParams, State};
@@ -207,10 +207,10 @@ impl<L: Link> Hub<L> {
     ) {
         self.dialed -= 1;
         if !established {
-            events.push(ReceiveEvent::Disconnected {
-                connection: id,
-                reason,
-            });
+            events.push(ReceiveEvent::Connection(
+                id,
+                ConnectionEvent::Disconnected(reason),
+            ));
         }
     }
 }

@@ -1,8 +1,5 @@
 //! The messages that a hub sends: what its faces ask for, on one connection or on several.
 
-use std::fmt;
-use std::time::Duration;
-
 use super::outbound::{self, Outbound};
 use super::{Hub, Peer};
 use crate::buffer::{HeaderSlotManager, Payload};
@@ -10,7 +7,7 @@ use crate::clock::Clock;
 use crate::endpoint::core::line::{Line, LineState, Posting};
 use crate::endpoint::core::outgoing::{self, DataOp, Header, PostingContext, PreparedHeader};
 use crate::endpoint::core::posted::MessageOp;
-use crate::endpoint::error::{Blocked, SendError, SendErrorKind};
+use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
@@ -22,6 +19,8 @@ use crate::endpoint::staging::StagingRing;
 use crate::error::CompletionError;
 use crate::fabric::Shape;
 use crate::stats::SendStats;
+use std::fmt;
+use std::time::Duration;
 
 /// RDM form: receives of each connection for the peer's grants, out of the 8 that may be unread:
 /// the others find one of those that connections share, or wait at the provider.
@@ -122,7 +121,7 @@ impl<L: Link> Hub<L> {
         payload: Payload,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         self.send(id, payload, Header::Bytes(header), key)
     }
 
@@ -134,7 +133,7 @@ impl<L: Link> Hub<L> {
         payload: Payload,
         header: &mut PreparedHeader,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         self.send(id, payload, Header::Prepared(header), key)
     }
 
@@ -144,7 +143,7 @@ impl<L: Link> Hub<L> {
         payload: Payload,
         header: Header<'_>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         match self.sender(id) {
             Some(mut sender) => sender.send(payload, header, key),
             None => Err(self.refuse_unknown(payload, key)),
@@ -161,7 +160,7 @@ impl<L: Link> Hub<L> {
         &mut self,
         id: ConnectionId,
         mut messages: impl Iterator<Item = (Payload, H, u64)>,
-    ) -> (usize, Option<SendError>) {
+    ) -> (usize, Option<Refused<Payload>>) {
         if let Some(mut sender) = self.sender(id) {
             return sender.send_batch(messages);
         }
@@ -181,10 +180,14 @@ impl<L: Link> Hub<L> {
     }
 
     #[cold]
-    fn refuse_unknown(&mut self, payload: Payload, key: u64) -> SendError {
+    fn refuse_unknown(&mut self, payload: Payload, key: u64) -> Refused<Payload> {
         let kind = SendErrorKind::NoConnection;
         self.outbound.refuse(None, &kind, true);
-        SendError { kind, payload, key }
+        Refused {
+            kind,
+            given: payload,
+            key,
+        }
     }
 
     // ---- outcomes -------------------------------------------------------------------------------
@@ -302,7 +305,7 @@ impl<L: Link> PeerSender<'_, L> {
         payload: Payload,
         mut header: Header<'_>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let (kind, payload) = match self.outbound.admit(self.peer, &payload, header.len()) {
             Ok(len) => match self.post(payload, header.again(), key, len) {
                 Ok(()) => return Ok(()),
@@ -396,12 +399,16 @@ impl<L: Link> PeerSender<'_, L> {
         payload: Payload,
         header: Header<'_>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let queued = self.queue(kind, payload, header, key);
         queued.map_err(|(kind, payload)| {
             let of = Some((self.id, &mut self.peer.outbound));
             self.outbound.refuse(of, &kind, true);
-            SendError { kind, payload, key }
+            Refused {
+                kind,
+                given: payload,
+                key,
+            }
         })
     }
 
@@ -446,7 +453,7 @@ impl<L: Link> PeerSender<'_, L> {
     fn send_batch<H: AsRef<[u8]>>(
         &mut self,
         messages: impl Iterator<Item = (Payload, H, u64)>,
-    ) -> (usize, Option<SendError>) {
+    ) -> (usize, Option<Refused<Payload>>) {
         // Two messages each would take the flag apart.
         let outgoing = &self.outbound.outgoing;
         let joins = outgoing.uses_more() && outgoing.shape() != Shape::TwoMessages;

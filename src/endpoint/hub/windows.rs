@@ -11,7 +11,7 @@ use crate::buffer::{LeasedPayload, Payload};
 use crate::endpoint::core::deadlines::LateOp;
 use crate::endpoint::core::line::LineState;
 use crate::endpoint::core::outgoing;
-use crate::endpoint::error::{Blocked, ReadError, SendError, SendErrorKind, WindowError};
+use crate::endpoint::error::{Blocked, Refused, SendErrorKind, WindowError};
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
@@ -25,7 +25,7 @@ use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
 use crate::endpoint::windows::later::TakesLater;
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
+    LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
 use crate::error::{CompletionError, FabricErrno};
 use crate::memory::{Access, Participant};
@@ -77,10 +77,10 @@ impl<L: Link> Hub<L> {
         id: ConnectionId,
         memory: WindowMemory,
         access: Access,
-    ) -> Result<LocalWindow, ExposeError> {
+    ) -> Result<LocalWindow, Refused<WindowMemory, WindowError>> {
         let Some(peer) = self.peers.get_mut(id) else {
             let kind = WindowError::NotConnected;
-            return Err(ExposeError { kind, memory });
+            return Err(Refused::without_key(kind, memory));
         };
         let own = peer.link.registrar();
         let registrar = own.unwrap_or_else(|| self.link.registrar());
@@ -285,7 +285,7 @@ impl<L: Link> Hub<L> {
         data: Option<u32>,
         level: Level,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let wanted = OneSidedRequest::write(place, &payload, data.is_some());
         let id = place.window.connection();
         match self.admit_one_sided(&wanted) {
@@ -298,7 +298,11 @@ impl<L: Link> Hub<L> {
         .or_else(|(kind, payload)| self.write_later(kind, payload, (place, data, level), key))
         .map_err(|(kind, payload)| {
             let kind = self.refuse_one_sided(id, kind, data.is_some());
-            SendError { kind, payload, key }
+            Refused {
+                kind,
+                given: payload,
+                key,
+            }
         })
     }
 
@@ -334,7 +338,7 @@ impl<L: Link> Hub<L> {
         into: Destination,
         place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Refused<Destination>> {
         let wanted = OneSidedRequest::read(place, &into);
         let id = place.window.connection();
         match self.admit_one_sided(&wanted) {
@@ -344,7 +348,11 @@ impl<L: Link> Hub<L> {
         .or_else(|(kind, into)| self.read_later(kind, into, place, key))
         .map_err(|(kind, into)| {
             let kind = self.refuse_one_sided(id, kind, false);
-            ReadError { kind, into, key }
+            Refused {
+                kind,
+                given: into,
+                key,
+            }
         })
     }
 

@@ -4,131 +4,100 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::core::{PublishCore, PublishSettings};
-use super::event::{Publication, PublishError, PublishErrorKind, PublishEvent};
+use super::event::{Publication, PublishEvent};
 use super::policy::SlowPolicy;
 use super::table::SubscriptionLimits;
 use crate::Error;
-use crate::buffer::{
-    HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager, ZeroCopyBufferManager,
-};
+use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
-use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
+use crate::endpoint::error::Refused;
+
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::error::SendErrorKind;
-use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level};
-use crate::endpoint::header_source::{HeaderSource, hold};
+use crate::endpoint::event::ConnectionRequest;
+use crate::endpoint::header_source::HeaderSource;
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::limits::{
-    PATIENCE, check_count, check_deadline, check_patience, check_timeout, config, moment_in,
-};
+use crate::endpoint::limits::{check_count, config, moment_in};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
-use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
-use crate::endpoint::link::socket::{Keepalive, TcpWatch};
+use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
+
 use crate::endpoint::protocol::connection::Form;
-use crate::endpoint::protocol::liveness::Patience;
+
+use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::{
     CONTROL_LEN_MAX, HeaderMode, PUBLICATION_LEN, Refusal, RefusalCode,
 };
-use crate::endpoint::receive::AcceptPolicy;
-use crate::endpoint::staging::StagingRing;
+
 use crate::event_loop::{WaitHandle, Waitable};
-use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
-use crate::memory::{HeldRegistration, Region};
+use crate::fabric::{Domain, EndpointKind, PeerAddr};
+use crate::memory::HeldRegistration;
 use crate::process::Here;
 use crate::stats::PublishStats;
 
 /// Control buffers beside those of connections: for hellos that are answered, and lost ones.
 const SPARE_BUFFERS: u32 = 32;
 
-/// The settings of a [`PublishEndpoint`].
+/// The settings of a [`PublishEndpoint`]: those of its [connections](ConnectionSettings), of [what
+/// goes out](OutgoingSettings), and its own:
 ///
 /// | setting | unit | default | range |
 /// |---|---|---|---|
 /// | `publications` | publications that are not over for everybody | 256 | 1 to 65,536 |
-/// | `depth` | sends in flight to one subscriber | 16 | 1 to 65,536; see below |
 /// | `slow` | what becomes of what a subscriber has no room for | `Drop` | see [`SlowPolicy`] |
-/// | `send_deadline` | time on the way to one subscriber | 30 s | 1 ms to 24 h, or none |
-/// | `deadline_policy` | | `FailConnection` | |
-/// | `header_slots` | slots and bytes | 256 of 128 B | see [`HeaderSlotConfig`]; at least 18 B |
-/// | `buffers` | | none | in the place of `header_slots`: see [`ZeroCopyBufferManager`] |
-/// | `header_mode` | | `Prefixed` | |
-/// | `level` | | `Sent` | |
 /// | `subscriptions` | subscriptions of all connections together | 65,536 | 1 to 1,048,576 |
 /// | `subscriptions_per_connection` | | 1,024 | 1 to 65,536 |
-/// | `max_connections` | subscribers at once | 64 | 1 to 65,536 |
-/// | `accept` | | `All` | |
 /// | `tell_sent` | tell each subscriber's good outcome, too | no | |
-/// | `handshake_timeout` | time | 5 s | 1 ms to 1 h |
-/// | `close_timeout` | time | 5 s | 1 ms to 1 h |
-/// | `unresponsive_after` | time | 5 s | 10 ms to 1 h, or none |
-/// | `lost_after` | time | 60 s | 10 ms to 24 h and above `unresponsive_after`, or none |
-/// | `keepalive` | | none | see [`Keepalive`] |
-/// | `tcp_user_timeout` | time | the system's | 1 ms to 24 h |
-/// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
 ///
 /// `depth` times `max_connections` is at most 1,048,576.
 ///
 /// A publication takes one header slot until it waits for nobody and is on its way to nobody,
 /// however many subscribers there are: at most `publications` of them.
 pub struct PublishConfig {
+    connection: ConnectionSettings,
+    outgoing: OutgoingSettings,
     publications: u32,
-    depth: u32,
     slow: SlowPolicy,
-    send_deadline: Option<Duration>,
-    deadline_policy: DeadlinePolicy,
-    data: Option<Arc<Region>>,
-    headers: HeaderSource,
-    header_mode: HeaderMode,
-    level: Level,
     limits: SubscriptionLimits,
-    max_connections: u32,
-    accept: AcceptPolicy,
     tell_sent: bool,
-    handshake_timeout: Duration,
-    close_timeout: Duration,
-    patience: Patience,
-    watch: TcpWatch,
-    endpoint: EndpointSettings,
-    staging: Option<StagingRing>,
     on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
 }
 
 impl Default for PublishConfig {
     fn default() -> Self {
         Self {
+            connection: ConnectionSettings::default(),
+            outgoing: OutgoingSettings::default(),
             publications: 256,
-            depth: 16,
             slow: SlowPolicy::Drop,
-            send_deadline: Some(Duration::from_secs(30)),
-            deadline_policy: DeadlinePolicy::FailConnection,
-            data: None,
-            headers: HeaderSource::Own(HeaderSlotConfig {
-                slots: 256,
-                slot_size: 128,
-            }),
-            header_mode: HeaderMode::Prefixed,
-            level: Level::Sent,
             limits: SubscriptionLimits {
                 per_connection: 1024,
                 in_all: 65_536,
             },
-            max_connections: 64,
-            accept: AcceptPolicy::All,
             tell_sent: false,
-            handshake_timeout: Duration::from_secs(5),
-            close_timeout: Duration::from_secs(5),
-            patience: PATIENCE,
-            watch: TcpWatch::default(),
-            endpoint: EndpointSettings::default(),
-            staging: None,
             on_abandoned: None,
         }
     }
 }
 
 impl PublishConfig {
+    /// Which subscribers may connect, and how their connections are watched and ended.
+    #[must_use]
+    pub fn connection(
+        mut self,
+        set: impl FnOnce(ConnectionSettings) -> ConnectionSettings,
+    ) -> Self {
+        self.connection = set(self.connection);
+        self
+    }
+
+    /// What goes out, and how.
+    #[must_use]
+    pub fn outgoing(mut self, set: impl FnOnce(OutgoingSettings) -> OutgoingSettings) -> Self {
+        self.outgoing = set(self.outgoing);
+        self
+    }
+
     /// Publications that are not over for every subscriber, at most; one more is refused with
     /// `WouldBlock`.
     #[must_use]
@@ -137,74 +106,11 @@ impl PublishConfig {
         self
     }
 
-    /// Sends in flight to one subscriber, at most; what its credits allow counts, too.
-    #[must_use]
-    pub fn depth(mut self, sends: u32) -> Self {
-        self.depth = sends;
-        self
-    }
-
     /// What becomes of a publication for a subscriber that has no room;
     /// [`PublishEndpoint::set_slow_policy`] sets it for single ones.
     #[must_use]
     pub fn slow(mut self, policy: SlowPolicy) -> Self {
         self.slow = policy;
-        self
-    }
-
-    /// How long a posted publication may be on its way to one subscriber; `None` waits for ever,
-    /// and a subscriber that is stopped in the middle of one holds its buffer until its silence
-    /// ends the connection.
-    #[must_use]
-    pub fn send_deadline(mut self, deadline: Option<Duration>) -> Self {
-        self.send_deadline = deadline;
-        self
-    }
-
-    /// What happens when it takes longer: that subscriber's connection fails, or it is told as
-    /// [`PublishEvent::Late`].
-    #[must_use]
-    pub fn deadline_policy(mut self, policy: DeadlinePolicy) -> Self {
-        self.deadline_policy = policy;
-        self
-    }
-
-    /// Header slots of this endpoint's own. A slot has 16 bytes of the publication, and 2 of its
-    /// length in mode `Prefixed`, beside the header.
-    #[must_use]
-    pub fn header_slots(mut self, config: HeaderSlotConfig) -> Self {
-        self.headers = HeaderSource::Own(config);
-        self
-    }
-
-    /// Header slots shared with other endpoints of the same domain.
-    #[must_use]
-    pub fn shared_headers(mut self, headers: &HeaderSlotManager) -> Self {
-        self.headers = HeaderSource::Shared(headers.clone());
-        self
-    }
-
-    /// Data and header slots in one: the endpoint registers the data with its domain as it opens,
-    /// for as long as it lives, and takes its header slots from there. Both are shared with the
-    /// other endpoints that use it.
-    #[must_use]
-    pub fn buffers(mut self, buffers: &ZeroCopyBufferManager) -> Self {
-        self.data = Some(Arc::clone(buffers.region()));
-        self.shared_headers(buffers.headers())
-    }
-
-    /// How subscribers tell headers from payloads; they learn it when they connect. The length in
-    /// `Fixed` is that of the headers given to [`publish`](PublishEndpoint::publish).
-    #[must_use]
-    pub fn header_mode(mut self, mode: HeaderMode) -> Self {
-        self.header_mode = mode;
-        self
-    }
-
-    /// What `Sent` says.
-    #[must_use]
-    pub fn level(mut self, level: Level) -> Self {
-        self.level = level;
         self
     }
 
@@ -223,86 +129,11 @@ impl PublishConfig {
         self
     }
 
-    /// Subscribers at once; one more is refused.
-    #[must_use]
-    pub fn max_connections(mut self, connections: u32) -> Self {
-        self.max_connections = connections;
-        self
-    }
-
-    /// Who decides about connection requests.
-    #[must_use]
-    pub fn accept(mut self, policy: AcceptPolicy) -> Self {
-        self.accept = policy;
-        self
-    }
-
     /// Tells [`PublishEvent::Peer`] for each subscriber of each publication, not only for those
     /// that did not get it.
     #[must_use]
     pub fn tell_sent(mut self, tell: bool) -> Self {
         self.tell_sent = tell;
-        self
-    }
-
-    /// How long a subscriber may take from its first byte to an established connection.
-    #[must_use]
-    pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
-        self.handshake_timeout = timeout;
-        self
-    }
-
-    /// How long the goodbye may take when the subscriber begins it.
-    #[must_use]
-    pub fn close_timeout(mut self, timeout: Duration) -> Self {
-        self.close_timeout = timeout;
-        self
-    }
-
-    /// Reports a subscriber of which nothing was heard for so long as
-    /// [`PublishEvent::Unresponsive`]; nothing else follows.
-    #[must_use]
-    pub fn unresponsive_after(mut self, silence: Option<Duration>) -> Self {
-        self.patience.unresponsive = silence;
-        self
-    }
-
-    /// Closes the connection of a subscriber of which nothing was heard for so long
-    /// ([`CloseReason::PeerSilent`](crate::endpoint::CloseReason::PeerSilent)).
-    #[must_use]
-    pub fn lost_after(mut self, silence: Option<Duration>) -> Self {
-        self.patience.lost = silence;
-        self
-    }
-
-    /// Has the kernel probe idle connections. TCP only.
-    #[must_use]
-    pub fn keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
-        self.watch.keepalive = keepalive;
-        self
-    }
-
-    /// Has the kernel close a connection when what it sent there is not acknowledged for so long
-    /// (`TCP_USER_TIMEOUT`, tcp(7)). TCP only.
-    #[must_use]
-    pub fn tcp_user_timeout(mut self, timeout: Option<Duration>) -> Self {
-        self.watch.user_timeout = timeout;
-        self
-    }
-
-    /// What the endpoint asks of the provider.
-    #[must_use]
-    pub fn endpoint(mut self, settings: EndpointSettings) -> Self {
-        self.endpoint = settings;
-        self
-    }
-
-    /// Publishes payloads that lie in a GPU's memory by way of this ring, where the fabric takes
-    /// none; endpoints may share one. A publication is copied once, for all its subscribers.
-    /// Without a ring such a payload is refused.
-    #[must_use]
-    pub fn staging(mut self, ring: &StagingRing) -> Self {
-        self.staging = Some(ring.clone());
         self
     }
 
@@ -314,35 +145,38 @@ impl PublishConfig {
         self
     }
 
+    fn max_connections(&self) -> u32 {
+        self.connection.max_connections_of(SettingsOf::Publish)
+    }
+
+    fn depth(&self) -> u32 {
+        self.outgoing.depth_of(SettingsOf::Publish)
+    }
+
     fn check(&self) -> Result<(), Error> {
+        self.connection.check(SettingsOf::Publish)?;
+        self.outgoing.check(SettingsOf::Publish)?;
         let count = "must be 1 to 65536";
         check_count("publications", self.publications, 65_536, count)?;
-        check_count("depth", self.depth, 65_536, "must be 1 to 65536 sends")?;
-        let connections = self.max_connections;
-        check_count("max_connections", connections, CONNECTIONS_MAX, count)?;
         let reason = "times max_connections must be at most 1048576";
-        if u64::from(self.depth) * u64::from(self.max_connections) > 1 << 20 {
-            return Err(config("depth", self.depth.to_string(), reason));
+        if u64::from(self.depth()) * u64::from(self.max_connections()) > 1 << 20 {
+            return Err(config("depth", self.depth().to_string(), reason));
         }
         let reason = "must be 1 to 1048576";
         check_count("subscriptions", self.limits.in_all, 1 << 20, reason)?;
         let (field, limit) = ("subscriptions_per_connection", self.limits.per_connection);
         check_count(field, limit, 65_536, count)?;
-        check_deadline("send_deadline", self.send_deadline)?;
-        self.slow.check()?;
-        check_patience(&self.patience)?;
-        self.watch.check()?;
-        check_timeout("handshake_timeout", self.handshake_timeout)?;
-        check_timeout("close_timeout", self.close_timeout)
+        self.slow.check()
     }
 
     /// What goes over the wire: with the publication's own bytes.
     fn wire_mode(&self) -> Result<HeaderMode, Error> {
-        Ok(match self.header_mode {
+        let mode = self.outgoing.mode();
+        Ok(match mode {
             HeaderMode::Fixed(len) => {
                 let len = len.checked_add(PUBLICATION_LEN as u16).ok_or_else(|| {
                     let reason = "leaves no room for the 16 bytes of a publication";
-                    config("header_mode", self.header_mode.to_string(), reason)
+                    config("header_mode", mode.to_string(), reason)
                 })?;
                 HeaderMode::Fixed(len)
             }
@@ -350,43 +184,43 @@ impl PublishConfig {
         })
     }
 
-    fn make_headers(&self) -> Result<HeaderSlotManager, Error> {
-        let headers = self.headers.manager()?;
-        if headers.slot_size() < PUBLICATION_LEN + self.header_mode.overhead() {
+    fn make_headers(&self, source: &HeaderSource) -> Result<HeaderSlotManager, Error> {
+        let headers = source.manager()?;
+        if headers.slot_size() < PUBLICATION_LEN + self.outgoing.mode().overhead() {
             let reason = "must be at least 18 bytes, for what stands in front of a header";
             let size = headers.slot_size().to_string();
-            return Err(config("header_slots", size, reason));
+            return Err(config("headers", size, reason));
         }
         Ok(headers)
     }
 
-    fn settings(&mut self, headers: HeaderSlotManager) -> Result<HubSettings, Error> {
+    fn settings(&self, headers: HeaderSlotManager) -> Result<HubSettings, Error> {
         Ok(HubSettings {
             depth: 0,
-            max_connections: self.max_connections,
+            max_connections: self.max_connections(),
             max_message: 0,
-            ask: self.accept == AcceptPolicy::Ask,
+            ask: self.connection.asks(),
             accepts: true,
-            handshake_timeout: self.handshake_timeout,
-            close_timeout: self.close_timeout,
+            handshake_timeout: self.connection.connect_timeout,
+            close_timeout: self.connection.close_timeout,
             header_mode: None,
             windows: WindowSettings::none(),
             long: None,
             sends: Some(SendsSettings {
                 headers,
                 header_mode: self.wire_mode()?,
-                depth: self.depth,
-                total: self.depth * self.max_connections,
-                level: self.level,
+                depth: self.depth(),
+                total: self.depth() * self.max_connections(),
+                level: self.outgoing.level_or_sent(),
                 shape: None,
-                deadline: self.send_deadline,
-                policy: self.deadline_policy,
-                staging: self.staging.clone(),
+                deadline: self.outgoing.deadline,
+                policy: self.outgoing.deadline_policy,
+                staging: self.outgoing.staging.clone(),
                 on_abandoned: None,
             }),
             publishing: true,
-            patience: self.patience,
-            watch: self.watch,
+            patience: self.connection.patience,
+            watch: self.connection.watch,
         })
     }
 }
@@ -395,7 +229,7 @@ impl std::fmt::Debug for PublishConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PublishConfig")
             .field("publications", &self.publications)
-            .field("depth", &self.depth)
+            .field("outgoing", &self.outgoing)
             .field("slow", &self.slow)
             .finish_non_exhaustive()
     }
@@ -411,10 +245,10 @@ impl std::fmt::Debug for PublishConfig {
 /// back; [`PublishEvent::Peer`] before it says who did not get it, and why.
 ///
 /// What lies in a GPU's memory is copied once where the provider can't reach it
-/// ([`PublishConfig::staging`]), and all sends share the copy. A payload that is to go
+/// ([`OutgoingSettings::staging`]), and all sends share the copy. A payload that is to go
 /// [after](Payload::after) an event is accepted at once, and keeps its place at each subscriber;
 /// what is published behind it waits for it there, and nowhere else. The wait counts as time on the
-/// way: for `send_deadline`, and for a policy that disconnects who is too slow. An event, or a
+/// way: for `deadline`, and for a policy that disconnects who is too slow. An event, or a
 /// copy, that fails is the end of the publication, for each subscriber and in words.
 ///
 /// A subscriber that has no room does not hold up the others: see [`SlowPolicy`].
@@ -475,7 +309,7 @@ impl std::fmt::Debug for PublishConfig {
 pub struct PublishEndpoint {
     core: Here<PublishCore<ProviderLink>>,
     local: PeerAddr,
-    /// The region of [`PublishConfig::buffers`].
+    /// The region of [`HeaderSource::WithData`](crate::endpoint::HeaderSource::WithData).
     _data: Option<Here<HeldRegistration>>,
 }
 
@@ -488,31 +322,33 @@ impl PublishEndpoint {
     /// [`Error::Config`] for a setting out of its range, [`Error::Address`] for one that is not
     /// local or in use, [`Error::TooFewDescriptors`] when the process may not open two for each of
     /// `max_connections`, [`Error::Memory`] and [`Error::Register`] for the control buffers, the
-    /// header slots and the region of [`PublishConfig::buffers`].
+    /// header slots and the region of
+    /// [`HeaderSource::WithData`](crate::endpoint::HeaderSource::WithData).
     pub fn listen(
         domain: &Arc<Domain>,
         addr: PeerAddr,
-        mut config: PublishConfig,
+        config: PublishConfig,
     ) -> Result<Self, Error> {
         config.check()?;
         domain.fabric().owner().check()?;
-        fd_limit::check_listener(config.max_connections)?;
+        fd_limit::check_listener(config.max_connections())?;
         let (form, slot_size) = match domain.fabric().endpoint_kind() {
             EndpointKind::Msg => (Form::Msg, CONTROL_LEN_MAX),
             // A hello takes whichever receive is next.
             EndpointKind::Rdm => (Form::Rdm, HELLO_MESSAGE_MAX),
         };
-        let headers = config.make_headers()?;
-        if let Some(ring) = &config.staging {
+        let source = config.outgoing.headers_of(SettingsOf::Publish);
+        let headers = config.make_headers(&source)?;
+        if let Some(ring) = &config.outgoing.staging {
             ring.register(domain)?;
         }
-        let data = hold(config.data.as_ref(), domain)?;
+        let data = source.hold(domain)?;
         let settings = config.settings(headers.clone())?;
         let receives = settings.receives(form).max;
-        let slots = receives * config.max_connections + SPARE_BUFFERS;
+        let slots = receives * config.max_connections() + SPARE_BUFFERS;
         let pool = SharedBufferManager::allocate(slots, slot_size)?;
         let sizes = InFlightMax::of_receiver(&settings, form, pool.slots()).queue_sizes();
-        let link = ProviderLink::listen(domain, &addr, sizes, &config.endpoint)?;
+        let link = ProviderLink::listen(domain, &addr, sizes, &config.connection.endpoint)?;
         let local = link.local_addr().unwrap_or(addr);
         let waiter = link.waiter();
         let core = Hub::listen(link, waiter, Clock::system(), pool, settings)?;
@@ -554,15 +390,12 @@ impl PublishEndpoint {
         payload: impl Into<Payload>,
         header: &[u8],
         key: u64,
-    ) -> Result<Publication, PublishError> {
+    ) -> Result<Publication, Refused<Payload>> {
         let payload = payload.into();
-        let owner = self.core.owner();
-        if owner.is_here() {
-            return self.core.publish(tag, payload, header, key);
+        match self.core.owner().check() {
+            Ok(()) => self.core.publish(tag, payload, header, key),
+            Err(forked) => Err(Refused::new(forked, payload, key)),
         }
-        let made_by = owner.pid();
-        let kind = PublishErrorKind::Refused(SendErrorKind::Forked { made_by });
-        Err(PublishError { kind, payload, key })
     }
 
     /// Drives all connections, and appends what happened. Returns how many events were added.
@@ -608,7 +441,8 @@ impl PublishEndpoint {
         Ok(self.core.set_policy(connection, policy))
     }
 
-    /// Accepts a request ([`AcceptPolicy::Ask`]). False: it is gone.
+    /// Accepts a request ([`AcceptPolicy::Ask`](crate::endpoint::AcceptPolicy::Ask)). False: it is
+    /// gone.
     pub fn accept(&mut self, request: ConnectionRequest) -> bool {
         self.core.owner().is_here() && self.core.answer(request.connection, None)
     }
@@ -690,16 +524,6 @@ mod tests {
                 set: |c, v| c.publications(v.count()),
             },
             Setting {
-                name: "depth",
-                get: |c| c.depth.into(),
-                set: |c, v| c.max_connections(1).depth(v.count()),
-            },
-            Setting {
-                name: "send_deadline",
-                get: |c| c.send_deadline.into(),
-                set: |c, v| c.send_deadline(v.limit()),
-            },
-            Setting {
                 name: "subscriptions",
                 get: |c| c.limits.in_all.into(),
                 set: |c, v| c.subscriptions(v.count()),
@@ -709,36 +533,6 @@ mod tests {
                 get: |c| c.limits.per_connection.into(),
                 set: |c, v| c.subscriptions_per_connection(v.count()),
             },
-            Setting {
-                name: "max_connections",
-                get: |c| c.max_connections.into(),
-                set: |c, v| c.depth(1).max_connections(v.count()),
-            },
-            Setting {
-                name: "handshake_timeout",
-                get: |c| c.handshake_timeout.into(),
-                set: |c, v| c.handshake_timeout(v.time()),
-            },
-            Setting {
-                name: "close_timeout",
-                get: |c| c.close_timeout.into(),
-                set: |c, v| c.close_timeout(v.time()),
-            },
-            Setting {
-                name: "unresponsive_after",
-                get: |c| c.patience.unresponsive.into(),
-                set: |c, v| c.lost_after(None).unresponsive_after(v.limit()),
-            },
-            Setting {
-                name: "lost_after",
-                get: |c| c.patience.lost.into(),
-                set: |c, v| c.unresponsive_after(None).lost_after(v.limit()),
-            },
-            Setting {
-                name: "tcp_user_timeout",
-                get: |c| c.watch.user_timeout.into(),
-                set: |c, v| c.tcp_user_timeout(v.limit()),
-            },
         ];
         compare(
             include_str!("publisher.rs"),
@@ -746,5 +540,32 @@ mod tests {
             settings,
             PublishConfig::check,
         );
+    }
+
+    /// The ranges themselves are those of the groups' tables.
+    #[test]
+    fn its_groups_are_checked() {
+        let refused = [
+            (
+                PublishConfig::default().connection(|c| c.close_timeout(Duration::ZERO)),
+                "close_timeout",
+            ),
+            (
+                PublishConfig::default().outgoing(|out| out.depth(0)),
+                "depth",
+            ),
+            (
+                PublishConfig::default().outgoing(|out| out.depth(16_385)),
+                "depth",
+            ),
+            (
+                PublishConfig::default().outgoing(|out| out.inject(crate::endpoint::Inject::Auto)),
+                "inject",
+            ),
+        ];
+        for (config, named) in refused {
+            let error = config.check().expect_err(named).to_string();
+            assert!(error.starts_with(&format!("setting {named} = ")), "{error}");
+        }
     }
 }

@@ -110,8 +110,8 @@ pub struct StagingStats {
 /// ring.
 ///
 /// An endpoint that has one (for instance by
-/// [`SendConfig::staging`](crate::endpoint::SendConfig::staging)) sends payloads that lie in a
-/// GPU's memory, where its fabric takes none: see [`Path`](crate::memory::Path).
+/// [`OutgoingSettings::staging`](crate::endpoint::OutgoingSettings::staging)) sends payloads that
+/// lie in a GPU's memory, where its fabric takes none: see [`Path`](crate::memory::Path).
 #[derive(Clone)]
 pub struct StagingRing(Arc<Inner>);
 

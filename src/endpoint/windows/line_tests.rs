@@ -138,8 +138,8 @@ pub(super) fn write_gated(
             Ok(gate)
         }
         Err(refused) => {
-            assert!(refused.payload.is_gated(), "as it was given");
-            let payload = refused.payload.into_buffer().unwrap();
+            assert!(refused.given.is_gated(), "as it was given");
+            let payload = refused.given.into_buffer().unwrap();
             assert_eq!((payload.index(), refused.key), (index, key));
             Err(refused.kind)
         }

@@ -2,6 +2,7 @@
 
 pub(crate) mod destination;
 pub(crate) mod exposed;
+pub(crate) mod handle;
 pub(crate) mod landing;
 pub(crate) mod later;
 #[cfg(all(test, not(loom)))]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::*;
 use crate::buffer::{AcquireError, HeaderError, LeaseError, RingError};
 use crate::coalesce::{FormatError, FormatErrorKind, PackError};
+use crate::endpoint::DropReason;
 use crate::endpoint::error::{Blocked, PeerError, SendErrorKind, WindowError};
-use crate::endpoint::{DropReason, PublishErrorKind};
 use crate::memory::{Access, RegionKind};
 
 /// Each error, with what its text has to have in it.
@@ -41,7 +41,13 @@ fn a_send_that_is_refused_says_what_to_do() {
     check(&[
         (
             &SendErrorKind::HeaderTooLong { len: 63, max: 62 },
-            &["63", "62", "HeaderSlotConfig::slot_size", "header_slots"],
+            &[
+                "63",
+                "62",
+                "HeaderSlotConfig::slot_size",
+                "`headers`",
+                "publication",
+            ],
         ),
         (
             &SendErrorKind::TooManySegments { count: 4, max: 3 },
@@ -49,7 +55,7 @@ fn a_send_that_is_refused_says_what_to_do() {
                 "4",
                 "3",
                 "join segments",
-                "SendConfig::shape",
+                "OutgoingSettings::shape",
                 "TwoMessages",
             ],
         ),
@@ -59,11 +65,11 @@ fn a_send_that_is_refused_says_what_to_do() {
         ),
         (
             &SendErrorKind::NotRegistered { segment: 0 },
-            &["segment 0", "Region::register", "SendConfig::buffers"],
+            &["segment 0", "Region::register", "OutgoingSettings::headers"],
         ),
         (
             &SendErrorKind::NotStaged { segment: 0 },
-            &["segment 0", "Region::path", "SendConfig::staging"],
+            &["segment 0", "Region::path", "OutgoingSettings::staging"],
         ),
         (
             &SendErrorKind::StagingTooLong { len: 9, max: 8 },
@@ -72,10 +78,14 @@ fn a_send_that_is_refused_says_what_to_do() {
         (&SendErrorKind::Closing, &["closing", "new endpoint"]),
         (
             &SendErrorKind::Closed(closed),
-            &["the peer was lost", "new endpoint", "SendConfig::reconnect"],
+            &[
+                "the peer was lost",
+                "new endpoint",
+                "ConnectionSettings::reconnect",
+            ],
         ),
         (
-            &SendErrorKind::Forked { made_by: 7 },
+            &SendErrorKind::Forked(Forked { made_by: 7 }),
             &["process 7", "fabric of its own in the child"],
         ),
         (
@@ -83,8 +93,8 @@ fn a_send_that_is_refused_says_what_to_do() {
             &["fi_sendmsg", "(22)", "FI_LOG_LEVEL"],
         ),
         (
-            &PublishErrorKind::HeaderLength { len: 9, max: 8 },
-            &["9", "8", "HeaderSlotConfig::slot_size"],
+            &SendErrorKind::NoSubscribers { tag: 9 },
+            &["nobody", "tag 9"],
         ),
         (&DropReason::Closing, &["closing"]),
     ]);
@@ -106,7 +116,7 @@ fn a_window_or_a_peer_that_is_refused_says_what_to_do() {
             &["4", "8", "write and a message"],
         ),
         (
-            &WindowError::Forked { made_by: 7 },
+            &WindowError::Forked(Forked { made_by: 7 }),
             &["process 7", "fabric of its own in the child"],
         ),
         (
@@ -191,7 +201,7 @@ fn memory_that_is_not_registered_says_what_to_do() {
         ),
         (
             &LeaseError::Staged { segment: 2 },
-            &["segment 2", "SendConfig::staging"],
+            &["segment 2", "OutgoingSettings::staging"],
         ),
         (
             &LeaseError::NotRegistered { segment: 2 },

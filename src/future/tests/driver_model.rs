@@ -14,9 +14,9 @@ use super::super::sending::{SendOn, connected};
 use super::*;
 use crate::buffer::Payload;
 use crate::endpoint::{
-    CloseReason, ConnectionInfo, Destination, HeaderMode, SendEvent, WindowPlace,
+    CloseReason, ConnectionEvent, ConnectionInfo, Destination, HeaderMode, SendEvent, WindowPlace,
 };
-use crate::endpoint::{ReadError, SendError, SendErrorKind};
+use crate::endpoint::{Refused, SendErrorKind};
 use crate::error::Error;
 use crate::fabric::Shape;
 use crate::stats::SendStats;
@@ -65,7 +65,12 @@ struct One {
 }
 
 impl Sender for One {
-    fn send_data(&mut self, _payload: Payload, _header: &[u8], key: u64) -> Result<(), SendError> {
+    fn send_data(
+        &mut self,
+        _payload: Payload,
+        _header: &[u8],
+        key: u64,
+    ) -> Result<(), Refused<Payload>> {
         self.posted = Some(key);
         Ok(())
     }
@@ -76,7 +81,7 @@ impl Sender for One {
         _place: WindowPlace<'_>,
         _data: Option<u32>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         self.send_data(payload, &[], key)
     }
 
@@ -85,9 +90,13 @@ impl Sender for One {
         into: Destination,
         _place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Refused<Destination>> {
         let kind = SendErrorKind::Closing;
-        Err(ReadError { kind, into, key })
+        Err(Refused {
+            kind,
+            given: into,
+            key,
+        })
     }
 
     fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error> {
@@ -96,7 +105,7 @@ impl Sender for One {
         }
         self.net.seen.store(true, Ordering::SeqCst);
         if !std::mem::replace(&mut self.connected, true) {
-            events.push(SendEvent::Connected(info()));
+            events.push(SendEvent::Connection(ConnectionEvent::Connected(info())));
         }
         let done = self.posted.take().map(|key| SendEvent::Completed {
             key,

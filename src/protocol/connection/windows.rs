@@ -39,7 +39,7 @@ pub(crate) enum WindowAction {
 /// Both sides' windows of one connection.
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone))]
-pub(super) struct Windows {
+pub(super) struct WindowAccount {
     exposed: u64,
     waiting: VecDeque<Revocation>,
     current: Option<(Revocation, RevokeStage)>,
@@ -72,7 +72,7 @@ struct RevokeAnswer {
     users: Option<u32>,
 }
 
-impl Windows {
+impl WindowAccount {
     // ---- owner ----------------------------------------------------------------------------------
 
     /// The number of a new window.
@@ -302,7 +302,7 @@ mod tests {
     /// One side with what its model knows.
     #[derive(Default)]
     struct Side {
-        windows: Windows,
+        windows: WindowAccount,
         incoming: VecDeque<Control>,
         /// Its windows, and whether the application has revoked them.
         owned: BTreeMap<WindowId, bool>,
@@ -434,7 +434,7 @@ mod tests {
 
     #[test]
     fn what_no_honest_peer_says_is_a_violation() {
-        let mut windows = Windows::default();
+        let mut windows = WindowAccount::default();
         assert!(windows.on_ack(WindowId(1)).is_err(), "nothing was asked");
         windows.on_revoke(WindowId(1)).unwrap();
         assert!(
@@ -461,7 +461,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_revokes_everywhere_is_stopped() {
-        let mut windows = Windows::default();
+        let mut windows = WindowAccount::default();
         let mut refused = 0;
         for n in 0..u64::from(WINDOWS_MAX) + 3 {
             if windows.on_revoke(WindowId(2 * n)).is_err() {
@@ -478,7 +478,7 @@ mod tests {
     fn deadlines_are_those_of_revocations_not_answered() {
         let now = Instant::now();
         let later = now + std::time::Duration::from_secs(1);
-        let mut windows = Windows::default();
+        let mut windows = WindowAccount::default();
         let [first, second] = [windows.expose(), windows.expose()];
         windows.revoke(first, Some(now));
         windows.revoke(second, Some(later));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{ConnectionlessConfig, ConnectionlessEvent, PeerId};
 use fabricast::fabric::EndpointKind;
-use fabricast::{ConnectionlessEndpoint, PeerAddr};
+use fabricast::{ConnectionEvent, ConnectionlessEndpoint, PeerAddr};
 
 use crate::common::child::{self, Child};
 use crate::common::{SOON, after, anywhere, drive, pattern};
@@ -129,7 +129,7 @@ impl Application {
                 self.owed -= 1;
                 self.failed += 1;
             }
-            ConnectionlessEvent::PeerDown { peer, reason, .. } => {
+            ConnectionlessEvent::Connection(peer, ConnectionEvent::Disconnected(reason)) => {
                 child::tell(format!("down {peer}: {reason}"));
                 self.down.push(peer);
             }
@@ -187,10 +187,11 @@ pub(crate) fn exchange(told: &Told) {
     let domain = told.domain();
     let config = ConnectionlessConfig::default()
         .max_peers(4)
-        .max_message(64 * 1024 + HEADER)
-        .receive_depth(6)
-        .unresponsive_after(Some(Duration::from_millis(700)))
-        .lost_after(Some(Duration::from_millis(2500)));
+        .incoming(|incoming| incoming.max_message(64 * 1024 + HEADER).depth(6))
+        .connection(|c| {
+            c.unresponsive_after(Some(Duration::from_millis(700)))
+                .lost_after(Some(Duration::from_millis(2500)))
+        });
     let at = anywhere(&domain);
     let end = match ConnectionlessEndpoint::open(&domain, at, config) {
         Ok(end) => end,

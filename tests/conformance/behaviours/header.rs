@@ -2,7 +2,7 @@
 
 use fabricast::endpoint::HeaderMode;
 use fabricast::endpoint::SendErrorKind;
-use fabricast::{ReceiveEvent, SendEvent};
+use fabricast::{ConnectionEvent, ReceiveEvent, SendEvent};
 
 use crate::common::{SOON, buffer, child, drive, pattern};
 use crate::on::On;
@@ -65,7 +65,7 @@ pub(crate) fn receive(told: &Told) {
                     assert!(got.payload() == payload, "message {number}");
                     number += 1;
                 }
-                ReceiveEvent::Disconnected { .. } => over = true,
+                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_)) => over = true,
                 _ => {}
             }
         }
@@ -76,7 +76,7 @@ pub(crate) fn receive(told: &Told) {
 
 pub(crate) fn send(told: &Told) {
     let mode = mode(told);
-    let mut sender = Sender::with(told, config(told).header_mode(mode));
+    let mut sender = Sender::with(told, config(told).outgoing(|out| out.header_mode(mode)));
     sender.endpoint.wait_connected().expect("connects");
     if let HeaderMode::Fixed(len) = mode {
         let wrong = vec![0; usize::from(len) - 1];

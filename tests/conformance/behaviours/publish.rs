@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use fabricast::endpoint::{CloseReason, PublishConfig, SlowPolicy, SubscribeConfig};
-use fabricast::{PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent};
+use fabricast::{
+    ConnectionEvent, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent,
+};
 
 use crate::common::{SOON, after, anywhere, buffer, child, drive, pattern, pool};
 use crate::message::{Checker, header};
@@ -36,7 +38,7 @@ pub(crate) fn publisher(told: &Told) {
     let domain = told.domain();
     let pool = pool(&domain, 8, SIZES[2]);
     let config = PublishConfig::default()
-        .max_connections(4)
+        .connection(|c| c.max_connections(4))
         .slow(SlowPolicy::Wait {
             queue: 64,
             deadline: SOON,
@@ -61,12 +63,9 @@ pub(crate) fn publisher(told: &Told) {
                     sent += u64::from(outcomes.sent);
                     over += 1;
                 }
-                PublishEvent::Disconnected {
-                    reason,
-                    subscriptions,
-                    ..
-                } => {
-                    assert_eq!((reason, subscriptions), (CloseReason::Finished, 0));
+                PublishEvent::SubscriptionsGone { count, .. } => panic!("{count} subscriptions"),
+                PublishEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                    assert_eq!(reason, CloseReason::Finished);
                     left += 1;
                 }
                 _ => {}
@@ -97,10 +96,8 @@ pub(crate) fn publisher(told: &Told) {
 pub(crate) fn subscriber(told: &Told) {
     let domain = told.domain();
     let config = SubscribeConfig::default()
-        .max_message(32 * 1024)
-        .slots(24)
-        .depth(4)
-        .max_publishers(1);
+        .incoming(|incoming| incoming.max_message(32 * 1024).slots(24).depth(4))
+        .connection(|c| c.max_connections(1));
     let mut endpoint = SubscribeEndpoint::open(&domain, config).expect("opens");
     let publisher = endpoint.connect(told.to()).expect("begins");
     endpoint.subscribe(publisher, TAG).expect("asked");
@@ -121,7 +118,7 @@ pub(crate) fn subscriber(told: &Told) {
                     missed += more;
                 }
                 SubscribeEvent::Unsubscribed { .. } => endpoint.begin_close(after(SOON)),
-                SubscribeEvent::Disconnected { reason, .. } => {
+                SubscribeEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                     assert_eq!(reason, CloseReason::Finished);
                     over = true;
                 }

@@ -31,7 +31,8 @@ fn what_its_streams_write_is_sent_after_it_was_written() {
             let [by, to] = [&producer, &consumer].map(|it| Stream::from_cudarc(it).expect("ours"));
             let ring = ring(4, MIB);
             let delivery = DeviceDelivery::new(device_pool(4, MIB)).stream(&to);
-            let config = receive(MIB, device_pool(1, MIB)).deliver_to(delivery);
+            let config = receive(MIB, device_pool(1, MIB))
+                .incoming(|incoming| incoming.deliver_to(delivery));
             let Some(mut setup) = Setup::new(config, vec![staged(&ring)]) else {
                 return;
             };

@@ -17,8 +17,8 @@ use fabricast::endpoint::{
 };
 use fabricast::fabric::EndpointKind;
 use fabricast::{
-    ConnectionlessEndpoint, Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region,
-    SendEndpointZeroCopy, SendEvent,
+    ConnectionEvent, ConnectionlessEndpoint, Domain, Fabric, PeerAddr, ReceiveEndpoint,
+    ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
 };
 
 use super::fake::{Count, on_gpu};
@@ -125,7 +125,9 @@ impl Setup {
         };
         let count = this.senders.len();
         this.until("connections", |it| {
-            let connected = |event: &&SendEvent| matches!(event, SendEvent::Connected(_));
+            let connected = |event: &&SendEvent| {
+                matches!(event, SendEvent::Connection(ConnectionEvent::Connected(_)))
+            };
             it.busy.iter().filter(connected).count() == count
         });
         Some(this)
@@ -191,7 +193,7 @@ impl Setup {
         while let Some(next) = payload.take() {
             match self.senders[sender].send_data(next, &key.to_le_bytes(), key) {
                 Ok(()) => return,
-                Err(refused) if refused.is_would_block() => *payload = Some(refused.payload),
+                Err(refused) if refused.is_would_block() => *payload = Some(refused.given),
                 Err(refused) => panic!("{refused}"),
             }
             assert!(Instant::now() < deadline, "refused for {LIMIT:?}");
@@ -229,15 +231,18 @@ pub(crate) fn any_port() -> PeerAddr {
 
 pub(crate) fn receive(max_message: usize, pool: DeviceBufferManager) -> ReceiveConfig {
     ReceiveConfig::default()
-        .max_message(max_message)
-        .slots(24)
-        .depth(8)
-        .max_connections(2)
-        .deliver_to(DeviceDelivery::new(pool))
+        .incoming(|incoming| {
+            incoming
+                .max_message(max_message)
+                .slots(24)
+                .depth(8)
+                .deliver_to(DeviceDelivery::new(pool))
+        })
+        .connection(|c| c.max_connections(2))
 }
 
 pub(crate) fn staged(ring: &StagingRing) -> SendConfig {
-    SendConfig::default().staging(ring)
+    SendConfig::default().outgoing(|out| out.staging(ring))
 }
 
 // ---- content ------------------------------------------------------------------------------------
@@ -437,9 +442,9 @@ fn endpoints_without_connections_stage_too() {
             let (stream, ring) = (gpu.stream(), ring(4, MIB));
             let config = || {
                 ConnectionlessConfig::default()
-                    .max_message(MIB)
+                    .incoming(|incoming| incoming.max_message(MIB))
                     .max_peers(2)
-                    .staging(&ring)
+                    .outgoing(|out| out.staging(&ring))
             };
             let endpoint = || ConnectionlessEndpoint::open(&domain, any_port(), config());
             let (mut a, mut b) = (endpoint().expect("opens"), endpoint().expect("opens"));
@@ -494,12 +499,15 @@ fn endpoints_without_connections_deliver_to_a_gpu() {
             let pool = device_pool(2, MIB);
             let config = || {
                 ConnectionlessConfig::default()
-                    .max_message(MIB)
+                    .incoming(|incoming| incoming.max_message(MIB))
                     .max_peers(2)
             };
-            let mut a = connectionless(config().staging(&ring), &domain);
+            let mut a = connectionless(config().outgoing(|out| out.staging(&ring)), &domain);
             let delivery = DeviceDelivery::new(pool.clone());
-            let mut b = connectionless(config().deliver_to(delivery), &domain);
+            let mut b = connectionless(
+                config().incoming(|incoming| incoming.deliver_to(delivery)),
+                &domain,
+            );
             let region = device_region(&domain, 16 * MIB);
             let (mut sent, mut keys) = (0, Vec::new());
             let (mut events, mut over) = (Vec::new(), false);
@@ -541,7 +549,9 @@ fn endpoints_without_connections_deliver_to_a_gpu() {
             }
             assert_eq!(keys, (0..10).collect::<Vec<_>>());
             assert_eq!(pool.free_count(), 2);
-            let too_small = config().deliver_to(DeviceDelivery::new(device_pool(1, MIB - 1)));
+            let too_small = config().incoming(|incoming| {
+                incoming.deliver_to(DeviceDelivery::new(device_pool(1, MIB - 1)))
+            });
             let refused = ConnectionlessEndpoint::open(&domain, any_port(), too_small);
             let refused = refused.expect_err("too small").to_string();
             assert!(refused.contains("deliver_to"), "{refused}");
@@ -562,12 +572,15 @@ fn the_end_of_a_peer_is_told_behind_its_messages() {
             let pool = device_pool(1, MIB);
             let config = || {
                 ConnectionlessConfig::default()
-                    .max_message(MIB)
+                    .incoming(|incoming| incoming.max_message(MIB))
                     .max_peers(2)
             };
-            let mut a = connectionless(config().staging(&ring), &domain);
+            let mut a = connectionless(config().outgoing(|out| out.staging(&ring)), &domain);
             let delivery = DeviceDelivery::new(pool.clone());
-            let mut b = connectionless(config().deliver_to(delivery), &domain);
+            let mut b = connectionless(
+                config().incoming(|incoming| incoming.deliver_to(delivery)),
+                &domain,
+            );
             let region = device_region(&domain, MIB);
             let slice = filled(&region, 0, 4000, 1, &stream);
             let (mut sent, mut events) = (0, Vec::new());
@@ -595,7 +608,9 @@ fn the_end_of_a_peer_is_told_behind_its_messages() {
                             came += 1;
                             held.push(message);
                         }
-                        ConnectionlessEvent::PeerDown { .. } => down = true,
+                        ConnectionlessEvent::Connection(_, ConnectionEvent::Disconnected(_)) => {
+                            down = true;
+                        }
                         _ => {}
                     }
                 }
@@ -715,7 +730,8 @@ fn a_stream_that_is_named_finds_what_arrived() {
             let ring = ring(4, MIB);
             let consumer = gpu.stream();
             let delivery = DeviceDelivery::new(device_pool(4, MIB)).stream(&consumer);
-            let config = receive(MIB, device_pool(1, MIB)).deliver_to(delivery);
+            let config = receive(MIB, device_pool(1, MIB))
+                .incoming(|incoming| incoming.deliver_to(delivery));
             let Some(mut setup) = Setup::new(config, vec![staged(&ring)]) else {
                 return;
             };
@@ -756,7 +772,7 @@ fn a_full_ring_is_back_pressure_and_says_when_it_is_over() {
                 let refused = setup.senders[0].send_data(slice.clone(), &[0; 8], 9);
                 let refused = refused.expect_err("no slot is free");
                 assert_eq!(refused.kind, SendErrorKind::WouldBlock(Blocked::Staging));
-                assert!(refused.payload.into_slice().is_ok(), "as it was given");
+                assert!(refused.given.into_slice().is_ok(), "as it was given");
                 setup.until("writable", |it| {
                     it.busy
                         .iter()
@@ -971,9 +987,12 @@ fn a_close_brings_what_was_sent() {
                 sender.begin_close(Instant::now() + LIMIT);
             }
             setup.until("end", |it| {
-                it.received
-                    .iter()
-                    .any(|event| matches!(event, ReceiveEvent::Disconnected { .. }))
+                it.received.iter().any(|event| {
+                    matches!(
+                        event,
+                        ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_))
+                    )
+                })
             });
             assert_eq!(setup.arrived.len(), 6, "before the end was told");
             for key in 0..6 {

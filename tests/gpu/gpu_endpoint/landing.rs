@@ -34,23 +34,21 @@ fn what_cant_land_there_by_itself_is_copied() {
             Err(error) => return println!("SKIPPED: {error}"),
         };
         let config = ReceiveConfig::default()
-            .max_message(4096)
-            .max_connections(1)
-            .slots(24)
-            .depth(8);
+            .incoming(|incoming| incoming.max_message(4096).slots(24).depth(8))
+            .connection(|c| c.max_connections(1));
         let any = || "127.0.0.1:0".parse().expect("an address");
         let pool = device_pool(LONG + 64);
         let twice = config
             .clone()
             .long_messages(long_messages(pool.clone()))
-            .deliver_to(DeviceDelivery::new(pool.clone()));
+            .incoming(|incoming| incoming.deliver_to(DeviceDelivery::new(pool.clone())));
         let refused =
             ReceiveEndpoint::listen(&domain, any(), twice).expect_err("one pool for both");
         assert!(refused.to_string().contains("deliver_to"), "{refused}");
 
         let config = config
             .long_messages(long_messages(device_pool(LONG + 64)))
-            .deliver_to(DeviceDelivery::new(pool));
+            .incoming(|incoming| incoming.deliver_to(DeviceDelivery::new(pool)));
         let mut receiver = ReceiveEndpoint::listen(&domain, any(), config).expect("listens");
         let at = receiver.local_addr();
         let mut sender =

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::endpoint::{
-    DeviceDelivery, PeerOutcome, PublishConfig, PublishErrorKind, SlowPolicy, StagingRing,
-    SubscribeConfig,
+    DeviceDelivery, PeerOutcome, PublishConfig, SlowPolicy, StagingRing, SubscribeConfig,
 };
-use fabricast::{Domain, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent};
+use fabricast::{
+    ConnectionEvent, Domain, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent,
+};
 
 use super::endpoints::{LIMIT, MIB, any_port, device_pool, device_region, domain, filled, ring};
 use super::fake::{Count, on_gpu};
@@ -83,7 +84,9 @@ impl Stage {
         let publisher = PublishEndpoint::listen(&domain, any_port(), publish).expect("listens");
         let addr = publisher.local_addr();
         let open = |config: SubscribeConfig| {
-            let config = config.max_publishers(1).depth(4).slots(8);
+            let config = config
+                .connection(|c| c.max_connections(1))
+                .incoming(|incoming| incoming.depth(4).slots(8));
             let mut endpoint = SubscribeEndpoint::open(&domain, config).expect("opens");
             let at = endpoint.connect(addr).expect("begins");
             endpoint.subscribe(at, TAG).expect("asked");
@@ -143,11 +146,7 @@ impl Stage {
         }
     }
 
-    fn try_publish(
-        &mut self,
-        payload: impl Into<Payload>,
-        key: u64,
-    ) -> Result<(), PublishErrorKind> {
+    fn try_publish(&mut self, payload: impl Into<Payload>, key: u64) -> Result<(), SendErrorKind> {
         let publisher = self.publisher.as_mut().expect("not dropped");
         let told = publisher.publish(TAG, payload, &key.to_le_bytes(), key);
         told.map(drop).map_err(|refused| refused.kind)
@@ -172,11 +171,13 @@ impl Stage {
 }
 
 fn publish(ring: &StagingRing) -> PublishConfig {
-    PublishConfig::default().max_connections(4).staging(ring)
+    PublishConfig::default()
+        .connection(|c| c.max_connections(4))
+        .outgoing(|out| out.staging(ring))
 }
 
 fn subscribe() -> SubscribeConfig {
-    SubscribeConfig::default().max_message(MIB + 64)
+    SubscribeConfig::default().incoming(|incoming| incoming.max_message(MIB + 64))
 }
 
 #[test]
@@ -188,8 +189,8 @@ fn everybody_gets_what_was_copied_once() {
         let consumer = gpu.stream();
         let subscribers = vec![
             subscribe(),
-            subscribe().deliver_to(to_gpu()),
-            subscribe().deliver_to(to_gpu().stream(&consumer)),
+            subscribe().incoming(|incoming| incoming.deliver_to(to_gpu())),
+            subscribe().incoming(|incoming| incoming.deliver_to(to_gpu().stream(&consumer))),
         ];
         let Some(mut stage) = Stage::new(gpu, publish(&ring), subscribers) else {
             return;
@@ -340,7 +341,7 @@ fn a_ring_that_is_full_missing_or_too_small_says_so() {
             stage.try_publish(slice.clone(), 1).expect("taken");
             if gpu.is_fake() {
                 let full = stage.try_publish(slice.clone(), 2);
-                assert_eq!(full, Err(PublishErrorKind::WouldBlock(Blocked::Staging)));
+                assert_eq!(full, Err(SendErrorKind::WouldBlock(Blocked::Staging)));
                 stage.until("writable", |it| {
                     let writable = |event: &PublishEvent| matches!(event, PublishEvent::Writable);
                     it.told.iter().any(writable)
@@ -353,8 +354,8 @@ fn a_ring_that_is_full_missing_or_too_small_says_so() {
             let (len, max) = (4097, 4096);
             let too_long = SendErrorKind::StagingTooLong { len, max };
             let refused = stage.try_publish(long, 4);
-            assert_eq!(refused, Err(PublishErrorKind::Refused(too_long)));
-            let without = PublishConfig::default().max_connections(4);
+            assert_eq!(refused, Err(too_long));
+            let without = PublishConfig::default().connection(|c| c.max_connections(4));
             let Some(mut stage) = Stage::new(gpu, without, vec![subscribe()]) else {
                 return;
             };
@@ -362,7 +363,7 @@ fn a_ring_that_is_full_missing_or_too_small_says_so() {
             let refused = stage.try_publish(region.slice(0..9).expect("inside"), 1);
             let refused = refused.expect_err("no ring");
             let kind = SendErrorKind::NotStaged { segment: 0 };
-            assert_eq!(refused, PublishErrorKind::Refused(kind));
+            assert_eq!(refused, kind);
         },
     );
 }
@@ -430,7 +431,8 @@ fn whatever_goes_first_nothing_that_a_copy_uses_goes_with_it() {
                 }
                 let staging = ring(8, 64 * 1024);
                 let pool = device_pool(4, MIB + 64);
-                let to_gpu = subscribe().deliver_to(DeviceDelivery::new(pool.clone()));
+                let to_gpu = subscribe()
+                    .incoming(|incoming| incoming.deliver_to(DeviceDelivery::new(pool.clone())));
                 let subscribers = vec![to_gpu, subscribe()];
                 let Some(mut stage) = Stage::new(gpu, publish(&staging), subscribers) else {
                     return;
@@ -483,7 +485,8 @@ fn a_close_brings_what_was_published() {
             let stream = gpu.stream();
             let ring = ring(8, 64 * 1024);
             let pool = device_pool(4, MIB + 64);
-            let to_gpu = subscribe().deliver_to(DeviceDelivery::new(pool));
+            let to_gpu =
+                subscribe().incoming(|incoming| incoming.deliver_to(DeviceDelivery::new(pool)));
             let Some(mut stage) = Stage::new(gpu, publish(&ring), vec![to_gpu]) else {
                 return;
             };
@@ -520,7 +523,9 @@ fn a_close_brings_what_was_published() {
                         keys.push(number);
                     }
                     SubscribeEvent::Publication { .. } => panic!("there were enough buffers"),
-                    SubscribeEvent::Disconnected { .. } => keys.push(99),
+                    SubscribeEvent::Connection(_, ConnectionEvent::Disconnected(_)) => {
+                        keys.push(99)
+                    }
                     _ => {}
                 }
             }

@@ -5,7 +5,8 @@
 use super::SendCore;
 use crate::buffer::Payload;
 use crate::endpoint::core::line::{LineState, Over, Posting};
-use crate::endpoint::error::{Blocked, ReadError, SendError, SendErrorKind};
+use crate::endpoint::error::Refused;
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::SendEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
@@ -30,7 +31,7 @@ impl<L: Link> SendCore<L> {
         payload: Payload,
         target: Target<'_>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let staged = self.outgoing.must_stage(&payload, self.scoped.scope());
         if !self.waits_behind(&kind) && !payload.is_gated() && staged == Ok(false) {
             return Err(self.refuse(kind, payload, key));
@@ -50,7 +51,7 @@ impl<L: Link> SendCore<L> {
         into: Destination,
         place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Refused<Destination>> {
         let staged = into.region().is_staged(self.scoped.scope());
         if !self.waits_behind(&kind) && !staged {
             return Err(self.refuse_read(kind, into, key));

@@ -5,19 +5,18 @@
 //! what follows it is accepted even if the provider has no room for it: it waits in the line, and
 //! is posted before anything else as soon as there is room.
 
-use std::time::Instant;
-
 use super::SendCore;
 use crate::buffer::Payload;
 use crate::endpoint::core::line::{Line, LineState, Posting};
 use crate::endpoint::core::outgoing::Header;
-use crate::endpoint::error::{Blocked, SendError, SendErrorKind};
+use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::SendEvent;
 use crate::endpoint::link::Link;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::protocol::connection::State;
 use crate::error::CompletionError;
 use crate::fabric::Shape;
+use std::time::Instant;
 
 /// A message of a batch: all is taken for it, its credit too, and it is not posted.
 struct Ready {
@@ -49,7 +48,7 @@ impl<L: Link> SendCore<L> {
         context: usize,
         iov: IovList,
         len: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let Some((line, mut way)) = self.way() else {
             return self.post(context, &iov, len);
         };
@@ -83,7 +82,7 @@ impl<L: Link> SendCore<L> {
         payload: Payload,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let behind = kind == SendErrorKind::WouldBlock(Blocked::Provider)
             && self.line.messages() == LineState::Gated;
         let staged = self.outgoing.must_stage(&payload, self.scoped.scope());
@@ -175,7 +174,7 @@ impl<L: Link> SendCore<L> {
     pub(super) fn send_long(
         &mut self,
         message: (Payload, &[u8], u64, u64),
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let (_, _, key, len) = message;
         if self.data_in_flight >= self.settings.depth {
             let kind = SendErrorKind::WouldBlock(Blocked::Depth);
@@ -247,7 +246,7 @@ impl<L: Link> SendCore<L> {
     pub(crate) fn send_batch<H: AsRef<[u8]>>(
         &mut self,
         messages: impl Iterator<Item = (Payload, H, u64)>,
-    ) -> (usize, Option<SendError>) {
+    ) -> (usize, Option<Refused<Payload>>) {
         // Two messages each would take the flag apart.
         let joins = self.outgoing.uses_more() && self.outgoing.shape() != Shape::TwoMessages;
         let (mut sent, mut ready, mut refused) = (0, None, None);

@@ -22,7 +22,7 @@ pub struct SendStatus {
     pub blocked: Option<Blocked>,
     /// For how long the oldest of those in flight has been, if it is within its deadline; counted
     /// as the deadline is. `None` where none is, or without a deadline
-    /// ([`SendConfig::send_deadline`](crate::endpoint::SendConfig::send_deadline)).
+    /// ([`OutgoingSettings::deadline`](crate::endpoint::OutgoingSettings::deadline)).
     pub oldest: Option<Duration>,
     /// How many of those in flight are beyond their deadline, and were told as
     /// [`Late`](crate::SendEvent::Late).

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::SendCore;
 use crate::buffer::{LeasedPayload, Payload};
 use crate::endpoint::core::line::LineState;
-use crate::endpoint::error::{Blocked, ReadError, SendError, SendErrorKind, WindowError};
+use crate::endpoint::error::{Blocked, Refused, SendErrorKind, WindowError};
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
@@ -19,7 +19,7 @@ use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
+    LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
 use crate::error::{CompletionError, FabricErrno};
 use crate::memory::{Access, Participant};
@@ -48,7 +48,7 @@ impl<L: Link> SendCore<L> {
         data: Option<u32>,
         level: Level,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let wanted = OneSidedRequest::write(place, &payload, data.is_some());
         let remote = match self.admit_one_sided(&wanted) {
             Ok(remote) => remote,
@@ -80,7 +80,7 @@ impl<L: Link> SendCore<L> {
         into: Destination,
         place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Refused<Destination>> {
         let wanted = OneSidedRequest::read(place, &into);
         let remote = match self.admit_one_sided(&wanted) {
             Ok(remote) => remote,
@@ -110,9 +110,13 @@ impl<L: Link> SendCore<L> {
         kind: SendErrorKind,
         into: Destination,
         key: u64,
-    ) -> ReadError {
-        let SendError { kind, key, .. } = self.refuse(kind, Payload::empty(), key);
-        ReadError { kind, into, key }
+    ) -> Refused<Destination> {
+        let Refused { kind, key, .. } = self.refuse(kind, Payload::empty(), key);
+        Refused {
+            kind,
+            given: into,
+            key,
+        }
     }
 
     /// Everything that can be said of an operation before anything is taken for it.
@@ -281,11 +285,11 @@ impl<L: Link> SendCore<L> {
         &mut self,
         memory: WindowMemory,
         access: Access,
-    ) -> Result<LocalWindow, ExposeError> {
+    ) -> Result<LocalWindow, Refused<WindowMemory, WindowError>> {
         let id = self.connection_id();
         let Some(conn) = &self.conn else {
             let kind = WindowError::NotConnected;
-            return Err(ExposeError { kind, memory });
+            return Err(Refused::without_key(kind, memory));
         };
         let registrar = conn.registrar().unwrap_or_else(|| self.link.registrar());
         let rma = self.link.limits().rma.as_ref();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::clock::Clock;
 use crate::endpoint::duplex::DuplexEndpoint;
-use crate::endpoint::{ConnectionId, ReceiveEvent};
+use crate::endpoint::{ConnectionEvent, ConnectionId, ReceiveEvent};
 use crate::stream::chaos::over_both;
 use crate::stream::network::control_pool;
 use crate::stream::outbox::Outbox;
@@ -88,8 +88,8 @@ impl Caller {
 
     fn on_event(&mut self, event: ReceiveEvent) {
         match event {
-            ReceiveEvent::Connected { .. } => self.is_connected = true,
-            ReceiveEvent::Disconnected { .. } => self.is_over = true,
+            ReceiveEvent::Connection(_, ConnectionEvent::Connected(_)) => self.is_connected = true,
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_)) => self.is_over = true,
             ReceiveEvent::Message(message) => {
                 match Message::parse(message.header(), message.payload()).unwrap() {
                     Message::HelloAck(_) => self.is_taken = true,

@@ -6,7 +6,9 @@ use std::collections::VecDeque;
 use super::*;
 use crate::Fabric;
 use crate::endpoint::duplex::DuplexEndpoint;
-use crate::endpoint::{ConnectionId, ReceiveEvent, RemoteWindow, WindowDescriptor, WindowEvent};
+use crate::endpoint::{
+    ConnectionEvent, ConnectionId, ReceiveEvent, RemoteWindow, WindowDescriptor, WindowEvent,
+};
 use crate::stream::network::control_pool;
 use crate::stream::outbox::Outbox;
 use crate::stream::wire::{
@@ -65,7 +67,7 @@ impl Impostor {
         self.endpoint.poll(&mut events).expect("it works");
         for event in events {
             match event {
-                ReceiveEvent::Connected { .. } => self.connected = true,
+                ReceiveEvent::Connection(_, ConnectionEvent::Connected(_)) => self.connected = true,
                 ReceiveEvent::Message(it) => {
                     self.heard
                         .push_back((it.header().to_vec(), it.payload().to_vec()));
