@@ -45,7 +45,7 @@ pub enum AcceptPolicy {
     #[default]
     All,
     /// The application is asked, by [`ReceiveEvent::Request`]; a request that is not answered
-    /// within the handshake timeout is refused.
+    /// within the connect timeout is refused.
     Ask,
 }
 

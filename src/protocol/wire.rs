@@ -379,7 +379,7 @@ impl RefusalCode {
     pub const RECEIVE_DEPTH: Self = Self(7);
     /// An established connection was given up without a goodbye.
     pub const ABORTED: Self = Self(8);
-    /// The application was asked, and did not answer within the handshake timeout.
+    /// The application was asked, and did not answer within the connect timeout.
     pub const UNANSWERED: Self = Self(9);
     /// The endpoint has no receive buffers left for one connection more.
     pub const NO_BUFFERS: Self = Self(10);
