@@ -144,6 +144,7 @@ fn config(connections: usize, pool: &SharedBufferManager) -> ReceiveConfig {
         .connection(|c| {
             c.max_connections(connections as u32)
                 .connect_timeout(LIMIT)
+                .close_timeout(LIMIT)
                 // The machine may be too busy for a thousand senders.
                 .unresponsive_after(None)
                 .lost_after(None)
