@@ -26,8 +26,8 @@ use fabricast::buffer::{DeviceBufferManager, Payload, SharedBufferManager};
 use fabricast::cuda::Device;
 use fabricast::endpoint::{DeviceDelivery, ReceiveConfig, SendConfig, StagingConfig, StagingRing};
 use fabricast::{
-    Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
-    SendEvent,
+    ConnectionEvent, Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region,
+    SendEndpointZeroCopy, SendEvent,
 };
 
 #[path = "bench/size.rs"]
@@ -188,9 +188,16 @@ impl Way {
         }
         let mut sender = SendEndpointZeroCopy::connect(domain, peer, config)?;
         let (mut events, begun) = (Vec::new(), Instant::now());
-        while !matches!(events.first(), Some(SendEvent::Connected(_))) {
+        while !matches!(
+            events.first(),
+            Some(SendEvent::Connection(ConnectionEvent::Connected(_)))
+        ) {
             sender.poll(&mut events)?;
-            if begun.elapsed() > LIMIT || matches!(events.first(), Some(SendEvent::Disconnected(_)))
+            if begun.elapsed() > LIMIT
+                || matches!(
+                    events.first(),
+                    Some(SendEvent::Connection(ConnectionEvent::Disconnected(_)))
+                )
             {
                 return Err(format!("no connection: {events:?}").into());
             }
@@ -216,7 +223,7 @@ impl Way {
                 match self.sender.send_data(payload, &last, sent) {
                     Ok(()) => sent += 1,
                     Err(refused) if refused.is_would_block() => {
-                        self.free.push_front(refused.payload);
+                        self.free.push_front(refused.given);
                         break;
                     }
                     Err(refused) => return Err(refused.into()),

@@ -23,7 +23,7 @@ wanted=()
 for program in "${programs[@]}"; do
     name=${program##*/}
     name=${name%-*}
-    # The other package has a library, too.
+    # The other packages have libraries, too.
     [[ ! -v filters[$name] ]] || wanted+=("$program")
 done
 ((${#wanted[@]} == ${#filters[@]})) || {

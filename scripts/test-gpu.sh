@@ -1,15 +1,15 @@
 #!/bin/bash
 # All GPU tests over the driver of this machine, with a table of what came of them; SKIPPED, with the reason, where there is no GPU.
 #
-#   test-gpu.sh               cuda, gpu_endpoint, streams and cufile, of tests/, and the example gpu_hook
+#   test-gpu.sh               driver and cufile, of crates/, cuda, gpu_endpoint, gpu_files and streams, of tests/, and the example gpu_hook
 #   test-gpu.sh SUITE...      these
 #
-#   FABRICAST_TEST_BINARIES   a folder with the programs (gpu, streams, gpu_hook, info) that another machine has built, with the
+#   FABRICAST_TEST_BINARIES   a folder with the programs (driver, cufile, gpu, streams, gpu_hook, info) that another machine has built, with the
 #                             feature cudarc; else cargo builds them
 #   FABRICAST_TEST_FAKES      a folder with libfake_cuda.so, for a machine without a C compiler
 #   FABRICAST_LIBFABRIC_CUDA  a libfabric that was built with CUDA, for the test of two processes; its libcudart.so may lie beside it
 #   FABRICAST_TEST_DIR        where files are made; a disk that cuFile knows
-#   SANITIZER=1               all of it but cufile once more under compute-sanitizer's memcheck, where that is installed
+#   SANITIZER=1               all of it but cufile and gpu_files once more under compute-sanitizer's memcheck, where that is installed
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -23,14 +23,15 @@ trap 'rm -rf "$work"' EXIT
 # program NAME: the path of a suite's or an example's program.
 program() {
     local name=$1
-    case $name in cuda | gpu_endpoint | cufile) name=gpu ;; esac
+    case $name in cuda | gpu_endpoint | gpu_files) name=gpu ;; esac
     if [[ -n $binaries ]]; then
         echo "$binaries/$name"
         return
     fi
     local kind=(test --no-run --test "$name")
-    [[ -d tests/$name ]] || kind=(build --example "$name")
-    cargo "${kind[@]}" --locked --features cudarc --message-format=json 2>/dev/null |
+    compgen -G "tests/$name" >/dev/null || compgen -G "crates/*/tests/$name" >/dev/null || kind=(build --example "$name")
+    # As all other scripts: nothing is built twice.
+    cargo "${kind[@]}" --workspace --locked --features fabricast/tokio,fabricast/cudarc --message-format=json 2>/dev/null |
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
 }
 
@@ -140,6 +141,9 @@ all() {
         gpu_hook) hook "$name$1" "$program" ;;
         # The rest of that suite is over a fake libcufile, and no test of this machine.
         cufile) suite "$name$1" "$program" the_suite_over_the_real_library ;;
+        gpu_files) suite "$name$1" "$program" files_over_the_real_library ;;
+        # All of it is for this machine.
+        driver) suite "$name$1" "$program" ;;
         # The others have nothing to do with GPUs.
         streams) suite "$name$1" "$program" gpu:: ;;
         *) suite "$name$1" "$program" "$name::" ;;
@@ -169,7 +173,7 @@ sums() {
 }
 
 suites=("$@")
-((${#suites[@]} > 0)) || suites=(cuda gpu_endpoint streams cufile gpu_hook)
+((${#suites[@]} > 0)) || suites=(driver cuda gpu_endpoint streams cufile gpu_files gpu_hook)
 declare -A programs took
 for name in "${suites[@]}" info; do programs[$name]=$(program "$name"); done
 checker=()
@@ -180,7 +184,7 @@ if [[ ${SANITIZER:-0} == 1 ]]; then
     if sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer); then
         # Refusals of the driver are what several tests provoke: only wrong accesses count.
         checker=("$sanitizer" --tool memcheck --report-api-errors no --target-processes all --log-file "$work/memcheck.%p")
-        mapfile -t suites < <(printf '%s\n' "${suites[@]}" | grep -v '^cufile$')
+        mapfile -t suites < <(printf '%s\n' "${suites[@]}" | grep -vE '^(cufile|gpu_files)$')
         all +memcheck
     else
         row memcheck '(all)' SKIPPED 'compute-sanitizer is not installed'

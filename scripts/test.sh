@@ -163,6 +163,12 @@ test_targets() {
     done
 }
 
+# The same of all crates below crates/.
+crate_targets() {
+    local directory
+    for directory in crates/*/tests; do test_targets "$directory" "$@"; done
+}
+
 # So that "the same binary" is a fact: the sums of all test programs.
 fingerprint() { find "${CARGO_TARGET_DIR:-target}/debug/deps" -maxdepth 1 -type f -perm -u+x -name '*-*' ! -name '*.so' -exec sha256sum {} + | sort; }
 
@@ -188,7 +194,7 @@ run_abi() {
 
 run_build() {
     local targets
-    mapfile -t targets < <(test_targets tests conformance && test_targets libfabric-sys/tests)
+    mapfile -t targets < <(test_targets tests conformance && crate_targets)
     part build "all tests and examples, with all features" 900 -n \
         cargo test "${everything[@]}" --no-run --lib --bins --examples "${targets[@]}"
     # As programs: above they are built with their unit tests.
@@ -197,7 +203,7 @@ run_build() {
 
 run_suite() {
     local targets
-    mapfile -t targets < <(test_targets tests conformance && test_targets libfabric-sys/tests abi)
+    mapfile -t targets < <(test_targets tests conformance && crate_targets abi)
     part suite "all tests, libfabric of the system" 600 \
         cargo test "${everything[@]}" --no-fail-fast --lib --bins --examples "${targets[@]}" -- --show-output --skip mixed::
 }
@@ -209,7 +215,7 @@ run_second() {
         return
     fi
     # Left out: what has nothing to do with libfabric, and what starts both libraries by itself.
-    mapfile -t targets < <(test_targets tests conformance compile_fail storage && test_targets libfabric-sys/tests abi)
+    mapfile -t targets < <(test_targets tests conformance compile_fail storage && test_targets crates/libfabric-sys/tests abi)
     before=$(fingerprint)
     part second "$title" 420 env FABRICAST_LIBFABRIC="$library2" \
         cargo test "${everything[@]}" --no-fail-fast "${targets[@]}" -- --show-output --skip mixed:: --skip cufile::
@@ -259,19 +265,19 @@ has_sanitizer() {
 run_asan() {
     # Leaks are not looked for here: what libraries keep until the process ends is not ours, and
     # fabricast leaks on purpose where freeing would be unsound. The tests count regions and descriptors.
-    local asan_targets=(--test faults --test one_sided --test storage --test gpu)
+    local asan_targets=(-p fabricast -p fabricast-cufile --test faults --test one_sided --test storage --test gpu --test cufile)
     # Where memory is freed under a peer or a device is what is looked at; these are about other things, and take long.
     local asan_skips=(--skip chaos:: --skip churn:: --skip hostile:: --skip spike:: --skip file_api:: --skip cuda::)
     if has_sanitizer; then
         part asan "the shutdown and one-sided suites under AddressSanitizer" 600 \
             env RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS="${ASAN_OPTIONS:-detect_leaks=0}" \
-            cargo test --locked -p fabricast --config 'profile.dev.package."*".opt-level=0' --target "$triple" --target-dir target/asan "${asan_targets[@]}" -- --show-output "${asan_skips[@]}"
+            cargo test --locked --config 'profile.dev.package."*".opt-level=0' --target "$triple" --target-dir target/asan "${asan_targets[@]}" -- --show-output "${asan_skips[@]}"
     elif command -v valgrind >/dev/null; then
         local runner
         runner=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$triple")_RUNNER
         part asan "the shutdown and one-sided suites under valgrind (no AddressSanitizer with this toolchain)" 900 \
             env "$runner=valgrind -q --error-exitcode=99 --fair-sched=yes" \
-            cargo test --locked -p fabricast "${asan_targets[@]}" -- --show-output --test-threads=1 "${asan_skips[@]}"
+            cargo test --locked "${asan_targets[@]}" -- --show-output --test-threads=1 "${asan_skips[@]}"
     else
         skipped asan "the shutdown and one-sided suites under a memory checker" "SKIPPED: neither AddressSanitizer nor valgrind here"
     fi

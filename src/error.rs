@@ -2,20 +2,28 @@
 //!
 //! Six kinds of failure have six homes: a programmer's error panics where documented; bad
 //! configuration is [`Error::Config`]; a lacking environment is [`Error::NoProvider`],
-//! [`Error::Unsupported`] or [`Error::Library`]; back-pressure is [`SendErrorKind::WouldBlock`] and
-//! gives the payload back; one failed operation is a [`CompletionError`] in its event; a failed
-//! endpoint says so in its last event and in [`Error::Closed`] from then on.
+//! [`Error::Unsupported`] or [`Error::Library`]; back-pressure is
+//! [`SendErrorKind::WouldBlock`](crate::endpoint::SendErrorKind::WouldBlock) and gives the payload
+//! back; one failed operation is a [`CompletionError`] in its event; a failed endpoint says so in
+//! its last event and in [`Error::Closed`] from then on.
+//!
+//! An error lives with what it is about: those of endpoints in [`endpoint`](crate::endpoint), those
+//! of files in [`storage`](crate::storage). Here is what every layer from `fabric` up may answer.
 
-use crate::endpoint::protocol::close_reason::CloseReason;
+mod diagnosis;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use diagnosis::{Diagnosis, Verdict};
+
 use crate::errno::Advised;
-use crate::fabric::diagnosis::Diagnosis;
 use crate::memory::MemoryError;
+use crate::process;
+use crate::protocol::close_reason::CloseReason;
 
-pub use crate::endpoint::error::{
-    BatchError, Blocked, MessageLimit, ReadError, SendError, SendErrorKind,
-};
 pub use crate::errno::{CompletionError, FabricErrno};
 pub use crate::memory::RegisterError;
+pub use crate::process::Forked;
 
 /// What can go wrong outside a single operation.
 #[derive(Debug, thiserror::Error)]
@@ -186,6 +194,10 @@ impl Error {
     }
 }
 
-#[cfg(all(test, not(loom)))]
-#[path = "error_tests.rs"]
-mod tests;
+impl From<process::Forked> for Error {
+    fn from(forked: process::Forked) -> Self {
+        Self::Forked {
+            made_by: forked.made_by,
+        }
+    }
+}

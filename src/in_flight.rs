@@ -11,8 +11,8 @@
 //! and never hands out an operation twice.
 //!
 //! An endpoint that has kinds of operations of different size keeps a slab for each
-//! ([`InFlight::second`], [`InFlight::third`]): no context is of two, and the others say
-//! [`ContextError::OutOfRange`].
+//! ([`InFlight::second`], [`InFlight::third`], [`InFlight::fourth`]): no context is of two, and the
+//! others say [`ContextError::OutOfRange`].
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
@@ -25,8 +25,8 @@ const CELLS_PER_OPERATION: usize = 4;
 /// The size of `struct fi_context2` (`fi_getinfo.3`, FI_CONTEXT2): eight pointers.
 const CELL_WORDS: usize = 8;
 const CELL_BYTES: usize = CELL_WORDS * size_of::<usize>();
-/// In each opaque context of a second or third slab: indices that no other one has
-/// ([`CAPACITY_MAX`]).
+/// In each opaque context of a second or third slab, and both in that of a fourth: indices that no
+/// other one has ([`CAPACITY_MAX`]).
 const SECOND: u32 = 1 << 31;
 const THIRD: u32 = 1 << 30;
 /// With 64 GiB of cells.
@@ -153,7 +153,7 @@ struct Slot<T> {
 }
 
 /// Operations in flight, a fixed number at most; no call allocates after `new`, and none after the
-/// first operation where it was made with `second` or `third`.
+/// first operation where it was made with `second`, `third` or `fourth`.
 ///
 /// Dropping it drops the operations, and in `Cells` form the memory that the provider writes to:
 /// only after the endpoint is closed, else leak it.
@@ -196,6 +196,14 @@ impl<T> InFlight<T> {
     /// As [`new`](Self::new).
     pub fn third(capacity: u32, contexts: ContextKind) -> Self {
         Self::marked(THIRD, capacity, contexts)
+    }
+
+    /// One more, beside the three others.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn fourth(capacity: u32, contexts: ContextKind) -> Self {
+        Self::marked(SECOND | THIRD, capacity, contexts)
     }
 
     fn marked(mark: u32, capacity: u32, contexts: ContextKind) -> Self {
@@ -487,5 +495,5 @@ impl<T> Drop for Finished<'_, T> {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "in_flight_tests.rs"]
+#[path = "tests/in_flight.rs"]
 mod tests;

@@ -38,25 +38,30 @@ pub mod error;
 pub mod event_loop;
 pub mod fabric;
 #[cfg(all(test, not(loom)))]
+#[path = "testing/fake_gpu.rs"]
 mod fake_gpu;
 pub mod future;
+mod id;
 mod in_flight;
-mod mapping;
 pub mod memory;
-mod process;
+mod protocol;
 mod random;
-mod shared_object;
 #[cfg(test)]
+#[path = "testing/soak.rs"]
 mod soak;
 pub mod stats;
 pub mod storage;
 pub mod stream;
 mod sync;
 
+// What lies below all of this, by the names that it has here.
+use fabricast_process as process;
+use fabricast_process::mapping;
+
 pub use endpoint::{
-    BufferedEvent, ConnectionlessEndpoint, PeerAddr, PublishEndpoint, PublishEvent,
-    ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered, SendEndpointZeroCopy, SendEvent,
-    SubscribeEndpoint, SubscribeEvent,
+    BufferedEvent, ConnectionEvent, ConnectionlessEndpoint, PeerAddr, PublishEndpoint,
+    PublishEvent, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered, SendEndpointZeroCopy,
+    SendEvent, SubscribeEndpoint, SubscribeEvent,
 };
 pub use error::Error;
 pub use fabric::{Domain, Fabric};
@@ -75,19 +80,19 @@ pub mod __internals {
 pub mod __fuzz {
     /// Every parser of bytes that peers send. Panics where one is wrong.
     pub fn wire(bytes: &[u8]) {
-        crate::endpoint::protocol::wire::exercise(bytes);
+        crate::protocol::wire::exercise(bytes);
     }
 
     /// The address in a hello of the RDM form. Panics where what is understood is not what was
     /// said.
     pub fn hello(bytes: &[u8]) {
-        crate::endpoint::protocol::rdm_hello::exercise(bytes);
+        crate::endpoint::link::rdm_hello::exercise(bytes);
     }
 
     /// One connection whose peer says anything at any time, local calls among it. Panics where the
     /// connection breaks a promise.
     pub fn connection(bytes: &[u8]) {
-        crate::endpoint::protocol::hostile::exercise(bytes);
+        crate::protocol::hostile::exercise(bytes);
     }
 
     /// Two connections of one domain whose peers lie together, over a network in memory. Panics

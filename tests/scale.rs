@@ -22,7 +22,7 @@ use common::{
 use fabricast::buffer::{HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
 use fabricast::endpoint::{CloseReason, ReceiveConfig};
 use fabricast::error::Error;
-use fabricast::{ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+use fabricast::{ConnectionEvent, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const CONNECTIONS: usize = 1_000;
@@ -120,16 +120,17 @@ fn receive(listener: &mut ReceiveEndpoint, seen: &mut Seen, done: impl Fn(&Seen)
         listener.poll(&mut events).expect("polls");
         for event in events.drain(..) {
             match event {
-                ReceiveEvent::Connected { .. } => seen.connected += 1,
+                ReceiveEvent::Connection(_, ConnectionEvent::Connected(_)) => seen.connected += 1,
                 ReceiveEvent::Message(message) => {
                     assert_eq!(message.header(), message.sequence().to_le_bytes());
                     seen.messages += 1;
                 }
-                ReceiveEvent::Disconnected { reason, .. } => {
+                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                     assert_eq!(reason, CloseReason::Finished);
                     seen.finished += 1;
                 }
-                ReceiveEvent::PeerClosing { .. } | ReceiveEvent::Starved { .. } => {}
+                ReceiveEvent::Connection(_, ConnectionEvent::PeerClosing)
+                | ReceiveEvent::Starved { .. } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -143,6 +144,7 @@ fn config(connections: usize, pool: &SharedBufferManager) -> ReceiveConfig {
         .connection(|c| {
             c.max_connections(connections as u32)
                 .connect_timeout(LIMIT)
+                .close_timeout(LIMIT)
                 // The machine may be too busy for a thousand senders.
                 .unresponsive_after(None)
                 .lost_after(None)
@@ -245,10 +247,9 @@ struct Sender {
 impl Sender {
     fn step(&mut self, pool: &SharedBufferManager) {
         self.endpoint.poll(&mut self.events).expect("polls");
-        for event in self
-            .events
-            .extract_if(.., |e| !matches!(e, SendEvent::Disconnected(_)))
-        {
+        for event in self.events.extract_if(.., |e| {
+            !matches!(e, SendEvent::Connection(ConnectionEvent::Disconnected(_)))
+        }) {
             match event {
                 SendEvent::Completed { .. } => self.completed += 1,
                 SendEvent::Failed { error, .. } => panic!("{error}"),

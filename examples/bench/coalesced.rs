@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use fabricast::coalesce::Format;
 use fabricast::endpoint::{BufferedConfig, PushError, ReceiveConfig};
-use fabricast::{BufferedEvent, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered};
+use fabricast::{
+    BufferedEvent, ConnectionEvent, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered,
+};
 
 use crate::case::{Arrived, Case, Header, Pacer, Sent};
 use crate::clock::Sampler;
@@ -77,7 +79,9 @@ impl Server {
                             sampler.on_message(Header::from_tag(small.tag));
                         }
                     }
-                    ReceiveEvent::Disconnected { reason, .. } => return fail(reason.to_string()),
+                    ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                        return fail(reason.to_string());
+                    }
                     _ => {}
                 }
             }
@@ -113,7 +117,9 @@ impl Sender {
             match event {
                 BufferedEvent::Completed { carried, .. } => self.confirmed += carried.messages(),
                 BufferedEvent::Failed { error, .. } => return fail(error.to_string()),
-                BufferedEvent::Disconnected(reason) => return fail(reason.to_string()),
+                BufferedEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                    return fail(reason.to_string());
+                }
                 _ => {}
             }
         }

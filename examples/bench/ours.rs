@@ -11,7 +11,9 @@ use std::time::Duration;
 use fabricast::buffer::{HeaderSlotConfig, Payload, SharedBufferManager};
 use fabricast::endpoint::{HeaderMode, ReceiveConfig, SendConfig};
 use fabricast::fabric::{EndpointKind, FabricBuilder, PeerAddr, WaitObject};
-use fabricast::{Domain, Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
+};
 
 use crate::case::{Arrived, Case, HEADER, Header, Operation, Pacer, Sent, Wait};
 use crate::clock::{Deadline, Sampler};
@@ -107,7 +109,7 @@ impl Sender {
         match self.endpoint.send_data(payload, &header.to_bytes(), 0) {
             Ok(()) => Ok(true),
             Err(refused) if refused.is_would_block() => {
-                self.payloads.push_front(refused.payload);
+                self.payloads.push_front(refused.given);
                 Ok(false)
             }
             Err(refused) => fail(refused.to_string()),
@@ -132,7 +134,9 @@ impl Sender {
             match event {
                 SendEvent::Completed { payload, .. } => self.payloads.push_back(payload),
                 SendEvent::Failed { error, .. } => return fail(error.to_string()),
-                SendEvent::Disconnected(reason) => return fail(reason.to_string()),
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                    return fail(reason.to_string());
+                }
                 _ => {}
             }
         }
@@ -164,7 +168,9 @@ impl Receiver {
         for event in self.events.drain(..) {
             match event {
                 ReceiveEvent::Message(message) => each(Header::from_slice(message.header())?)?,
-                ReceiveEvent::Disconnected { reason, .. } => return fail(reason.to_string()),
+                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                    return fail(reason.to_string());
+                }
                 _ => {}
             }
         }

@@ -12,7 +12,7 @@ use fabricast::endpoint::{
     HeaderMode, PublishConfig, PublishEndpoint, PublishEvent, SlowPolicy, SubscribeConfig,
     SubscribeEndpoint, SubscribeEvent,
 };
-use fabricast::{Domain, PeerAddr};
+use fabricast::{ConnectionEvent, Domain, PeerAddr};
 
 use crate::bare;
 use crate::case::{Arrived, Case, HEADER, Header, Pacer, Sent};
@@ -111,7 +111,7 @@ impl Subscribers {
                         SubscribeEvent::Publication { message, .. } => {
                             sum.on_message(Header::from_slice(message.header())?);
                         }
-                        SubscribeEvent::Disconnected { reason, .. } => {
+                        SubscribeEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                             return fail(reason.to_string());
                         }
                         _ => {}
@@ -141,14 +141,14 @@ impl Publisher {
         let depth = case.depth as u32;
         let config = PublishConfig::default()
             .publications(depth)
-            .outgoing(|out| out.depth(depth))
             // Everybody gets everything, as from the bare loop.
             .slow(SlowPolicy::Disconnect {
                 queue: depth,
                 after: case.limit(),
             })
             .outgoing(|out| {
-                out.header_mode(HeaderMode::Fixed(HEADER as u16))
+                out.depth(depth)
+                    .header_mode(HeaderMode::Fixed(HEADER as u16))
                     .headers(HeaderSlotConfig {
                         slots: depth,
                         slot_size: 64,
@@ -179,7 +179,9 @@ impl Publisher {
                     }
                     self.payloads.push_back(payload);
                 }
-                PublishEvent::Disconnected { reason, .. } => return fail(reason.to_string()),
+                PublishEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                    return fail(reason.to_string());
+                }
                 _ => {}
             }
         }
@@ -195,7 +197,7 @@ impl Publisher {
         match self.endpoint.publish(TAG, payload, &header.to_bytes(), 0) {
             Ok(_) => Ok(true),
             Err(refused) if refused.is_would_block() => {
-                self.payloads.push_front(refused.payload);
+                self.payloads.push_front(refused.given);
                 Ok(false)
             }
             Err(refused) => fail(refused.to_string()),

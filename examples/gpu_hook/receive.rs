@@ -7,7 +7,7 @@ use fabricast::buffer::{DeviceBuffer, DeviceBufferManager};
 use fabricast::cuda::{Device, Event};
 use fabricast::endpoint::{DeviceDelivery, DeviceMessage, ReceiveConfig};
 use fabricast::storage::{BackEnd, FileHandle, IoFuture, IoOptions};
-use fabricast::{PeerAddr, ReceiveEndpoint, ReceiveEvent, Region};
+use fabricast::{ConnectionEvent, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region};
 
 use crate::kernel::{Hook, Work};
 use crate::{Block, Failure, LIMIT, Plan};
@@ -81,7 +81,7 @@ impl Receiver {
                 match event {
                     ReceiveEvent::DeviceMessage(message) => self.undo(plan, message)?,
                     ReceiveEvent::Undelivered { error, .. } => return Err(error.into()),
-                    ReceiveEvent::Disconnected { reason, .. } => {
+                    ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                         if self.came < plan.blocks() {
                             return Err(reason.to_string().into());
                         }

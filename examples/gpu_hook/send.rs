@@ -7,7 +7,7 @@ use fabricast::buffer::{DeviceBuffer, DeviceBufferManager, Payload};
 use fabricast::cuda::Device;
 use fabricast::endpoint::{SendConfig, StagingConfig, StagingRing, StagingStats};
 use fabricast::storage::{BackEnd, FileHandle, IoFuture, IoOptions};
-use fabricast::{PeerAddr, Region, SendEndpointZeroCopy, SendEvent};
+use fabricast::{ConnectionEvent, PeerAddr, Region, SendEndpointZeroCopy, SendEvent};
 
 use crate::kernel::{Hook, Work};
 use crate::{Block, Failure, LIMIT, Plan};
@@ -129,7 +129,7 @@ impl Sender<'_> {
         match self.endpoint.send_data(payload, &key.to_le_bytes(), key) {
             Ok(()) => Ok(true),
             Err(refused) if refused.is_would_block() => {
-                self.refused = Some((key, refused.payload));
+                self.refused = Some((key, refused.given));
                 Ok(false)
             }
             Err(refused) => Err(refused.into()),
@@ -146,7 +146,9 @@ impl Sender<'_> {
                 SendEvent::Failed { key, error, .. } => {
                     return Err(format!("block {key}: {error}").into());
                 }
-                SendEvent::Disconnected(reason) => return Err(reason.to_string().into()),
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                    return Err(reason.to_string().into());
+                }
                 _ => {}
             }
         }

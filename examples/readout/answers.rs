@@ -7,7 +7,7 @@ use std::time::Duration;
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::SendConfig;
 use fabricast::event_loop::{EventLoop, Token};
-use fabricast::{Domain, SendEndpointZeroCopy, SendEvent};
+use fabricast::{ConnectionEvent, Domain, SendEndpointZeroCopy, SendEvent};
 
 use crate::HEADER_MODE;
 use crate::failure::Failure;
@@ -80,7 +80,10 @@ impl Answers {
         let found = self.endpoint.poll(events)?;
         // Dropping a completed payload gives its buffer back.
         for event in events.drain(..) {
-            self.closed |= matches!(event, SendEvent::Disconnected(_));
+            self.closed |= matches!(
+                event,
+                SendEvent::Connection(ConnectionEvent::Disconnected(_))
+            );
         }
         self.flush()?;
         Ok(found)

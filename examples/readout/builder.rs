@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{CloseReason, ConnectionId, ConnectionInfo, Message, ReceiveConfig};
 use fabricast::event_loop::{EventLoop, LoopEvent, Token};
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, SendEvent};
+use fabricast::{ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, SendEvent};
 
 use crate::answers::Answers;
 use crate::args::BuilderArgs;
@@ -168,14 +168,16 @@ impl<'a> Builder<'a> {
         event: ReceiveEvent,
     ) -> Result<(), Failure> {
         match event {
-            ReceiveEvent::Connected { connection, info } => self.on_source(connection, &info),
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(info)) => {
+                self.on_source(connection, &info)
+            }
             ReceiveEvent::Message(message) => {
                 let found = |source: &Upstream| source.connection == message.connection();
                 if let Some(index) = self.sources.iter().position(found) {
                     self.on_message(event_loop, index, message)?;
                 }
             }
-            ReceiveEvent::Disconnected { connection, reason } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
                 let found = |source: &Upstream| source.connection == connection;
                 if let Some(index) = self.sources.iter().position(found) {
                     self.on_gone(index, reason);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::buffer::{HeaderSlotConfig, Payload};
+use fabricast::endpoint::{Blocked, Refused, SendErrorKind};
 use fabricast::endpoint::{CloseReason, SendConfig};
-use fabricast::error::{Blocked, SendError, SendErrorKind};
 use fabricast::event_loop::{EventLoop, Token};
 use fabricast::{Domain, PeerAddr, SendEndpointZeroCopy};
 
@@ -282,7 +282,7 @@ impl Link {
         }
     }
 
-    fn on_refused(&mut self, refused: SendError) -> Result<Payload, Failure> {
+    fn on_refused(&mut self, refused: Refused<Payload>) -> Result<Payload, Failure> {
         self.blocked = true;
         match refused.kind {
             SendErrorKind::WouldBlock(blocked) => self.stalls.count(blocked),
@@ -290,7 +290,7 @@ impl Link {
             SendErrorKind::Closing | SendErrorKind::Closed(_) => {}
             other => return Err(Failure::new(format!("builder {}: {other}", self.to))),
         }
-        Ok(refused.payload)
+        Ok(refused.given)
     }
 
     /// The goodbye: everything has been answered for, or nothing is expected any more.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use fabricast::endpoint::{CloseReason, ConnectionInfo, Message, ReceiveConfig};
 use fabricast::event_loop::{EventLoop, LoopEvent, Token};
-use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEvent};
+use fabricast::{ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEvent};
 
 use crate::args::{CommonArgs, Policy, ReadoutArgs, SourceArgs};
 use crate::clock::clock_id;
@@ -256,9 +256,11 @@ impl<'a> Session<'a> {
         let found = self.links[index].endpoint.poll(&mut events)?;
         for event in events.drain(..) {
             match event {
-                SendEvent::Connected(info) => self.on_connected(index, &info)?,
+                SendEvent::Connection(ConnectionEvent::Connected(info)) => {
+                    self.on_connected(index, &info)?
+                }
                 SendEvent::Writable => self.links[index].unblock(),
-                SendEvent::Unresponsive => {
+                SendEvent::Connection(ConnectionEvent::Unresponsive) => {
                     let (to, half) = (self.links[index].to, self.common.patience() / 2);
                     eprintln!("readout: builder {to}: nothing heard for {half:?}");
                 }
@@ -271,7 +273,9 @@ impl<'a> Session<'a> {
                 SendEvent::Failed { key, payload, .. } if key != CONTROL => {
                     self.on_back(key, payload.into_fragment().ok());
                 }
-                SendEvent::Disconnected(reason) => self.on_disconnected(index, reason)?,
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                    self.on_disconnected(index, reason)?
+                }
                 _ => {}
             }
         }

@@ -57,10 +57,10 @@ guest_boot() {
     number=$(guest_address "$name")
     number=${number##*.}
     [[ $accelerator == tcg ]] || cpu=host
-    # As the guest's root has it.
-    if [[ -n $layer && $guest_root != / ]]; then
+    # As the guest's root has it, and without symbolic links: an absolute one means another place where the root is not yet the root.
+    if [[ -n $layer ]]; then
         layer=$(realpath "$layer")
-        layer=${layer#"$(realpath "$guest_root")"}
+        [[ $guest_root == / ]] || layer=${layer#"$(realpath "$guest_root")"}
     fi
     mkdir -p "$share"
     rm -f "$share"/{up,stop} "$share"/job-*

@@ -163,5 +163,5 @@ impl FreeList {
 }
 
 #[cfg(test)]
-#[path = "free_list_tests.rs"]
+#[path = "tests/free_list.rs"]
 mod tests;

@@ -274,5 +274,5 @@ impl Drop for Gated {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "gate_tests.rs"]
+#[path = "tests/gate.rs"]
 mod tests;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::slot_table::SlotTable;
 use super::wake_list::{WakeFn, WakerId};
-use crate::endpoint::EndpointId;
+use crate::id::EndpointId;
 use crate::memory::{Claim, MemoryError, Purpose, Region, round_up};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -408,5 +408,5 @@ impl fmt::Debug for HeaderSlot {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "header_slots_tests.rs"]
+#[path = "tests/header_slots.rs"]
 mod tests;

@@ -541,5 +541,5 @@ impl Drop for LeasedPayload {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "payload_tests.rs"]
+#[path = "tests/payload.rs"]
 mod tests;

@@ -531,5 +531,5 @@ impl fmt::Debug for RingFragment {
 }
 
 #[cfg(test)]
-#[path = "ring_tests.rs"]
+#[path = "tests/ring.rs"]
 mod tests;

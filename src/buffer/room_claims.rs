@@ -113,5 +113,5 @@ impl RoomClaims {
 }
 
 #[cfg(test)]
-#[path = "room_claims_tests.rs"]
+#[path = "tests/room_claims.rs"]
 mod tests;

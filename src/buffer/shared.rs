@@ -642,5 +642,5 @@ impl fmt::Debug for Buffer {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "shared_tests.rs"]
+#[path = "tests/shared.rs"]
 mod tests;

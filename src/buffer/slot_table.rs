@@ -87,5 +87,5 @@ impl SlotTable {
 }
 
 #[cfg(test)]
-#[path = "slot_table_tests.rs"]
+#[path = "tests/slot_table.rs"]
 mod tests;

@@ -164,5 +164,5 @@ impl fmt::Debug for WakeList {
 }
 
 #[cfg(test)]
-#[path = "wake_list_tests.rs"]
+#[path = "tests/wake_list.rs"]
 mod tests;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::header_slots::{HeaderError, HeaderSlot, HeaderSlotConfig, HeaderSlotManager};
-use crate::endpoint::EndpointId;
+use crate::id::EndpointId;
 use crate::memory::{MemoryError, Region};
 
 /// The two regions that zero-copy sending needs: the user's data, and header slots. Clones are
@@ -25,7 +25,8 @@ use crate::memory::{MemoryError, Region};
 /// use std::time::{Duration, Instant};
 /// use fabricast::buffer::{HeaderSlotConfig, SharedBufferManager, ZeroCopyBufferManager};
 /// use fabricast::endpoint::{ReceiveConfig, SendConfig};
-/// use fabricast::{Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+/// use fabricast::{ConnectionEvent, Fabric, ReceiveEndpoint, ReceiveEvent};
+/// use fabricast::{SendEndpointZeroCopy, SendEvent};
 ///
 /// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
 /// let mut receiver =
@@ -42,7 +43,10 @@ use crate::memory::{MemoryError, Region};
 /// #         for event in events.drain(..) {
 /// #             match event {
 /// #                 ReceiveEvent::Message(m) => got = m.payload().to_vec(),
-/// #                 ReceiveEvent::Disconnected { .. } => return Ok(got),
+/// #                 ReceiveEvent::Connection(_, event) => match event {
+/// #                     ConnectionEvent::Disconnected(_) => return Ok(got),
+/// #                     _ => {}
+/// #                 },
 /// #                 _ => {}
 /// #             }
 /// #         }

@@ -24,8 +24,8 @@ use crate::clock::Clock;
 use crate::contain::contain;
 use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::delivery::Deliveries;
-use crate::endpoint::error::PeerError;
-use crate::endpoint::event::{ConnectionRequest, ReceiveEvent};
+use crate::endpoint::error::{Blocked, PeerError, Refused, SendErrorKind};
+use crate::endpoint::event::{ConnectionEvent, ConnectionRequest, ReceiveEvent};
 use crate::endpoint::settings::SettingsOf;
 
 use crate::endpoint::hub::{Hub, SendsSettings};
@@ -35,7 +35,6 @@ use crate::endpoint::link::provider::ProviderLink;
 
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::{Refusal, RefusalCode};
-use crate::error::{Blocked, SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, PeerAddr};
 use crate::memory::HeldRegistration;
@@ -43,7 +42,7 @@ use crate::process::Here;
 use crate::stats::{ReceiveStats, SendStats};
 
 pub use config::ConnectionlessConfig;
-pub use event::{ConnectionlessEvent, PeerId, PeerInUse, PeerMessage, RemovePeerError, SendTo};
+pub use event::{ConnectionlessEvent, PeerId, PeerInUse, PeerMessage, SendTo};
 
 /// Sends to and receives from many peers over one endpoint without connections (FI_EP_RDM with an
 /// address vector).
@@ -56,7 +55,7 @@ pub use event::{ConnectionlessEvent, PeerId, PeerInUse, PeerMessage, RemovePeerE
 ///
 /// As with [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy), payloads go out from where they
 /// lie, and each accepted key has exactly one outcome. Messages to one peer arrive in the order in
-/// which they were sent, as long as it is not [down](ConnectionlessEvent::PeerDown).
+/// which they were sent, as long as it is not [down](ConnectionEvent::Disconnected).
 ///
 /// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an
 /// [`EventLoop`](crate::event_loop::EventLoop).
@@ -90,7 +89,7 @@ pub use event::{ConnectionlessEvent, PeerId, PeerInUse, PeerMessage, RemovePeerE
 ///         && let Err(refused) = a.send_data(b.local_addr(), p, b"event 7", 42)
 ///     {
 ///         assert!(refused.is_would_block(), "{refused}");
-///         payload = Some(refused.payload);
+///         payload = Some(refused.given);
 ///     }
 ///     a.poll(&mut sent)?;
 ///     b.poll(&mut received)?;
@@ -189,8 +188,8 @@ impl ConnectionlessEndpoint {
 
     // ---- peers ----------------------------------------------------------------------------------
 
-    /// Adds a peer, and says hello to it: [`PeerUp`](ConnectionlessEvent::PeerUp) or
-    /// [`PeerDown`](ConnectionlessEvent::PeerDown) follows. One that is known already is only
+    /// Adds a peer, and says hello to it: [`Connected`](ConnectionEvent::Connected) or
+    /// [`Disconnected`](ConnectionEvent::Disconnected) follows. One that is known already is only
     /// found.
     ///
     /// # Errors
@@ -254,7 +253,7 @@ impl ConnectionlessEndpoint {
     ///
     /// [`PeerInUse`]: how many sends, kept payloads and held messages are in the way; nothing was
     /// done.
-    pub fn remove_peer(&mut self, peer: PeerId) -> Result<(), RemovePeerError> {
+    pub fn remove_peer(&mut self, peer: PeerId) -> Result<(), PeerError> {
         let in_use = self.outstanding(peer)?;
         if in_use.sends + in_use.payloads_kept + in_use.messages_held > 0 {
             return Err(in_use.into());
@@ -270,13 +269,9 @@ impl ConnectionlessEndpoint {
     /// # Errors
     ///
     /// There is no such peer.
-    pub fn remove_peer_by(
-        &mut self,
-        peer: PeerId,
-        deadline: Instant,
-    ) -> Result<(), RemovePeerError> {
-        self.check_fork()?;
-        let connections = self.peers.leave(peer).ok_or(RemovePeerError::Unknown)?;
+    pub fn remove_peer_by(&mut self, peer: PeerId, deadline: Instant) -> Result<(), PeerError> {
+        self.core.owner().check()?;
+        let connections = self.peers.leave(peer).ok_or(PeerError::Unknown)?;
         for conn in connections {
             self.core.begin_close(conn, deadline);
         }
@@ -290,9 +285,9 @@ impl ConnectionlessEndpoint {
     /// # Errors
     ///
     /// There is no such peer.
-    pub fn outstanding(&self, peer: PeerId) -> Result<PeerInUse, RemovePeerError> {
-        self.check_fork()?;
-        let known = self.peers.get(peer).ok_or(RemovePeerError::Unknown)?;
+    pub fn outstanding(&self, peer: PeerId) -> Result<PeerInUse, PeerError> {
+        self.core.owner().check()?;
+        let known = self.peers.get(peer).ok_or(PeerError::Unknown)?;
         let sends = known.connections().map(|c| self.core.sends_in_flight(c));
         Ok(PeerInUse {
             peer,
@@ -300,15 +295,6 @@ impl ConnectionlessEndpoint {
             payloads_kept: known.kept,
             messages_held: known.messages_held(),
         })
-    }
-
-    fn check_fork(&self) -> Result<(), RemovePeerError> {
-        let owner = self.core.owner();
-        if owner.is_here() {
-            return Ok(());
-        }
-        let made_by = owner.pid();
-        Err(RemovePeerError::Forked { made_by })
     }
 
     // ---- sending --------------------------------------------------------------------------------
@@ -319,12 +305,12 @@ impl ConnectionlessEndpoint {
     /// `key` is the caller's own, comes back unchanged, and need not be unique. A first send to an
     /// address adds the peer, and is refused as back-pressure:
     /// [`Writable`](ConnectionlessEvent::Writable) says when it has answered,
-    /// [`PeerDown`](ConnectionlessEvent::PeerDown) that it will not.
+    /// [`Disconnected`](ConnectionEvent::Disconnected) that it will not.
     ///
     /// # Errors
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure
-    /// ([`SendError::is_would_block`]), what is wrong with the peer ([`SendErrorKind::Peer`]), or a
+    /// ([`Refused::is_would_block`]), what is wrong with the peer ([`SendErrorKind::Peer`]), or a
     /// message that can't be sent.
     #[inline]
     pub fn send_data(
@@ -333,22 +319,18 @@ impl ConnectionlessEndpoint {
         payload: impl Into<Payload>,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let payload = payload.into();
         match self.lane(to.into()) {
             Ok(conn) => self.core.send_data(conn, payload, header, key),
-            Err(kind) => Err(SendError { kind, payload, key }),
+            Err(kind) => Err(Refused::new(kind, payload, key)),
         }
     }
 
     /// The connection that a message goes by; one is made where there is none.
     #[inline]
     fn lane(&mut self, to: SendTo) -> Result<ConnectionId, SendErrorKind> {
-        let owner = self.core.owner();
-        if !owner.is_here() {
-            let made_by = owner.pid();
-            return Err(SendErrorKind::Forked { made_by });
-        }
+        self.core.owner().check()?;
         let id = match to {
             SendTo::Peer(peer) => peer,
             SendTo::Addr(addr) => match self.peers.at(&addr) {
@@ -418,11 +400,24 @@ impl ConnectionlessEndpoint {
             if let ReceiveEvent::Request(request) = event {
                 self.answer(request, &mut answers);
             } else {
-                events.extend(self.told(event, &mut answers));
+                let told = self.told(event, &mut answers);
+                let forgotten = told.as_ref().and_then(|told| self.forgotten_by(told));
+                events.extend(told);
+                events.extend(forgotten.map(|peer| ConnectionlessEvent::Removed { peer }));
             }
         }
         if !answers.is_empty() {
             self.tell(&mut answers, events);
+        }
+    }
+
+    /// Who came by itself, and goes with this event.
+    fn forgotten_by(&self, told: &ConnectionlessEvent) -> Option<PeerId> {
+        match told {
+            &ConnectionlessEvent::Connection(peer, ConnectionEvent::Disconnected(_)) => {
+                self.peers.get(peer).is_none().then_some(peer)
+            }
+            _ => None,
         }
     }
 
@@ -502,26 +497,35 @@ impl ConnectionlessEndpoint {
             ReceiveEvent::Starved { connection } => Told::Starved {
                 peer: self.peers.of(connection)?,
             },
-            ReceiveEvent::Unresponsive { connection } => Told::Unresponsive {
-                peer: self.peers.of(connection)?,
-            },
-            ReceiveEvent::Responsive { connection } => Told::Responsive {
-                peer: self.peers.of(connection)?,
-            },
-            ReceiveEvent::Connected { connection, info } => {
-                return self.on_connected(connection, info);
-            }
-            ReceiveEvent::PeerClosing { connection } => {
-                let peer = self.peers.of(connection)?;
-                self.peers
-                    .set_stage(peer, connection, ConnectionStage::Closing);
-                return None;
-            }
-            ReceiveEvent::Disconnected { connection, reason } => {
-                return self.on_disconnected(connection, reason, more);
+            ReceiveEvent::Connection(connection, event) => {
+                return self.on_connection(connection, event, more);
             }
             ReceiveEvent::Request(_) | ReceiveEvent::Window { .. } => return None,
         })
+    }
+
+    fn on_connection(
+        &mut self,
+        connection: ConnectionId,
+        event: ConnectionEvent,
+        more: &mut Vec<ReceiveEvent>,
+    ) -> Option<ConnectionlessEvent> {
+        match event {
+            ConnectionEvent::Connected(info) => self.on_connected(connection, info),
+            ConnectionEvent::Disconnected(reason) => self.on_disconnected(connection, reason, more),
+            ConnectionEvent::PeerClosing => {
+                let peer = self.peers.of(connection)?;
+                let closing = ConnectionStage::Closing;
+                self.peers.set_stage(peer, connection, closing);
+                None
+            }
+            ConnectionEvent::Unresponsive | ConnectionEvent::Responsive => {
+                let peer = self.peers.of(connection)?;
+                Some(ConnectionlessEvent::Connection(peer, event))
+            }
+            // Not of a hub's connection.
+            ConnectionEvent::Late | ConnectionEvent::Reconnecting { .. } => None,
+        }
     }
 
     fn on_connected(
@@ -539,7 +543,8 @@ impl ConnectionlessEndpoint {
             self.core.begin_close(connection, deadline);
             return None;
         }
-        (!was_up).then_some(ConnectionlessEvent::PeerUp { peer, addr, info })
+        let event = ConnectionEvent::Connected(info);
+        (!was_up).then_some(ConnectionlessEvent::Connection(peer, event))
     }
 
     fn on_disconnected(
@@ -556,8 +561,9 @@ impl ConnectionlessEndpoint {
                 more.push(ReceiveEvent::Writable { connection: other });
                 return None;
             }
-            Some((_, ConnectionStage::Dialing)) => return None,
-            Some((_, ConnectionStage::Closing)) | None => {}
+            // The peer's end is that of its last connection.
+            Some((_, ConnectionStage::Dialing | ConnectionStage::Closing)) => return None,
+            None => {}
         }
         if peer.leaving {
             // `end_leaving` says so.
@@ -567,11 +573,8 @@ impl ConnectionlessEndpoint {
         if forgotten {
             self.peers.remove(id);
         }
-        Some(ConnectionlessEvent::PeerDown {
-            peer: id,
-            reason,
-            forgotten,
-        })
+        let event = ConnectionEvent::Disconnected(reason);
+        Some(ConnectionlessEvent::Connection(id, event))
     }
 
     /// Peers that are being removed go with their last connection.
@@ -581,6 +584,20 @@ impl ConnectionlessEndpoint {
     }
 
     // ---- the end --------------------------------------------------------------------------------
+
+    /// Begins the goodbye to all peers and returns at once: those who come now are refused, what is
+    /// in flight completes, and [`poll`](Self::poll) tells how each connection ends, at the
+    /// deadline in any case.
+    pub fn begin_close(&mut self, deadline: Instant) {
+        if self.core.owner().is_here() {
+            self.core.begin_close_all(deadline);
+        }
+    }
+
+    /// Connections with peers that are open now: two with one peer, if both sides began at once.
+    pub fn connections(&self) -> usize {
+        self.core.connections()
+    }
 
     /// Says goodbye to all peers and closes. Every key has its outcome in what is returned, with
     /// messages that came meanwhile and payloads that the provider had kept.

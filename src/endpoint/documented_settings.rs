@@ -90,6 +90,9 @@ pub(crate) struct Setting<C> {
     pub(crate) set: fn(C, Value) -> C,
 }
 
+/// A setting that is no number: its name, and what sets it to something.
+pub(crate) type Other<C> = (&'static str, fn(C) -> C);
+
 /// `5 s`, `65,536`, `1 GiB of…`, `2^36`, `none`: what a cell begins with.
 fn parse(cell: &str) -> Option<Value> {
     if cell.starts_with("none") {
@@ -198,7 +201,7 @@ pub(crate) fn compare_group<C, E: Display>(
     source: &str,
     (config, whose): (&str, &str),
     settings: &[Setting<C>],
-    others: &[(&str, fn(C) -> C)],
+    others: &[Other<C>],
     default_of: impl Fn() -> C,
     check: impl Fn(&C) -> Result<(), E>,
 ) {
@@ -217,7 +220,10 @@ pub(crate) fn compare_group<C, E: Display>(
         &check,
     );
     let rows: Vec<_> = table.iter().map(|cells| row(cells)).collect();
-    for [name, _, range] in &rows {
+    for [name, ..] in &rows {
+        // Its own row, if it has one.
+        let row = its.iter().chain(&rows).find(|[of, ..]| of == name);
+        let [_, _, range] = row.expect("a row");
         let with = match settings.iter().find(|setting| setting.name == *name) {
             Some(setting) => {
                 let (low, high) = ends(range).expect("a range of numbers");

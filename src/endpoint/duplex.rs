@@ -14,7 +14,7 @@ use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::error::WindowError;
+use crate::endpoint::error::{Refused, WindowError};
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::id::ConnectionId;
@@ -23,15 +23,14 @@ use crate::endpoint::limits::{self, PATIENCE};
 use crate::endpoint::link::Link;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
+use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::liveness::Patience;
-use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::{HeaderMode, WindowDescriptor};
 use crate::endpoint::windows::landing::Landing;
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowPlace};
-use crate::error::SendError;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
 use crate::memory::Access;
@@ -119,6 +118,7 @@ impl DuplexConfig {
                 depth: self.send_depth,
                 total: self.total(),
                 level: Level::Sent,
+                shape: None,
                 deadline: Some(self.send_deadline),
                 policy: DeadlinePolicy::FailConnection,
                 staging: None,
@@ -251,7 +251,7 @@ impl DuplexEndpoint {
         payload: Payload,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         #[cfg(test)]
         if let Some(layer) = &mut self.faults {
             return layer.send(&mut self.core, connection, payload, header, key);
@@ -288,12 +288,12 @@ impl DuplexEndpoint {
         payload: Payload,
         place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         match self.check_here() {
             Ok(()) => self.core.write(payload, place, None, Level::Delivered, key),
-            Err(kind) => Err(SendError {
+            Err(kind) => Err(Refused {
                 kind: kind.into(),
-                payload,
+                given: payload,
                 key,
             }),
         }
@@ -306,13 +306,7 @@ impl DuplexEndpoint {
     }
 
     fn check_here(&self) -> Result<(), WindowError> {
-        let owner = self.core.owner();
-        match owner.is_here() {
-            true => Ok(()),
-            false => Err(WindowError::Forked {
-                made_by: owner.pid(),
-            }),
-        }
+        Ok(self.core.owner().check()?)
     }
 
     /// Drives all connections, and appends what happened.

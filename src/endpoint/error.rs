@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::buffer::{GateError, Payload};
+use crate::endpoint::connectionless::PeerInUse;
 use crate::endpoint::protocol::close_reason::CloseReason;
-use crate::endpoint::windows::destination::Destination;
 use crate::errno::{Advised, CompletionError, FabricErrno};
 use crate::memory::{Access, RegionKind, RegisterError};
+use crate::process::Forked;
 
 /// What back-pressure waits for. Every one of them passes by itself; a `Writable` event says when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,11 +65,12 @@ pub enum SendErrorKind {
     /// Not now; back-pressure, not a failure.
     #[error("would block: {0}")]
     WouldBlock(Blocked),
-    /// The header does not fit its slot, or the header mode.
+    /// The header does not fit its slot, or the header mode. A publication puts 16 bytes of its own
+    /// in front of it.
     #[error(
         "header of {len} bytes, the limit is {max}: give the endpoint larger header slots \
-         (`HeaderSlotConfig::slot_size`, by `headers` of its settings), or put the rest in \
-         front of the payload"
+         (`HeaderSlotConfig::slot_size`, by `headers` of its settings; a publication takes 16 \
+         bytes of one itself), or put the rest in front of the payload"
     )]
     HeaderTooLong {
         /// Bytes given.
@@ -174,17 +176,17 @@ pub enum SendErrorKind {
     #[error(transparent)]
     Window(#[from] WindowError),
     /// The endpoint was made by the process that this one was forked from.
-    #[error(
-        "this endpoint was made by process {made_by}, which this process was forked from: open a \
-         fabric of its own in the child"
-    )]
-    Forked {
-        /// The process that made it.
-        made_by: u32,
-    },
+    #[error("{0}: open a fabric of its own in the child")]
+    Forked(#[from] Forked),
     /// There is no such connection, or it is over and its end was reported.
     #[error("there is no such connection, or it is over")]
     NoConnection,
+    /// Nobody has subscribed to the tag of a publication.
+    #[error("nobody has subscribed to tag {tag}")]
+    NoSubscribers {
+        /// The tag.
+        tag: u64,
+    },
     /// The peer of a connectionless endpoint is not known, or can't be.
     #[error(transparent)]
     Peer(#[from] PeerError),
@@ -224,39 +226,66 @@ impl fmt::Display for MessageLimit {
     }
 }
 
-/// A send that was refused, with everything that was given.
-pub struct SendError {
+/// Something that was refused, with what was given. Nothing was posted.
+///
+/// `T` is what moved in and comes back: a [`Payload`], the
+/// [`Destination`](crate::endpoint::Destination) of a read, a buffer, the memory of a window. `K`
+/// says why: most often a [`SendErrorKind`].
+pub struct Refused<T, K = SendErrorKind> {
     /// Why.
-    pub kind: SendErrorKind,
-    /// The payload, untouched.
-    pub payload: Payload,
-    /// The key, unchanged.
+    pub kind: K,
+    /// What was given, untouched.
+    pub given: T,
+    /// The key, unchanged; 0 for what has none: small messages, and windows.
     pub key: u64,
 }
 
-impl SendError {
+impl<T> Refused<T> {
     /// True for back-pressure: try again after the next `Writable` event or poll.
     pub fn is_would_block(&self) -> bool {
         matches!(self.kind, SendErrorKind::WouldBlock(_))
     }
+
+    /// True where nobody has subscribed to the tag of a publication.
+    pub fn is_no_subscribers(&self) -> bool {
+        matches!(self.kind, SendErrorKind::NoSubscribers { .. })
+    }
 }
 
-impl fmt::Debug for SendError {
+impl<T, K> Refused<T, K> {
+    #[cold]
+    pub(crate) fn new(kind: impl Into<K>, given: T, key: u64) -> Self {
+        let kind = kind.into();
+        Self { kind, given, key }
+    }
+
+    /// Of what has no key.
+    #[cold]
+    pub(crate) fn without_key(kind: impl Into<K>, given: T) -> Self {
+        Self::new(kind, given, 0)
+    }
+}
+
+impl<T, K: fmt::Debug> fmt::Debug for Refused<T, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendError")
+        f.debug_struct("Refused")
             .field("kind", &self.kind)
             .field("key", &self.key)
             .finish_non_exhaustive()
     }
 }
 
-impl fmt::Display for SendError {
+impl<T, K: fmt::Display> fmt::Display for Refused<T, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.kind, f)
     }
 }
 
-impl std::error::Error for SendError {}
+impl<T, K: fmt::Debug + fmt::Display> std::error::Error for Refused<T, K> {}
+
+// It is returned by each send that has to wait.
+const _: () = assert!(size_of::<SendErrorKind>() <= 40);
+const _: () = assert!(size_of::<Refused<Payload>>() <= 104);
 
 /// A batch of sends that stopped at a message that was refused.
 #[derive(Debug)]
@@ -264,7 +293,7 @@ pub struct BatchError {
     /// Messages that were taken before it, and are on their way.
     pub sent: usize,
     /// The refused message, with the reason. Those behind it were not looked at.
-    pub refused: SendError,
+    pub refused: Refused<Payload>,
 }
 
 impl fmt::Display for BatchError {
@@ -278,32 +307,6 @@ impl std::error::Error for BatchError {
         Some(&self.refused)
     }
 }
-
-/// A one-sided read that was refused, with everything that was given.
-#[derive(Debug)]
-pub struct ReadError {
-    /// Why.
-    pub kind: SendErrorKind,
-    /// The destination, untouched.
-    pub into: Destination,
-    /// The key, unchanged.
-    pub key: u64,
-}
-
-impl ReadError {
-    /// True for back-pressure: try again after the next `Writable` event or poll.
-    pub fn is_would_block(&self) -> bool {
-        matches!(self.kind, SendErrorKind::WouldBlock(_))
-    }
-}
-
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.kind, f)
-    }
-}
-
-impl std::error::Error for ReadError {}
 
 /// Why a one-sided operation, or a window, was refused. Nothing was posted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -379,14 +382,8 @@ pub enum WindowError {
         bytes: usize,
     },
     /// The endpoint was made by the process that this one was forked from.
-    #[error(
-        "this endpoint was made by process {made_by}, which this process was forked from: open a \
-         fabric of its own in the child"
-    )]
-    Forked {
-        /// The process that made it.
-        made_by: u32,
-    },
+    #[error("{0}: open a fabric of its own in the child")]
+    Forked(#[from] Forked),
     /// A window over memory that peers can't reach by themselves. What this side sends or reads is
     /// staged where that is so; what a peer does to a window can't be, since its owner does not
     /// hear when bytes come or are fetched, and so can't copy them in time.
@@ -421,6 +418,12 @@ pub enum PeerError {
     /// It was never added, or was removed, or went and was forgotten.
     #[error("no such peer: it was never added, or is gone and forgotten; add it again (add_peer)")]
     Unknown,
+    /// Something is outstanding with it.
+    #[error(transparent)]
+    InUse(#[from] PeerInUse),
+    /// The endpoint was made by the process that this one was forked from.
+    #[error("{0}: open a fabric of its own in the child")]
+    Forked(#[from] Forked),
     /// There are as many as there may be.
     #[error(
         "the endpoint has {limit} peers, as many as it may have (setting `max_peers`): remove some \

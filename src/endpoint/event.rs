@@ -62,12 +62,52 @@ pub struct ConnectionInfo {
     pub kernel_watch: KernelWatch,
 }
 
+/// What happened to a connection: one variant of each endpoint's events brings it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectionEvent {
+    /// It stands: the first one, or one that was made again.
+    Connected(ConnectionInfo),
+    /// Nothing was heard from the peer for as long as the setting
+    /// [`unresponsive_after`](crate::endpoint::ConnectionSettings::unresponsive_after) says: it is
+    /// stopped, busy, or cut off. Nothing is closed.
+    Unresponsive,
+    /// Something was heard from the peer again.
+    Responsive,
+    /// The peer closes politely: nothing that is sent from now on is taken, what is in flight still
+    /// completes. What a buffered endpoint has not sent yet fails; a subscriber that closes gets no
+    /// publication any more. Not told by connectionless endpoints.
+    PeerClosing,
+    /// The connection ended, what was in flight on it came back before this, and another one will
+    /// be made; never without a [`ReconnectPolicy`](crate::endpoint::ReconnectPolicy).
+    /// [`Connected`](Self::Connected) follows, or this again, or
+    /// [`Disconnected`](Self::Disconnected). Nothing is sent again by itself: messages that are
+    /// packed and not yet sent wait for it, what a subscriber wants is subscribed to again then,
+    /// and what is published meanwhile is lost.
+    Reconnecting {
+        /// The number of the next attempt, from 1.
+        attempt: u32,
+        /// How long until it begins.
+        after: Duration,
+        /// Why the connection ended, or could not be made.
+        reason: CloseReason,
+    },
+    /// Something that was sent has not completed within its deadline, and goes on. Told by
+    /// [`AsyncSendEndpoint`](crate::future::AsyncSendEndpoint) alone: elsewhere `Late`, with the
+    /// key, is an event of its own.
+    Late,
+    /// The connection is closed, or could not be made. Its last event, and everything had its
+    /// outcome before it, but for payloads that the provider keeps (`Released`). Of an endpoint
+    /// with one connection, the last event at all.
+    Disconnected(CloseReason),
+}
+
 /// What happened at a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SendEvent {
-    /// The connection stands: sends are taken from now on.
-    Connected(ConnectionInfo),
+    /// Something happened to the connection; sends are taken while it stands.
+    Connection(ConnectionEvent),
     /// A send is done.
     Completed {
         /// The key that was given to `send_data`.
@@ -95,28 +135,6 @@ pub enum SendEvent {
     Window(WindowEvent),
     /// What blocked a refused send has passed.
     Writable,
-    /// Nothing was heard from the peer for as long as the setting `unresponsive_after` says: it is
-    /// stopped, busy, or cut off. Nothing is closed.
-    Unresponsive,
-    /// Something was heard from the peer again.
-    Responsive,
-    /// The connection ended, every key of it came back before this, and another one will be made;
-    /// never without a [`ReconnectPolicy`](crate::endpoint::ReconnectPolicy).
-    /// [`Connected`](Self::Connected) follows, or this again, or
-    /// [`Disconnected`](Self::Disconnected). Nothing is sent again by itself.
-    Reconnecting {
-        /// The number of the next attempt, from 1.
-        attempt: u32,
-        /// How long until it begins.
-        after: Duration,
-        /// Why the connection ended, or could not be made.
-        reason: CloseReason,
-    },
-    /// The peer closes politely: no send is taken any more, those in flight still complete.
-    PeerClosing,
-    /// The connection is closed, or could not be made. The last event; every key came back before
-    /// it.
-    Disconnected(CloseReason),
 }
 
 /// What happened at a [`ReceiveEndpoint`](crate::ReceiveEndpoint).
@@ -126,13 +144,8 @@ pub enum ReceiveEvent {
     /// A peer asks for a connection (with [`AcceptPolicy::Ask`](crate::endpoint::AcceptPolicy::Ask)
     /// only).
     Request(ConnectionRequest),
-    /// A connection stands.
-    Connected {
-        /// Which.
-        connection: ConnectionId,
-        /// What was agreed.
-        info: ConnectionInfo,
-    },
+    /// Something happened to a connection.
+    Connection(ConnectionId, ConnectionEvent),
     /// A message arrived.
     Message(Message),
     /// A message arrived, and its payload is in a GPU's memory: with
@@ -180,7 +193,7 @@ pub enum ReceiveEvent {
     },
     /// The provider is done with a payload whose send came back [`Failed`](Self::Failed) without
     /// it, because its connection ended. The one thing that is told of a connection after its
-    /// [`Disconnected`](Self::Disconnected).
+    /// end.
     Released {
         /// Whose.
         connection: ConnectionId,
@@ -207,29 +220,6 @@ pub enum ReceiveEvent {
     Starved {
         /// Which.
         connection: ConnectionId,
-    },
-    /// Nothing was heard from a peer for as long as the setting `unresponsive_after` says. Nothing
-    /// is closed.
-    Unresponsive {
-        /// Which.
-        connection: ConnectionId,
-    },
-    /// Something was heard from the peer again.
-    Responsive {
-        /// Which.
-        connection: ConnectionId,
-    },
-    /// The peer sent all it will send, and closes.
-    PeerClosing {
-        /// Which.
-        connection: ConnectionId,
-    },
-    /// A connection is closed. Its last event, but for [`Released`](Self::Released).
-    Disconnected {
-        /// Which.
-        connection: ConnectionId,
-        /// Why.
-        reason: CloseReason,
     },
 }
 
@@ -258,7 +248,11 @@ impl MessageEvent for ReceiveEvent {
     fn comes_behind(&self) -> bool {
         matches!(
             self,
-            Self::DeviceMessage(_) | Self::PeerClosing { .. } | Self::Disconnected { .. }
+            Self::DeviceMessage(_)
+                | Self::Connection(
+                    _,
+                    ConnectionEvent::PeerClosing | ConnectionEvent::Disconnected(_)
+                )
         )
     }
 }

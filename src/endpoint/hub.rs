@@ -1,21 +1,16 @@
 //! `Hub`: a link, a clock, and the peers that are connected by it, over any link: one queue, one
 //! pool, one slab, many connections.
 
-use std::collections::{HashMap, VecDeque};
-use std::fmt;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
-
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::clock::Clock;
 use crate::endpoint::core::conn_table::{ConnTable, NOBODY};
-use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, GATE_RETRY, post_control};
-use crate::endpoint::core::jiffies::Jiffies;
+use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, post_control};
 use crate::endpoint::core::marks::Marks;
-use crate::endpoint::core::outgoing::DataOp;
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::core::posted::PieceOp;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::backlog::Backlog;
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::wait::{EndpointWait, LinkWait};
 use crate::endpoint::link::{
@@ -26,39 +21,42 @@ use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::protocol::connection::{
     Action, Arrival, Connection, Form, SUBSCRIPTION_MESSAGES_MAX, State,
 };
-use crate::endpoint::protocol::liveness::{Backlog, Patience};
+use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::wire::{
     self, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode,
 };
 use crate::endpoint::windows::exposed::ExposedWindows;
-use crate::endpoint::windows::line::PIECES_IN_FLIGHT;
-use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::{CompletionError, FabricErrno};
 use crate::fabric::AccessEnds;
 use crate::in_flight::{ContextError, InFlight};
-use crate::stats::ReceiveStats;
+use crate::stats::{ReceiveStats, SendStats};
+use closing::Mark;
+use long::{Due, LongPool};
+use outbound::Outbound;
+use peer::{Descriptors, Peer};
+use shared::{ORPHANS_MAX, Shared, share};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use timer::HubTimer;
 
 mod accepting;
 mod closing;
 mod dialing;
 mod feeding;
-mod gates;
 mod later;
 mod long;
+mod outbound;
 mod peer;
 mod sends;
 mod shared;
 mod subscriptions;
+mod timer;
 mod windows;
 
-use closing::Mark;
-use long::{Due, LongPool};
-use peer::{Descriptors, Peer};
-use sends::Sends;
 pub(crate) use sends::SendsSettings;
-use shared::{ORPHANS_MAX, Shared, share};
 pub(crate) use subscriptions::SubscriptionNews;
-use windows::Account;
 pub(crate) use windows::WindowSettings;
 
 /// Receives that each connection keeps posted beyond the credits it granted: for the peer's control
@@ -93,9 +91,6 @@ const CM_LATER_MAX: usize = 1024;
 /// Reads of the completion queue in one poll, beyond its first, for connections whose end waits for
 /// what lies in it.
 const MARK_READS_MAX: usize = 16;
-
-/// Polls between two looks at the clock while something comes in each of them.
-const CLOCK_INTERVAL: u32 = 64;
 
 const EVENT_QUEUE_BROKE: &str = "the event queue broke";
 
@@ -145,6 +140,23 @@ impl Receives {
 }
 
 impl HubSettings {
+    /// How much may be in flight for the application on one connection, and on all of them:
+    /// messages, and one-sided operations where there are windows.
+    pub(crate) fn outbound(&self) -> (u32, u32) {
+        let operations = match self.windows.enabled() {
+            true => self.windows.operations,
+            false => 0,
+        };
+        let (depth, total) = self
+            .sends
+            .as_ref()
+            .map_or((0, 0), |it| (it.depth, it.total));
+        (
+            depth.saturating_add(operations),
+            total.saturating_add(operations),
+        )
+    }
+
     /// How many receives a connection has.
     pub(crate) fn receives(&self, form: Form) -> Receives {
         let grants = self
@@ -177,16 +189,6 @@ enum Op {
     },
 }
 
-/// What this side posts for its application.
-enum Operation {
-    OneSided(OneSided),
-    Data {
-        /// Its connection is over, and its outcome was told then.
-        told: bool,
-        op: DataOp,
-    },
-}
-
 /// A request that waits for the application's answer.
 struct WaitingRequest<R> {
     request: R,
@@ -206,13 +208,9 @@ pub(crate) struct Hub<L: Link> {
     /// Connections with a control message that the provider's full queue did not take.
     unsent: Vec<ConnectionId>,
     in_flight: InFlight<Op>,
-    /// Of their own: they are larger than receives.
-    operations: InFlight<(ConnectionId, Operation)>,
     stats: ReceiveStats,
     polls_without_cm: u32,
-    polls_without_clock: u32,
-    jiffies: Jiffies,
-    clock: Clock,
+    timer: HubTimer,
     backlog: Backlog,
     next_reap: Instant,
     completions: Completions,
@@ -220,10 +218,6 @@ pub(crate) struct Hub<L: Link> {
     touched: Vec<ConnectionId>,
     /// The provider's queue was full: something is to be offered to it again.
     retry: bool,
-    /// The timer is to be set anew: a deadline came or moved to an earlier time, or it ran out.
-    timer_stale: bool,
-    /// What the timer is set to; none while a deadline may have moved to an earlier time.
-    armed: Option<Instant>,
     /// Events of the connection manager that were read while completions were looked at.
     cm_later: VecDeque<CmEvent<L::Request>>,
     /// Ends of connections that wait for what lies in the completion queue.
@@ -245,13 +239,9 @@ pub(crate) struct Hub<L: Link> {
     pool_waker: WakerId,
     control: ControlBuffers,
     wait: Arc<EndpointWait>,
-    /// One-sided operations of this side.
-    account: Account,
-    sends: Option<Sends>,
+    outbound: Outbound,
     /// For the layer above, which takes it after each poll.
     subscription_news: Vec<(ConnectionId, SubscriptionNews)>,
-    /// When the layer above wants to be polled.
-    layer_deadline: Option<Instant>,
     receives: Receives,
     exposed: ExposedWindows,
     /// The last epoch of the domain that the connections were told of.
@@ -283,24 +273,12 @@ impl<L: Link> Hub<L> {
         };
         let shared = share(&link, &pool, &control)?;
         let receives = settings.receives(link.form());
-        let total = settings.sends.as_ref().map_or(0, |sends| sends.total);
         let capacity = u32::try_from(pool.slots())
             .unwrap_or(u32::MAX)
             .saturating_add(controls);
-        let operations = settings.windows.operations.saturating_add(total);
         let contexts = link.limits().contexts;
-        let account = Account::new(settings.windows.operations, contexts);
-        let sends = match settings.sends.take() {
-            None => None,
-            Some(sends) => {
-                let waker = Arc::clone(&wait);
-                let wake = Arc::new(move || waker.wake());
-                let (limits, registrar) = (link.limits(), link.registrar());
-                Some(Sends::new(sends, limits, link.form(), registrar, wake)?)
-            }
-        };
-        let pieces = u64::from(PIECES_IN_FLIGHT);
-        let in_flight_max = u64::from(capacity) + u64::from(operations) + pieces;
+        let outbound = Outbound::new(&mut settings, &link, &wait, &clock)?;
+        let in_flight_max = u64::from(capacity) + outbound.posted.capacity();
         let next_reap = clock.now() + settings.handshake_timeout;
         let (windows, rma) = (settings.windows.windows, link.limits().rma.as_ref());
         let exposed = ExposedWindows::new(windows, &wait, link.ledger(), rma);
@@ -318,19 +296,14 @@ impl<L: Link> Hub<L> {
             hungry: VecDeque::new(),
             unsent: Vec::new(),
             in_flight: InFlight::new(capacity, contexts),
-            operations: InFlight::second(operations, contexts),
             stats: ReceiveStats::default(),
             polls_without_cm: 0,
-            polls_without_clock: 0,
-            jiffies: Jiffies::new(&clock),
-            clock,
-            backlog: Backlog::new(u64::from(capacity) + u64::from(operations)),
+            timer: HubTimer::new(clock),
+            backlog: Backlog::new(in_flight_max),
             next_reap,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             touched: Vec::new(),
             retry: false,
-            timer_stale: false,
-            armed: None,
             cm_later: VecDeque::new(),
             marks: Marks::new(in_flight_max),
             dialed: 0,
@@ -344,10 +317,8 @@ impl<L: Link> Hub<L> {
             pool_waker,
             control,
             wait,
-            account,
-            sends,
+            outbound,
             subscription_news: Vec::new(),
-            layer_deadline: None,
             receives,
             exposed,
             fence_asked: 0,
@@ -362,8 +333,16 @@ impl<L: Link> Hub<L> {
     }
 
     pub(crate) fn stats(&self) -> ReceiveStats {
+        // Messages have stats of their own.
+        let one_sided = match self.outbound.sends_messages() {
+            true => SendStats::default(),
+            false => self.outbound.stats,
+        };
         ReceiveStats {
-            in_flight: self.one_sided_in_flight().into(),
+            posted: one_sided.posted,
+            completed: one_sided.completed,
+            failed: one_sided.failed,
+            in_flight: one_sided.in_flight,
             quarantined: self.exposed.quarantined() as u64,
             ..self.stats
         }
@@ -375,7 +354,7 @@ impl<L: Link> Hub<L> {
 
     /// What it judges deadlines by.
     pub(crate) fn clock(&self) -> &Clock {
-        &self.clock
+        self.timer.clock()
     }
 
     pub(crate) fn pool(&self) -> &SharedBufferManager {
@@ -426,24 +405,29 @@ impl<L: Link> Hub<L> {
         let found = self.read_completions(events);
         let asked = self.take_asked();
         let look_at_cm = look_everywhere || asked || self.cm_is_due(found);
-        if look_at_cm || found > 0 || self.wants_more() {
-            self.look_around(found, look_everywhere, look_at_cm, events);
+        if look_at_cm || self.wants_more(found) {
+            return self.look_around(found, look_everywhere, look_at_cm, events);
         }
+        // With none in flight, no registration is kept open.
+        self.outbound.outgoing.rest();
     }
 
-    /// Whether a poll that found nothing has more to do: a deadline may have passed, or something
-    /// waits for the application to drop a message or for the provider's queue.
+    /// Whether a poll that found so many completions has more to do than to report sends that are
+    /// done: a connection wants something, a deadline may have passed, or something waits for the
+    /// application to drop a message, for what sends have in common, or for the provider's queue.
     #[inline]
-    fn wants_more(&mut self) -> bool {
+    fn wants_more(&mut self, found: usize) -> bool {
         self.retry
-            || self.timer_stale
+            || self.outbound.retry
+            || self.timer.is_stale()
             || !self.touched.is_empty()
             || !self.marks.is_empty()
             || !self.hungry.is_empty()
-            || !self.account.blocked.is_empty()
+            || self.outbound.deadlines.has_moved()
             || self.long.as_ref().is_some_and(LongPool::is_awaited)
             || self.shared.as_ref().is_some_and(|s| s.receives.lacks())
-            || self.jiffies.moved(&self.clock)
+            || found > 0 && self.outbound.has_refused()
+            || self.timer.wants_look(found)
     }
 
     /// Everything but the completion queue.
@@ -459,28 +443,26 @@ impl<L: Link> Hub<L> {
         }
         // One look at the clock for all that is timed; while messages come all the time, not on
         // each poll.
-        self.polls_without_clock += 1;
-        if look_at_cm || found == 0 || self.polls_without_clock >= CLOCK_INTERVAL {
+        if self.timer.begin_look(look_at_cm || found == 0) {
             self.on_time(events);
         }
-        let retried = std::mem::take(&mut self.retry);
+        let retried = std::mem::take(&mut self.retry) | std::mem::take(&mut self.outbound.retry);
         if retried {
             self.touched.append(&mut self.unsent);
-            self.post_waiting(events);
             self.drive_lines(events);
         }
         self.feed(events);
         self.feed_long();
         self.act_and_end(events);
         self.mind_fences(look_everywhere, events);
-        self.tell_writable(events);
         if found > 0 || look_everywhere || retried {
-            self.tell_sends_writable(events);
+            self.outbound.tell_shared(&mut self.peers, events);
         }
-        self.rest_sends();
-        if std::mem::take(&mut self.timer_stale) {
+        // With none in flight, no registration is kept open.
+        self.outbound.outgoing.rest();
+        if self.outbound.deadlines.take_moved() | self.timer.take_stale() {
             self.arm_timer();
-        } else if self.retry || retried || self.shared.is_some() {
+        } else if self.retry || self.outbound.retry || retried || self.shared.is_some() {
             self.set_timer();
         }
     }
@@ -555,35 +537,46 @@ impl<L: Link> Hub<L> {
                 }
                 self.touch(id);
             }
-            Err(reason) => match self.operations.finish(context) {
-                Ok((id, Operation::OneSided(op))) => {
-                    self.on_one_sided(id, op, error.map(|error| *error), events);
-                }
-                Ok((id, Operation::Data { told, op })) => {
-                    self.on_sent(id, op, told, error.map(|error| *error), events);
-                }
-                Err(_) if context == PEER_WROTE && data.is_some() => {
-                    self.marks.on_strange();
-                    self.on_peer_wrote(data, events);
-                }
-                Err(_) => match self.account.later.pieces.finish(context) {
-                    Ok(piece) => {
-                        self.on_one_sided_piece(piece, error.map(|error| *error), events);
-                    }
-                    Err(_) => self.on_unknown(context, reason, error),
-                },
+            Err(reason) => self.on_outbound_over(context, (reason, data), error, events),
+        }
+    }
+
+    /// A completion of what this side posted for its application.
+    #[inline]
+    fn on_outbound_over(
+        &mut self,
+        context: usize,
+        (reason, data): (ContextError, Option<u64>),
+        error: Option<Box<CompletionError>>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        if error.is_none()
+            && let Some(id) = self.outbound.on_plain(context, events)
+        {
+            return self.on_plain_sent(id);
+        }
+        let error = error.map(|error| *error);
+        let posted = &mut self.outbound.posted;
+        if let Ok(op) = posted.messages.finish(context) {
+            return self.on_message_over(op, error, events);
+        }
+        match posted.one_sided.finish(context) {
+            Ok(op) => self.on_one_sided(op, error, events),
+            Err(_) if context == PEER_WROTE && data.is_some() => {
+                self.marks.on_strange();
+                self.on_peer_wrote(data, events);
+            }
+            Err(_) => match posted.pieces.finish(context) {
+                Ok(PieceOp::OneSided(piece)) => self.on_one_sided_piece(piece, error, events),
+                Ok(PieceOp::Long(_)) => {}
+                Err(_) => self.on_unknown(context, reason, error),
             },
         }
     }
 
     /// A completion that names no operation in flight.
     #[cold]
-    fn on_unknown(
-        &mut self,
-        context: usize,
-        reason: ContextError,
-        error: Option<Box<CompletionError>>,
-    ) {
+    fn on_unknown(&mut self, context: usize, reason: ContextError, error: Option<CompletionError>) {
         self.stats.unknown_completions += 1;
         // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
         if self.shared.is_some() && error.is_some() {
@@ -676,7 +669,7 @@ impl<L: Link> Hub<L> {
             }
             Some(Arrival::Control(cq_data)) => {
                 let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
-                peer.machine.on_control(cq_data, body, self.clock.now());
+                peer.machine.on_control(cq_data, body, self.timer.now());
                 let whole = peer.machine.take_whole_long();
                 self.post_again(id, buffer);
                 if let Some(number) = whole {
@@ -711,10 +704,14 @@ impl<L: Link> Hub<L> {
                 Action::Accept { data } => self.accept_link(id, &data),
                 Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
                 Action::Established => self.tell_established(id, events),
-                Action::Unresponsive => events.push(ReceiveEvent::Unresponsive { connection: id }),
-                Action::Responsive => events.push(ReceiveEvent::Responsive { connection: id }),
+                Action::Unresponsive => {
+                    events.push(ReceiveEvent::Connection(id, ConnectionEvent::Unresponsive))
+                }
+                Action::Responsive => {
+                    events.push(ReceiveEvent::Connection(id, ConnectionEvent::Responsive))
+                }
                 Action::PeerClosing { .. } => {
-                    events.push(ReceiveEvent::PeerClosing { connection: id })
+                    events.push(ReceiveEvent::Connection(id, ConnectionEvent::PeerClosing))
                 }
                 Action::Close(reason) => self.close_conn(id, reason, events),
                 Action::Connect { data } => self.start_connecting(id, &data),
@@ -738,11 +735,11 @@ impl<L: Link> Hub<L> {
         }
         if let Some(peer) = self.peers.get_mut(id) {
             let deadline = peer.next_deadline();
-            // A later one is found when the timer runs out.
-            self.timer_stale |=
-                deadline.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
+            self.timer.on_deadline(deadline);
             peer.timed = deadline.is_some();
-            self.tell_send_writable(id, events);
+            if peer.outbound.waits_alone() {
+                self.outbound.tell_writable((id, peer), events);
+            }
         }
     }
 
@@ -845,8 +842,7 @@ impl<L: Link> Hub<L> {
     // ---- time -----------------------------------------------------------------------------------
 
     fn on_time(&mut self, events: &mut Vec<ReceiveEvent>) {
-        self.polls_without_clock = 0;
-        let now = self.clock.now();
+        let now = self.timer.now();
         while let Some(id) = self.heard.pop() {
             if let Some(peer) = self.peers.get_mut(id) {
                 peer.heard = false;
@@ -854,10 +850,9 @@ impl<L: Link> Hub<L> {
                 self.touched.push(id);
             }
         }
-        if self.armed.is_some_and(|at| now < at) {
+        if !self.timer.has_passed(now) {
             return;
         }
-        self.timer_stale = true;
         for (id, peer) in self.peers.iter_mut() {
             if peer.next_deadline().is_some_and(|at| at <= now) {
                 peer.ask_kernel(&mut self.link);
@@ -884,8 +879,7 @@ impl<L: Link> Hub<L> {
                 events,
             );
         }
-        self.check_one_sided_deadlines(now, events);
-        self.check_send_deadlines(now, events);
+        self.check_deadlines(now, events);
         if now >= self.next_reap {
             self.stats.reaped += self
                 .link
@@ -901,30 +895,23 @@ impl<L: Link> Hub<L> {
             .filter_map(|(_, peer)| peer.next_deadline());
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
         let all = machines.chain(waiting).chain([self.next_reap]);
-        let sends = self.sends.as_ref().and_then(Sends::next_late);
-        self.armed = all.chain(self.next_late()).chain(sends).min();
+        let first = all.chain(self.outbound.deadlines.next()).min();
+        self.timer.arm(first);
         self.set_timer();
     }
 
     fn set_timer(&self) {
-        let pause = match self.sends.as_ref().is_some_and(Sends::waits) {
-            true => GATE_RETRY,
-            false => CONTROL_RETRY,
-        };
-        let retry = self.retry.then(|| self.clock.now() + pause);
-        let later = self.account.later.pause();
-        let retry = retry
-            .into_iter()
-            .chain(later.map(|pause| self.clock.now() + pause));
-        let all = self.armed.into_iter().chain(retry);
-        let all = all.chain(self.layer_deadline);
-        self.wait
-            .set_deadline(all.chain(self.link.next_deadline()).min());
+        let line = self.outbound.pause(&self.peers);
+        let retry = self.retry || self.outbound.retry;
+        let pause = line.or(retry.then_some(CONTROL_RETRY));
+        let retry = pause.map(|pause| self.timer.now() + pause);
+        let all = [self.timer.next(), retry, self.link.next_deadline()];
+        self.wait.set_deadline(all.into_iter().flatten().min());
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Posted {
+enum PostedReceive {
     Yes,
     PoolEmpty,
     No,

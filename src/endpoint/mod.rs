@@ -21,18 +21,23 @@ pub(crate) mod error;
 mod event;
 mod header_source;
 pub(crate) mod hub;
-mod id;
 mod limits;
 pub(crate) mod link;
 mod long_messages;
 mod message;
-pub(crate) mod protocol;
 mod publish;
 mod receive;
 mod send;
 mod settings;
 mod staging;
 mod windows;
+
+// What lies below endpoints, by the names that it has here.
+pub(crate) use crate::{id, protocol};
+
+pub use error::{
+    BatchError, Blocked, MessageLimit, PeerError, Refused, SendErrorKind, WindowError,
+};
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,19 +50,16 @@ pub use self::core::reconnect::ReconnectPolicy;
 pub use self::core::send::SendStatus;
 pub use crate::fabric::PeerAddr;
 pub use crate::memory::Access;
-pub use buffered::event::{
-    BufferError, BufferedEvent, Carried, PushError, PushPayloadError, SendBufferError,
-    SmallMessageLimit,
-};
+pub use buffered::event::{BufferError, BufferedEvent, Carried, PushError, SmallMessageLimit};
 pub use buffered::{BufferedConfig, MessageSlot, SendEndpointBuffered};
 pub use connectionless::{
     ConnectionlessConfig, ConnectionlessEndpoint, ConnectionlessEvent, PeerId, PeerInUse,
-    PeerMessage, RemovePeerError, SendTo,
+    PeerMessage, SendTo,
 };
 pub use delivery::{DeviceDelivery, DeviceMessage};
-pub use error::{PeerError, WindowError};
 pub use event::{
-    ConnectionInfo, ConnectionRequest, DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent,
+    ConnectionEvent, ConnectionInfo, ConnectionRequest, DeadlinePolicy, Inject, Level,
+    ReceiveEvent, SendEvent,
 };
 pub use header_source::HeaderSource;
 pub use id::{ConnectionId, EndpointId};
@@ -71,19 +73,17 @@ pub use protocol::wire::{
     WindowDescriptor, WindowId, WireError,
 };
 pub use publish::{
-    DropReason, Outcomes, PeerOutcome, Publication, PublishConfig, PublishEndpoint, PublishError,
-    PublishErrorKind, PublishEvent, PublisherId, SlowPolicy, SubscribeConfig, SubscribeEndpoint,
-    SubscribeError, SubscribeEvent,
+    DropReason, Outcomes, PeerOutcome, Publication, PublishConfig, PublishEndpoint, PublishEvent,
+    PublisherId, SlowPolicy, SubscribeConfig, SubscribeEndpoint, SubscribeError, SubscribeEvent,
 };
 pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
 pub use send::{SendConfig, SendEndpointZeroCopy};
 pub use settings::{ConnectionSettings, IncomingSettings, OutgoingSettings};
 pub use staging::{StagingConfig, StagingRing, StagingStats};
 pub use windows::destination::Destination;
+pub use windows::handle::Windows;
 pub(crate) use windows::landing;
-pub use windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
-};
+pub use windows::window::{LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace};
 
 /// Which life of this process this is, for peers: drawn once, at random, so that a restarted
 /// process has another.

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use libfabric_sys as sys;
 
 use crate::Error;
-use crate::buffer::{Payload, SharedBufferManager};
+use crate::buffer::SharedBufferManager;
 use crate::clock::Clock;
+use crate::endpoint::windows::handle::Windows;
 
 use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::delivery::Deliveries;
-use crate::endpoint::error::WindowError;
-use crate::endpoint::event::{ConnectionRequest, Level, ReceiveEvent};
+use crate::endpoint::event::{ConnectionRequest, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::{self, config};
@@ -27,20 +27,13 @@ use crate::endpoint::settings::{
 use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::protocol::connection::Form;
 
-use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
-use crate::endpoint::protocol::wire::WindowDescriptor;
+use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::{
     HeaderMode, Refusal, RefusalCode, SHORT_DEPTH_MAX, SHORT_INDEX_MASK,
 };
 
-use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,
-};
-use crate::error::{ReadError, SendError};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, PeerAddr};
-use crate::memory::Access;
 use crate::process::Here;
 use crate::stats::ReceiveStats;
 
@@ -52,7 +45,7 @@ pub enum AcceptPolicy {
     #[default]
     All,
     /// The application is asked, by [`ReceiveEvent::Request`]; a request that is not answered
-    /// within the handshake timeout is refused.
+    /// within the connect timeout is refused.
     Ask,
 }
 
@@ -66,8 +59,8 @@ pub enum AcceptPolicy {
 /// | `long_messages` | a pool for messages above `max_message` | none | see [`LongMessages`] |
 ///
 /// The pool takes `slots × max_message` bytes. Each connection keeps two receives posted beyond its
-/// depth: so a dead peer is noticed while all messages are held. With windows, it keeps three more
-/// for what peers say about them.
+/// depth: so a dead peer is noticed while all messages are held. With windows, it keeps two more
+/// for what peers say about them, and two with long messages.
 ///
 /// ```
 /// use fabricast::endpoint::ReceiveConfig;
@@ -183,10 +176,18 @@ impl ReceiveConfig {
         self.long.as_ref().map_or(Ok(()), LongMessages::check)?;
         self.check_delivery()?;
         let windows = self.windows();
-        let reason = if windows.enabled() {
-            "must be 6 for each of max_connections, as there are windows, to 1048576"
-        } else {
-            "must be 3 for each of max_connections, to 1048576"
+        let reason = match (windows.enabled(), windows.long) {
+            (false, false) => "must be 3 for each of max_connections, to 1048576",
+            (true, false) => {
+                "must be 5 for each of max_connections, as there are windows, to 1048576"
+            }
+            (false, true) => {
+                "must be 5 for each of max_connections, as there are long messages, to 1048576"
+            }
+            (true, true) => {
+                "must be 7 for each of max_connections, as there are windows and long messages, to \
+                 1048576"
+            }
         };
         let least = (windows.reserve() + 1) * self.max_connections();
         let least = (least as usize, reason);
@@ -314,181 +315,18 @@ impl ReceiveEndpoint {
             .sleep(limits::moment_in(self.core.clock(), timeout))
     }
 
-    /// Writes a payload into a window of a peer. Returns at once;
-    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says that it is in the
-    /// peer's memory, [`WindowEvent::WriteFailed`](crate::endpoint::WindowEvent::WriteFailed) that
-    /// it may not be.
-    ///
-    /// The payload is registered memory, as for
-    /// [`SendEndpointZeroCopy::send_data`](crate::SendEndpointZeroCopy::send_data); it moves in,
-    /// and comes back with the outcome. `place` is a [`RemoteWindow`], or a place in it
-    /// ([`RemoteWindow::at`]). `key` is the caller's own. The completion is the peer's answer
-    /// (`FI_DELIVERY_COMPLETE`): without it, providers report success for a write that the peer's
-    /// rights forbid.
-    ///
-    /// The payload may lie in a GPU's memory, and may be written [after](Payload::after) an event.
-    /// What the provider can't read goes through the endpoint's [`StagingRing`]: in one piece up to
-    /// the size of a slot, in several above that. One-sided operations on a connection are posted
-    /// in the order in which they were given: those behind one that waits for an event or a copy
-    /// wait, too. Messages have an order of their own: who tells the peer of a write by a message
-    /// sends that when the write is done.
-    ///
-    /// # Errors
-    ///
-    /// Nothing was posted, and payload and key are in the error: back-pressure, or what
-    /// [`SendErrorKind::Window`](crate::error::SendErrorKind::Window) says of the window. What this
-    /// side can't know, such as a key that is not good any more, fails the operation and ends the
-    /// connection.
-    pub fn write<'a>(
-        &mut self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-        key: u64,
-    ) -> Result<(), SendError> {
-        self.write_at(payload.into(), place.into(), None, Level::Delivered, key)
-    }
-
-    /// As [`write`](Self::write), and tells the peer: it hears of it by
-    /// [`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote) with `data`, when all of
-    /// the payload is in its memory. It uses a credit, as a message does.
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write); [`WindowError::NoImmediateData`] where the provider's immediate
-    /// data are too short for it.
-    pub fn write_with_data<'a>(
-        &mut self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-        data: u32,
-        key: u64,
-    ) -> Result<(), SendError> {
-        self.write_at(
-            payload.into(),
-            place.into(),
-            Some(data),
-            Level::Delivered,
-            key,
-        )
-    }
-
-    /// As [`write`](Self::write), but
-    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says only that the payload
-    /// may be reused (level [`Sent`](Level::Sent)). **It comes for writes that never reach the
-    /// peer's memory, too**: tcp reports success for a write that the peer refuses, and ends the
-    /// connection afterwards. For those who hear of arrival by other means.
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write).
-    pub fn write_unconfirmed<'a>(
-        &mut self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-        key: u64,
-    ) -> Result<(), SendError> {
-        self.write_at(payload.into(), place.into(), None, Level::Sent, key)
-    }
-
-    /// Reads from a window of a peer into registered memory: as many bytes as the destination has.
-    /// Returns at once; [`WindowEvent::Read`](crate::endpoint::WindowEvent::Read) brings the
-    /// destination back, filled. That may be memory of a GPU: see [`Destination`].
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write), with the destination in the error.
-    pub fn read<'a>(
-        &mut self,
-        into: impl Into<Destination>,
-        place: impl Into<WindowPlace<'a>>,
-        key: u64,
-    ) -> Result<(), ReadError> {
-        let into = into.into();
-        match self.check_here() {
-            Ok(()) => self.core.read(into, place.into(), key),
-            Err(error) => Err(ReadError {
-                kind: error.into(),
-                into,
-                key,
-            }),
-        }
-    }
-
-    fn write_at(
-        &mut self,
-        payload: Payload,
-        place: WindowPlace<'_>,
-        data: Option<u32>,
-        level: Level,
-        key: u64,
-    ) -> Result<(), SendError> {
-        match self.check_here() {
-            Ok(()) => self.core.write(payload, place, data, level, key),
-            Err(error) => Err(SendError {
-                kind: error.into(),
-                payload,
-                key,
-            }),
-        }
-    }
-
-    /// A child of the process that made the endpoint must not use what it has.
-    fn check_here(&self) -> Result<(), WindowError> {
+    /// The windows of one connection: memory of its peer that this side writes and reads, and
+    /// memory of this side that the peer does. Where there is no such connection, all that is asked
+    /// of them is refused.
+    #[inline]
+    pub fn windows(&mut self, connection: ConnectionId) -> Windows<'_> {
         let owner = self.core.owner();
-        if owner.is_here() {
-            return Ok(());
-        }
-        let made_by = owner.pid();
-        Err(WindowError::Forked { made_by })
+        Windows::of_connection(owner, &mut self.core, connection)
     }
 
-    /// A window of a connection's peer, by the descriptor that it sent.
-    ///
-    /// # Errors
-    ///
-    /// [`WindowError`]: it is another connection's, it was revoked, or one of the two sides has no
-    /// windows.
-    pub fn open_window(
-        &self,
-        connection: ConnectionId,
-        descriptor: &WindowDescriptor,
-    ) -> Result<RemoteWindow, WindowError> {
-        self.check_here()?;
-        self.core.open_window(connection, descriptor)
-    }
-
-    /// Lets the peer of a connection use memory of this side, with these rights. The memory is the
-    /// endpoint's until nobody can reach it any more: see [`LocalWindow`]. The peer needs the
-    /// window's [descriptor](LocalWindow::descriptor).
-    ///
-    /// # Errors
-    ///
-    /// [`ExposeError`], with the memory in it; [`WindowError::TooManyWindows`] without
-    /// [`ConnectionSettings::windows`].
-    pub fn expose(
-        &mut self,
-        connection: ConnectionId,
-        memory: impl Into<WindowMemory>,
-        access: Access,
-    ) -> Result<LocalWindow, ExposeError> {
-        let memory = memory.into();
-        match self.check_here() {
-            Ok(()) => self.core.expose(connection, memory, access),
-            Err(kind) => Err(ExposeError { kind, memory }),
-        }
-    }
-
-    /// Takes a window back: the peer is told not to use it, ends what it has in flight, and
-    /// confirms. Then [`WindowEvent::Released`](crate::endpoint::WindowEvent::Released) brings the
-    /// memory back. A peer that has not confirmed at the deadline loses the connection, whose end
-    /// releases the memory, too. False: there is nothing to take back, its memory came back
-    /// already.
-    pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
-        self.check_here().is_ok() && self.core.revoke(window, deadline)
-    }
-
-    /// Windows that this side exposes, those not given back yet included.
-    pub fn windows(&self) -> usize {
+    /// How many windows this side exposes, all connections together, those not given back yet
+    /// included.
+    pub fn exposed_windows(&self) -> usize {
         self.core.windows()
     }
 
@@ -594,12 +432,6 @@ mod tests {
                 "slots",
             ),
             (
-                ReceiveConfig::default()
-                    .incoming(|incoming| incoming.slots(383))
-                    .connection(|c| c.windows(1)),
-                "slots",
-            ),
-            (
                 ReceiveConfig::default().outgoing(|out| out.level(crate::endpoint::Level::Sent)),
                 "level",
             ),
@@ -607,6 +439,37 @@ mod tests {
         for (config, named) in refused {
             let error = config.check().expect_err(named).to_string();
             assert!(error.starts_with(&format!("setting {named} = ")), "{error}");
+        }
+    }
+
+    /// As many buffers for each connection as the reason says, and not one less.
+    #[test]
+    fn too_few_slots_are_refused_with_the_number_that_is_needed() {
+        let long = || {
+            let pool = SharedBufferManager::allocate(1, 1 << 17).expect("memory");
+            LongMessages::new(pool)
+        };
+        let config = |windows| ReceiveConfig::default().connection(|c| c.windows(windows));
+        let needed = [
+            (config(0), 3),
+            (config(1), 5),
+            (config(0).long_messages(long()), 5),
+            (config(1).long_messages(long()), 7),
+        ];
+        for (config, each) in needed {
+            let with = |slots| {
+                config
+                    .clone()
+                    .incoming(|incoming| incoming.slots(slots))
+                    .check()
+            };
+            with(64 * each).expect("enough");
+            let error = with(64 * each - 1).expect_err("too few").to_string();
+            let said = format!(
+                "setting slots = {}: must be {each} for each of ",
+                64 * each - 1
+            );
+            assert!(error.starts_with(&said), "{error}");
         }
     }
 }

@@ -13,9 +13,9 @@ use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::core::reconnect::Reconnector;
 use crate::endpoint::core::send::{SendCore, SendSettings, SendStatus};
-use crate::endpoint::error::WindowError;
-use crate::endpoint::event::{ConnectionInfo, Level, SendEvent};
+use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
 use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
+use crate::endpoint::windows::handle::Windows;
 
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::limits::moment_in;
@@ -24,17 +24,12 @@ use crate::endpoint::link::provider::ProviderLink;
 
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::{CloseReason, State};
-use crate::endpoint::protocol::wire::WindowDescriptor;
 
-use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,
-};
-use crate::error::{BatchError, ReadError, SendError, SendErrorKind};
+use crate::endpoint::error::{BatchError, Refused};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::Domain;
 use crate::fabric::PeerAddr;
-use crate::memory::{Access, HeldRegistration};
+use crate::memory::HeldRegistration;
 use crate::process::Here;
 use crate::stats::SendStats;
 
@@ -131,15 +126,6 @@ impl std::fmt::Debug for SendConfig {
     }
 }
 
-#[cold]
-fn forked(made_by: u32, payload: Payload, key: u64) -> SendError {
-    SendError {
-        kind: SendErrorKind::Forked { made_by },
-        payload,
-        key,
-    }
-}
-
 /// Sends registered memory to one peer, without a copy of its own.
 ///
 /// A message is a header and a payload. The header is copied into a registered slot; the payload
@@ -148,8 +134,9 @@ fn forked(made_by: u32, payload: Payload, key: u64) -> SendError {
 /// such event: [`SendEvent::Completed`] or [`SendEvent::Failed`].
 ///
 /// [`close`](Self::close) says goodbye, and all that was sent arrives. Dropping the endpoint is
-/// rude: what is in flight is lost, and what had completed at level [`Sent`](Level::Sent) may be
-/// lost too, as with any socket that is closed without a word.
+/// rude: what is in flight is lost, and what had completed at level
+/// [`Sent`](crate::endpoint::Level::Sent) may be lost too, as with any socket that is closed
+/// without a word.
 ///
 /// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an
 /// [`EventLoop`](crate::event_loop::EventLoop). The published interface that it follows:
@@ -181,7 +168,7 @@ fn forked(made_by: u32, payload: Payload, key: u64) -> SendError {
 ///         && let Err(refused) = sender.send_data(p, b"event 7", 42)
 ///     {
 ///         assert!(refused.is_would_block(), "{refused}");
-///         payload = Some(refused.payload);
+///         payload = Some(refused.given);
 ///     }
 ///     sender.poll(&mut sent)?;
 ///     receiver.poll(&mut received)?;
@@ -210,7 +197,9 @@ pub struct SendEndpointZeroCopy {
 
 impl SendEndpointZeroCopy {
     /// Starts to connect to a [`ReceiveEndpoint`](crate::ReceiveEndpoint). Returns at once;
-    /// [`SendEvent::Connected`] or [`SendEvent::Disconnected`] follows, within the connect timeout.
+    /// [`ConnectionEvent::Connected`](crate::endpoint::ConnectionEvent::Connected) or
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) follows,
+    /// within the connect timeout.
     ///
     /// # Errors
     ///
@@ -258,20 +247,20 @@ impl SendEndpointZeroCopy {
     /// # Errors
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure
-    /// ([`SendError::is_would_block`]; [`SendEvent::Writable`] says when to try again), or a
-    /// message that can't be sent ([`SendErrorKind`] says which limit it exceeds).
+    /// ([`Refused::is_would_block`]; [`SendEvent::Writable`] says when to try again), or a message
+    /// that can't be sent ([`SendErrorKind`](crate::endpoint::error::SendErrorKind) says which limit it
+    /// exceeds).
     #[inline]
     pub fn send_data(
         &mut self,
         payload: impl Into<Payload>,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
-        let owner = self.core.owner();
-        if !owner.is_here() {
-            return Err(forked(owner.pid(), payload.into(), key));
+    ) -> Result<(), Refused<Payload>> {
+        match self.core.owner().check() {
+            Ok(()) => self.core.send_data(payload.into(), header, key),
+            Err(forked) => Err(Refused::new(forked, payload.into(), key)),
         }
-        self.core.send_data(payload.into(), header, key)
     }
 
     /// Sends several messages, as [`send_data`](Self::send_data) each: payload, header, key. Where
@@ -291,7 +280,7 @@ impl SendEndpointZeroCopy {
     ///     (0..).zip(fragments).map(|(number, f): (u64, _)| (f, number.to_le_bytes(), number));
     /// if let Err(stopped) = sender.send_batch(&mut messages) {
     ///     assert!(stopped.refused.is_would_block(), "{stopped}");
-    ///     // later: `stopped.refused.payload`, then the rest of `messages`
+    ///     // later: `stopped.refused.given`, then the rest of `messages`
     /// }
     /// # }
     /// ```
@@ -304,13 +293,12 @@ impl SendEndpointZeroCopy {
         &mut self,
         messages: impl IntoIterator<Item = (P, H, u64)>,
     ) -> Result<usize, BatchError> {
-        let owner = self.core.owner();
         let mut messages = messages
             .into_iter()
             .map(|(payload, header, key)| (payload.into(), header, key));
-        if !owner.is_here() {
+        if let Err(forked) = self.core.owner().check() {
             return messages.next().map_or(Ok(0), |(payload, _, key)| {
-                let refused = forked(owner.pid(), payload, key);
+                let refused = Refused::new(forked, payload, key);
                 Err(BatchError { sent: 0, refused })
             });
         }
@@ -320,173 +308,16 @@ impl SendEndpointZeroCopy {
         }
     }
 
-    /// Writes a payload into a window of the peer. Returns at once;
-    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says that it is in the
-    /// peer's memory, [`WindowEvent::WriteFailed`](crate::endpoint::WindowEvent::WriteFailed) that
-    /// it may not be.
-    ///
-    /// The payload is registered memory, as for [`send_data`](Self::send_data); it moves in, and
-    /// comes back with the outcome. `place` is a [`RemoteWindow`], or a place in it
-    /// ([`RemoteWindow::at`]). `key` is the caller's own. The completion is the peer's answer
-    /// (`FI_DELIVERY_COMPLETE`): without it, providers report success for a write that the peer's
-    /// rights forbid.
-    ///
-    /// The payload may lie in a GPU's memory, and may be written [after](Payload::after) an event.
-    /// What the provider can't read goes through the endpoint's [`StagingRing`]: in one piece up to
-    /// the size of a slot, in several above that. One-sided operations on a connection are posted
-    /// in the order in which they were given: those behind one that waits for an event or a copy
-    /// wait, too. Messages have an order of their own: who tells the peer of a write by a message
-    /// sends that when the write is done.
-    ///
-    /// # Errors
-    ///
-    /// Nothing was posted, and payload and key are in the error: back-pressure, or what
-    /// [`SendErrorKind::Window`] says of the window. What this side can't know, such as a key that
-    /// is not good any more, fails the operation and ends the connection.
-    pub fn write<'a>(
-        &mut self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-        key: u64,
-    ) -> Result<(), SendError> {
-        self.write_at(payload.into(), place.into(), None, Level::Delivered, key)
-    }
-
-    /// As [`write`](Self::write), and tells the peer: it hears of it by
-    /// [`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote) with `data`, when all of
-    /// the payload is in its memory. It uses a credit, as a message does.
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write); [`WindowError::NoImmediateData`] where the provider's immediate
-    /// data are too short for it.
-    pub fn write_with_data<'a>(
-        &mut self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-        data: u32,
-        key: u64,
-    ) -> Result<(), SendError> {
-        self.write_at(
-            payload.into(),
-            place.into(),
-            Some(data),
-            Level::Delivered,
-            key,
-        )
-    }
-
-    /// As [`write`](Self::write), but
-    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says only that the payload
-    /// may be reused (level [`Sent`](Level::Sent)). **It comes for writes that never reach the
-    /// peer's memory, too**: tcp reports success for a write that the peer refuses, and ends the
-    /// connection afterwards. For those who hear of arrival by other means.
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write).
-    pub fn write_unconfirmed<'a>(
-        &mut self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-        key: u64,
-    ) -> Result<(), SendError> {
-        self.write_at(payload.into(), place.into(), None, Level::Sent, key)
-    }
-
-    /// Reads from a window of the peer into registered memory: as many bytes as the destination
-    /// has. Returns at once; [`WindowEvent::Read`](crate::endpoint::WindowEvent::Read) brings the
-    /// destination back, filled. That may be memory of a GPU: see [`Destination`].
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write), with the destination in the error.
-    pub fn read<'a>(
-        &mut self,
-        into: impl Into<Destination>,
-        place: impl Into<WindowPlace<'a>>,
-        key: u64,
-    ) -> Result<(), ReadError> {
-        let into = into.into();
-        match self.check_here() {
-            Ok(()) => self.core.read(into, place.into(), key),
-            Err(error) => Err(ReadError {
-                kind: error.into(),
-                into,
-                key,
-            }),
-        }
-    }
-
-    fn write_at(
-        &mut self,
-        payload: Payload,
-        place: WindowPlace<'_>,
-        data: Option<u32>,
-        level: Level,
-        key: u64,
-    ) -> Result<(), SendError> {
-        match self.check_here() {
-            Ok(()) => self.core.write(payload, place, data, level, key),
-            Err(error) => Err(SendError {
-                kind: error.into(),
-                payload,
-                key,
-            }),
-        }
-    }
-
-    /// A child of the process that made the endpoint must not use what it has.
-    fn check_here(&self) -> Result<(), WindowError> {
+    /// The windows of the connection: memory of the peer that this side writes and reads, and
+    /// memory of this side that the peer does.
+    #[inline]
+    pub fn windows(&mut self) -> Windows<'_> {
         let owner = self.core.owner();
-        if owner.is_here() {
-            return Ok(());
-        }
-        let made_by = owner.pid();
-        Err(WindowError::Forked { made_by })
+        Windows::of_one(owner, &mut self.core)
     }
 
-    /// A window of the peer, by the descriptor that it sent.
-    ///
-    /// # Errors
-    ///
-    /// [`WindowError`]: it is another connection's, it was revoked, or one of the two sides has no
-    /// windows.
-    pub fn open_window(&self, descriptor: &WindowDescriptor) -> Result<RemoteWindow, WindowError> {
-        self.check_here()?;
-        self.core.open_window(descriptor)
-    }
-
-    /// Lets the peer use memory of this side, with these rights. The memory is the endpoint's until
-    /// nobody can reach it any more: see [`LocalWindow`]. Send the peer the window's
-    /// [descriptor](LocalWindow::descriptor).
-    ///
-    /// # Errors
-    ///
-    /// [`ExposeError`], with the memory in it.
-    pub fn expose(
-        &mut self,
-        memory: impl Into<WindowMemory>,
-        access: Access,
-    ) -> Result<LocalWindow, ExposeError> {
-        let memory = memory.into();
-        match self.check_here() {
-            Ok(()) => self.core.expose(memory, access),
-            Err(kind) => Err(ExposeError { kind, memory }),
-        }
-    }
-
-    /// Takes a window back: the peer is told not to use it, ends what it has in flight, and
-    /// confirms. Then [`WindowEvent::Released`](crate::endpoint::WindowEvent::Released) brings the
-    /// memory back. A peer that has not confirmed at the deadline loses the connection, whose end
-    /// releases the memory, too. False: there is nothing to take back, its memory came back
-    /// already.
-    pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
-        self.check_here().is_ok() && self.core.revoke(window, deadline)
-    }
-
-    /// Windows that this side exposes, those not given back yet included.
-    pub fn windows(&self) -> usize {
+    /// How many windows this side exposes, those not given back yet included.
+    pub fn exposed_windows(&self) -> usize {
         self.core.windows()
     }
 
@@ -524,7 +355,8 @@ impl SendEndpointZeroCopy {
             .sleep(moment_in(self.core.clock(), timeout))
     }
 
-    /// Polls until the connection stands; with a [`ReconnectPolicy`], through all its attempts.
+    /// Polls until the connection stands; with a
+    /// [`ReconnectPolicy`](crate::endpoint::ReconnectPolicy), through all its attempts.
     ///
     /// # Errors
     ///
@@ -535,8 +367,10 @@ impl SendEndpointZeroCopy {
             self.poll(&mut events)?;
             for event in events.drain(..) {
                 match event {
-                    SendEvent::Connected(info) => return Ok(info),
-                    SendEvent::Disconnected(reason) => return Err(Error::Closed(reason)),
+                    SendEvent::Connection(ConnectionEvent::Connected(info)) => return Ok(info),
+                    SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                        return Err(Error::Closed(reason));
+                    }
                     _ => {}
                 }
             }
@@ -564,8 +398,9 @@ impl SendEndpointZeroCopy {
     }
 
     /// Begins the polite close and returns at once: no new sends; those in flight complete, both
-    /// sides say goodbye, and [`SendEvent::Disconnected`] is the last event of
-    /// [`poll`](Self::poll). At the deadline it comes in any case.
+    /// sides say goodbye, and
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) is the
+    /// last event of [`poll`](Self::poll). At the deadline it comes in any case.
     pub fn begin_close(&mut self, deadline: Instant) {
         if self.core.owner().is_here() {
             self.stop(deadline);
@@ -584,8 +419,8 @@ impl SendEndpointZeroCopy {
 
     /// Closes politely and waits for it: all that was sent arrives, unless the deadline passes
     /// first. Returns the outcomes of what was in flight; the last event is
-    /// [`SendEvent::Disconnected`], whose reason is [`CloseReason::Finished`] when the peer has
-    /// everything.
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected), whose
+    /// reason is [`CloseReason::Finished`] when the peer has everything.
     ///
     /// # Errors
     ///

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use libfabric_sys as sys;
 
 use super::Fabric;
-use super::diagnosis::Diagnosis;
 use super::info::{Info, MR_MODES};
 use super::provider::{EndpointKind, Provider, provider};
 use super::report::WaitObject;
 use crate::Error;
 use crate::errno::FabricErrno;
+use crate::error::Diagnosis;
 use crate::memory::DevicePaths;
 
 /// Chooses and opens a [`Fabric`].

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use libfabric_sys as sys;
 
 use super::builder::requirements;
-use super::diagnosis::{Diagnosis, Verdict};
 use super::info::Info;
 use super::provider::{EndpointKind, provider};
 use crate::Error;
+use crate::error::{Diagnosis, Verdict};
 
 impl Diagnosis {
     /// Asks again, provider by provider, with one requirement more each time.

@@ -15,12 +15,12 @@ mod av;
 mod builder;
 mod device_memory;
 mod diagnose;
-pub(crate) mod diagnosis;
 mod domain;
 mod endpoint_settings;
 mod ep;
 mod handle;
 #[cfg(all(test, not(loom)))]
+#[path = "testing/hook.rs"]
 pub(crate) mod hook;
 mod info;
 mod keys;
@@ -32,6 +32,7 @@ mod probe;
 mod process_settings;
 mod provider;
 mod queue;
+mod region;
 mod registration_cache;
 mod report;
 mod resolver;
@@ -46,10 +47,10 @@ use std::sync::Arc;
 
 use libfabric_sys as sys;
 
+pub use crate::error::{Diagnosis, Verdict};
 pub use crate::memory::DevicePaths;
 pub use address::PeerAddr;
 pub use builder::FabricBuilder;
-pub use diagnosis::{Diagnosis, Verdict};
 pub use domain::Domain;
 pub use endpoint_settings::{EndpointSettings, TrafficClass};
 pub use process_settings::{LogLevel, ProcessSettings};

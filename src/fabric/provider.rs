@@ -127,6 +127,10 @@ pub struct Provider {
     pub names: Option<&'static str>,
     /// It has a file descriptor to wait on (`FI_WAIT_FD`).
     pub wait_fd: bool,
+    /// `fi_trywait` on a queue looks into the endpoints that were opened with it, into those that
+    /// are closed, too, whose memory is somebody else's by then: it is not asked after the first
+    /// one was closed, and a sleeper looks each millisecond instead.
+    pub waits_on_closed: bool,
     /// After `fi_close(ep)` it reports what was in flight; where it does not, we fail those
     /// operations ourselves.
     pub reports_after_close: bool,
@@ -294,6 +298,7 @@ pub const PROVIDERS: &[Provider] = &[
         endpoint_scope: false,
         names: None,
         wait_fd: true,
+        waits_on_closed: false,
         reports_after_close: true,
         uses_more: false,
         cq_data: 8,
@@ -329,6 +334,7 @@ pub const PROVIDERS: &[Provider] = &[
         endpoint_scope: false,
         names: None,
         wait_fd: true,
+        waits_on_closed: false,
         reports_after_close: true,
         cq_data: 4,
         context_cells: false,
@@ -351,14 +357,18 @@ pub const PROVIDERS: &[Provider] = &[
         refused: None,
         environment: &[],
     },
+    // rxm_ep_open puts the core provider's queues into the wait set of ours, and rxm_ep_close
+    // leaves them there (1.17 to 2.6).
     Provider {
         over_tcp: true,
+        waits_on_closed: true,
         reports_after_close: false,
         environment: &[WITHOUT_SEGMENTS, SHARED_UNLESS_ASKED],
         ..rdm("tcp;ofi_rxm", 4, true, "as tcp, and messages up to 16 KiB")
     },
     // rxm_info_to_rxm: the smaller of its own CQ data (8) and the core provider's (4).
     Provider {
+        waits_on_closed: true,
         reports_after_close: false,
         environment: &[WITHOUT_SEGMENTS, SHARED_BUFFERS],
         caches_registrations: true,
@@ -472,6 +482,7 @@ const fn rdm(
         endpoint_scope: false,
         names: None,
         wait_fd,
+        waits_on_closed: false,
         reports_after_close: true,
         uses_more: false,
         cq_data: 8,

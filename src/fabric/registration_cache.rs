@@ -5,8 +5,8 @@
 //! registration that was closed, and its key, until the memory is unmapped or room is needed. So
 //! who was given a window could write where it may only read, beside the window, and after it was
 //! taken back. And what is unmapped behind libc's back stays registered, so that the next mapping
-//! at its address gets the pages of the last (`mapping.rs`). In return it spares those who register
-//! per transfer, which nothing here does.
+//! at its address gets the pages of the last (`fabricast_process::mapping`). In return it spares
+//! those who register per transfer, which nothing here does.
 //!
 //! It can be switched off by the environment
 //! ([`ProcessSettings::registration_cache`](super::ProcessSettings::registration_cache)), which a

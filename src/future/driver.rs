@@ -294,7 +294,7 @@ pub(crate) fn watch(
 }
 
 #[cfg(all(test, loom))]
-#[path = "driver_model.rs"]
+#[path = "tests/driver_model.rs"]
 mod model;
 
 impl<S: Sender> fmt::Debug for Driver<S> {

@@ -1,10 +1,9 @@
-//! `SendFailed`: what became of a send whose future did not resolve to its payload.
+//! `Failed`: what became of an operation whose future did not resolve to what it was given.
 
 use std::fmt;
 
-use crate::buffer::Payload;
-use crate::endpoint::Destination;
-use crate::error::{CompletionError, SendErrorKind};
+use crate::endpoint::SendErrorKind;
+use crate::error::CompletionError;
 
 /// Why a send failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,53 +21,29 @@ pub enum SendFailure {
     Endpoint(&'static str),
 }
 
-/// A send that failed, with its payload.
-pub struct SendFailed {
-    /// The payload that was given. Empty where it could not be given back: it had to be leaked,
-    /// because the provider would not close, or went back to where it came from with the endpoint
-    /// ([`SendFailure::Endpoint`]).
-    pub payload: Payload,
+/// A send, a write or a read that failed, with what was given.
+pub struct Failed<T> {
+    /// The [`Payload`](crate::buffer::Payload) or [`Destination`](crate::endpoint::Destination)
+    /// that was given. `None` where it went back to where it came from with the endpoint
+    /// ([`SendFailure::Endpoint`]). What had to be leaked, because the provider would not close, is
+    /// missing, too: then it is `None`, or an empty payload.
+    pub given: Option<T>,
     /// Why.
-    pub error: SendFailure,
+    pub why: SendFailure,
 }
 
-/// A one-sided read that failed, with its destination.
-pub struct ReadFailed {
-    /// The destination that was given. `None` where it could not be given back, as in
-    /// [`SendFailed::payload`].
-    pub into: Option<Destination>,
-    /// Why.
-    pub error: SendFailure,
-}
-
-impl fmt::Debug for ReadFailed {
+impl<T> fmt::Debug for Failed<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadFailed")
-            .field("error", &self.error)
+        f.debug_struct("Failed")
+            .field("why", &self.why)
             .finish_non_exhaustive()
     }
 }
 
-impl fmt::Display for ReadFailed {
+impl<T> fmt::Display for Failed<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.error, f)
+        fmt::Display::fmt(&self.why, f)
     }
 }
 
-impl std::error::Error for ReadFailed {}
-
-impl fmt::Debug for SendFailed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendFailed")
-            .field("error", &self.error)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Display for SendFailed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.error, f)
-    }
-}
-
-impl std::error::Error for SendFailed {}
+impl<T> std::error::Error for Failed<T> {}

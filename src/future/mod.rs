@@ -1,18 +1,16 @@
 //! Endpoints as futures and streams, for any runtime or none.
 //!
 //! ```text
-//!  AsyncSendEndpoint ── send ─► Sending         AsyncReceiveEndpoint: Stream of events or messages
+//!  AsyncSendEndpoint ── send ─► Sending         Events: Stream of events, or messages
 //!          └── whichever future is polled drives the endpoint ─┘
 //!                           │ nothing to do: wait
 //!                Reactor ── Watch: descriptors, and a time
 //!                   Executor (no runtime), TokioReactor, or yours
 //! ```
 //!
-//! It is an adapter: [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) and
-//! [`ReceiveEndpoint`](crate::ReceiveEndpoint) do the work, and are faster where every hundred
-//! nanoseconds count: here each send takes a lock or two. The lock is held for one poll of the
-//! endpoint, never while code of others runs (wakers, reactors, the drop of a payload), never
-//! across an `await`.
+//! It is an adapter: the endpoints do the work, and are faster where every hundred nanoseconds
+//! count: here each send takes a lock or two. The lock is held for one poll of the endpoint, never
+//! while code of others runs (wakers, reactors, the drop of a payload), never across an `await`.
 //!
 //! # Waking
 //!
@@ -31,12 +29,11 @@
 //! futures that you hold), and it sets no deadline but the endpoint's own.
 
 mod after;
-mod connection_event;
 mod driver;
 mod error;
+mod events;
 mod executor;
 mod reactor;
-mod receive;
 mod send;
 mod send_engine;
 mod sending;
@@ -46,12 +43,11 @@ mod waiters;
 
 #[cfg(feature = "tokio")]
 pub use self::tokio::TokioReactor;
-pub use connection_event::ConnectionEvent;
-pub use error::{ReadFailed, SendFailed, SendFailure};
+pub use error::{Failed, SendFailure};
+pub use events::{EventSource, Events, Messages};
 pub use executor::{Executor, ExecutorStats};
 pub use reactor::{EndpointFds, Reactor, Watch};
-pub use receive::{AsyncReceiveEndpoint, Messages};
-pub use send::{AsyncSendEndpoint, Reading, Sending};
+pub use send::{AsyncSendEndpoint, AsyncWindows, Reading, Sending};
 pub use send_engine::FutureStats;
 
 /// For the tests of the endpoints over the fake link.

@@ -7,25 +7,29 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use super::connection_event::ConnectionEvent;
 use super::driver::Driver;
-use super::error::{ReadFailed, SendFailed};
+use super::error::Failed;
 use super::reactor::Reactor;
 use super::send_engine::{FutureStats, Sender};
 use super::sending::{self, Handle, ReadOn, SendOn};
 use crate::Error;
 use crate::SendEndpointZeroCopy;
 use crate::buffer::Payload;
+use crate::endpoint::Refused;
 use crate::endpoint::{
-    Access, CloseReason, ConnectionInfo, Destination, ExposeError, LocalWindow, RemoteWindow,
+    Access, CloseReason, ConnectionEvent, ConnectionInfo, Destination, LocalWindow, RemoteWindow,
     SendEvent, WindowDescriptor, WindowError, WindowEvent, WindowMemory, WindowPlace,
 };
-use crate::error::{ReadError, SendError};
 use crate::event_loop::Waitable;
 use crate::stats::SendStats;
 
 impl Sender for SendEndpointZeroCopy {
-    fn send_data(&mut self, payload: Payload, header: &[u8], key: u64) -> Result<(), SendError> {
+    fn send_data(
+        &mut self,
+        payload: Payload,
+        header: &[u8],
+        key: u64,
+    ) -> Result<(), Refused<Payload>> {
         Self::send_data(self, payload, header, key)
     }
 
@@ -35,10 +39,11 @@ impl Sender for SendEndpointZeroCopy {
         place: WindowPlace<'_>,
         data: Option<u32>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
+        let mut windows = self.windows();
         match data {
-            Some(data) => self.write_with_data(payload, place, data, key),
-            None => Self::write(self, payload, place, key),
+            Some(data) => windows.write_with_data(payload, place, data, key),
+            None => windows.write(payload, place, key),
         }
     }
 
@@ -47,8 +52,8 @@ impl Sender for SendEndpointZeroCopy {
         into: Destination,
         place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), ReadError> {
-        Self::read(self, into, place, key)
+    ) -> Result<(), Refused<Destination>> {
+        self.windows().read(into, place, key)
     }
 
     fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error> {
@@ -89,14 +94,14 @@ impl Sender for SendEndpointZeroCopy {
 /// again.
 ///
 /// Dropping the last clone ends the connection without a goodbye: futures that are still alive
-/// resolve with [`SendFailed`], which carries the payload. [`close`](Self::close) is polite, and
+/// resolve with [`Failed`], which carries the payload. [`close`](Self::close) is polite, and
 /// nothing that was sent is lost.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
 /// use fabricast::buffer::SharedBufferManager;
 /// use fabricast::endpoint::{CloseReason, ReceiveConfig, SendConfig};
-/// use fabricast::future::{AsyncReceiveEndpoint, AsyncSendEndpoint, Executor};
+/// use fabricast::future::{AsyncSendEndpoint, Events, Executor};
 /// use fabricast::{Fabric, ReceiveEndpoint, SendEndpointZeroCopy};
 ///
 /// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
@@ -106,7 +111,7 @@ impl Sender for SendEndpointZeroCopy {
 /// // As a rule another process.
 /// let receiving = std::thread::spawn(move || -> Result<Vec<u8>, fabricast::Error> {
 ///     let executor = Executor::new()?;
-///     let mut receiver = AsyncReceiveEndpoint::new(receiver, &executor)?;
+///     let mut receiver = Events::new(receiver, &executor)?;
 ///     executor.block_on(async {
 ///         let message = receiver.next_message().await.expect("one comes")?;
 ///         receiver.close(Instant::now() + Duration::from_secs(5)).await;
@@ -177,105 +182,9 @@ impl AsyncSendEndpoint {
         Sending(SendOn::new(&self.handle.0, payload.into(), header))
     }
 
-    /// Writes to a place in a window of the peer's; resolves to the payload when the bytes are
-    /// there. It waits its turn among the sends.
-    ///
-    /// Dropping the future is as dropping one of [`send`](Self::send): what was posted goes on, and
-    /// nothing is lost.
-    pub fn write<'a>(
-        &self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-    ) -> Sending {
-        Sending(SendOn::write(
-            &self.handle.0,
-            payload.into(),
-            place.into(),
-            None,
-        ))
-    }
-
-    /// As [`write`](Self::write), and the peer is told with 32 bits; see
-    /// [`SendEndpointZeroCopy::write_with_data`].
-    pub fn write_with_data<'a>(
-        &self,
-        payload: impl Into<Payload>,
-        place: impl Into<WindowPlace<'a>>,
-        data: u32,
-    ) -> Sending {
-        Sending(SendOn::write(
-            &self.handle.0,
-            payload.into(),
-            place.into(),
-            Some(data),
-        ))
-    }
-
-    /// Reads from a place in a window of the peer's; resolves to the destination, filled. It waits
-    /// its turn among the sends.
-    ///
-    /// Dropping the future after it has posted does not take the read back: the destination goes
-    /// back to where it came from when it is done.
-    pub fn read<'a>(
-        &self,
-        into: impl Into<Destination>,
-        place: impl Into<WindowPlace<'a>>,
-    ) -> Reading {
-        Reading(ReadOn::new(&self.handle.0, into.into(), place.into()))
-    }
-
-    /// A window of the peer's, by its descriptor; see [`SendEndpointZeroCopy::open_window`].
-    ///
-    /// # Errors
-    ///
-    /// As there; [`WindowError::NotConnected`] when the endpoint has failed.
-    pub fn open_window(&self, descriptor: &WindowDescriptor) -> Result<RemoteWindow, WindowError> {
-        self.handle.0.with(|engine, _| match engine.sender() {
-            Some(sender) => sender.open_window(descriptor),
-            None => Err(WindowError::NotConnected),
-        })
-    }
-
-    /// Lets the peer use memory of this side; see [`SendEndpointZeroCopy::expose`]. What becomes of
-    /// it is told by [`window_event`](Self::window_event).
-    ///
-    /// # Errors
-    ///
-    /// As there; [`WindowError::NotConnected`] when the endpoint has failed.
-    pub fn expose(
-        &self,
-        memory: impl Into<WindowMemory>,
-        access: Access,
-    ) -> Result<LocalWindow, ExposeError> {
-        let memory = memory.into();
-        self.handle.0.with(|engine, _| match engine.sender() {
-            Some(sender) => sender.expose(memory, access),
-            None => Err(ExposeError {
-                kind: WindowError::NotConnected,
-                memory,
-            }),
-        })
-    }
-
-    /// Asks the peer not to use a window any more; see [`SendEndpointZeroCopy::revoke`]. Its memory
-    /// comes by [`window_event`](Self::window_event). False: there is nothing to take back any
-    /// more.
-    pub fn revoke(&self, window: LocalWindow, deadline: Instant) -> bool {
-        self.handle.0.with(|engine, _| match engine.sender() {
-            Some(sender) => sender.revoke(window, deadline),
-            None => false,
-        })
-    }
-
-    /// What happens to windows next: memory that is back, windows that the peer revoked. `None`:
-    /// the connection is over, and all was told.
-    ///
-    /// What nobody asks for waits: memory always, of what only tells 1,024. Each event is given
-    /// once, to one of those who ask.
-    pub fn window_event(
-        &self,
-    ) -> impl Future<Output = Option<WindowEvent>> + Send + 'static + use<> {
-        sending::window_event(Arc::clone(&self.handle.0))
+    /// The windows of the connection, with futures for what is done to them.
+    pub fn windows(&self) -> AsyncWindows<'_> {
+        AsyncWindows(&self.handle.0)
     }
 
     /// What happens to the connection next: a late send, a peer that is silent, closes, or is
@@ -343,6 +252,106 @@ impl AsyncSendEndpoint {
     }
 }
 
+/// The windows of an [`AsyncSendEndpoint`]'s connection, as [`Windows`](crate::endpoint::Windows)
+/// are those of an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct AsyncWindows<'a>(&'a Arc<Driver<SendEndpointZeroCopy>>);
+
+impl AsyncWindows<'_> {
+    /// Writes to a place in a window of the peer's; resolves to the payload when the bytes are
+    /// there. It waits its turn among the sends.
+    ///
+    /// Dropping the future is as dropping one of [`send`](AsyncSendEndpoint::send): what was posted
+    /// goes on, and nothing is lost.
+    pub fn write<'a>(
+        &self,
+        payload: impl Into<Payload>,
+        place: impl Into<WindowPlace<'a>>,
+    ) -> Sending {
+        Sending(SendOn::write(self.0, payload.into(), place.into(), None))
+    }
+
+    /// As [`write`](Self::write), and the peer is told with 32 bits; see
+    /// [`Windows::write_with_data`](crate::endpoint::Windows::write_with_data).
+    pub fn write_with_data<'a>(
+        &self,
+        payload: impl Into<Payload>,
+        place: impl Into<WindowPlace<'a>>,
+        data: u32,
+    ) -> Sending {
+        Sending(SendOn::write(
+            self.0,
+            payload.into(),
+            place.into(),
+            Some(data),
+        ))
+    }
+
+    /// Reads from a place in a window of the peer's; resolves to the destination, filled. It waits
+    /// its turn among the sends.
+    ///
+    /// Dropping the future after it has posted does not take the read back: the destination goes
+    /// back to where it came from when it is done.
+    pub fn read<'a>(
+        &self,
+        into: impl Into<Destination>,
+        place: impl Into<WindowPlace<'a>>,
+    ) -> Reading {
+        Reading(ReadOn::new(self.0, into.into(), place.into()))
+    }
+
+    /// A window of the peer's, by its descriptor; see
+    /// [`Windows::open`](crate::endpoint::Windows::open).
+    ///
+    /// # Errors
+    ///
+    /// As there; [`WindowError::NotConnected`] when the endpoint has failed.
+    pub fn open(&self, descriptor: &WindowDescriptor) -> Result<RemoteWindow, WindowError> {
+        self.0.with(|engine, _| match engine.sender() {
+            Some(sender) => sender.windows().open(descriptor),
+            None => Err(WindowError::NotConnected),
+        })
+    }
+
+    /// Lets the peer use memory of this side; see
+    /// [`Windows::expose`](crate::endpoint::Windows::expose). What becomes of it is told by
+    /// [`event`](Self::event).
+    ///
+    /// # Errors
+    ///
+    /// As there; [`WindowError::NotConnected`] when the endpoint has failed.
+    pub fn expose(
+        &self,
+        memory: impl Into<WindowMemory>,
+        access: Access,
+    ) -> Result<LocalWindow, Refused<WindowMemory, WindowError>> {
+        let memory = memory.into();
+        self.0.with(|engine, _| match engine.sender() {
+            Some(sender) => sender.windows().expose(memory, access),
+            None => Err(Refused::without_key(WindowError::NotConnected, memory)),
+        })
+    }
+
+    /// Asks the peer not to use a window any more; see
+    /// [`Windows::revoke`](crate::endpoint::Windows::revoke). Its memory comes by
+    /// [`event`](Self::event). False: there is nothing to take back any more.
+    pub fn revoke(&self, window: LocalWindow, deadline: Instant) -> bool {
+        self.0.with(|engine, _| match engine.sender() {
+            Some(sender) => sender.windows().revoke(window, deadline),
+            None => false,
+        })
+    }
+
+    /// What happens to windows next: memory that is back, windows that the peer revoked. `None`:
+    /// the connection is over, and all was told.
+    ///
+    /// What nobody asks for waits: memory always, of what only tells 1,024. Each event is given
+    /// once, to one of those who ask.
+    pub fn event(&self) -> impl Future<Output = Option<WindowEvent>> + Send + 'static + use<> {
+        sending::window_event(Arc::clone(self.0))
+    }
+}
+
 /// One send, or one write; see [`AsyncSendEndpoint::send`].
 ///
 /// # Panics
@@ -359,7 +368,7 @@ impl Sending {
 }
 
 impl Future for Sending {
-    type Output = Result<Payload, SendFailed>;
+    type Output = Result<Payload, Failed<Payload>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(cx)
@@ -374,7 +383,7 @@ impl fmt::Debug for Sending {
     }
 }
 
-/// One read; see [`AsyncSendEndpoint::read`].
+/// One read; see [`AsyncWindows::read`].
 ///
 /// # Panics
 ///
@@ -390,7 +399,7 @@ impl Reading {
 }
 
 impl Future for Reading {
-    type Output = Result<Destination, ReadFailed>;
+    type Output = Result<Destination, Failed<Destination>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(cx)

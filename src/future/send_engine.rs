@@ -14,33 +14,39 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use super::after::After;
-use super::connection_event::ConnectionEvent;
 use super::error::SendFailure;
 use super::waiters::{Ticket, Waiters};
 use crate::Error;
 use crate::buffer::Payload;
+use crate::endpoint::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::{
-    CloseReason, ConnectionInfo, Destination, RemoteWindow, SendEvent, WindowEvent, WindowPlace,
+    CloseReason, ConnectionEvent, ConnectionInfo, Destination, RemoteWindow, SendEvent,
+    WindowEvent, WindowPlace,
 };
-use crate::error::{Blocked, CompletionError, ReadError, SendError, SendErrorKind};
+use crate::error::CompletionError;
 use crate::stats::SendStats;
 
 /// What the engine drives: a send endpoint, in the tests one over a link that is no network.
 pub(crate) trait Sender: Send + 'static {
-    fn send_data(&mut self, payload: Payload, header: &[u8], key: u64) -> Result<(), SendError>;
+    fn send_data(
+        &mut self,
+        payload: Payload,
+        header: &[u8],
+        key: u64,
+    ) -> Result<(), Refused<Payload>>;
     fn write(
         &mut self,
         payload: Payload,
         place: WindowPlace<'_>,
         data: Option<u32>,
         key: u64,
-    ) -> Result<(), SendError>;
+    ) -> Result<(), Refused<Payload>>;
     fn read(
         &mut self,
         into: Destination,
         place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), ReadError>;
+    ) -> Result<(), Refused<Destination>>;
     fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error>;
     fn begin_close(&mut self, deadline: Instant);
     /// As long as the connection stands.
@@ -108,7 +114,7 @@ impl Work {
             Self::Send { payload, header } => {
                 let sent = sender.send_data(std::mem::take(payload), header, key);
                 sent.map_err(|refused| {
-                    *payload = refused.payload;
+                    *payload = refused.given;
                     refused.kind
                 })
             }
@@ -121,7 +127,7 @@ impl Work {
                 let given = std::mem::take(payload);
                 let posted = sender.write(given, window.at(*offset), *data, key);
                 posted.map_err(|refused| {
-                    *payload = refused.payload;
+                    *payload = refused.given;
                     refused.kind
                 })
             }
@@ -135,7 +141,7 @@ impl Work {
                 };
                 let posted = sender.read(given, window.at(*offset), key);
                 posted.map_err(|refused| {
-                    *into = Some(refused.into);
+                    *into = Some(refused.given);
                     refused.kind
                 })
             }
@@ -321,7 +327,7 @@ impl<S: Sender> SendEngine<S> {
     }
 
     fn take(&mut self, event: SendEvent, after: &mut After) {
-        if let Some(event) = ConnectionEvent::of(&event) {
+        if let Some(event) = about_connection(&event) {
             self.keep_connection_event(event, after);
         }
         match event {
@@ -333,7 +339,7 @@ impl<S: Sender> SendEngine<S> {
                 payload,
                 error,
             } => self.fail(key, Back::Payload(payload), error, after),
-            SendEvent::Connected(info) => {
+            SendEvent::Connection(ConnectionEvent::Connected(info)) => {
                 self.info = Some(info);
                 self.connected.wake_all(after);
                 self.queue.wake_first(after);
@@ -342,14 +348,17 @@ impl<S: Sender> SendEngine<S> {
                 self.blocked = None;
                 self.queue.wake_first(after);
             }
-            SendEvent::PeerClosing => self.stop_posting(after),
-            SendEvent::Disconnected(reason) => self.end(reason, after),
-            SendEvent::Reconnecting { .. } => {
+            SendEvent::Connection(ConnectionEvent::PeerClosing) => self.stop_posting(after),
+            SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => self.end(reason, after),
+            SendEvent::Connection(ConnectionEvent::Reconnecting { .. }) => {
                 self.info = None;
                 self.closing = self.asked_to_close;
             }
             // Advice, for who asks for it; what comes of it follows.
-            SendEvent::Late { .. } | SendEvent::Unresponsive | SendEvent::Responsive => {}
+            SendEvent::Late { .. }
+            | SendEvent::Connection(
+                ConnectionEvent::Unresponsive | ConnectionEvent::Responsive | ConnectionEvent::Late,
+            ) => {}
             SendEvent::Window(event) => self.take_window(event, after),
         }
     }
@@ -626,4 +635,17 @@ impl<S: Sender> SendEngine<S> {
 
 fn back_of(outcome: Outcome) -> Back {
     outcome.unwrap_or_else(|(back, _)| back)
+}
+
+/// What an event says about the connection as such; its end is told by other means.
+fn about_connection(event: &SendEvent) -> Option<ConnectionEvent> {
+    match event {
+        SendEvent::Connection(ConnectionEvent::Disconnected(_)) => None,
+        SendEvent::Connection(event) => Some(event.clone()),
+        SendEvent::Late { .. } => Some(ConnectionEvent::Late),
+        SendEvent::Completed { .. }
+        | SendEvent::Failed { .. }
+        | SendEvent::Window(_)
+        | SendEvent::Writable => None,
+    }
 }

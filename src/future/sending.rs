@@ -9,14 +9,15 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use super::after::After;
-use super::connection_event::ConnectionEvent;
 use super::driver::Driver;
-use super::error::{ReadFailed, SendFailed};
+use super::error::Failed;
 use super::send_engine::{Back, Header, Outcome, SendEngine, Sender, Topic, Unposted, Work};
 use super::waiters::Ticket;
 use crate::Error;
 use crate::buffer::Payload;
-use crate::endpoint::{CloseReason, ConnectionInfo, Destination, WindowEvent, WindowPlace};
+use crate::endpoint::{
+    CloseReason, ConnectionEvent, ConnectionInfo, Destination, WindowEvent, WindowPlace,
+};
 
 /// How far a send is.
 #[derive(Debug)]
@@ -116,18 +117,19 @@ impl<S: Sender> SendOn<S> {
 }
 
 impl<S: Sender> Future for SendOn<S> {
-    type Output = Result<Payload, SendFailed>;
+    type Output = Result<Payload, Failed<Payload>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let payload = |back| match back {
-            Back::Payload(payload) => payload,
-            Back::Into(_) | Back::Nothing => Payload::empty(),
+            Back::Payload(payload) => Some(payload),
+            Back::Into(_) | Back::Nothing => None,
         };
-        Pin::new(&mut self.0).poll(cx).map(|outcome| {
-            outcome.map(payload).map_err(|(back, error)| SendFailed {
-                payload: payload(back),
-                error,
-            })
+        Pin::new(&mut self.0).poll(cx).map(|outcome| match outcome {
+            Ok(back) => Ok(payload(back).unwrap_or_else(Payload::empty)),
+            Err((back, why)) => Err(Failed {
+                given: payload(back),
+                why,
+            }),
         })
     }
 }
@@ -151,7 +153,7 @@ impl<S: Sender> ReadOn<S> {
 }
 
 impl<S: Sender> Future for ReadOn<S> {
-    type Output = Result<Destination, ReadFailed>;
+    type Output = Result<Destination, Failed<Destination>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let into = |back| match back {
@@ -161,9 +163,9 @@ impl<S: Sender> Future for ReadOn<S> {
         Pin::new(&mut self.0).poll(cx).map(|outcome| match outcome {
             Ok(Back::Into(into)) => Ok(into),
             Ok(_) => unreachable!("a read that is done gives its destination back"),
-            Err((back, error)) => Err(ReadFailed {
-                into: into(back),
-                error,
+            Err((back, error)) => Err(Failed {
+                given: into(back),
+                why: error,
             }),
         })
     }

@@ -49,7 +49,7 @@ impl Region {
         stream.synchronize().map_err(&refused)?;
         // Copies may be under way that nobody waits for any more: cudarc frees in the order of the
         // slice's stream, which knows nothing of them.
-        let keep_alive = OfCudarc::new(stream.context(), slice, Cuda::synchronize_context);
+        let keep_alive = OfCudarc::new(stream.device(), slice, Cuda::synchronize_context);
         // SAFETY: all of the slice's bytes stay allocated as long as it does, which the keep-alive
         // has alone.
         unsafe { Self::external_device(address, len, keep_alive) }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::region::Memory;
 use super::{MemoryError, Region};
-use crate::cuda::{Context, Cuda, CudaError, Device, DeviceAllocation, Mapped, MemoryKind};
+use crate::cuda::{Cuda, CudaError, Device, DeviceAllocation, Mapped, MemoryKind};
 
 /// What a region's memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl DeviceRegionBuilder {
 /// Memory of a device that we allocated.
 pub(super) struct Allocated {
     cuda: &'static Cuda,
-    context: Context,
+    device: Device,
     memory: Owned,
 }
 
@@ -133,8 +133,7 @@ enum Owned {
 impl Allocated {
     fn new(device: Device, len: usize, virtual_memory: bool) -> Result<Self, CudaError> {
         let cuda = Cuda::ready()?;
-        let context = cuda.primary_context(device.ordinal())?;
-        let _current = cuda.enter(context)?;
+        let _current = cuda.enter_device(device.ordinal())?;
         let memory = if virtual_memory {
             let features = device.features()?;
             let for_rdma = features.gpu_direct_rdma_with_virtual_memory;
@@ -144,7 +143,7 @@ impl Allocated {
         };
         Ok(Self {
             cuda,
-            context,
+            device,
             memory,
         })
     }
@@ -167,7 +166,7 @@ impl Allocated {
 impl Drop for Allocated {
     fn drop(&mut self) {
         let free = || {
-            let _current = self.cuda.enter(self.context)?;
+            let _current = self.cuda.enter_device(self.device.ordinal())?;
             match self.memory {
                 // SAFETY: allocated in `new`, and freed here alone; its region is gone, so nobody
                 // has an address of it.
@@ -190,7 +189,8 @@ impl Drop for Allocated {
 /// Memory of the host, pinned where it lies. Unpinned when dropped.
 pub(super) struct Pin {
     cuda: &'static Cuda,
-    context: Context,
+    /// The number of the device in whose primary context it was pinned.
+    device: u32,
     start: NonNull<u8>,
 }
 
@@ -205,17 +205,15 @@ impl Pin {
     pub(super) unsafe fn new(start: NonNull<u8>, len: usize) -> Result<Self, MemoryError> {
         let pin = || {
             let cuda = Cuda::ready()?;
-            // Pinned for all contexts; the call needs any.
-            let context = match cuda.current_context()? {
-                Some(context) => context,
-                None => cuda.primary_context(0)?,
-            };
-            let _current = cuda.enter(context)?;
+            // Pinned for all contexts; the call needs any. One that is current may be somebody's
+            // own, who destroys it before this memory goes: the primary one of its device stays.
+            let device = cuda.current_device().ok().flatten().unwrap_or_default();
+            let _current = cuda.enter_device(device)?;
             // SAFETY: the caller says so.
             unsafe { cuda.host_register(start, len) }?;
             Ok(Self {
                 cuda,
-                context,
+                device,
                 start,
             })
         };
@@ -226,7 +224,7 @@ impl Pin {
 impl Drop for Pin {
     fn drop(&mut self) {
         let unpin = || {
-            let _current = self.cuda.enter(self.context)?;
+            let _current = self.cuda.enter_device(self.device)?;
             // SAFETY: registered in `new`, and unregistered here alone; the region is gone, so no
             // copy of ours uses it.
             unsafe { self.cuda.host_unregister(self.start) }
@@ -293,7 +291,8 @@ impl Region {
                 (RegionKind::Managed(device), None)
             }
             MemoryKind::PinnedHost => (RegionKind::PinnedHost, None),
-            MemoryKind::Host => return Err(MemoryError::NotDevice { address, len }),
+            // Memory that CUDA knows nothing of, and kinds that are not known here.
+            _ => return Err(MemoryError::NotDevice { address, len }),
         };
         if allocation.is_some() && !is_allocated(address, len) {
             return Err(MemoryError::NotDevice { address, len });

@@ -314,5 +314,5 @@ fn refused(reason: impl Into<String>) -> MemoryError {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "dlpack_tests.rs"]
+#[path = "tests/dlpack.rs"]
 mod tests;

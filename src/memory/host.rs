@@ -429,5 +429,5 @@ fn mapping_range(line: &str) -> Option<(usize, usize)> {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "host_tests.rs"]
+#[path = "tests/host.rs"]
 mod tests;

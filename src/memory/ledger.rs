@@ -279,5 +279,5 @@ impl Drop for Watcher {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "ledger_tests.rs"]
+#[path = "tests/ledger.rs"]
 mod tests;

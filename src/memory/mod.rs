@@ -30,6 +30,7 @@ mod device;
 mod dlpack;
 mod error;
 #[cfg(test)]
+#[path = "testing/fake.rs"]
 pub(crate) mod fake;
 mod held;
 mod host;

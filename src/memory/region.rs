@@ -15,7 +15,6 @@ use super::host::{HostMapping, HostRegionBuilder, Pages};
 use super::path::Path;
 use super::registration::{RawRegistration, Registrar, RegistrationTable, Scope};
 use crate::cuda::DeviceAllocation;
-use crate::fabric::Domain;
 use crate::mapping;
 use crate::memory::RegisterError;
 use crate::process::Here;
@@ -142,7 +141,8 @@ impl Region {
     /// use std::time::{Duration, Instant};
     /// use fabricast::buffer::{HeaderSlotConfig, ZeroCopyBufferManager};
     /// use fabricast::endpoint::{ReceiveConfig, SendConfig};
-    /// use fabricast::{Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy};
+    /// use fabricast::{ConnectionEvent, Fabric, ReceiveEndpoint, ReceiveEvent, Region};
+    /// use fabricast::SendEndpointZeroCopy;
     ///
     /// /// What a card's driver gives: memory that it maps, writes to, and unmaps in `drop`.
     /// struct Card(NonNull<u8>);
@@ -176,7 +176,10 @@ impl Region {
     /// #         for event in events.drain(..) {
     /// #             match event {
     /// #                 ReceiveEvent::Message(m) => got = m.payload().to_vec(),
-    /// #                 ReceiveEvent::Disconnected { .. } => return Ok(got),
+    /// #                 ReceiveEvent::Connection(_, event) => match event {
+    /// #                     ConnectionEvent::Disconnected(_) => return Ok(got),
+    /// #                     _ => {}
+    /// #                 },
     /// #                 _ => {}
     /// #             }
     /// #         }
@@ -185,7 +188,7 @@ impl Region {
     /// # });
     /// // The endpoint registers the memory.
     /// let buffers = ZeroCopyBufferManager::new(region.clone(), HeaderSlotConfig::default())?;
-    /// let config = SendConfig::default().buffers(&buffers);
+    /// let config = SendConfig::default().outgoing(|out| out.headers(&buffers));
     /// let mut sender = SendEndpointZeroCopy::connect(&domain, address, config)?;
     /// sender.wait_connected()?;
     /// // The card has written 1,000 bytes at 4,096.
@@ -266,26 +269,6 @@ impl Region {
         false
     }
 
-    /// Registers the region with a domain, so that endpoints of that domain can send from it, until
-    /// [`deregister`](Self::deregister) or until the region goes. Again is fine, and does nothing.
-    /// An endpoint that was given the region in a
-    /// [`ZeroCopyBufferManager`](crate::buffer::ZeroCopyBufferManager) does it by itself, for as
-    /// long as it lives.
-    ///
-    /// # Errors
-    /// [`RegisterError`]: the domain's limit, the limit of lockable memory, or what the provider
-    /// answers.
-    pub fn register(&self, domain: &Domain) -> Result<(), RegisterError> {
-        self.register_with(domain)
-    }
-
-    /// Ends the registration with a domain, also one that an endpoint made by itself. New sends are
-    /// refused at once; operations in flight keep it open until they are done. Without a
-    /// registration, it does nothing.
-    pub fn deregister(&self, domain: &Domain) {
-        self.deregister_from(domain.scope());
-    }
-
     /// Whether the memory is our own host memory, not somebody else's.
     pub fn is_host(&self) -> bool {
         matches!(*self.memory, Memory::Host { .. })
@@ -358,14 +341,8 @@ impl Region {
         matches!(*self.memory, Memory::External(_)) && !mapping::is_mapped(self.base, self.len)
     }
 
-    /// Which way the bytes go between the region and that domain's network; `None` where it is not
-    /// registered with it.
-    pub fn path(&self, domain: &Domain) -> Option<Path> {
-        self.registrations.path(domain.scope())
-    }
-
-    /// The same of any registrar.
-    #[cfg(all(test, not(loom)))]
+    /// Which way the bytes go between the region and that registrar's network; `None` where it is
+    /// not registered there.
     pub(crate) fn path_with(&self, registrar: &dyn Registrar) -> Option<Path> {
         self.registrations.path(registrar.scope())
     }
@@ -507,5 +484,5 @@ impl Drop for Claim {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "region_tests.rs"]
+#[path = "tests/region.rs"]
 mod tests;

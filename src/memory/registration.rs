@@ -462,5 +462,5 @@ impl RegistrationTable {
 }
 
 #[cfg(test)]
-#[path = "registration_tests.rs"]
+#[path = "tests/registration.rs"]
 mod tests;

@@ -427,5 +427,5 @@ fn entered(source: io::Error) -> Error {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "batch_tests.rs"]
+#[path = "tests/batch.rs"]
 mod tests;

@@ -358,5 +358,5 @@ pub(super) fn any_of_this_machine() -> Option<(u32, u32)> {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "block_device_tests.rs"]
+#[path = "tests/block_device.rs"]
 mod tests;

@@ -24,9 +24,13 @@ mod block;
 pub mod block_device;
 mod bounce;
 mod compat;
-mod contained;
 mod course;
-pub mod cufile;
+pub mod cufile {
+    //! cuFile, NVIDIA's GPUDirect Storage, which [`FileHandle`](super::FileHandle) uses by itself:
+    //! the crate `fabricast-cufile`, whole.
+
+    pub use fabricast_cufile::*;
+}
 mod defaults;
 mod device;
 mod engine;
@@ -45,6 +49,7 @@ mod read_many;
 mod reader;
 mod region_run;
 #[cfg(all(test, not(loom)))]
+#[path = "testing/rig.rs"]
 mod rig;
 mod settings;
 mod shared_pools;

@@ -20,7 +20,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
-use super::contained::contained;
 use super::course::Course;
 use super::engine::{Task, TaskOutcome};
 use super::file::File;
@@ -28,6 +27,7 @@ use super::io_buffer::RawMemory;
 use super::stats::Record;
 use super::thread_pool::{Run, ThreadPool};
 use super::{BackEnd, Direction, FileError, FileErrorKind, FileOperation, IoOutcome, Transferred};
+use fabricast_process::contained;
 
 /// What is transferred.
 #[derive(Clone)]
@@ -534,5 +534,5 @@ pub(super) fn call<B>(on_done: impl FnOnce(IoOutcome<B>), outcome: IoOutcome<B>)
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "operation_tests.rs"]
+#[path = "tests/operation.rs"]
 mod tests;

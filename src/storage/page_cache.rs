@@ -313,5 +313,5 @@ fn resident_in_window(fd: BorrowedFd<'_>, at: u64, len: usize) -> Result<u64, Fi
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "page_cache_tests.rs"]
+#[path = "tests/page_cache.rs"]
 mod tests;

@@ -200,5 +200,5 @@ impl Tasks {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "plan_tests.rs"]
+#[path = "tests/plan.rs"]
 mod tests;

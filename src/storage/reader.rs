@@ -474,5 +474,5 @@ fn of_file(error: FileError) -> Error {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "reader_tests.rs"]
+#[path = "tests/reader.rs"]
 mod tests;

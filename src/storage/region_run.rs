@@ -221,5 +221,5 @@ unsafe impl IoBufMut for RegionRun<RegionSlice> {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "region_run_tests.rs"]
+#[path = "tests/region_run.rs"]
 mod tests;

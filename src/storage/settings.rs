@@ -505,7 +505,7 @@ pub(super) static SETTINGS: [Setting; 14] = [
 ];
 
 #[cfg(all(test, not(loom)))]
-#[path = "settings_tests.rs"]
+#[path = "tests/settings.rs"]
 mod tests;
 
 #[cfg(all(test, not(loom)))]

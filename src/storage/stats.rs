@@ -476,5 +476,5 @@ impl fmt::Debug for LatencyHistogram {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "stats_tests.rs"]
+#[path = "tests/stats.rs"]
 mod tests;

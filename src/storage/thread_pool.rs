@@ -23,7 +23,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::Error;
 use crate::process::Owner;
 
-use super::contained::contained;
+use fabricast_process::contained;
 
 /// The most threads that a pool may have.
 pub(super) const THREADS_MAX: usize = 1024;
@@ -434,5 +434,5 @@ fn check(
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "thread_pool_tests.rs"]
+#[path = "tests/thread_pool.rs"]
 mod tests;

@@ -344,5 +344,5 @@ impl fmt::Debug for BlockWriter {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "writer_tests.rs"]
+#[path = "tests/writer.rs"]
 mod tests;

@@ -5,6 +5,7 @@ pub(crate) mod auth;
 mod block_set;
 mod blocks;
 #[cfg(test)]
+#[path = "tests/chaos.rs"]
 mod chaos;
 pub(crate) mod content_hash;
 mod copy_streams;
@@ -12,6 +13,7 @@ pub(crate) mod digest;
 mod error;
 pub(crate) mod handshake;
 #[cfg(any(test, fuzzing))]
+#[path = "testing/hostile.rs"]
 pub(crate) mod hostile;
 mod identity;
 mod interface;
@@ -26,16 +28,19 @@ mod rate;
 mod receiver;
 pub(crate) mod receiving;
 #[cfg(all(test, not(loom)))]
+#[path = "testing/rehearsal/mod.rs"]
 mod rehearsal;
 mod report;
 mod sender;
 pub(crate) mod sending;
 #[cfg(test)]
+#[path = "tests/simulation.rs"]
 mod simulation;
 mod sink;
 mod slots;
 mod source;
 #[cfg(all(test, not(loom)))]
+#[path = "tests/stall.rs"]
 mod stall_tests;
 mod sums;
 mod through_gpu;

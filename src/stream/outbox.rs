@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::wire::{HEADER_LEN, Message};
 use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::ConnectionId;
+use crate::endpoint::SendErrorKind;
 use crate::endpoint::duplex::DuplexEndpoint;
-use crate::error::SendErrorKind;
 
 /// The key of every control message: nobody asks which one it was.
 pub(super) const CONTROL_KEY: u64 = u64::MAX;

@@ -1,6 +1,7 @@
 //! `StreamReceiver`: takes streams, and gives them to sinks.
 
 #[cfg(all(test, not(loom)))]
+#[path = "receiver/testing/by_hand.rs"]
 mod by_hand;
 mod config;
 mod landings;

@@ -1,10 +1,12 @@
 //! `StreamSender`: reads sources, and sends them to one peer or many.
 
 #[cfg(all(test, not(loom)))]
+#[path = "sender/testing/by_hand.rs"]
 mod by_hand;
 mod config;
 mod delivery;
 #[cfg(all(test, not(loom)))]
+#[path = "sender/tests/impostor.rs"]
 mod impostor_tests;
 mod lane;
 mod placing;

@@ -32,7 +32,7 @@ fn round_trip(pair: &mut Pair, payload: Payload, key: u64) -> Payload {
         if let Some(p) = payload.take() {
             payload = match pair.sender().send_data(p, b"header", key) {
                 Ok(()) => None,
-                Err(refused) if refused.is_would_block() => Some(refused.payload),
+                Err(refused) if refused.is_would_block() => Some(refused.given),
                 Err(refused) => panic!("{refused}"),
             };
         }

@@ -499,6 +499,11 @@ static __thread void *stack[16];
 
 int fake_cuda_contexts_pushed(void) { return contexts_pushed; }
 
+/* Contexts that are no device's primary one are somebody's own, who may destroy them. */
+static int strangers_pushed;
+
+int fake_cuda_strangers_pushed(void) { return strangers_pushed; }
+
 CUresult cuDevicePrimaryCtxRetain(void **context, int device)
 {
     *context = (void *)(uintptr_t)(0x1000 + device);
@@ -528,7 +533,17 @@ CUresult cuCtxPushCurrent_v2(void *context)
         stack[i] = stack[i - 1];
     stack[0] = current;
     current = context;
+    if ((uintptr_t)context - 0x1000 >= 0x1000)
+        __atomic_add_fetch(&strangers_pushed, 1, __ATOMIC_SEQ_CST);
     __atomic_add_fetch(&contexts_pushed, 1, __ATOMIC_SEQ_CST);
+    return 0;
+}
+
+CUresult cuCtxGetDevice(int *device)
+{
+    if (!current)
+        return INVALID_CONTEXT;
+    *device = (int)((uintptr_t)current & 0xf);
     return 0;
 }
 

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use fabricast::cuda::{Device, Stream};
+use fabricast_cuda::{Device, Stream};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use super::alone;

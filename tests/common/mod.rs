@@ -25,7 +25,9 @@ use std::time::{Duration, Instant};
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::endpoint::{CloseReason, ConnectionId, ReceiveConfig, SendConfig};
 use fabricast::fabric::EndpointKind;
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
+};
 
 #[allow(
     unused_imports,
@@ -253,12 +255,19 @@ pub(crate) fn buffer(pool: &SharedBufferManager, bytes: &[u8]) -> fabricast::buf
     buffer.freeze(bytes.len())
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that tell where they belong. They repeat after [`PERIOD`], and are made by copying from
+/// there on: a byte at a time takes an emulated processor seconds for a message of a megabyte.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64)
-        .map(|i| (seed.wrapping_mul(31).wrapping_add(i * 7) >> 1) as u8)
-        .collect()
+    let byte = |i| (seed.wrapping_mul(31).wrapping_add(i * 7) >> 1) as u8;
+    let mut bytes: Vec<u8> = (0..PERIOD.min(len) as u64).map(byte).collect();
+    while bytes.len() < len {
+        bytes.extend_from_within(..bytes.len().min(len - bytes.len()));
+    }
+    bytes
 }
+
+/// Nine bits of the sum above count for a byte, and 7 is odd.
+const PERIOD: usize = 512;
 
 /// The bytes of a payload that consists of buffers.
 pub(crate) fn bytes_of(payload: &Payload) -> Vec<u8> {
@@ -318,11 +327,18 @@ impl Pair {
 
     fn connected(mut self) -> Self {
         self.until("connected", |pair| {
-            let accepted = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Connected { .. });
+            let accepted = |e: &ReceiveEvent| {
+                matches!(
+                    e,
+                    ReceiveEvent::Connection(_, ConnectionEvent::Connected(_))
+                )
+            };
             pair.sender().is_connected() && pair.received.iter().any(accepted)
         });
         self.connection = self.received.iter().find_map(|event| match event {
-            ReceiveEvent::Connected { connection, .. } => Some(*connection),
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                Some(*connection)
+            }
             _ => None,
         });
         self.sent.clear();
@@ -397,7 +413,7 @@ impl Pair {
             let p = payload.take().expect("given back");
             match self.sender().send_data(p, header, key) {
                 Ok(()) => return true,
-                Err(refused) if refused.is_would_block() => payload = Some(refused.payload),
+                Err(refused) if refused.is_would_block() => payload = Some(refused.given),
                 Err(refused) => panic!("{refused}"),
             }
             self.step();
@@ -468,7 +484,7 @@ pub(crate) fn outcomes(events: &[SendEvent]) -> BTreeMap<u64, Vec<bool>> {
 /// Why the sender's connection ended, if the list says so.
 pub(crate) fn send_end(events: &[SendEvent]) -> Option<CloseReason> {
     events.iter().find_map(|event| match event {
-        SendEvent::Disconnected(reason) => Some(*reason),
+        SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => Some(*reason),
         _ => None,
     })
 }
@@ -478,7 +494,9 @@ pub(crate) fn receive_ends(events: &[ReceiveEvent]) -> Vec<(ConnectionId, CloseR
     events
         .iter()
         .filter_map(|event| match event {
-            ReceiveEvent::Disconnected { connection, reason } => Some((*connection, *reason)),
+            ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
+                Some((*connection, *reason))
+            }
             _ => None,
         })
         .collect()

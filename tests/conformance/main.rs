@@ -2,11 +2,11 @@
 //! `make conformance`.
 //!
 //! Sender and receiver are processes of their own, for a provider may crash or hang where a peer is
-//! killed; a column of the table that is printed at the end is one provider of one library. Rows
-//! run side by side: they share nothing but the cores, and what they are asked for has limits that
-//! are wide enough for that. FABRICAST_ROW and FABRICAST_CASE, parts of names, run some of them
-//! only; FABRICAST_JOBS is how many run at a time; FABRICAST_LIBFABRIC_2 names a second library, as
-//! in `mixed`.
+//! killed; a column of the table that is printed at the end is one provider of one library.
+//! Behaviours run side by side: they share nothing but the cores, and what they are asked for has
+//! limits that are wide enough for that. FABRICAST_ROW and FABRICAST_CASE, parts of names, run some
+//! of them only; FABRICAST_JOBS is how many run at a time; FABRICAST_LIBFABRIC_2 names a second
+//! library, as in `mixed`.
 //!
 //! What ran is kept for docs/providers.tsv: see `ran_on.rs`.
 //!
@@ -30,6 +30,10 @@ use std::time::Duration;
 use behaviours::ROLES;
 use common::{Watchdog, child};
 use told::Told;
+
+/// How long a process sleeps when nothing happened, if nothing wakes it: one that looks without a
+/// pause takes its peer's time, above all where both are emulated.
+pub(crate) const NAP: Duration = Duration::from_millis(1);
 
 pub(crate) const NAME: &str = "every_behaviour_on_every_provider";
 

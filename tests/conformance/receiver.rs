@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{ConnectionId, ConnectionInfo, LongMessages, ReceiveConfig};
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent};
+use fabricast::{ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent};
 
+use crate::NAP;
 use crate::common::{SOON, anywhere, child, drive};
 use crate::message::{Checker, MAX_MESSAGE};
 use crate::told::{Told, mode};
@@ -53,7 +54,9 @@ pub(crate) fn receive(told: &Told) {
     let (mut events, mut hold) = (Vec::new(), told.number("hold", 0) as usize);
     let slowness = Duration::from_millis(told.number("slow", 0));
     drive("the ends of all connections", 3 * SOON, || {
-        receiver.poll(&mut events).expect("polls");
+        if receiver.poll(&mut events).expect("polls") == 0 {
+            receiver.wait(NAP).expect("sleeps");
+        }
         for event in events.drain(..) {
             match event {
                 ReceiveEvent::Message(message) => {
@@ -64,8 +67,10 @@ pub(crate) fn receive(told: &Told) {
                         child::tell(format!("held {}", held.len()));
                     }
                 }
-                ReceiveEvent::Connected { connection, info } => tell_connected(connection, &info),
-                ReceiveEvent::Disconnected { reason, .. } => {
+                ReceiveEvent::Connection(connection, ConnectionEvent::Connected(info)) => {
+                    tell_connected(connection, &info)
+                }
+                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                     child::tell(format!("over {reason}"));
                     ends += 1;
                 }

@@ -1,4 +1,4 @@
-//! Runs rows: which there are, some of them at a time, and what came of each.
+//! Runs rows: which there are, some of their behaviours at a time, and what came of each.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Mutex;
@@ -103,7 +103,7 @@ fn add_pair(
     }
 }
 
-/// How many rows run at a time: most of a row's time is waiting, for verdicts and deadlines.
+/// How many behaviours run at a time: most of their time is waiting, for verdicts and deadlines.
 fn side_by_side() -> usize {
     let asked = std::env::var("FABRICAST_JOBS").ok();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -112,35 +112,55 @@ fn side_by_side() -> usize {
     })
 }
 
-/// The lines of the jobs, in their order.
+/// The lines of the jobs, in their order. Behaviours of one row run side by side as those of
+/// different rows do.
 fn run_side_by_side(jobs: Vec<Job>) -> Vec<Line> {
-    let lines: Vec<_> = jobs.iter().map(|_| Mutex::new(None)).collect();
-    let queue = Mutex::new(jobs.iter().zip(&lines));
+    let cells: Vec<Vec<_>> = jobs.iter().map(Job::cells_to_fill).collect();
+    let mut queue = Vec::new();
+    for (job, cells) in jobs.iter().zip(&cells) {
+        queue.extend(cells.iter().enumerate().map(|(at, cell)| (job, at, cell)));
+    }
+    let workers = side_by_side().min(queue.len());
+    let queue = Mutex::new(queue.into_iter());
     std::thread::scope(|scope| {
-        for _ in 0..side_by_side().min(jobs.len()) {
+        for _ in 0..workers {
             scope.spawn(|| {
                 loop {
                     let next = queue.lock().expect("not poisoned").next();
-                    let Some((job, line)) = next else { return };
-                    *line.lock().expect("not poisoned") = Some(run(job));
+                    let Some((job, at, cell)) = next else { return };
+                    *cell.lock().expect("not poisoned") = Some(job.run(at));
                 }
             });
         }
     });
-    let done = |line: Mutex<Option<Line>>| line.into_inner().expect("not poisoned");
-    lines.into_iter().filter_map(done).collect()
+    let done = |cell: Mutex<Option<Cell>>| cell.into_inner().expect("not poisoned");
+    let cells = cells
+        .into_iter()
+        .map(|of| of.into_iter().filter_map(done).collect());
+    jobs.into_iter()
+        .zip(cells)
+        .map(|(job, cells)| job.line(cells))
+        .collect()
 }
 
-fn run(job: &Job) -> Line {
-    let title = format!("{} {}", job.provider, job.version);
-    let mut cells = Vec::new();
-    for (name, behaviour) in job.behaviours {
+impl Job {
+    fn cells_to_fill(&self) -> Vec<Mutex<Option<Cell>>> {
+        self.behaviours.iter().map(|_| Mutex::new(None)).collect()
+    }
+
+    fn title(&self) -> String {
+        format!("{} {}", self.provider, self.version)
+    }
+
+    /// What comes of one of its behaviours.
+    fn run(&self, at: usize) -> Cell {
+        let (name, behaviour) = &self.behaviours[at];
         if *name != MIXED.0 && !is_asked_for("FABRICAST_CASE", name) {
-            cells.push(Cell::NotAsked);
-            continue;
+            return Cell::NotAsked;
         }
+        let title = self.title();
         let begun = Instant::now();
-        let run = || std::panic::catch_unwind(AssertUnwindSafe(|| behaviour(&job.on)));
+        let run = || std::panic::catch_unwind(AssertUnwindSafe(|| behaviour(&self.on)));
         let ran = run();
         let known = KNOWN
             .iter()
@@ -148,18 +168,21 @@ fn run(job: &Job) -> Line {
         let cell = match (ran, known) {
             (Ok(shown), _) => Cell::Shown(shown),
             (Err(_), Some((_, _, why))) => Cell::Known(why),
-            // Rows run side by side, on machines that are shared: one failure may be the machine's.
+            // They run side by side, on machines that are shared: one failure may be the machine's.
             // Two are not, and the table shows one, too.
             (Err(_), None) if run().is_ok() => Cell::Second,
             (Err(_), None) => Cell::Failed,
         };
         println!("{title}: {name}: {cell:?} in {:?}", begun.elapsed());
-        cells.push(cell);
+        cell
     }
-    Line {
-        provider: job.provider.clone(),
-        version: job.version.clone(),
-        device: job.device.clone(),
-        cells,
+
+    fn line(self, cells: Vec<Cell>) -> Line {
+        Line {
+            provider: self.provider,
+            version: self.version,
+            device: self.device,
+            cells,
+        }
     }
 }

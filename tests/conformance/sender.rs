@@ -7,6 +7,7 @@ use fabricast::endpoint::{CloseReason, Level, SendConfig};
 use fabricast::fabric::Shape;
 use fabricast::{SendEndpointZeroCopy, SendEvent};
 
+use crate::NAP;
 use crate::common::{SOON, after, buffer, child, drive, pattern, roomy_pool, send_end};
 use crate::message::header;
 use crate::told::{Told, mode};
@@ -82,7 +83,9 @@ impl Sender {
     }
 
     pub(crate) fn poll(&mut self) {
-        self.endpoint.poll(&mut self.events).expect("polls");
+        if self.endpoint.poll(&mut self.events).expect("polls") == 0 {
+            self.endpoint.wait(NAP).expect("sleeps");
+        }
         self.count();
     }
 

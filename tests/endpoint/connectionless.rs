@@ -14,14 +14,14 @@ use common::{
     millis, nobodys_port, patient, rss_bytes, within,
 };
 use fabricast::buffer::SharedBufferManager;
+use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::endpoint::{
     CloseReason, ConnectionlessConfig, ConnectionlessEvent, PeerError, PeerId, PeerMessage,
-    RemovePeerError,
 };
-use fabricast::error::{Blocked, Error, SendErrorKind};
+use fabricast::error::Error;
 use fabricast::event_loop::{EventLoop, LoopEvent};
 use fabricast::fabric::EndpointKind;
-use fabricast::{ConnectionlessEndpoint, Domain, PeerAddr};
+use fabricast::{ConnectionEvent, ConnectionlessEndpoint, Domain, PeerAddr};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// `None`, after a line that says why, where there is no libfabric or no provider of this kind.
@@ -95,7 +95,7 @@ impl Node {
                 Ok(())
             }
             Err(refused) => {
-                assert_eq!((refused.key, refused.payload.len_bytes()), (key, 8));
+                assert_eq!((refused.key, refused.given.len_bytes()), (key, 8));
                 Err(refused.kind)
             }
         }
@@ -110,14 +110,12 @@ impl Node {
     fn absorb(&mut self, events: Vec<ConnectionlessEvent>) {
         for event in events {
             match event {
-                ConnectionlessEvent::PeerUp { peer, addr, info } => {
-                    assert_eq!(
-                        (self.end.peer_at(&addr), info.peer),
-                        (Some(peer), Some(addr))
-                    );
+                ConnectionlessEvent::Connection(peer, ConnectionEvent::Connected(info)) => {
+                    let addr = info.peer.expect("where it is");
+                    assert_eq!(self.end.peer_at(&addr), Some(peer));
                     self.up.insert(peer);
                 }
-                ConnectionlessEvent::PeerDown { peer, reason, .. } => {
+                ConnectionlessEvent::Connection(peer, ConnectionEvent::Disconnected(reason)) => {
                     self.up.remove(&peer);
                     self.down.push((peer, reason));
                 }
@@ -412,7 +410,7 @@ fn a_peer_in_use_is_not_removed() {
         a.send(peer, key).unwrap();
     }
     let refused = a.end.remove_peer(peer).unwrap_err();
-    let RemovePeerError::InUse(in_use) = refused else {
+    let PeerError::InUse(in_use) = refused else {
         panic!("{refused}");
     };
     assert_eq!(
@@ -431,7 +429,7 @@ fn a_peer_in_use_is_not_removed() {
     });
     let refused = a.end.remove_peer(peer).unwrap_err();
     assert!(
-        matches!(refused, RemovePeerError::InUse(in_use) if in_use.messages_held == 2),
+        matches!(refused, PeerError::InUse(in_use) if in_use.messages_held == 2),
         "{refused}"
     );
     a.held.clear();
@@ -444,7 +442,7 @@ fn a_peer_in_use_is_not_removed() {
         a.send(peer, 100),
         Err(SendErrorKind::Peer(PeerError::Unknown))
     );
-    assert_eq!(a.end.remove_peer(peer), Err(RemovePeerError::Unknown));
+    assert_eq!(a.end.remove_peer(peer), Err(PeerError::Unknown));
     // Its address is as good as any: it is another peer then.
     send_all(&mut [&mut a, &mut b], 0, at_b, 200..210);
     assert_ne!(a.end.peer_at(&at_b), Some(peer));
@@ -465,6 +463,37 @@ fn a_peer_in_use_is_not_removed() {
     });
     assert_eq!((a.failed.len(), a.completed.len() as u64), (0, 13 + taken));
     a.check_all_back();
+}
+
+/// Its end is told, and then that its id means nothing any more; who was added stays known.
+#[test]
+fn who_came_by_itself_is_removed_at_its_end() {
+    let _watchdog = Watchdog::new("who_came_by_itself_is_removed_at_its_end");
+    let Some(domain) = domain() else { return };
+    for added in [false, true] {
+        let (mut a, mut b) = (Node::new(&domain, config()), Node::new(&domain, config()));
+        let (at_a, at_b) = (a.addr(), b.addr());
+        let peer = a.end.add_peer(at_b).unwrap();
+        let known = added.then(|| b.end.add_peer(at_a).unwrap());
+        until(&mut [&mut a, &mut b], "up", |nodes| {
+            nodes.iter().all(|node| node.up.len() == 1)
+        });
+        a.end.remove_peer(peer).unwrap();
+        until(&mut [&mut a, &mut b], "the end", |nodes| {
+            nodes[0].removed == [peer] && !nodes[1].down.is_empty()
+        });
+        // Two that began at once have two connections, and one end.
+        (0..1000).for_each(|_| b.poll());
+        assert_eq!(b.down.len(), 1, "{:?}", b.down);
+        let (gone, reason) = b.down[0];
+        assert_eq!(reason, CloseReason::Finished);
+        assert_eq!(b.removed, Vec::from_iter((!added).then_some(gone)));
+        assert_eq!(b.end.peer_at(&at_a), known);
+        if !added {
+            let unknown = SendErrorKind::Peer(PeerError::Unknown);
+            assert_eq!(b.send(gone, 1), Err(unknown));
+        }
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{CloseReason, ReconnectPolicy, SendConfig};
-use fabricast::{PeerAddr, ReceiveEndpoint, SendEndpointZeroCopy, SendEvent};
+use fabricast::{ConnectionEvent, PeerAddr, ReceiveEndpoint, SendEndpointZeroCopy, SendEvent};
 
 use crate::common::child::{self, Child};
 use crate::common::{
@@ -151,10 +151,14 @@ impl Near {
                     self.alive = Instant::now();
                 }
                 SendEvent::Failed { key, .. } => self.failed.push(key),
-                SendEvent::Unresponsive => self.unresponsive = true,
-                SendEvent::Responsive => self.unresponsive = false,
-                SendEvent::Reconnecting { attempt: 1, .. } => self.lost += 1,
-                SendEvent::Disconnected(reason) => self.ended = Some(reason),
+                SendEvent::Connection(ConnectionEvent::Unresponsive) => self.unresponsive = true,
+                SendEvent::Connection(ConnectionEvent::Responsive) => self.unresponsive = false,
+                SendEvent::Connection(ConnectionEvent::Reconnecting { attempt: 1, .. }) => {
+                    self.lost += 1
+                }
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                    self.ended = Some(reason)
+                }
                 _ => {}
             }
         }

@@ -15,17 +15,21 @@ use common::{
     SOON, Watchdog, after, any_port, buffer, domain, millis, pattern, pool, small_receiver,
 };
 use fabricast::buffer::{Payload, SharedBufferManager};
+use fabricast::endpoint::SendErrorKind;
 use fabricast::endpoint::{
-    AcceptPolicy, Access, CloseReason, Destination, ReceiveConfig, ReconnectPolicy, SendConfig,
-    WindowDescriptor, WindowEvent,
+    AcceptPolicy, Access, BufferedConfig, CloseReason, Destination, PublishConfig, ReceiveConfig,
+    ReconnectPolicy, SendConfig, SubscribeConfig, WindowDescriptor, WindowEvent,
 };
-use fabricast::error::{CompletionError, Error, SendErrorKind};
+use fabricast::error::{CompletionError, Error};
 use fabricast::fabric::AccessEnds;
 use fabricast::future::{
-    AsyncReceiveEndpoint, AsyncSendEndpoint, ConnectionEvent, EndpointFds, Executor, Reactor,
-    SendFailed, SendFailure, Watch,
+    AsyncSendEndpoint, EndpointFds, Events, Executor, Failed, Reactor, SendFailure, Watch,
 };
-use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
+use fabricast::{
+    BufferedEvent, ConnectionEvent, Domain, PeerAddr, PublishEndpoint, PublishEvent,
+    ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered, SendEndpointZeroCopy, SubscribeEndpoint,
+    SubscribeEvent,
+};
 
 // ---- tools --------------------------------------------------------------------------------------
 
@@ -66,9 +70,9 @@ fn listen(
     domain: &Arc<Domain>,
     config: ReceiveConfig,
     reactor: &dyn Reactor,
-) -> AsyncReceiveEndpoint {
+) -> Events<ReceiveEndpoint> {
     let receiver = ReceiveEndpoint::listen(domain, any_port(), config).expect("listens");
-    AsyncReceiveEndpoint::new(receiver, reactor).expect("watched")
+    Events::new(receiver, reactor).expect("watched")
 }
 
 fn connect(
@@ -85,7 +89,7 @@ fn connect(
 struct Both {
     executor: Executor,
     sender: AsyncSendEndpoint,
-    receiver: AsyncReceiveEndpoint,
+    receiver: Events<ReceiveEndpoint>,
     pool: SharedBufferManager,
 }
 
@@ -109,7 +113,7 @@ impl Both {
     ) -> Self {
         let executor = Executor::new().expect("an eventfd");
         let receiver = listen(receiving, receive, &executor);
-        let sender = connect(domain, receiver.local_addr(), send, &executor);
+        let sender = connect(domain, receiver.endpoint().local_addr(), send, &executor);
         let pool = pool(domain, 64, 64 * 1024);
         Self {
             executor,
@@ -125,7 +129,7 @@ impl Both {
 }
 
 /// Takes messages and checks that they count up from 0, until the peer said goodbye.
-async fn receive_counted(receiver: &mut AsyncReceiveEndpoint) -> u64 {
+async fn receive_counted(receiver: &mut Events<ReceiveEndpoint>) -> u64 {
     let mut count = 0;
     loop {
         match receiver.next().await.expect("no end").expect("no error") {
@@ -134,7 +138,7 @@ async fn receive_counted(receiver: &mut AsyncReceiveEndpoint) -> u64 {
                 assert_eq!(message.payload(), pattern(count, message.payload().len()));
                 count += 1;
             }
-            ReceiveEvent::Disconnected { reason, .. } => {
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                 assert_eq!(reason, CloseReason::Finished);
                 return count;
             }
@@ -307,9 +311,11 @@ async fn use_windows(
     })
     .await;
     let window = sender
-        .open_window(&descriptor.expect("just heard"))
+        .windows()
+        .open(&descriptor.expect("just heard"))
         .expect("opened");
     let payload = sender
+        .windows()
         .write(buffer(&pool, b"by a future"), window.at(4))
         .await
         .expect("written");
@@ -317,36 +323,44 @@ async fn use_windows(
     drop(payload);
     let free = pool.free_count();
     let into = Destination::buffer(pool.try_acquire().expect("a buffer"), 11);
-    let into = sender.read(into, window.at(4)).await.expect("read");
+    let into = sender
+        .windows()
+        .read(into, window.at(4))
+        .await
+        .expect("read");
     assert_eq!(into.into_buffer().expect("a buffer")[..11], *b"by a future");
     // Posted and dropped: the destination goes back to the pool when the read is over.
     let into = Destination::buffer(pool.try_acquire().expect("a buffer"), 11);
-    let mut reading = Box::pin(sender.read(into, window.at(4)));
+    let mut reading = Box::pin(sender.windows().read(into, window.at(4)));
     let polled = poll_once(reading.as_mut());
     // A card may be done before the call that posted looks for it.
     let is_done = by_card && polled.is_ready();
     assert!(is_done || (polled.is_pending() && reading.is_posted()));
     drop((polled, reading));
     let refused = sender
+        .windows()
         .write(buffer(&pool, b"beyond"), window.at(1 << 20))
         .await
         .expect_err("beyond its end");
-    assert_eq!(refused.payload.len_bytes(), 6);
-    assert!(matches!(refused.error, SendFailure::Refused(_)));
+    assert_eq!(refused.given.as_ref().map(Payload::len_bytes), Some(6));
+    assert!(matches!(refused.why, SendFailure::Refused(_)));
     drop(refused);
     // A message lets the other side use a window of this one.
     let own = pool.try_acquire().expect("a buffer");
-    let own = sender.expose(own, Access::all()).expect("exposed");
+    let own = sender
+        .windows()
+        .expose(own, Access::all())
+        .expect("exposed");
     let bytes = buffer(&pool, &own.descriptor().to_bytes());
     drop(sender.send(bytes, b"window").await.expect("sent"));
     assert_eq!(own.connection(), window.connection());
     // The other side takes its window back when it is done with this one.
-    match sender.window_event().await {
+    match sender.windows().event().await {
         Some(WindowEvent::Revoked { .. }) => {}
         other => panic!("{other:?}"),
     }
-    assert!(sender.revoke(own, after(SOON)));
-    match sender.window_event().await {
+    assert!(sender.windows().revoke(own, after(SOON)));
+    match sender.windows().event().await {
         Some(WindowEvent::Released { memory, .. }) => {
             let buffer = memory.into_buffer_mut().expect("a buffer");
             assert_eq!(buffer[2..10], *b"and back");
@@ -357,21 +371,24 @@ async fn use_windows(
     assert_accounts(&sender);
     assert_eq!(sender.future_stats().detached, u64::from(!is_done));
     assert_eq!(sender.close(after(SOON)).await, CloseReason::Finished);
-    assert!(sender.window_event().await.is_none(), "all was told");
+    assert!(sender.windows().event().await.is_none(), "all was told");
 }
 
 /// And the receiving side.
 async fn offer_a_window(
-    mut receiver: AsyncReceiveEndpoint,
+    mut receiver: Events<ReceiveEndpoint>,
     tell: std::sync::mpsc::Sender<WindowDescriptor>,
 ) {
-    let pool = receiver.pool().clone();
+    let pool = receiver.endpoint().pool().clone();
     let mut window = None;
     loop {
         match receiver.next().await.expect("lives").expect("works") {
-            ReceiveEvent::Connected { connection, .. } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
                 let memory = pool.try_acquire().expect("a buffer");
-                let exposed = receiver.expose(connection, memory, Access::all());
+                let exposed = receiver
+                    .endpoint_mut()
+                    .windows(connection)
+                    .expose(memory, Access::all());
                 let exposed = exposed.expect("exposed");
                 tell.send(exposed.descriptor()).expect("the other lives");
                 window = Some(exposed);
@@ -379,7 +396,9 @@ async fn offer_a_window(
             ReceiveEvent::Message(message) => {
                 let descriptor = WindowDescriptor::parse(message.payload()).expect("ours");
                 let theirs = receiver
-                    .open_window(message.connection(), &descriptor)
+                    .endpoint_mut()
+                    .windows(message.connection())
+                    .open(&descriptor)
                     .expect("opened");
                 let payload = receiver
                     .write(buffer(&pool, b"and back"), theirs.at(2))
@@ -390,9 +409,14 @@ async fn offer_a_window(
                 let into = receiver.read(into, theirs.at(2)).await.expect("read");
                 assert_eq!(into.into_buffer().expect("a buffer")[..8], *b"and back");
                 let window = window.take().expect("exposed");
-                assert!(receiver.revoke(window, after(SOON)));
+                assert!(
+                    receiver
+                        .endpoint_mut()
+                        .windows(window.connection())
+                        .revoke(window, after(SOON))
+                );
             }
-            ReceiveEvent::Disconnected { reason, .. } => {
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                 return assert_eq!(reason, CloseReason::Finished);
             }
             _ => {}
@@ -424,7 +448,7 @@ fn threads_send_on_one_endpoint_each_with_an_executor_of_its_own() {
     let mut receiver = listen(&domain, small_receiver(), &executor);
     let sender = connect(
         &domain,
-        receiver.local_addr(),
+        receiver.endpoint().local_addr(),
         common::sending().outgoing(|out| out.depth(3)),
         &executor,
     );
@@ -486,7 +510,7 @@ fn two_processes_talk_by_futures() {
     let mut peer = Child::start(
         "two_processes_talk_by_futures",
         "sender",
-        receiver.local_addr(),
+        receiver.endpoint().local_addr(),
     );
     let received = executor.block_on(receive_counted(&mut receiver));
     assert_eq!(received, 300);
@@ -553,7 +577,12 @@ fn a_receiver_that_asks_answers_and_closes() {
         mut receiver,
         pool,
     } = Both::with(&domain, common::sending(), config);
-    let late = connect(&domain, receiver.local_addr(), common::sending(), &executor);
+    let late = connect(
+        &domain,
+        receiver.endpoint().local_addr(),
+        common::sending(),
+        &executor,
+    );
     let mut arrived = Vec::new();
     executor.block_on(
         All::new()
@@ -576,7 +605,7 @@ fn a_receiver_that_asks_answers_and_closes() {
                             requests += 1;
                             let answered = match requests {
                                 1 => receiver.accept(request),
-                                _ => receiver.refuse(request, [7, 8]),
+                                _ => receiver.endpoint_mut().refuse(request, [7, 8]),
                             };
                             assert!(answered);
                         }
@@ -592,10 +621,10 @@ fn a_receiver_that_asks_answers_and_closes() {
     assert!(
         matches!(
             end,
-            Some(ReceiveEvent::Disconnected {
-                reason: CloseReason::Finished,
-                ..
-            })
+            Some(ReceiveEvent::Connection(
+                _,
+                ConnectionEvent::Disconnected(CloseReason::Finished)
+            ))
         ),
         "{end:?}"
     );
@@ -606,7 +635,9 @@ fn nobody_to_connect_to_is_told_to_all() {
     let _dog = Watchdog::new("nobody_to_connect_to");
     let Some(domain) = domain() else { return };
     let executor = Executor::new().expect("an eventfd");
-    let address = listen(&domain, small_receiver(), &executor).local_addr();
+    let address = listen(&domain, small_receiver(), &executor)
+        .endpoint()
+        .local_addr();
     let pool = pool(&domain, 4, 100);
     let sender = connect(&domain, address, common::sending(), &executor);
     executor.block_on(async {
@@ -615,10 +646,10 @@ fn nobody_to_connect_to_is_told_to_all() {
             .await
             .expect_err("nobody");
         assert!(
-            matches!(failed.error, SendFailure::Refused(SendErrorKind::Closed(_))),
+            matches!(failed.why, SendFailure::Refused(SendErrorKind::Closed(_))),
             "{failed}"
         );
-        assert_eq!(failed.payload.len_bytes(), 3);
+        assert_eq!(failed.given.as_ref().map(Payload::len_bytes), Some(3));
         assert!(matches!(sender.connected().await, Err(Error::Closed(_))));
         assert_eq!(Some(sender.closed().await), sender.close_reason());
     });
@@ -710,7 +741,10 @@ fn a_driver_completes_what_nobody_waits_for() {
             })
             .with(async {
                 while let Some(Ok(event)) = receiver.next().await {
-                    if matches!(event, ReceiveEvent::Disconnected { .. }) {
+                    if matches!(
+                        event,
+                        ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_))
+                    ) {
                         break;
                     }
                 }
@@ -751,7 +785,7 @@ fn dropping_the_endpoint_gives_the_payloads_of_living_futures_back() {
         })
         .collect();
     // What fits into the sockets is done at once.
-    let mut outcomes: Vec<Result<Payload, SendFailed>> = Vec::new();
+    let mut outcomes: Vec<Result<Payload, Failed<Payload>>> = Vec::new();
     sends.retain_mut(|send| match poll_once(send.as_mut()) {
         Poll::Ready(outcome) => {
             outcomes.push(outcome);
@@ -770,9 +804,9 @@ fn dropping_the_endpoint_gives_the_payloads_of_living_futures_back() {
     for outcome in &outcomes {
         match outcome {
             Ok(payload) => assert_eq!(payload.len_bytes(), 4_000_000),
-            Err(SendFailed { payload, error }) => {
-                assert_eq!(payload.len_bytes(), 4_000_000);
-                match error {
+            Err(Failed { given, why }) => {
+                assert_eq!(given.as_ref().map(Payload::len_bytes), Some(4_000_000));
+                match why {
                     SendFailure::Failed(CompletionError { .. }) => canceled += 1,
                     SendFailure::Refused(SendErrorKind::Closed(_)) => refused += 1,
                     other => panic!("{other}"),
@@ -923,7 +957,7 @@ fn futures_are_send_and_static() {
     fn check_type<T: Send + 'static>() {}
     fn check_shared<T: Send + Sync + Clone + 'static>() {}
     check_shared::<AsyncSendEndpoint>();
-    check_type::<AsyncReceiveEndpoint>();
+    check_type::<Events<ReceiveEndpoint>>();
     check_type::<Executor>();
     let Some(domain) = domain() else { return };
     let both = Both::open(&domain);
@@ -1027,7 +1061,7 @@ fn an_endpoint_that_was_polled_before_is_taken_over() {
     let sender = pair.sender.take().expect("open");
     let receiver = pair.receiver.take().expect("open");
     let sender = AsyncSendEndpoint::new(sender, &executor).expect("watched");
-    let receiver = AsyncReceiveEndpoint::new(receiver, &executor).expect("watched");
+    let receiver = Events::new(receiver, &executor).expect("watched");
     executor.block_on(
         All::new()
             .with(async {
@@ -1043,10 +1077,10 @@ fn an_endpoint_that_was_polled_before_is_taken_over() {
                 assert!(
                     matches!(
                         end,
-                        Some(ReceiveEvent::Disconnected {
-                            reason: CloseReason::Finished,
-                            ..
-                        })
+                        Some(ReceiveEvent::Connection(
+                            _,
+                            ConnectionEvent::Disconnected(CloseReason::Finished)
+                        ))
                     ),
                     "{end:?}"
                 );
@@ -1062,7 +1096,12 @@ fn closing_a_receiver_ends_at_the_deadline_whatever_the_peer_does() {
     let elsewhere = common::domain().expect("there is one already");
     let executor = Executor::new().expect("an eventfd");
     let mut receiver = listen(&elsewhere, small_receiver(), &executor);
-    let sender = connect(&domain, receiver.local_addr(), common::sending(), &executor);
+    let sender = connect(
+        &domain,
+        receiver.endpoint().local_addr(),
+        common::sending(),
+        &executor,
+    );
     executor.block_on(
         All::new()
             .with(async { assert!(sender.connected().await.is_ok()) })
@@ -1074,10 +1113,10 @@ fn closing_a_receiver_ends_at_the_deadline_whatever_the_peer_does() {
     assert!(
         matches!(
             arrived.last(),
-            Some(ReceiveEvent::Disconnected {
-                reason: CloseReason::ClosedByDeadline,
-                ..
-            })
+            Some(ReceiveEvent::Connection(
+                _,
+                ConnectionEvent::Disconnected(CloseReason::ClosedByDeadline)
+            ))
         ),
         "{arrived:?}"
     );
@@ -1088,7 +1127,9 @@ fn sends_wait_while_the_connection_is_made_again() {
     let _dog = Watchdog::new("made_again");
     let Some(domain) = domain() else { return };
     let executor = Executor::new().expect("an eventfd");
-    let address = listen(&domain, small_receiver(), &executor).local_addr();
+    let address = listen(&domain, small_receiver(), &executor)
+        .endpoint()
+        .local_addr();
     let config = common::sending().connection(|c| c.reconnect(ReconnectPolicy::fixed(millis(20))));
     let sender = connect(&domain, address, config, &executor);
     let pool = pool(&domain, 4, 100);
@@ -1120,7 +1161,7 @@ fn sends_wait_while_the_connection_is_made_again() {
                 until(&ticks, || attempts.get() >= 3).await;
                 let again =
                     ReceiveEndpoint::listen(&domain, address, small_receiver()).expect("listens");
-                let mut again = AsyncReceiveEndpoint::new(again, &executor).expect("watched");
+                let mut again = Events::new(again, &executor).expect("watched");
                 let message = again
                     .next_message()
                     .await
@@ -1131,4 +1172,111 @@ fn sends_wait_while_the_connection_is_made_again() {
             }),
     );
     assert_eq!(sender.close_reason(), None);
+}
+
+/// A publisher and a subscriber in one task, each driven by its stream.
+#[test]
+fn events_of_a_publisher_and_of_a_subscriber_are_streams() {
+    let _dog = Watchdog::new("futures: publish");
+    let domain = common::domain();
+    let Some(domain) = domain else { return };
+    let executor = Executor::new().expect("an eventfd");
+    let pool = pool(&domain, 4, 64);
+    let publisher = PublishEndpoint::listen(&domain, any_port(), PublishConfig::default());
+    let mut publisher = Events::new(publisher.expect("listens"), &executor).expect("watched");
+    let subscriber = SubscribeEndpoint::open(&domain, SubscribeConfig::default()).expect("opens");
+    let mut subscriber = Events::new(subscriber, &executor).expect("watched");
+    let address = publisher.endpoint().local_addr();
+    let at = subscriber.endpoint_mut().connect(address).expect("begins");
+    subscriber.endpoint_mut().subscribe(at, 7).expect("asked");
+    let (mut ended, mut over) = (None, None);
+    executor.block_on(
+        All::new()
+            .with(async {
+                let payload = loop {
+                    match publisher.next().await.expect("no end").expect("no error") {
+                        PublishEvent::Subscribed { tag: 7, .. } => {
+                            let payload = buffer(&pool, b"published");
+                            let publication = publisher
+                                .endpoint_mut()
+                                .publish(7, payload, b"", 42)
+                                .unwrap();
+                            assert_eq!(publication.posted, 1);
+                        }
+                        PublishEvent::Published { key, payload, .. } => {
+                            assert_eq!(key, 42);
+                            break payload;
+                        }
+                        _ => {}
+                    }
+                };
+                assert_eq!(payload.len_bytes(), 9);
+                ended = Some(publisher.close(after(SOON)).await);
+            })
+            .with(async {
+                loop {
+                    let event = subscriber.next().await.expect("no end").expect("no error");
+                    if let SubscribeEvent::Publication { message, .. } = event {
+                        assert_eq!(message.payload(), b"published");
+                        break;
+                    }
+                }
+                over = Some(subscriber.close(after(SOON)).await);
+            }),
+    );
+    let finished = ConnectionEvent::Disconnected(CloseReason::Finished);
+    let last = ended.expect("closed").pop();
+    assert!(
+        matches!(&last, Some(PublishEvent::Connection(_, event)) if *event == finished),
+        "{last:?}"
+    );
+    let last = over.expect("closed").pop();
+    assert!(
+        matches!(&last, Some(SubscribeEvent::Connection(_, event)) if *event == finished),
+        "{last:?}"
+    );
+}
+
+/// Where there is one connection, the stream ends with it, after everything was told.
+#[test]
+fn events_of_one_connection_end_with_it() {
+    let _dog = Watchdog::new("futures: the end");
+    let domain = common::domain();
+    let Some(domain) = domain else { return };
+    let executor = Executor::new().expect("an eventfd");
+    let mut receiver = listen(&domain, small_receiver(), &executor);
+    let address = receiver.endpoint().local_addr();
+    let sender = SendEndpointBuffered::connect(&domain, address, BufferedConfig::default());
+    let mut sender = Events::new(sender.expect("begins"), &executor).expect("watched");
+    let (mut confirmed, mut received) = (0, 0);
+    executor.block_on(
+        All::new()
+            .with(async {
+                while let Some(event) = sender.next().await {
+                    match event.expect("no error") {
+                        BufferedEvent::Connection(ConnectionEvent::Connected(_)) => {
+                            let pushed = sender.endpoint_mut().push(1, 0, b"small");
+                            assert_eq!(pushed.expect("room"), 0);
+                            sender.endpoint_mut().begin_close(after(SOON));
+                        }
+                        BufferedEvent::Completed { carried, .. } => confirmed += carried.messages(),
+                        BufferedEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                            assert_eq!(reason, CloseReason::Finished);
+                        }
+                        _ => {}
+                    }
+                }
+                assert!(sender.next().await.is_none(), "it stays at its end");
+            })
+            .with(async {
+                loop {
+                    match receiver.next().await.expect("no end").expect("no error") {
+                        ReceiveEvent::Message(_) => received += 1,
+                        ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_)) => break,
+                        _ => {}
+                    }
+                }
+            }),
+    );
+    assert_eq!((confirmed, received), (1, 1));
 }

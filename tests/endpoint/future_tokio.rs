@@ -15,10 +15,11 @@ use common::{
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{CloseReason, ReceiveConfig, SendConfig};
 use fabricast::future::{
-    AsyncReceiveEndpoint, AsyncSendEndpoint, EndpointFds, Executor, Reactor, SendFailed,
-    TokioReactor,
+    AsyncSendEndpoint, EndpointFds, Events, Executor, Failed, Reactor, TokioReactor,
 };
-use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
+use fabricast::{
+    ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy,
+};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
@@ -39,9 +40,9 @@ fn two_threads() -> Runtime {
         .expect("a runtime")
 }
 
-fn listen(domain: &Arc<Domain>, config: ReceiveConfig) -> AsyncReceiveEndpoint {
+fn listen(domain: &Arc<Domain>, config: ReceiveConfig) -> Events<ReceiveEndpoint> {
     let receiver = ReceiveEndpoint::listen(domain, any_port(), config).expect("listens");
-    AsyncReceiveEndpoint::new(receiver, &TokioReactor::current()).expect("watched")
+    Events::new(receiver, &TokioReactor::current()).expect("watched")
 }
 
 fn connect(domain: &Arc<Domain>, to: PeerAddr, config: SendConfig) -> AsyncSendEndpoint {
@@ -51,7 +52,7 @@ fn connect(domain: &Arc<Domain>, to: PeerAddr, config: SendConfig) -> AsyncSendE
 
 /// Receives until so many connections have said goodbye; how many messages came. Each header says
 /// whose it is, and its number.
-async fn receive(mut receiver: AsyncReceiveEndpoint, senders: usize) -> u64 {
+async fn receive(mut receiver: Events<ReceiveEndpoint>, senders: usize) -> u64 {
     let (mut count, mut ended) = (0, 0);
     let mut next = std::collections::HashMap::new();
     while ended < senders {
@@ -65,7 +66,7 @@ async fn receive(mut receiver: AsyncReceiveEndpoint, senders: usize) -> u64 {
                 *expected += 1;
                 count += 1;
             }
-            ReceiveEvent::Disconnected { reason, .. } => {
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                 assert_eq!(reason, CloseReason::Finished);
                 ended += 1;
             }
@@ -125,7 +126,7 @@ async fn four_tasks(domain: Arc<Domain>, with_driver: bool, depth: u32) {
     let receiver = listen(&domain, small_receiver());
     let sender = connect(
         &domain,
-        receiver.local_addr(),
+        receiver.endpoint().local_addr(),
         common::sending().outgoing(|out| out.depth(depth)),
     );
     let pool = pool(&domain, 16, 16 * 1024);
@@ -174,7 +175,7 @@ fn several_endpoints_share_a_runtime() {
             &domain,
             small_receiver().incoming(|incoming| incoming.slots(128)),
         );
-        let to = receiver.local_addr();
+        let to = receiver.endpoint().local_addr();
         let receiving = tokio::spawn(receive(receiver, 5));
         let mut tasks = Vec::new();
         for whose in 0..5 {
@@ -210,7 +211,7 @@ fn two_processes_talk_by_tokio() {
         let mut peer = Child::start(
             "two_processes_talk_by_tokio",
             "sender",
-            receiver.local_addr(),
+            receiver.endpoint().local_addr(),
         );
         assert_eq!(receive(receiver, 1).await, 300);
         peer.finish(SOON);
@@ -233,7 +234,7 @@ fn aborted_tasks_lose_no_buffer() {
         let receiver = listen(&apart, config);
         let sender = connect(
             &domain,
-            receiver.local_addr(),
+            receiver.endpoint().local_addr(),
             common::sending().outgoing(|out| out.depth(2)),
         );
         let pool = pool(&domain, 5, BIG);
@@ -284,7 +285,7 @@ async fn send_for_ever(sender: AsyncSendEndpoint, pool: SharedBufferManager) {
 }
 
 /// Receives until the first connection has ended, with a pause after each message.
-async fn drain(mut receiver: AsyncReceiveEndpoint, pause: Duration) -> u64 {
+async fn drain(mut receiver: Events<ReceiveEndpoint>, pause: Duration) -> u64 {
     let mut count = 0;
     loop {
         match receiver.next().await.expect("no end").expect("no error") {
@@ -294,7 +295,7 @@ async fn drain(mut receiver: AsyncReceiveEndpoint, pause: Duration) -> u64 {
                     tokio::time::sleep(pause).await;
                 }
             }
-            ReceiveEvent::Disconnected { .. } => return count,
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_)) => return count,
             _ => {}
         }
     }
@@ -307,7 +308,7 @@ fn tasks_hear_of_a_peer_that_is_killed() {
         let domain = domain().expect("the parent has one");
         return one_thread().block_on(async {
             let mut receiver = listen(&domain, small_receiver());
-            child::tell(format!("listening {}", receiver.local_addr()));
+            child::tell(format!("listening {}", receiver.endpoint().local_addr()));
             while let Some(Ok(_)) = receiver.next().await {}
         });
     }
@@ -334,8 +335,9 @@ fn tasks_hear_of_a_peer_that_is_killed() {
         for task in tasks {
             match task.await.expect("no panic") {
                 Ok(payload) => assert_eq!(payload.len_bytes(), 50_000),
-                Err(SendFailed { payload, .. }) => {
-                    assert_eq!(payload.len_bytes(), 50_000, "the payload is back");
+                Err(Failed { given, .. }) => {
+                    let payload = given.expect("the payload is back");
+                    assert_eq!(payload.len_bytes(), 50_000);
                     failed += 1;
                 }
             }
@@ -355,7 +357,7 @@ fn dropping_the_last_handle_ends_the_driver() {
     let Some(domain) = domain() else { return };
     one_thread().block_on(async {
         let receiver = listen(&domain, small_receiver());
-        let sender = connect(&domain, receiver.local_addr(), common::sending());
+        let sender = connect(&domain, receiver.endpoint().local_addr(), common::sending());
         let receiving = tokio::spawn(drain(receiver, Duration::ZERO));
         let driver = tokio::spawn(sender.driver());
         sender.connected().await.expect("connects");
@@ -380,7 +382,7 @@ fn descriptors_are_gone_with_the_endpoint() {
     one_thread().block_on(async {
         let round = async || {
             let receiver = listen(&domain, small_receiver());
-            let sender = connect(&domain, receiver.local_addr(), common::sending());
+            let sender = connect(&domain, receiver.endpoint().local_addr(), common::sending());
             let receiving = tokio::spawn(drain(receiver, Duration::ZERO));
             sender.connected().await.expect("connects");
             assert_eq!(sender.close(after(SOON)).await, CloseReason::Finished);
@@ -413,7 +415,7 @@ fn an_idle_endpoint_wakes_no_task() {
     let Some(domain) = domain() else { return };
     one_thread().block_on(async {
         let mut receiver = listen(&domain, small_receiver());
-        let sender = connect(&domain, receiver.local_addr(), common::sending());
+        let sender = connect(&domain, receiver.endpoint().local_addr(), common::sending());
         let connecting = tokio::spawn(sender.connected());
         drop(receiver.next().await.expect("no end").expect("connected"));
         connecting.await.expect("no panic").expect("connects");
@@ -449,7 +451,7 @@ fn a_message_costs_a_bounded_number_of_turns() {
     let Some(domain) = domain() else { return };
     one_thread().block_on(async {
         let receiver = listen(&domain, small_receiver());
-        let sender = connect(&domain, receiver.local_addr(), common::sending());
+        let sender = connect(&domain, receiver.endpoint().local_addr(), common::sending());
         let pool = pool(&domain, 4, 8192);
         let receiving = tokio::spawn(receive(receiver, 1));
         let polls = AtomicU64::new(0);

@@ -20,13 +20,17 @@ use common::{
     Offers, SOON, Watchdog, after, drive, millis, node, provider::fabric_at, undisturbed,
 };
 use fabricast::buffer::SharedBufferManager;
+use fabricast::endpoint::SendErrorKind;
 use fabricast::endpoint::{
     CloseReason, Keepalive, KernelWatch, ReceiveConfig, ReconnectPolicy, SendConfig,
 };
-use fabricast::error::{Error, SendErrorKind};
+use fabricast::error::Error;
 use fabricast::event_loop::EventLoop;
 use fabricast::fabric::{EndpointKind, EndpointSettings, LogLevel, ProcessSettings, SocketAccess};
-use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy,
+    SendEvent,
+};
 use namespaces::{NEAR, in_two_namespaces, ip};
 
 const T1: Duration = Duration::from_millis(300);
@@ -69,7 +73,7 @@ impl Sender {
             next_key: 0,
         };
         sender.until("connected", SOON, |event| {
-            matches!(event, SendEvent::Connected(_))
+            matches!(event, SendEvent::Connection(ConnectionEvent::Connected(_)))
         });
         sender
     }
@@ -165,7 +169,10 @@ impl Sender {
 }
 
 fn is_lost(event: &SendEvent) -> bool {
-    matches!(event, SendEvent::Disconnected(_))
+    matches!(
+        event,
+        SendEvent::Connection(ConnectionEvent::Disconnected(_))
+    )
 }
 
 /// A line that tests print, in whichever process they run.
@@ -262,8 +269,9 @@ fn a_stopped_receiver_is_unresponsive_then_lost() {
     while sender.send(60_000) {}
     assert!(sender.next_key > 0);
     let seen = sender.until("lost", SOON, is_lost);
-    let unresponsive =
-        |(_, event): &&(Instant, SendEvent)| matches!(event, SendEvent::Unresponsive);
+    let unresponsive = |(_, event): &&(Instant, SendEvent)| {
+        matches!(event, SendEvent::Connection(ConnectionEvent::Unresponsive))
+    };
     let (first, _) = sender.told.iter().rfind(unresponsive).expect("told before");
     assert_in_time("stopped receiver: Unresponsive", stopped, *first, T1);
     assert_in_time("stopped receiver: Lost", stopped, seen, T2);
@@ -272,14 +280,16 @@ fn a_stopped_receiver_is_unresponsive_then_lost() {
     sender.assert_all_back();
     let verdicts = sender.verdicts();
     let [
-        SendEvent::Connected(_),
+        SendEvent::Connection(ConnectionEvent::Connected(_)),
         between @ ..,
-        SendEvent::Disconnected(_),
+        SendEvent::Connection(ConnectionEvent::Disconnected(_)),
     ] = &verdicts[..]
     else {
         panic!("{verdicts:?}");
     };
-    assert_turns(between, |event| matches!(event, SendEvent::Unresponsive));
+    assert_turns(between, |event| {
+        matches!(event, SendEvent::Connection(ConnectionEvent::Unresponsive))
+    });
 }
 
 /// `Unresponsive` and `Responsive` in turns, the first and the last of them `Unresponsive`. One
@@ -329,7 +339,12 @@ fn a_stopped_sender_is_unresponsive_then_lost() {
         told.extend(events.drain(..).map(|event| (now, event)));
         receiver.wait(millis(20)).expect("waits");
     };
-    let is_end = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Disconnected { .. });
+    let is_end = |e: &ReceiveEvent| {
+        matches!(
+            e,
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_))
+        )
+    };
     let _child = undisturbed("heartbeats keep it alive", || {
         told.clear();
         let child = Child::start(TEST, "sender", receiver.local_addr());
@@ -351,16 +366,10 @@ fn a_stopped_sender_is_unresponsive_then_lost() {
         told.iter().any(|(_, event)| is_end(event))
     });
     let [
-        (_, ReceiveEvent::Connected { connection, .. }),
+        (_, ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_))),
         between @ ..,
-        (unresponsive, ReceiveEvent::Unresponsive { connection: first }),
-        (
-            lost,
-            ReceiveEvent::Disconnected {
-                connection: second,
-                reason,
-            },
-        ),
+        (unresponsive, ReceiveEvent::Connection(first, ConnectionEvent::Unresponsive)),
+        (lost, ReceiveEvent::Connection(second, ConnectionEvent::Disconnected(reason))),
     ] = &told[..]
     else {
         panic!("{told:?}");
@@ -368,7 +377,10 @@ fn a_stopped_sender_is_unresponsive_then_lost() {
     assert_eq!([first, second], [connection; 2]);
     let verdicts = &told[1..=between.len() + 1];
     assert_turns(verdicts, |(_, event)| {
-        matches!(event, ReceiveEvent::Unresponsive { .. })
+        matches!(
+            event,
+            ReceiveEvent::Connection(_, ConnectionEvent::Unresponsive)
+        )
     });
     assert_eq!(*reason, CloseReason::PeerSilent { silence: T2 });
     assert_in_time("stopped sender: Unresponsive", stopped, *unresponsive, T1);
@@ -398,10 +410,12 @@ fn a_peer_that_is_busy_in_its_handler_is_not_lost() {
     sender.next_key = 1;
     let begin = Instant::now();
     let seen = sender.until("unresponsive", SOON, |e| {
-        matches!(e, SendEvent::Unresponsive)
+        matches!(e, SendEvent::Connection(ConnectionEvent::Unresponsive))
     });
     assert_in_time("busy receiver: Unresponsive", begin, seen, T1);
-    let seen = sender.until("responsive", SOON, |e| matches!(e, SendEvent::Responsive));
+    let seen = sender.until("responsive", SOON, |e| {
+        matches!(e, SendEvent::Connection(ConnectionEvent::Responsive))
+    });
     assert_in_time("busy receiver: Responsive", begin, seen, 3 * T1);
     child.expect("rested", SOON);
     // It was away itself for so long, and does not hold that against us.
@@ -437,13 +451,18 @@ fn a_peer_that_comes_back_is_connected_to_again() {
     assert!(sent > 0);
     drop(child);
     sender.until("reconnecting", SOON, |e| {
-        matches!(e, SendEvent::Reconnecting { attempt: 1, .. })
+        matches!(
+            e,
+            SendEvent::Connection(ConnectionEvent::Reconnecting { attempt: 1, .. })
+        )
     });
     // What was in flight came back before that.
-    let at = sender
-        .told
-        .iter()
-        .position(|(_, e)| matches!(e, SendEvent::Reconnecting { .. }));
+    let at = sender.told.iter().position(|(_, e)| {
+        matches!(
+            e,
+            SendEvent::Connection(ConnectionEvent::Reconnecting { .. })
+        )
+    });
     let before = sender.told[..at.expect("it was told")]
         .iter()
         .filter(|(_, e)| matches!(e, SendEvent::Completed { .. } | SendEvent::Failed { .. }));
@@ -460,7 +479,7 @@ fn a_peer_that_comes_back_is_connected_to_again() {
     again.expect("listening", SOON);
     let back = Instant::now();
     let seen = sender.until("connected again", SOON, |e| {
-        matches!(e, SendEvent::Connected(_))
+        matches!(e, SendEvent::Connection(ConnectionEvent::Connected(_)))
     });
     println!(
         "connected again {:.0?} after the peer was back",
@@ -496,7 +515,7 @@ fn a_peer_that_comes_back_is_connected_to_again() {
 
 fn incarnations(sender: &Sender) -> Vec<u64> {
     let connected = |(_, event): &(Instant, SendEvent)| match event {
-        SendEvent::Connected(info) => Some(info.peer_incarnation),
+        SendEvent::Connection(ConnectionEvent::Connected(info)) => Some(info.peer_incarnation),
         _ => None,
     };
     sender.told.iter().filter_map(connected).collect()
@@ -523,7 +542,9 @@ fn attempts_end_with_the_last_one() {
     let attempts: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
-            SendEvent::Reconnecting { attempt, after, .. } => Some((*attempt, *after)),
+            SendEvent::Connection(ConnectionEvent::Reconnecting { attempt, after, .. }) => {
+                Some((*attempt, *after))
+            }
             _ => None,
         })
         .collect();
@@ -539,9 +560,12 @@ fn attempts_end_with_the_last_one() {
     events.clear();
     drive("an attempt", SOON, || {
         endpoint.poll(&mut events).expect("polls");
-        events
-            .iter()
-            .any(|e| matches!(e, SendEvent::Reconnecting { .. }))
+        events.iter().any(|e| {
+            matches!(
+                e,
+                SendEvent::Connection(ConnectionEvent::Reconnecting { .. })
+            )
+        })
     });
     let events = endpoint.close(after(SOON)).expect("closes");
     assert_eq!(common::send_end(&events), Some(CloseReason::ClosedLocally));
@@ -635,12 +659,13 @@ fn slow_message(domain: &Arc<Domain>) -> Option<Vec<ReceiveEvent>> {
         if let Some(p) = payload.take()
             && let Err(refused) = sender.send_data(p, b"", 1)
         {
-            payload = Some(refused.payload);
+            payload = Some(refused.given);
         }
         received.iter().any(|event| {
             matches!(
                 event,
-                ReceiveEvent::Message(_) | ReceiveEvent::Disconnected { .. }
+                ReceiveEvent::Message(_)
+                    | ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_))
             )
         })
     });
@@ -659,7 +684,8 @@ fn slow_message(domain: &Arc<Domain>) -> Option<Vec<ReceiveEvent>> {
         common::soak()
             || !matches!(
                 event,
-                ReceiveEvent::Unresponsive { .. } | ReceiveEvent::Responsive { .. }
+                ReceiveEvent::Connection(_, ConnectionEvent::Unresponsive)
+                    | ReceiveEvent::Connection(_, ConnectionEvent::Responsive)
             )
     });
     Some(received)
@@ -699,14 +725,22 @@ fn heartbeats_are_answered_while_every_message_is_held() {
     let starved = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Starved { .. });
     assert!(received.iter().any(starved), "the pool was empty");
     let silent = |e: &&SendEvent| match e {
-        SendEvent::Unresponsive => common::soak(),
-        event => matches!(event, SendEvent::Disconnected(_)),
+        SendEvent::Connection(ConnectionEvent::Unresponsive) => common::soak(),
+        event => matches!(
+            event,
+            SendEvent::Connection(ConnectionEvent::Disconnected(_))
+        ),
     };
     assert_eq!(sent.iter().filter(silent).count(), 0, "{sent:?}");
     assert!(senders.iter().all(SendEndpointZeroCopy::is_connected));
     // And a peer that dies is noticed all the same.
     drop(senders);
-    let lost = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Disconnected { .. });
+    let lost = |e: &ReceiveEvent| {
+        matches!(
+            e,
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_))
+        )
+    };
     drive("both lost", SOON, || {
         receiver.poll(&mut received).expect("polls");
         received.iter().filter(|e| lost(e)).count() == 2
@@ -785,12 +819,14 @@ fn a_link_that_is_down_for_a_while_is_survived_or_noticed_in_time() {
         ip("link set fbnear0 down");
         let down = Instant::now();
         let seen = sender.until("unresponsive", SOON, |e| {
-            matches!(e, SendEvent::Unresponsive)
+            matches!(e, SendEvent::Connection(ConnectionEvent::Unresponsive))
         });
         assert_in_time("link down: Unresponsive", down, seen, T1);
         ip("link set fbnear0 up");
         let up = Instant::now();
-        let seen = sender.until("responsive", SOON, |e| matches!(e, SendEvent::Responsive));
+        let seen = sender.until("responsive", SOON, |e| {
+            matches!(e, SendEvent::Connection(ConnectionEvent::Responsive))
+        });
         figure(&format!(
             "link up: Responsive after {} ms",
             (seen - up).as_millis()
@@ -812,7 +848,10 @@ fn a_link_that_is_down_for_a_while_is_survived_or_noticed_in_time() {
         ip("link set fbnear0 down");
         let down = Instant::now();
         let seen = sender.until("reconnecting", SOON, |e| {
-            matches!(e, SendEvent::Reconnecting { attempt: 1, .. })
+            matches!(
+                e,
+                SendEvent::Connection(ConnectionEvent::Reconnecting { attempt: 1, .. })
+            )
         });
         assert_in_time("link down: Lost", down, seen, T2);
         sender.assert_all_back();
@@ -820,7 +859,7 @@ fn a_link_that_is_down_for_a_while_is_survived_or_noticed_in_time() {
         ip("link set fbnear0 up");
         let up = Instant::now();
         let seen = sender.until("connected again", 2 * SOON, |e| {
-            matches!(e, SendEvent::Connected(_))
+            matches!(e, SendEvent::Connection(ConnectionEvent::Connected(_)))
         });
         figure(&format!(
             "link up: connected again after {} ms",
@@ -854,7 +893,7 @@ fn a_peer_that_vanishes_without_a_word_is_lost_in_time() {
         let gone = Instant::now();
         drop(far);
         let seen = sender.until("unresponsive", SOON, |e| {
-            matches!(e, SendEvent::Unresponsive)
+            matches!(e, SendEvent::Connection(ConnectionEvent::Unresponsive))
         });
         assert_in_time("vanished peer: Unresponsive", gone, seen, T1);
         let seen = sender.until("lost", SOON, is_lost);
@@ -886,7 +925,8 @@ fn the_kernel_notices_a_vanished_peer_where_it_was_asked_to() {
         let timed = config().connection(|c| c.tcp_user_timeout(Some(second)));
         let mut sending = connect_far(&domain, addr, timed);
         for sender in [&idle, &sending] {
-            let (_, SendEvent::Connected(info)) = &sender.told[0] else {
+            let (_, SendEvent::Connection(ConnectionEvent::Connected(info))) = &sender.told[0]
+            else {
                 panic!("{:?}", sender.told);
             };
             assert_eq!(info.kernel_watch, KernelWatch::Set);
@@ -1152,7 +1192,7 @@ fn a_connection_comes_from_where_it_was_told_to() {
         receiver.poll(&mut received).expect("polls");
         !received.is_empty() && sender.is_connected()
     });
-    let ReceiveEvent::Connected { info, .. } = &received[0] else {
+    let ReceiveEvent::Connection(_, ConnectionEvent::Connected(info)) = &received[0] else {
         panic!("{received:?}");
     };
     assert_eq!(info.peer, Some(source));

@@ -15,8 +15,8 @@ use common::{
     receive_ends, rounds, send_end, undisturbed,
 };
 use fabricast::buffer::{Payload, SharedBufferManager};
+use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::endpoint::{LongMessages, ReceiveConfig};
-use fabricast::error::{Blocked, SendErrorKind};
 use fabricast::fabric::EndpointKind;
 use fabricast::{
     Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
@@ -113,7 +113,7 @@ impl Two {
             let p = payload.take().expect("given back");
             match self.sender.send_data(p, &key.to_le_bytes(), key) {
                 Ok(()) => return true,
-                Err(refused) if refused.is_would_block() => payload = Some(refused.payload),
+                Err(refused) if refused.is_would_block() => payload = Some(refused.given),
                 Err(refused) => panic!("{refused}"),
             }
             self.step();

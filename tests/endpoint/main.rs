@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod connectionless;
+mod ended;
 mod endpoints;
 mod far;
 mod future;

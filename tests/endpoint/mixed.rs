@@ -14,7 +14,10 @@ use common::{
 use fabricast::endpoint::{
     Access, Destination, Level, ReceiveConfig, WindowDescriptor, WindowEvent,
 };
-use fabricast::{PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
+    SendEvent,
+};
 
 const NAME: &str = "sender_and_receiver_may_have_different_versions";
 
@@ -70,7 +73,7 @@ fn send(addr: PeerAddr, level: Level) {
                     .take()
                     .unwrap_or_else(|| buffer(&pool, &bytes).into());
                 let sent = sender.send_data(p, &key.to_le_bytes(), key);
-                payload = sent.err().map(|refused| refused.payload);
+                payload = sent.err().map(|refused| refused.given);
                 return payload.is_none();
             }
             false
@@ -96,10 +99,10 @@ fn own() {
         receiver.poll(&mut events).expect("polls");
         for event in &events {
             match event {
-                ReceiveEvent::Connected { connection, .. } => {
+                ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
                     let region = Region::host(MAX_MESSAGE).build().expect("memory");
                     let slice = region.slice(0..MAX_MESSAGE).expect("inside");
-                    let exposed = receiver.expose(*connection, slice, Access::all());
+                    let exposed = receiver.windows(*connection).expose(slice, Access::all());
                     let exposed = exposed.expect("exposed");
                     let bytes = exposed.descriptor().to_bytes().map(|byte| byte.to_string());
                     child::tell(format!("window {}", bytes.join(".")));
@@ -136,13 +139,14 @@ fn operate(addr: PeerAddr) {
     let line = child::hear().expect("a descriptor");
     let bytes = line.split('.').map(|byte| byte.parse().expect("a byte"));
     let descriptor = WindowDescriptor::parse(&bytes.collect::<Vec<u8>>()).expect("ours");
-    let window = sender.open_window(&descriptor).expect("opened");
+    let window = sender.windows().open(&descriptor).expect("opened");
     let mut events = Vec::new();
     let mut done = 0_u64;
     for (key, size) in (0..).zip(SIZES.into_iter().filter(|size| *size > 0)) {
         let bytes = pattern(key, size);
         let payload = buffer(&pool, &bytes);
         sender
+            .windows()
             .write_with_data(payload, window.at(3), key as u32, key)
             .expect("posted");
         let into = pool.try_acquire().expect("a buffer");
@@ -154,14 +158,17 @@ fn operate(addr: PeerAddr) {
                 match event {
                     SendEvent::Window(WindowEvent::Written { .. }) => {
                         let into = into.take().expect("one write");
-                        sender.read(into, window.at(3), key).expect("posted");
+                        sender
+                            .windows()
+                            .read(into, window.at(3), key)
+                            .expect("posted");
                     }
                     SendEvent::Window(WindowEvent::Read { into, .. }) => {
                         let buffer = into.into_buffer().expect("a buffer");
                         assert!(buffer[..size] == bytes, "{size} bytes");
                         over = true;
                     }
-                    SendEvent::Connected(_) | SendEvent::Writable => {}
+                    SendEvent::Connection(ConnectionEvent::Connected(_)) | SendEvent::Writable => {}
                     other => panic!("{other:?}"),
                 }
             }

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use fabricast::error::Error;
 use fabricast::fabric::{EndpointKind, PROVIDERS};
 use fabricast::{
-    Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
+    ConnectionEvent, Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy,
+    SendEvent,
 };
 
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -125,7 +126,7 @@ fn receive(domain: &Arc<Domain>) {
                     assert!(message.payload() == content(got), "message {got}");
                     got += 1;
                 }
-                ReceiveEvent::Disconnected { reason, .. } => {
+                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                     assert!(over || got == MESSAGES, "{reason}");
                     over = true;
                 }
@@ -158,7 +159,7 @@ fn send(domain: &Arc<Domain>, to: PeerAddr) {
         for event in events.drain(..) {
             match event {
                 SendEvent::Completed { .. } => back += 1,
-                SendEvent::Writable | SendEvent::Connected { .. } => {}
+                SendEvent::Writable | SendEvent::Connection(ConnectionEvent::Connected(_)) => {}
                 other => panic!("{other:?}"),
             }
         }

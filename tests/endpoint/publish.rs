@@ -20,7 +20,9 @@ use fabricast::endpoint::{
 };
 use fabricast::error::Error;
 use fabricast::fabric::EndpointKind;
-use fabricast::{PeerAddr, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent};
+use fabricast::{
+    ConnectionEvent, PeerAddr, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent,
+};
 
 const TAG: u64 = 0xf1d0_0000_0000_0007;
 const DEPTH: u32 = 4;
@@ -110,7 +112,7 @@ fn take(event: SubscribeEvent, got: &mut Got) -> bool {
             got.received += 1;
             got.missed += missed;
         }
-        SubscribeEvent::Disconnected { reason, .. } => {
+        SubscribeEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
             child::tell(format!("over {} {} {reason}", got.received, got.missed));
             return true;
         }
@@ -147,6 +149,8 @@ struct Publisher {
     outcomes: Vec<(u64, ConnectionId, PeerOutcome)>,
     subscribed: Vec<(ConnectionId, u64)>,
     ended: Vec<(ConnectionId, CloseReason, u32)>,
+    /// Subscriptions that went with a connection whose end comes next.
+    gone: HashMap<ConnectionId, u32>,
     next: u64,
 }
 
@@ -169,6 +173,7 @@ impl Publisher {
             outcomes: Vec::new(),
             subscribed: Vec::new(),
             ended: Vec::new(),
+            gone: HashMap::new(),
             next: 0,
         })
     }
@@ -223,11 +228,13 @@ impl Publisher {
                 assert_eq!(payload[..], pattern(key, size_of(key)));
                 self.over.insert(key, outcomes);
             }
-            PublishEvent::Disconnected {
-                connection,
-                reason,
-                subscriptions,
-            } => self.ended.push((connection, reason, subscriptions)),
+            PublishEvent::SubscriptionsGone { connection, count } => {
+                self.gone.insert(connection, count);
+            }
+            PublishEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
+                let subscriptions = self.gone.remove(&connection).unwrap_or(0);
+                self.ended.push((connection, reason, subscriptions));
+            }
             _ => {}
         }
     }
@@ -259,7 +266,7 @@ impl Publisher {
                 }
                 Err(refused) => {
                     assert!(refused.is_would_block(), "{refused}");
-                    let payload = refused.payload.into_buffer().expect("what was given");
+                    let payload = refused.given.into_buffer().expect("what was given");
                     assert_eq!((refused.key, &payload[..]), (key, &bytes[..]));
                     false
                 }
@@ -310,7 +317,7 @@ impl Publisher {
         self.settle();
         let events = self.endpoint.close(after(SOON)).expect("closes");
         for event in events {
-            if let PublishEvent::Disconnected { reason, .. } = event {
+            if let PublishEvent::Connection(_, ConnectionEvent::Disconnected(reason)) = event {
                 assert_eq!(reason, CloseReason::Finished);
             }
         }
@@ -580,9 +587,11 @@ fn a_subscriber_subscribes_again_to_a_publisher_that_came_back() {
         subscriber.poll(&mut events).expect("polls");
         log.extend(events.into_iter().map(|event| match event {
             SubscribeEvent::Publication { number, missed, .. } => format!("{number} {missed}"),
-            SubscribeEvent::Connected { .. } => "connected".to_owned(),
+            SubscribeEvent::Connection(_, ConnectionEvent::Connected(_)) => "connected".to_owned(),
             SubscribeEvent::Subscribed { .. } => "on".to_owned(),
-            SubscribeEvent::Reconnecting { .. } => "again".to_owned(),
+            SubscribeEvent::Connection(_, ConnectionEvent::Reconnecting { .. }) => {
+                "again".to_owned()
+            }
             other => format!("{other:?}"),
         }));
     };
@@ -665,9 +674,16 @@ fn who_does_not_subscribe_is_refused_in_words() {
     drive("the refusal", SOON, || {
         publisher.poll(&mut told).expect("polls");
         sender.poll(&mut events).expect("polls");
-        matches!(events.last(), Some(fabricast::SendEvent::Disconnected(_)))
+        matches!(
+            events.last(),
+            Some(fabricast::SendEvent::Connection(
+                ConnectionEvent::Disconnected(_)
+            ))
+        )
     });
-    let Some(fabricast::SendEvent::Disconnected(reason)) = events.last() else {
+    let Some(fabricast::SendEvent::Connection(ConnectionEvent::Disconnected(reason))) =
+        events.last()
+    else {
         panic!("{events:?}");
     };
     let words = reason.to_string();
@@ -682,9 +698,16 @@ fn who_does_not_subscribe_is_refused_in_words() {
     drive("the refusal", SOON, || {
         receiver.poll(&mut told).expect("polls");
         subscriber.poll(&mut events).expect("polls");
-        matches!(events.last(), Some(SubscribeEvent::Disconnected { .. }))
+        matches!(
+            events.last(),
+            Some(SubscribeEvent::Connection(
+                _,
+                ConnectionEvent::Disconnected(_)
+            ))
+        )
     });
-    let Some(SubscribeEvent::Disconnected { reason, .. }) = events.last() else {
+    let Some(SubscribeEvent::Connection(_, ConnectionEvent::Disconnected(reason))) = events.last()
+    else {
         panic!("{events:?}");
     };
     let words = reason.to_string();

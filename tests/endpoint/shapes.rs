@@ -12,15 +12,16 @@ use common::{
 };
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::coalesce::Format;
+use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::endpoint::{
     BufferedConfig, CloseReason, HeaderMode, Inject, Level, ReceiveConfig, SendConfig,
 };
-use fabricast::error::{Blocked, Error, SendErrorKind};
+use fabricast::error::Error;
 use fabricast::fabric::Shape;
 use fabricast::memory::Region;
 use fabricast::{
-    Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered, SendEndpointZeroCopy,
-    SendEvent,
+    ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered,
+    SendEndpointZeroCopy, SendEvent,
 };
 
 const SHAPES: [Shape; 3] = [Shape::Iov, Shape::Headroom, Shape::TwoMessages];
@@ -174,7 +175,7 @@ fn a_buffer_goes_to_two_peers_at_once_with_equal_headers_else_one_after_the_othe
                         refused.kind != busy || round % 2 == 1,
                         "equal headers share the room"
                     );
-                    payload = Some(refused.payload);
+                    payload = Some(refused.given);
                     // The room is free when the other peer's send is over.
                     pairs.iter_mut().for_each(Pair::step);
                     false
@@ -219,7 +220,7 @@ fn a_batch_is_a_loop_on_tcp_and_stops_at_the_first_message_that_is_refused() {
             assert_eq!(stopped.refused.key, 5);
             pair.until("sent", |pair| pair.sender().pending().is_empty());
             let refused = stopped.refused;
-            pair.send(refused.payload, &5u64.to_be_bytes(), refused.key);
+            pair.send(refused.given, &5u64.to_be_bytes(), refused.key);
             assert_eq!(pair.sender().send_batch(messages).expect("room for all"), 2);
             let mut arrived = Vec::new();
             pair.until("all", |pair| {
@@ -404,7 +405,10 @@ fn a_receiver_that_is_killed_leaves_one_outcome_for_each_send() {
             let by_key = outcomes(&events);
             assert_eq!(by_key.len() as u64, keys, "{provider} {shape}");
             assert!(by_key.values().all(|all| all.len() == 1), "{by_key:?}");
-            assert!(matches!(events.last(), Some(SendEvent::Disconnected(_))));
+            assert!(matches!(
+                events.last(),
+                Some(SendEvent::Connection(ConnectionEvent::Disconnected(_)))
+            ));
             assert_balanced(&sender);
             events.clear();
             assert_eq!(pool.free_count(), 16, "{provider} {shape}");

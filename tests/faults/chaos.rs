@@ -15,7 +15,10 @@ use common::{
 };
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::endpoint::{CloseReason, ReceiveConfig};
-use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy,
+    SendEvent,
+};
 
 /// A peer that was killed is noticed by the kernel at once; looked at in the soak run only.
 const NOTICED_WITHIN: Duration = Duration::from_secs(2);
@@ -47,7 +50,10 @@ fn receive(what: &str) {
     loop {
         receiver.poll(&mut events).expect("polls");
         for event in events.drain(..) {
-            if matches!(event, ReceiveEvent::Connected { .. }) {
+            if matches!(
+                event,
+                ReceiveEvent::Connection(_, ConnectionEvent::Connected(_))
+            ) {
                 child::tell("connected");
                 if what == "hold" {
                     let _ = child::hear();
@@ -115,7 +121,7 @@ fn run_send_and_close(domain: &Arc<Domain>, addr: PeerAddr, count: u64, size: us
             payload = sender
                 .send_data(p, b"", number)
                 .err()
-                .map(|refused| refused.payload);
+                .map(|refused| refused.given);
             payload.is_none()
         });
     }
@@ -192,7 +198,10 @@ fn hundred_in_flight(test: &str, domain: &Arc<Domain>, pool: &SharedBufferManage
         _ => false,
     };
     assert!(expected, "{reason}");
-    assert!(matches!(events.last(), Some(SendEvent::Disconnected(_))));
+    assert!(matches!(
+        events.last(),
+        Some(SendEvent::Connection(ConnectionEvent::Disconnected(_)))
+    ));
     assert_eq!(check_payloads(&events), SENDS);
     assert_balanced(&sender);
     drop(events);
@@ -306,7 +315,9 @@ fn read_slowly(receiver: &mut ReceiveEndpoint, random: &mut Random) -> (Vec<u64>
                     numbers.push(u64::from_le_bytes(number));
                     held.push(message);
                 }
-                ReceiveEvent::Disconnected { reason, .. } => end = Some(reason),
+                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                    end = Some(reason)
+                }
                 _ => {}
             }
         }

@@ -11,7 +11,7 @@ use common::{
 };
 use fabricast::buffer::{HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
 use fabricast::endpoint::CloseReason;
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
+use fabricast::{ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
 
 /// Memory that may come on top after the warm-up, whatever the number of rounds: the provider's
 /// pools grow in steps.
@@ -69,7 +69,7 @@ impl Bench {
             sender.poll(&mut events).expect("polls");
             self.receiver.poll(&mut self.received).expect("polls");
             for event in self.received.drain(..) {
-                if let ReceiveEvent::Connected { connection, .. } = event {
+                if let ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) = event {
                     id = Some(connection);
                 }
             }

@@ -14,7 +14,9 @@ use common::{
     fd_count, got, millis, node, receive_ends, send_end, small_receiver, within,
 };
 use fabricast::endpoint::{CloseReason, CreditError, ReceiveConfig, Violation};
-use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
+use fabricast::{
+    ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy,
+};
 
 /// What a peer may take to become a connection, where it is tested that others are cut off.
 const HANDSHAKE: Duration = Duration::from_millis(500);
@@ -40,7 +42,12 @@ fn good_pair(domain: &Arc<Domain>, handshake: Duration) -> Pair {
             pair.sent.clear();
             pair.sender = Some(client(domain, addr));
         }
-        let accepted = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Connected { .. });
+        let accepted = |e: &ReceiveEvent| {
+            matches!(
+                e,
+                ReceiveEvent::Connection(_, ConnectionEvent::Connected(_))
+            )
+        };
         pair.sender().is_connected() && pair.received.iter().any(accepted)
     });
     pair.sent.clear();
@@ -345,7 +352,12 @@ fn end_after(header_mode: u8, mut misbehave: impl FnMut(&mut RawPeer, u32)) -> O
     let mut connected = false;
     pair.until("the raw peer is connected", |pair| {
         connected |= peer.poll() == Some(RawEvent::Connected);
-        let accepted = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Connected { .. });
+        let accepted = |e: &ReceiveEvent| {
+            matches!(
+                e,
+                ReceiveEvent::Connection(_, ConnectionEvent::Connected(_))
+            )
+        };
         connected && pair.received.iter().any(accepted)
     });
     let mut round = 0;
@@ -500,6 +512,11 @@ fn a_peer_that_offers_no_heartbeats_and_says_nothing_is_lost() {
         receive_ends(&events)[0].1,
         CloseReason::PeerSilent { silence }
     );
-    let accepted = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Connected { .. });
+    let accepted = |e: &ReceiveEvent| {
+        matches!(
+            e,
+            ReceiveEvent::Connection(_, ConnectionEvent::Connected(_))
+        )
+    };
     assert!(events.iter().any(accepted), "{events:?}");
 }

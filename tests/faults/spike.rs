@@ -29,7 +29,7 @@ use common::{
     millis, outcomes, pool, receive_ends, rss_bytes, send_end, small_receiver,
 };
 use fabricast::endpoint::{AcceptPolicy, CloseReason, ReceiveConfig};
-use fabricast::error::{Blocked, SendErrorKind};
+use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::{ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
 
 #[test]

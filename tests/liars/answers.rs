@@ -69,7 +69,12 @@ fn fence_answered(test: &'static str, answers: impl Fn(Control) -> Vec<Control>)
     let mut liar = Guest::polite(&mut victim, 0, None);
     liar.liar.manners.fences = false;
     let window = first.expose(&mut victim, &pool, Access::WRITE);
-    assert!(victim.endpoint(0).revoke(window, after(10 * SOON)));
+    assert!(
+        victim
+            .endpoint(0)
+            .windows(window.connection())
+            .revoke(window, after(10 * SOON))
+    );
     let mut fence = None;
     let mut both = [&mut first, &mut liar];
     until("a fence", &mut victim, &mut both, |_, guests| {
@@ -119,7 +124,12 @@ fn nonces_do_not_follow_each_other() {
     let mut fences = Vec::new();
     for n in 1..=4 {
         let window = first.expose(&mut victim, &pool, Access::WRITE);
-        assert!(victim.endpoint(0).revoke(window, after(10 * SOON)));
+        assert!(
+            victim
+                .endpoint(0)
+                .windows(window.connection())
+                .revoke(window, after(10 * SOON))
+        );
         until(
             "a fence",
             &mut victim,

@@ -9,7 +9,9 @@ use fabricast::endpoint::{
     Access, ConnectionId, LocalWindow, LongMessages, SendConfig, WindowDescriptor, WindowEvent,
 };
 use fabricast::fabric::EndpointKind;
-use fabricast::{Domain, Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
+};
 
 use crate::common::{
     SOON, Watchdog, after, alone, any_port, buffer, drive, millis, node, pool, send_end,
@@ -98,8 +100,10 @@ impl Two {
 
     fn take(&mut self, event: ReceiveEvent) {
         match event {
-            ReceiveEvent::Connected { connection, .. } => self.connection = Some(connection),
-            ReceiveEvent::Disconnected { .. } => self.ended = true,
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                self.connection = Some(connection)
+            }
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_)) => self.ended = true,
             ReceiveEvent::Message(message) => self.messages.push(message),
             ReceiveEvent::Window {
                 event: WindowEvent::Released { memory, .. },
@@ -130,7 +134,11 @@ impl Two {
         match how {
             Leave::Answers => {
                 let window = window.take().expect("not revoked yet");
-                assert!(self.owner.revoke(window, after(10 * SOON)));
+                assert!(
+                    self.owner
+                        .windows(window.connection())
+                        .revoke(window, after(10 * SOON))
+                );
                 self.until("it is revoked", |two| two.revoked);
             }
             Leave::SaysGoodbye => {
@@ -167,20 +175,23 @@ fn let_go(test: &'static str, how: Leave) {
             let mut slot = memory.try_acquire().expect("free");
             slot.fill(BEFORE);
             let id = two.connection.expect("connected");
-            let window = two.owner.expose(id, slot, access).expect("exposed");
+            let window = two.owner.windows(id).expose(slot, access).expect("exposed");
             let bytes = window.descriptor().to_bytes();
             let descriptor = WindowDescriptor::parse(&bytes).expect("ours");
             // It is reached, so that the provider has seen it.
-            let remote = two.peer().open_window(&descriptor).expect("opened");
+            let remote = two.peer().windows().open(&descriptor).expect("opened");
             let local = pool(&near, 1, BYTES);
             match access {
                 Access::WRITE => {
                     let bytes = buffer(&local, &[THEIRS; 64]);
-                    two.peer().write(bytes, &remote, 1).expect("posted");
+                    two.peer()
+                        .windows()
+                        .write(bytes, &remote, 1)
+                        .expect("posted");
                 }
                 _ => {
                     let into = local.try_acquire().expect("free");
-                    two.peer().read(into, &remote, 1).expect("posted");
+                    two.peer().windows().read(into, &remote, 1).expect("posted");
                 }
             }
             two.until("it is done", |two| !two.windows.is_empty());

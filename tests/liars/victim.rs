@@ -9,7 +9,7 @@ use fabricast::endpoint::{
     Access, CloseReason, ConnectionId, LocalWindow, LongMessages, Message, ReceiveConfig,
     WindowEvent,
 };
-use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent};
+use fabricast::{ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent};
 
 use crate::common::{Offers, SOON, any_port, breathe, drive};
 use crate::peer::Liar;
@@ -118,8 +118,10 @@ impl Victim {
     /// Takes what an endpoint said.
     pub(crate) fn take(&mut self, n: usize, event: ReceiveEvent) {
         match event {
-            ReceiveEvent::Connected { connection, .. } => self.connected.push((n, connection)),
-            ReceiveEvent::Disconnected { connection, reason } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                self.connected.push((n, connection))
+            }
+            ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
                 self.ended.push((n, connection, reason));
             }
             ReceiveEvent::Window {
@@ -219,7 +221,10 @@ impl Guest {
         let mut buffer = pool.try_acquire().expect("free");
         buffer.fill(BEFORE);
         let endpoint = victim.endpoint(self.at);
-        endpoint.expose(self.id, buffer, access).expect("exposed")
+        endpoint
+            .windows(self.id)
+            .expose(buffer, access)
+            .expect("exposed")
     }
 }
 

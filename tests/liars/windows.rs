@@ -112,7 +112,12 @@ impl Scene {
         match how {
             Leave::Answers => {
                 let window = self.window.take().expect("once");
-                assert!(self.victim.endpoint(0).revoke(window, after(10 * SOON)));
+                assert!(
+                    self.victim
+                        .endpoint(0)
+                        .windows(window.connection())
+                        .revoke(window, after(10 * SOON))
+                );
                 self.first.liar.manners.revocations = false;
                 let mut revoked = None;
                 self.until("a revocation", |scene| {
@@ -291,7 +296,11 @@ fn who_does_not_answer_a_fence_is_closed() {
     second.liar.manners.fences = false;
     let window = first.expose(&mut victim, &pool, Access::WRITE);
     let endpoint = victim.endpoint(0);
-    assert!(endpoint.revoke(window, Instant::now() + 10 * SOON));
+    assert!(
+        endpoint
+            .windows(window.connection())
+            .revoke(window, Instant::now() + 10 * SOON)
+    );
     // It answers heartbeats all the time: it is not silent.
     let mut guests = [&mut first, &mut second];
     until(
@@ -324,7 +333,12 @@ fn who_answers_writes_on_behind_the_answer() {
     guest.liar.manners.revocations = false;
     let window = guest.expose(&mut victim, &pool, Access::WRITE);
     let target = Target::of(&window.descriptor().to_bytes());
-    assert!(victim.endpoint(0).revoke(window, after(10 * SOON)));
+    assert!(
+        victim
+            .endpoint(0)
+            .windows(window.connection())
+            .revoke(window, after(10 * SOON))
+    );
     let mut revoked = None;
     until(
         "a revocation",

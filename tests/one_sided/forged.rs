@@ -21,7 +21,8 @@ use fabricast::endpoint::{
 };
 use fabricast::fabric::EndpointKind;
 use fabricast::{
-    Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+    ConnectionEvent, Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
+    SendEvent,
 };
 
 /// Providers whose other side refuses such operations. `udp;ofi_rxd` does not answer them at all:
@@ -159,7 +160,7 @@ impl Three {
             forger.poll();
             forger.endpoint.is_connected() && !events.is_empty()
         });
-        let ReceiveEvent::Connected { connection, .. } = events[0] else {
+        let ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) = events[0] else {
             panic!("{events:?}");
         };
         let mut three = Self {
@@ -236,13 +237,17 @@ fn a_forged_write_changes_nothing_and_fails() {
             let mut three = Three::open(provider);
             let whole = memory(4 * AT, 0x11);
             let part = whole.slice(AT..AT + WINDOW).expect("inside");
-            let window = three.owner.expose(three.forgers, part, access);
+            let window = three.owner.windows(three.forgers).expose(part, access);
             let window = window.expect("exposed");
             let forger = &mut three.forger;
-            let remote = forger.endpoint.open_window(&forge(&window, what));
+            let remote = forger.endpoint.windows().open(&forge(&window, what));
             let remote = remote.expect("this side can't know");
             let payload = buffer(&forger.pool, b"attack!!");
-            forger.endpoint.write(payload, &remote, 9).expect("posted");
+            forger
+                .endpoint
+                .windows()
+                .write(payload, &remote, 9)
+                .expect("posted");
             let outcome = three.outcome();
             let WindowEvent::WriteFailed {
                 key: 9,
@@ -273,15 +278,19 @@ fn a_forged_read_brings_nothing_and_fails() {
             let mut three = Three::open(provider);
             let whole = memory(4 * AT, 0x11);
             let part = whole.slice(AT..AT + WINDOW).expect("inside");
-            let window = three.owner.expose(three.forgers, part, access);
+            let window = three.owner.windows(three.forgers).expose(part, access);
             let window = window.expect("exposed");
             let forger = &mut three.forger;
-            let remote = forger.endpoint.open_window(&forge(&window, what));
+            let remote = forger.endpoint.windows().open(&forge(&window, what));
             let remote = remote.expect("this side can't know");
             let mut into = forger.pool.try_acquire().expect("a buffer");
             into.fill(0x22);
             let into = Destination::buffer(into, WINDOW);
-            forger.endpoint.read(into, &remote, 5).expect("posted");
+            forger
+                .endpoint
+                .windows()
+                .read(into, &remote, 5)
+                .expect("posted");
             let outcome = three.outcome();
             let WindowEvent::ReadFailed {
                 key: 5,

@@ -110,7 +110,7 @@ fn cached() -> String {
     let again = remap(&mut pair, &domain, rounds);
 
     let slice = region(4096).slice(0..4096).expect("all of it");
-    let window = pair.sender().expose(slice, Access::READ);
+    let window = pair.sender().windows().expose(slice, Access::READ);
     let provider = domain.fabric().provider();
     match window {
         Ok(_) => assert!(!provider.caches_registrations, "{}", provider.name),

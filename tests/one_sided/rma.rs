@@ -12,13 +12,15 @@ use common::{
     Offers, Pair, SOON, Watchdog, after, domain, drive, millis, send_end, small_receiver,
 };
 use fabricast::buffer::{Payload, RegionSlice, SharedBufferManager};
+use fabricast::endpoint::SendErrorKind;
 use fabricast::endpoint::{
     Access, CloseReason, ConnectionId, Destination, LocalWindow, ReceiveConfig, RemoteWindow,
     SendConfig, WindowDescriptor, WindowError, WindowEvent, WindowId,
 };
-use fabricast::error::SendErrorKind;
 use fabricast::fabric::AccessEnds;
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+};
 
 /// A pair whose receiver has windows, in a domain of its own.
 pub(crate) struct Both {
@@ -57,7 +59,9 @@ impl Both {
         for event in self.pair.sent.drain(..) {
             match event {
                 SendEvent::Window(event) => self.near.push(event),
-                SendEvent::Disconnected(reason) => self.ended = Some(reason),
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                    self.ended = Some(reason)
+                }
                 _ => {}
             }
         }
@@ -85,11 +89,17 @@ impl Both {
         let local = self
             .pair
             .receiver()
-            .expose(self.connection, slice, access)
+            .windows(self.connection)
+            .expose(slice, access)
             .expect("exposed");
         let bytes = local.descriptor().to_bytes();
         let descriptor = WindowDescriptor::parse(&bytes).expect("ours");
-        let remote = self.pair.sender().open_window(&descriptor).expect("opened");
+        let remote = self
+            .pair
+            .sender()
+            .windows()
+            .open(&descriptor)
+            .expect("opened");
         (local, remote)
     }
 }
@@ -126,6 +136,7 @@ fn a_write_lands_and_comes_back() {
     let payload = both.pair.buffer(b"written");
     both.pair
         .sender()
+        .windows()
         .write(payload, remote.at(10), 7)
         .expect("posted");
     assert_eq!(both.pair.sender().pending(), [7]);
@@ -154,12 +165,14 @@ fn a_read_brings_the_bytes_into_a_buffer_or_a_slice() {
     let into = Destination::buffer(buffer, 50);
     both.pair
         .sender()
+        .windows()
         .read(into, remote.at(100), 1)
         .expect("posted");
     let slice = memory(&[0; 20]);
     slice.region().register(&domain).expect("registered");
     both.pair
         .sender()
+        .windows()
         .read(slice.clone(), &remote, 2)
         .expect("posted");
     both.until("read", |both| both.near.len() == 2);
@@ -199,7 +212,7 @@ fn a_write_with_data_is_heard_of_and_uses_a_credit_that_comes_back() {
         let mut payload = Some(Payload::from(both.pair.buffer(&n.to_le_bytes())));
         both.until("posted", |both| {
             let sender = both.pair.sender();
-            match sender.write_with_data(
+            match sender.windows().write_with_data(
                 payload.take().expect("here"),
                 remote.at(8),
                 n,
@@ -208,7 +221,7 @@ fn a_write_with_data_is_heard_of_and_uses_a_credit_that_comes_back() {
                 Ok(()) => true,
                 Err(refused) => {
                     assert!(refused.is_would_block(), "{refused}");
-                    payload = Some(refused.payload);
+                    payload = Some(refused.given);
                     false
                 }
             }
@@ -245,6 +258,59 @@ fn a_write_with_data_is_heard_of_and_uses_a_credit_that_comes_back() {
 }
 
 #[test]
+fn a_window_of_another_connection_is_refused_where_there_are_several() {
+    let _watchdog = Watchdog::new("a_window_of_another_connection_is_refused");
+    let Some(domain) = domain() else { return };
+    let mut both = Both::open(&domain);
+    let mut windows = both.pair.sender().windows();
+    let local = windows.expose(memory(&[0; 32]), Access::all());
+    let local = local.expect("exposed");
+    let connection = both.connection;
+    let receiver = both.pair.receiver();
+    let remote = receiver.windows(connection).open(&local.descriptor());
+    let remote = remote.expect("opened");
+    let to = receiver.local_addr();
+    let second = SendEndpointZeroCopy::connect(&domain, to, common::sending());
+    let mut second = second.expect("begins");
+    let (mut events, mut other) = (Vec::new(), None);
+    drive("a second connection", SOON, || {
+        second.poll(&mut Vec::new()).expect("polls");
+        receiver.poll(&mut events).expect("polls");
+        for event in events.drain(..) {
+            if let ReceiveEvent::Connection(id, ConnectionEvent::Connected(_)) = event {
+                other = Some(id);
+            }
+        }
+        other.is_some()
+    });
+    let other = other.expect("connected");
+    let wrong = SendErrorKind::Window(WindowError::WrongConnection);
+    let payload = common::buffer(receiver.pool(), b"astray");
+    let refused = receiver.windows(other).write(payload, &remote, 5);
+    let refused = refused.expect_err("another one's");
+    assert_eq!((refused.kind, refused.key), (wrong.clone(), 5));
+    assert_eq!(refused.given.len_bytes(), 6);
+    let into = Destination::buffer(receiver.pool().try_acquire().expect("a buffer"), 8);
+    let refused = receiver.windows(other).read(into, &remote, 6);
+    let refused = refused.expect_err("another one's");
+    assert_eq!((refused.kind, refused.key), (wrong, 6));
+    let descriptor = local.descriptor();
+    assert_eq!(
+        receiver.windows(other).open(&descriptor),
+        Err(WindowError::WrongConnection)
+    );
+    // By its own connection it is written.
+    let payload = refused
+        .given
+        .into_buffer()
+        .expect("as it was given")
+        .freeze(8);
+    let written = receiver.windows(connection).write(payload, &remote, 7);
+    written.expect("posted");
+    both.until("written", |both| !both.far.is_empty());
+}
+
+#[test]
 fn the_receiver_writes_and_reads_windows_of_the_sender() {
     let _watchdog = Watchdog::new("the_receiver_writes_and_reads_windows_of_the_sender");
     let Some(domain) = domain() else { return };
@@ -253,28 +319,34 @@ fn the_receiver_writes_and_reads_windows_of_the_sender() {
     let put_window = both
         .pair
         .sender()
+        .windows()
         .expose(put.clone(), Access::WRITE)
         .expect("exposed");
     let get_window = both
         .pair
         .sender()
+        .windows()
         .expose(get, Access::READ)
         .expect("exposed");
     let connection = both.connection;
     let receiver = both.pair.receiver();
     let pool = receiver.pool().clone();
     let put_remote = receiver
-        .open_window(connection, &put_window.descriptor())
+        .windows(connection)
+        .open(&put_window.descriptor())
         .expect("opened");
     let get_remote = receiver
-        .open_window(connection, &get_window.descriptor())
+        .windows(connection)
+        .open(&get_window.descriptor())
         .expect("opened");
     let payload = common::buffer(&pool, b"from the receiver");
     receiver
+        .windows(put_remote.connection())
         .write(payload, put_remote.at(3), 1)
         .expect("posted");
     let into = pool.try_acquire().expect("a buffer");
     receiver
+        .windows(get_remote.connection())
         .read(Destination::buffer(into, 24), &get_remote, 2)
         .expect("posted");
     both.until("both", |both| both.far.len() == 2);
@@ -303,15 +375,16 @@ fn the_receiver_writes_and_reads_windows_of_the_sender() {
     let refused = both
         .pair
         .receiver()
+        .windows(put_remote.connection())
         .write_with_data(payload, &put_remote, 1, 3)
         .expect_err("no credit");
     let carries = domain.report().cq_data_size >= 8;
     assert_eq!(refused.is_would_block(), carries, "{refused}");
 
     // Both take them back; the memory of the one that is wanted comes.
-    assert!(both.pair.sender().revoke(put_window, after(SOON)));
+    assert!(both.pair.sender().windows().revoke(put_window, after(SOON)));
     drop(get_window);
-    both.until("revoked", |both| both.pair.sender().windows() == 0);
+    both.until("revoked", |both| both.pair.sender().exposed_windows() == 0);
     let [WindowEvent::Released { memory, .. }] = &both.near[..] else {
         panic!("{:?}", both.near);
     };
@@ -321,6 +394,7 @@ fn the_receiver_writes_and_reads_windows_of_the_sender() {
     let refused = both
         .pair
         .receiver()
+        .windows(put_remote.connection())
         .write(payload, &put_remote, 4)
         .expect_err("revoked");
     assert_eq!(refused.kind, SendErrorKind::Window(WindowError::Revoked));
@@ -339,8 +413,8 @@ fn refused_write(both: &mut Both, remote: &RemoteWindow, confirmed: bool) -> Vec
     let payload = both.pair.buffer(b"attack!!");
     let sender = both.pair.sender();
     let posted = match confirmed {
-        true => sender.write(payload, remote, 9),
-        false => sender.write_unconfirmed(payload, remote, 9),
+        true => sender.windows().write(payload, remote, 9),
+        false => sender.windows().write_unconfirmed(payload, remote, 9),
     };
     posted.expect("posted");
     both.until("the end", |both| both.ended.is_some());
@@ -386,7 +460,8 @@ fn a_refused_write_is_a_failure_unless_the_weaker_level_was_chosen() {
             let remote = both
                 .pair
                 .sender()
-                .open_window(&descriptor)
+                .windows()
+                .open(&descriptor)
                 .expect("this side can't know");
             let heard = refused_write(&mut both, &remote, confirmed);
             match &heard[..] {
@@ -404,7 +479,11 @@ fn a_refused_write_is_a_failure_unless_the_weaker_level_was_chosen() {
                 matches!(both.far.last(), Some(WindowEvent::Released { .. }))
             });
             assert!(
-                !both.pair.receiver().revoke(local, after(SOON)),
+                !both
+                    .pair
+                    .receiver()
+                    .windows(local.connection())
+                    .revoke(local, after(SOON)),
                 "it is back already"
             );
         }
@@ -447,7 +526,12 @@ fn a_key_reaches_its_window_alone_and_ends_with_it() {
             _ => bytes[5] = Access::all().bits() as u8,
         });
         if trespass == "taken back" {
-            assert!(both.pair.receiver().revoke(local, after(SOON)));
+            assert!(
+                both.pair
+                    .receiver()
+                    .windows(local.connection())
+                    .revoke(local, after(SOON))
+            );
             both.until("released", |both| !both.far.is_empty());
             assert!(
                 matches!(both.far[..], [WindowEvent::Released { .. }]),
@@ -457,10 +541,10 @@ fn a_key_reaches_its_window_alone_and_ends_with_it() {
             both.until("heard of", |both| !both.near.is_empty());
             both.near.clear();
         }
-        let remote = both.pair.sender().open_window(&descriptor);
+        let remote = both.pair.sender().windows().open(&descriptor);
         let remote = remote.expect("this side can't know");
         let payload = both.pair.buffer(b"attack!!");
-        let posted = both.pair.sender().write(payload, &remote, 9);
+        let posted = both.pair.sender().windows().write(payload, &remote, 9);
         posted.expect("posted");
         both.until("the outcome", |both| !both.near.is_empty());
         match &both.near[..] {
@@ -484,11 +568,13 @@ fn a_refused_read_is_a_failure() {
     let remote = both
         .pair
         .sender()
-        .open_window(&descriptor)
+        .windows()
+        .open(&descriptor)
         .expect("this side can't know");
     let into = both.pair.pool.try_acquire().expect("a buffer");
     both.pair
         .sender()
+        .windows()
         .read(Destination::buffer(into, 64), &remote, 5)
         .expect("posted");
     both.until("the end", |both| both.ended.is_some());
@@ -517,9 +603,10 @@ fn what_this_side_knows_is_refused_before_anything_is_posted() {
         let refused = both
             .pair
             .sender()
+            .windows()
             .write(payload, remote.at(offset), 3)
             .expect_err("refused");
-        assert_eq!((refused.key, refused.payload.len_bytes()), (3, 8));
+        assert_eq!((refused.key, refused.given.len_bytes()), (3, 8));
         refused.kind
     };
     for offset in [57, 64, 65, u64::MAX - 3, u64::MAX] {
@@ -536,13 +623,14 @@ fn what_this_side_knows_is_refused_before_anything_is_posted() {
     let wrong = SendErrorKind::Window(WindowError::WrongConnection);
     assert_eq!(refused(&mut other, &remote, 0), wrong);
     assert_eq!(
-        other.pair.sender().open_window(&local.descriptor()),
+        other.pair.sender().windows().open(&local.descriptor()),
         Err(WindowError::WrongConnection)
     );
     let into = both.pair.pool.try_acquire().expect("a buffer");
     let refused_read = both
         .pair
         .sender()
+        .windows()
         .read(Destination::buffer(into, 8), &remote, 4)
         .expect_err("refused");
     let has = Access::WRITE;
@@ -555,6 +643,7 @@ fn what_this_side_knows_is_refused_before_anything_is_posted() {
     let refused_empty = both
         .pair
         .sender()
+        .windows()
         .write(empty, &remote, 4)
         .expect_err("refused");
     assert_eq!(
@@ -566,6 +655,7 @@ fn what_this_side_knows_is_refused_before_anything_is_posted() {
     let refused_memory = both
         .pair
         .sender()
+        .windows()
         .write(payload, &remote, 4)
         .expect_err("refused");
     assert_eq!(
@@ -580,17 +670,19 @@ fn what_this_side_knows_is_refused_before_anything_is_posted() {
     let kind = both
         .pair
         .receiver()
-        .expose(connection, shared, Access::all())
+        .windows(connection)
+        .expose(shared, Access::all())
         .expect_err("refused");
     let access = WindowError::Access {
         asked: Access::all(),
         has: Access::READ,
     };
-    assert_eq!((kind.kind, kind.memory.len()), (access, 16));
+    assert_eq!((kind.kind, kind.given.len()), (access, 16));
     let kind = both
         .pair
         .receiver()
-        .expose(connection, memory(&[0; 8]), Access::empty())
+        .windows(connection)
+        .expose(memory(&[0; 8]), Access::empty())
         .expect_err("refused");
     assert!(matches!(kind.kind, WindowError::Access { .. }));
     let mut windows = vec![local];
@@ -598,14 +690,16 @@ fn what_this_side_knows_is_refused_before_anything_is_posted() {
         windows.push(
             both.pair
                 .receiver()
-                .expose(connection, memory(&[0; 8]), Access::READ)
+                .windows(connection)
+                .expose(memory(&[0; 8]), Access::READ)
                 .expect("exposed"),
         );
     }
     let kind = both
         .pair
         .receiver()
-        .expose(connection, memory(&[0; 8]), Access::READ)
+        .windows(connection)
+        .expose(memory(&[0; 8]), Access::READ)
         .expect_err("refused");
     assert_eq!(kind.kind, WindowError::TooManyWindows { limit: 16 });
 }
@@ -619,12 +713,14 @@ fn a_receiver_without_windows_says_so() {
     let refused = both
         .pair
         .receiver()
-        .expose(connection, memory(&[0; 8]), Access::READ)
+        .windows(connection)
+        .expose(memory(&[0; 8]), Access::READ)
         .expect_err("refused");
     assert_eq!(refused.kind, WindowError::TooManyWindows { limit: 0 });
     let refused = both
         .pair
         .sender()
+        .windows()
         .expose(memory(&[0; 8]), Access::READ)
         .expect_err("refused");
     assert_eq!(refused.kind, WindowError::PeerWithoutWindows);
@@ -641,21 +737,29 @@ fn a_buffer_comes_back_with_what_the_peer_wrote() {
     let local = both
         .pair
         .receiver()
-        .expose(connection, buffer, Access::all())
+        .windows(connection)
+        .expose(buffer, Access::all())
         .expect("exposed");
     let remote = both
         .pair
         .sender()
-        .open_window(&local.descriptor())
+        .windows()
+        .open(&local.descriptor())
         .expect("opened");
     let payload = both.pair.buffer(b"a whole buffer");
     both.pair
         .sender()
+        .windows()
         .write(payload, &remote, 1)
         .expect("posted");
     // Revoked while the write is on its way: it lands first.
     let id = local.id();
-    assert!(both.pair.receiver().revoke(local, after(SOON)));
+    assert!(
+        both.pair
+            .receiver()
+            .windows(local.connection())
+            .revoke(local, after(SOON))
+    );
     both.until("released", |both| !both.far.is_empty());
     let Some(WindowEvent::Released { window, memory }) = both.far.pop() else {
         panic!("{:?}", both.far);
@@ -686,7 +790,7 @@ fn hundreds_of_windows_come_and_go() {
     let registrations = domain.registrations();
     let mut both = Both::open(&domain);
     let connection = both.connection;
-    let far_domain_registrations = |both: &mut Both| both.pair.receiver().windows();
+    let far_domain_registrations = |both: &mut Both| both.pair.receiver().exposed_windows();
     let mut released = 0;
     for round in 0..30_usize {
         let mut windows = Vec::new();
@@ -694,7 +798,8 @@ fn hundreds_of_windows_come_and_go() {
             windows.push(
                 both.pair
                     .receiver()
-                    .expose(connection, memory(&[0; 4096]), Access::all())
+                    .windows(connection)
+                    .expose(memory(&[0; 4096]), Access::all())
                     .expect("exposed"),
             );
         }
@@ -703,10 +808,17 @@ fn hundreds_of_windows_come_and_go() {
                 drop(window);
             } else {
                 released += 1;
-                assert!(both.pair.receiver().revoke(window, after(SOON)));
+                assert!(
+                    both.pair
+                        .receiver()
+                        .windows(window.connection())
+                        .revoke(window, after(SOON))
+                );
             }
         }
-        both.until("all back", |both| both.pair.receiver().windows() == 0);
+        both.until("all back", |both| {
+            both.pair.receiver().exposed_windows() == 0
+        });
     }
     assert_eq!(far_domain_registrations(&mut both), 0);
     let back = |event: &&WindowEvent| matches!(event, WindowEvent::Released { .. });
@@ -734,7 +846,12 @@ fn a_peer_that_does_not_confirm_loses_the_connection_and_the_memory_comes_back()
     let mut both = Both::open(&domain);
     let (local, _remote) = both.far_window(memory(&[0; 64]), Access::WRITE);
     let begin = Instant::now();
-    assert!(both.pair.receiver().revoke(local, after(millis(200))));
+    assert!(
+        both.pair
+            .receiver()
+            .windows(local.connection())
+            .revoke(local, after(millis(200)))
+    );
     let mut events = Vec::new();
     drive("the deadline", SOON, || {
         both.pair.receiver().poll(&mut events).expect("polls");
@@ -747,7 +864,7 @@ fn a_peer_that_does_not_confirm_loses_the_connection_and_the_memory_comes_back()
             event: WindowEvent::Released { .. },
             ..
         },
-        ReceiveEvent::Disconnected { reason, .. },
+        ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)),
     ] = &events[..]
     else {
         panic!("{events:?}");
@@ -768,6 +885,7 @@ fn a_dropped_window_is_kept_until_its_connection_is_closed() {
     let payload = big.slice(0..1 << 20).expect("inside");
     both.pair
         .sender()
+        .windows()
         .write(payload, &remote, 1)
         .expect("posted");
     // The write is landing; the handle is dropped; the sender, who would confirm, does nothing.
@@ -778,7 +896,7 @@ fn a_dropped_window_is_kept_until_its_connection_is_closed() {
         both.pair.receiver().poll(&mut events).expect("polls");
     }
     assert!(region.upgrade().is_some(), "freed while a peer could write");
-    assert_eq!(both.pair.receiver().windows(), 1);
+    assert_eq!(both.pair.receiver().exposed_windows(), 1);
     let connection = both.connection;
     assert!(
         both.pair
@@ -820,10 +938,12 @@ fn everything_dropped_in_the_middle_frees_everything() {
         let half = |n: usize| own.slice(n << 20..(n + 1) << 20).expect("inside");
         both.pair
             .sender()
+            .windows()
             .write(half(0), &remote, 1)
             .expect("posted");
         both.pair
             .sender()
+            .windows()
             .read(half(1), &remote, 2)
             .expect("posted");
         drop(own);
@@ -863,6 +983,7 @@ fn an_operation_that_takes_too_long_fails_the_connection_or_is_told() {
     let into = both.pair.pool.try_acquire().expect("a buffer");
     both.pair
         .sender()
+        .windows()
         .read(Destination::buffer(into, 64), &remote, 5)
         .expect("posted");
     // The far side does not poll, so nothing answers.
@@ -903,6 +1024,7 @@ fn the_depth_bounds_operations_and_says_when_there_is_room() {
         let payload = both.pair.buffer(b"x");
         both.pair
             .sender()
+            .windows()
             .write(payload, &remote, key)
             .expect("posted");
     }
@@ -910,6 +1032,7 @@ fn the_depth_bounds_operations_and_says_when_there_is_room() {
     let refused = both
         .pair
         .sender()
+        .windows()
         .write(payload, &remote, 2)
         .expect_err("full");
     assert!(refused.is_would_block(), "{refused}");
@@ -927,24 +1050,28 @@ fn the_depth_bounds_operations_and_says_when_there_is_room() {
     let window = both
         .pair
         .sender()
+        .windows()
         .expose(memory(&[0; 64]), Access::WRITE)
         .expect("exposed");
     let connection = both.connection;
     let remote = both
         .pair
         .receiver()
-        .open_window(connection, &window.descriptor())
+        .windows(connection)
+        .open(&window.descriptor())
         .expect("opened");
     let pool = both.pair.receiver().pool().clone();
     for key in 0..2 {
         both.pair
             .receiver()
+            .windows(remote.connection())
             .write(common::buffer(&pool, b"x"), &remote, key)
             .expect("posted");
     }
     let refused = both
         .pair
         .receiver()
+        .windows(remote.connection())
         .write(common::buffer(&pool, b"x"), &remote, 2)
         .expect_err("full");
     assert!(refused.is_would_block(), "{refused}");
@@ -1018,7 +1145,9 @@ impl Many {
 
     fn connections(&self) -> Vec<ConnectionId> {
         let connected = |event: &ReceiveEvent| match event {
-            ReceiveEvent::Connected { connection, .. } => Some(*connection),
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                Some(*connection)
+            }
             _ => None,
         };
         self.heard.iter().filter_map(connected).collect()
@@ -1029,9 +1158,14 @@ impl Many {
         let connection = self.connections()[0];
         let owner = self.owner.as_mut().expect("it is open");
         let window = owner
-            .expose(connection, memory(&[0; 64]), Access::all())
+            .windows(connection)
+            .expose(memory(&[0; 64]), Access::all())
             .expect("exposed");
-        assert!(owner.revoke(window, after(SOON)));
+        assert!(
+            owner
+                .windows(window.connection())
+                .revoke(window, after(SOON))
+        );
     }
 
     fn released(&self) -> usize {
@@ -1113,7 +1247,8 @@ fn memory_of_an_endpoint_that_is_gone_waits_for_the_others_of_its_domain() {
         let connection = many.connections()[0];
         let mut owner = many.owner.take().expect("it is open");
         let window = owner
-            .expose(connection, target, Access::all())
+            .windows(connection)
+            .expose(target, Access::all())
             .expect("exposed");
         if by_card(&far) {
             drop((owner, window));

@@ -19,7 +19,9 @@ use fabricast::endpoint::{
     Access, CloseReason, ConnectionId, LocalWindow, ReceiveConfig, WindowDescriptor, WindowEvent,
 };
 use fabricast::fabric::EndpointKind;
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+};
 
 /// The two forms of connections. Those over FI_EP_RDM go by sockets, so that a process can be
 /// stopped in the middle of an operation.
@@ -93,16 +95,16 @@ fn peer(read: bool) {
         .map(|byte| byte.parse().expect("a byte"))
         .collect();
     let descriptor = WindowDescriptor::parse(&bytes).expect("ours");
-    let window = sender.open_window(&descriptor).expect("opened");
+    let window = sender.windows().open(&descriptor).expect("opened");
     let region = Region::host(window_bytes()).build().expect("memory");
     region.register(&domain).expect("registered");
     let local = region.slice(0..window_bytes()).expect("inside");
     // SAFETY: nobody else has the memory.
     unsafe { local.as_ptr().write_bytes(0x77, window_bytes()) };
     if read {
-        sender.read(local, &window, 1).expect("posted");
+        sender.windows().read(local, &window, 1).expect("posted");
     } else {
-        sender.write(local, &window, 1).expect("posted");
+        sender.windows().write(local, &window, 1).expect("posted");
     }
     child::tell("posted");
     let mut events = Vec::new();
@@ -118,7 +120,7 @@ fn peer(read: bool) {
                     WindowEvent::WriteFailed { .. } | WindowEvent::ReadFailed { .. },
                 ) => child::tell("failed"),
                 SendEvent::Window(WindowEvent::Revoked { .. }) => child::tell("revoked"),
-                SendEvent::Disconnected(_) => over = true,
+                SendEvent::Connection(ConnectionEvent::Disconnected(_)) => over = true,
                 _ => {}
             }
         }
@@ -178,7 +180,7 @@ impl Owner {
             told |= child.heard().is_some_and(|line| line == "connected");
             receiver.poll(&mut events).expect("polls");
             for event in events.drain(..) {
-                if let ReceiveEvent::Connected { connection: id, .. } = event {
+                if let ReceiveEvent::Connection(id, ConnectionEvent::Connected(_)) = event {
                     connection = Some(id);
                 }
             }
@@ -188,7 +190,10 @@ impl Owner {
         let (slice, gone) = heap(0x11);
         let (memory, region) = (slice.as_ptr().cast_const(), Arc::downgrade(slice.region()));
         let access = if read { Access::READ } else { Access::WRITE };
-        let window = receiver.expose(connection, slice, access).expect("exposed");
+        let window = receiver
+            .windows(connection)
+            .expose(slice, access)
+            .expect("exposed");
         let bytes = window.descriptor().to_bytes().map(|byte| byte.to_string());
         child.say(&bytes.join(" "));
         child.expect("posted", SLOW);
@@ -291,7 +296,7 @@ fn dropped_window(test: &'static str, read: bool, kind: EndpointKind) {
     });
     told.sort_unstable();
     assert_eq!(told, ["done", "revoked"]);
-    assert_eq!(receiver.windows(), usize::from(!fenced));
+    assert_eq!(receiver.exposed_windows(), usize::from(!fenced));
     assert_eq!(gone.load(Ordering::SeqCst), fenced);
     receiver.close_connection(connection, after(SLOW));
     drive("closed", SLOW, || {
@@ -312,7 +317,12 @@ fn revoked_window(test: &'static str, read: bool, kind: EndpointKind) {
     };
     let deadline = after(millis(150));
     let placeholder = owner.window;
-    assert!(owner.receiver.revoke(placeholder, deadline));
+    assert!(
+        owner
+            .receiver
+            .windows(placeholder.connection())
+            .revoke(placeholder, deadline)
+    );
     let mut events = std::mem::take(&mut owner.events);
     let (receiver, child, gone) = (&mut owner.receiver, &mut owner.child, &owner.gone);
     drive("the deadline", SLOW, || {
@@ -353,7 +363,11 @@ fn quarantined_window(test: &'static str, read: bool, kind: EndpointKind) {
         mut events,
         ..
     } = owner;
-    assert!(receiver.revoke(window, after(millis(150))));
+    assert!(
+        receiver
+            .windows(window.connection())
+            .revoke(window, after(millis(150)))
+    );
     drive("the deadline", SLOW, || {
         receiver.poll(&mut events).expect("polls");
         !common::receive_ends(&events).is_empty()

@@ -13,8 +13,9 @@ use std::sync::Arc;
 use common::provider::kinds;
 use common::{Pair, SOON, Watchdog, drive, millis, pattern, send_end, small_receiver};
 use fabricast::buffer::Payload;
+use fabricast::endpoint::SendErrorKind;
 use fabricast::endpoint::{Access, Destination, ReceiveConfig, WindowEvent};
-use fabricast::error::{Error, SendErrorKind};
+use fabricast::error::Error;
 use fabricast::{Domain, PeerAddr, ReceiveEndpoint, Region, SendEndpointZeroCopy, SendEvent};
 
 use crate::rma::{Both, contents, with_windows};
@@ -85,7 +86,7 @@ fn a_region_inside_of_a_larger_allocation_is_just_that() {
         let written = pattern(2, len - 10);
         let payload = both.pair.buffer(&written);
         let sender = both.pair.sender();
-        sender.write(payload, &remote, 2).expect("posted");
+        sender.windows().write(payload, &remote, 2).expect("posted");
         both.until("written", |both| !both.near.is_empty());
         let outcome = both.near.pop().expect("one");
         assert!(
@@ -97,7 +98,11 @@ fn a_region_inside_of_a_larger_allocation_is_just_that() {
         assert!(bytes(&whole) == expected, "beside what was written");
         let into = both.pair.pool.try_acquire().expect("a buffer");
         let into = Destination::buffer(into, len - 10);
-        both.pair.sender().read(into, &remote, 3).expect("posted");
+        both.pair
+            .sender()
+            .windows()
+            .read(into, &remote, 3)
+            .expect("posted");
         both.until("read", |both| !both.near.is_empty());
         let Some(WindowEvent::Read { into, .. }) = both.near.pop() else {
             panic!("read");
@@ -165,7 +170,11 @@ fn memory_that_nobody_may_write_is_sent_and_lent_for_reading() {
         let (_local, remote) = both.far_window(slice, Access::READ);
         let into = both.pair.pool.try_acquire().expect("a buffer");
         let into = Destination::buffer(into, content.len());
-        both.pair.sender().read(into, &remote, 2).expect("posted");
+        both.pair
+            .sender()
+            .windows()
+            .read(into, &remote, 2)
+            .expect("posted");
         both.until("read", |both| !both.near.is_empty());
         let Some(WindowEvent::Read { into, .. }) = both.near.pop() else {
             panic!("read");
@@ -249,7 +258,12 @@ fn a_write_with_data_is_refused_at_once_or_done() {
         let (_local, remote) = both.far_window(target.clone(), Access::WRITE);
         let payload = both.pair.buffer(b"with data");
         let carries = domain.report().cq_data_size >= size_of::<u64>();
-        match both.pair.sender().write_with_data(payload, &remote, 7, 1) {
+        match both
+            .pair
+            .sender()
+            .windows()
+            .write_with_data(payload, &remote, 7, 1)
+        {
             Ok(()) => {
                 assert!(carries, "there is no room");
                 both.until("both", |both| !both.near.is_empty() && !both.far.is_empty());
@@ -261,7 +275,7 @@ fn a_write_with_data_is_refused_at_once_or_done() {
                     "{refused}"
                 );
                 let sender = both.pair.sender();
-                let written = sender.write(refused.payload, &remote, 1);
+                let written = sender.windows().write(refused.given, &remote, 1);
                 written.expect("posted without data");
                 both.until("written", |both| !both.near.is_empty());
             }

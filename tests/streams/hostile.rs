@@ -11,7 +11,9 @@ use fabricast::stream::{
     DirectorySink, DiscardSink, FileSource, RefusalCode, SendOptions, StreamError, StreamNews,
     StreamReceiver, StreamSender,
 };
-use fabricast::{ConnectionlessEndpoint, Domain, PeerAddr, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, ConnectionlessEndpoint, Domain, PeerAddr, SendEndpointZeroCopy, SendEvent,
+};
 
 use crate::common::patient;
 use crate::world::*;
@@ -56,8 +58,8 @@ fn say(domain: &Arc<Domain>, to: PeerAddr, messages: Vec<Said>) {
         let _ = end.poll(&mut events);
         for event in events.drain(..) {
             match event {
-                SendEvent::Connected(_) => connected = true,
-                SendEvent::Disconnected(why) => {
+                SendEvent::Connection(ConnectionEvent::Connected(_)) => connected = true,
+                SendEvent::Connection(ConnectionEvent::Disconnected(why)) => {
                     assert!(connected, "it could say nothing: {why:?}");
                     return;
                 }

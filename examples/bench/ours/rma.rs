@@ -9,7 +9,9 @@ use fabricast::endpoint::{
     Access, HeaderMode, LocalWindow, ReceiveConfig, RemoteWindow, SendConfig, WindowDescriptor,
     WindowEvent,
 };
-use fabricast::{ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+};
 
 use super::{Receiver, Server, open};
 use crate::case::{Arrived, Case, HEADER, Header, Operation, Pacer, Sent};
@@ -73,8 +75,12 @@ impl Server {
         loop {
             self.receiver.endpoint.poll(&mut events)?;
             for event in events.drain(..) {
-                if let ReceiveEvent::Connected { connection, .. } = event {
-                    let exposed = self.receiver.endpoint.expose(connection, slice, access);
+                if let ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) = event {
+                    let exposed = self
+                        .receiver
+                        .endpoint
+                        .windows(connection)
+                        .expose(slice, access);
                     return exposed.map_err(|error| Failure(error.to_string()));
                 }
             }
@@ -107,15 +113,15 @@ impl Client {
         };
         let place = self.window.at(key * self.stride);
         let refused = if operation == Operation::RmaRead {
-            match self.endpoint.read(slice, place, key) {
+            match self.endpoint.windows().read(slice, place, key) {
                 Ok(()) => return Ok(true),
-                Err(refused) if refused.is_would_block() => refused.into.into_slice().ok(),
+                Err(refused) if refused.is_would_block() => refused.given.into_slice().ok(),
                 Err(refused) => return fail(refused.to_string()),
             }
         } else {
-            match self.endpoint.write(slice, place, key) {
+            match self.endpoint.windows().write(slice, place, key) {
                 Ok(()) => return Ok(true),
-                Err(refused) if refused.is_would_block() => refused.payload.into_slice().ok(),
+                Err(refused) if refused.is_would_block() => refused.given.into_slice().ok(),
                 Err(refused) => return fail(refused.to_string()),
             }
         };
@@ -130,7 +136,7 @@ impl Client {
         match self.endpoint.send_data(mark, &header.to_bytes(), 0) {
             Ok(()) => Ok(true),
             Err(refused) if refused.is_would_block() => {
-                self.marks.extend(refused.payload.into_buffer());
+                self.marks.extend(refused.given.into_buffer());
                 Ok(false)
             }
             Err(refused) => fail(refused.to_string()),
@@ -156,7 +162,9 @@ impl Client {
                     WindowEvent::WriteFailed { error, .. } | WindowEvent::ReadFailed { error, .. },
                 )
                 | SendEvent::Failed { error, .. } => return fail(error.to_string()),
-                SendEvent::Disconnected(reason) => return fail(reason.to_string()),
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                    return fail(reason.to_string());
+                }
                 _ => {}
             }
         }
@@ -183,7 +191,8 @@ pub(crate) fn run(
     let descriptor =
         WindowDescriptor::parse(&bytes?).map_err(|error| Failure(error.to_string()))?;
     let window = endpoint
-        .open_window(&descriptor)
+        .windows()
+        .open(&descriptor)
         .map_err(|error| Failure(error.to_string()))?;
     let region = Region::host(case.depth * stride(case)).build()?;
     region

@@ -14,22 +14,21 @@ use crate::clock::Clock;
 use crate::coalesce::{Format, Packer, Placed};
 use crate::contain::contain;
 use crate::endpoint::buffered::event::{
-    BufferError, BufferedEvent, Carried, PushError, PushPayloadError, SendBufferError,
-    SmallMessageLimit,
+    BufferError, BufferedEvent, Carried, PushError, SmallMessageLimit,
 };
 use crate::endpoint::buffered::filling::{Filling, not_copied};
 use crate::endpoint::core::control::CONTROL_RETRY;
-use crate::endpoint::event::SendEvent;
+use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
+use crate::endpoint::event::{ConnectionEvent, SendEvent};
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::staging::CopyLanes;
-use crate::error::{Blocked, SendError, SendErrorKind};
 use crate::event_loop::WaitSource;
 use crate::stats::BufferedStats;
 
 /// What sends the buffers: `SendEndpointZeroCopy`, or a fake one.
 pub(crate) trait Outlet {
-    fn send(&mut self, payload: Payload, key: u64) -> Result<(), SendError>;
+    fn send(&mut self, payload: Payload, key: u64) -> Result<(), Refused<Payload>>;
     fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error>;
     fn is_connected(&self) -> bool;
     fn close_reason(&self) -> Option<CloseReason>;
@@ -314,7 +313,7 @@ impl<O: Outlet> BufferedCore<O> {
         tag: u64,
         status: u8,
         payload: Payload,
-    ) -> Result<u64, PushPayloadError> {
+    ) -> Result<u64, Refused<Payload, PushError>> {
         let len = payload.len_bytes();
         let placed = match not_copied(&payload) {
             Some(segment) => Err(PushError::NotCopied { segment }),
@@ -322,7 +321,7 @@ impl<O: Outlet> BufferedCore<O> {
         };
         let placed = match placed {
             Ok(placed) => placed,
-            Err(kind) => return Err(PushPayloadError { kind, payload }),
+            Err(kind) => return Err(Refused::without_key(kind, payload)),
         };
         let lanes = &self.lanes;
         if let Some(open) = &mut self.open {
@@ -490,7 +489,7 @@ impl<O: Outlet> BufferedCore<O> {
         buffer: BufferMut,
         len: usize,
         key: u64,
-    ) -> Result<(), SendBufferError> {
+    ) -> Result<(), Refused<BufferMut>> {
         assert!(len <= buffer.len(), "{len} of {} bytes", buffer.len());
         let ordered = self.closing.is_some() || self.flush();
         let kind = if self.closing.is_some() {
@@ -505,7 +504,11 @@ impl<O: Outlet> BufferedCore<O> {
                         self.stats.buffers += 1;
                         return Ok(());
                     }
-                    Err(SendError { kind, payload, .. }) => {
+                    Err(Refused {
+                        kind,
+                        given: payload,
+                        ..
+                    }) => {
                         self.manifest.take(index);
                         let back = payload.into_buffer().ok();
                         let buffer = back.and_then(|buffer| buffer.try_into_mut().ok());
@@ -523,12 +526,16 @@ impl<O: Outlet> BufferedCore<O> {
         kind: SendErrorKind,
         buffer: BufferMut,
         key: u64,
-    ) -> SendBufferError {
+    ) -> Refused<BufferMut> {
         if let SendErrorKind::WouldBlock(blocked) = kind {
             self.outlet_blocked = blocked;
             self.refuse(blocked);
         }
-        SendBufferError { kind, buffer, key }
+        Refused {
+            kind,
+            given: buffer,
+            key,
+        }
     }
 
     // ---- sending --------------------------------------------------------------------------------
@@ -577,7 +584,7 @@ impl<O: Outlet> BufferedCore<O> {
             Err(refused) => refused,
         };
         self.manifest.take(index);
-        let payload = refused.payload;
+        let payload = refused.given;
         match refused.kind {
             SendErrorKind::WouldBlock(blocked) => {
                 self.outlet_blocked = blocked;
@@ -642,7 +649,7 @@ impl<O: Outlet> BufferedCore<O> {
         let mut end = None;
         for event in heard.drain(..) {
             match event {
-                SendEvent::Disconnected(reason) => end = Some(reason),
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => end = Some(reason),
                 other => self.on_event(other, events),
             }
         }
@@ -660,7 +667,8 @@ impl<O: Outlet> BufferedCore<O> {
             self.fail_all_unsent(reason);
         }
         events.append(&mut self.outbox);
-        events.extend(end.map(BufferedEvent::Disconnected));
+        let over = |reason| BufferedEvent::Connection(ConnectionEvent::Disconnected(reason));
+        events.extend(end.map(over));
         if self.refused && self.is_writable() {
             self.refused = false;
             events.push(BufferedEvent::Writable);
@@ -702,33 +710,33 @@ impl<O: Outlet> BufferedCore<O> {
             // What waits is offered at every poll; whether the caller was refused is known here. A
             // buffered endpoint has no windows.
             SendEvent::Writable | SendEvent::Window(_) => return,
-            SendEvent::Connected(info) => {
+            SendEvent::Connection(event) => {
+                self.on_connection(&event);
+                BufferedEvent::Connection(event)
+            }
+        });
+    }
+
+    fn on_connection(&mut self, event: &ConnectionEvent) {
+        match event {
+            ConnectionEvent::Connected(info) => {
                 let peer = usize::try_from(info.max_message).unwrap_or(usize::MAX);
                 self.limit = self.pool.slot_size().min(peer);
                 self.peer_closing = false;
-                BufferedEvent::Connected(info)
             }
-            SendEvent::PeerClosing => {
+            ConnectionEvent::PeerClosing => {
                 self.peer_closing = true;
                 // Offered to the outlet, it is refused, and fails at once.
                 if let Some(open) = &mut self.open {
                     open.now = true;
                 }
-                BufferedEvent::PeerClosing
             }
-            SendEvent::Unresponsive => BufferedEvent::Unresponsive,
-            SendEvent::Responsive => BufferedEvent::Responsive,
-            SendEvent::Reconnecting {
-                attempt,
-                after,
-                reason,
-            } => BufferedEvent::Reconnecting {
-                attempt,
-                after,
-                reason,
-            },
-            SendEvent::Disconnected(reason) => BufferedEvent::Disconnected(reason),
-        });
+            ConnectionEvent::Unresponsive
+            | ConnectionEvent::Responsive
+            | ConnectionEvent::Late
+            | ConnectionEvent::Reconnecting { .. }
+            | ConnectionEvent::Disconnected(_) => {}
+        }
     }
 
     /// A push would be taken now.

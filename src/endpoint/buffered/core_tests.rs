@@ -12,12 +12,13 @@ use crate::endpoint::buffered::core::{BufferedCore, BufferedSettings, BufferedWa
 use crate::endpoint::buffered::event::{
     BufferError, BufferedEvent, Carried, PushError, SmallMessageLimit,
 };
-use crate::endpoint::event::{ConnectionInfo, SendEvent};
+use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
+use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
 use crate::endpoint::link::fake::FakeWait;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::HeaderMode;
-use crate::error::{Blocked, CompletionError, SendError, SendErrorKind};
+use crate::error::CompletionError;
 use crate::event_loop::WaitSource;
 use crate::fabric::Shape;
 
@@ -63,7 +64,10 @@ impl FakeOutlet {
 
     fn connect(&mut self, max_message: u64) {
         self.connected = true;
-        self.events.push(SendEvent::Connected(info(max_message)));
+        self.events
+            .push(SendEvent::Connection(ConnectionEvent::Connected(info(
+                max_message,
+            ))));
     }
 
     fn lose(&mut self) {
@@ -76,7 +80,8 @@ impl FakeOutlet {
     fn end(&mut self, reason: CloseReason) {
         self.lose();
         self.ended = Some(reason);
-        self.events.push(SendEvent::Disconnected(reason));
+        self.events
+            .push(SendEvent::Connection(ConnectionEvent::Disconnected(reason)));
     }
 }
 
@@ -94,7 +99,7 @@ fn info(max_message: u64) -> ConnectionInfo {
 }
 
 impl Outlet for FakeOutlet {
-    fn send(&mut self, payload: Payload, key: u64) -> Result<(), SendError> {
+    fn send(&mut self, payload: Payload, key: u64) -> Result<(), Refused<Payload>> {
         let kind = match (&self.ended, &self.refusal) {
             (Some(reason), _) => Some(SendErrorKind::Closed(*reason)),
             (None, _) if self.closing.is_some() => Some(SendErrorKind::Closing),
@@ -104,7 +109,11 @@ impl Outlet for FakeOutlet {
             _ => None,
         };
         if let Some(kind) = kind {
-            return Err(SendError { kind, payload, key });
+            return Err(Refused {
+                kind,
+                given: payload,
+                key,
+            });
         }
         self.credits -= 1;
         let segment = payload.segments().first().and_then(|s| s.as_bytes());
@@ -277,7 +286,7 @@ impl Rig {
                     self.failed.push((carried, error));
                 }
                 BufferedEvent::Writable => self.writable += 1,
-                BufferedEvent::Disconnected(reason) => {
+                BufferedEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
                     assert!(self.owed.is_empty(), "the end, but owed: {:?}", self.owed);
                     self.ended = Some(reason);
                 }
@@ -557,7 +566,7 @@ fn whole_buffers_keep_the_order_and_come_back_when_refused() {
     let index = buffer.index();
     let refused = rig.core().send_buffer(buffer, 8, 43).unwrap_err();
     assert!(refused.is_would_block());
-    assert_eq!((refused.buffer.index(), refused.key), (index, 43));
+    assert_eq!((refused.given.index(), refused.key), (index, 43));
     rig.outlet().credits = 2;
     rig.poll();
     assert_eq!((rig.outlet().sent.len(), rig.writable), (3, 1));
@@ -620,11 +629,13 @@ fn a_reconnect_keeps_what_was_not_sent() {
     rig.outlet().lose();
     let (attempt, after) = (1, Duration::ZERO);
     let reason = CloseReason::ConnectTimedOut;
-    rig.outlet().events.push(SendEvent::Reconnecting {
-        attempt,
-        after,
-        reason,
-    });
+    rig.outlet()
+        .events
+        .push(SendEvent::Connection(ConnectionEvent::Reconnecting {
+            attempt,
+            after,
+            reason,
+        }));
     rig.poll();
     assert_eq!(rig.failed.len(), 1, "only what was in flight");
     rig.outlet().connect(1 << 20);
@@ -645,7 +656,9 @@ fn when_the_peer_closes_what_was_not_sent_fails_at_once() {
     rig.push(1, 0, b"too late").unwrap();
     rig.outlet().connected = false;
     rig.outlet().refusal = Some(SendErrorKind::Closing);
-    rig.outlet().events.push(SendEvent::PeerClosing);
+    rig.outlet()
+        .events
+        .push(SendEvent::Connection(ConnectionEvent::PeerClosing));
     rig.poll();
     assert_eq!(rig.failed.len(), 1);
     assert_eq!(
@@ -698,7 +711,7 @@ fn a_polite_close_ends_at_its_deadline_with_an_outcome_for_all() {
     let events = rig.core().close(deadline).unwrap();
     assert!(matches!(
         events.last(),
-        Some(BufferedEvent::Disconnected(_))
+        Some(BufferedEvent::Connection(ConnectionEvent::Disconnected(_)))
     ));
     let failed = events.iter().map(|event| match event {
         BufferedEvent::Failed { carried, .. } => carried.messages(),

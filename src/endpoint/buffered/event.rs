@@ -1,12 +1,12 @@
 //! What a `SendEndpointBuffered` reports, and how it refuses.
 
 use std::fmt;
-use std::time::Duration;
 
-use crate::buffer::{Buffer, BufferMut, Payload};
-use crate::endpoint::event::ConnectionInfo;
+use crate::buffer::Buffer;
+use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
+use crate::endpoint::event::ConnectionEvent;
 use crate::endpoint::protocol::connection::CloseReason;
-use crate::error::{Blocked, CompletionError, SendErrorKind};
+use crate::error::{CompletionError, Forked};
 
 /// What one network buffer carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,8 +39,8 @@ impl Carried {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BufferedEvent {
-    /// The connection stands: messages are taken from now on.
-    Connected(ConnectionInfo),
+    /// Something happened to the connection; messages are taken while it stands.
+    Connection(ConnectionEvent),
     /// A buffer is sent, with everything in it.
     Completed {
         /// The messages, or the whole buffer's key.
@@ -66,27 +66,6 @@ pub enum BufferedEvent {
     },
     /// What blocked a refused push or buffer has passed.
     Writable,
-    /// Nothing was heard from the peer for as long as the setting `unresponsive_after` says.
-    /// Nothing is closed.
-    Unresponsive,
-    /// Something was heard from the peer again.
-    Responsive,
-    /// The connection ended, what was in flight came back before this, and another one will be
-    /// made. Messages that were packed and not yet sent wait for it.
-    Reconnecting {
-        /// The number of the next attempt, from 1.
-        attempt: u32,
-        /// How long until it begins.
-        after: Duration,
-        /// Why the connection ended, or could not be made.
-        reason: CloseReason,
-    },
-    /// The peer closes politely: nothing is taken any more, what is in flight still completes, what
-    /// is not sent yet fails.
-    PeerClosing,
-    /// The connection is closed, or could not be made. The last event; everything had its outcome
-    /// before it.
-    Disconnected(CloseReason),
 }
 
 /// Why a buffer failed that was accepted.
@@ -160,15 +139,9 @@ pub enum PushError {
     /// The connection is closed.
     #[error("the connection is closed: {0}; what is to be sent needs a new endpoint")]
     Closed(CloseReason),
-    /// The endpoint belongs to the process that this one was forked from.
-    #[error(
-        "this endpoint was made by process {made_by}, which this process was forked from: open a \
-         fabric of its own in the child"
-    )]
-    Forked {
-        /// The process that made it.
-        made_by: u32,
-    },
+    /// The endpoint was made by the process that this one was forked from.
+    #[error("{0}: open a fabric of its own in the child")]
+    Forked(#[from] Forked),
 }
 
 impl PushError {
@@ -178,68 +151,9 @@ impl PushError {
     }
 }
 
-/// A payload that [`push_payload`](crate::SendEndpointBuffered::push_payload) refused, and gives
-/// back. Nothing of it was packed.
-pub struct PushPayloadError {
-    /// Why.
-    pub kind: PushError,
-    /// The payload, untouched.
-    pub payload: Payload,
-}
-
-impl PushPayloadError {
+impl<T> Refused<T, PushError> {
     /// True for back-pressure: try again after the next `Writable` event or poll.
     pub fn is_would_block(&self) -> bool {
         self.kind.is_would_block()
     }
 }
-
-impl fmt::Debug for PushPayloadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PushPayloadError")
-            .field("kind", &self.kind)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Display for PushPayloadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.kind, f)
-    }
-}
-
-impl std::error::Error for PushPayloadError {}
-
-/// A whole buffer that was refused, with everything that was given.
-pub struct SendBufferError {
-    /// Why.
-    pub kind: SendErrorKind,
-    /// The buffer, untouched.
-    pub buffer: BufferMut,
-    /// The key, unchanged.
-    pub key: u64,
-}
-
-impl SendBufferError {
-    /// True for back-pressure: try again after the next `Writable` event or poll.
-    pub fn is_would_block(&self) -> bool {
-        matches!(self.kind, SendErrorKind::WouldBlock(_))
-    }
-}
-
-impl fmt::Debug for SendBufferError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendBufferError")
-            .field("kind", &self.kind)
-            .field("key", &self.key)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Display for SendBufferError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.kind, f)
-    }
-}
-
-impl std::error::Error for SendBufferError {}

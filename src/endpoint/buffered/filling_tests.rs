@@ -176,13 +176,13 @@ fn what_is_refused_comes_back_as_it_was() {
     let (payload, _gate) = later(&others, &[1; SIZE]);
     let refused = rig.core().push_payload(1, 0, payload).unwrap_err();
     assert!(matches!(refused.kind, PushError::TooLong { .. }));
-    assert!(refused.payload.is_gated());
+    assert!(refused.given.is_gated());
     rig.outlet().credits = 0;
     rig.fill();
     let (payload, _gate) = later(&others, &[1; 60]);
     let refused = rig.core().push_payload(1, 0, payload).unwrap_err();
     assert!(refused.is_would_block());
-    assert!(refused.payload.is_gated());
+    assert!(refused.given.is_gated());
     rig.end();
 }
 

@@ -18,17 +18,15 @@ use crate::coalesce::{Format, Placed};
 use crate::endpoint::buffered::core::{
     BufferedCore, BufferedSettings, BufferedWait, OnAbandoned, Outlet,
 };
-use crate::endpoint::buffered::event::{
-    BufferedEvent, Carried, PushError, PushPayloadError, SendBufferError,
-};
-use crate::endpoint::event::{ConnectionInfo, SendEvent};
+use crate::endpoint::buffered::event::{BufferedEvent, Carried, PushError};
+use crate::endpoint::error::Refused;
+use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::limits::{check_count, check_size, config, moment_in};
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::send::{SendConfig, SendEndpointZeroCopy};
 use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
-use crate::error::{SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, PeerAddr};
 use crate::process::Here;
@@ -191,7 +189,7 @@ impl fmt::Debug for BufferedConfig {
 
 impl Outlet for SendEndpointZeroCopy {
     #[inline]
-    fn send(&mut self, payload: Payload, key: u64) -> Result<(), SendError> {
+    fn send(&mut self, payload: Payload, key: u64) -> Result<(), Refused<Payload>> {
         self.send_data(payload, &[], key)
     }
 
@@ -277,8 +275,9 @@ pub struct SendEndpointBuffered {
 
 impl SendEndpointBuffered {
     /// Starts to connect to a [`ReceiveEndpoint`](crate::ReceiveEndpoint). Returns at once;
-    /// [`BufferedEvent::Connected`] or [`BufferedEvent::Disconnected`] follows, within the connect
-    /// timeout.
+    /// [`ConnectionEvent::Connected`](crate::endpoint::ConnectionEvent::Connected) or
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) follows,
+    /// within the connect timeout.
     ///
     /// # Errors
     ///
@@ -335,7 +334,7 @@ impl SendEndpointBuffered {
     /// can't be sent.
     #[inline]
     pub fn push(&mut self, tag: u64, status: u8, bytes: &[u8]) -> Result<u64, PushError> {
-        self.check_fork()?;
+        self.core.owner().check()?;
         self.core.push(tag, status, bytes)
     }
 
@@ -350,7 +349,7 @@ impl SendEndpointBuffered {
         status: u8,
         segments: &[&[u8]],
     ) -> Result<u64, PushError> {
-        self.check_fork()?;
+        self.core.owner().check()?;
         self.core.push_segments(tag, status, segments)
     }
 
@@ -379,11 +378,11 @@ impl SendEndpointBuffered {
         tag: u64,
         status: u8,
         payload: impl Into<Payload>,
-    ) -> Result<u64, PushPayloadError> {
+    ) -> Result<u64, Refused<Payload, PushError>> {
         let payload = payload.into();
-        match self.check_fork() {
+        match self.core.owner().check() {
             Ok(()) => self.core.push_payload(tag, status, payload),
-            Err(kind) => Err(PushPayloadError { kind, payload }),
+            Err(forked) => Err(Refused::without_key(forked, payload)),
         }
     }
 
@@ -399,7 +398,7 @@ impl SendEndpointBuffered {
         status: u8,
         len: usize,
     ) -> Result<MessageSlot<'_>, PushError> {
-        self.check_fork()?;
+        self.core.owner().check()?;
         let placed = self.core.place(tag, status, len)?;
         Ok(MessageSlot {
             core: &mut self.core,
@@ -424,18 +423,6 @@ impl SendEndpointBuffered {
         self.core.get_buffer()
     }
 
-    #[inline]
-    fn check_fork(&self) -> Result<(), PushError> {
-        let owner = self.core.owner();
-        if owner.is_here() {
-            Ok(())
-        } else {
-            Err(PushError::Forked {
-                made_by: owner.pid(),
-            })
-        }
-    }
-
     /// Sends the first `len` bytes of a buffer as one network message, behind all that was pushed
     /// before. `key` comes back with the outcome.
     ///
@@ -454,15 +441,11 @@ impl SendEndpointBuffered {
         buffer: BufferMut,
         len: usize,
         key: u64,
-    ) -> Result<(), SendBufferError> {
-        let owner = self.core.owner();
-        if !owner.is_here() {
-            let kind = SendErrorKind::Forked {
-                made_by: owner.pid(),
-            };
-            return Err(SendBufferError { kind, buffer, key });
+    ) -> Result<(), Refused<BufferMut>> {
+        match self.core.owner().check() {
+            Ok(()) => self.core.send_buffer(buffer, len, key),
+            Err(forked) => Err(Refused::new(forked, buffer, key)),
         }
-        self.core.send_buffer(buffer, len, key)
     }
 
     // ---- driving --------------------------------------------------------------------------------
@@ -504,8 +487,10 @@ impl SendEndpointBuffered {
             self.poll(&mut events)?;
             for event in events.drain(..) {
                 match event {
-                    BufferedEvent::Connected(info) => return Ok(info),
-                    BufferedEvent::Disconnected(reason) => return Err(Error::Closed(reason)),
+                    BufferedEvent::Connection(ConnectionEvent::Connected(info)) => return Ok(info),
+                    BufferedEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
+                        return Err(Error::Closed(reason));
+                    }
                     _ => {}
                 }
             }
@@ -527,8 +512,9 @@ impl SendEndpointBuffered {
     }
 
     /// Begins the polite close and returns at once: no new messages; what is packed is sent, then
-    /// both sides say goodbye, and [`BufferedEvent::Disconnected`] is the last event of
-    /// [`poll`](Self::poll). At the deadline it comes in any case.
+    /// both sides say goodbye, and
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) is the
+    /// last event of [`poll`](Self::poll). At the deadline it comes in any case.
     pub fn begin_close(&mut self, deadline: Instant) {
         if self.core.owner().is_here() {
             self.core.begin_close(deadline);
@@ -536,7 +522,8 @@ impl SendEndpointBuffered {
     }
 
     /// Closes politely and waits for it: all that was pushed arrives, unless the deadline passes
-    /// first. Returns the outcomes; the last event is [`BufferedEvent::Disconnected`].
+    /// first. Returns the outcomes; the last event is
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected).
     ///
     /// # Errors
     ///

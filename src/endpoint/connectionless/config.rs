@@ -172,6 +172,7 @@ impl ConnectionlessConfig {
                 depth: outgoing.depth_of(SettingsOf::Connectionless),
                 total: self.total_depth,
                 level: outgoing.level_or_sent(),
+                shape: None,
                 deadline: outgoing.deadline,
                 policy: outgoing.deadline_policy,
                 staging: outgoing.staging.clone(),

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use crate::buffer::Payload;
 use crate::cuda::CudaError;
 use crate::endpoint::delivery::{DeviceMessage, MessageEvent};
-use crate::endpoint::event::ConnectionInfo;
+use crate::endpoint::event::ConnectionEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::message::Message;
-use crate::endpoint::protocol::connection::CloseReason;
 use crate::errno::CompletionError;
 use crate::fabric::PeerAddr;
 
@@ -66,24 +65,6 @@ pub struct PeerInUse {
     pub messages_held: u32,
 }
 
-/// Why a peer was not removed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RemovePeerError {
-    /// There is no such peer.
-    #[error("no such peer")]
-    Unknown,
-    /// Something is outstanding with it.
-    #[error(transparent)]
-    InUse(#[from] PeerInUse),
-    /// The endpoint was made by the process that this one was forked from.
-    #[error("this endpoint was made by process {made_by}, which this process was forked from")]
-    Forked {
-        /// The process that made it.
-        made_by: u32,
-    },
-}
-
 /// A message from a peer; counted as held until it is dropped. A [`Message`] in all else.
 #[derive(Debug)]
 pub struct PeerMessage {
@@ -117,15 +98,15 @@ impl Deref for PeerMessage {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectionlessEvent {
-    /// A peer has answered, or came by itself: sends to it are taken from now on.
-    PeerUp {
-        /// Which.
-        peer: PeerId,
-        /// Where it is.
-        addr: PeerAddr,
-        /// What was agreed; sizes and credits are those of the peer.
-        info: ConnectionInfo,
-    },
+    /// Something happened to a peer.
+    ///
+    /// `Connected`: it has answered, or came by itself, and sends to it are taken from now on;
+    /// where it is stands in [`ConnectionInfo::peer`](crate::endpoint::ConnectionInfo::peer), and
+    /// sizes and credits are those of the peer. `Disconnected`: it said goodbye, was lost or given
+    /// up, or can't be reached, and every key sent to it came back before this. It stays known, and
+    /// the next send begins anew, unless it had come by itself: then
+    /// [`Removed`](Self::Removed) follows at once.
+    Connection(PeerId, ConnectionEvent),
     /// A message arrived.
     Message {
         /// From whom.
@@ -173,7 +154,7 @@ pub enum ConnectionlessEvent {
         error: CompletionError,
     },
     /// The provider is done with a payload whose send came back [`Failed`](Self::Failed) without
-    /// it. May come after [`PeerDown`](Self::PeerDown) and [`Removed`](Self::Removed), at the
+    /// it. May come after the end of its connection, and after [`Removed`](Self::Removed), at the
     /// latest when the endpoint is closed.
     Released {
         /// To whom it was sent.
@@ -201,28 +182,8 @@ pub enum ConnectionlessEvent {
         /// Whose.
         peer: PeerId,
     },
-    /// Nothing was heard from a peer for as long as the setting `unresponsive_after` says. It is
-    /// not given up.
-    Unresponsive {
-        /// Which.
-        peer: PeerId,
-    },
-    /// Something was heard from the peer again.
-    Responsive {
-        /// Which.
-        peer: PeerId,
-    },
-    /// A peer said goodbye, was lost or given up, or can't be reached; every key sent to it came
-    /// back before this. It stays known, and the next send begins anew, unless it is `forgotten`.
-    PeerDown {
-        /// Which.
-        peer: PeerId,
-        /// Why.
-        reason: CloseReason,
-        /// It had come by itself, and its id means nothing any more.
-        forgotten: bool,
-    },
-    /// A peer was removed as asked. Its id means nothing any more.
+    /// A peer was removed as asked, or had come by itself and is gone. Its id means nothing any
+    /// more.
     Removed {
         /// Which.
         peer: PeerId,
@@ -258,6 +219,10 @@ impl MessageEvent for ConnectionlessEvent {
     }
 
     fn comes_behind(&self) -> bool {
-        matches!(self, Self::PeerDown { .. } | Self::Removed { .. })
+        let over = |event: &ConnectionEvent| matches!(event, ConnectionEvent::Disconnected(_));
+        match self {
+            Self::Connection(_, event) => over(event),
+            _ => matches!(self, Self::Removed { .. }),
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! next ones.
 
 use crate::endpoint::core::rig::{Rig, Setup, far_future};
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::FakeLink;
 use crate::endpoint::protocol::connection::CloseReason;
@@ -19,7 +19,7 @@ const FLOOD: usize = 100_000;
 
 fn ended(rig: &Rig) -> Vec<CloseReason> {
     let reasons = rig.said.iter().filter_map(|event| match event {
-        ReceiveEvent::Disconnected { reason, .. } => Some(*reason),
+        ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => Some(*reason),
         _ => None,
     });
     reasons.collect()
@@ -99,7 +99,13 @@ fn a_queue_that_never_ends_does_not_keep_a_poll_that_closes_a_connection() {
     let now = rig.now();
     let events = rig.receiver().close(now).unwrap();
     assert!(
-        matches!(events[..], [ReceiveEvent::Disconnected { .. }]),
+        matches!(
+            events[..],
+            [ReceiveEvent::Connection(
+                _,
+                ConnectionEvent::Disconnected(_)
+            )]
+        ),
         "{events:?}"
     );
     assert_eq!(rig.net.flood_left(far), 0);

@@ -12,12 +12,12 @@ use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferConfig, SharedBufferManager};
 use crate::endpoint::event::Level;
 use crate::endpoint::link::iov::IovList;
+use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::link::{Link, PostRefused, SendPost};
 use crate::endpoint::protocol::connection::{
     FENCE_MESSAGES_MAX, LONG_ANSWERS_MAX, SUBSCRIPTION_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
 };
 use crate::endpoint::protocol::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
-use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::{self, ControlBody, ControlKind, HELLO_LEN};
 use crate::errno::FabricErrno;
 use crate::in_flight::InFlight;

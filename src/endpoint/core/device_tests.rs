@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::buffer::{DeviceBufferManager, Payload, RegionSlice, Segment, SharedBufferManager};
 use crate::cuda::{Device, Stream};
 use crate::endpoint::core::rig::{Rig, Setup};
-use crate::endpoint::event::{Inject, Level, ReceiveEvent, SendEvent};
+use crate::endpoint::event::{ConnectionEvent, Inject, Level, ReceiveEvent, SendEvent};
 use crate::endpoint::link::LinkConn;
 use crate::endpoint::link::fake::{DeviceSupport, Net, NetConfig, Offer, is_open};
 use crate::endpoint::protocol::connection::Form;
@@ -624,7 +624,7 @@ fn landed(events: &[ReceiveEvent]) -> Vec<&'static str> {
     let kind = |event: &ReceiveEvent| match event {
         ReceiveEvent::Message(_) => Some("host"),
         ReceiveEvent::DeviceMessage(_) => Some("device"),
-        ReceiveEvent::Disconnected { .. } => Some("end"),
+        ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_)) => Some("end"),
         _ => None,
     };
     events.iter().filter_map(kind).collect()
@@ -769,7 +769,9 @@ fn what_peers_write_and_what_is_read_is_flushed_before_it_is_told_of() {
             setup.windows.windows = 2;
             let mut rig = setup.connected();
             let connection = rig.said.iter().find_map(|event| match event {
-                ReceiveEvent::Connected { connection, .. } => Some(*connection),
+                ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                    Some(*connection)
+                }
                 _ => None,
             });
             let connection = connection.expect("connected");

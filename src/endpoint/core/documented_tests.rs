@@ -2,6 +2,7 @@
 //! works there, and what is refused before anything is posted. Some of them have also run on soft
 //! RDMA ([`Provider::ran_on`]).
 
+use crate::endpoint::error::SendErrorKind;
 use std::time::Duration;
 
 use crate::Error;
@@ -9,11 +10,10 @@ use crate::buffer::Payload;
 use crate::endpoint::core::reconnect::ReconnectPolicy;
 use crate::endpoint::core::rig::{Rig, Setup};
 use crate::endpoint::error::WindowError;
-use crate::endpoint::event::{Level, ReceiveEvent};
+use crate::endpoint::event::{ConnectionEvent, Level, ReceiveEvent};
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire;
-use crate::error::SendErrorKind;
 use crate::fabric::{Fabric, PROVIDERS, Provider, Shape};
 use crate::memory::Access;
 
@@ -162,7 +162,7 @@ fn one_segment_too_many_is_refused_before_anything_is_posted() {
             panic!("{}: {}", row.name, refused.kind);
         };
         assert_eq!(
-            refused.payload.segments().len(),
+            refused.given.segments().len(),
             row.iov_limit,
             "{}",
             row.name
@@ -183,7 +183,9 @@ fn writes_carry_data_where_8_bytes_go_and_are_refused_in_words_elsewhere() {
         with_windows.receive_slots = 40;
         let mut rig = connected(row, with_windows);
         let connection = rig.said.iter().find_map(|event| match event {
-            ReceiveEvent::Connected { connection, .. } => Some(*connection),
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                Some(*connection)
+            }
             _ => None,
         });
         let memory = crate::memory::Region::host(4096).build().unwrap();

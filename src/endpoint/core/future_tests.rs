@@ -14,25 +14,31 @@ use crate::Error;
 use crate::buffer::Payload;
 use crate::endpoint::core::rig::{LONG, Rig, Setup, far_future};
 use crate::endpoint::core::send::SendCore;
-use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, ReceiveEvent, SendEvent};
+use crate::endpoint::error::{Refused, SendErrorKind};
+use crate::endpoint::event::{
+    ConnectionEvent, ConnectionInfo, DeadlinePolicy, Level, ReceiveEvent, SendEvent,
+};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::FakeLink;
 use crate::endpoint::protocol::connection::{CloseReason, State};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::WindowPlace;
-use crate::error::{FabricErrno, ReadError, SendError, SendErrorKind};
+use crate::error::FabricErrno;
 use crate::future::parts::{
     Driver, Handle, SendOn, Sender, close, closed, connected, connection_event, drive,
 };
-use crate::future::{
-    ConnectionEvent, EndpointFds, FutureStats, Reactor, SendFailed, SendFailure, Watch,
-};
+use crate::future::{EndpointFds, Failed, FutureStats, Reactor, SendFailure, Watch};
 use crate::stats::SendStats;
 
 type Core = SendCore<FakeLink>;
 
 impl Sender for Core {
-    fn send_data(&mut self, payload: Payload, header: &[u8], key: u64) -> Result<(), SendError> {
+    fn send_data(
+        &mut self,
+        payload: Payload,
+        header: &[u8],
+        key: u64,
+    ) -> Result<(), Refused<Payload>> {
         Self::send_data(self, payload, header, key)
     }
 
@@ -42,7 +48,7 @@ impl Sender for Core {
         place: WindowPlace<'_>,
         data: Option<u32>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         Self::write(self, payload, place, data, Level::Delivered, key)
     }
 
@@ -51,7 +57,7 @@ impl Sender for Core {
         into: Destination,
         place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Refused<Destination>> {
         Self::read(self, into, place, key)
     }
 
@@ -175,7 +181,7 @@ impl Send {
     fn check(&self) {
         let payload = match &self.task.output {
             Some(Ok(payload)) => payload,
-            Some(Err(failed)) => &failed.payload,
+            Some(Err(failed)) => failed.given.as_ref().expect("the payload is back"),
             None => return,
         };
         let [segment] = payload.segments() else {
@@ -456,7 +462,7 @@ fn dropping_the_endpoint_gives_every_future_its_payload_back() {
     world.handle = None;
     assert_eq!(world.run_woken(), 1, "each is woken once");
     for (index, send) in world.sends.iter().enumerate() {
-        let Some(Err(SendFailed { error, .. })) = &send.task.output else {
+        let Some(Err(Failed { why: error, .. })) = &send.task.output else {
             panic!("send {index}: {:?}", send.task.output)
         };
         match error {
@@ -550,7 +556,7 @@ fn a_polite_close_completes_what_is_in_flight_and_refuses_what_waits() {
         panic!("{:?}", world.sends[2].task.output)
     };
     assert!(matches!(
-        failed.error,
+        failed.why,
         SendFailure::Refused(SendErrorKind::Closing)
     ));
     assert_eq!(world.rig.received, [0, 1]);
@@ -878,7 +884,12 @@ impl World {
     /// The far end of the connection exists.
     fn is_accepted(&self) -> bool {
         let mut said = self.rig.said.iter();
-        said.any(|event| matches!(event, ReceiveEvent::Connected { .. }))
+        said.any(|event| {
+            matches!(
+                event,
+                ReceiveEvent::Connection(_, ConnectionEvent::Connected(_))
+            )
+        })
     }
 
     /// No fault any more, and nobody holds a message.
@@ -1006,10 +1017,10 @@ fn a_message_that_can_never_be_sent_is_refused_with_its_payload() {
         panic!("{:?}", task.output)
     };
     assert!(matches!(
-        failed.error,
+        failed.why,
         SendFailure::Refused(SendErrorKind::HeaderTooLong { .. })
     ));
-    assert_eq!(failed.payload.len_bytes(), 8);
+    assert_eq!(failed.given.as_ref().map(Payload::len_bytes), Some(8));
     world.rig.net.refuse_sends(
         world.rig.near,
         &[PostRefused::Errno(FabricErrno::new(libc::EPERM))],
@@ -1017,8 +1028,8 @@ fn a_message_that_can_never_be_sent_is_refused_with_its_payload() {
     world.polled();
     assert!(matches!(
         &world.sends[0].task.output,
-        Some(Err(SendFailed {
-            error: SendFailure::Refused(SendErrorKind::Fabric(_)),
+        Some(Err(Failed {
+            why: SendFailure::Refused(SendErrorKind::Fabric(_)),
             ..
         }))
     ));

@@ -8,11 +8,11 @@ use crate::endpoint::core::hubs::{HubSetup, Hubs};
 use crate::endpoint::core::rig::{
     FakeGate, PAYLOAD_MEMORY, Rig, Setup, far_future, pool_with_room,
 };
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::DeadlinePolicy;
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::NetConfig;
 use crate::endpoint::protocol::connection::{CloseReason, Form};
-use crate::error::{Blocked, SendErrorKind};
 use crate::event_loop::WaitSource;
 use crate::fabric::Shape;
 use crate::memory::Registrar;

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use crate::endpoint::core::hubs::{HubSetup, Hubs};
 use crate::endpoint::core::rig::far_future;
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::DeadlinePolicy;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, NetConfig, addr_of};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
-use crate::error::{Blocked, Error, FabricErrno, SendErrorKind};
+use crate::error::{Error, FabricErrno};
 
 const FORMS: [Form; 2] = [Form::Msg, Form::Rdm];
 

@@ -7,12 +7,14 @@ use proptest::prelude::*;
 
 use crate::endpoint::core::hubs::{HubSetup, Hubs};
 use crate::endpoint::core::rig::{FakeGate, far_future};
+use crate::endpoint::error::SendErrorKind;
 use crate::endpoint::event::DeadlinePolicy;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, NetConfig, addr_of};
 use crate::endpoint::protocol::connection::Form;
-use crate::error::{FabricErrno, SendErrorKind};
+use crate::error::FabricErrno;
+use crate::fabric::Shape;
 use crate::in_flight::ContextKind;
 
 const HUBS: usize = 3;
@@ -31,6 +33,11 @@ enum Step {
         hub: usize,
         which: usize,
     },
+    Batch {
+        hub: usize,
+        which: usize,
+        count: u64,
+    },
     Gate {
         which: usize,
         fails: bool,
@@ -40,6 +47,8 @@ enum Step {
     RefuseSend {
         hub: usize,
         again: bool,
+        /// The send behind the next one.
+        second: bool,
     },
     Storm {
         hub: usize,
@@ -68,10 +77,13 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (hub(), hub()).prop_map(|(from, to)| Step::Dial { from, to }),
         20 => (hub(), which()).prop_map(|(hub, which)| Step::Send { hub, which }),
         6 => (hub(), which()).prop_map(|(hub, which)| Step::Gated { hub, which }),
+        4 => (hub(), which(), 1u64..4)
+            .prop_map(|(hub, which, count)| Step::Batch { hub, which, count }),
         8 => (0usize..8, 0..8).prop_map(|(which, n)| Step::Gate { which, fails: n == 0 }),
         20 => hub().prop_map(Step::Poll),
         20 => (1usize..6).prop_map(Step::Deliver),
-        2 => (hub(), any::<bool>()).prop_map(|(hub, again)| Step::RefuseSend { hub, again }),
+        2 => (hub(), any::<bool>(), any::<bool>())
+            .prop_map(|(hub, again, second)| Step::RefuseSend { hub, again, second }),
         1 => (hub(), any::<bool>()).prop_map(|(hub, on)| Step::Storm { hub, on }),
         1 => (hub(), which()).prop_map(|(hub, which)| Step::FailSend { hub, which }),
         1 => (hub(), which(), any::<bool>())
@@ -83,8 +95,15 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn setup() -> impl Strategy<Value = HubSetup> {
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    (flags, 1u32..4, 1u32..6, 1u32..6).prop_map(|(flags, depth, headers, receive_depth)| {
+    let shapes = prop_oneof![
+        Just((Shape::Iov, 4)),
+        Just((Shape::Headroom, 1)),
+        Just((Shape::TwoMessages, 1)),
+    ];
+    let sizes = (1u32..4, 1u32..6, 1u32..6);
+    (flags, shapes, sizes).prop_map(|(flags, (shape, iov_limit), sizes)| {
         let (rdm, cells, endpoint_scope, timed) = flags;
+        let (depth, headers, receive_depth) = sizes;
         HubSetup {
             net: NetConfig {
                 form: if rdm { Form::Rdm } else { Form::Msg },
@@ -94,6 +113,8 @@ fn setup() -> impl Strategy<Value = HubSetup> {
                     ContextKind::Opaque
                 },
                 endpoint_scope,
+                iov_limit,
+                uses_more: timed,
                 ..NetConfig::default()
             },
             depth,
@@ -102,10 +123,22 @@ fn setup() -> impl Strategy<Value = HubSetup> {
             deadline: timed.then_some(Duration::from_secs(3600)),
             policy: DeadlinePolicy::Notify,
             max_connections: 6,
+            shape: Some(shape),
             receive_slots: 80,
             ..HubSetup::default()
         }
     })
+}
+
+fn check_refusal(refused: SendErrorKind) {
+    match refused {
+        SendErrorKind::WouldBlock(_)
+        | SendErrorKind::NoConnection
+        | SendErrorKind::Closing
+        | SendErrorKind::Closed(_)
+        | SendErrorKind::Fabric(_) => {}
+        other => panic!("{other}"),
+    }
 }
 
 struct Walk {
@@ -132,6 +165,7 @@ impl Walk {
             Step::Dial { from, to } => self.dial(from, to),
             Step::Send { hub, which } => self.send(hub, which, false),
             Step::Gated { hub, which } => self.send(hub, which, true),
+            Step::Batch { hub, which, count } => self.send_batch(hub, which, count),
             Step::Gate { which, fails } => {
                 if let Some(gate) = self.gates.get(which) {
                     if fails {
@@ -144,14 +178,17 @@ impl Walk {
             }
             Step::Poll(hub) => self.hubs.hubs[hub].poll(),
             Step::Deliver(n) => drop(self.hubs.net.deliver(n)),
-            Step::RefuseSend { hub, again } => {
+            Step::RefuseSend { hub, again, second } => {
                 let link = self.hubs.hubs[hub].link;
                 let refused = if again {
                     PostRefused::Again
                 } else {
                     PostRefused::Errno(FabricErrno::new(libc::EINVAL))
                 };
-                self.hubs.net.refuse_sends(link, &[refused]);
+                match second {
+                    true => self.hubs.net.refuse_second_send_with(link, refused),
+                    false => self.hubs.net.refuse_sends(link, &[refused]),
+                }
             }
             Step::Storm { hub, on } => {
                 let link = self.hubs.hubs[hub].link;
@@ -217,14 +254,24 @@ impl Walk {
         }
         match sent.map(drop) {
             Ok(()) => self.accepted[hub].push(self.next_key),
-            Err(
-                SendErrorKind::WouldBlock(_)
-                | SendErrorKind::NoConnection
-                | SendErrorKind::Closing
-                | SendErrorKind::Closed(_)
-                | SendErrorKind::Fabric(_),
-            ) => {}
-            Err(other) => panic!("{other}"),
+            Err(refused) => check_refusal(refused),
+        }
+    }
+
+    fn send_batch(&mut self, hub: usize, which: usize, count: u64) {
+        let Some(id) = self.connection(hub, which) else {
+            return;
+        };
+        let of = &mut self.hubs.hubs[hub];
+        if of.core.is_none() || of.payloads.free_count() < count as usize {
+            return;
+        }
+        let first = self.next_key + 1;
+        self.next_key += count;
+        let (sent, refused) = of.send_batch(id, first..first + count);
+        self.accepted[hub].extend(first..first + sent as u64);
+        if let Some(refused) = refused {
+            check_refusal(refused);
         }
     }
 

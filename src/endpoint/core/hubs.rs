@@ -12,13 +12,14 @@ use crate::clock::Clock;
 use crate::endpoint::core::rig::{
     FakeGate, LONG, SLOT_BYTES, Setup, panics, pool_with_room, receive_settings,
 };
-use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::error::{Refused, SendErrorKind};
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::HeaderMode;
-use crate::error::{SendError, SendErrorKind};
+use crate::fabric::Shape;
 
 /// What all hubs of a net are made with.
 #[derive(Clone, Debug)]
@@ -30,6 +31,7 @@ pub(crate) struct HubSetup {
     pub(crate) receive_depth: u32,
     pub(crate) receive_slots: u32,
     pub(crate) max_connections: u32,
+    pub(crate) shape: Option<Shape>,
     pub(crate) deadline: Option<Duration>,
     pub(crate) policy: DeadlinePolicy,
     pub(crate) clock: Clock,
@@ -45,6 +47,7 @@ impl Default for HubSetup {
             receive_depth: 4,
             receive_slots: 64,
             max_connections: 4,
+            shape: None,
             deadline: None,
             policy: DeadlinePolicy::FailConnection,
             clock: Clock::held(),
@@ -81,6 +84,7 @@ impl HubSetup {
                 depth: self.depth,
                 total: self.total,
                 level: Level::Sent,
+                shape: self.shape,
                 deadline: self.deadline,
                 policy: self.policy,
                 staging: None,
@@ -194,12 +198,45 @@ impl HubRig {
         self.count(id, key, index, sent).map(|()| gate)
     }
 
+    /// Sends these at once, until one is refused; gives how many were taken, and what became of the
+    /// next.
+    pub(crate) fn send_batch(
+        &mut self,
+        id: ConnectionId,
+        keys: std::ops::Range<u64>,
+    ) -> (usize, Option<SendErrorKind>) {
+        let payloads: Vec<_> = keys.map(|key| (key, self.payload(key))).collect();
+        let given: Vec<_> = payloads
+            .iter()
+            .map(|(key, it)| (*key, it.index()))
+            .collect();
+        let messages = payloads
+            .into_iter()
+            .map(|(key, payload)| (payload.into(), key.to_be_bytes(), key));
+        let (sent, refused) = self.core().send_batch(id, messages);
+        for &(key, index) in &given[..sent] {
+            assert!(self.owed.insert(key, (id, index)).is_none(), "{key} in use");
+        }
+        let refused = refused.map(
+            |Refused {
+                 kind,
+                 given: payload,
+                 key,
+             }| {
+                let index = payload.into_buffer().expect("what was given").index();
+                assert_eq!((key, index), given[sent]);
+                kind
+            },
+        );
+        (sent, refused)
+    }
+
     pub(crate) fn count(
         &mut self,
         id: ConnectionId,
         key: u64,
         index: u32,
-        sent: Result<(), SendError>,
+        sent: Result<(), Refused<Payload>>,
     ) -> Result<(), SendErrorKind> {
         match sent {
             Ok(()) => {
@@ -208,7 +245,7 @@ impl HubRig {
             }
             Err(refused) => {
                 assert_eq!(refused.key, key);
-                let payload = refused.payload.into_buffer().expect("what was given");
+                let payload = refused.given.into_buffer().expect("what was given");
                 assert_eq!(payload.index(), index);
                 Err(refused.kind)
             }
@@ -239,7 +276,9 @@ impl HubRig {
             assert!(!self.ended.contains_key(&id), "{event:?} after the end");
         }
         match event {
-            ReceiveEvent::Connected { connection, .. } => self.connected.push(connection),
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                self.connected.push(connection)
+            }
             ReceiveEvent::Completed {
                 connection,
                 key,
@@ -267,7 +306,7 @@ impl HubRig {
                 let index = self.kept.remove(&key).expect("a payload that was kept");
                 came_back(key, index, payload);
             }
-            ReceiveEvent::Disconnected { connection, reason } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
                 let owed: Vec<_> = self
                     .owed
                     .iter()
@@ -334,13 +373,15 @@ impl HubRig {
 /// The connection that an event is about, if its end has to come later.
 fn named(event: &ReceiveEvent) -> Option<ConnectionId> {
     match event {
-        ReceiveEvent::Connected { connection, .. }
+        ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_))
         | ReceiveEvent::Completed { connection, .. }
         | ReceiveEvent::Failed { connection, .. }
         | ReceiveEvent::Late { connection, .. }
         | ReceiveEvent::Writable { connection }
-        | ReceiveEvent::PeerClosing { connection }
-        | ReceiveEvent::Disconnected { connection, .. } => Some(*connection),
+        | ReceiveEvent::Connection(connection, ConnectionEvent::PeerClosing)
+        | ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(_)) => {
+            Some(*connection)
+        }
         ReceiveEvent::Message(message) => Some(message.connection()),
         _ => None,
     }
@@ -360,8 +401,16 @@ pub(crate) struct Hubs {
 
 impl Hubs {
     pub(crate) fn new(setup: &HubSetup, count: usize) -> Self {
-        let net = Net::new(setup.net);
-        let hubs = (0..count).map(|_| HubRig::new(&net, setup)).collect();
+        Self::with(&vec![setup; count])
+    }
+
+    /// Each with settings of its own; the net is that of the first.
+    pub(crate) fn with(setups: &[&HubSetup]) -> Self {
+        let net = Net::new(setups[0].net);
+        let hubs = setups
+            .iter()
+            .map(|setup| HubRig::new(&net, setup))
+            .collect();
         Self { net, hubs }
     }
 

@@ -2,11 +2,11 @@
 //! counts it.
 
 use crate::endpoint::core::control::{CONTROL_RECEIVES, CONTROL_SENDS};
+use crate::endpoint::core::line::PIECES_IN_FLIGHT;
 use crate::endpoint::core::send::SendSettings;
 use crate::endpoint::hub::{CONTROLS_PER_CONNECTION, HubSettings, WindowSettings};
 use crate::endpoint::link::queue_sizes::QueueSizes;
 use crate::endpoint::protocol::connection::Form;
-use crate::endpoint::windows::line::PIECES_IN_FLIGHT;
 use crate::fabric::Shape;
 
 /// Receives that a credit stands for, where the peer chose to send in two messages.

@@ -19,7 +19,7 @@ use crowd::{Crowd, Input, Liar, control, kinds, mark, remember};
 
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::clock::Clock;
-use crate::endpoint::event::{DeadlinePolicy, ReceiveEvent};
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::RemoteRange;
@@ -274,11 +274,11 @@ impl World {
 
     fn take(&mut self, at: usize, event: ReceiveEvent) {
         match event {
-            ReceiveEvent::Connected { connection, .. } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
                 self.reached.connections += 1;
                 self.owners[at].connections.push(connection);
             }
-            ReceiveEvent::Disconnected { connection, .. } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(_)) => {
                 self.owners[at].connections.retain(|id| *id != connection);
             }
             ReceiveEvent::Window {
@@ -344,7 +344,7 @@ impl World {
                 self.handles.push(window);
             }
             Err(refused) => {
-                let buffer = refused.memory.into_buffer_mut().expect("what was given");
+                let buffer = refused.given.into_buffer_mut().expect("what was given");
                 self.released.push(buffer);
             }
         }

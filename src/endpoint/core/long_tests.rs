@@ -1,17 +1,18 @@
 //! Long messages over the fake link: piece by piece, in their place, with one outcome whatever
 //! happens.
 
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use std::time::Duration;
 
 use proptest::prelude::*;
 
 use crate::endpoint::core::rig::{LONG_BYTES, Rig, Setup, far_future};
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
 use crate::endpoint::link::{PostRefused, RmaLimits};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::{self, Control, HeaderMode, Hello, HelloKind};
-use crate::error::{Blocked, FabricErrno, SendErrorKind};
+use crate::error::FabricErrno;
 use crate::in_flight::ContextKind;
 
 /// A provider whose messages have 100 bytes, and whose pieces 64, of 2 segments: four pieces and a
@@ -94,7 +95,7 @@ fn who_was_granted_a_slot_and_never_writes_loses_it() {
         rig.pass(2 * short);
         rig.poll_receiver();
         let ended = rig.said.iter().find_map(|event| match event {
-            ReceiveEvent::Disconnected { reason, .. } => Some(*reason),
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => Some(*reason),
             _ => None,
         });
         assert_eq!(ended, Some(CloseReason::LongDeadline), "{form:?}");
@@ -345,7 +346,7 @@ fn over_rdm_a_landing_that_is_open_is_nobody_s_any_more() {
     rig.net.deliver(1);
     rig.poll_sender();
     let id = rig.said.iter().find_map(|event| match event {
-        ReceiveEvent::Connected { connection, .. } => Some(*connection),
+        ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => Some(*connection),
         _ => None,
     });
     assert_eq!(rig.receiver().long_free(), 1, "one is open");
@@ -394,10 +395,10 @@ fn lies_about_long_messages_end_the_connection() {
         let violated = |event: &ReceiveEvent| {
             matches!(
                 event,
-                ReceiveEvent::Disconnected {
-                    reason: CloseReason::Violation(_),
-                    ..
-                }
+                ReceiveEvent::Connection(
+                    _,
+                    ConnectionEvent::Disconnected(CloseReason::Violation(_))
+                )
             )
         };
         assert!(rig.said.iter().any(violated), "{lie:?}: {:?}", rig.said);

@@ -5,6 +5,7 @@
 mod bounds_tests;
 pub(crate) mod conn_table;
 pub(crate) mod control;
+pub(crate) mod deadlines;
 #[cfg(all(test, not(loom)))]
 mod device_tests;
 #[cfg(all(test, not(loom)))]
@@ -23,11 +24,14 @@ pub(crate) mod in_flight_max;
 pub(crate) mod jiffies;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod liars;
+pub(crate) mod line;
+pub(crate) mod long_send;
 #[cfg(all(test, not(loom)))]
 mod long_tests;
 pub(crate) mod marks;
 pub(crate) mod outgoing;
 pub(crate) mod pair;
+pub(crate) mod posted;
 #[cfg(all(test, not(loom)))]
 mod receive_scale_tests;
 #[cfg(all(test, not(loom)))]

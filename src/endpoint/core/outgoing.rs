@@ -21,22 +21,24 @@ use std::time::Instant;
 use crate::Error;
 use crate::buffer::{
     FrontError, GateError, HeaderError, HeaderSlotManager, LeaseError, LeasedPayload, Leases,
-    Payload, TakenSlot, WakerId,
+    Payload, TakenSlot, WakeFn, WakerId,
 };
 use crate::cuda::Device;
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::pair::HeaderOp;
+use crate::endpoint::core::posted::MessageOp;
 use crate::endpoint::core::recent_lease::RecentLease;
 use crate::endpoint::core::scoped::ScopedRegistrations;
+use crate::endpoint::error::{Blocked, MessageLimit, SendErrorKind};
 use crate::endpoint::event::{Inject, Level};
-use crate::endpoint::id::EndpointId;
+use crate::endpoint::id::{ConnectionId, EndpointId};
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, LinkConn, LinkLimits, PostRefused, SendPost};
 use crate::endpoint::protocol::connection::{self, CloseReason, Connection};
 use crate::endpoint::protocol::wire::{self, HeaderMode};
 use crate::endpoint::staging::{self, StagingRing};
 use crate::endpoint::windows::one_sided::OneSided;
-use crate::error::{Blocked, FabricErrno, MessageLimit, SendErrorKind};
+use crate::error::FabricErrno;
 use crate::fabric::Shape;
 use crate::in_flight::InFlight;
 use crate::memory::{Region, Scope};
@@ -45,6 +47,7 @@ use crate::memory::{Region, Scope};
 ///
 /// Ended by [`Outgoing::end`]; dropped otherwise, its header slot stays taken.
 pub(crate) struct DataOp {
+    pub(crate) connection: ConnectionId,
     pub(crate) key: u64,
     payload: LeasedPayload,
     /// Given back to the endpoint's manager by whoever takes the operation out of the slab.
@@ -54,6 +57,8 @@ pub(crate) struct DataOp {
     pub(crate) sequence: u64,
     /// When it was posted; kept only where there is a deadline, and until it was found late.
     pub(crate) posted: Option<Instant>,
+    /// Its outcome was told, as its connection is over, though the provider may still have it.
+    pub(crate) told: bool,
     /// Its registration is kept open by the core's [`RecentLease`].
     recent: bool,
     /// Shape `TwoMessages`: the header that travels in front of it, by its context, until that is
@@ -62,18 +67,16 @@ pub(crate) struct DataOp {
 }
 
 impl DataOp {
-    /// The same as [`poll_gate`](Self::poll_gate), of one that others are in front of: what is
-    /// under way is not asked about.
-    pub(crate) fn advance_gate(&mut self) -> Result<bool, GateError> {
-        self.payload.advance_gate()
-    }
-
-    /// Whether it may be posted now.
+    /// Whether it may be posted now, as far as it is concerned. `behind`: others are in front of
+    /// it, and what is under way is not asked about.
     ///
     /// # Errors
     /// It never may.
-    pub(crate) fn poll_gate(&mut self) -> Result<bool, GateError> {
-        self.payload.poll_gate()
+    pub(crate) fn poll_gate(&mut self, behind: bool) -> Result<bool, GateError> {
+        match behind {
+            true => self.payload.advance_gate(),
+            false => self.payload.poll_gate(),
+        }
     }
 }
 
@@ -84,11 +87,13 @@ impl DataOp {
         // SAFETY: there is no lease.
         let payload = unsafe { LeasedPayload::new(Payload::empty(), Leases::elsewhere(scope)) };
         Self {
+            connection: ConnectionId(0),
             key,
             payload,
             slot: None,
             sequence: 0,
             posted: None,
+            told: false,
             recent: false,
             header: None,
         }
@@ -174,6 +179,7 @@ impl Header<'_> {
 
 /// What a message needs of the connection that it goes out on.
 pub(crate) struct PostingContext<'a, C> {
+    pub(crate) connection: ConnectionId,
     pub(crate) conn: Option<&'a C>,
     pub(crate) scoped: &'a mut ScopedRegistrations,
     /// Of the header slots, for this connection.
@@ -296,6 +302,11 @@ impl Outgoing {
         }
     }
 
+    /// From now on a GPU's memory goes out by way of this ring.
+    pub(crate) fn stage_in(&mut self, ring: &StagingRing, wake: WakeFn) {
+        self.staging = Some((ring.clone(), ring.add_waker(wake)));
+    }
+
     pub(crate) fn ring(&self) -> Option<&StagingRing> {
         self.staging.as_ref().map(|(ring, _)| ring)
     }
@@ -404,9 +415,9 @@ impl Outgoing {
     /// It is made where it stays until it is over: a message that moves through a few functions
     /// costs more than all that they do.
     #[inline(always)]
-    pub(crate) fn load<C: LinkConn, T>(
+    pub(crate) fn load<C: LinkConn>(
         &mut self,
-        (slab, wrap): (&mut InFlight<T>, impl FnOnce(DataOp) -> T),
+        slab: &mut InFlight<MessageOp>,
         mut payload: Payload,
         header: Header<'_>,
         key: u64,
@@ -417,7 +428,7 @@ impl Outgoing {
             Header::Prepared(header) => self.hold_prepared(&mut payload, header, key, &mut lane),
         };
         match held {
-            Ok(held) => Ok(place((slab, wrap), payload, held, key, &lane)),
+            Ok(held) => Ok(place(slab, payload, held, key, &lane)),
             Err(kind) => Err((kind, payload)),
         }
     }
@@ -425,9 +436,9 @@ impl Outgoing {
     /// As [`load`](Self::load), for a message that may have to wait for a gate: taken is what is
     /// sent of it.
     #[cold]
-    pub(crate) fn load_gated<C: LinkConn, T>(
+    pub(crate) fn load_gated<C: LinkConn>(
         &mut self,
-        slab: (&mut InFlight<T>, impl FnOnce(DataOp) -> T),
+        slab: &mut InFlight<MessageOp>,
         mut payload: Payload,
         mut header: Header<'_>,
         key: u64,
@@ -676,7 +687,7 @@ impl Outgoing {
         }
         let slot = op.slot.take()?;
         iov.push(self.headers.start(&slot), slot.len(), header_desc);
-        Some(HeaderOp::new(slot))
+        Some(HeaderOp::new(op.connection, slot))
     }
 
     /// What the header mode puts in front of a header.
@@ -896,8 +907,8 @@ impl Outgoing {
 
 /// Puts a message into the slab for which all was taken.
 #[inline(always)]
-fn place<C, T>(
-    (slab, wrap): (&mut InFlight<T>, impl FnOnce(DataOp) -> T),
+fn place<C>(
+    slab: &mut InFlight<MessageOp>,
     payload: Payload,
     held: MessageParts,
     key: u64,
@@ -908,12 +919,14 @@ fn place<C, T>(
     };
     // SAFETY: the leases were just taken for this payload, or for what is sent of it.
     let payload = unsafe { LeasedPayload::new(payload, held.leases) };
-    vacant.fill(wrap(DataOp {
+    vacant.fill(MessageOp::Data(DataOp {
+        connection: lane.connection,
         key,
         payload,
         slot: held.slot,
         sequence: lane.sequence,
         posted: lane.posted,
+        told: false,
         recent: held.recent,
         header: None,
     }))

@@ -6,17 +6,16 @@
 //!                └── payload over: it waits in the slab, posted nowhere ── header over ──► outcome
 //! ```
 
-#![allow(unsafe_code)]
-
 use std::num::NonZeroUsize;
 
 use crate::buffer::TakenSlot;
 use crate::endpoint::core::outgoing::DataOp;
-use crate::endpoint::link::iov::IovList;
-use crate::in_flight::InFlight;
+use crate::endpoint::core::posted::{MessageOp, Posted};
+use crate::endpoint::id::ConnectionId;
 
 /// A header in flight by itself. Its slot is given back by whoever takes it out of the slab.
 pub(crate) struct HeaderOp {
+    pub(crate) connection: ConnectionId,
     slot: TakenSlot,
     /// The context of its payload; `None` when that is not waited for any more.
     payload: Option<NonZeroUsize>,
@@ -25,8 +24,9 @@ pub(crate) struct HeaderOp {
 }
 
 impl HeaderOp {
-    pub(crate) fn new(slot: TakenSlot) -> Self {
+    pub(crate) fn new(connection: ConnectionId, slot: TakenSlot) -> Self {
         Self {
+            connection,
             slot,
             payload: None,
             last: false,
@@ -38,144 +38,91 @@ impl HeaderOp {
     }
 }
 
-/// What the slab of a core that sends in two messages holds.
-pub(crate) trait PairOps: Sized {
-    fn of_data(op: DataOp) -> Self;
-    fn data(&mut self) -> Option<&mut DataOp>;
-    fn header(&mut self) -> Option<&mut HeaderOp>;
-    fn into_data(self) -> Option<DataOp>;
-}
-
-/// Ties a header to its payload; both are in the slab.
-pub(crate) fn tie<T: PairOps>(in_flight: &mut InFlight<T>, header: usize, payload: usize) {
-    if let Some(op) = in_flight.get_mut(header).and_then(T::header) {
-        op.payload = NonZeroUsize::new(payload);
-    }
-    if let Some(op) = in_flight.get_mut(payload).and_then(T::data) {
-        op.header = NonZeroUsize::new(header);
-    }
-}
-
-/// The payload is over. Gives it back, unless its header is not: then it waits for that in the
-/// slab.
-pub(crate) fn on_payload<T: PairOps>(
-    in_flight: &mut InFlight<T>,
-    mut op: DataOp,
-    failed: bool,
-) -> Option<DataOp> {
-    let Some(header) = op.header.take() else {
-        return Some(op);
-    };
-    if failed {
-        if let Some(header) = in_flight.get_mut(header.get()).and_then(T::header) {
-            header.payload = None;
+impl Posted {
+    fn header(&mut self, context: NonZeroUsize) -> Option<&mut HeaderOp> {
+        match self.messages.get_mut(context.get()) {
+            Some(MessageOp::Header(op)) => Some(op),
+            Some(MessageOp::Data(_)) | None => None,
         }
-        return Some(op);
     }
-    // It was just taken out of the slab, so there is room.
-    match in_flight.begin(T::of_data(op)) {
-        Ok(context) => {
-            if let Some(header) = in_flight.get_mut(header.get()).and_then(T::header) {
-                (header.payload, header.last) = (NonZeroUsize::new(context), true);
+
+    /// Puts a header into the slab, tied to its payload, which is there. Its context.
+    pub(crate) fn begin_header(&mut self, header: HeaderOp, payload: usize) -> usize {
+        let header = HeaderOp {
+            payload: NonZeroUsize::new(payload),
+            ..header
+        };
+        let Ok(context) = self.messages.begin(MessageOp::Header(header)).map_err(drop) else {
+            unreachable!("the slab has room for a header with each message");
+        };
+        if let Some(op) = self.data(payload) {
+            op.header = NonZeroUsize::new(context);
+        }
+        context
+    }
+
+    /// The payload is over. Gives it back, unless its header is not: then it waits for that in the
+    /// slab.
+    pub(crate) fn on_payload(&mut self, mut op: DataOp, failed: bool) -> Option<DataOp> {
+        let Some(header) = op.header.take() else {
+            return Some(op);
+        };
+        if failed {
+            if let Some(header) = self.header(header) {
+                header.payload = None;
             }
-            None
+            return Some(op);
         }
-        Err(op) => op.into_data(),
+        // It was just taken out of the slab, so there is room.
+        let Ok(context) = self.messages.begin(MessageOp::Data(op)).map_err(drop) else {
+            unreachable!("its own place is free");
+        };
+        if let Some(header) = self.header(header) {
+            (header.payload, header.last) = (NonZeroUsize::new(context), true);
+        }
+        None
+    }
+
+    /// The header is over. Gives its slot, and the payload if that has waited for it.
+    pub(crate) fn on_header(&mut self, op: HeaderOp) -> (TakenSlot, Option<DataOp>) {
+        let Some(context) = op.payload.map(NonZeroUsize::get) else {
+            return (op.slot, None);
+        };
+        if !op.last {
+            if let Some(payload) = self.data(context) {
+                payload.header = None;
+            }
+            return (op.slot, None);
+        }
+        match self.messages.finish(context) {
+            Ok(MessageOp::Data(payload)) => (op.slot, Some(payload)),
+            Ok(MessageOp::Header(_)) | Err(_) => (op.slot, None),
+        }
     }
 }
-
-/// The header is over. Gives its slot, and the payload if that has waited for it.
-pub(crate) fn on_header<T: PairOps>(
-    in_flight: &mut InFlight<T>,
-    op: HeaderOp,
-) -> (TakenSlot, Option<DataOp>) {
-    let HeaderOp {
-        slot,
-        payload,
-        last,
-    } = op;
-    let Some(context) = payload.map(NonZeroUsize::get) else {
-        return (slot, None);
-    };
-    if last {
-        let op = in_flight.finish(context).ok();
-        return (slot, op.and_then(T::into_data));
-    }
-    if let Some(op) = in_flight.get_mut(context).and_then(T::data) {
-        op.header = None;
-    }
-    (slot, None)
-}
-
-/// A message whose credit is taken, and that is not posted yet: the provider has no room for it, or
-/// it waits for its gate, or behind such a one. It is posted before any other.
-pub(crate) struct Stalled {
-    pub(crate) context: usize,
-    pub(crate) data: Option<u64>,
-    pub(crate) iov: IovList,
-    /// It waits for the gate of this operation's payload: its own, or that of the payload that
-    /// follows it.
-    pub(crate) gate: Option<NonZeroUsize>,
-}
-
-// SAFETY: addresses and descriptors of what the slab's operation holds, which goes to another
-// thread together with this; only the link reads them.
-unsafe impl Send for Stalled {}
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::buffer::{HeaderSlotConfig, HeaderSlotManager};
     use crate::endpoint::EndpointId;
+    use crate::endpoint::core::conn_table::NOBODY;
     use crate::in_flight::ContextKind;
     use crate::memory::Registrar;
     use crate::memory::fake::FakeRegistrar;
 
-    enum Op {
-        Data(DataOp),
-        Header(HeaderOp),
-    }
-
-    impl PairOps for Op {
-        fn of_data(op: DataOp) -> Self {
-            Self::Data(op)
-        }
-
-        fn data(&mut self) -> Option<&mut DataOp> {
-            match self {
-                Self::Data(op) => Some(op),
-                Self::Header(_) => None,
-            }
-        }
-
-        fn header(&mut self) -> Option<&mut HeaderOp> {
-            match self {
-                Self::Header(op) => Some(op),
-                Self::Data(_) => None,
-            }
-        }
-
-        fn into_data(self) -> Option<DataOp> {
-            match self {
-                Self::Data(op) => Some(op),
-                Self::Header(_) => None,
-            }
-        }
-    }
-
     /// A header and a payload in flight: slab, context of the header, context of the payload.
-    fn pair(contexts: ContextKind, headers: &HeaderSlotManager) -> (InFlight<Op>, usize, usize) {
-        let mut slab = InFlight::new(2, contexts);
+    fn pair(contexts: ContextKind, headers: &HeaderSlotManager) -> (Posted, usize, usize) {
+        let mut slab = Posted::new(2, 0, 0, contexts);
         let data = DataOp::empty(7, FakeRegistrar::new().scope());
         let slot = headers.take(&[b"h"], 7, EndpointId::next()).unwrap();
-        let payload = slab.begin(Op::Data(data)).ok().unwrap();
-        let header = slab.begin(Op::Header(HeaderOp::new(slot))).ok().unwrap();
-        tie(&mut slab, header, payload);
+        let payload = slab.messages.begin(MessageOp::Data(data)).ok().unwrap();
+        let header = slab.begin_header(HeaderOp::new(NOBODY, slot), payload);
         (slab, header, payload)
     }
 
-    fn take(slab: &mut InFlight<Op>, context: usize) -> Op {
-        slab.finish(context).expect("in flight")
+    fn take(slab: &mut Posted, context: usize) -> MessageOp {
+        slab.messages.finish(context).expect("in flight")
     }
 
     #[test]
@@ -188,16 +135,16 @@ mod tests {
                 for is_header in [header_first, !header_first] {
                     assert!(over.is_none(), "one half is no send");
                     match take(&mut slab, if is_header { header } else { payload }) {
-                        Op::Header(op) => {
-                            let (slot, op) = on_header(&mut slab, op);
+                        MessageOp::Header(op) => {
+                            let (slot, op) = slab.on_header(op);
                             headers.give_back(slot);
                             over = op;
                         }
-                        Op::Data(op) => over = on_payload(&mut slab, op, false),
+                        MessageOp::Data(op) => over = slab.on_payload(op, false),
                     }
                 }
                 assert_eq!(over.map(|op| op.key), Some(7));
-                assert!(slab.is_empty());
+                assert_eq!(slab.len(), 0);
                 assert_eq!(headers.free_count(), headers.capacity());
             }
         }
@@ -207,15 +154,15 @@ mod tests {
     fn a_payload_that_failed_does_not_wait_for_its_header() {
         let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).unwrap();
         let (mut slab, header, payload) = pair(ContextKind::Opaque, &headers);
-        let Op::Data(op) = take(&mut slab, payload) else {
+        let MessageOp::Data(op) = take(&mut slab, payload) else {
             panic!("the payload's")
         };
-        assert_eq!(on_payload(&mut slab, op, true).map(|op| op.key), Some(7));
-        let Op::Header(op) = take(&mut slab, header) else {
+        assert_eq!(slab.on_payload(op, true).map(|op| op.key), Some(7));
+        let MessageOp::Header(op) = take(&mut slab, header) else {
             panic!("the header's")
         };
-        let (slot, op) = on_header(&mut slab, op);
+        let (slot, op) = slab.on_header(op);
         headers.give_back(slot);
-        assert!(op.is_none() && slab.is_empty(), "it had its outcome");
+        assert!(op.is_none() && slab.len() == 0, "it had its outcome");
     }
 }

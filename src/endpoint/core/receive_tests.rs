@@ -1,13 +1,14 @@
 //! What a receive endpoint owes its caller and its peers when either the provider or a peer
 //! misbehaves.
 
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::Error;
 use crate::endpoint::core::rig::{Rig, SLOT_BYTES, Setup, far_future, send_settings};
 use crate::endpoint::core::send::SendCore;
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::RESERVE;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{CloseMode, FakeLink, FakeWait, NetConfig, Step, some_addr};
@@ -16,14 +17,13 @@ use crate::endpoint::protocol::connection::{CloseReason, Form, Violation};
 use crate::endpoint::protocol::wire::{
     self, ControlKind, HeaderMode, Hello, HelloKind, Refusal, RefusalCode,
 };
-use crate::error::{Blocked, SendErrorKind};
 use crate::event_loop::WaitSource;
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;
 
 fn disconnected(rig: &Rig) -> Vec<CloseReason> {
     let reasons = rig.said.iter().filter_map(|event| match event {
-        ReceiveEvent::Disconnected { reason, .. } => Some(*reason),
+        ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => Some(*reason),
         _ => None,
     });
     reasons.collect()
@@ -36,7 +36,7 @@ fn starved(rig: &Rig) -> usize {
 
 fn connection(rig: &Rig) -> ConnectionId {
     let mut ids = rig.said.iter().filter_map(|event| match event {
-        ReceiveEvent::Connected { connection, .. } => Some(*connection),
+        ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => Some(*connection),
         _ => None,
     });
     ids.next().expect("connected")

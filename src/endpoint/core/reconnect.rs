@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::endpoint::core::send::SendCore;
-use crate::endpoint::event::SendEvent;
+use crate::endpoint::event::{ConnectionEvent, SendEvent};
 use crate::endpoint::limits::config;
 use crate::endpoint::link::Link;
 use crate::endpoint::protocol::connection::CloseReason;
@@ -296,7 +296,10 @@ impl Reconnector {
         before: usize,
     ) {
         // The end of a connection is the last event of a poll.
-        let ended = matches!(events[before..].last(), Some(SendEvent::Disconnected(_)));
+        let ended = matches!(
+            events[before..].last(),
+            Some(SendEvent::Connection(ConnectionEvent::Disconnected(_)))
+        );
         if self.state != ReconnectState::Connected || ended {
             self.step(core, events, before);
         }
@@ -309,14 +312,18 @@ impl Reconnector {
         events: &mut Vec<SendEvent>,
         before: usize,
     ) {
-        let connected = |event: &SendEvent| matches!(event, SendEvent::Connected(_));
+        let connected = |event: &SendEvent| {
+            matches!(event, SendEvent::Connection(ConnectionEvent::Connected(_)))
+        };
         match self.state {
             ReconnectState::Connecting | ReconnectState::Connected => {
                 if events[before..].iter().any(connected) {
                     self.state = ReconnectState::Connected;
                     self.schedule.on_connected(core.clock().now());
                 }
-                if let Some(SendEvent::Disconnected(reason)) = events[before..].last() {
+                if let Some(SendEvent::Connection(ConnectionEvent::Disconnected(reason))) =
+                    events[before..].last()
+                {
                     let reason = *reason;
                     events.pop();
                     self.on_end(core, reason, events);
@@ -339,7 +346,9 @@ impl Reconnector {
             ReconnectState::Closed => {
                 self.state = ReconnectState::Over;
                 core.set_between(false);
-                events.push(SendEvent::Disconnected(CloseReason::ClosedLocally));
+                events.push(SendEvent::Connection(ConnectionEvent::Disconnected(
+                    CloseReason::ClosedLocally,
+                )));
             }
             ReconnectState::Over => {}
         }
@@ -361,17 +370,17 @@ impl Reconnector {
         let Some((attempt, after)) = next else {
             self.state = ReconnectState::Over;
             core.set_between(false);
-            return events.push(SendEvent::Disconnected(reason));
+            return events.push(SendEvent::Connection(ConnectionEvent::Disconnected(reason)));
         };
         core.set_between(true);
         let until = now + after;
         self.state = ReconnectState::Waiting { until };
         core.wait().set_deadline(Some(until));
-        events.push(SendEvent::Reconnecting {
+        events.push(SendEvent::Connection(ConnectionEvent::Reconnecting {
             attempt,
             after,
             reason,
-        });
+        }));
     }
 
     /// The application closes: nothing is tried any more. True: there is no connection that could

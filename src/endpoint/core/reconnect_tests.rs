@@ -4,11 +4,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::endpoint::core::rig::{Rig, Setup};
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::link::LinkConn;
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
 use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::wire::Refusal;
-use crate::error::{Blocked, SendErrorKind};
 use crate::in_flight::ContextKind;
 
 fn ms(n: u64) -> Duration {

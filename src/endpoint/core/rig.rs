@@ -16,7 +16,10 @@ use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::core::send::{SendCore, SendSettings};
-use crate::endpoint::event::{DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent};
+use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
+use crate::endpoint::event::{
+    ConnectionEvent, DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent,
+};
 use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, some_addr};
 use crate::endpoint::link::socket::TcpWatch;
@@ -28,7 +31,6 @@ use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::WindowEvent;
-use crate::error::{Blocked, SendError, SendErrorKind};
 use crate::fabric::Shape;
 use crate::memory::Region;
 
@@ -296,9 +298,9 @@ impl Rig {
                 assert!(self.owed.insert(key, index).is_none(), "key {key} in use");
                 Ok(())
             }
-            Err(SendError {
+            Err(Refused {
                 kind,
-                payload,
+                given: payload,
                 key: back,
             }) => {
                 let payload = payload.into_buffer().expect("the buffer that was given");
@@ -332,7 +334,7 @@ impl Rig {
                 Ok(gate)
             }
             Err(refused) => {
-                let payload = refused.payload.unstaged();
+                let payload = refused.given.unstaged();
                 assert_eq!(payload.is_gated(), staging.is_none(), "as it was given");
                 let payload = payload.into_buffer().expect("the buffer that was given");
                 assert_eq!((payload.index(), refused.key), (index, key));
@@ -355,14 +357,20 @@ impl Rig {
         });
         let sender = self.sender.as_mut().expect("not dropped yet");
         let (sent, refused) = sender.send_batch(messages);
-        let refused = refused.map(|SendError { kind, payload, key }| {
-            let index = payload
-                .into_buffer()
-                .expect("the buffer that was given")
-                .index();
-            assert_eq!(given.remove(&key), Some(index));
-            kind
-        });
+        let refused = refused.map(
+            |Refused {
+                 kind,
+                 given: payload,
+                 key,
+             }| {
+                let index = payload
+                    .into_buffer()
+                    .expect("the buffer that was given")
+                    .index();
+                assert_eq!(given.remove(&key), Some(index));
+                kind
+            },
+        );
         assert_eq!(given.len(), sent);
         self.owed.extend(given);
         (sent, refused)
@@ -400,7 +408,7 @@ impl Rig {
         for event in events {
             assert!(self.ended.is_none(), "{event:?} after the end");
             match event {
-                SendEvent::Connected(_) => self.connected = true,
+                SendEvent::Connection(ConnectionEvent::Connected(_)) => self.connected = true,
                 SendEvent::Completed { key, payload } => {
                     self.paid(key, payload, false);
                     self.completed.push(key);
@@ -420,9 +428,9 @@ impl Rig {
                 }
                 SendEvent::Window(event) => self.absorb_window(event),
                 SendEvent::Writable => self.writable += 1,
-                SendEvent::Unresponsive => self.silent = true,
-                SendEvent::Responsive => self.silent = false,
-                SendEvent::Reconnecting { .. } => {
+                SendEvent::Connection(ConnectionEvent::Unresponsive) => self.silent = true,
+                SendEvent::Connection(ConnectionEvent::Responsive) => self.silent = false,
+                SendEvent::Connection(ConnectionEvent::Reconnecting { .. }) => {
                     assert!(
                         self.owed.is_empty(),
                         "reconnecting, but owed: {:?}",
@@ -431,8 +439,9 @@ impl Rig {
                     self.connected = false;
                     self.cuts += 1;
                 }
-                SendEvent::PeerClosing => {}
-                SendEvent::Disconnected(reason) => {
+                SendEvent::Connection(ConnectionEvent::PeerClosing) => {}
+                SendEvent::Connection(ConnectionEvent::Late) => panic!("late, without a key"),
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
                     assert!(self.owed.is_empty(), "the end, but owed: {:?}", self.owed);
                     self.ended = Some(reason);
                 }

@@ -2,25 +2,26 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::VecDeque;
-use std::fmt;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
 use crate::Error;
 use crate::buffer::{BufferMut, HeaderSlotManager, Payload};
 use crate::clock::Clock;
 use crate::contain::{contain, say};
 use crate::endpoint::core::control::{
-    CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, GATE_RETRY, HeldDescriptor,
-    post_control,
+    CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
+use crate::endpoint::core::deadlines::Deadlines;
 use crate::endpoint::core::jiffies::Jiffies;
+use crate::endpoint::core::line::{Line, LineState, PIECES_IN_FLIGHT};
+use crate::endpoint::core::long_send::PIECES_MAX;
 use crate::endpoint::core::outgoing::{self, DataOp, Header, Outgoing, PostingContext};
-use crate::endpoint::core::pair::{HeaderOp, Stalled};
+use crate::endpoint::core::posted::{MessageOp, PieceOp, Posted};
 use crate::endpoint::core::scoped::ScopedRegistrations;
-use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
+use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
+use crate::endpoint::event::{
+    ConnectionEvent, ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent,
+};
 use crate::endpoint::id::EndpointId;
+use crate::endpoint::link::backlog::Backlog;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::{EndpointWait, LinkWait};
@@ -31,30 +32,27 @@ use crate::endpoint::link::{
 use crate::endpoint::protocol::connection::{
     self, Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
 };
-use crate::endpoint::protocol::liveness::{Backlog, KernelBytes, Patience};
+use crate::endpoint::protocol::liveness::{KernelBytes, Patience};
 use crate::endpoint::protocol::wire::{
     self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode,
 };
 use crate::endpoint::staging::StagingRing;
 use crate::endpoint::windows::exposed::ExposedWindows;
-use crate::endpoint::windows::line::{Line, PIECES_IN_FLIGHT};
-use crate::endpoint::windows::one_sided::{self, OneSided};
-use crate::endpoint::windows::passage::Piece;
-use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
+use crate::endpoint::windows::one_sided::OneSided;
+use crate::error::{CompletionError, FabricErrno};
 use crate::fabric::PeerAddr;
 use crate::fabric::Shape;
-use crate::in_flight::{ContextKind, InFlight};
+use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, SendStats};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-mod gates;
 mod later;
-mod long;
 mod posting;
 mod status;
 mod windows;
 
-use long::LongSend;
-pub(crate) use long::PIECES_MAX;
 pub use status::SendStatus;
 
 /// Empty reads of the completion queue between two looks at the event queue. The latter costs a
@@ -70,9 +68,6 @@ const STRANGE_READS_MAX: usize = 256;
 
 /// Polls between two looks at the clock while something comes in each of them and no send is timed.
 const CLOCK_INTERVAL: u32 = 64;
-/// Deadlines of sends that are shorter than this count from the moment of the post; others from up
-/// to a tick of the kernel's timer (1 to 10 ms) before.
-const PRECISE: Duration = Duration::from_secs(1);
 
 /// What the core needs to know; checked by the public configuration.
 pub(crate) struct SendSettings {
@@ -103,49 +98,15 @@ impl SendSettings {
     }
 }
 
-/// A piece in flight, with what it holds.
-enum PieceOp {
-    /// Of a long message; nothing, where the message itself has its bytes.
-    Long(Payload),
-    OneSided(Piece),
-}
-
-/// An operation in flight, with everything that must stay alive until it is over.
-enum SendOp {
-    Data(DataOp),
-    /// Of a message whose payload follows in another.
-    Header(HeaderOp),
-    ControlSend {
+/// A receive or a control message in flight, with what must stay alive until it is over.
+enum ControlOp {
+    Send {
         kind: ControlKind,
         _buffer: BufferMut,
     },
-    ControlReceive {
+    Receive {
         buffer: BufferMut,
     },
-}
-
-impl SendOp {
-    fn data(&self) -> Option<&DataOp> {
-        match self {
-            Self::Data(op) => Some(op),
-            Self::Header(_) | Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
-        }
-    }
-
-    fn into_data(self) -> Option<DataOp> {
-        match self {
-            Self::Data(op) => Some(op),
-            Self::Header(_) | Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
-        }
-    }
-
-    /// The key, and when it was posted, of what has a deadline.
-    fn timed(&mut self) -> Option<(u64, &mut Option<Instant>)> {
-        match self {
-            Self::Data(op) => Some((op.key, &mut op.posted)),
-            Self::Header(_) | Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
-        }
-    }
 }
 
 /// One connection to one peer, and the sends on it.
@@ -157,9 +118,8 @@ pub(crate) struct SendCore<L: Link> {
     /// (`Drop`).
     conn: Option<L::Conn>,
     peer_addr: PeerAddr,
-    in_flight: InFlight<SendOp>,
-    /// Of their own: they are larger than sends.
-    one_sided: InFlight<OneSided>,
+    in_flight: InFlight<ControlOp>,
+    posted: Posted,
     /// Sends and one-sided operations in flight, control messages not counted.
     data_in_flight: u32,
     outgoing: Outgoing,
@@ -168,27 +128,16 @@ pub(crate) struct SendCore<L: Link> {
     blocked: Option<Blocked>,
     /// A control message that the provider's full queue did not take.
     unsent: Option<(u32, ControlBody)>,
-    /// Messages that were accepted and are not posted: at most two that the provider had no room
-    /// for, or those behind a gate.
-    stalled: VecDeque<Stalled>,
-    /// How many of them wait for a gate of their own.
-    gates: u32,
     /// When a send was refused because another header was in front of its buffer.
     room_refused: Option<Instant>,
     /// The transport is gone; what it delivered before has still to be read.
     shut_down: bool,
-    /// The time of the last look at the clock. A send that joins others counts its deadline from
-    /// there, unless the kernel's timer has moved since or the deadline is short: it saves a look
-    /// at the clock for each.
+    /// The time of the last look at the clock.
     now: Instant,
-    /// No send in flight is older than its deadline before this. It stays when none is in flight,
-    /// until it has passed.
-    next_late: Option<Instant>,
+    deadlines: Deadlines,
     polls_without_cm: u32,
     polls_without_clock: u32,
     jiffies: Jiffies,
-    /// The same for posts, which must not take a look away from the polls.
-    post_jiffies: Jiffies,
     clock: Clock,
     /// What a connection that ended while it was begun has to tell: in the next poll.
     early: Vec<SendEvent>,
@@ -210,15 +159,8 @@ pub(crate) struct SendCore<L: Link> {
     headers_waker: crate::buffer::WakerId,
     /// One-sided operations posted so far.
     one_sided_posts: u64,
-    /// Those that can't be posted yet, or go piece by piece.
+    /// What was accepted and can't be posted yet, or goes piece by piece.
     line: Line,
-    /// While so many sends and operations are in flight, no one-sided operation is posted at once:
-    /// the depth, or 0 while others wait.
-    one_sided_limit: u32,
-    /// The long message that is under way.
-    long: Option<Box<LongSend>>,
-    /// Pieces in flight, of that and of one-sided operations.
-    pieces: InFlight<PieceOp>,
     exposed: ExposedWindows,
     /// The last epoch that the machine was told of.
     fence_asked: u64,
@@ -261,35 +203,33 @@ impl<L: Link> SendCore<L> {
         });
         let outgoing = Outgoing::new(id, headers, mode, level, how, link.limits(), staging);
         let sends = settings.depth * (1 + u32::from(shape == Shape::TwoMessages));
-        let capacity = sends + CONTROL_RECEIVES + CONTROL_SENDS;
+        let controls = CONTROL_RECEIVES + CONTROL_SENDS;
+        let contexts = link.limits().contexts;
         let mut core = Self {
             id,
             machine,
             conn: Some(conn),
             peer_addr: peer,
-            in_flight: InFlight::new(capacity, link.limits().contexts),
-            one_sided: InFlight::second(settings.depth, link.limits().contexts),
+            in_flight: InFlight::new(controls, contexts),
+            posted: Posted::new(sends, settings.depth, settings.pieces(), contexts),
             data_in_flight: 0,
             outgoing,
             stats: SendStats::default(),
             blocked: None,
             unsent: None,
-            stalled: VecDeque::new(),
-            gates: 0,
             room_refused: None,
             shut_down: false,
             now,
-            next_late: None,
+            deadlines: Deadlines::new(settings.send_deadline, settings.deadline_policy, &clock),
             polls_without_cm: 0,
             polls_without_clock: 0,
             jiffies: Jiffies::new(&clock),
-            post_jiffies: Jiffies::new(&clock),
             clock,
             early: Vec::new(),
             eventful: true,
             machine_deadline: None,
             kernel_bytes: KernelBytes::default(),
-            backlog: Backlog::new(capacity.into()),
+            backlog: Backlog::new((controls + sends).into()),
             kernel_watch: KernelWatch::NotAsked,
             between: false,
             completions: Vec::with_capacity(COMPLETION_BATCH),
@@ -301,9 +241,6 @@ impl<L: Link> SendCore<L> {
             headers_waker,
             one_sided_posts: 0,
             line: Line::default(),
-            one_sided_limit: settings.depth,
-            long: None,
-            pieces: InFlight::third(settings.pieces(), link.limits().contexts),
             exposed,
             fence_asked: 0,
             link,
@@ -360,9 +297,9 @@ impl<L: Link> SendCore<L> {
         );
         self.machine = Connection::initiate(self.link.form(), params, self.now);
         self.unsent = None;
-        self.clear_stalled();
+        self.line.clear_messages();
         self.shut_down = false;
-        self.next_late = None;
+        self.deadlines.forget();
         self.kernel_bytes = KernelBytes::default();
         self.start();
         Ok(())
@@ -406,10 +343,10 @@ impl<L: Link> SendCore<L> {
 
     /// Keys of sends in flight.
     pub(crate) fn pending(&self) -> Vec<u64> {
-        let data = self.in_flight.iter().filter_map(SendOp::data);
-        let one_sided = self.one_sided.iter().chain(self.line.ops());
+        let one_sided = self.posted.one_sided.iter().chain(self.line.ops());
         let one_sided = one_sided.map(|op| op.key);
-        let long = self.long.iter().map(|op| op.key);
+        let long = self.line.long().map(|long| long.key);
+        let data = self.posted.sends();
         data.map(|op| op.key).chain(one_sided).chain(long).collect()
     }
 
@@ -422,11 +359,11 @@ impl<L: Link> SendCore<L> {
         payload: Payload,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let len = match self.admit(&payload, header.len()) {
             Ok(len) => len,
             Err(SendErrorKind::TooLong { len, .. }) if self.sends_long() => {
-                return self.send_long(payload, header, key, len);
+                return self.send_long((payload, header, key, len));
             }
             Err(kind) => return self.send_later(kind, payload, header, key),
         };
@@ -452,6 +389,7 @@ impl<L: Link> SendCore<L> {
     ) -> Result<usize, (SendErrorKind, Payload)> {
         let posted = self.posted_at();
         let lane = PostingContext {
+            connection: self.connection_id(),
             conn: self.conn.as_ref(),
             scoped: &mut self.scoped,
             header_desc: self.header_desc.desc(),
@@ -459,7 +397,7 @@ impl<L: Link> SendCore<L> {
             posted,
             iov,
         };
-        let slab = (&mut self.in_flight, SendOp::Data);
+        let slab = &mut self.posted.messages;
         self.outgoing
             .load(slab, payload, Header::Bytes(header), key, lane)
     }
@@ -471,7 +409,10 @@ impl<L: Link> SendCore<L> {
         self.machine
             .may_send()
             .map_err(|blocked| self.blocked(blocked))?;
-        self.check_stalled()?;
+        if self.line.messages() != LineState::Open {
+            // What waits is before every other.
+            return Err(SendErrorKind::WouldBlock(Blocked::Provider));
+        }
         let peer_max = self.machine.peer_receive_size();
         let len = self.outgoing.measure(payload, header_len, peer_max)?;
         if self.data_in_flight >= self.settings.depth {
@@ -492,22 +433,12 @@ impl<L: Link> SendCore<L> {
     /// The time that a send of now counts its deadline from, where there is one.
     #[inline]
     fn posted_at(&mut self) -> Option<Instant> {
-        let deadline = self.settings.send_deadline?;
-        // The last look may be long ago, where the application polls seldom. A tick more or less
-        // matters to short deadlines only.
-        if self.data_in_flight == 0 || deadline < PRECISE || self.post_jiffies.moved(&self.clock) {
-            self.now = self.clock.now();
-        }
-        if self.next_late.is_none() {
-            self.next_late = Some(self.now + deadline);
-            // The next poll sets the timer.
-            self.eventful = true;
-        }
-        Some(self.now)
+        let alone = self.data_in_flight == 0;
+        self.deadlines.stamp(&self.clock, alone)
     }
 
     #[inline]
-    fn post(&mut self, context: usize, iov: &IovList, len: u64) -> Result<(), SendError> {
+    fn post(&mut self, context: usize, iov: &IovList, len: u64) -> Result<(), Refused<Payload>> {
         let (link, conn) = (&mut self.link, self.conn.as_ref());
         match self
             .outgoing
@@ -531,8 +462,8 @@ impl<L: Link> SendCore<L> {
 
     /// Takes a post back that the provider did not take.
     #[cold]
-    fn undo_post(&mut self, context: usize, refused: PostRefused) -> SendError {
-        let SendOp::Data(mut op) = self.in_flight.abort(context) else {
+    fn undo_post(&mut self, context: usize, refused: PostRefused) -> Refused<Payload> {
+        let MessageOp::Data(mut op) = self.posted.messages.abort(context) else {
             unreachable!("the context is the one of `post`");
         };
         let (key, payload) = self.outgoing.end(&mut op);
@@ -541,7 +472,7 @@ impl<L: Link> SendCore<L> {
     }
 
     #[cold]
-    fn refuse(&mut self, kind: SendErrorKind, payload: Payload, key: u64) -> SendError {
+    fn refuse(&mut self, kind: SendErrorKind, payload: Payload, key: u64) -> Refused<Payload> {
         if let SendErrorKind::WouldBlock(blocked) = kind {
             self.stats.would_block += 1;
             self.blocked = Some(blocked);
@@ -561,7 +492,11 @@ impl<L: Link> SendCore<L> {
         } else {
             self.stats.refused += 1;
         }
-        SendError { kind, payload, key }
+        Refused {
+            kind,
+            given: payload,
+            key,
+        }
     }
 
     // ---- polling --------------------------------------------------------------------------------
@@ -598,15 +533,15 @@ impl<L: Link> SendCore<L> {
     #[inline]
     fn wants_more(&mut self, found: usize) -> bool {
         let waits = self.eventful
+            || self.deadlines.has_moved()
             || self.shut_down
             || self.blocked.is_some_and(may_pass_by_itself)
             || self.unsent.is_some()
-            || self.long.is_some()
-            || !self.stalled.is_empty();
+            || !self.line.is_empty();
         if waits || self.polls_without_clock + 1 >= CLOCK_INTERVAL {
             return true;
         }
-        if found == 0 || self.next_late.is_some() {
+        if found == 0 || self.deadlines.next().is_some() {
             return self.jiffies.moved(&self.clock);
         }
         self.polls_without_clock += 1;
@@ -617,9 +552,6 @@ impl<L: Link> SendCore<L> {
     fn look_around(&mut self, found: usize, look_at_cm: bool, events: &mut Vec<SendEvent>) {
         if look_at_cm {
             self.read_cm();
-        }
-        if !self.stalled.is_empty() {
-            self.post_stalled(events);
         }
         if !self.line.is_empty() {
             self.drive_line(events);
@@ -641,16 +573,11 @@ impl<L: Link> SendCore<L> {
             self.act(events);
         }
         self.release_passed(events);
-        if self.long.as_ref().is_some_and(|long| long.retry) {
-            self.write_pieces();
-        }
         if self.data_in_flight == 0 {
             self.outgoing.rest();
         }
         self.check_deadlines(events);
         self.tell_writable(events);
-        // While something waits that tells nobody, each poll looks at it.
-        self.eventful |= self.line.pause().is_some();
         self.arm_timer();
     }
 
@@ -658,7 +585,7 @@ impl<L: Link> SendCore<L> {
     /// is timed, not on each poll. True: a deadline of the connection passed.
     #[inline]
     fn look_at_clock(&mut self, idle: bool) -> bool {
-        let sends = self.next_late.is_some();
+        let sends = self.deadlines.next().is_some();
         self.polls_without_clock += 1;
         let machine = idle || self.polls_without_clock >= CLOCK_INTERVAL;
         let timed = machine && self.machine_deadline.is_some();
@@ -733,7 +660,7 @@ impl<L: Link> SendCore<L> {
     /// Reads what is in the queue now: until it is at its end, or `over`, or as often as what is in
     /// flight can fill it. So a peer that fills it as fast as it is read does not keep this poll.
     fn read_out(&mut self, over: impl Fn(&Self) -> bool, events: &mut Vec<SendEvent>) {
-        let in_flight = self.in_flight.len() + self.one_sided.len() + self.pieces.len();
+        let in_flight = self.in_flight.len() + self.posted.len();
         for _ in 0..in_flight + STRANGE_READS_MAX {
             if over(self) || self.read_completions(events) == 0 {
                 return;
@@ -749,15 +676,15 @@ impl<L: Link> SendCore<L> {
             data,
             error,
         } = completion;
-        let Ok(mut finished) = self.in_flight.finish_in_place(context) else {
+        let Ok(mut finished) = self.posted.messages.finish_in_place(context) else {
             if error.is_some() || !self.on_one_sided_done(context, events) {
-                self.on_other(context, data, error, events);
+                self.on_other(context, (len, data), error, events);
             }
             return;
         };
         match (finished.op(), &error) {
             // What most of them are, without a move.
-            (Some(SendOp::Data(op)), None) if op.header.is_none() => {
+            (Some(MessageOp::Data(op)), None) if op.header.is_none() => {
                 let (key, payload) = self.outgoing.end(op);
                 finished.clear_away();
                 self.count_sent();
@@ -766,7 +693,7 @@ impl<L: Link> SendCore<L> {
             _ => {
                 let op = finished.into_op();
                 self.eventful = true;
-                self.on_over(op, len, data, error, events);
+                self.on_over(op, error, events);
             }
         }
     }
@@ -775,55 +702,78 @@ impl<L: Link> SendCore<L> {
     fn on_other(
         &mut self,
         context: usize,
-        data: Option<u64>,
+        (len, data): (usize, Option<u64>),
         error: Option<Box<CompletionError>>,
         events: &mut Vec<SendEvent>,
     ) {
         self.eventful = true;
-        match self.one_sided.finish(context) {
+        if let Ok(op) = self.in_flight.finish(context) {
+            return self.on_control_over(op, len, data, error);
+        }
+        match self.posted.one_sided.finish(context) {
             Ok(op) => self.on_one_sided(op, error.map(|error| *error), events),
             Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
-            Err(_) => match self.pieces.finish(context) {
-                Ok(PieceOp::Long(_)) => self.on_piece(error, events),
+            Err(reason) => match self.posted.pieces.finish(context) {
+                Ok(PieceOp::Long(_)) => self.on_long_piece(error, events),
                 Ok(PieceOp::OneSided(piece)) => {
                     self.on_one_sided_piece(piece, error.map(|error| *error), events);
                 }
-                Err(_) => self.on_unknown(context, error),
+                Err(_) => self.on_unknown(context, reason, error),
             },
         }
     }
 
-    /// An operation is over that is no plain send.
-    fn on_over(
+    fn on_control_over(
         &mut self,
-        op: Option<SendOp>,
+        op: ControlOp,
         len: usize,
         data: Option<u64>,
+        error: Option<Box<CompletionError>>,
+    ) {
+        match (op, error) {
+            (ControlOp::Send { kind, .. }, None) => self.machine.on_control_done(kind),
+            (ControlOp::Send { .. }, Some(error)) => self.machine.on_lost(Some(error.errno)),
+            (ControlOp::Receive { buffer }, None) => self.on_control(&buffer, len, data),
+            (ControlOp::Receive { .. }, Some(error)) => self.on_control_receive_failed(error.errno),
+        }
+    }
+
+    /// A message, or a part of one, is over that is no plain send.
+    fn on_over(
+        &mut self,
+        op: Option<MessageOp>,
         error: Option<Box<CompletionError>>,
         events: &mut Vec<SendEvent>,
     ) {
         match op {
-            Some(SendOp::Data(op)) if op.header.is_some() => {
-                self.on_payload_sent(op, error, events)
+            // Its header travelled alone and is not over, as far as is known.
+            Some(MessageOp::Data(op)) => {
+                if let Some(op) = self.posted.on_payload(op, error.is_some()) {
+                    self.on_sent(op, error, events);
+                }
             }
-            Some(SendOp::Data(op)) => self.on_sent(op, error, events),
-            Some(SendOp::Header(op)) => self.on_header_sent(op, error, events),
-            Some(SendOp::ControlSend { kind, .. }) => match error {
-                None => self.machine.on_control_done(kind),
-                Some(error) => self.machine.on_lost(Some(error.errno)),
-            },
-            Some(SendOp::ControlReceive { buffer }) => match error {
-                None => self.on_control(&buffer, len, data),
-                Some(error) => self.on_control_receive_failed(error.errno),
-            },
+            Some(MessageOp::Header(op)) => {
+                let (slot, payload) = self.posted.on_header(op);
+                self.outgoing.end_header(slot);
+                match (payload, error) {
+                    (Some(op), error) => self.on_sent(op, error, events),
+                    // The payload has its outcome when the connection ends, of this.
+                    (None, Some(error)) => self.machine.on_lost(Some(error.errno)),
+                    (None, None) => {}
+                }
+            }
             None => {}
         }
     }
 
     /// A completion that names no operation in flight.
     #[cold]
-    fn on_unknown(&mut self, context: usize, error: Option<Box<CompletionError>>) {
-        let reason = self.in_flight.finish(context).err();
+    fn on_unknown(
+        &mut self,
+        context: usize,
+        reason: ContextError,
+        error: Option<Box<CompletionError>>,
+    ) {
         self.stats.unknown_completions += 1;
         // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
         if self.link.form() == Form::Rdm && error.is_some() {
@@ -964,11 +914,19 @@ impl<L: Link> SendCore<L> {
                     if let Some(conn) = &self.conn {
                         self.kernel_watch = self.link.watch(conn, &self.settings.watch);
                     }
-                    events.push(SendEvent::Connected(self.info()));
+                    events.push(SendEvent::Connection(ConnectionEvent::Connected(
+                        self.info(),
+                    )));
                 }
-                Action::Unresponsive => events.push(SendEvent::Unresponsive),
-                Action::Responsive => events.push(SendEvent::Responsive),
-                Action::PeerClosing { .. } => events.push(SendEvent::PeerClosing),
+                Action::Unresponsive => {
+                    events.push(SendEvent::Connection(ConnectionEvent::Unresponsive))
+                }
+                Action::Responsive => {
+                    events.push(SendEvent::Connection(ConnectionEvent::Responsive))
+                }
+                Action::PeerClosing { .. } => {
+                    events.push(SendEvent::Connection(ConnectionEvent::PeerClosing))
+                }
                 Action::Close(reason) => self.close_link(reason, events),
                 // Only the listening side accepts and rejects.
                 Action::Accept { .. } | Action::Reject { .. } => {}
@@ -977,7 +935,11 @@ impl<L: Link> SendCore<L> {
                 Action::WindowRevoked(window) => self.on_window_revoked(window, events),
                 // Not offered by this side.
                 Action::SubscriptionAsked(_) | Action::SubscriptionAnswered { .. } => {}
-                Action::LongGranted { base, key } => self.on_long_granted(base, key),
+                Action::LongGranted { base, key } => {
+                    if let Some((line, mut way)) = self.way() {
+                        line.on_long_granted((base, key), &mut way);
+                    }
+                }
                 Action::LongRefused { limit } => self.on_long_refused(limit, events),
                 // Whoever takes no messages is offered none: the machine sees to it.
                 Action::LongOffered { .. } => self.machine.refuse_long(0),
@@ -1016,7 +978,7 @@ impl<L: Link> SendCore<L> {
             return;
         };
         let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), self.control_desc.desc());
-        let Ok(context) = self.in_flight.begin(SendOp::ControlReceive { buffer }) else {
+        let Ok(context) = self.in_flight.begin(ControlOp::Receive { buffer }) else {
             return;
         };
         let Some(conn) = &self.conn else {
@@ -1054,7 +1016,7 @@ impl<L: Link> SendCore<L> {
             &mut self.in_flight,
             (&self.control, &self.control_desc),
             (cq_data, body),
-            |kind, _buffer| SendOp::ControlSend { kind, _buffer },
+            |kind, _buffer| ControlOp::Send { kind, _buffer },
         )
     }
 
@@ -1062,37 +1024,18 @@ impl<L: Link> SendCore<L> {
 
     /// Looks at each send in flight when the oldest may be late.
     fn check_deadlines(&mut self, events: &mut Vec<SendEvent>) {
-        let (Some(deadline), Some(next)) = (self.settings.send_deadline, self.next_late) else {
-            return;
-        };
-        // Fresh: `look_at_clock` was here, since a send is timed.
-        let now = self.now;
-        if now < next {
+        // `now` is fresh: `look_at_clock` was here, since a send is timed.
+        if !self.deadlines.are_due(self.now) {
             return;
         }
-        let mut earliest = None;
-        let mut any_late = false;
-        let data = self.in_flight.iter_mut().filter_map(SendOp::timed);
-        let one_sided = self.one_sided.iter_mut().chain(self.line.ops_mut());
-        let one_sided = one_sided.map(|op| (op.key, &mut op.posted));
-        let long = self.long.iter_mut().map(|op| (op.key, &mut op.posted));
-        for (key, posted) in data.chain(one_sided).chain(long) {
-            let Some(due) = posted.map(|posted| posted + deadline) else {
-                continue;
-            };
-            if now < due {
-                earliest = Some(earliest.map_or(due, |at: Instant| at.min(due)));
-            } else {
-                *posted = None;
-                any_late = true;
-                if self.settings.deadline_policy == DeadlinePolicy::Notify {
-                    events.push(SendEvent::Late { key });
-                }
-            }
+        let mut scan = self.deadlines.scan(self.now);
+        let all = self.posted.timed().chain(self.line.timed());
+        all.for_each(|op| scan.look(op));
+        let late = self.deadlines.end_scan(scan);
+        if self.deadlines.policy == DeadlinePolicy::Notify {
+            return events.extend(late.iter().map(|op| SendEvent::Late { key: op.key }));
         }
-        // With none in flight that is not late yet, the next post sets the time.
-        self.next_late = earliest;
-        if any_late && self.settings.deadline_policy == DeadlinePolicy::FailConnection {
+        if let Some(deadline) = self.deadlines.limit().filter(|_| !late.is_empty()) {
             self.machine.abort(CloseReason::SendDeadline { deadline });
             self.act(events);
         }
@@ -1115,7 +1058,11 @@ impl<L: Link> SendCore<L> {
             return;
         }
         // Told too early, it would be refused again and again.
-        let queue = !self.stalled.is_empty() && (self.gates == 0 || blocked == Blocked::Gate);
+        let queue = match self.line.messages() {
+            LineState::Open => false,
+            LineState::Full => true,
+            LineState::Gated => blocked == Blocked::Gate,
+        };
         if queue || self.room_retry().is_some_and(|at| self.clock.now() < at) {
             return;
         }
@@ -1139,15 +1086,10 @@ impl<L: Link> SendCore<L> {
     fn arm_timer(&mut self) {
         let machine = self.machine.next_deadline();
         self.machine_deadline = machine;
-        let late = self.next_late;
-        let long = self.long.as_ref().is_some_and(|long| long.retry);
-        let waits = self.unsent.is_some() || !self.stalled.is_empty() || long;
-        let copies = self.long.as_ref().is_some_and(|long| long.is_copying());
-        let pause = match self.gates > 0 || copies {
-            true => GATE_RETRY,
-            false => CONTROL_RETRY,
-        };
-        let retry = waits.then(|| self.clock.now() + pause);
+        let late = self.deadlines.next();
+        self.deadlines.take_moved();
+        let unsent = self.unsent.as_ref();
+        let retry = unsent.map(|_| self.clock.now() + CONTROL_RETRY);
         let line = self.line.pause().map(|pause| self.clock.now() + pause);
         let all = [machine, late, retry, line, self.room_retry()];
         self.wait.set_deadline(all.into_iter().flatten().min());
@@ -1197,13 +1139,13 @@ impl<L: Link> SendCore<L> {
                 self.retire_windows(events);
             }
             Err(CloseFailed(errno)) => {
-                let waiting = self.line.end();
+                let waiting = self.line.end_operations(&mut self.outgoing);
                 self.leak(errno, events);
                 // Of these the provider has nothing but slots.
                 self.fail_line(waiting, &CompletionError::ended(reason), events);
             }
         }
-        events.push(SendEvent::Disconnected(reason));
+        events.push(SendEvent::Connection(ConnectionEvent::Disconnected(reason)));
         self.wait.set_deadline(None);
         let sent = self.machine.sent();
         say(|| tracing::info!(%reason, sent, "connection closed"));
@@ -1212,34 +1154,34 @@ impl<L: Link> SendCore<L> {
     /// The provider's endpoint is closed: what it did not report is over.
     fn fail_in_flight(&mut self, reason: CloseReason, events: &mut Vec<SendEvent>) {
         let cancelled = || CompletionError::ended(reason);
-        let mut failed = self.take_sends();
-        failed.sort_unstable_by_key(|op| op.sequence);
-        for op in failed {
+        for op in self.take_sends() {
             self.on_sent(op, Some(Box::new(cancelled())), events);
         }
         self.drop_pieces();
-        let mut one_sided: Vec<_> = self.one_sided.drain().collect();
-        one_sided.sort_unstable_by_key(|op| op.sequence);
-        for op in one_sided {
+        for op in self.posted.take_one_sided(None) {
             self.on_one_sided_unreported(op, cancelled(), events);
         }
-        let waiting = self.line.end();
+        let waiting = self.line.end_operations(&mut self.outgoing);
         self.data_in_flight -= waiting.len() as u32;
         self.fail_line(waiting, &cancelled(), events);
-        if self.long.is_some() {
+        if self.line.long().is_some() {
             self.machine.on_data_done();
             self.end_long(Some(cancelled()), events);
         }
     }
 
-    /// The provider's endpoint is closed: what pieces hold is free.
+    /// The provider's endpoint is closed: the sends that it did not report. Nothing else is in
+    /// flight any more.
+    fn take_sends(&mut self) -> Vec<DataOp> {
+        self.in_flight.drain().for_each(drop);
+        self.line.clear_messages();
+        self.posted.take_messages(None, &self.outgoing)
+    }
+
+    /// The same for what pieces hold, which is free.
     fn drop_pieces(&mut self) {
         let rma = self.link.limits().rma;
-        for piece in self.pieces.drain() {
-            if let PieceOp::OneSided(piece) = piece {
-                one_sided::drop_piece(piece, rma.as_ref());
-            }
-        }
+        self.posted.drop_pieces(None, rma.as_ref());
     }
 
     /// The provider may still read the buffers of operations in flight, for ever: their memory is
@@ -1300,23 +1242,22 @@ impl<L: Link> SendCore<L> {
     fn forget_in_flight(&mut self) -> Leaked {
         let empty = InFlight::new(0, ContextKind::Opaque);
         let in_flight = std::mem::replace(&mut self.in_flight, empty);
-        let empty = InFlight::second(0, ContextKind::Opaque);
-        let one_sided = std::mem::replace(&mut self.one_sided, empty);
-        let data = in_flight.iter().filter_map(SendOp::data);
-        let mut ops: Vec<_> = data.map(|op| (op.sequence, op.key)).collect();
+        let mut ops: Vec<_> = self
+            .posted
+            .sends()
+            .map(|op| (op.sequence, op.key))
+            .collect();
         ops.sort_unstable();
-        let keys = one_sided
-            .iter()
-            .map(|op| (op.sequence, op.key, op.is_write()));
+        let operations = self.posted.one_sided.iter();
+        let keys = operations.map(|op| (op.sequence, op.key, op.is_write()));
         let mut keys: Vec<_> = keys.collect();
         keys.sort_unstable();
-        let empty = InFlight::third(0, ContextKind::Opaque);
-        let pieces = std::mem::replace(&mut self.pieces, empty);
-        let long = self.long.take();
-        let long_key = long.as_ref().map(|op| op.key);
-        let operations = in_flight.len() + one_sided.len() + usize::from(long.is_some());
+        let long_key = self.line.leak_long();
+        let messages = self.posted.messages.len() + self.posted.one_sided.len();
+        let operations = in_flight.len() + messages + usize::from(long_key.is_some());
         let operations = operations as u64 + self.leak_windows();
-        std::mem::forget((in_flight, one_sided, pieces, long));
+        std::mem::forget(in_flight);
+        self.posted.leak();
         self.outgoing.leak();
         self.header_desc.leak();
         self.control_desc.leak();
@@ -1393,24 +1334,21 @@ impl<L: Link> Drop for SendCore<L> {
         });
         // Before anything that was given is dropped, which is code of others and may panic.
         let leaked = closed.is_err().then(|| self.forget_in_flight());
-        let waiting = self.line.end().into_iter().map(|mut op| {
-            self.outgoing.end_one_sided(&mut op);
-            op.key
-        });
-        let waiting: Vec<_> = waiting.collect();
+        let waiting = self.line.end_operations(&mut self.outgoing);
+        let waiting: Vec<_> = waiting.into_iter().map(|op| op.key).collect();
         let mut keys: Vec<_> = match leaked {
             None => {
                 let sends = self.take_sends().into_iter();
                 let mut keys: Vec<_> = sends.map(|mut op| self.outgoing.end(&mut op).0).collect();
                 let rma = self.link.limits().rma;
-                for mut op in self.one_sided.drain() {
+                for mut op in self.posted.take_one_sided(None) {
                     self.outgoing.end_one_sided(&mut op);
                     keys.push(op.key);
                     drop(op.give_back(rma.as_ref()));
                 }
                 self.drop_pieces();
-                keys.extend(self.long.as_ref().map(|op| op.key));
-                self.end_long(None, &mut Vec::new());
+                let long = self.line.end_long(&mut self.outgoing);
+                keys.extend(long.map(|(key, _)| key));
                 keys
             }
             Some(leaked) => {

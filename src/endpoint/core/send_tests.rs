@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::endpoint::error::{Blocked, MessageLimit, SendErrorKind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,12 +11,12 @@ use crate::endpoint::core::rig::{
     PAYLOAD_MEMORY, Rig, SLOT_BYTES, Setup, far_future, payload_pool, send_settings,
 };
 use crate::endpoint::core::send::SendCore;
-use crate::endpoint::event::{DeadlinePolicy, SendEvent};
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, FakeWait, NetConfig, Step, some_addr};
 use crate::endpoint::protocol::connection::{CloseReason, Form, State};
 use crate::endpoint::protocol::wire::HeaderMode;
-use crate::error::{Blocked, FabricErrno, MessageLimit, SendErrorKind};
+use crate::error::FabricErrno;
 use crate::in_flight::ContextKind;
 use crate::memory::{Region, Registrar};
 
@@ -719,7 +720,10 @@ fn a_header_slot_of_another_endpoint_wakes_who_waits_for_it() {
         other.wait().wake();
         other.poll(&mut events).unwrap();
     }
-    assert!(matches!(events[..], [SendEvent::Connected(_)]));
+    assert!(matches!(
+        events[..],
+        [SendEvent::Connection(ConnectionEvent::Connected(_))]
+    ));
     let payload = rig.payload(50);
     other
         .send_data(payload.into(), &50u64.to_be_bytes(), 50)

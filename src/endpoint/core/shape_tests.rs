@@ -1,17 +1,19 @@
 //! Shapes, batches and injection over the fake link.
 
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::buffer::{Buffer, Payload};
-use crate::endpoint::core::rig::{Rig, Setup, send_settings};
+use crate::endpoint::core::hubs::{HubSetup, Hubs};
+use crate::endpoint::core::rig::{FakeGate, Rig, Setup, far_future, send_settings};
 use crate::endpoint::core::send::{SendCore, SendSettings};
-use crate::endpoint::event::{Inject, Level, SendEvent};
+use crate::endpoint::event::{ConnectionEvent, Inject, Level, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, NetConfig, some_addr};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::HeaderMode;
-use crate::error::{Blocked, Error, FabricErrno, SendErrorKind};
+use crate::error::{Error, FabricErrno};
 use crate::fabric::{EndpointKind, PROVIDERS, Provider, Shape};
 
 fn one_segment(shape: Option<Shape>) -> Setup {
@@ -165,7 +167,7 @@ fn connect_both(rig: &mut Rig, other: &mut SendCore<FakeLink>) {
     let mut events = Vec::new();
     while !events
         .iter()
-        .any(|event| matches!(event, SendEvent::Connected(_)))
+        .any(|event| matches!(event, SendEvent::Connection(ConnectionEvent::Connected(_))))
     {
         rig.settle();
         other.wait().wake();
@@ -188,7 +190,7 @@ fn clones_of_a_buffer_go_out_at_once_with_equal_headers_only() {
         .send_data(buffer.clone().into(), b"another!", 1)
         .unwrap_err();
     assert_eq!(blocked.kind, SendErrorKind::WouldBlock(Blocked::HeaderRoom));
-    assert_eq!(blocked.payload.len_bytes(), 8, "it is back");
+    assert_eq!(blocked.given.len_bytes(), 8, "it is back");
     other.send_data(buffer.clone().into(), &header, 2).unwrap();
     // Another length would lie elsewhere in the room, over the first one.
     let blocked = other
@@ -460,4 +462,200 @@ fn a_batch_that_stops_early_leaves_no_flagged_post() {
     assert!(rig.ended.is_some());
     rig.check_all_back();
     rig.end();
+}
+
+// ---- endpoints with many connections ------------------------------------------------------------
+
+/// In both forms, with marks of either length.
+fn hubs_of(shape: Shape) -> Vec<HubSetup> {
+    let mut setups = Vec::new();
+    for form in [Form::Msg, Form::Rdm] {
+        for short_cq_data in [false, true] {
+            setups.push(HubSetup {
+                net: NetConfig {
+                    form,
+                    short_cq_data,
+                    iov_limit: 1,
+                    ..NetConfig::default()
+                },
+                shape: Some(shape),
+                receive_depth: 6,
+                ..HubSetup::default()
+            });
+        }
+    }
+    setups
+}
+
+#[test]
+fn hubs_send_in_two_messages_both_ways() {
+    for setup in hubs_of(Shape::TwoMessages) {
+        let (mut hubs, ids) = Hubs::star(&setup, 3);
+        let far = hubs.hubs[1].connected[0];
+        for round in 0..10 {
+            for key in 0..4 {
+                let to = ids[(key % 2) as usize];
+                hubs.hubs[0].send(to, round * 10 + key).unwrap();
+                hubs.hubs[1].send(far, round * 10 + key).unwrap();
+            }
+            hubs.settle();
+        }
+        assert_eq!(hubs.hubs[0].received.len(), 40, "{setup:?}");
+        assert_eq!(hubs.hubs[0].completed.len(), 40);
+        assert_eq!(hubs.hubs[1].received.len(), 20);
+        assert_eq!(hubs.hubs[2].received.len(), 20);
+        hubs.hubs.iter().for_each(|hub| hub.check_all_back());
+        // The goodbye counts both.
+        hubs.hubs[0].send(ids[0], 1000).unwrap();
+        hubs.hubs[0].core().begin_close(ids[0], far_future());
+        hubs.settle();
+        assert_eq!(hubs.hubs[1].received.last(), Some(&1000));
+        assert_eq!(hubs.hubs[1].ended[&far], CloseReason::Finished);
+        hubs.end();
+    }
+}
+
+#[test]
+fn who_sends_in_two_messages_takes_no_peer_that_does_not_know_them() {
+    for setup in hubs_of(Shape::TwoMessages) {
+        // A dialer does not offer them, unless it asks for them.
+        let other = HubSetup {
+            shape: Some(Shape::Headroom),
+            ..setup.clone()
+        };
+        let mut hubs = Hubs::with(&[&setup, &other]);
+        let to_other = hubs.dial(0, 1);
+        hubs.settle();
+        assert_eq!(hubs.hubs[0].connected, [to_other], "an acceptor knows them");
+        let back = hubs.dial(1, 0);
+        hubs.settle();
+        let ended = &hubs.hubs[1].ended[&back];
+        assert!(matches!(ended, CloseReason::Refused(_)), "{ended:?}");
+        hubs.hubs[0].send(to_other, 1).unwrap();
+        let near = hubs.hubs[1].connected[0];
+        hubs.hubs[1].send(near, 2).unwrap();
+        hubs.settle();
+        assert_eq!(
+            (&hubs.hubs[1].received[..], &hubs.hubs[0].received[..]),
+            (&[1][..], &[2][..])
+        );
+        hubs.end();
+    }
+}
+
+#[test]
+fn a_hub_s_payload_that_finds_no_room_follows_its_header_before_anything_else() {
+    for setup in hubs_of(Shape::TwoMessages) {
+        let (mut hubs, ids) = Hubs::star(&setup, 3);
+        let link = hubs.hubs[0].link;
+        hubs.net.refuse_second_send(link);
+        hubs.hubs[0].send(ids[0], 1).unwrap();
+        assert_eq!(
+            hubs.hubs[0].send(ids[0], 2),
+            Err(SendErrorKind::WouldBlock(Blocked::Provider))
+        );
+        hubs.hubs[0].send(ids[1], 3).expect("another connection's");
+        hubs.settle();
+        assert_eq!(hubs.hubs[1].received, [1], "{setup:?}");
+        assert_eq!(hubs.hubs[0].writable, [ids[0]]);
+        hubs.hubs[0].send(ids[0], 2).unwrap();
+        hubs.settle();
+        assert_eq!(hubs.hubs[1].received, [1, 2]);
+        // Refused for good, it is the end of its connection and of no other.
+        hubs.net.refuse_second_send_with(link, refused(libc::EIO));
+        hubs.hubs[0].send(ids[0], 4).unwrap();
+        hubs.settle();
+        assert_eq!(hubs.hubs[0].failed, [4]);
+        let ended = &hubs.hubs[0].ended[&ids[0]];
+        assert!(matches!(ended, CloseReason::PeerLost { .. }), "{ended:?}");
+        hubs.hubs[0].send(ids[1], 5).unwrap();
+        hubs.settle();
+        assert_eq!(hubs.hubs[2].received, [3, 5]);
+        hubs.hubs[0].check_all_back();
+        hubs.end();
+    }
+}
+
+#[test]
+fn a_gate_at_a_hub_holds_back_the_header_that_travels_alone() {
+    for setup in hubs_of(Shape::TwoMessages) {
+        for failing in 0..3 {
+            let (mut hubs, ids) = Hubs::star(&setup, 2);
+            let gates: Vec<_> = (0..3)
+                .map(|key| hubs.hubs[0].send_gated(ids[0], key).unwrap())
+                .collect();
+            hubs.hubs[0].send(ids[0], 3).unwrap();
+            hubs.settle();
+            assert!(hubs.hubs[1].received.is_empty());
+            gates[failing].fail();
+            gates.iter().for_each(FakeGate::open);
+            hubs.settle();
+            let rest: Vec<_> = (0..4).filter(|&key| key != failing as u64).collect();
+            assert_eq!(hubs.hubs[1].received, rest, "{setup:?}");
+            assert_eq!(hubs.hubs[0].failed, [failing as u64]);
+            hubs.hubs[0].check_all_back();
+            hubs.end();
+        }
+    }
+}
+
+#[test]
+fn half_a_message_of_a_hub_comes_back_with_the_end_of_its_connection() {
+    for setup in hubs_of(Shape::TwoMessages) {
+        let (mut hubs, ids) = Hubs::star(&setup, 2);
+        let link = hubs.hubs[0].link;
+        hubs.net.refuse_second_send(link);
+        hubs.hubs[0].send(ids[0], 1).unwrap();
+        hubs.net.refuse_all_sends(link, Some(PostRefused::Again));
+        let now = hubs.hubs[0].core().clock().now();
+        hubs.hubs[0].core().begin_close(ids[0], now);
+        hubs.hubs[0].poll();
+        hubs.hubs[0].poll();
+        assert_eq!(hubs.hubs[0].failed, [1], "{setup:?}");
+        assert!(hubs.hubs[0].kept.is_empty(), "the payload was never posted");
+        hubs.net.refuse_all_sends(link, None);
+        hubs.settle();
+        hubs.end();
+    }
+}
+
+#[test]
+fn a_hub_s_batch_is_joined_but_for_its_last_message() {
+    for setup in hubs_of(Shape::Headroom) {
+        let setup = HubSetup {
+            net: NetConfig {
+                uses_more: true,
+                ..setup.net
+            },
+            ..setup
+        };
+        let (mut hubs, ids) = Hubs::star(&setup, 2);
+        let link = hubs.hubs[0].link;
+        assert_eq!(hubs.hubs[0].send_batch(ids[0], 0..3), (3, None));
+        assert_eq!(hubs.net.flagged_and_injected(link).0, 2);
+        hubs.settle();
+        assert_eq!(hubs.hubs[1].received, [0, 1, 2]);
+        // It stops at the depth, and leaves no flagged post.
+        let (sent, stopped) = hubs.hubs[0].send_batch(ids[0], 3..9);
+        let full = SendErrorKind::WouldBlock(Blocked::Depth);
+        assert_eq!((sent, stopped), (4, Some(full)));
+        hubs.settle();
+        // The provider's queue is full behind the first: what was prepared is accepted, and
+        // follows.
+        hubs.net.refuse_second_send(link);
+        let (sent, stopped) = hubs.hubs[0].send_batch(ids[0], 9..13);
+        let full = SendErrorKind::WouldBlock(Blocked::Provider);
+        assert_eq!((sent, stopped), (3, Some(full)));
+        hubs.settle();
+        assert_eq!(hubs.hubs[1].received.len(), 10, "{setup:?}");
+        // Another error: the connection ends, and every message that was taken has its outcome.
+        hubs.net.refuse_second_send_with(link, refused(libc::EIO));
+        let (sent, _) = hubs.hubs[0].send_batch(ids[0], 20..24);
+        hubs.settle();
+        let hub = &hubs.hubs[0];
+        assert_eq!(hub.failed.len() + hub.completed.len(), 10 + sent);
+        assert!(hub.ended.contains_key(&ids[0]));
+        hub.check_all_back();
+        hubs.end();
+    }
 }

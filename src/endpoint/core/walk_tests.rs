@@ -1,6 +1,7 @@
 //! Random walks of both cores over the fake link, against the rig's model: which key is owed, with
 //! which buffer.
 
+use crate::endpoint::error::SendErrorKind;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -9,12 +10,12 @@ use crate::buffer::SharedBufferManager;
 use crate::endpoint::core::rig::{
     FakeGate, PAYLOAD_MEMORY, Rig, Setup, far_future, pool_with_room,
 };
-use crate::endpoint::event::DeadlinePolicy;
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, ReceiveEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::wire::HeaderMode;
-use crate::error::{FabricErrno, SendErrorKind};
+use crate::error::FabricErrno;
 use crate::fabric::Shape;
 use crate::in_flight::ContextKind;
 
@@ -312,11 +313,10 @@ impl Walk {
     }
 
     fn close_receiver(&mut self, soon: bool) {
-        use crate::endpoint::event::ReceiveEvent::Connected;
         let now = self.rig.now();
         let rig = &mut self.rig;
         let connected = rig.said.iter().find_map(|event| match event {
-            Connected { connection, .. } => Some(*connection),
+            ReceiveEvent::Connection(id, ConnectionEvent::Connected(_)) => Some(*id),
             _ => None,
         });
         if let (Some(receiver), Some(id)) = (&mut rig.receiver, connected) {

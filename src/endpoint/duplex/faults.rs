@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use super::{DuplexLink, Hub};
 use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::ConnectionId;
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::error::Refused;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::protocol::connection::CloseReason;
-use crate::error::{Error, SendError};
+use crate::error::Error;
 use crate::memory::Registrar;
 
 /// Where all choices come from: a simple generator.
@@ -122,7 +123,7 @@ impl FaultLayer {
         payload: Payload,
         header: &[u8],
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         if !(self.config.concerns)(header) {
             return core.send_data(connection, payload, header, key);
         }
@@ -186,7 +187,7 @@ impl FaultLayer {
         let polled = core.poll(events);
         let held = self.held.as_ref().map(|it| it.connection);
         let end = events[first..].iter().position(|event| {
-            matches!(event, ReceiveEvent::Disconnected { connection, .. }
+            matches!(event, ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(_))
                 if held == Some(*connection))
         });
         if let (Some(end), Some(held)) = (end, self.held.take_if(|_| end.is_some())) {
@@ -208,7 +209,7 @@ impl FaultLayer {
         if let Err(refused) = sent {
             let again = refused.is_would_block();
             let held = Held {
-                payload: refused.payload,
+                payload: refused.given,
                 ..held
             };
             match again {

@@ -4,13 +4,12 @@
 use std::sync::Arc;
 
 use super::peer::{Descriptors, Peer};
-use super::sends::Sends;
 use super::shared::{EarlyMessages, ORPHANS_MAX, Shared};
-use super::{Hub, Posted, Receives, WaitingRequest};
+use super::{Hub, PostedReceive, Receives, WaitingRequest};
 use crate::Error;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::scoped::ScopedRegistrations;
-use crate::endpoint::event::{ConnectionInfo, ReceiveEvent};
+use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{CmData, ConnKey, Link, LinkConn};
 use crate::endpoint::protocol::connection::{CloseReason, Connection, LocalParams};
@@ -39,8 +38,8 @@ impl<L: Link> Hub<L> {
         if !self.settings.ask {
             return self.admit(id, request, &data, events);
         }
-        let deadline = self.clock.now() + self.settings.handshake_timeout;
-        self.timer_stale = true;
+        let deadline = self.timer.now() + self.settings.handshake_timeout;
+        self.timer.disturb();
         let peer = self.link.peer_of(&request);
         self.waiting.insert(
             id,
@@ -70,7 +69,7 @@ impl<L: Link> Hub<L> {
             return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
         }
         let params = self.params(0, 0);
-        let judge = Connection::accept(self.link.form(), params, data.as_slice(), self.clock.now());
+        let judge = Connection::accept(self.link.form(), params, data.as_slice(), self.timer.now());
         let free = self.free_receives() as u64;
         let need = self.receives.with(judge.receives_per_credit()).min;
         if free < need.into() {
@@ -109,7 +108,7 @@ impl<L: Link> Hub<L> {
             self.link.form(),
             self.params(0, link.key()),
             data.as_slice(),
-            self.clock.now(),
+            self.timer.now(),
         );
         let mut peer = match self.make_conn(link, machine) {
             Ok(peer) => Box::new(peer),
@@ -121,7 +120,7 @@ impl<L: Link> Hub<L> {
         };
         let receives = self.receives.with(peer.machine.receives_per_credit());
         let want = self.first_target(receives);
-        while peer.posted < want && self.give_receive(&mut peer, id) == Posted::Yes {}
+        while peer.posted < want && self.give_receive(&mut peer, id) == PostedReceive::Yes {}
         if peer.posted < receives.min {
             tracing::warn!("a connection could not be made: the provider takes no receives");
             peer.machine.abort(CloseReason::ClosedLocally);
@@ -136,7 +135,7 @@ impl<L: Link> Hub<L> {
             self.link.form(),
             self.params(credits, peer.link.key()),
             data.as_slice(),
-            self.clock.now(),
+            self.timer.now(),
         );
         self.by_key.insert(peer.link.key(), id);
         self.peers.put(id, peer);
@@ -164,15 +163,13 @@ impl<L: Link> Hub<L> {
         if link.registrar().is_none() {
             self.descriptors = Arc::downgrade(&descriptors);
         }
-        let per_credit = machine.receives_per_credit();
-        let sends = match &self.sends {
-            Some(sends) => Some(Box::new(sends.join(&mut scoped, registrar)?)),
-            None => None,
-        };
+        let per_credit = machine.receives_per_credit().max(self.per_credit_dialed());
+        let outbound = self.outbound.join(&mut scoped, registrar)?;
         Ok(Peer {
             machine,
             link,
             reserve: self.receives.reserve,
+            per_credit,
             posted: 0,
             controls: 0,
             target: 0,
@@ -187,7 +184,7 @@ impl<L: Link> Hub<L> {
             unsent: None,
             header_mode: HeaderMode::Raw,
             lone_header: None,
-            sends,
+            outbound,
             early: self
                 .shared
                 .as_ref()
@@ -235,16 +232,10 @@ impl<L: Link> Hub<L> {
 
     pub(super) fn params(&self, credits: u32, key: ConnKey) -> LocalParams {
         LocalParams {
-            header_mode: self
-                .sends
-                .as_ref()
-                .map_or(HeaderMode::Raw, Sends::header_mode),
+            header_mode: self.outbound.outgoing.header_mode(),
             require_header_mode: self.settings.header_mode,
             features: self.features(),
-            require_features: match self.settings.publishing {
-                true => wire::FEATURE_PUBLISH,
-                false => 0,
-            },
+            require_features: self.required_features(),
             receive_size: match self.settings.depth {
                 0 => 0,
                 _ => self.settings.max_message,
@@ -257,6 +248,17 @@ impl<L: Link> Hub<L> {
             close_timeout: self.settings.close_timeout,
             max_credit_window: wire::CREDIT_WINDOW_MAX,
             patience: self.settings.patience,
+        }
+    }
+
+    fn required_features(&self) -> u32 {
+        let publish = match self.settings.publishing {
+            true => wire::FEATURE_PUBLISH,
+            false => 0,
+        };
+        match self.outbound.has_two_messages() {
+            true => publish | wire::FEATURE_TWO_MESSAGES,
+            false => publish,
         }
     }
 
@@ -300,12 +302,12 @@ impl<L: Link> Hub<L> {
         peer.learn_header_mode();
         let hello = peer.machine.peer();
         // Of an endpoint that also sends, what its peer takes is told.
-        let (max_message, credits) = match &self.sends {
-            None => (self.settings.max_message, peer.credits()),
-            Some(sends) => (
-                sends
-                    .outgoing()
-                    .max_message(peer.machine.peer_receive_size()),
+        let outgoing = &self.outbound.outgoing;
+        let sends = self.outbound.sends_messages();
+        let (max_message, credits) = match sends {
+            false => (self.settings.max_message, peer.credits()),
+            true => (
+                outgoing.max_message(peer.machine.peer_receive_size()),
                 hello.map_or(0, |hello| hello.credits),
             ),
         };
@@ -320,15 +322,15 @@ impl<L: Link> Hub<L> {
             max_message,
             credits,
             header_mode: peer.header_mode,
-            shape: self.sends.as_ref().map_or(taken, |s| s.outgoing().shape()),
-            inject: self.sends.as_ref().map_or(0, |s| s.outgoing().inject()),
+            shape: if sends { outgoing.shape() } else { taken },
+            inject: if sends { outgoing.inject() } else { 0 },
             kernel_watch,
         };
         tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");
-        events.push(ReceiveEvent::Connected {
-            connection: id,
-            info,
-        });
+        events.push(ReceiveEvent::Connection(
+            id,
+            ConnectionEvent::Connected(info),
+        ));
     }
 
     /// Answers a request that waited: true if it was still there.

@@ -5,18 +5,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::long::BehindFence;
+use super::outbound::{Outbound, PeerOutbound};
 use super::peer::Descriptors;
-use super::sends::ConnSends;
-use super::{Hub, MARK_READS_MAX, Operation};
+use super::{Hub, MARK_READS_MAX};
 use crate::Error;
 use crate::contain::say;
+use crate::endpoint::core::outgoing::DataOp;
 use crate::endpoint::core::scoped::ScopedRegistrations;
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{CloseFailed, Link, LinkConn};
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::{ByeReason, HeaderMode, Refusal, RefusalCode};
-use crate::error::FabricErrno;
+use crate::endpoint::windows::one_sided::OneSided;
+use crate::error::{CompletionError, FabricErrno};
 use crate::in_flight::{ContextKind, InFlight};
 use crate::stats;
 
@@ -40,7 +42,7 @@ pub(super) struct Closed {
     /// What its operations used.
     _descriptors: Arc<Descriptors>,
     _scoped: ScopedRegistrations,
-    _sends: Option<Box<ConnSends>>,
+    outbound: PeerOutbound,
 }
 
 impl<L: Link> Hub<L> {
@@ -51,7 +53,7 @@ impl<L: Link> Hub<L> {
         };
         peer.machine.close(ByeReason::CLOSING, deadline);
         // It may be over before the timer runs out.
-        self.armed = None;
+        self.timer.forget();
         self.touch(id);
         self.wait.wake();
         true
@@ -80,7 +82,7 @@ impl<L: Link> Hub<L> {
             self.drive(&mut events);
             if self.connections() > 0 {
                 self.wait
-                    .sleep(self.clock.now() + Duration::from_millis(100))?;
+                    .sleep(self.timer.now() + Duration::from_millis(100))?;
             }
         }
         self.release_shared(&mut events);
@@ -101,23 +103,21 @@ impl<L: Link> Hub<L> {
         if peer.hungry {
             self.hungry.retain(|hungry| *hungry != id);
         }
-        self.timer_stale |= peer.timed;
+        if peer.timed {
+            self.timer.disturb();
+        }
         let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
         self.stats.lost += u64::from(!orderly && peer.established);
         self.stats.closed += u64::from(peer.established);
         self.close_scoped_windows(id, &peer.link);
         self.leave_long(id, &mut peer);
         if self.shared.is_some() {
-            let never_posted = self.take_queued(&mut peer);
-            let sends = peer.sends.map_or(0, |sends| sends.in_flight);
-            if sends > 0 {
-                self.orphan_sends(id, events);
-            }
-            self.fail_sends(id, never_posted, reason, events);
-            let operations = sends + self.give_up_one_sided(id, events) + self.orphan_pieces(id);
-            self.fail_line(id, reason, events);
+            let never_posted = self.take_unposted(&mut peer.outbound);
+            self.outbound.tell_kept(id, events);
+            self.fail_unposted(never_posted, reason, events);
             self.retire_windows(id, events);
-            self.leave_shared(id, peer.posted, peer.controls + operations, peer.link);
+            let posts = peer.controls + self.outbound.posted.count_of(id);
+            self.leave_shared(id, peer.posted, posts, peer.link);
         } else {
             match self.link.close(peer.link) {
                 Ok(()) => {
@@ -130,7 +130,7 @@ impl<L: Link> Hub<L> {
                         held: peer.held,
                         _descriptors: peer.descriptors,
                         _scoped: peer.scoped,
-                        _sends: peer.sends,
+                        outbound: peer.outbound,
                     })));
                 }
                 Err(CloseFailed(errno)) => {
@@ -140,9 +140,10 @@ impl<L: Link> Hub<L> {
                     std::mem::forget(peer.descriptors);
                     peer.scoped.leak();
                     self.abandon_held(id, peer.held);
-                    peer.sends.iter_mut().for_each(|sends| sends.leak());
+                    peer.outbound.leak();
+                    let never_posted = self.take_unposted(&mut peer.outbound);
                     self.leak_ops_of(id, errno, events);
-                    self.fail_line(id, reason, events);
+                    self.fail_unposted(never_posted, reason, events);
                 }
             }
         }
@@ -157,10 +158,10 @@ impl<L: Link> Hub<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         if established {
-            events.push(ReceiveEvent::Disconnected {
-                connection: id,
-                reason,
-            });
+            events.push(ReceiveEvent::Connection(
+                id,
+                ConnectionEvent::Disconnected(reason),
+            ));
             say(|| tracing::debug!(connection = %id, %reason, "connection closed"));
         } else if !dialed {
             self.stats.refused += 1;
@@ -200,11 +201,12 @@ impl<L: Link> Hub<L> {
                     self.touch(id);
                 }
             }
-            Mark::Closed(closed) => {
+            Mark::Closed(mut closed) => {
                 let (id, reason) = (closed.id, closed.reason);
+                let (messages, operations) = self.take_unposted(&mut closed.outbound);
                 // The slab lets go of what the provider does not report by itself.
-                self.forget_ops_of(id, reason, events);
-                self.fail_line(id, reason, events);
+                self.forget_ops_of(id, messages, reason, events);
+                self.fail_unposted((Vec::new(), operations), reason, events);
                 self.retire_windows(id, events);
                 let state = (closed.header_mode, closed.established);
                 self.hand_out_last(id, closed.held, state, events);
@@ -222,20 +224,49 @@ impl<L: Link> Hub<L> {
     pub(super) fn forget_ops_of(
         &mut self,
         id: ConnectionId,
+        mut messages: Vec<DataOp>,
         reason: CloseReason,
         events: &mut Vec<ReceiveEvent>,
     ) {
         drop(self.in_flight.take_where(|op| op.connection() == id));
-        self.drop_pieces(Some(id));
-        let (mut data, mut one_sided) = (Vec::new(), Vec::new());
-        for (_, op) in self.operations.take_where(|(peer, _)| *peer == id) {
-            match op {
-                Operation::Data { op, .. } => data.push(op),
-                Operation::OneSided(op) => one_sided.push(op),
-            }
+        let rma = self.link.limits().rma;
+        let Outbound {
+            posted, outgoing, ..
+        } = &mut self.outbound;
+        posted.drop_pieces(Some(id), rma.as_ref());
+        let mut all = posted.take_messages(Some(id), outgoing);
+        let one_sided = posted.take_one_sided(Some(id));
+        all.append(&mut messages);
+        self.fail_unposted((all, one_sided), reason, events);
+    }
+
+    /// The connection is over: takes what it had waiting, which was never posted and is nobody's
+    /// but ours.
+    fn take_unposted(&mut self, own: &mut PeerOutbound) -> (Vec<DataOp>, Vec<OneSided>) {
+        let Outbound {
+            posted, outgoing, ..
+        } = &mut self.outbound;
+        let Some(mut line) = own.take_line() else {
+            return (Vec::new(), Vec::new());
+        };
+        let messages = line.end_messages(posted, outgoing);
+        (messages, line.end_operations(outgoing))
+    }
+
+    /// Tells the outcomes of what the provider does not have any more, or never had.
+    fn fail_unposted(
+        &mut self,
+        (messages, operations): (Vec<DataOp>, Vec<OneSided>),
+        reason: CloseReason,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let cancelled = || Some(CompletionError::ended(reason));
+        for op in messages {
+            self.on_sent(op, cancelled(), events);
         }
-        self.fail_sends(id, data, reason, events);
-        self.fail_one_sided(id, one_sided, reason, events);
+        for op in operations {
+            self.on_one_sided(op, cancelled(), events);
+        }
     }
 
     /// The operations stay in the slab, which is never freed: the provider may still touch their
@@ -251,8 +282,9 @@ impl<L: Link> Hub<L> {
             .iter()
             .filter(|op| op.connection() == id)
             .count() as u64;
-        let leaked = leaked + self.leak_sends(id, errno, events);
-        let leaked = leaked + self.leak_one_sided(id, errno, events);
+        let leaked = leaked + self.outbound.tell_leaked(id, errno, events);
+        // Peers may use the windows for ever.
+        let leaked = leaked + self.exposed.leak_all(id);
         self.stats.leaked += leaked;
         stats::count_leaked(leaked);
     }
@@ -274,11 +306,51 @@ impl<L: Link> Hub<L> {
 
 impl<L: Link> Hub<L> {
     /// The provider's endpoint is closed, and nobody hears what became of its operations.
-    fn abandon_ops_of(&mut self, id: ConnectionId) {
+    fn abandon_ops_of(&mut self, id: ConnectionId, own: &mut PeerOutbound) {
+        if let Some(mut line) = own.take_line() {
+            for op in line.end_operations(&mut self.outbound.outgoing) {
+                self.outbound.abandon(id, op.key);
+            }
+        }
         drop(self.in_flight.take_where(|op| op.connection() == id));
-        self.drop_pieces(Some(id));
-        let ops = self.operations.take_where(|(peer, _)| *peer == id);
-        self.abandon_ops(ops);
+        self.abandon_posted(Some(id));
+    }
+
+    /// The provider is done with what was posted, on one connection or on all. Slots and payloads
+    /// are free again.
+    fn abandon_posted(&mut self, of: Option<ConnectionId>) {
+        let rma = self.link.limits().rma;
+        let outbound = &mut self.outbound;
+        outbound.posted.drop_pieces(of, rma.as_ref());
+        for mut op in outbound.posted.take_messages(of, &outbound.outgoing) {
+            drop(outbound.outgoing.end(&mut op));
+            if !op.told {
+                outbound.abandon(op.connection, op.key);
+            }
+        }
+        for mut op in outbound.posted.take_one_sided(of) {
+            outbound.outgoing.end_one_sided(&mut op);
+            if !op.told {
+                outbound.abandon(op.connection, op.key);
+            }
+            // Given up, too, where the provider goes on reading after the close.
+            drop(op.give_back(rma.as_ref()));
+        }
+    }
+
+    /// The same for what the provider may still touch: it stays in the slabs, which are never
+    /// freed.
+    pub(super) fn abandon_leaked(&mut self, only: Option<ConnectionId>) {
+        self.outbound.leak_leases();
+        let mut keys = Vec::new();
+        for op in self.outbound.posted.timed() {
+            if only.is_none_or(|only| only == op.connection) {
+                keys.push((op.connection, op.key));
+            }
+        }
+        for (id, key) in keys {
+            self.outbound.abandon(id, key);
+        }
     }
 
     fn close_one(&mut self, id: ConnectionId) {
@@ -292,7 +364,7 @@ impl<L: Link> Hub<L> {
             _ if self.shared.is_some() => {}
             Ok(()) => {
                 self.abandon_held(id, peer.held);
-                self.abandon_ops_of(id);
+                self.abandon_ops_of(id, &mut peer.outbound);
             }
             Err(CloseFailed(errno)) => {
                 // As in `close_conn`.
@@ -300,7 +372,7 @@ impl<L: Link> Hub<L> {
                 std::mem::forget(peer.descriptors);
                 peer.scoped.leak();
                 self.abandon_held(id, peer.held);
-                peer.sends.iter_mut().for_each(|sends| sends.leak());
+                peer.outbound.leak();
                 self.abandon_leaked(Some(id));
                 self.leak_ops_of(id, errno, &mut Vec::new());
             }
@@ -312,8 +384,8 @@ impl<L: Link> Drop for Hub<L> {
     /// The rude end: every endpoint is closed, buffers go back to the pool.
     fn drop(&mut self) {
         self.pool.remove_waker(self.pool_waker);
-        self.stop_sends();
-        self.leave_staging();
+        self.outbound.stop();
+        let abandoned = self.outbound.stats.in_flight;
         let ids = self.peers.ids();
         if self.shared.is_some() {
             self.tell_peers(&ids);
@@ -324,24 +396,20 @@ impl<L: Link> Drop for Hub<L> {
         for mark in self.marks.take_all() {
             if let Mark::Closed(mut closed) = mark {
                 self.abandon_held(closed.id, closed.held.take());
-                self.abandon_ops_of(closed.id);
+                self.abandon_ops_of(closed.id, &mut closed.outbound);
             }
         }
         if self.close_shared() {
             // Operations whose buffers are registered by the pool's, and the header slots',
             // descriptors go first.
             drop(self.in_flight.take_where(|_| true));
-            self.drop_pieces(None);
-            let ops = self.operations.take_where(|_| true);
-            self.abandon_ops(ops);
+            self.abandon_posted(None);
         }
-        self.abandon_one_sided();
+        stats::count_abandoned(abandoned);
         if self.leaked {
-            self.leak_pieces();
+            self.outbound.posted.leak();
             let empty = InFlight::new(0, ContextKind::Opaque);
             std::mem::forget(std::mem::replace(&mut self.in_flight, empty));
-            let empty = InFlight::second(0, ContextKind::Opaque);
-            std::mem::forget(std::mem::replace(&mut self.operations, empty));
         }
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! From the hello-ack on there is no difference between the two.
 
-use super::{CM_LATER_MAX, Hub, Peer, Posted};
+use super::{CM_LATER_MAX, Hub, Peer, PostedReceive, Receives};
 use crate::Error;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{CmData, CmEvent, ConnKey, Link, LinkConn};
 use crate::endpoint::protocol::connection::{CloseReason, Connection, LocalParams, State};
@@ -37,7 +37,7 @@ impl<L: Link> Hub<L> {
         self.dialed += 1;
         self.touch(id);
         // Its deadline comes before those that the timer knows; the next poll sends the hello.
-        self.armed = None;
+        self.timer.forget();
         self.wait.wake();
         Ok(id)
     }
@@ -53,12 +53,9 @@ impl<L: Link> Hub<L> {
         if self.peers.len() + self.waiting.len() >= limit as usize {
             return Err(Error::TooManyConnections { limit });
         }
-        let free = self.free_receives();
-        if free < self.receives.min as usize {
-            return Err(Error::NoReceiveBuffers {
-                free,
-                needed: self.receives.min as usize,
-            });
+        let (free, needed) = (self.free_receives(), self.dialed_receives().min as usize);
+        if free < needed {
+            return Err(Error::NoReceiveBuffers { free, needed });
         }
         Ok(())
     }
@@ -71,26 +68,40 @@ impl<L: Link> Hub<L> {
         let link = self.link.prepare_connect(addr)?;
         let form = self.link.form();
         let params = self.dialing_params(0, link.key());
-        let machine = Connection::initiate(form, params, self.clock.now());
+        let machine = Connection::initiate(form, params, self.timer.now());
         let mut peer = Box::new(self.make_conn(link, machine)?);
-        let want = self.first_target(self.receives);
-        while peer.posted < want && self.give_receive(&mut peer, id) == Posted::Yes {}
-        if peer.posted < self.receives.min {
+        let receives = self.dialed_receives();
+        let want = self.first_target(receives);
+        while peer.posted < want && self.give_receive(&mut peer, id) == PostedReceive::Yes {}
+        if peer.posted < receives.min {
             return Err(self.give_up_dialed(id, peer));
         }
         peer.dialed = true;
         peer.target = peer.posted;
-        let credits = peer.posted - peer.reserve;
+        let credits = peer.credits();
         peer.covered = u64::from(credits);
         let params = self.dialing_params(credits, peer.link.key());
-        peer.machine = Connection::initiate(form, params, self.clock.now());
+        peer.machine = Connection::initiate(form, params, self.timer.now());
         Ok(peer)
     }
 
-    /// Headers do not travel alone on these: before the peer has answered, nobody could say how
-    /// many receives a credit stands for.
+    /// Receives that a credit stands for on a connection that this side makes: before the peer has
+    /// answered, it says so by itself.
+    pub(super) fn per_credit_dialed(&self) -> u32 {
+        1 + u32::from(self.outbound.has_two_messages())
+    }
+
+    fn dialed_receives(&self) -> Receives {
+        self.receives.with(self.per_credit_dialed())
+    }
+
+    /// Headers travel alone on these where this side asks for it, and on no others: the peer has to
+    /// agree before it knows how many receives a credit stands for.
     fn dialing_params(&self, credits: u32, key: ConnKey) -> LocalParams {
         let params = self.params(credits, key);
+        if self.outbound.has_two_messages() {
+            return params;
+        }
         LocalParams {
             features: params.features & !wire::FEATURE_TWO_MESSAGES,
             ..params
@@ -102,7 +113,7 @@ impl<L: Link> Hub<L> {
     fn give_up_dialed(&mut self, id: ConnectionId, mut peer: Box<Peer<L::Conn>>) -> Error {
         let error = Error::NoReceiveBuffers {
             free: peer.posted as usize,
-            needed: self.receives.min as usize,
+            needed: self.dialed_receives().min as usize,
         };
         peer.machine.abort(CloseReason::ClosedLocally);
         self.peers.put(id, peer);
@@ -196,10 +207,10 @@ impl<L: Link> Hub<L> {
     ) {
         self.dialed -= 1;
         if !established {
-            events.push(ReceiveEvent::Disconnected {
-                connection: id,
-                reason,
-            });
+            events.push(ReceiveEvent::Connection(
+                id,
+                ConnectionEvent::Disconnected(reason),
+            ));
         }
     }
 }

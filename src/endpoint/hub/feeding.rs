@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::peer::Peer;
-use super::{Hub, Op, Posted};
+use super::{Hub, Op, PostedReceive};
 use crate::buffer::BufferMut;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
@@ -31,17 +31,17 @@ impl<L: Link> Hub<L> {
                 continue;
             };
             let last = self.feed_conn(&mut peer, id);
-            peer.hungry = last != Posted::Yes;
-            peer.starved &= last == Posted::PoolEmpty;
+            peer.hungry = last != PostedReceive::Yes;
+            peer.starved &= last == PostedReceive::PoolEmpty;
             self.peers.put(id, peer);
             match last {
-                Posted::Yes => {}
+                PostedReceive::Yes => {}
                 // Offered again: the peer may have no credit left to wake us with.
-                Posted::No => {
+                PostedReceive::No => {
                     self.hungry.push_back(id);
                     self.retry = true;
                 }
-                Posted::PoolEmpty => {
+                PostedReceive::PoolEmpty => {
                     self.hungry.push_front(id);
                     return self.starve(events);
                 }
@@ -49,10 +49,14 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    pub(super) fn feed_conn(&mut self, peer: &mut Peer<L::Conn>, id: ConnectionId) -> Posted {
+    pub(super) fn feed_conn(
+        &mut self,
+        peer: &mut Peer<L::Conn>,
+        id: ConnectionId,
+    ) -> PostedReceive {
         let before = peer.posted;
-        let mut last = Posted::Yes;
-        while peer.posted < peer.target && last == Posted::Yes {
+        let mut last = PostedReceive::Yes;
+        while peer.posted < peer.target && last == PostedReceive::Yes {
             last = self.give_receive(peer, id);
         }
         if peer.posted > before {
@@ -80,10 +84,14 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    pub(super) fn post_receive(&mut self, peer: &mut Peer<L::Conn>, id: ConnectionId) -> Posted {
+    pub(super) fn post_receive(
+        &mut self,
+        peer: &mut Peer<L::Conn>,
+        id: ConnectionId,
+    ) -> PostedReceive {
         match self.pool.try_acquire() {
             Some(buffer) => self.post_buffer(peer, id, buffer),
-            None => Posted::PoolEmpty,
+            None => PostedReceive::PoolEmpty,
         }
     }
 
@@ -109,7 +117,7 @@ impl<L: Link> Hub<L> {
         peer: &mut Peer<L::Conn>,
         id: ConnectionId,
         mut buffer: BufferMut,
-    ) -> Posted {
+    ) -> PostedReceive {
         let (base, len, desc) = (
             buffer.as_mut_ptr(),
             buffer.len(),
@@ -119,18 +127,18 @@ impl<L: Link> Hub<L> {
             connection: id,
             buffer,
         }) else {
-            return Posted::No;
+            return PostedReceive::No;
         };
         // SAFETY: the slab owns the buffer, which keeps the memory alive and registered and gives
         // nobody else access, until its completion was read or the endpoint was closed.
         match unsafe { self.link.post_receive(&peer.link, base, len, desc, context) } {
             Ok(()) => {
                 peer.posted += 1;
-                Posted::Yes
+                PostedReceive::Yes
             }
             Err(_) => {
                 drop(self.in_flight.abort(context));
-                Posted::No
+                PostedReceive::No
             }
         }
     }

@@ -344,7 +344,7 @@ impl<L: Link> Hub<L> {
         };
         peer.machine.grant_long(if virt { address } else { 0 }, key);
         if let Some(long) = &self.long {
-            let whole_by = long.settings.whole_by(self.clock.now(), len as u64);
+            let whole_by = long.settings.whole_by(self.timer.now(), len as u64);
             peer.machine.bound_long(whole_by);
         }
         peer.long = Some(Box::new(LongReceive {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::long::{BehindFence, LongReceive, OwnLanding};
-use super::sends::ConnSends;
+use super::outbound::PeerOutbound;
 use super::shared::EarlyMessages;
 use crate::buffer::Buffer;
 use crate::endpoint::core::control::HeldDescriptor;
@@ -21,6 +21,8 @@ pub(super) struct Peer<C> {
     pub(super) link: C,
     /// Receives beyond the credits.
     pub(super) reserve: u32,
+    /// Receives that a credit stands for.
+    pub(super) per_credit: u32,
     /// Receives posted now; in the RDM form those of the shared ones that were promised to it.
     pub(super) posted: u32,
     /// Control messages in flight.
@@ -47,7 +49,7 @@ pub(super) struct Peer<C> {
     pub(super) header_mode: HeaderMode,
     /// A header that came by itself, and waits for its payload.
     pub(super) lone_header: Option<Box<Option<Buffer>>>,
-    pub(super) sends: Option<Box<ConnSends>>,
+    pub(super) outbound: PeerOutbound,
     /// In the RDM form.
     pub(super) early: Option<Box<EarlyMessages>>,
     /// The long message that the peer writes.
@@ -98,7 +100,7 @@ impl<C> Peer<C> {
 
     /// Data messages that the receives posted now can hold.
     pub(super) fn credits(&self) -> u32 {
-        self.posted.saturating_sub(self.reserve) / self.machine.receives_per_credit()
+        self.posted.saturating_sub(self.reserve) / self.per_credit
     }
 
     /// Tells the machine of receives that can hold data messages again; the reserve is none of

@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::{Due, Hub, Op, Operation, Peer, Posted};
+use super::outbound::{Outbound, told};
+use super::{Due, Hub, Op, Peer, PostedReceive};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::core::conn_table::NOBODY;
@@ -314,7 +315,7 @@ impl<L: Link> Hub<L> {
         let early = self.peers.get_mut(id)?.early.as_mut()?;
         let next = early.messages.take_next();
         if next.is_none() && (early.owed.is_some() || early.is_owed()) {
-            early.expect(self.clock.now(), self.settings.patience.lost);
+            early.expect(self.timer.now(), self.settings.patience.lost);
         }
         next
     }
@@ -337,7 +338,7 @@ impl<L: Link> Hub<L> {
             return machine.violate(Violation::OutOfTurn(what));
         }
         early.on_said(sent);
-        early.expect(self.clock.now(), self.settings.patience.lost);
+        early.expect(self.timer.now(), self.settings.patience.lost);
     }
 
     /// The goodbye that waited, if everything is here now that was sent before it.
@@ -380,7 +381,7 @@ impl<L: Link> Hub<L> {
                 early.bye = Some(LateBye {
                     message: (buffer, len, mark),
                     claims: last_sequence,
-                    until: self.clock.now() + self.settings.close_timeout,
+                    until: self.timer.now() + self.settings.close_timeout,
                 });
             }
             _ => self.on_received(id, buffer, len, Some(mark.into()), events),
@@ -431,9 +432,9 @@ impl<L: Link> Hub<L> {
     pub(super) fn feed_shared(&mut self) {
         while self.shared.as_ref().is_some_and(|s| s.receives.lacks()) {
             match self.post_shared() {
-                Posted::Yes => {}
-                Posted::PoolEmpty => return self.arm_pool(),
-                Posted::No => {
+                PostedReceive::Yes => {}
+                PostedReceive::PoolEmpty => return self.arm_pool(),
+                PostedReceive::No => {
                     self.retry = true;
                     return;
                 }
@@ -441,16 +442,16 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    fn post_shared(&mut self) -> Posted {
+    fn post_shared(&mut self) -> PostedReceive {
         match self.pool.try_acquire() {
             Some(buffer) => self.post_shared_buffer(buffer),
-            None => Posted::PoolEmpty,
+            None => PostedReceive::PoolEmpty,
         }
     }
 
-    fn post_shared_buffer(&mut self, mut buffer: BufferMut) -> Posted {
+    fn post_shared_buffer(&mut self, mut buffer: BufferMut) -> PostedReceive {
         let Some(shared) = &mut self.shared else {
-            return Posted::No;
+            return PostedReceive::No;
         };
         let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), shared.pool_desc.desc());
         let op = Op::Receive {
@@ -458,26 +459,30 @@ impl<L: Link> Hub<L> {
             buffer,
         };
         let Ok(context) = self.in_flight.begin(op) else {
-            return Posted::No;
+            return PostedReceive::No;
         };
         // SAFETY: the slab owns the buffer, which keeps the memory alive and registered and gives
         // nobody else access, until its completion was read or the endpoint was closed (`drop`).
         if unsafe { self.link.post_shared_receive(base, len, desc, context) }.is_ok() {
             shared.receives.on_posted();
-            return Posted::Yes;
+            return PostedReceive::Yes;
         }
         drop(self.in_flight.abort(context));
-        Posted::No
+        PostedReceive::No
     }
 
     /// One receive more for a connection: posted on it, or promised to it.
-    pub(super) fn give_receive(&mut self, peer: &mut Peer<L::Conn>, id: ConnectionId) -> Posted {
+    pub(super) fn give_receive(
+        &mut self,
+        peer: &mut Peer<L::Conn>,
+        id: ConnectionId,
+    ) -> PostedReceive {
         let Some(shared) = &self.shared else {
             return self.post_receive(peer, id);
         };
         if shared.receives.surplus() == 0 {
             let posted = self.post_shared();
-            if posted != Posted::Yes {
+            if posted != PostedReceive::Yes {
                 return posted;
             }
         }
@@ -485,12 +490,12 @@ impl<L: Link> Hub<L> {
             shared.receives.promise();
             peer.posted += 1;
         }
-        Posted::Yes
+        PostedReceive::Yes
     }
 
     /// The buffer of a control message, posted again for its connection.
     pub(super) fn post_shared_again(&mut self, peer: &mut Peer<L::Conn>, buffer: BufferMut) {
-        if self.post_shared_buffer(buffer) == Posted::Yes
+        if self.post_shared_buffer(buffer) == PostedReceive::Yes
             && let Some(shared) = &mut self.shared
         {
             shared.receives.promise();
@@ -528,7 +533,9 @@ impl<L: Link> Hub<L> {
         self.leaked = true;
         shared.pool_desc.leak();
         shared.control_desc.leak();
-        let operations = (self.in_flight.len() + self.operations.len()) as u64;
+        let posted = &self.outbound.posted;
+        let operations = self.in_flight.len() + posted.messages.len() + posted.one_sided.len();
+        let operations = operations as u64;
         self.abandon_leaked(None);
         stats::count_leaked(operations + self.exposed.leak_everything());
         false
@@ -542,7 +549,7 @@ impl<L: Link> Hub<L> {
         }
         // What the provider still reports must be found in the slab. Nothing is posted any more, so
         // this is all that there can be.
-        let most = self.in_flight.len() + self.operations.len();
+        let most = self.in_flight.len() + self.outbound.posted.len();
         for _ in 0..=most {
             if self.read_completions(events) == 0 {
                 break;
@@ -550,18 +557,22 @@ impl<L: Link> Hub<L> {
         }
         // Operations whose buffers are registered by descriptors of the endpoint's go first.
         drop(self.in_flight.take_where(|_| true));
-        self.drop_pieces(None);
-        let mut one_sided = Vec::new();
-        for (id, op) in self.operations.take_where(|_| true) {
-            match op {
-                Operation::Data { told, op } => {
-                    let cancelled = CompletionError::new(libc::ECANCELED);
-                    self.on_sent(id, op, told, Some(cancelled), events);
-                }
-                Operation::OneSided(op) => one_sided.push((id, op)),
-            }
+        let rma = self.link.limits().rma;
+        let Outbound {
+            posted, outgoing, ..
+        } = &mut self.outbound;
+        posted.drop_pieces(None, rma.as_ref());
+        let messages = posted.take_messages(None, outgoing);
+        let operations = posted.take_one_sided(None);
+        for op in messages {
+            self.on_sent(op, Some(CompletionError::new(libc::ECANCELED)), events);
         }
-        self.return_one_sided(one_sided, events);
+        for mut op in operations {
+            let id = op.connection;
+            self.outbound.on_told_over(&mut op);
+            let returned = op.give_back(rma.as_ref());
+            events.extend(returned.map(|event| told(id, event)));
+        }
         self.release_quarantine(events);
     }
 }

@@ -81,8 +81,7 @@ impl<L: Link> Hub<L> {
 
     /// When the layer above wants to be polled, whatever else happens.
     pub(crate) fn set_layer_deadline(&mut self, at: Option<Instant>) {
-        if self.layer_deadline != at {
-            self.layer_deadline = at;
+        if self.timer.set_layer(at) {
             self.set_timer();
         }
     }

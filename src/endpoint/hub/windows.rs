@@ -5,27 +5,29 @@
 
 use std::time::{Duration, Instant};
 
-use super::later::LaterOps;
-use super::{Hub, Operation, Peer, RESERVE};
-use crate::buffer::{LeaseError, LeasedPayload, Payload};
+use super::outbound::{self, told};
+use super::{Hub, Peer, RESERVE};
+use crate::buffer::{LeasedPayload, Payload};
+use crate::endpoint::core::deadlines::LateOp;
+use crate::endpoint::core::line::LineState;
 use crate::endpoint::core::outgoing;
-use crate::endpoint::error::WindowError;
+use crate::endpoint::error::{Blocked, Refused, SendErrorKind, WindowError};
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
-use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
+use crate::endpoint::link::{Link, LinkConn, RemoteRange};
 use crate::endpoint::protocol::connection::{
     CloseReason, Form, LONG_MESSAGES_MAX, Violation, WINDOW_MESSAGES_MAX,
 };
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
-use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
+use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
+use crate::endpoint::windows::later::TakesLater;
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
+    LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
-use crate::error::{Blocked, CompletionError, FabricErrno, ReadError, SendError, SendErrorKind};
-use crate::in_flight::ContextKind;
+use crate::error::{CompletionError, FabricErrno};
 use crate::memory::{Access, Participant};
 
 /// What a receive endpoint may do with windows.
@@ -67,40 +69,6 @@ impl WindowSettings {
     }
 }
 
-/// The account of one-sided operations of a receive endpoint.
-pub(super) struct Account {
-    pub(super) posts: u64,
-    /// While so many are in flight, none is posted at once: as many as there may be, or 0 while
-    /// others wait.
-    pub(super) limit: u32,
-    pub(super) in_flight: u32,
-    /// RDM form: operations of connections that are over, which the provider has not reported.
-    given_up: u32,
-    next_late: Option<Instant>,
-    /// Connections on which an operation was refused for now.
-    pub(super) blocked: Vec<ConnectionId>,
-    pub(super) later: LaterOps,
-}
-
-impl Account {
-    pub(super) fn new(operations: u32, contexts: ContextKind) -> Self {
-        Self {
-            posts: 0,
-            limit: operations,
-            in_flight: 0,
-            given_up: 0,
-            next_late: None,
-            blocked: Vec::new(),
-            later: LaterOps::new(contexts),
-        }
-    }
-
-    /// As many as there may be have no outcome, or are not reported.
-    pub(super) fn is_full(&self, operations: u32) -> bool {
-        self.in_flight + self.given_up >= operations
-    }
-}
-
 impl<L: Link> Hub<L> {
     // ---- windows of this side -------------------------------------------------------------------
 
@@ -109,10 +77,10 @@ impl<L: Link> Hub<L> {
         id: ConnectionId,
         memory: WindowMemory,
         access: Access,
-    ) -> Result<LocalWindow, ExposeError> {
+    ) -> Result<LocalWindow, Refused<WindowMemory, WindowError>> {
         let Some(peer) = self.peers.get_mut(id) else {
             let kind = WindowError::NotConnected;
-            return Err(ExposeError { kind, memory });
+            return Err(Refused::without_key(kind, memory));
         };
         let own = peer.link.registrar();
         let registrar = own.unwrap_or_else(|| self.link.registrar());
@@ -183,7 +151,7 @@ impl<L: Link> Hub<L> {
             return;
         }
         self.fence_asked = epoch;
-        let now = self.clock.now();
+        let now = self.timer.now();
         for (id, peer) in self.peers.iter_mut() {
             if let Some(epoch) = peer.link.participant().and_then(Participant::lags) {
                 let nonce = crate::random::random_u64();
@@ -317,7 +285,7 @@ impl<L: Link> Hub<L> {
         data: Option<u32>,
         level: Level,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let wanted = OneSidedRequest::write(place, &payload, data.is_some());
         let id = place.window.connection();
         match self.admit_one_sided(&wanted) {
@@ -329,8 +297,12 @@ impl<L: Link> Hub<L> {
         }
         .or_else(|(kind, payload)| self.write_later(kind, payload, (place, data, level), key))
         .map_err(|(kind, payload)| {
-            let kind = self.refuse_one_sided(id, kind);
-            SendError { kind, payload, key }
+            let kind = self.refuse_one_sided(id, kind, data.is_some());
+            Refused {
+                kind,
+                given: payload,
+                key,
+            }
         })
     }
 
@@ -343,25 +315,17 @@ impl<L: Link> Hub<L> {
         key: u64,
     ) -> Result<(), (SendErrorKind, Payload)> {
         let mut iov = IovList::new();
-        let Some(scope) = self.scope_of(id) else {
+        let Some(mut way) = self.posting(id) else {
             return Err((WindowError::NotConnected.into(), payload));
         };
-        let mut lease = || payload.lease(scope, &mut |base, len, desc| iov.push(base, len, desc));
-        let leases = match lease() {
-            Ok(leases) => leases,
-            Err(LeaseError::ForeignBuffer { segment }) => {
-                return Err((SendErrorKind::ForeignBuffer { segment }, payload));
-            }
-            Err(LeaseError::NotRegistered { segment }) => {
-                return Err((SendErrorKind::NotRegistered { segment }, payload));
-            }
-            Err(LeaseError::Staged { segment }) => {
-                return Err((SendErrorKind::NotStaged { segment }, payload));
-            }
+        let (leases, recent) = match way.lease(&payload, &mut iov) {
+            Ok(leased) => leased,
+            Err(kind) => return Err((kind, payload)),
         };
         // SAFETY: the leases are this payload's.
         let payload = unsafe { LeasedPayload::new(payload, leases) };
-        let posted = self.post_one_sided(id, key, window, Local::Write(payload), &iov, how);
+        let local = (Local::Write(payload), recent);
+        let posted = self.post_one_sided(id, (key, window), local, &iov, how);
         posted.map_err(|(kind, op)| match op.local {
             Local::Write(payload) => (kind, payload.into_payload()),
             Local::Read(_) | Local::Passage(_) => unreachable!("it was a write"),
@@ -374,7 +338,7 @@ impl<L: Link> Hub<L> {
         into: Destination,
         place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Refused<Destination>> {
         let wanted = OneSidedRequest::read(place, &into);
         let id = place.window.connection();
         match self.admit_one_sided(&wanted) {
@@ -383,8 +347,12 @@ impl<L: Link> Hub<L> {
         }
         .or_else(|(kind, into)| self.read_later(kind, into, place, key))
         .map_err(|(kind, into)| {
-            let kind = self.refuse_one_sided(id, kind);
-            ReadError { kind, into, key }
+            let kind = self.refuse_one_sided(id, kind, false);
+            Refused {
+                kind,
+                given: into,
+                key,
+            }
         })
     }
 
@@ -396,28 +364,19 @@ impl<L: Link> Hub<L> {
         remote: RemoteRange,
         key: u64,
     ) -> Result<(), (SendErrorKind, Destination)> {
-        let (into, run) = self.lease_destination(id, into)?;
+        let Some(mut way) = self.posting(id) else {
+            return Err((WindowError::NotConnected.into(), into));
+        };
+        let (into, run, recent) = way.lease_destination(into)?;
         let mut iov = IovList::new();
         iov.push(run.base, run.len, run.desc);
         let how = How::read(remote);
-        let posted = self.post_one_sided(id, key, window, Local::Read(into), &iov, &how);
+        let local = (Local::Read(into), recent);
+        let posted = self.post_one_sided(id, (key, window), local, &iov, &how);
         posted.map_err(|(kind, op)| match op.local {
             Local::Read(into) => (kind, into.into_destination()),
             Local::Write(_) | Local::Passage(_) => unreachable!("it was a read"),
         })
-    }
-
-    /// Keeps the destination's registration open.
-    pub(super) fn lease_destination(
-        &self,
-        id: ConnectionId,
-        into: Destination,
-    ) -> Result<(LeasedDestination, DestinationRun), (SendErrorKind, Destination)> {
-        let leased = match self.scope_of(id) {
-            Some(scope) => into.lease(scope),
-            None => Err(into),
-        };
-        leased.map_err(|into| (outgoing::not_here(into.region(), 0), into))
     }
 
     pub(super) fn scope_of(&self, id: ConnectionId) -> Option<crate::memory::Scope> {
@@ -439,33 +398,36 @@ impl<L: Link> Hub<L> {
         // What can never be is said first: who is blocked tries again.
         let remote = one_sided::check(&peer.machine, id, rma, wanted)?;
         blocked?;
-        if self.account.is_full(self.account.limit) {
-            return Err(SendErrorKind::WouldBlock(Blocked::Depth));
+        self.outbound.has_room(&peer.outbound)?;
+        match peer.outbound.operations() {
+            LineState::Open => Ok(remote),
+            LineState::Full | LineState::Gated => Err(SendErrorKind::WouldBlock(Blocked::Provider)),
         }
-        Ok(remote)
     }
 
-    fn refuse_one_sided(&mut self, id: ConnectionId, kind: SendErrorKind) -> SendErrorKind {
-        if kind == SendErrorKind::WouldBlock(Blocked::Staging) {
-            self.wait_for_slot(id);
-        } else if matches!(kind, SendErrorKind::WouldBlock(_))
-            && !self.account.blocked.contains(&id)
-        {
-            self.account.blocked.push(id);
-        }
+    fn refuse_one_sided(
+        &mut self,
+        id: ConnectionId,
+        kind: SendErrorKind,
+        immediate: bool,
+    ) -> SendErrorKind {
+        let peer = self.peers.get_mut(id);
+        let of = peer.map(|peer| (id, &mut peer.outbound));
+        self.outbound.refuse(of, &kind, immediate);
         kind
     }
 
     fn post_one_sided(
         &mut self,
         id: ConnectionId,
-        key: u64,
-        window: WindowId,
-        local: Local,
+        names: (u64, WindowId),
+        local: (Local, bool),
         iov: &IovList,
         how: &How,
     ) -> Result<(), (SendErrorKind, OneSided)> {
-        let op = self.one_sided_op(key, window, local);
+        let op = self
+            .outbound
+            .operation(self.timer.clock(), id, names, local);
         let Some(peer) = self.peers.get_mut(id) else {
             return Err((WindowError::NotConnected.into(), op));
         };
@@ -473,79 +435,47 @@ impl<L: Link> Hub<L> {
             &mut self.link,
             &peer.link,
             &mut peer.machine,
-            &mut self.operations,
-            (id, Operation::OneSided(op)),
+            &mut self.outbound.posted.one_sided,
+            op,
             iov,
             how,
         );
-        let (refused, op) = match sent {
-            Ok(()) => {
-                self.count_one_sided_posted();
-                return Ok(());
-            }
-            Err((refused, (_, Operation::OneSided(op)))) => (refused, op),
-            Err(_) => unreachable!("what was given to the slab"),
+        let Err((refused, mut op)) = sent else {
+            let len = how.remote.len as u64;
+            self.outbound.count_accepted(&mut peer.outbound, len);
+            return Ok(());
         };
-        self.retry |= refused == PostRefused::Again;
+        self.outbound.outgoing.end_one_sided(&mut op);
         Err((one_sided::refused_by_provider(refused, how.write), op))
-    }
-
-    /// An operation that is about to be posted, or to wait.
-    pub(super) fn one_sided_op(&mut self, key: u64, window: WindowId, local: Local) -> OneSided {
-        self.account.posts += 1;
-        let posted = self.settings.windows.deadline.map(|deadline| {
-            let now = self.clock.now();
-            self.account.next_late.get_or_insert(now + deadline);
-            now
-        });
-        OneSided {
-            key,
-            window,
-            local,
-            sequence: self.account.posts,
-            posted,
-            told: false,
-            recent: false,
-        }
-    }
-
-    pub(super) fn count_one_sided_posted(&mut self) {
-        self.account.in_flight += 1;
-        self.stats.posted += 1;
-        let late = self.next_late();
-        self.timer_stale |= late.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
     }
 
     /// An operation is over.
     pub(super) fn on_one_sided(
         &mut self,
-        id: ConnectionId,
-        op: OneSided,
+        mut op: OneSided,
         error: Option<CompletionError>,
         events: &mut Vec<ReceiveEvent>,
     ) {
+        let id = op.connection;
         if op.told {
             // The outcome was told when its connection ended.
+            self.outbound.on_told_over(&mut op);
             if self.link.form() == Form::Rdm {
-                self.account.given_up -= 1;
                 self.on_orphan(id);
                 events.extend(op.give_back(None).map(|event| told(id, event)));
             }
             return;
         }
-        self.account.in_flight -= 1;
         if let Some(peer) = self.peers.get_mut(id) {
+            peer.outbound.in_flight -= 1;
             peer.machine.on_window_done(op.window);
             if let Some(error) = &error {
                 peer.machine.on_lost(Some(error.errno));
             }
             self.touch(id);
         }
-        match &error {
-            None => self.stats.completed += 1,
-            Some(_) => self.stats.failed += 1,
-        }
-        events.push(told(id, op.finish(error)));
+        self.outbound.outgoing.end_one_sided(&mut op);
+        self.outbound.on_operation_over(op, error, events);
     }
 
     /// The peer revoked one of its windows: the application hears of it, the machine of who still
@@ -556,204 +486,40 @@ impl<L: Link> Hub<L> {
         window: WindowId,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let uses = |(peer, op): &&(_, Operation)| match op {
-            Operation::OneSided(op) => *peer == id && op.window == window,
-            Operation::Data { .. } => false,
-        };
-        let posted = self.operations.iter().filter(uses).count();
-        let (over, passing) = self.account.later.revoke(id, window);
         events.push(told(id, WindowEvent::Revoked { window }));
-        // Which are none of its users any more.
-        self.on_line_over(id, over, events);
-        if let Some(peer) = self.peers.get_mut(id) {
-            let users = posted + passing;
-            peer.machine.window_in_use(window, users as u32);
-        }
-    }
-
-    /// The provider's endpoint is closed: what it did not report is over.
-    pub(super) fn fail_one_sided(
-        &mut self,
-        id: ConnectionId,
-        mut ops: Vec<OneSided>,
-        reason: CloseReason,
-        events: &mut Vec<ReceiveEvent>,
-    ) {
-        ops.sort_unstable_by_key(|op| op.sequence);
-        for op in ops {
-            let cancelled = CompletionError::ended(reason);
-            self.on_one_sided(id, op, Some(cancelled), events);
-        }
-    }
-
-    /// The provider's endpoint would not close: the operations stay in the slab, and their outcomes
-    /// are told now. Peers may use the windows for ever. How many operations and windows were given
-    /// up.
-    pub(super) fn leak_one_sided(
-        &mut self,
-        id: ConnectionId,
-        errno: FabricErrno,
-        events: &mut Vec<ReceiveEvent>,
-    ) -> u64 {
-        let error = CompletionError {
-            provider_message: "fi_close refused; the memory is leaked".to_owned(),
-            ..CompletionError::new(errno.get())
-        };
-        self.tell_unfinished(id, &error, events);
-        self.exposed.leak_all(id)
-    }
-
-    /// RDM form: the connection is over, but not its operations. Their outcomes are told now,
-    /// though the provider has their memory until it reports them, or until the endpoint is closed.
-    /// How many.
-    pub(super) fn give_up_one_sided(
-        &mut self,
-        id: ConnectionId,
-        events: &mut Vec<ReceiveEvent>,
-    ) -> u32 {
-        let error = CompletionError {
-            provider_message: "the connection is over; the provider still has the memory"
-                .to_owned(),
-            ..CompletionError::new(libc::ECANCELED)
-        };
-        let operations = self.tell_unfinished(id, &error, events);
-        self.account.given_up += operations;
-        operations
-    }
-
-    /// The operations of a connection stay in the slab, and their outcomes are told. How many.
-    fn tell_unfinished(
-        &mut self,
-        id: ConnectionId,
-        error: &CompletionError,
-        events: &mut Vec<ReceiveEvent>,
-    ) -> u32 {
-        let mut keys = Vec::new();
-        for (peer, op) in self.operations.iter_mut() {
-            if let Operation::OneSided(op) = op
-                && *peer == id
-                && !std::mem::replace(&mut op.told, true)
-            {
-                op.posted = None;
-                keys.push((op.sequence, op.key, op.is_write()));
-            }
-        }
-        keys.sort_unstable();
-        let operations = keys.len() as u32;
-        self.account.in_flight -= operations;
-        self.stats.failed += u64::from(operations);
-        for (_, key, write) in keys {
-            events.push(told(id, OneSided::leaked(key, write, error.clone())));
-        }
-        operations
-    }
-
-    /// RDM form: the endpoint is closed, and what the provider did not report is over.
-    pub(super) fn return_one_sided(
-        &mut self,
-        mut over: Vec<(ConnectionId, OneSided)>,
-        events: &mut Vec<ReceiveEvent>,
-    ) {
-        let rma = self.link.limits().rma;
-        over.sort_unstable_by_key(|(_, op)| op.sequence);
-        for (id, op) in over {
-            let returned = op.give_back(rma.as_ref());
-            events.extend(returned.map(|event| told(id, event)));
-        }
-        self.account.given_up = 0;
-    }
-
-    /// Operations whose outcome nobody hears, because the endpoint is dropped.
-    pub(super) fn abandon_one_sided(&mut self) {
-        let abandoned = u64::from(std::mem::take(&mut self.account.in_flight));
-        crate::stats::count_abandoned(abandoned);
-    }
-
-    // ---- time and wake-ups ----------------------------------------------------------------------
-
-    /// When the oldest operation may be late.
-    pub(super) fn next_late(&self) -> Option<Instant> {
-        self.account
-            .next_late
-            .filter(|_| self.account.in_flight > 0)
-    }
-
-    /// Looks at each operation in flight when the oldest may be late.
-    pub(super) fn check_one_sided_deadlines(
-        &mut self,
-        now: Instant,
-        events: &mut Vec<ReceiveEvent>,
-    ) {
-        let WindowSettings {
-            deadline, policy, ..
-        } = self.settings.windows;
-        let (Some(deadline), Some(next)) = (deadline, self.next_late()) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
-        if now < next {
-            return;
-        }
-        let mut earliest = None;
-        let mut late = Vec::new();
-        let posted = self.operations.iter_mut();
-        let posted = posted.filter_map(|(peer, op)| match op {
-            Operation::OneSided(op) => Some((*peer, op)),
-            Operation::Data { .. } => None,
-        });
-        for (peer, op) in posted.chain(self.account.later.ops_mut()) {
-            let Some(due) = op.posted.map(|posted| posted + deadline) else {
-                continue;
-            };
-            if now < due {
-                earliest = Some(earliest.map_or(due, |at: Instant| at.min(due)));
-            } else {
-                op.posted = None;
-                late.push((peer, op.key));
-            }
-        }
-        self.account.next_late = earliest;
-        self.timer_stale = true;
-        for (id, key) in late {
-            if policy == DeadlinePolicy::Notify {
-                events.push(ReceiveEvent::Late {
-                    connection: id,
-                    key,
-                });
-            } else if let Some(peer) = self.peers.get_mut(id) {
-                peer.machine.abort(CloseReason::SendDeadline { deadline });
-                self.touch(id);
-            }
-        }
+        let (line, mut way) = outbound::way(&mut self.outbound, &mut self.link, (id, peer));
+        let (over, passing) = line.revoke(window, &mut way);
+        let uses = |op: &&OneSided| op.connection == id && op.window == window;
+        let posted = self.outbound.posted.one_sided.iter().filter(uses).count();
+        peer.outbound.in_flight -= over.len() as u32;
+        peer.machine
+            .window_in_use(window, (posted + passing) as u32);
+        self.outbound.tell_over(over, events);
+        self.touch(id);
     }
 
-    /// Tells whose operations were refused for now that they may be taken.
-    pub(super) fn tell_writable(&mut self, events: &mut Vec<ReceiveEvent>) {
-        self.tell_starved(events);
-        if self.account.blocked.is_empty() || self.account.is_full(self.settings.windows.operations)
+    /// Ends, or tells, what is late.
+    pub(super) fn check_deadlines(&mut self, now: Instant, events: &mut Vec<ReceiveEvent>) {
+        let late = self.outbound.take_late(now, &mut self.peers);
+        let (policy, limit) = (
+            self.outbound.deadlines.policy,
+            self.outbound.deadlines.limit(),
+        );
+        for LateOp {
+            connection, key, ..
+        } in late
         {
-            return;
-        }
-        let mut blocked = std::mem::take(&mut self.account.blocked);
-        blocked.retain(|id| {
-            let Some(peer) = self.peers.get(*id) else {
-                return false;
-            };
-            if may_use(peer, false).is_err() {
-                return true;
+            if policy == DeadlinePolicy::Notify {
+                events.push(ReceiveEvent::Late { connection, key });
+            } else if let (Some(peer), Some(deadline)) = (self.peers.get_mut(connection), limit) {
+                peer.machine.abort(CloseReason::SendDeadline { deadline });
+                self.touch(connection);
             }
-            events.push(ReceiveEvent::Writable { connection: *id });
-            false
-        });
-        self.account.blocked = blocked;
+        }
     }
-
-    pub(crate) fn one_sided_in_flight(&self) -> u32 {
-        self.account.in_flight
-    }
-}
-
-pub(super) fn told(connection: ConnectionId, event: WindowEvent) -> ReceiveEvent {
-    ReceiveEvent::Window { connection, event }
 }
 
 pub(super) fn may_use<C>(peer: &Peer<C>, immediate: bool) -> Result<(), SendErrorKind> {

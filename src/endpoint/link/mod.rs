@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod backlog;
 pub(crate) mod either;
 pub(crate) mod fabric;
 #[cfg(all(any(test, fuzzing), not(loom)))]
@@ -27,6 +28,7 @@ mod peer_book;
 pub(crate) mod provider;
 pub(crate) mod queue_sizes;
 pub(crate) mod rdm;
+pub(crate) mod rdm_hello;
 pub(crate) mod socket;
 mod sought;
 pub(crate) mod wait;
@@ -38,8 +40,6 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
-use crate::endpoint::protocol::connection::Form;
-use crate::endpoint::protocol::wire;
 use crate::errno::FabricErrno;
 use crate::fabric::PeerAddr;
 pub(crate) use crate::fabric::{
@@ -48,6 +48,8 @@ pub(crate) use crate::fabric::{
 };
 use crate::in_flight::ContextKind;
 use crate::memory::{AccessLedger, Participant, Registrar};
+use crate::protocol::connection::Form;
+use crate::protocol::wire;
 
 /// The most segments that one message may have, header included; bounds the arrays on the stack of
 /// a send.

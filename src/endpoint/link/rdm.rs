@@ -16,7 +16,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::c_void;
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use libfabric_sys as sys;
@@ -25,6 +25,7 @@ use smallvec::SmallVec;
 use crate::Error;
 use crate::endpoint::link::letter::Letter;
 use crate::endpoint::link::peer_book::PeerBook;
+use crate::endpoint::link::rdm_hello::{self, HelloTail};
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::link::{
@@ -32,7 +33,6 @@ use crate::endpoint::link::{
     LinkLimits, PostRefused, RmaLimits, RmaPost, SendPost,
 };
 use crate::endpoint::protocol::connection::Form;
-use crate::endpoint::protocol::rdm_hello::{self, HelloTail};
 use crate::endpoint::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::errno::FabricErrno;
 use crate::fabric::{
@@ -89,6 +89,7 @@ pub(crate) struct RdmLink {
     /// Gone once it is closed.
     ep: Option<Ep>,
     av: Arc<Av>,
+    wait: Arc<RdmWait>,
     cq: Arc<Cq>,
     domain: Arc<Domain>,
 }
@@ -203,6 +204,11 @@ impl RdmLink {
             tail: end.tail,
             ep: Some(end.ep),
             av: end.av,
+            wait: Arc::new(RdmWait {
+                cq: Arc::clone(&cq),
+                domain: Arc::clone(domain),
+                bound: Mutex::new(Bound::First),
+            }),
             cq,
             domain: Arc::clone(domain),
         })
@@ -214,6 +220,7 @@ impl RdmLink {
         self.book = PeerBook::default();
         (self.local, self.tail) = (end.local, end.tail);
         (self.ep, self.av) = (Some(end.ep), end.av);
+        self.wait.set(Bound::Again);
         Ok(())
     }
 
@@ -224,10 +231,7 @@ impl RdmLink {
 
     /// What a sleeping thread watches.
     pub(crate) fn waiter(&self) -> Arc<dyn LinkWait> {
-        Arc::new(RdmWait {
-            cq: Arc::clone(&self.cq),
-            domain: Arc::clone(&self.domain),
-        })
+        Arc::clone(&self.wait) as _
     }
 
     /// `short`: for an index that fits a short mark.
@@ -373,6 +377,7 @@ impl AddressedEp {
 impl Drop for RdmLink {
     fn drop(&mut self) {
         // Cores close what they opened; here, a listener that never came to be.
+        self.wait.set(Bound::Closed);
         drop(self.ep.take());
     }
 }
@@ -542,6 +547,7 @@ impl Link for RdmLink {
     fn close_all(&mut self) -> Result<(), CloseFailed> {
         self.refusals.clear();
         self.settle();
+        self.wait.set(Bound::Closed);
         let closed = self.ep.take().map_or(Ok(()), Ep::close);
         if let Some(letter) = &mut self.letter {
             match closed {
@@ -734,6 +740,38 @@ impl Indices {
 struct RdmWait {
     cq: Arc<Cq>,
     domain: Arc<Domain>,
+    /// Held while the provider is asked, which looks into the endpoint: it is not closed meanwhile.
+    bound: Mutex<Bound>,
+}
+
+/// The endpoint that the queue is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bound {
+    /// The one that it was opened with.
+    First,
+    /// None any more.
+    Closed,
+    /// One after that.
+    Again,
+}
+
+impl RdmWait {
+    fn bound(&self) -> MutexGuard<'_, Bound> {
+        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, bound: Bound) {
+        *self.bound() = bound;
+    }
+
+    /// Whether `fi_trywait` may be asked.
+    fn can_ask(&self, bound: Bound) -> bool {
+        match bound {
+            Bound::First => true,
+            Bound::Closed => false,
+            Bound::Again => !self.domain.fabric().provider().waits_on_closed,
+        }
+    }
 }
 
 impl LinkWait for RdmWait {
@@ -742,18 +780,27 @@ impl LinkWait for RdmWait {
     }
 
     fn try_wait(&self) -> Result<bool, Error> {
-        if self.cq.fd().is_none() {
+        let bound = self.bound();
+        if self.cq.fd().is_none() || !self.can_ask(*bound) {
             return Ok(true);
         }
         let mut fids = [self.cq.fid()];
         let _guard = self.domain.fabric().keys().look();
-        // SAFETY: the fabric and the queue are open (held by `self`), and `fids` has one entry.
+        // SAFETY: the fabric and the queue are open (held by `self`), and `fids` has one entry. So
+        // is the endpoint that the provider may look into: `bound` is held, which is set before one
+        // is closed, and after that a provider that looks into closed ones is not asked
+        // (`can_ask`).
         let rc = unsafe { sys::fi_trywait(self.domain.fabric().as_ptr(), fids.as_mut_ptr(), 1) };
         match rc {
             0 => Ok(true),
             rc if rc == -sys::FI_EAGAIN => Ok(false),
             rc => Err(Error::fabric("fi_trywait", rc)),
         }
+    }
+
+    fn must_look(&self) -> bool {
+        let bound = *self.bound();
+        bound == Bound::Again && self.cq.fd().is_some() && !self.can_ask(bound)
     }
 }
 

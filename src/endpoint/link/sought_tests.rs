@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::endpoint::ReceiveConfig;
 use crate::endpoint::core::rig::{LONG, Setup, send_settings};
 use crate::endpoint::core::send::SendCore;
-use crate::endpoint::event::SendEvent;
+use crate::endpoint::event::{ConnectionEvent, SendEvent};
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::fabric::hook::{OpenHook, PassiveHook, forget_port};
 use crate::{ReceiveEndpoint, ReceiveEvent};
@@ -104,7 +104,7 @@ fn nobody() -> PeerAddr {
 
 fn ended(events: &[SendEvent]) -> Option<CloseReason> {
     events.iter().find_map(|event| match event {
-        SendEvent::Disconnected(reason) => Some(*reason),
+        SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => Some(*reason),
         _ => None,
     })
 }
@@ -149,7 +149,13 @@ fn a_connection_goes_on_when_its_provider_has_found_the_peer() {
         receiver.poll(&mut received).unwrap();
         !sent.is_empty()
     });
-    assert!(matches!(sent[..], [SendEvent::Connected(_)]), "{sent:?}");
+    assert!(
+        matches!(
+            sent[..],
+            [SendEvent::Connection(ConnectionEvent::Connected(_))]
+        ),
+        "{sent:?}"
+    );
     assert!(core.conn().unwrap().as_raw().is_some());
     core.send_data(Payload::empty(), b"a header", 7).unwrap();
     wait_until("a message and its completion", || {

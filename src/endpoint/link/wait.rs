@@ -22,7 +22,14 @@ pub(crate) trait LinkWait: Send + Sync + fmt::Debug {
     fn fds(&self) -> SmallVec<[RawFd; 3]>;
     /// True: sleeping on the descriptors is safe now.
     fn try_wait(&self) -> Result<bool, Error>;
+    /// The descriptors may not tell of everything: whoever sleeps looks each millisecond.
+    fn must_look(&self) -> bool {
+        false
+    }
 }
+
+/// How long a sleeper sleeps at most that no descriptor wakes.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Shared between an endpoint, the loops that watch it and the threads that wake it.
 #[derive(Debug)]
@@ -107,7 +114,7 @@ impl EndpointWait {
         let mut left = until.saturating_duration_since(self.clock.now());
         let fds = self.link.fds();
         if fds.is_empty() {
-            left = left.min(Duration::from_millis(1));
+            left = left.min(LOOK);
         }
         let left = self.clock.sleep_for(left);
         let watch = |&fd: &RawFd| {
@@ -146,9 +153,14 @@ impl WaitSource for EndpointWait {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        match self.deadline_ns.load(Ordering::Acquire) {
+        let deadline = match self.deadline_ns.load(Ordering::Acquire) {
             u64::MAX => None,
             ns => Some(self.base + Duration::from_nanos(ns)),
+        };
+        if !self.link.must_look() {
+            return deadline;
         }
+        let look = self.clock.now() + LOOK;
+        Some(deadline.map_or(look, |at| at.min(look)))
     }
 }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::account::{Outcome, Publications, Ticket};
-use super::event::{Publication, PublishError, PublishErrorKind, PublishEvent};
+use super::event::{Publication, PublishEvent};
 use super::lane::{Lag, Lane, Parked};
 use super::policy::{DropReason, PeerOutcome, SlowPolicy};
 use super::table::{SubscriptionLimits, SubscriptionTable};
@@ -21,13 +21,14 @@ use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload};
 use crate::contain::contain;
 use crate::endpoint::core::outgoing::PreparedHeader;
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::{Hub, SubscriptionNews};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::Link;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::{self, PUBLICATION_LEN, Refusal, SubscriptionOutcome};
-use crate::error::{Blocked, CompletionError, SendErrorKind};
+use crate::error::CompletionError;
 use crate::stats::PublishStats;
 
 /// What the layer needs to know; checked by the public configuration.
@@ -143,15 +144,19 @@ impl<L: Link> PublishCore<L> {
         payload: Payload,
         header: &[u8],
         key: u64,
-    ) -> Result<Publication, PublishError> {
+    ) -> Result<Publication, Refused<Payload>> {
         match self.admit(tag, payload, header, key) {
             Ok((number, payload, prepared)) => Ok(self.post_to_all(number, payload, prepared, key)),
             Err((kind, payload)) => {
-                if let PublishErrorKind::WouldBlock(blocked) = kind {
+                if let SendErrorKind::WouldBlock(blocked) = kind {
                     self.stats.would_block += 1;
                     self.blocked = Some(blocked);
                 }
-                Err(PublishError { kind, payload, key })
+                Err(Refused {
+                    kind,
+                    given: payload,
+                    key,
+                })
             }
         }
     }
@@ -164,7 +169,7 @@ impl<L: Link> PublishCore<L> {
         payload: Payload,
         header: &[u8],
         key: u64,
-    ) -> Result<(u64, Payload, PreparedHeader), (PublishErrorKind, Payload)> {
+    ) -> Result<(u64, Payload, PreparedHeader), (SendErrorKind, Payload)> {
         let (number, prepared) = match self.admit_header(tag, header, key) {
             Ok(admitted) => admitted,
             Err(kind) => return Err((kind, payload)),
@@ -176,7 +181,7 @@ impl<L: Link> PublishCore<L> {
             }
             Err((kind, payload)) => {
                 self.core.drop_header(prepared);
-                Err((refusal(kind), payload))
+                Err((kind, payload))
             }
         }
     }
@@ -186,16 +191,16 @@ impl<L: Link> PublishCore<L> {
         tag: u64,
         header: &[u8],
         key: u64,
-    ) -> Result<(u64, PreparedHeader), PublishErrorKind> {
+    ) -> Result<(u64, PreparedHeader), SendErrorKind> {
         if self.closing {
-            return Err(PublishErrorKind::Refused(SendErrorKind::Closing));
+            return Err(SendErrorKind::Closing);
         }
         let Some((number, members)) = self.table.members(tag) else {
             self.stats.without_subscribers += 1;
-            return Err(PublishErrorKind::NoSubscribers { tag });
+            return Err(SendErrorKind::NoSubscribers { tag });
         };
         if self.account.is_full() {
-            return Err(PublishErrorKind::WouldBlock(Blocked::Depth));
+            return Err(SendErrorKind::WouldBlock(Blocked::Depth));
         }
         self.members.clear();
         self.members.extend_from_slice(members);
@@ -205,12 +210,15 @@ impl<L: Link> PublishCore<L> {
         self.header.extend_from_slice(header);
         let prepared = self.core.prepare_header(&self.header, key);
         let prepared = prepared.map_err(|kind| match kind {
-            SendErrorKind::HeaderTooLong { max, .. }
-            | SendErrorKind::HeaderLength { fixed: max, .. } => PublishErrorKind::HeaderLength {
+            SendErrorKind::HeaderTooLong { max, .. } => SendErrorKind::HeaderTooLong {
                 len: header.len(),
                 max: max.saturating_sub(PUBLICATION_LEN),
             },
-            other => refusal(other),
+            SendErrorKind::HeaderLength { fixed, .. } => SendErrorKind::HeaderLength {
+                len: header.len(),
+                fixed: fixed.saturating_sub(PUBLICATION_LEN),
+            },
+            other => other,
         })?;
         Ok((number, prepared))
     }
@@ -398,18 +406,9 @@ impl<L: Link> PublishCore<L> {
                 ..
             } => return self.on_sent(connection, key, Some(error)),
             ReceiveEvent::Writable { connection } => return self.fill(connection),
-            ReceiveEvent::Connected { connection, info } => {
-                self.lanes.insert(connection, Lane::new(self.settings.slow));
-                PublishEvent::Connected { connection, info }
-            }
-            ReceiveEvent::Disconnected { connection, reason } => {
-                self.empty_lane(connection);
-                let subscriptions = self.table.remove(connection);
-                PublishEvent::Disconnected {
-                    connection,
-                    reason,
-                    subscriptions,
-                }
+            ReceiveEvent::Connection(connection, event) => {
+                self.on_connection(connection, &event);
+                PublishEvent::Connection(connection, event)
             }
             ReceiveEvent::Late { connection, key } => {
                 let Some((key, _)) = self.account.get(Ticket::from_key(key)) else {
@@ -418,12 +417,6 @@ impl<L: Link> PublishCore<L> {
                 PublishEvent::Late { key, connection }
             }
             ReceiveEvent::Request(request) => PublishEvent::Request(request),
-            ReceiveEvent::Unresponsive { connection } => PublishEvent::Unresponsive { connection },
-            ReceiveEvent::Responsive { connection } => PublishEvent::Responsive { connection },
-            ReceiveEvent::PeerClosing { connection } => {
-                self.empty_lane(connection);
-                PublishEvent::PeerClosing { connection }
-            }
             // A clone whose outcome was told when its connection ended; the buffer that came back
             // with that is whole now.
             ReceiveEvent::Released { .. } => return,
@@ -435,6 +428,27 @@ impl<L: Link> PublishCore<L> {
             | ReceiveEvent::Starved { .. } => return,
         };
         self.later.push(told);
+    }
+
+    fn on_connection(&mut self, connection: ConnectionId, event: &ConnectionEvent) {
+        match event {
+            ConnectionEvent::Connected(_) => {
+                self.lanes.insert(connection, Lane::new(self.settings.slow));
+            }
+            ConnectionEvent::PeerClosing => self.empty_lane(connection),
+            ConnectionEvent::Disconnected(_) => {
+                self.empty_lane(connection);
+                let count = self.table.remove(connection);
+                if count > 0 {
+                    let gone = PublishEvent::SubscriptionsGone { connection, count };
+                    self.later.push(gone);
+                }
+            }
+            ConnectionEvent::Unresponsive
+            | ConnectionEvent::Responsive
+            | ConnectionEvent::Late
+            | ConnectionEvent::Reconnecting { .. } => {}
+        }
     }
 
     /// A send of a publication is over.
@@ -676,14 +690,6 @@ enum Offered {
 fn note_due(next_due: &mut Option<Instant>, lane: &Lane) {
     if let Some(at) = lane.next_deadline() {
         *next_due = Some(next_due.map_or(at, |due| due.min(at)));
-    }
-}
-
-/// What is said of a whole publication.
-fn refusal(kind: SendErrorKind) -> PublishErrorKind {
-    match kind {
-        SendErrorKind::WouldBlock(blocked) => PublishErrorKind::WouldBlock(blocked),
-        other => PublishErrorKind::Refused(other),
     }
 }
 

@@ -22,7 +22,7 @@ mod table;
 mod wanted;
 
 pub use account::Outcomes;
-pub use event::{Publication, PublishError, PublishErrorKind, PublishEvent};
+pub use event::{Publication, PublishEvent};
 pub use policy::{DropReason, PeerOutcome, SlowPolicy};
 pub use publisher::{PublishConfig, PublishEndpoint};
 pub use subscribe_event::{PublisherId, SubscribeEvent};

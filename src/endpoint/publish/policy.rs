@@ -4,8 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::Error;
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::limits::{check_count, check_timeout};
-use crate::error::{Blocked, CompletionError, SendErrorKind};
+use crate::error::CompletionError;
 
 /// What a publisher does about a subscriber that has no room: one that granted no more messages,
 /// because its application holds them or is stopped, or that has as many publications on the way as

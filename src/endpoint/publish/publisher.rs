@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::core::{PublishCore, PublishSettings};
-use super::event::{Publication, PublishError, PublishErrorKind, PublishEvent};
+use super::event::{Publication, PublishEvent};
 use super::policy::SlowPolicy;
 use super::table::SubscriptionLimits;
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
+use crate::endpoint::error::Refused;
 
 use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::event::ConnectionRequest;
@@ -23,12 +24,11 @@ use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf
 
 use crate::endpoint::protocol::connection::Form;
 
-use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
+use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::{
     CONTROL_LEN_MAX, HeaderMode, PUBLICATION_LEN, Refusal, RefusalCode,
 };
 
-use crate::error::SendErrorKind;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, PeerAddr};
 use crate::memory::HeldRegistration;
@@ -212,6 +212,7 @@ impl PublishConfig {
                 depth: self.depth(),
                 total: self.depth() * self.max_connections(),
                 level: self.outgoing.level_or_sent(),
+                shape: None,
                 deadline: self.outgoing.deadline,
                 policy: self.outgoing.deadline_policy,
                 staging: self.outgoing.staging.clone(),
@@ -389,15 +390,12 @@ impl PublishEndpoint {
         payload: impl Into<Payload>,
         header: &[u8],
         key: u64,
-    ) -> Result<Publication, PublishError> {
+    ) -> Result<Publication, Refused<Payload>> {
         let payload = payload.into();
-        let owner = self.core.owner();
-        if owner.is_here() {
-            return self.core.publish(tag, payload, header, key);
+        match self.core.owner().check() {
+            Ok(()) => self.core.publish(tag, payload, header, key),
+            Err(forked) => Err(Refused::new(forked, payload, key)),
         }
-        let made_by = owner.pid();
-        let kind = PublishErrorKind::Refused(SendErrorKind::Forked { made_by });
-        Err(PublishError { kind, payload, key })
     }
 
     /// Drives all connections, and appends what happened. Returns how many events were added.
@@ -443,7 +441,8 @@ impl PublishEndpoint {
         Ok(self.core.set_policy(connection, policy))
     }
 
-    /// Accepts a request ([`AcceptPolicy::Ask`]). False: it is gone.
+    /// Accepts a request ([`AcceptPolicy::Ask`](crate::endpoint::AcceptPolicy::Ask)). False: it is
+    /// gone.
     pub fn accept(&mut self, request: ConnectionRequest) -> bool {
         self.core.owner().is_here() && self.core.answer(request.connection, None)
     }

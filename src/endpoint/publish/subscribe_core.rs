@@ -8,7 +8,7 @@ use super::subscribe_event::{PublisherId, SubscribeEvent};
 use super::wanted::{SubscribeError, TagEvent, Wanted};
 use crate::Error;
 use crate::endpoint::core::reconnect::{self, ReconnectPolicy, Schedule};
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::{Hub, SubscriptionNews};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::Link;
@@ -257,33 +257,22 @@ impl<L: Link> SubscribeCore<L> {
         let publisher = |connection| self.by_connection.get(&connection).copied();
         let told = match event {
             ReceiveEvent::Message(message) => return self.on_message(message, events),
-            ReceiveEvent::Connected { connection, info } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(info)) => {
                 let Some(id) = publisher(connection) else {
                     return;
                 };
                 self.on_connected(id, info.header_mode, more);
-                SubscribeEvent::Connected {
-                    publisher: id,
-                    info,
-                }
+                SubscribeEvent::Connection(id, ConnectionEvent::Connected(info))
             }
-            ReceiveEvent::Disconnected { connection, reason } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
                 return self.on_disconnected(connection, reason, events);
             }
             ReceiveEvent::Starved { connection } => match publisher(connection) {
                 Some(publisher) => SubscribeEvent::Starved { publisher },
                 None => return,
             },
-            ReceiveEvent::Unresponsive { connection } => match publisher(connection) {
-                Some(publisher) => SubscribeEvent::Unresponsive { publisher },
-                None => return,
-            },
-            ReceiveEvent::Responsive { connection } => match publisher(connection) {
-                Some(publisher) => SubscribeEvent::Responsive { publisher },
-                None => return,
-            },
-            ReceiveEvent::PeerClosing { connection } => match publisher(connection) {
-                Some(publisher) => SubscribeEvent::PeerClosing { publisher },
+            ReceiveEvent::Connection(connection, event) => match publisher(connection) {
+                Some(publisher) => SubscribeEvent::Connection(publisher, event),
                 None => return,
             },
             // A subscriber sends nothing but requests, and has no windows.
@@ -371,18 +360,23 @@ impl<L: Link> SubscribeCore<L> {
         let schedule = schedule.filter(|_| !self.closing && reconnect::is_worth_a_retry(&reason));
         let Some((attempt, after)) = schedule.and_then(|schedule| schedule.next(now)) else {
             self.publishers.remove(&publisher);
-            return events.push(SubscribeEvent::Disconnected { publisher, reason });
+            return events.push(SubscribeEvent::Connection(
+                publisher,
+                ConnectionEvent::Disconnected(reason),
+            ));
         };
         found.retry_at = Some(now + after);
         found
             .wanted
             .start_again(|tag| events.push(SubscribeEvent::Unsubscribed { publisher, tag }));
-        events.push(SubscribeEvent::Reconnecting {
+        events.push(SubscribeEvent::Connection(
             publisher,
-            attempt,
-            after,
-            reason,
-        });
+            ConnectionEvent::Reconnecting {
+                attempt,
+                after,
+                reason,
+            },
+        ));
         self.arm();
     }
 
@@ -447,8 +441,10 @@ impl<L: Link> SubscribeCore<L> {
             None => {
                 self.publishers.remove(&publisher);
                 let reason = CloseReason::ClosedLocally;
-                self.later
-                    .push(SubscribeEvent::Disconnected { publisher, reason });
+                self.later.push(SubscribeEvent::Connection(
+                    publisher,
+                    ConnectionEvent::Disconnected(reason),
+                ));
                 self.core.wait().wake();
                 true
             }

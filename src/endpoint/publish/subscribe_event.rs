@@ -1,15 +1,12 @@
 //! What a subscriber reports.
 
-use std::fmt;
-use std::time::Duration;
-
 use super::wanted::SubscribeError;
 use crate::cuda::CudaError;
 use crate::endpoint::delivery::{DeviceMessage, MessageEvent};
-use crate::endpoint::event::ConnectionInfo;
+use crate::endpoint::event::ConnectionEvent;
 use crate::endpoint::message::Message;
-use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::SubscriptionOutcome;
+use std::fmt;
 
 /// A publisher that a [`SubscribeEndpoint`](crate::SubscribeEndpoint) is connected to, or wants to
 /// be; also while it connects again. Never used twice by one endpoint.
@@ -33,13 +30,9 @@ impl fmt::Display for PublisherId {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SubscribeEvent {
-    /// A publisher is connected. What is wanted of it is subscribed to by itself.
-    Connected {
-        /// Which.
-        publisher: PublisherId,
-        /// What was agreed.
-        info: ConnectionInfo,
-    },
+    /// Something happened to the connection with a publisher. What is wanted of it is subscribed to
+    /// by itself when it stands.
+    Connection(PublisherId, ConnectionEvent),
     /// The publisher has taken a subscription; again after each new connection.
     Subscribed {
         /// Who.
@@ -112,41 +105,6 @@ pub enum SubscribeEvent {
     Starved {
         /// Whose.
         publisher: PublisherId,
-    },
-    /// Nothing was heard from a publisher for as long as the setting `unresponsive_after` says.
-    /// Nothing is closed.
-    Unresponsive {
-        /// Which.
-        publisher: PublisherId,
-    },
-    /// Something was heard from it again.
-    Responsive {
-        /// Which.
-        publisher: PublisherId,
-    },
-    /// The publisher closes politely.
-    PeerClosing {
-        /// Which.
-        publisher: PublisherId,
-    },
-    /// The connection ended, and another one will be made, by the setting `reconnect`. What is
-    /// wanted is subscribed to again then; what is published meanwhile is lost.
-    Reconnecting {
-        /// Whose.
-        publisher: PublisherId,
-        /// The number of the next attempt, from 1.
-        attempt: u32,
-        /// How long until it begins.
-        after: Duration,
-        /// Why the connection ended, or could not be made.
-        reason: CloseReason,
-    },
-    /// The connection is closed, or could not be made, for good. The publisher's last event.
-    Disconnected {
-        /// Which.
-        publisher: PublisherId,
-        /// Why.
-        reason: CloseReason,
     },
 }
 
@@ -224,9 +182,12 @@ impl MessageEvent for SubscribeEvent {
         matches!(
             self,
             Self::Unsubscribed { .. }
-                | Self::PeerClosing { .. }
-                | Self::Reconnecting { .. }
-                | Self::Disconnected { .. }
+                | Self::Connection(
+                    _,
+                    ConnectionEvent::PeerClosing
+                        | ConnectionEvent::Reconnecting { .. }
+                        | ConnectionEvent::Disconnected(_)
+                )
         )
     }
 }

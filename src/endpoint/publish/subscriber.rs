@@ -22,7 +22,7 @@ use crate::endpoint::link::provider::ProviderLink;
 
 use crate::endpoint::protocol::connection::Form;
 
-use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
+use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::PUBLICATION_LEN;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, PeerAddr};
@@ -173,8 +173,10 @@ impl SubscribeEndpoint {
         })
     }
 
-    /// Starts to connect to a publisher. Returns at once; [`SubscribeEvent::Connected`],
-    /// [`SubscribeEvent::Reconnecting`] or [`SubscribeEvent::Disconnected`] follows.
+    /// Starts to connect to a publisher. Returns at once;
+    /// [`ConnectionEvent::Connected`](crate::endpoint::ConnectionEvent::Connected),
+    /// [`ConnectionEvent::Reconnecting`](crate::endpoint::ConnectionEvent::Reconnecting) or
+    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) follows.
     ///
     /// # Errors
     ///
@@ -193,7 +195,7 @@ impl SubscribeEndpoint {
     ///
     /// [`SubscribeError`]; nothing was asked.
     pub fn subscribe(&mut self, publisher: PublisherId, tag: u64) -> Result<(), SubscribeError> {
-        self.check_here()?;
+        self.core.owner().check()?;
         self.core.subscribe(publisher, tag)
     }
 
@@ -204,17 +206,8 @@ impl SubscribeEndpoint {
     ///
     /// [`SubscribeError`]; nothing was asked.
     pub fn unsubscribe(&mut self, publisher: PublisherId, tag: u64) -> Result<(), SubscribeError> {
-        self.check_here()?;
+        self.core.owner().check()?;
         self.core.unsubscribe(publisher, tag)
-    }
-
-    fn check_here(&self) -> Result<(), SubscribeError> {
-        let owner = self.core.owner();
-        if owner.is_here() {
-            return Ok(());
-        }
-        let made_by = owner.pid();
-        Err(SubscribeError::Forked { made_by })
     }
 
     /// Drives all connections, and appends what happened. Returns how many events were added.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::core::{PublishCore, PublishSettings};
-use super::event::{Publication, PublishErrorKind, PublishEvent};
+use super::event::{Publication, PublishEvent};
 use super::policy::{DropReason, PeerOutcome, SlowPolicy};
 use super::subscribe_core::{SubscribeCore, SubscribeSettings};
 use super::subscribe_event::{PublisherId, SubscribeEvent};
@@ -19,7 +19,8 @@ use crate::endpoint::core::reconnect::ReconnectPolicy;
 use crate::endpoint::core::rig::{
     FakeGate, LONG, SLOT_BYTES, Setup, far_future, panics, payload_pool, receive_settings,
 };
-use crate::endpoint::event::{DeadlinePolicy, Level};
+use crate::endpoint::error::{Blocked, SendErrorKind};
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Level};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::PostRefused;
@@ -27,7 +28,6 @@ use crate::endpoint::link::fake::{CloseMode, FakeLink, FakeWait, Net, NetConfig,
 use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::{HeaderMode, SubscriptionOutcome};
-use crate::error::Blocked;
 
 #[path = "gate_tests.rs"]
 mod gate_tests;
@@ -95,6 +95,7 @@ impl Stage {
                 depth: self.depth,
                 total: self.depth * 4,
                 level: Level::Sent,
+                shape: None,
                 deadline: self.deadline,
                 policy: DeadlinePolicy::FailConnection,
                 staging: None,
@@ -188,11 +189,13 @@ impl Subscriber {
                     self.held.push_back(message);
                 }
             }
-            SubscribeEvent::Reconnecting { reason, .. } => {
+            SubscribeEvent::Connection(_, ConnectionEvent::Reconnecting { reason, .. }) => {
                 self.cuts.push(reason);
                 self.on.clear();
             }
-            SubscribeEvent::Disconnected { reason, .. } => self.ended = Some(reason),
+            SubscribeEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                self.ended = Some(reason)
+            }
             _ => {}
         }
     }
@@ -224,6 +227,8 @@ struct Play {
     outcomes: Vec<(u64, ConnectionId, PeerOutcome)>,
     connected: Vec<ConnectionId>,
     ended: Vec<(ConnectionId, CloseReason, u32)>,
+    /// Subscriptions that went with a connection whose end comes next.
+    gone: HashMap<ConnectionId, u32>,
     late: Vec<u64>,
     writable: usize,
     abandoned: Arc<Mutex<Vec<u64>>>,
@@ -280,6 +285,7 @@ impl Play {
             outcomes: Vec::new(),
             connected: Vec::new(),
             ended: Vec::new(),
+            gone: HashMap::new(),
             late: Vec::new(),
             writable: 0,
             abandoned,
@@ -312,7 +318,7 @@ impl Play {
     }
 
     /// Publishes with this key; if it is refused, checks that everything came back.
-    fn publish(&mut self, tag: u64, key: u64) -> Result<Publication, PublishErrorKind> {
+    fn publish(&mut self, tag: u64, key: u64) -> Result<Publication, SendErrorKind> {
         let payload = self.payload(key);
         let index = payload.index();
         self.publish_payload(tag, payload.into(), index, key)
@@ -325,7 +331,7 @@ impl Play {
         tag: u64,
         key: u64,
         staging: Option<&SharedBufferManager>,
-    ) -> Result<(FakeGate, Publication), PublishErrorKind> {
+    ) -> Result<(FakeGate, Publication), SendErrorKind> {
         let payload = self.payload(key);
         let (index, gate) = (payload.index(), FakeGate::default());
         let payload = match staging {
@@ -347,7 +353,7 @@ impl Play {
         payload: Payload,
         index: u32,
         key: u64,
-    ) -> Result<Publication, PublishErrorKind> {
+    ) -> Result<Publication, SendErrorKind> {
         let header = key.to_be_bytes();
         match self.publisher().publish(tag, payload, &header, key) {
             Ok(told) => {
@@ -360,7 +366,7 @@ impl Play {
                 Ok(told)
             }
             Err(refused) => {
-                let payload = refused.payload.into_buffer().expect("a buffer");
+                let payload = refused.given.into_buffer().expect("a buffer");
                 assert_eq!((refused.key, payload.index()), (key, index));
                 Err(refused.kind)
             }
@@ -392,7 +398,9 @@ impl Play {
 
     fn take(&mut self, event: PublishEvent) {
         match event {
-            PublishEvent::Connected { connection, .. } => self.connected.push(connection),
+            PublishEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                self.connected.push(connection)
+            }
             PublishEvent::Peer {
                 key,
                 connection,
@@ -424,12 +432,12 @@ impl Play {
             }
             PublishEvent::Late { key, .. } => self.late.push(key),
             PublishEvent::Writable => self.writable += 1,
-            PublishEvent::Disconnected {
-                connection,
-                reason,
-                subscriptions,
-            } => {
+            PublishEvent::SubscriptionsGone { connection, count } => {
+                self.gone.insert(connection, count);
+            }
+            PublishEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
                 self.connected.retain(|id| *id != connection);
+                let subscriptions = self.gone.remove(&connection).unwrap_or(0);
                 self.ended.push((connection, reason, subscriptions));
             }
             _ => {}
@@ -627,7 +635,7 @@ fn a_subscriber_can_have_a_policy_of_its_own() {
 fn only_those_who_asked_for_it_get_it() {
     for form in FORMS {
         let mut play = Stage::of(form).ready();
-        let nobody = PublishErrorKind::NoSubscribers { tag: 9 };
+        let nobody = SendErrorKind::NoSubscribers { tag: 9 };
         assert_eq!(play.publish(9, 1), Err(nobody));
         play.subscribe(1, 9).unwrap();
         assert_eq!(play.subscribe(1, 9), Err(SubscribeError::Already));
@@ -921,7 +929,7 @@ fn publications_are_bounded_and_writable_says_when_there_is_room() {
         .ready();
         play.counts(1);
         play.counts(2);
-        let full = PublishErrorKind::WouldBlock(Blocked::Depth);
+        let full = SendErrorKind::WouldBlock(Blocked::Depth);
         assert_eq!(play.publish(TAG, 3), Err(full));
         assert_eq!(play.writable, 0);
         play.settle();
@@ -934,7 +942,7 @@ fn publications_are_bounded_and_writable_says_when_there_is_room() {
                     .unwrap()
             })
             .collect();
-        let none = PublishErrorKind::WouldBlock(Blocked::HeaderSlots);
+        let none = SendErrorKind::WouldBlock(Blocked::HeaderSlots);
         assert_eq!(play.publish(TAG, 4), Err(none));
         drop(slots);
         play.settle();
@@ -945,7 +953,7 @@ fn publications_are_bounded_and_writable_says_when_there_is_room() {
             .publisher()
             .publish(TAG, payload.into(), &long, 5)
             .unwrap_err();
-        let kind = PublishErrorKind::HeaderLength { len: 64, max: 46 };
+        let kind = SendErrorKind::HeaderTooLong { len: 64, max: 46 };
         assert_eq!(refused.kind, kind);
         drop(refused);
         play.end();
@@ -1001,7 +1009,7 @@ fn a_goodbye_lets_what_was_posted_arrive() {
             play.counts(key);
         }
         play.publisher().begin_close_all(far_future());
-        let closing = PublishErrorKind::Refused(crate::error::SendErrorKind::Closing);
+        let closing = SendErrorKind::Closing;
         assert_eq!(play.publish(TAG, 9), Err(closing));
         play.settle();
         for subscriber in &play.subscribers {

@@ -14,6 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use crate::endpoint::protocol::wire::{
     SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest,
 };
+use crate::error::Forked;
 
 /// Why a subscription, or its end, can't be asked for now. Nothing was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -38,14 +39,8 @@ pub enum SubscribeError {
         limit: u32,
     },
     /// The endpoint was made by the process that this one was forked from.
-    #[error(
-        "this endpoint was made by process {made_by}, which this process was forked from: open a \
-         fabric of its own in the child"
-    )]
-    Forked {
-        /// The process that made it.
-        made_by: u32,
-    },
+    #[error("{0}: open a fabric of its own in the child")]
+    Forked(#[from] Forked),
 }
 
 /// What the application is to hear about a tag.

@@ -14,7 +14,8 @@ use crate::endpoint::receive::AcceptPolicy;
 use crate::endpoint::settings::SettingsOf;
 use crate::fabric::EndpointSettings;
 
-/// Which connections an endpoint has, and how they are made, watched and ended.
+/// Which connections an endpoint has, and how they are made, watched and ended. A config's
+/// `connection` lends this to a closure, as it was set so far.
 ///
 /// | setting | of | unit | default | range |
 /// |---|---|---|---|---|
@@ -171,7 +172,7 @@ impl ConnectionSettings {
     /// Windows that this side may expose to its peers at once, all connections together.
     ///
     /// At a receive endpoint, above 0, peers and this side can also use the windows of the other;
-    /// each connection then keeps three more buffers of the pool.
+    /// each connection then keeps two more buffers of the pool.
     #[must_use]
     pub fn windows(mut self, windows: u32) -> Self {
         self.windows = Some(windows);

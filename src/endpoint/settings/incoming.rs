@@ -6,7 +6,8 @@ use crate::endpoint::delivery::{DeviceDelivery, receive_pool};
 use crate::endpoint::limits::{check_count, config};
 use crate::endpoint::settings::SettingsOf;
 
-/// Messages that an endpoint receives.
+/// What comes in: messages, and the buffers for them. A config's `incoming` lends this to a
+/// closure, as it was set so far.
 ///
 /// | setting | of | unit | default | range |
 /// |---|---|---|---|---|

@@ -12,7 +12,8 @@ use crate::endpoint::settings::SettingsOf;
 use crate::endpoint::staging::StagingRing;
 use crate::fabric::Shape;
 
-/// What goes out of an endpoint: messages, and one-sided operations.
+/// What goes out of an endpoint: messages, and one-sided operations. A config's `outgoing` lends
+/// this to a closure, as it was set so far.
 ///
 /// | setting | of | unit | default | range |
 /// |---|---|---|---|---|

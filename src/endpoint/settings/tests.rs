@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::buffer::{HeaderSlotConfig, SharedBufferManager};
-use crate::endpoint::documented_settings::{Setting, compare_group};
+use crate::endpoint::documented_settings::{Other, Setting, compare_group};
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level};
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::settings::{
     ConnectionSettings, IncomingSettings, OutgoingSettings, SettingsOf,
 };
-use crate::endpoint::{AcceptPolicy, Keepalive, ReconnectPolicy};
+use crate::endpoint::{AcceptPolicy, Keepalive, ReceiveConfig, ReconnectPolicy};
 use crate::fabric::{EndpointSettings, Shape};
 
 /// Each endpoint, by the word that the tables have for it.
@@ -66,7 +66,7 @@ fn the_table_of_connection_settings_is_what_the_code_does() {
             set: |(of, s), v| (of, s.windows(v.count())),
         },
     ];
-    let others: &[(&str, fn(Given) -> Given)] = &[
+    let others: &[Other<Given>] = &[
         ("keepalive", |(of, s)| {
             (of, s.keepalive(Some(Keepalive::default())))
         }),
@@ -108,7 +108,7 @@ fn the_table_of_outgoing_settings_is_what_the_code_does() {
             set: |(of, s), v| (of, s.deadline(v.limit())),
         },
     ];
-    let others: &[(&str, fn(Given) -> Given)] = &[
+    let others: &[Other<Given>] = &[
         ("headers", |(of, s)| {
             (of, s.headers(HeaderSlotConfig::default()))
         }),
@@ -177,7 +177,7 @@ fn the_table_of_incoming_settings_is_what_the_code_does() {
             set: |(of, s), v| (of, s.depth(v.count())),
         },
     ];
-    let others: &[(&str, fn(Given) -> Given)] = &[
+    let others: &[Other<Given>] = &[
         ("pool", |(of, s)| {
             let pool = SharedBufferManager::allocate(4, 128).expect("memory");
             (of, s.pool(&pool))
@@ -205,14 +205,19 @@ fn the_table_of_incoming_settings_is_what_the_code_does() {
     }
 }
 
-/// What a config is lent keeps what was set before.
+/// A group that is lent twice keeps what was set before.
 #[test]
 fn a_group_that_is_set_twice_keeps_both() {
-    let settings = OutgoingSettings::default().depth(3);
-    let settings = (|out: OutgoingSettings| out.deadline(None))(settings);
-    assert_eq!(settings.depth_of(SettingsOf::Publish), 3);
-    assert_eq!(settings.deadline, None);
-    let refused = settings.depth(0).check(SettingsOf::Receive);
+    let config = ReceiveConfig::default()
+        .outgoing(|out| out.depth(0))
+        .outgoing(|out| out.deadline(None));
+    let said = format!("{config:?}");
+    assert!(
+        said.contains("depth: Some(0)") && said.contains("deadline: None"),
+        "{said}"
+    );
+    let settings = OutgoingSettings::default().depth(0).deadline(None);
+    let refused = settings.check(SettingsOf::Receive);
     let Err(Error::Config { field, reason, .. }) = refused else {
         panic!("{refused:?}");
     };

@@ -25,10 +25,10 @@ use crate::buffer::{
     BufferMut, Payload, Segment, SharedBufferConfig, SharedBufferManager, WakeFn, WakerId,
 };
 use crate::cuda::Device;
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::limits::check_count;
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::passage::{PartCopies, SLOTS_MAX, Slots};
-use crate::error::{Blocked, SendErrorKind};
 use crate::fabric::Domain;
 use crate::memory::{HugePages, Region, RegisterError, Scope};
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cuda::CudaError;
-use crate::endpoint::error::WindowError;
+use crate::endpoint::error::{Refused, WindowError};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::RmaLimits;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::Connection;
 use crate::endpoint::protocol::wire::{INDEX_MASK, WindowDescriptor, WindowId};
-use crate::endpoint::windows::window::{Bell, ExposeError, LocalWindow, WindowEvent, WindowMemory};
+use crate::endpoint::windows::window::{Bell, LocalWindow, WindowEvent, WindowMemory};
 use crate::fabric::AccessEnds;
 use crate::memory::{Access, AccessLedger, RawRegistration, RegisterError, Registrar, Watcher};
 
@@ -133,12 +133,12 @@ impl ExposedWindows {
         rma: Option<&RmaLimits>,
         mut memory: WindowMemory,
         access: Access,
-    ) -> Result<LocalWindow, ExposeError> {
+    ) -> Result<LocalWindow, Refused<WindowMemory, WindowError>> {
         match self.try_expose(connection, machine, registrar, rma, &mut memory, access) {
             Ok((registration, descriptor)) => {
                 Ok(self.add(connection, memory, registration, descriptor))
             }
-            Err(kind) => Err(ExposeError { kind, memory }),
+            Err(kind) => Err(Refused::without_key(kind, memory)),
         }
     }
 

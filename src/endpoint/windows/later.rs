@@ -5,19 +5,19 @@
 
 use crate::buffer::{LeasedPayload, Leases, Payload};
 use crate::endpoint::core::control::HeldDescriptor;
+use crate::endpoint::core::line::Posting;
 use crate::endpoint::core::outgoing;
-use crate::endpoint::core::scoped::ScopedRegistrations;
+use crate::endpoint::error::{SendErrorKind, WindowError};
 use crate::endpoint::event::Level;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
-use crate::endpoint::link::{LinkConn, RemoteRange, RmaLimits};
+use crate::endpoint::link::{Link, RemoteRange, RmaLimits};
 use crate::endpoint::protocol::wire::WindowId;
 use crate::endpoint::staging::{StagingRing, staged_segment};
-use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
+use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSidedRequest};
 use crate::endpoint::windows::passage::{Given, Passage, Slots};
 use crate::endpoint::windows::window::WindowPlace;
-use crate::error::SendErrorKind;
 use crate::memory::Scope;
 
 /// The way of a write.
@@ -73,29 +73,16 @@ pub(crate) type Target<'a> = (WindowPlace<'a>, Option<u32>, Level);
 
 /// A core whose operations may have to wait: what is its own of that, and what is the same of all.
 pub(crate) trait TakesLater {
+    type Link: Link;
+
     /// Of its link; none: there are no windows.
     fn rma_limits(&self) -> Option<RmaLimits>;
 
     /// Everything that can be said of an operation before anything is taken for it. Where it goes.
     fn admit_later(&self, wanted: &OneSidedRequest<'_>) -> Result<RemoteRange, SendErrorKind>;
 
-    /// Leases what is sent of a payload; true: by the lease that all share.
-    fn lease_wire(
-        &mut self,
-        id: ConnectionId,
-        payload: &Payload,
-        iov: &mut IovList,
-    ) -> Result<(Leases, bool), SendErrorKind>;
-
-    /// Leases where a read puts its bytes; true: by the lease that all share.
-    fn lease_into(
-        &mut self,
-        id: ConnectionId,
-        into: Destination,
-    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)>;
-
-    /// Keeps the registration of the slots open; see [`hold_slots`].
-    fn hold(&mut self, id: ConnectionId, slots: &Slots) -> Result<HeldDescriptor, SendErrorKind>;
+    /// The connection with what operations on it go through, if it stands.
+    fn posting(&mut self, id: ConnectionId) -> Option<Posting<'_, Self::Link>>;
 
     /// Counts an operation as one that is posted, and has it wait. With its local side: whether the
     /// lease that all share is its.
@@ -107,6 +94,23 @@ pub(crate) trait TakesLater {
         iov: IovList,
         how: How,
     );
+
+    /// Keeps the registration of the slots open for one operation.
+    ///
+    /// # Errors
+    /// They are not registered with the domain of this connection, or registering them for this
+    /// connection alone failed.
+    fn hold_slots(
+        &mut self,
+        id: ConnectionId,
+        slots: &Slots,
+    ) -> Result<HeldDescriptor, SendErrorKind> {
+        let unstaged = SendErrorKind::NotStaged { segment: 0 };
+        let region = slots.region().ok_or(unstaged.clone())?;
+        let way = self.posting(id).ok_or(WindowError::NotConnected)?;
+        let held = outgoing::hold_region(region, Some(way.conn), way.scoped);
+        held.map_err(|error| error.unwrap_or(unstaged))
+    }
 
     /// Bytes that the provider takes at once.
     fn max_bytes(&self) -> u64 {
@@ -133,7 +137,7 @@ pub(crate) trait TakesLater {
             Later::Whole(payload) => self
                 .whole(id, payload, &how, &mut iov)
                 .map_err(|(kind, payload)| (kind, payload.unstaged()))?,
-            Later::Pieces(payload, slots) => match self.hold(id, &slots) {
+            Later::Pieces(payload, slots) => match self.hold_slots(id, &slots) {
                 Ok(desc) => (pieces_of_write(payload, slots, desc, &how), false),
                 Err(kind) => return Err((kind, payload)),
             },
@@ -153,7 +157,10 @@ pub(crate) trait TakesLater {
         let rma = self.rma_limits();
         let (len, segments) = (how.remote.len as u64, payload.run_count());
         let checked = one_sided::check_whole(rma.as_ref(), len, segments);
-        let leased = checked.and_then(|()| self.lease_wire(id, &payload, iov));
+        let leased = checked.and_then(|()| {
+            let mut way = self.posting(id).ok_or(WindowError::NotConnected)?;
+            way.lease(payload.wire(), iov)
+        });
         let (mut leases, recent) = match leased {
             Ok(leased) => leased,
             Err(kind) => return Err((kind, payload)),
@@ -180,7 +187,7 @@ pub(crate) trait TakesLater {
         let admitted = admitted.and_then(|remote| Ok((remote, slots(&into)?)));
         let mut iov = IovList::new();
         let (remote, local) = match admitted {
-            Ok((remote, Some(slots))) => match self.hold(id, &slots) {
+            Ok((remote, Some(slots))) => match self.hold_slots(id, &slots) {
                 Ok(desc) => (remote, (pieces_of_read(into, slots, desc), false)),
                 Err(kind) => return Err((kind, into)),
             },
@@ -190,7 +197,10 @@ pub(crate) trait TakesLater {
                 if let Err(kind) = checked {
                     return Err((kind, into));
                 }
-                let (into, run, recent) = self.lease_into(id, into)?;
+                let Some(mut way) = self.posting(id) else {
+                    return Err((WindowError::NotConnected.into(), into));
+                };
+                let (into, run, recent) = way.lease_destination(into)?;
                 iov.push(run.base, run.len, run.desc);
                 (remote, (Local::Read(into), recent))
             }
@@ -224,21 +234,4 @@ fn pieces_of_write(payload: Payload, slots: Slots, desc: HeldDescriptor, how: &H
 fn pieces_of_read(into: Destination, slots: Slots, desc: HeldDescriptor) -> Local {
     let (len, given) = (into.len(), Given::Read(into));
     Local::Passage(Box::new(Passage::new(given, len, slots, desc, false)))
-}
-
-/// Keeps the registration of the slots open for one operation.
-///
-/// # Errors
-/// They are not registered with the domain of this connection, or registering them for this
-/// connection alone failed.
-pub(crate) fn hold_slots<C: LinkConn>(
-    slots: &Slots,
-    conn: Option<&C>,
-    scoped: &mut ScopedRegistrations,
-) -> Result<HeldDescriptor, SendErrorKind> {
-    let region = slots
-        .region()
-        .ok_or(SendErrorKind::NotStaged { segment: 0 })?;
-    let held = outgoing::hold_region(region, conn, scoped);
-    held.map_err(|error| error.unwrap_or(SendErrorKind::NotStaged { segment: 0 }))
 }

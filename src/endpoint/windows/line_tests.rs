@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::buffer::{Gate, GateError, Payload, RegionSlice, SharedBufferManager};
 use crate::endpoint::core::rig::{FakeGate, Rig, Setup, far_future, pool_with_room};
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::CloseMode;
@@ -22,7 +23,7 @@ use crate::endpoint::windows::one_sided_tests::{
 };
 use crate::endpoint::windows::passage::{PartCopies, Slots};
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowEvent};
-use crate::error::{Blocked, FabricErrno, SendErrorKind};
+use crate::error::FabricErrno;
 use crate::event_loop::WaitSource;
 use crate::memory::{Access, Region};
 
@@ -137,8 +138,8 @@ pub(super) fn write_gated(
             Ok(gate)
         }
         Err(refused) => {
-            assert!(refused.payload.is_gated(), "as it was given");
-            let payload = refused.payload.into_buffer().unwrap();
+            assert!(refused.given.is_gated(), "as it was given");
+            let payload = refused.given.into_buffer().unwrap();
             assert_eq!((payload.index(), refused.key), (index, key));
             Err(refused.kind)
         }

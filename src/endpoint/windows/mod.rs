@@ -2,9 +2,9 @@
 
 pub(crate) mod destination;
 pub(crate) mod exposed;
+pub(crate) mod handle;
 pub(crate) mod landing;
 pub(crate) mod later;
-pub(crate) mod line;
 #[cfg(all(test, not(loom)))]
 mod line_tests;
 pub(crate) mod one_sided;

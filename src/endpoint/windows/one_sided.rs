@@ -5,8 +5,8 @@
 
 use std::time::Instant;
 
-use crate::buffer::{LeasedPayload, Payload};
-use crate::endpoint::error::WindowError;
+use crate::buffer::{GateError, LeasedPayload, Payload};
+use crate::endpoint::error::{Blocked, MessageLimit, SendErrorKind, WindowError};
 use crate::endpoint::event::Level;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
@@ -17,13 +17,14 @@ use crate::endpoint::windows::destination::Destination;
 pub(crate) use crate::endpoint::windows::destination::LeasedDestination;
 use crate::endpoint::windows::passage::{Given, Passage, Piece};
 use crate::endpoint::windows::window::{RemoteWindow, WindowEvent, WindowPlace};
-use crate::error::{Blocked, CompletionError, FabricErrno, MessageLimit, SendErrorKind};
+use crate::error::{CompletionError, FabricErrno};
 use crate::in_flight::InFlight;
 use crate::memory::Access;
 
 /// A one-sided operation in flight, with everything that must stay alive until it is over.
 #[derive(Debug)]
 pub(crate) struct OneSided {
+    pub(crate) connection: ConnectionId,
     pub(crate) key: u64,
     pub(crate) window: WindowId,
     pub(crate) local: Local,
@@ -47,6 +48,22 @@ pub(crate) enum Local {
     Read(LeasedDestination),
     /// It goes piece by piece, and is never in the slab.
     Passage(Box<Passage>),
+}
+
+impl Local {
+    /// Whether it may be posted now, as far as it is concerned. `behind`: others are in front of
+    /// it, and what is under way is not asked about.
+    ///
+    /// # Errors
+    /// It never may.
+    pub(crate) fn poll_gate(&mut self, behind: bool) -> Result<bool, GateError> {
+        match (self, behind) {
+            (Self::Write(payload), true) => payload.advance_gate(),
+            (Self::Write(payload), false) => payload.poll_gate(),
+            (Self::Read(_), _) => Ok(true),
+            (Self::Passage(passage), behind) => passage.poll_gate(behind),
+        }
+    }
 }
 
 impl OneSided {

@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use proptest::prelude::*;
 use crate::buffer::{Payload, RegionSlice, SharedBufferManager};
 use crate::endpoint::core::rig::{FakeGate, LONG, Rig, Setup, far_future};
 use crate::endpoint::error::WindowError;
-use crate::endpoint::event::{Level, ReceiveEvent};
+use crate::endpoint::event::{ConnectionEvent, Level, ReceiveEvent};
 use crate::endpoint::hub::WindowSettings;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{CloseMode, NetConfig, Step};
@@ -23,7 +24,7 @@ use crate::endpoint::windows::line_tests::{
     self, FakeCopies, read_pieces, slots, write_gated, write_pieces,
 };
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowEvent};
-use crate::error::{Blocked, FabricErrno, SendErrorKind};
+use crate::error::FabricErrno;
 use crate::in_flight::ContextKind;
 use crate::memory::{Access, Region};
 
@@ -45,7 +46,7 @@ pub(super) fn setup() -> Setup {
 /// The connection at the receiver.
 pub(super) fn connection(rig: &Rig) -> ConnectionId {
     let connected = rig.said.iter().find_map(|event| match event {
-        ReceiveEvent::Connected { connection, .. } => Some(*connection),
+        ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => Some(*connection),
         _ => None,
     });
     connected.expect("it stands")
@@ -105,7 +106,7 @@ pub(super) fn write(
         }
         Err(refused) => {
             assert_eq!(refused.key, key);
-            assert_eq!(refused.payload.into_buffer().unwrap().index(), index);
+            assert_eq!(refused.given.into_buffer().unwrap().index(), index);
             Err(refused.kind)
         }
     }
@@ -121,7 +122,7 @@ pub(super) fn read(rig: &mut Rig, window: &RemoteWindow, key: u64) -> Result<(),
             Ok(())
         }
         Err(refused) => {
-            assert_eq!(refused.into.into_buffer().unwrap().index(), index);
+            assert_eq!(refused.given.into_buffer().unwrap().index(), index);
             Err(refused.kind)
         }
     }
@@ -309,10 +310,10 @@ fn a_revocation_has_a_deadline() {
     let ended = |event: &ReceiveEvent| {
         matches!(
             event,
-            ReceiveEvent::Disconnected {
-                reason: CloseReason::RevokeDeadline,
-                ..
-            }
+            ReceiveEvent::Connection(
+                _,
+                ConnectionEvent::Disconnected(CloseReason::RevokeDeadline)
+            )
         )
     };
     assert!(rig.said.iter().any(ended), "{:?}", rig.said);
@@ -498,10 +499,7 @@ fn writes_that_name_no_window_end_what_could_be_guessed() {
     let violation = |event: &ReceiveEvent| {
         matches!(
             event,
-            ReceiveEvent::Disconnected {
-                reason: CloseReason::Violation(_),
-                ..
-            }
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(CloseReason::Violation(_)))
         )
     };
     assert!(rig.said.iter().any(violation), "{:?}", rig.said);
@@ -656,10 +654,10 @@ fn immediate_data_that_name_nothing_are_counted_and_no_more() {
     let broke = |event: &ReceiveEvent| {
         matches!(
             event,
-            ReceiveEvent::Disconnected {
-                reason: CloseReason::Violation(Violation::Credit(_)),
-                ..
-            }
+            ReceiveEvent::Connection(
+                _,
+                ConnectionEvent::Disconnected(CloseReason::Violation(Violation::Credit(_)))
+            )
         )
     };
     let credits_returned = far_events(&mut rig).len();

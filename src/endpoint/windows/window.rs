@@ -22,7 +22,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::buffer::{Buffer, BufferMut, DeviceBuffer, Payload, RegionSlice};
-use crate::endpoint::error::WindowError;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::wire::{WindowDescriptor, WindowId};
@@ -35,7 +34,7 @@ use crate::memory::{Access, DeviceRange};
 /// any more.
 ///
 /// A slice of a GPU's memory can be exposed where the provider reaches that by itself; see
-/// [`WindowError::NotDirect`].
+/// [`WindowError::NotDirect`](crate::endpoint::WindowError::NotDirect).
 ///
 /// While it is exposed nobody has a reference to its bytes: a [`RegionSlice`] gives addresses only,
 /// a [`BufferMut`] is the endpoint's, and a [`Buffer`] can only be exposed for reading.
@@ -212,7 +211,7 @@ impl Bell {
 
 /// Memory of this side that the peer of one connection may use by itself.
 ///
-/// The memory is the endpoint's. [`revoke`](crate::ReceiveEndpoint::revoke) asks for it back, and
+/// The memory is the endpoint's. [`revoke`](crate::endpoint::Windows::revoke) asks for it back, and
 /// it comes with [`WindowEvent::Released`]. Dropping the handle asks the same of the peer, without
 /// a deadline, and the memory is freed when the peer has confirmed, or when the connection is
 /// closed; until then the endpoint keeps it.
@@ -292,10 +291,11 @@ impl fmt::Debug for LocalWindow {
 /// use std::time::{Duration, Instant};
 /// use fabricast::buffer::SharedBufferManager;
 /// use fabricast::endpoint::{Access, ReceiveConfig, SendConfig, WindowDescriptor, WindowEvent};
-/// use fabricast::{Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+/// use fabricast::{ConnectionEvent, Fabric, ReceiveEndpoint, ReceiveEvent};
+/// use fabricast::{SendEndpointZeroCopy, SendEvent};
 ///
 /// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
-/// let config = ReceiveConfig::default().max_connections(4).windows(8);
+/// let config = ReceiveConfig::default().connection(|c| c.max_connections(4).windows(8));
 /// let mut owner = ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, config)?;
 /// let mut peer =
 ///     SendEndpointZeroCopy::connect(&domain, owner.local_addr(), SendConfig::default())?;
@@ -311,9 +311,9 @@ impl fmt::Debug for LocalWindow {
 ///         match event {
 ///             // The owner lets the peer write to a buffer of its own. The application sends the
 ///             // descriptor's bytes to the peer.
-///             ReceiveEvent::Connected { connection, .. } => {
+///             ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
 ///                 let buffer = pool.try_acquire().expect("8 are free");
-///                 window = Some(owner.expose(connection, buffer, Access::WRITE)?);
+///                 window = Some(owner.windows(connection).expose(buffer, Access::WRITE)?);
 ///             }
 ///             // The peer has confirmed that it does not use the window any more: the buffer is
 ///             // the owner's again.
@@ -326,17 +326,18 @@ impl fmt::Debug for LocalWindow {
 ///     }
 ///     if let (Some(local), false, true) = (&window, written, peer.is_connected()) {
 ///         let descriptor = WindowDescriptor::parse(&local.descriptor().to_bytes())?;
-///         let remote = peer.open_window(&descriptor)?;
+///         let remote = peer.windows().open(&descriptor)?;
 ///         let mut buffer = pool.try_acquire().expect("7 are free");
 ///         buffer[..10].copy_from_slice(b"one-sided!");
-///         peer.write(buffer.freeze(10), remote.at(10), 1)?;
+///         peer.windows().write(buffer.freeze(10), remote.at(10), 1)?;
 ///         written = true;
 ///     }
 ///     for event in sent.drain(..) {
 ///         // The bytes are in the owner's memory: it takes the window back.
 ///         if let SendEvent::Window(WindowEvent::Written { key: 1, .. }) = event {
 ///             let until = Instant::now() + Duration::from_secs(5);
-///             owner.revoke(window.take().expect("exposed"), until);
+///             let window = window.take().expect("exposed");
+///             owner.windows(window.connection()).revoke(window, until);
 ///         }
 ///     }
 /// }
@@ -393,23 +394,6 @@ impl<'a> From<&'a RemoteWindow> for WindowPlace<'a> {
         window.at(0)
     }
 }
-
-/// A window that could not be exposed, with its memory.
-#[derive(Debug)]
-pub struct ExposeError {
-    /// Why.
-    pub kind: WindowError,
-    /// The memory, untouched.
-    pub memory: WindowMemory,
-}
-
-impl fmt::Display for ExposeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.kind.fmt(f)
-    }
-}
-
-impl std::error::Error for ExposeError {}
 
 /// What happened to windows, and to one-sided operations.
 ///

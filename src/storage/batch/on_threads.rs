@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use super::entry::{BatchEntry, Entry, Way};
 use super::{BatchEvent, Outlet};
-use crate::storage::contained::contained;
 use crate::storage::engine::{Engine, Task, TaskOutcome};
 use crate::storage::io_buffer::IoBuf;
 use crate::storage::posix::Posix;
 use crate::storage::thread_pool::{Run, ThreadPool};
 use crate::storage::uring::request::{Moved, Stop};
 use crate::storage::{BackEnd, Direction, FileErrorKind};
+use fabricast_process::contained;
 
 /// How long to leave a pool alone whose queue is full.
 const FULL_PAUSE: Duration = Duration::from_millis(1);

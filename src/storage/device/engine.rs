@@ -71,7 +71,8 @@ pub(crate) fn prepare(place: Place, synchronize: bool) -> Result<Option<Context>
         let cuda = Cuda::ready()?;
         let context = cuda.context_of(base)?;
         if synchronize {
-            let _current = cuda.enter(context)?;
+            // SAFETY: the context of the operation's memory, which is freed before that goes.
+            let _current = unsafe { cuda.enter(context) }?;
             cuda.synchronize_default()?;
         }
         Ok(Some(context))
@@ -83,7 +84,8 @@ pub(crate) fn prepare(place: Place, synchronize: bool) -> Result<Option<Context>
 pub(super) fn enter(memory: RawMemory, base: u64) -> Result<Current, CudaError> {
     let cuda = Cuda::ready()?;
     match memory.context() {
-        Some(context) => cuda.enter(context),
+        // SAFETY: as above.
+        Some(context) => unsafe { cuda.enter(context) },
         None => cuda.enter_at(base),
     }
 }

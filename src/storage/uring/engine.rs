@@ -421,5 +421,5 @@ fn slots(len: usize, depth: usize, most: usize) -> Option<Slots> {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "engine_tests.rs"]
+#[path = "tests/engine.rs"]
 mod tests;

@@ -97,7 +97,7 @@ fn leak(orphan: Box<dyn Orphan>, error: &io::Error) {
 mod tests {
     use super::*;
     use crate::contain::Panics;
-    use crate::storage::contained::contained;
+    use fabricast_process::contained;
 
     /// Whose memory the kernel never gives back.
     struct Stuck<'a>(&'a AtomicU64);

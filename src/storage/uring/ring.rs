@@ -648,5 +648,5 @@ fn entry(request: &Request, part: Part) -> squeue::Entry {
 }
 
 #[cfg(test)]
-#[path = "ring_tests.rs"]
+#[path = "tests/ring.rs"]
 mod tests;

@@ -12,7 +12,9 @@ use super::session::Session;
 use super::writing::{WriteDone, WriteJob, Writers, WritersSettings};
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::duplex::DuplexEndpoint;
-use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived, ReceiveEvent};
+use crate::endpoint::{
+    CloseReason, ConnectionEvent, ConnectionId, Message as Arrived, ReceiveEvent,
+};
 use crate::stream::auth;
 use crate::stream::handshake::AnswerSettings;
 use crate::stream::interface::{self, Interface};
@@ -388,11 +390,11 @@ impl StreamSide for ReceiverSide {
 
     fn on_event(&mut self, port: usize, event: ReceiveEvent) {
         match event {
-            ReceiveEvent::Connected { connection, info } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(info)) => {
                 self.on_connected(port, connection, info.peer);
             }
             ReceiveEvent::Message(message) => self.on_message(message),
-            ReceiveEvent::Disconnected { connection, reason } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
                 self.on_disconnected(connection, reason);
             }
             // What this side sends is small, and said anew or not needed: a failed send is followed

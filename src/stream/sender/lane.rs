@@ -10,8 +10,10 @@ use super::rail::{RailBlocks, SenderRail};
 use super::side::{Route, SenderTools};
 use super::transfer::PeerOutcome;
 use crate::buffer::Buffer;
-use crate::endpoint::{CloseReason, Message as Arrived, ReceiveEvent, WindowEvent};
-use crate::error::SendErrorKind;
+use crate::endpoint::SendErrorKind;
+use crate::endpoint::{
+    CloseReason, ConnectionEvent, Message as Arrived, ReceiveEvent, WindowEvent,
+};
 use crate::random::random_u64;
 use crate::stream::auth;
 use crate::stream::handshake::DialSettings;
@@ -436,7 +438,9 @@ impl Lane {
         with: &mut LaneContext<'_>,
     ) {
         match event {
-            ReceiveEvent::Connected { .. } => self.rails[rail].on_connected(),
+            ReceiveEvent::Connection(_, ConnectionEvent::Connected(_)) => {
+                self.rails[rail].on_connected()
+            }
             ReceiveEvent::Message(message) => {
                 if let Err(error) = self.on_message(rail, &message, with) {
                     match self.rails[rail].is_ready() {
@@ -454,7 +458,7 @@ impl Lane {
                 // Whether it arrived is not known; the peer says what it lacks.
                 self.rails[rail].local.in_flight -= 1;
             }
-            ReceiveEvent::Disconnected { reason, .. } => {
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                 self.lose_rail(rail, false, StreamError::Lost(reason), with);
             }
             _ => {}

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::lane::Ready;
+use crate::endpoint::SendErrorKind;
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{ConnectionId, RemoteWindow, WindowDescriptor, WindowError};
-use crate::error::SendErrorKind;
 use crate::stream::slots::SlotBook;
 use crate::stream::wire::Window;
 use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
@@ -72,7 +72,7 @@ impl Placing {
         ready: &Ready,
     ) -> Result<(), SendErrorKind> {
         let Some((slot, place)) = self.slots.take() else {
-            return Err(SendErrorKind::WouldBlock(crate::error::Blocked::Credits));
+            return Err(SendErrorKind::WouldBlock(crate::endpoint::Blocked::Credits));
         };
         let payload = ready.bytes.clone().into();
         let to = self.windows[place.window].at(place.offset);

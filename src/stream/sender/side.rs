@@ -19,7 +19,7 @@ use super::rail::SenderRail;
 use super::reading::{ReadDone, ReadJob, ReadersSettings};
 use super::transfer::Promised;
 use crate::buffer::SharedBufferManager;
-use crate::endpoint::{ConnectionId, ReceiveEvent};
+use crate::endpoint::{ConnectionEvent, ConnectionId, ReceiveEvent};
 use crate::fabric::EndpointKind;
 use crate::stream::interface::{self, Interface};
 use crate::stream::network::{Network, StreamSide};
@@ -303,12 +303,12 @@ impl StreamSide for SenderSide {
     fn on_event(&mut self, _: usize, event: ReceiveEvent) {
         let connection = match &event {
             ReceiveEvent::Message(message) => message.connection(),
-            ReceiveEvent::Connected { connection, .. }
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_))
             | ReceiveEvent::Completed { connection, .. }
             | ReceiveEvent::Failed { connection, .. }
-            | ReceiveEvent::PeerClosing { connection }
+            | ReceiveEvent::Connection(connection, ConnectionEvent::PeerClosing)
             | ReceiveEvent::Window { connection, .. }
-            | ReceiveEvent::Disconnected { connection, .. } => *connection,
+            | ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(_)) => *connection,
             // A refused send is offered again at each turn.
             _ => return,
         };

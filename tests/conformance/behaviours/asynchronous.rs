@@ -1,7 +1,7 @@
 //! A conversation of futures: sends resolve to their payloads, messages come one by one.
 
 use fabricast::endpoint::CloseReason;
-use fabricast::future::{AsyncReceiveEndpoint, AsyncSendEndpoint, Executor};
+use fabricast::future::{AsyncSendEndpoint, Events, Executor};
 use fabricast::{ReceiveEndpoint, SendEndpointZeroCopy};
 
 use crate::common::{SOON, after, buffer, child, pattern, pool};
@@ -27,7 +27,7 @@ pub(crate) fn receive(told: &Told) {
     let receiver: ReceiveEndpoint = listen(told, &domain);
     child::tell(format!("addr {}", receiver.local_addr()));
     let executor = Executor::new().expect("an executor");
-    let mut receiver = AsyncReceiveEndpoint::new(receiver, &executor).expect("watched");
+    let mut receiver = Events::new(receiver, &executor).expect("watched");
     executor.block_on(async {
         for (i, len) in SIZES.into_iter().enumerate() {
             let message = receiver

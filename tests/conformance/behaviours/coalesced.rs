@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fabricast::coalesce::Format;
 use fabricast::endpoint::BufferedConfig;
-use fabricast::{BufferedEvent, ReceiveEvent, SendEndpointBuffered};
+use fabricast::{BufferedEvent, ConnectionEvent, ReceiveEvent, SendEndpointBuffered};
 
 use crate::common::{SOON, after, child, drive, pattern};
 use crate::on::On;
@@ -65,7 +65,7 @@ pub(crate) fn unpack(told: &Told) {
                         number += 1;
                     }
                 }
-                ReceiveEvent::Disconnected { .. } => over = true,
+                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_)) => over = true,
                 _ => {}
             }
         }

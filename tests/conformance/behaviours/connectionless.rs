@@ -6,7 +6,7 @@ use std::time::Duration;
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{ConnectionlessConfig, ConnectionlessEvent, PeerId};
 use fabricast::fabric::EndpointKind;
-use fabricast::{ConnectionlessEndpoint, PeerAddr};
+use fabricast::{ConnectionEvent, ConnectionlessEndpoint, PeerAddr};
 
 use crate::common::child::{self, Child};
 use crate::common::{SOON, after, anywhere, drive, pattern};
@@ -129,7 +129,7 @@ impl Application {
                 self.owed -= 1;
                 self.failed += 1;
             }
-            ConnectionlessEvent::PeerDown { peer, reason, .. } => {
+            ConnectionlessEvent::Connection(peer, ConnectionEvent::Disconnected(reason)) => {
                 child::tell(format!("down {peer}: {reason}"));
                 self.down.push(peer);
             }

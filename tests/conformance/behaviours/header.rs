@@ -1,8 +1,8 @@
 //! Where headers end: each mode tells the receiver as much as it promises.
 
 use fabricast::endpoint::HeaderMode;
-use fabricast::error::SendErrorKind;
-use fabricast::{ReceiveEvent, SendEvent};
+use fabricast::endpoint::SendErrorKind;
+use fabricast::{ConnectionEvent, ReceiveEvent, SendEvent};
 
 use crate::common::{SOON, buffer, child, drive, pattern};
 use crate::on::On;
@@ -65,7 +65,7 @@ pub(crate) fn receive(told: &Told) {
                     assert!(got.payload() == payload, "message {number}");
                     number += 1;
                 }
-                ReceiveEvent::Disconnected { .. } => over = true,
+                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_)) => over = true,
                 _ => {}
             }
         }

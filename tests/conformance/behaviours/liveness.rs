@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fabricast::SendEvent;
+use fabricast::{ConnectionEvent, SendEvent};
 
 use crate::common::{SOON, child, drive};
 use crate::on::{On, assert_all_back, kill};
@@ -54,14 +54,14 @@ pub(crate) fn watch(told: &Told) {
         sender.poll();
         for event in &sender.events {
             match event {
-                SendEvent::Unresponsive => child::tell("unresponsive"),
-                SendEvent::Responsive => child::tell("responsive"),
+                SendEvent::Connection(ConnectionEvent::Unresponsive) => child::tell("unresponsive"),
+                SendEvent::Connection(ConnectionEvent::Responsive) => child::tell("responsive"),
                 _ => {}
             }
         }
         sender
             .events
-            .retain(|e| matches!(e, SendEvent::Disconnected(_)));
+            .retain(|e| matches!(e, SendEvent::Connection(ConnectionEvent::Disconnected(_))));
         if heard.try_recv().is_ok() {
             while sender.try_send() {}
             assert!(sender.posted > 0, "something was sent");

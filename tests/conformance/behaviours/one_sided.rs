@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use fabricast::buffer::{Payload, RegionSlice, SharedBufferManager};
+use fabricast::endpoint::SendErrorKind;
 use fabricast::endpoint::{
     Access, ConnectionId, Destination, LocalWindow, RemoteWindow, SendConfig, WindowDescriptor,
     WindowError, WindowEvent,
 };
-use fabricast::error::SendErrorKind;
 use fabricast::fabric::EndpointKind;
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+};
 
 use crate::common::{SOON, after, buffer, child, drive, pattern, pool, send_end};
 use crate::on::{FINISHED, On};
@@ -146,10 +148,11 @@ pub(crate) fn own(told: &Told) {
 impl Owner {
     fn on(&mut self, event: ReceiveEvent) {
         match event {
-            ReceiveEvent::Connected { connection, .. } => {
+            ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
                 let exposed = self
                     .receiver
-                    .expose(connection, self.memory.clone(), Access::all());
+                    .windows(connection)
+                    .expose(self.memory.clone(), Access::all());
                 let window = exposed.expect("exposed");
                 child::tell(format!("window {}", words(&window.descriptor())));
                 self.window = Some(window);
@@ -158,7 +161,9 @@ impl Owner {
                 self.obey(message.connection(), message.header(), message.payload())
             }
             ReceiveEvent::Window { connection, event } => self.on_window(connection, event),
-            ReceiveEvent::Disconnected { reason, .. } => self.over = Some(reason.to_string()),
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                self.over = Some(reason.to_string())
+            }
             _ => {}
         }
     }
@@ -172,14 +177,19 @@ impl Owner {
             }
             b"revoke" => {
                 let window = self.window.take().expect("once");
-                assert!(self.receiver.revoke(window, after(SOON)));
+                assert!(
+                    self.receiver
+                        .windows(window.connection())
+                        .revoke(window, after(SOON))
+                );
             }
             b"back" => {
                 let descriptor = WindowDescriptor::parse(argument).expect("a descriptor");
-                let remote = self.receiver.open_window(connection, &descriptor);
+                let remote = self.receiver.windows(connection).open(&descriptor);
                 let remote = remote.expect("opened");
                 let payload = buffer(self.receiver.pool(), &pattern(99, BACK));
                 self.receiver
+                    .windows(remote.connection())
                     .write(payload, remote.at(OFFSET), 1)
                     .expect("posted");
                 self.remote = Some(remote);
@@ -207,9 +217,10 @@ impl Owner {
             WindowEvent::Quarantined { .. } if self.rdm => self.released = true,
             WindowEvent::Written { key: 1, .. } => {
                 let into = self.receiver.pool().try_acquire().expect("a buffer");
-                let place = self.remote.as_ref().expect("opened").at(OFFSET);
+                let remote = self.remote.as_ref().expect("opened");
                 self.receiver
-                    .read(Destination::buffer(into, BACK), place, 2)
+                    .windows(remote.connection())
+                    .read(Destination::buffer(into, BACK), remote.at(OFFSET), 2)
                     .expect("posted");
             }
             WindowEvent::Read { key: 2, into } => {
@@ -256,7 +267,7 @@ pub(crate) fn use_it(told: &Told) {
         .map(|byte| byte.parse().expect("a byte"))
         .collect();
     let descriptor = WindowDescriptor::parse(&bytes).expect("ours");
-    let window = sender.open_window(&descriptor).expect("opened");
+    let window = sender.windows().open(&descriptor).expect("opened");
     let (orders, lines) = channel();
     std::thread::spawn(move || {
         while let Some(line) = child::hear() {
@@ -292,7 +303,7 @@ impl User {
         for event in self.events.drain(..) {
             match event {
                 SendEvent::Window(event) => self.heard.push(event),
-                SendEvent::Disconnected(reason) => panic!("{reason}"),
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => panic!("{reason}"),
                 _ => {}
             }
         }
@@ -314,7 +325,7 @@ impl User {
             let p = payload.take().expect("given back");
             match self.sender.send_data(p, order, self.next) {
                 Ok(()) => return true,
-                Err(refused) if refused.is_would_block() => payload = Some(refused.payload),
+                Err(refused) if refused.is_would_block() => payload = Some(refused.given),
                 Err(refused) => panic!("{refused}"),
             }
             self.poll();
@@ -352,8 +363,11 @@ impl User {
                 };
                 let place = self.window.at(OFFSET);
                 match unconfirmed {
-                    false => self.sender.write(payload, place, seed),
-                    true => self.sender.write_unconfirmed(payload, place, seed),
+                    false => self.sender.windows().write(payload, place, seed),
+                    true => self
+                        .sender
+                        .windows()
+                        .write_unconfirmed(payload, place, seed),
                 }
                 .expect("posted");
                 self.written(seed);
@@ -386,6 +400,7 @@ impl User {
             let into = self.pool.try_acquire().expect("a buffer");
             let place = self.window.at(at as u64);
             self.sender
+                .windows()
                 .read(Destination::buffer(into, len), place, i as u64)
                 .expect("posted");
             let WindowEvent::Read { key, into } = self.hear() else {
@@ -404,6 +419,7 @@ impl User {
         let place = self.window.at(OFFSET);
         let refused = self
             .sender
+            .windows()
             .write_with_data(payload, place, 1, 1)
             .unwrap_err();
         let is_it = |kind: &SendErrorKind| {
@@ -424,9 +440,9 @@ impl User {
             drive("a write", SOON, || {
                 let p = payload.take().expect("given back");
                 let place = self.window.at(OFFSET);
-                match self.sender.write_with_data(p, place, n, n.into()) {
+                match self.sender.windows().write_with_data(p, place, n, n.into()) {
                     Ok(()) => return true,
-                    Err(refused) if refused.is_would_block() => payload = Some(refused.payload),
+                    Err(refused) if refused.is_would_block() => payload = Some(refused.given),
                     Err(refused) => panic!("{refused}"),
                 }
                 self.poll();
@@ -440,12 +456,12 @@ impl User {
 
     fn offer(&mut self) {
         let own = memory(&vec![0; BACK + OFFSET as usize]);
-        let window = self.sender.expose(own.clone(), Access::all());
+        let window = self.sender.windows().expose(own.clone(), Access::all());
         let window = window.expect("exposed");
         self.order(b"back", &window.descriptor().to_bytes());
         self.checked();
         assert!(contents(&own, OFFSET as usize, BACK) == pattern(99, BACK));
-        assert!(self.sender.revoke(window, after(SOON)));
+        assert!(self.sender.windows().revoke(window, after(SOON)));
         match self.hear() {
             WindowEvent::Released { memory, .. } => assert_eq!(memory.len(), own.len()),
             // Nothing but the end of this endpoint ends what its peers may have under way.
@@ -465,7 +481,7 @@ impl User {
             }
             if self.pool.free_count() > 1 && !revoked {
                 let payload = buffer(&self.pool, &[0x55; 3000]);
-                let sent = self.sender.write(payload, &self.window, posted);
+                let sent = self.sender.windows().write(payload, &self.window, posted);
                 match sent.map_err(|refused| refused.kind) {
                     Ok(()) => posted += 1,
                     Err(SendErrorKind::Window(WindowError::Revoked)) => {}
@@ -485,6 +501,7 @@ impl User {
         });
         let refused = self
             .sender
+            .windows()
             .write(buffer(&self.pool, b"late"), &self.window, 1);
         let kind = refused.expect_err("revoked").kind;
         assert_eq!(kind, SendErrorKind::Window(WindowError::Revoked));

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use fabricast::endpoint::{CloseReason, PublishConfig, SlowPolicy, SubscribeConfig};
-use fabricast::{PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent};
+use fabricast::{
+    ConnectionEvent, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent,
+};
 
 use crate::common::{SOON, after, anywhere, buffer, child, drive, pattern, pool};
 use crate::message::{Checker, header};
@@ -61,12 +63,9 @@ pub(crate) fn publisher(told: &Told) {
                     sent += u64::from(outcomes.sent);
                     over += 1;
                 }
-                PublishEvent::Disconnected {
-                    reason,
-                    subscriptions,
-                    ..
-                } => {
-                    assert_eq!((reason, subscriptions), (CloseReason::Finished, 0));
+                PublishEvent::SubscriptionsGone { count, .. } => panic!("{count} subscriptions"),
+                PublishEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                    assert_eq!(reason, CloseReason::Finished);
                     left += 1;
                 }
                 _ => {}
@@ -119,7 +118,7 @@ pub(crate) fn subscriber(told: &Told) {
                     missed += more;
                 }
                 SubscribeEvent::Unsubscribed { .. } => endpoint.begin_close(after(SOON)),
-                SubscribeEvent::Disconnected { reason, .. } => {
+                SubscribeEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
                     assert_eq!(reason, CloseReason::Finished);
                     over = true;
                 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use fabricast::endpoint::{ConnectionId, ReconnectPolicy};
-use fabricast::{ReceiveEvent, SendEvent};
+use fabricast::{ConnectionEvent, ReceiveEvent, SendEvent};
 
 use crate::common::{SOON, after, child, drive};
 use crate::on::On;
@@ -46,7 +46,7 @@ pub(crate) fn cut(told: &Told) {
         receiver.poll(&mut events).expect("polls");
         for event in events.drain(..) {
             match event {
-                ReceiveEvent::Connected { .. } => here = 0,
+                ReceiveEvent::Connection(_, ConnectionEvent::Connected(_)) => here = 0,
                 ReceiveEvent::Message(message) => {
                     (total, here) = (total + 1, here + 1);
                     let connection = message.connection();
@@ -55,7 +55,9 @@ pub(crate) fn cut(told: &Told) {
                         cut.push(connection);
                     }
                 }
-                ReceiveEvent::Disconnected { connection, .. } => over = !cut.contains(&connection),
+                ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(_)) => {
+                    over = !cut.contains(&connection)
+                }
                 _ => {}
             }
         }
@@ -77,10 +79,10 @@ pub(crate) fn send_again(told: &Told) {
         sender.endpoint.poll(&mut sender.events).expect("polls");
         for event in &sender.events {
             match event {
-                SendEvent::Connected(_) => connections += 1,
+                SendEvent::Connection(ConnectionEvent::Connected(_)) => connections += 1,
                 SendEvent::Completed { .. } => sender.completed += 1,
                 SendEvent::Failed { .. } => sender.failed += 1,
-                SendEvent::Reconnecting { .. } => {
+                SendEvent::Connection(ConnectionEvent::Reconnecting { .. }) => {
                     reconnects += 1;
                     assert_eq!(
                         sender.completed + sender.failed,
@@ -88,7 +90,7 @@ pub(crate) fn send_again(told: &Told) {
                         "all came back before"
                     );
                 }
-                SendEvent::Disconnected(reason) => panic!("{reason}"),
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => panic!("{reason}"),
                 _ => {}
             }
         }

@@ -1,36 +1,15 @@
-//! Devices, streams and events.
+//! Regions, streams and events together; each for itself: the tests of `fabricast-cuda`.
 
 #![allow(unsafe_code)]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fabricast::Region;
 use fabricast::buffer::DeviceBufferManager;
-use fabricast::cuda::{CudaError, Device, MemoryKind, Stream};
+use fabricast::cuda::{Device, MemoryKind, Stream};
 
-use crate::fake_cuda::{Fake, on_a_gpu, over_the_fake};
+use crate::fake_cuda::{Fake, on_a_gpu};
 use crate::pattern::pattern;
-
-#[test]
-fn devices_say_what_they_are() {
-    on_a_gpu("devices::devices_say_what_they_are", &[], || {
-        for device in Device::all().expect("devices") {
-            let name = device.name().expect("a name");
-            let bus = device.pci_bus_id().expect("a place");
-            let bytes = device.total_memory().expect("memory");
-            let features = device.features().expect("features");
-            println!(
-                "| {device} | {name} | {bus} | {} MiB | {features:?} |",
-                bytes >> 20
-            );
-            assert!(!name.is_empty() && bytes >= 1 << 30);
-            assert_eq!(bus, bus.to_lowercase());
-            assert_eq!(bus.split([':', '.']).count(), 4, "{bus}");
-            // Whatever it answers, it must not be in the way.
-            let _node = device.numa_node();
-        }
-    });
-}
 
 #[test]
 fn streams_work_on_any_thread() {
@@ -113,101 +92,6 @@ fn events_and_streams_go_in_any_order() {
                 _ => drop((event, region, slice, stream)),
             }
         }
-    });
-}
-
-/// Over a fake with so many devices, which order what network cards write for nobody, for
-/// themselves (100) or for all devices (200): whether a flush was called.
-fn flushes(test: &str, devices: &str, ordered: &str, expected: bool) {
-    let env = [
-        ("FAKE_CUDA_DEVICES", devices),
-        ("FAKE_CUDA_ORDERED", ordered),
-    ];
-    over_the_fake(&format!("devices::{test}"), &env, || {
-        let device = Device::new(0).expect("a device");
-        device.flush_writes().expect("flushed");
-        let called = Fake::load().number("fake_cuda_flushes");
-        assert_eq!(called, Some(i32::from(expected)));
-        let features = device.features().expect("features");
-        assert_eq!(features.writes_are_ordered, ordered != "0");
-        assert!(features.flush_by_host);
-    });
-}
-
-#[test]
-fn what_was_written_is_flushed() {
-    flushes("what_was_written_is_flushed", "1", "0", true);
-}
-
-#[test]
-fn a_device_that_orders_writes_needs_no_flush() {
-    let test = "a_device_that_orders_writes_needs_no_flush";
-    flushes(test, "1", "100", false);
-}
-
-#[test]
-fn another_device_may_read_it_too() {
-    flushes("another_device_may_read_it_too", "2", "100", true);
-}
-
-#[test]
-fn writes_that_are_ordered_for_all_devices_need_no_flush() {
-    let test = "writes_that_are_ordered_for_all_devices_need_no_flush";
-    flushes(test, "2", "200", false);
-}
-
-#[test]
-fn a_flush_on_this_machine_is_answered() {
-    on_a_gpu("devices::a_flush_on_this_machine_is_answered", &[], || {
-        for device in Device::all().expect("devices") {
-            match device.flush_writes() {
-                // What it does, no test without a network card can see.
-                Ok(()) => {}
-                Err(error) => assert!(matches!(error, CudaError::Lacks { .. }), "{error}"),
-            }
-        }
-    });
-}
-
-#[test]
-fn an_event_is_not_done_before_its_work_is() {
-    // Real devices are too fast for what this asserts.
-    over_the_fake(
-        "devices::an_event_is_not_done_before_its_work_is",
-        &[],
-        || {
-            let fake = Fake::load();
-            let stream = Stream::new(Device::new(0).expect("a device")).expect("a stream");
-            let region = Region::device(4096).build().expect("memory");
-            fake.delay(Duration::from_millis(100));
-            let begun = Instant::now();
-            fill_later(&fake, region.address(), 1, 4096, &stream);
-            let event = stream.record().expect("recorded");
-            assert!(!event.is_done().expect("asked") && !stream.is_idle().expect("asked"));
-            event.synchronize().expect("done");
-            assert!(begun.elapsed() >= Duration::from_millis(100));
-            assert!(event.is_done().expect("asked") && stream.is_idle().expect("asked"));
-        },
-    );
-}
-
-#[test]
-fn what_the_driver_refuses_is_an_error() {
-    over_the_fake("devices::what_the_driver_refuses_is_an_error", &[], || {
-        let fake = Fake::load();
-        let stream = Stream::new(Device::new(0).expect("a device")).expect("a stream");
-        fake.fail_synchronize(700);
-        let failed = stream.synchronize().unwrap_err();
-        assert!(
-            matches!(failed, CudaError::Call { call: "cuStreamSynchronize", code } if code.0 == 700)
-        );
-        let text = failed.to_string();
-        assert_eq!(
-            text,
-            "cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700)"
-        );
-        fake.fail_synchronize(0);
-        stream.synchronize().expect("again");
     });
 }
 

@@ -22,7 +22,8 @@ use fabricast::endpoint::{
 use fabricast::fabric::{DevicePaths, EndpointKind};
 use fabricast::memory::Path;
 use fabricast::{
-    Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+    ConnectionEvent, Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
+    SendEvent,
 };
 
 use crate::child::{self, Child};
@@ -242,7 +243,9 @@ impl Listener {
         self.endpoint.poll(&mut self.heard).expect("polls");
         for event in self.heard.drain(..) {
             match event {
-                ReceiveEvent::Connected { connection, .. } => self.connection = Some(connection),
+                ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) => {
+                    self.connection = Some(connection)
+                }
                 ReceiveEvent::Message(message) => {
                     self.messages.push_back(Arrived {
                         header: message.header().to_vec(),
@@ -292,7 +295,7 @@ impl Owner {
         let connection = self.until("connection", |it| it.listeners[of].connection);
         let rights = Access::READ | Access::WRITE;
         let endpoint = &mut self.listeners[of].endpoint;
-        let window = match endpoint.expose(connection, all_of(region), rights) {
+        let window = match endpoint.windows(connection).expose(all_of(region), rights) {
             Ok(window) => window,
             Err(refused) => panic!("no window into {}: {refused}", region.kind()),
         };
@@ -419,14 +422,14 @@ impl Peer {
         .expect("connected");
         let told = peer.ask("windows");
         let (a, b) = told.split_once(' ').expect("two windows");
-        let open = |sender: &SendEndpointZeroCopy, text: &str| {
+        let open = |sender: &mut SendEndpointZeroCopy, text: &str| {
             let bytes: Vec<u8> = (0..text.len() / 2)
                 .map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("a byte"))
                 .collect();
             let descriptor = WindowDescriptor::parse(&bytes).expect("a descriptor");
-            sender.open_window(&descriptor).expect("opened")
+            sender.windows().open(&descriptor).expect("opened")
         };
-        peer.windows = Some([open(&peer.senders[0], a), open(&peer.senders[1], b)]);
+        peer.windows = Some([open(&mut peer.senders[0], a), open(&mut peer.senders[1], b)]);
         peer
     }
 
@@ -444,7 +447,7 @@ impl Peer {
                 | SendEvent::Window(
                     WindowEvent::WriteFailed { error, .. } | WindowEvent::ReadFailed { error, .. },
                 ) => self.outcomes.push_back(Err(error.to_string())),
-                SendEvent::Disconnected(reason) => {
+                SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
                     self.outcomes
                         .push_back(Err(format!("the connection ended: {reason}")));
                 }
@@ -487,10 +490,10 @@ impl Peer {
         self.until("room for a write", |it| {
             let window = &it.windows.as_ref().expect("opened")[by];
             let place = window.at(at as u64);
-            match it.senders[by].write(payload.take()?, place, 1) {
+            match it.senders[by].windows().write(payload.take()?, place, 1) {
                 Ok(()) => Some(Ok(())),
                 Err(refused) if refused.is_would_block() => {
-                    payload = Some(refused.payload);
+                    payload = Some(refused.given);
                     None
                 }
                 Err(refused) => Some(Err(refused.to_string())),
@@ -581,9 +584,11 @@ fn read(peer: &mut Peer) {
         fill(&peer.device, under, &peer.stream);
         let what = format!("a read of {len} bytes from {from} to {to}");
         let place = peer.windows.as_ref().expect("opened")[0].at(from as u64);
-        if let Err(refused) =
-            peer.senders[0].read(peer.device.slice(to..to + len).expect("inside"), place, 1)
-        {
+        if let Err(refused) = peer.senders[0].windows().read(
+            peer.device.slice(to..to + len).expect("inside"),
+            place,
+            1,
+        ) {
             panic!("{what}: {}", refused.kind);
         }
         assert_eq!(peer.outcome(), Ok(()), "{what}");
@@ -612,7 +617,7 @@ fn sent(peer: &mut Peer, by: usize) -> Outcome {
             match it.senders[by].send_data(payload.take()?, &seed.to_le_bytes(), seed) {
                 Ok(()) => Some(Ok(())),
                 Err(refused) if refused.is_would_block() => {
-                    payload = Some(refused.payload);
+                    payload = Some(refused.given);
                     None
                 }
                 Err(refused) => Some(Err(refused.to_string())),

@@ -13,7 +13,7 @@ use fabricast::buffer::{
 use fabricast::cuda::{Device, MemoryKind, Stream};
 use fabricast::memory::{MemoryError, RegionKind};
 
-use crate::fake_cuda::{Fake, has_two_devices, on_a_gpu};
+use crate::fake_cuda::{Fake, has_two_devices, on_a_gpu, over_the_fake};
 use crate::pattern::pattern;
 
 fn stream() -> Stream {
@@ -296,4 +296,26 @@ fn the_second_device_has_its_own_memory() {
             assert!(back == bytes);
         },
     );
+}
+
+/// A context that somebody made and has current may be destroyed before the region goes.
+#[test]
+fn pinned_memory_does_without_the_context_of_somebody_else() {
+    let test = "regions::pinned_memory_does_without_the_context_of_somebody_else";
+    over_the_fake(test, &[], || {
+        let fake = Fake::load();
+        let make_current = |context: usize| {
+            let set: unsafe extern "C" fn(usize) -> i32 =
+                fake.get("cuCtxSetCurrent").expect("there");
+            // SAFETY: a pointer is a number to this function of the fake's.
+            assert_eq!(unsafe { set(context) }, 0);
+        };
+        make_current(0x9000);
+        let region = Region::pinned(4096).build().expect("pinned memory");
+        // It was destroyed meanwhile.
+        make_current(0);
+        drop(region);
+        assert_eq!(fake.number("fake_cuda_strangers_pushed"), Some(0));
+        assert_eq!(fake.number("fake_cuda_registered_live"), Some(0));
+    });
 }

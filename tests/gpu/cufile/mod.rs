@@ -1,77 +1,43 @@
-//! cuFile: the same suite over the real libcufile where there is a GPU, and over a fake one; and
-//! everything that only the fake does on demand.
+//! Files and GPU memory through cuFile: over the fakes of the crate `fabricast-cufile`, whose own
+//! tests are of cuFile alone, and over the real library where there is a GPU.
 //!
 //! libcufile is loaded once in a process and never again, so each test that needs one runs in a
 //! child process.
 //!
-//! * `FABRICAST_TEST_DIR`: where the suite over the real library puts its files.
+//! * `FABRICAST_TEST_DIR`: where the files of the real library are put.
 //! * `FABRICAST_TEST_FAKES`: a folder with the fakes, for a machine without a C compiler.
 
 mod costs;
+#[path = "../../../crates/fabricast-cufile/tests/cufile/fake.rs"]
+#[allow(
+    dead_code,
+    reason = "shared with the crate's own tests, which use more of it"
+)]
 mod fake;
-mod faults;
 mod files;
+#[path = "../../../crates/fabricast-cufile/tests/cufile/gpu.rs"]
 mod gpu;
-mod in_flight;
-mod loading;
-mod settings;
 mod streams;
+#[path = "../../../crates/fabricast-cufile/tests/cufile/suite.rs"]
+#[allow(
+    dead_code,
+    reason = "shared with the crate's own tests, which use more of it"
+)]
 mod suite;
 
 use fabricast::storage::cufile::CuFile;
-use fake::{Build, Fake, NEWEST, child, finish, in_child, is_child};
-
-/// Streams of the fake get on by themselves.
-const RUNNING: &[(&str, &str)] = &[("FAKE_STREAMS_RUN", "1")];
-
-#[test]
-fn the_suite_over_the_fake() {
-    in_child("the_suite_over_the_fake", NEWEST, RUNNING, || {
-        let (_dir, path) = suite::folder();
-        suite::all(CuFile::get().expect("the fake"), &path);
-        Fake::load().assert_clean();
-    });
-}
-
-/// Without readv and writev, and with the shorter statistics.
-#[test]
-fn the_suite_over_a_fake_of_1_15() {
-    in_child(
-        "the_suite_over_a_fake_of_1_15",
-        Build::Version(1150),
-        RUNNING,
-        || {
-            let (_dir, path) = suite::folder();
-            suite::all(CuFile::get().expect("the fake"), &path);
-            Fake::load().assert_clean();
-        },
-    );
-}
-
-/// Whose statistics nobody has seen yet: longer than all known ones.
-#[test]
-fn the_suite_over_a_fake_of_a_version_to_come() {
-    let test = "the_suite_over_a_fake_of_a_version_to_come";
-    in_child(test, Build::Version(1300), RUNNING, || {
-        let (_dir, path) = suite::folder();
-        suite::all(CuFile::get().expect("the fake"), &path);
-        Fake::load().assert_clean();
-    });
-}
+use fake::{child, finish, is_child};
 
 /// On a machine with a GPU. cuFile needs a file system that the udev database knows; its advice for
 /// 5027 says how.
 #[test]
-fn the_suite_over_the_real_library() {
-    let test = "the_suite_over_the_real_library";
+fn files_over_the_real_library() {
+    let test = "files_over_the_real_library";
     if is_child(test) {
         let (_dir, path) = suite::folder();
         match CuFile::get() {
             Ok(cufile) => match suite::refused(cufile, &path) {
-                None => {
-                    suite::all(cufile, &path);
-                    files::all(&path);
-                }
+                None => files::all(&path),
                 Some(why) => println!("SKIPPED: {why}"),
             },
             Err(why) => println!("SKIPPED: {why}"),

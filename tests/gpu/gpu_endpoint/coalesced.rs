@@ -84,7 +84,7 @@ impl Pair {
                 Err(refused) => {
                     assert!(refused.is_would_block(), "{refused}");
                     assert!(Instant::now() < deadline, "refused for {LIMIT:?}");
-                    payload = Some(refused.payload);
+                    payload = Some(refused.given);
                 }
             }
             self.poll();
@@ -301,7 +301,7 @@ fn what_can_not_be_copied_comes_back_in_words() {
             let refused = pair.sender().push_payload(1, 0, payload);
             let refused = refused.expect_err("memory of others");
             assert_eq!(refused.kind, PushError::NotCopied { segment: 1 });
-            assert_eq!(refused.payload.segments().len(), 2);
+            assert_eq!(refused.given.segments().len(), 2);
             let long = region.slice(0..64 * 1024).expect("inside");
             let refused = pair
                 .sender()
@@ -311,7 +311,7 @@ fn what_can_not_be_copied_comes_back_in_words() {
                 matches!(refused.kind, PushError::TooLong { .. }),
                 "{refused}"
             );
-            assert!(refused.payload.into_slice().is_ok());
+            assert!(refused.given.into_slice().is_ok());
         },
     );
 }

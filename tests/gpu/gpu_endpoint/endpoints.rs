@@ -10,15 +10,15 @@ use fabricast::buffer::{
     SharedBufferManager,
 };
 use fabricast::cuda::Stream;
+use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::endpoint::{
     ConnectionlessConfig, ConnectionlessEvent, DeviceDelivery, DeviceMessage, LongMessages,
     ReceiveConfig, SendConfig, StagingConfig, StagingRing,
 };
-use fabricast::error::{Blocked, SendErrorKind};
 use fabricast::fabric::EndpointKind;
 use fabricast::{
-    ConnectionlessEndpoint, Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region,
-    SendEndpointZeroCopy, SendEvent,
+    ConnectionEvent, ConnectionlessEndpoint, Domain, Fabric, PeerAddr, ReceiveEndpoint,
+    ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
 };
 
 use super::fake::{Count, on_gpu};
@@ -125,7 +125,9 @@ impl Setup {
         };
         let count = this.senders.len();
         this.until("connections", |it| {
-            let connected = |event: &&SendEvent| matches!(event, SendEvent::Connected(_));
+            let connected = |event: &&SendEvent| {
+                matches!(event, SendEvent::Connection(ConnectionEvent::Connected(_)))
+            };
             it.busy.iter().filter(connected).count() == count
         });
         Some(this)
@@ -191,7 +193,7 @@ impl Setup {
         while let Some(next) = payload.take() {
             match self.senders[sender].send_data(next, &key.to_le_bytes(), key) {
                 Ok(()) => return,
-                Err(refused) if refused.is_would_block() => *payload = Some(refused.payload),
+                Err(refused) if refused.is_would_block() => *payload = Some(refused.given),
                 Err(refused) => panic!("{refused}"),
             }
             assert!(Instant::now() < deadline, "refused for {LIMIT:?}");
@@ -606,7 +608,9 @@ fn the_end_of_a_peer_is_told_behind_its_messages() {
                             came += 1;
                             held.push(message);
                         }
-                        ConnectionlessEvent::PeerDown { .. } => down = true,
+                        ConnectionlessEvent::Connection(_, ConnectionEvent::Disconnected(_)) => {
+                            down = true;
+                        }
                         _ => {}
                     }
                 }
@@ -768,7 +772,7 @@ fn a_full_ring_is_back_pressure_and_says_when_it_is_over() {
                 let refused = setup.senders[0].send_data(slice.clone(), &[0; 8], 9);
                 let refused = refused.expect_err("no slot is free");
                 assert_eq!(refused.kind, SendErrorKind::WouldBlock(Blocked::Staging));
-                assert!(refused.payload.into_slice().is_ok(), "as it was given");
+                assert!(refused.given.into_slice().is_ok(), "as it was given");
                 setup.until("writable", |it| {
                     it.busy
                         .iter()
@@ -983,9 +987,12 @@ fn a_close_brings_what_was_sent() {
                 sender.begin_close(Instant::now() + LIMIT);
             }
             setup.until("end", |it| {
-                it.received
-                    .iter()
-                    .any(|event| matches!(event, ReceiveEvent::Disconnected { .. }))
+                it.received.iter().any(|event| {
+                    matches!(
+                        event,
+                        ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_))
+                    )
+                })
             });
             assert_eq!(setup.arrived.len(), 6, "before the end was told");
             for key in 0..6 {

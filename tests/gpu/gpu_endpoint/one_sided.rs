@@ -10,9 +10,11 @@ use fabricast::endpoint::{
     Access, ConnectionId, Destination, LocalWindow, ReceiveConfig, RemoteWindow, SendConfig,
     StagingRing, WindowError, WindowEvent,
 };
-use fabricast::error::{Blocked, SendErrorKind};
+use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::fabric::EndpointKind;
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
+use fabricast::{
+    ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+};
 
 use super::endpoints::{LIMIT, any_port, device_region, domain, filled, rdm_domain, ring};
 use super::fake::{Count, Gpu, on_gpu};
@@ -66,13 +68,19 @@ impl Pair {
             .expect("connects");
         let connection = established(&mut sender, &mut receiver);
         let windows = [host_memory(), host_memory()];
-        let theirs = receiver.expose(connection, windows[0].clone(), Access::all());
-        let ours = sender.expose(windows[1].clone(), Access::all());
+        let theirs = receiver
+            .windows(connection)
+            .expose(windows[0].clone(), Access::all());
+        let ours = sender.windows().expose(windows[1].clone(), Access::all());
         let locals = [theirs.expect("exposed"), ours.expect("exposed")];
         let remotes = [
-            sender.open_window(&locals[0].descriptor()).expect("opens"),
+            sender
+                .windows()
+                .open(&locals[0].descriptor())
+                .expect("opens"),
             receiver
-                .open_window(connection, &locals[1].descriptor())
+                .windows(connection)
+                .open(&locals[1].descriptor())
                 .expect("opens"),
         ];
         Some(Self {
@@ -174,14 +182,20 @@ impl Pair {
         loop {
             let place = remote.at(at as u64);
             let written = match (end, data) {
-                (End::Sender, None) => self.sender.write(payload, place, key),
-                (End::Sender, Some(data)) => self.sender.write_with_data(payload, place, data, key),
+                (End::Sender, None) => self.sender.windows().write(payload, place, key),
+                (End::Sender, Some(data)) => self
+                    .sender
+                    .windows()
+                    .write_with_data(payload, place, data, key),
                 // A sender grants nobody a credit, so nobody can tell it.
-                (End::Receiver, _) => self.receiver.write(payload, place, key),
+                (End::Receiver, _) => self
+                    .receiver
+                    .windows(remote.connection())
+                    .write(payload, place, key),
             };
             match written {
                 Ok(()) => return,
-                Err(refused) if refused.is_would_block() => payload = refused.payload,
+                Err(refused) if refused.is_would_block() => payload = refused.given,
                 Err(refused) => panic!("{refused}"),
             }
             assert!(Instant::now() < deadline, "refused for {LIMIT:?}");
@@ -196,12 +210,15 @@ impl Pair {
         loop {
             let place = remote.at(at as u64);
             let asked = match end {
-                End::Sender => self.sender.read(into, place, key),
-                End::Receiver => self.receiver.read(into, place, key),
+                End::Sender => self.sender.windows().read(into, place, key),
+                End::Receiver => self
+                    .receiver
+                    .windows(remote.connection())
+                    .read(into, place, key),
             };
             match asked {
                 Ok(()) => return,
-                Err(refused) if refused.is_would_block() => into = refused.into,
+                Err(refused) if refused.is_would_block() => into = refused.given,
                 Err(refused) => panic!("{refused}"),
             }
             assert!(Instant::now() < deadline, "refused for {LIMIT:?}");
@@ -248,7 +265,7 @@ fn established(sender: &mut SendEndpointZeroCopy, receiver: &mut ReceiveEndpoint
         sender.poll(&mut near).expect("polls");
         receiver.poll(&mut far).expect("polls");
         for event in far.drain(..) {
-            if let ReceiveEvent::Connected { connection, .. } = event {
+            if let ReceiveEvent::Connection(connection, ConnectionEvent::Connected(_)) = event {
                 found = Some(connection);
             }
         }
@@ -465,7 +482,7 @@ fn what_an_operation_can_t_have_is_said_in_words() {
             let region = device_region(&pair.domain, BYTES);
             let slice = filled(&region, 0, 3 * SLOT, 1, &stream);
             // A window can't be staged.
-            let refused = pair.sender.expose(slice.clone(), Access::WRITE);
+            let refused = pair.sender.windows().expose(slice.clone(), Access::WRITE);
             let refused = refused.expect_err("tcp does not reach it");
             let words = refused.to_string();
             assert!(
@@ -473,23 +490,30 @@ fn what_an_operation_can_t_have_is_said_in_words() {
                 "{words}"
             );
             assert!(words.contains("can't be staged") && words.contains("deliver_to"));
-            assert_eq!(refused.memory.len(), 3 * SLOT);
+            assert_eq!(refused.given.len(), 3 * SLOT);
             let connection = pair.connection;
             let refused = pair
                 .receiver
-                .expose(connection, slice.clone(), Access::READ);
+                .windows(connection)
+                .expose(slice.clone(), Access::READ);
             assert!(refused.is_err());
             // No slot is free.
             if gpu.is_fake() {
                 let place = pair.remote(End::Sender);
-                pair.sender.write(slice.clone(), &place, 1).expect("taken");
+                pair.sender
+                    .windows()
+                    .write(slice.clone(), &place, 1)
+                    .expect("taken");
                 let kind = SendErrorKind::WouldBlock(Blocked::Staging);
-                let refused = pair.sender.write(slice.clone(), &place, 9);
+                let refused = pair.sender.windows().write(slice.clone(), &place, 9);
                 assert_eq!(refused.expect_err("no slot").kind, kind);
-                let refused = pair.sender.read(slice.clone(), &place, 9);
+                let refused = pair.sender.windows().read(slice.clone(), &place, 9);
                 assert_eq!(refused.expect_err("no slot").kind, kind);
                 let place = pair.remote(End::Receiver);
-                let refused = pair.receiver.read(slice.clone(), &place, 9);
+                let refused =
+                    pair.receiver
+                        .windows(place.connection())
+                        .read(slice.clone(), &place, 9);
                 assert_eq!(refused.expect_err("no slot").kind, kind);
                 pair.written(1);
             }
@@ -497,7 +521,10 @@ fn what_an_operation_can_t_have_is_said_in_words() {
             pair.written(2);
             // Beyond the window.
             let place = pair.remote(End::Sender);
-            let refused = pair.sender.write(slice, place.at(6 * SLOT as u64), 9);
+            let refused = pair
+                .sender
+                .windows()
+                .write(slice, place.at(6 * SLOT as u64), 9);
             assert!(matches!(
                 refused.expect_err("too far").kind,
                 SendErrorKind::Window(WindowError::OutOfRange { .. })
@@ -524,18 +551,26 @@ fn without_a_ring_operations_are_refused() {
             )
             .expect("connects");
             let connection = established(&mut sender, &mut receiver);
-            let local = receiver.expose(connection, host_memory(), Access::all());
+            let local = receiver
+                .windows(connection)
+                .expose(host_memory(), Access::all());
             let local = local.expect("exposed");
-            let remote = sender.open_window(&local.descriptor()).expect("opens");
+            let remote = sender.windows().open(&local.descriptor()).expect("opens");
             let region = device_region(&domain, 4096);
             let slice = || region.slice(0..100).expect("inside");
             let kind = SendErrorKind::NotStaged { segment: 0 };
-            let refused = sender.write(slice(), &remote, 1).expect_err("no ring");
+            let refused = sender
+                .windows()
+                .write(slice(), &remote, 1)
+                .expect_err("no ring");
             assert_eq!(refused.kind, kind);
-            assert!(refused.payload.into_slice().is_ok(), "as it was given");
-            let refused = sender.read(slice(), &remote, 1).expect_err("no ring");
+            assert!(refused.given.into_slice().is_ok(), "as it was given");
+            let refused = sender
+                .windows()
+                .read(slice(), &remote, 1)
+                .expect_err("no ring");
             assert_eq!(refused.kind, kind);
-            assert!(refused.into.into_slice().is_ok(), "as it was given");
+            assert!(refused.given.into_slice().is_ok(), "as it was given");
         },
     );
 }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::buffer::{Payload, SharedBufferManager};
+use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::endpoint::{
-    DeviceDelivery, PeerOutcome, PublishConfig, PublishErrorKind, SlowPolicy, StagingRing,
-    SubscribeConfig,
+    DeviceDelivery, PeerOutcome, PublishConfig, SlowPolicy, StagingRing, SubscribeConfig,
 };
-use fabricast::error::{Blocked, SendErrorKind};
-use fabricast::{Domain, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent};
+use fabricast::{
+    ConnectionEvent, Domain, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent,
+};
 
 use super::endpoints::{LIMIT, MIB, any_port, device_pool, device_region, domain, filled, ring};
 use super::fake::{Count, on_gpu};
@@ -145,11 +146,7 @@ impl Stage {
         }
     }
 
-    fn try_publish(
-        &mut self,
-        payload: impl Into<Payload>,
-        key: u64,
-    ) -> Result<(), PublishErrorKind> {
+    fn try_publish(&mut self, payload: impl Into<Payload>, key: u64) -> Result<(), SendErrorKind> {
         let publisher = self.publisher.as_mut().expect("not dropped");
         let told = publisher.publish(TAG, payload, &key.to_le_bytes(), key);
         told.map(drop).map_err(|refused| refused.kind)
@@ -344,7 +341,7 @@ fn a_ring_that_is_full_missing_or_too_small_says_so() {
             stage.try_publish(slice.clone(), 1).expect("taken");
             if gpu.is_fake() {
                 let full = stage.try_publish(slice.clone(), 2);
-                assert_eq!(full, Err(PublishErrorKind::WouldBlock(Blocked::Staging)));
+                assert_eq!(full, Err(SendErrorKind::WouldBlock(Blocked::Staging)));
                 stage.until("writable", |it| {
                     let writable = |event: &PublishEvent| matches!(event, PublishEvent::Writable);
                     it.told.iter().any(writable)
@@ -357,7 +354,7 @@ fn a_ring_that_is_full_missing_or_too_small_says_so() {
             let (len, max) = (4097, 4096);
             let too_long = SendErrorKind::StagingTooLong { len, max };
             let refused = stage.try_publish(long, 4);
-            assert_eq!(refused, Err(PublishErrorKind::Refused(too_long)));
+            assert_eq!(refused, Err(too_long));
             let without = PublishConfig::default().connection(|c| c.max_connections(4));
             let Some(mut stage) = Stage::new(gpu, without, vec![subscribe()]) else {
                 return;
@@ -366,7 +363,7 @@ fn a_ring_that_is_full_missing_or_too_small_says_so() {
             let refused = stage.try_publish(region.slice(0..9).expect("inside"), 1);
             let refused = refused.expect_err("no ring");
             let kind = SendErrorKind::NotStaged { segment: 0 };
-            assert_eq!(refused, PublishErrorKind::Refused(kind));
+            assert_eq!(refused, kind);
         },
     );
 }
@@ -526,7 +523,9 @@ fn a_close_brings_what_was_published() {
                         keys.push(number);
                     }
                     SubscribeEvent::Publication { .. } => panic!("there were enough buffers"),
-                    SubscribeEvent::Disconnected { .. } => keys.push(99),
+                    SubscribeEvent::Connection(_, ConnectionEvent::Disconnected(_)) => {
+                        keys.push(99)
+                    }
                     _ => {}
                 }
             }

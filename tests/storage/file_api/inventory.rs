@@ -1,4 +1,4 @@
-//! What is public in a tree of source files, by lines: the code is formatted by rustfmt, so indents
+//! What is public in trees of source files, by lines: the code is formatted by rustfmt, so indents
 //! tell what belongs to what.
 
 use std::collections::BTreeSet;
@@ -31,9 +31,12 @@ enum Kind {
 }
 
 impl Inventory {
-    pub(crate) fn of(directory: &Path) -> Self {
+    /// Of these directories, each with the module that it is.
+    pub(crate) fn of(directories: &[(&str, &Path)]) -> Self {
         let mut items = BTreeSet::new();
-        read_directory(directory, "", &mut items);
+        for (module, directory) in directories {
+            read_directory(directory, module, &mut items);
+        }
         Self { items }
     }
 
@@ -68,9 +71,12 @@ fn read_directory(directory: &Path, module: &str, items: &mut BTreeSet<(String, 
             ("", stem) => stem.to_owned(),
             (module, stem) => format!("{module}::{stem}"),
         };
+        if matches!(stem, "tests" | "testing") {
+            continue;
+        }
         if path.is_dir() {
             read_directory(&path, &inner, items);
-        } else if path.extension().is_some_and(|it| it == "rs") && !stem.ends_with("tests") {
+        } else if path.extension().is_some_and(|it| it == "rs") {
             let text = fs::read_to_string(&path).unwrap();
             items.extend(names(&text).into_iter().map(|name| (inner.clone(), name)));
         }

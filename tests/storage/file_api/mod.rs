@@ -59,6 +59,14 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// What `fabricast::storage` has, cuFile among it.
+fn inventory() -> Inventory {
+    Inventory::of(&[
+        ("", &root().join("src/storage")),
+        ("cufile", &root().join("crates/fabricast-cufile/src")),
+    ])
+}
+
 fn rows() -> Vec<Row> {
     let text = fs::read_to_string(root().join("docs/file-api.tsv")).unwrap();
     let mut lines = text.lines();
@@ -106,7 +114,7 @@ fn each_name_of_the_pages_is_there_once_and_is_ours_or_says_why_not() {
 
 #[test]
 fn each_name_of_ours_is_in_the_code() {
-    let inventory = Inventory::of(&root().join("src/storage"));
+    let inventory = inventory();
     let rows = rows();
     let missing: Vec<_> = rows
         .iter()
@@ -116,14 +124,14 @@ fn each_name_of_ours_is_in_the_code() {
         .collect();
     assert!(
         missing.is_empty(),
-        "not in src/storage:\n{}",
+        "not in src/storage, nor in crates/fabricast-cufile:\n{}",
         missing.join("\n")
     );
 }
 
 #[test]
 fn the_scan_of_the_code_finds_what_is_public_and_nothing_else() {
-    let inventory = Inventory::of(&root().join("src/storage"));
+    let inventory = inventory();
     for path in [
         "FileHandle",
         "FileHandle::open",

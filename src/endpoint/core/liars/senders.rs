@@ -17,7 +17,7 @@ use super::{CONNECTIONS_MAX, LONG, SLOT, WINDOW_SLOTS, free_slots, slots_of};
 use crate::buffer::{BufferMut, HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::core::send::{SendCore, SendSettings};
-use crate::endpoint::event::{DeadlinePolicy, Inject, Level, SendEvent};
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, SendEvent};
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::{LinkConn, RemoteRange};
@@ -310,11 +310,11 @@ impl World {
 
     fn take(&mut self, at: usize, event: SendEvent) {
         match event {
-            SendEvent::Connected(_) => {
+            SendEvent::Connection(ConnectionEvent::Connected(_)) => {
                 self.reached.connections += 1;
                 self.owners[at].connected = true;
             }
-            SendEvent::Disconnected(_) => {
+            SendEvent::Connection(ConnectionEvent::Disconnected(_)) => {
                 self.owners[at].connected = false;
                 self.remote.retain(|(of, _)| *of != at);
             }
@@ -457,7 +457,7 @@ impl World {
                 self.handles.push(window);
             }
             Err(refused) => {
-                let buffer = refused.memory.into_buffer_mut().expect("what was given");
+                let buffer = refused.given.into_buffer_mut().expect("what was given");
                 self.released.push(buffer);
             }
         }

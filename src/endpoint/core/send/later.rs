@@ -1,36 +1,23 @@
 //! One-sided operations that can't be posted when they are given: behind a producer's event or a
 //! copy out of a GPU's memory, piece by piece through the staging ring, or behind such a one. See
-//! `windows/line.rs`.
+//! `core/line.rs`.
 
-use super::{PieceOp, SendCore};
-use crate::buffer::{Leases, Payload};
-use crate::endpoint::core::control::HeldDescriptor;
+use super::SendCore;
+use crate::buffer::Payload;
+use crate::endpoint::core::line::{LineState, Over, Posting};
+use crate::endpoint::error::Refused;
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::SendEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, RemoteRange, RmaLimits};
-use crate::endpoint::protocol::connection::State;
 use crate::endpoint::protocol::wire::WindowId;
-use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
+use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::later::{self, Later, TakesLater, Target};
-use crate::endpoint::windows::line::{HoldsPiece, Over, Posting};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
-use crate::endpoint::windows::passage::{Piece, Slots};
+use crate::endpoint::windows::passage::Piece;
 use crate::endpoint::windows::window::WindowPlace;
-use crate::error::{Blocked, CompletionError, ReadError, SendError, SendErrorKind};
-
-impl HoldsPiece for PieceOp {
-    fn of_piece(piece: Piece) -> Self {
-        Self::OneSided(piece)
-    }
-
-    fn into_piece(self) -> Option<Piece> {
-        match self {
-            Self::OneSided(piece) => Some(piece),
-            Self::Long(_) => None,
-        }
-    }
-}
+use crate::error::CompletionError;
 
 impl<L: Link> SendCore<L> {
     // ---- accepting ------------------------------------------------------------------------------
@@ -44,7 +31,7 @@ impl<L: Link> SendCore<L> {
         payload: Payload,
         target: Target<'_>,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let staged = self.outgoing.must_stage(&payload, self.scoped.scope());
         if !self.waits_behind(&kind) && !payload.is_gated() && staged == Ok(false) {
             return Err(self.refuse(kind, payload, key));
@@ -64,7 +51,7 @@ impl<L: Link> SendCore<L> {
         into: Destination,
         place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Refused<Destination>> {
         let staged = into.region().is_staged(self.scoped.scope());
         if !self.waits_behind(&kind) && !staged {
             return Err(self.refuse_read(kind, into, key));
@@ -81,33 +68,11 @@ impl<L: Link> SendCore<L> {
 
     /// Whether that only says that there are others in front of it.
     fn waits_behind(&self, kind: &SendErrorKind) -> bool {
-        !self.line.is_open() && *kind == SendErrorKind::WouldBlock(Blocked::Depth)
+        self.line.operations() != LineState::Open
+            && *kind == SendErrorKind::WouldBlock(Blocked::Depth)
     }
 
     // ---- waiting --------------------------------------------------------------------------------
-
-    /// Posts what may be posted of those that wait.
-    pub(super) fn drive_line(&mut self, events: &mut Vec<SendEvent>) {
-        let connection = self.connection_id();
-        let Some(conn) = &self.conn else { return };
-        if self.machine.state() == State::Closed {
-            // Its end is on the way, and gives them their outcomes.
-            return;
-        }
-        let over = self.line.drive(Posting {
-            link: &mut self.link,
-            conn,
-            connection,
-            slab: &mut self.one_sided,
-            pieces: &mut self.pieces,
-        });
-        if self.line.is_open() {
-            self.one_sided_limit = self.settings.depth;
-        }
-        for over in over {
-            self.on_line_over(over, events);
-        }
-    }
 
     /// A piece of a one-sided operation is over.
     pub(super) fn on_one_sided_piece(
@@ -123,19 +88,10 @@ impl<L: Link> SendCore<L> {
         self.drive_line(events);
     }
 
-    /// An operation ended in the line. A connection that is lost is not lost by it.
+    /// An operation ended before all of it was posted. Its error does not close the connection.
     pub(super) fn on_line_over(&mut self, over: Over, events: &mut Vec<SendEvent>) {
-        let Over {
-            mut op,
-            error,
-            untold,
-        } = over;
-        self.outgoing.end_one_sided(&mut op);
+        let Over { op, error } = over;
         self.data_in_flight -= 1;
-        if untold {
-            self.machine.on_immediate_undone();
-        }
-        self.machine.on_window_done(op.window);
         match &error {
             None => self.stats.completed += 1,
             Some(_) => self.stats.failed += 1,
@@ -154,9 +110,7 @@ impl<L: Link> SendCore<L> {
         error: &CompletionError,
         events: &mut Vec<SendEvent>,
     ) {
-        self.one_sided_limit = self.settings.depth;
-        for mut op in ops {
-            self.outgoing.end_one_sided(&mut op);
+        for op in ops {
             self.stats.failed += 1;
             events.push(SendEvent::Window(op.finish(Some(error.clone()))));
         }
@@ -164,6 +118,8 @@ impl<L: Link> SendCore<L> {
 }
 
 impl<L: Link> TakesLater for SendCore<L> {
+    type Link = L;
+
     fn rma_limits(&self) -> Option<RmaLimits> {
         self.link.limits().rma
     }
@@ -180,26 +136,8 @@ impl<L: Link> TakesLater for SendCore<L> {
         }
     }
 
-    fn lease_wire(
-        &mut self,
-        _: ConnectionId,
-        payload: &Payload,
-        iov: &mut IovList,
-    ) -> Result<(Leases, bool), SendErrorKind> {
-        let (wire, conn) = (payload.wire(), self.conn.as_ref());
-        self.outgoing.lease(wire, conn, &mut self.scoped, iov)
-    }
-
-    fn lease_into(
-        &mut self,
-        _: ConnectionId,
-        into: Destination,
-    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)> {
-        self.lease_destination(into)
-    }
-
-    fn hold(&mut self, _: ConnectionId, slots: &Slots) -> Result<HeldDescriptor, SendErrorKind> {
-        later::hold_slots(slots, self.conn.as_ref(), &mut self.scoped)
+    fn posting(&mut self, _: ConnectionId) -> Option<Posting<'_, L>> {
+        self.way().map(|(_, way)| way)
     }
 
     fn push_line(
@@ -214,6 +152,7 @@ impl<L: Link> TakesLater for SendCore<L> {
         debug_assert!(counted.is_ok(), "`admit_later` asked the same");
         self.one_sided_posts += 1;
         let op = OneSided {
+            connection: self.connection_id(),
             key,
             window,
             local,
@@ -223,8 +162,7 @@ impl<L: Link> TakesLater for SendCore<L> {
             recent,
         };
         let len = how.remote.len as u64;
-        self.line.push(op, iov, how);
-        self.one_sided_limit = 0;
+        self.line.push_operation(op, iov, how);
         self.count_posted(len);
         // The next poll looks at the gate, or sets the timer.
         self.eventful = true;

@@ -1,204 +1,239 @@
-//! Sends of more than one post: header and payload as two messages, and batches whose posts the
-//! provider may join.
+//! Sends that are more than one post, or none at first: header and payload as two messages,
+//! batches whose posts the provider may join, and what waits in the line.
 //!
 //! What is posted can't be taken back. So once a header is out, or a post was flagged with FI_MORE,
-//! what follows it is accepted even if the provider has no room for it: it stalls, and is posted
-//! before anything else as soon as there is room.
+//! what follows it is accepted even if the provider has no room for it: it waits in the line, and
+//! is posted before anything else as soon as there is room.
 
-use std::time::Instant;
-
-use super::{SendCore, SendOp};
+use super::SendCore;
 use crate::buffer::Payload;
-use crate::endpoint::core::outgoing::{self, DataOp};
-use crate::endpoint::core::pair::{self, HeaderOp, PairOps, Stalled};
+use crate::endpoint::core::line::{Line, LineState, Posting};
+use crate::endpoint::core::outgoing::Header;
+use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::SendEvent;
+use crate::endpoint::link::Link;
 use crate::endpoint::link::iov::IovList;
-use crate::endpoint::link::{Link, PostRefused};
 use crate::endpoint::protocol::connection::State;
-use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
+use crate::error::CompletionError;
 use crate::fabric::Shape;
-
-impl PairOps for SendOp {
-    fn of_data(op: DataOp) -> Self {
-        Self::Data(op)
-    }
-
-    fn data(&mut self) -> Option<&mut DataOp> {
-        match self {
-            Self::Data(op) => Some(op),
-            _ => None,
-        }
-    }
-
-    fn header(&mut self) -> Option<&mut HeaderOp> {
-        match self {
-            Self::Header(op) => Some(op),
-            _ => None,
-        }
-    }
-
-    fn into_data(self) -> Option<DataOp> {
-        Self::into_data(self)
-    }
-}
-
-/// A message that waits for no gate.
-fn waiting(context: usize, data: Option<u64>, iov: IovList) -> Stalled {
-    Stalled {
-        context,
-        data,
-        iov,
-        gate: None,
-    }
-}
+use std::time::Instant;
 
 /// A message of a batch: all is taken for it, its credit too, and it is not posted.
 struct Ready {
-    context: usize,
-    data: Option<u64>,
+    message: (usize, Option<u64>),
     iov: IovList,
 }
 
 impl<L: Link> SendCore<L> {
-    // ---- header and payload as two messages -----------------------------------------------------
+    /// The line, and what it posts with; none without a connection.
+    pub(super) fn way(&mut self) -> Option<(&mut Line, Posting<'_, L>)> {
+        let connection = self.connection_id();
+        let way = Posting {
+            link: &mut self.link,
+            conn: self.conn.as_ref()?,
+            connection,
+            machine: &mut self.machine,
+            scoped: &mut self.scoped,
+            header_desc: self.header_desc.desc(),
+            outgoing: &mut self.outgoing,
+            posted: &mut self.posted,
+            eagain: &mut self.stats.eagain,
+        };
+        Some((&mut self.line, way))
+    }
 
-    /// Posts a message that is in the slab: its header, and the payload behind it. One without a
-    /// payload is a message by itself.
+    /// Posts a message that is in the slab as header and payload.
     pub(super) fn post_pair(
         &mut self,
         context: usize,
         iov: IovList,
         len: u64,
-    ) -> Result<(), SendError> {
-        let mut header_iov = IovList::new();
-        let desc = self.header_desc.desc();
-        let op = self.in_flight.get_mut(context).and_then(PairOps::data);
-        let header = op.and_then(|op| self.outgoing.lone_header(op, desc, &mut header_iov));
-        let Some(header) = header else {
+    ) -> Result<(), Refused<Payload>> {
+        let Some((line, mut way)) = self.way() else {
             return self.post(context, &iov, len);
         };
-        let Ok(first) = self.in_flight.begin(SendOp::Header(header)).map_err(drop) else {
-            unreachable!("the slab has room for a header with each send");
-        };
-        pair::tie(&mut self.in_flight, first, context);
-        let (link, conn) = (&mut self.link, self.conn.as_ref());
-        let posted = self
-            .outgoing
-            .post_header(link, conn, &mut self.machine, first, &header_iov);
-        let data = match posted {
-            Ok(data) => Some(data),
-            Err(refused) => {
-                if let SendOp::Header(header) = self.in_flight.abort(first) {
-                    self.outgoing.end_header(header.into_slot());
-                }
-                return Err(self.undo_post(context, refused));
+        match line.post_new(&mut way, context, iov) {
+            Ok(()) => {
+                self.count_posted(len);
+                self.on_posted();
+                Ok(())
             }
+            Err(refused) => Err(self.undo_post(context, refused)),
+        }
+    }
+
+    /// What was accepted is posted, unless it is in the line now: then it waits, or was the end of
+    /// the connection.
+    fn on_posted(&mut self) {
+        if self.line.messages() != LineState::Open {
+            // The next poll posts it, sets the timer, or closes.
+            self.wait.wake();
+        }
+    }
+
+    // ---- what waits -----------------------------------------------------------------------------
+
+    /// A message that can't be posted now for this reason: takes it all the same if it only has to
+    /// wait, else gives everything back.
+    #[cold]
+    pub(super) fn send_later(
+        &mut self,
+        kind: SendErrorKind,
+        payload: Payload,
+        header: &[u8],
+        key: u64,
+    ) -> Result<(), Refused<Payload>> {
+        let behind = kind == SendErrorKind::WouldBlock(Blocked::Provider)
+            && self.line.messages() == LineState::Gated;
+        let staged = self.outgoing.must_stage(&payload, self.scoped.scope());
+        if !behind && !payload.is_gated() && staged == Ok(false) {
+            return Err(self.refuse(kind, payload, key));
+        }
+        let (payload, len) = match self.admit_queued(payload, header.len()) {
+            Ok(admitted) => admitted,
+            Err((kind, payload)) => return Err(self.refuse(kind, payload, key)),
         };
+        let posted = self.posted_at();
+        let message = (payload, Header::Bytes(header), key);
+        if let Some((line, mut way)) = self.way()
+            && let Err((kind, payload)) = line.accept(&mut way, message, posted)
+        {
+            return Err(self.refuse(kind, payload, key));
+        }
         self.count_posted(len);
-        self.post_or_stall(waiting(context, data, iov), false);
+        // The next poll looks at the gate, or sets the timer.
+        self.wait.wake();
         Ok(())
     }
 
-    /// A header that travelled alone is over; so is the send, if its payload was first.
-    pub(super) fn on_header_sent(
+    /// As `admit`, of a message that may wait behind others; with what it is staged in.
+    fn admit_queued(
         &mut self,
-        op: HeaderOp,
-        error: Option<Box<CompletionError>>,
-        events: &mut Vec<SendEvent>,
-    ) {
-        let (slot, payload) = pair::on_header(&mut self.in_flight, op);
-        self.outgoing.end_header(slot);
-        match (payload, error) {
-            (Some(op), error) => self.on_sent(op, error, events),
-            // The payload has its outcome when the connection ends, of this.
-            (None, Some(error)) => self.machine.on_lost(Some(error.errno)),
-            (None, None) => {}
+        payload: Payload,
+        header_len: usize,
+    ) -> Result<(Payload, u64), (SendErrorKind, Payload)> {
+        if let Err(blocked) = self.machine.may_send() {
+            return Err((self.blocked(blocked), payload));
+        }
+        if self.data_in_flight >= self.settings.depth {
+            return Err((SendErrorKind::WouldBlock(Blocked::Depth), payload));
+        }
+        let payload = self.outgoing.stage(payload, self.scoped.scope())?;
+        let peer_max = self.machine.peer_receive_size();
+        match self.outgoing.measure(&payload, header_len, peer_max) {
+            Ok(len) => Ok((payload, len)),
+            Err(SendErrorKind::TooLong { .. })
+                if self.sends_long() && self.line.messages() != LineState::Open =>
+            {
+                // It would overtake them: it waits until they are gone.
+                let kind = SendErrorKind::WouldBlock(Blocked::Gate);
+                Err((kind, payload.unstaged()))
+            }
+            Err(kind) => Err((kind, payload.unstaged())),
         }
     }
 
-    /// A payload whose header travelled alone and is not over, as far as is known.
-    pub(super) fn on_payload_sent(
-        &mut self,
-        op: DataOp,
-        error: Option<Box<CompletionError>>,
-        events: &mut Vec<SendEvent>,
-    ) {
-        if let Some(op) = pair::on_payload(&mut self.in_flight, op, error.is_some()) {
-            self.on_sent(op, error, events);
-        }
-    }
-
-    // ---- what has to be posted ------------------------------------------------------------------
-
-    /// Hands over a message that was accepted; it waits behind those that the provider had no room
-    /// for.
-    fn post_or_stall(&mut self, message: Stalled, more: bool) {
+    /// Posts what may be posted of what waits.
+    pub(super) fn drive_line(&mut self, events: &mut Vec<SendEvent>) {
         if self.machine.state() == State::Closed {
-            // Lost by the message before; it has its outcome when the connection is closed.
+            // Its end is on the way, and gives them their outcomes.
             return;
         }
-        if !self.stalled.is_empty() {
-            return self.stalled.push_back(message);
+        let Some((line, mut way)) = self.way() else {
+            return;
+        };
+        let driven = line.drive(&mut way);
+        if self.machine.state() == State::Closed {
+            self.wait.wake();
         }
-        match self.try_post(&message, more) {
-            Ok(()) => {}
-            Err(PostRefused::Again) => {
-                self.stats.eagain += 1;
-                self.stalled.push_back(message);
-                // The next poll posts it, or sets the timer.
-                self.wait.wake();
-            }
-            Err(PostRefused::Errno(errno)) => self.lose(errno),
+        for (mut op, error) in driven.unposted {
+            let (key, payload) = self.outgoing.end(&mut op);
+            self.data_in_flight -= 1;
+            self.stats.failed += 1;
+            self.eventful = true;
+            events.push(SendEvent::Failed {
+                key,
+                payload,
+                error,
+            });
+        }
+        for over in driven.over {
+            self.on_line_over(over, events);
         }
     }
 
-    fn try_post(&mut self, message: &Stalled, more: bool) -> Result<(), PostRefused> {
-        let Stalled {
-            context, data, iov, ..
-        } = message;
-        let (link, conn) = (&mut self.link, self.conn.as_ref());
-        self.outgoing
-            .hand_over(link, conn, (*context, *data), iov, more)
+    // ---- long messages --------------------------------------------------------------------------
+
+    /// Whether a message that is too long for a receive can go piece by piece.
+    pub(super) fn sends_long(&self) -> bool {
+        self.machine.has_long_messages() && self.link.limits().rma.is_some()
     }
 
-    /// A part of what was accepted can't be sent: everything in flight comes back failed.
-    fn lose(&mut self, errno: FabricErrno) {
-        self.machine.on_lost(Some(errno));
+    /// Offers a message to the peer, or gives everything back.
+    #[cold]
+    pub(super) fn send_long(
+        &mut self,
+        message: (Payload, &[u8], u64, u64),
+    ) -> Result<(), Refused<Payload>> {
+        let (_, _, key, len) = message;
+        if self.data_in_flight >= self.settings.depth {
+            let kind = SendErrorKind::WouldBlock(Blocked::Depth);
+            return Err(self.refuse(kind, message.0, key));
+        }
+        let posted = self.posted_at();
+        if let Some((line, mut way)) = self.way()
+            && let Err((kind, payload)) = line.offer_long(&mut way, message, posted)
+        {
+            return Err(self.refuse(kind, payload, key));
+        }
+        self.count_posted(len);
+        // The next poll makes the offer: have it look.
         self.wait.wake();
+        Ok(())
     }
 
-    /// Offers what stalled to the provider again, as far as its gates are open.
-    pub(super) fn post_stalled(&mut self, events: &mut Vec<SendEvent>) {
-        if self.gates > 0 {
-            self.poll_gates(events);
+    /// The peer does not take it.
+    pub(super) fn on_long_refused(&mut self, limit: Option<u64>, events: &mut Vec<SendEvent>) {
+        let error = limit.map_or_else(
+            || CompletionError::new(libc::ECANCELED),
+            CompletionError::too_long,
+        );
+        self.end_long(Some(error), events);
+    }
+
+    /// A piece is over.
+    pub(super) fn on_long_piece(
+        &mut self,
+        error: Option<Box<CompletionError>>,
+        events: &mut Vec<SendEvent>,
+    ) {
+        if let Some((line, mut way)) = self.way()
+            && line.on_long_piece(error, &mut way)
+        {
+            self.end_long(None, events);
         }
-        while self.stalled.front().is_some_and(|it| it.gate.is_none()) {
-            let Some(message) = self.stalled.pop_front() else {
-                return;
-            };
-            match self.try_post(&message, false) {
-                Ok(()) => {}
-                Err(PostRefused::Again) => return self.stalled.push_front(message),
-                Err(PostRefused::Errno(errno)) => {
-                    self.clear_stalled();
-                    return self.lose(errno);
+    }
+
+    /// The message is over, and nothing of it in flight.
+    pub(super) fn end_long(&mut self, error: Option<CompletionError>, events: &mut Vec<SendEvent>) {
+        let Some((key, payload)) = self.line.end_long(&mut self.outgoing) else {
+            return;
+        };
+        self.data_in_flight -= 1;
+        events.push(match error {
+            None => {
+                self.stats.completed += 1;
+                SendEvent::Completed { key, payload }
+            }
+            Some(error) => {
+                self.stats.failed += 1;
+                SendEvent::Failed {
+                    key,
+                    payload,
+                    error,
                 }
             }
-        }
-    }
-
-    /// The provider's endpoint is closed: the sends that it did not report.
-    pub(super) fn take_sends(&mut self) -> Vec<DataOp> {
-        self.clear_stalled();
-        let mut sends = Vec::new();
-        for op in self.in_flight.drain() {
-            match op {
-                SendOp::Data(op) => sends.push(op),
-                SendOp::Header(op) => self.outgoing.end_header(op.into_slot()),
-                SendOp::ControlSend { .. } | SendOp::ControlReceive { .. } => {}
-            }
-        }
-        sends
+        });
     }
 
     // ---- batches --------------------------------------------------------------------------------
@@ -211,7 +246,7 @@ impl<L: Link> SendCore<L> {
     pub(crate) fn send_batch<H: AsRef<[u8]>>(
         &mut self,
         messages: impl Iterator<Item = (Payload, H, u64)>,
-    ) -> (usize, Option<SendError>) {
+    ) -> (usize, Option<Refused<Payload>>) {
         // Two messages each would take the flag apart.
         let joins = self.outgoing.uses_more() && self.outgoing.shape() != Shape::TwoMessages;
         let (mut sent, mut ready, mut refused) = (0, None, None);
@@ -258,24 +293,18 @@ impl<L: Link> SendCore<L> {
         };
         let mut iov = IovList::new();
         let context = self.load(payload, header, key, &mut iov)?;
-        let number = self.machine.on_data_posted();
-        debug_assert!(number.is_ok(), "admit asked the same");
+        let data = self.way().and_then(|(_, mut way)| way.take_credit());
         self.count_posted(len);
-        let data = outgoing::data_of(&self.machine, number.unwrap_or(0));
-        Ok(Ready { context, data, iov })
+        Ok(Ready {
+            message: (context, data),
+            iov,
+        })
     }
 
     fn post_ready(&mut self, ready: Ready, more: bool) {
-        let Ready { context, data, iov } = ready;
-        self.post_or_stall(waiting(context, data, iov), more);
-    }
-
-    /// A message that stalled is before every other.
-    pub(super) fn check_stalled(&self) -> Result<(), SendErrorKind> {
-        if self.stalled.is_empty() {
-            Ok(())
-        } else {
-            Err(SendErrorKind::WouldBlock(Blocked::Provider))
+        if let Some((line, mut way)) = self.way() {
+            line.post_or_wait(&mut way, ready.message, ready.iov, more);
+            self.on_posted();
         }
     }
 

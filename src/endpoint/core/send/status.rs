@@ -1,11 +1,11 @@
 //! How a sending endpoint stands at this moment.
 
+use crate::endpoint::error::Blocked;
 use std::time::{Duration, Instant};
 
-use super::{SendCore, SendOp};
+use super::SendCore;
 use crate::endpoint::link::Link;
 use crate::endpoint::protocol::connection::State;
-use crate::error::Blocked;
 
 /// How a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) stands at this moment: what tells a
 /// slow peer from a slow application.
@@ -31,11 +31,10 @@ pub struct SendStatus {
 
 impl<L: Link> SendCore<L> {
     pub(crate) fn status(&self) -> SendStatus {
-        let data = self.in_flight.iter().filter_map(SendOp::data);
-        let data = data.map(|op| op.posted);
-        let one_sided = self.one_sided.iter().chain(self.line.ops());
+        let data = self.posted.sends().map(|op| op.posted);
+        let one_sided = self.posted.one_sided.iter().chain(self.line.ops());
         let one_sided = one_sided.map(|op| op.posted);
-        let long = self.long.iter().map(|op| op.posted);
+        let long = self.line.long().map(|long| long.posted);
         let (mut oldest, mut late) = (None::<Instant>, 0);
         for posted in data.chain(one_sided).chain(long) {
             match posted {

@@ -7,21 +7,21 @@ use std::time::Instant;
 
 use super::SendCore;
 use crate::buffer::{LeasedPayload, Payload};
-use crate::endpoint::core::outgoing;
-use crate::endpoint::error::WindowError;
+use crate::endpoint::core::line::LineState;
+use crate::endpoint::error::{Blocked, Refused, SendErrorKind, WindowError};
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
 use crate::endpoint::protocol::connection::{State, Violation};
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
-use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
+use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
+    LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
-use crate::error::{Blocked, CompletionError, FabricErrno, ReadError, SendError, SendErrorKind};
+use crate::error::{CompletionError, FabricErrno};
 use crate::memory::{Access, Participant};
 
 impl<L: Link> SendCore<L> {
@@ -48,7 +48,7 @@ impl<L: Link> SendCore<L> {
         data: Option<u32>,
         level: Level,
         key: u64,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Payload>> {
         let wanted = OneSidedRequest::write(place, &payload, data.is_some());
         let remote = match self.admit_one_sided(&wanted) {
             Ok(remote) => remote,
@@ -80,13 +80,17 @@ impl<L: Link> SendCore<L> {
         into: Destination,
         place: WindowPlace<'_>,
         key: u64,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), Refused<Destination>> {
         let wanted = OneSidedRequest::read(place, &into);
         let remote = match self.admit_one_sided(&wanted) {
             Ok(remote) => remote,
             Err(kind) => return self.read_later(kind, into, place, key),
         };
-        let (into, run, recent) = match self.lease_destination(into) {
+        let leased = match self.way() {
+            Some((_, mut way)) => way.lease_destination(into),
+            None => Err((WindowError::NotConnected.into(), into)),
+        };
+        let (into, run, recent) = match leased {
             Ok(leased) => leased,
             Err((kind, into)) => return self.read_later(kind, into, place, key),
         };
@@ -106,9 +110,13 @@ impl<L: Link> SendCore<L> {
         kind: SendErrorKind,
         into: Destination,
         key: u64,
-    ) -> ReadError {
-        let SendError { kind, key, .. } = self.refuse(kind, Payload::empty(), key);
-        ReadError { kind, into, key }
+    ) -> Refused<Destination> {
+        let Refused { kind, key, .. } = self.refuse(kind, Payload::empty(), key);
+        Refused {
+            kind,
+            given: into,
+            key,
+        }
     }
 
     /// Everything that can be said of an operation before anything is taken for it.
@@ -121,7 +129,8 @@ impl<L: Link> SendCore<L> {
         // What can never be is said first: who is blocked tries again.
         let remote = one_sided::check(&self.machine, self.connection_id(), rma, wanted)?;
         blocked?;
-        if self.data_in_flight >= self.one_sided_limit {
+        // Also where others are in front of it: whether it may wait behind them is asked later.
+        if self.data_in_flight >= self.settings.depth || self.line.operations() != LineState::Open {
             return Err(SendErrorKind::WouldBlock(Blocked::Depth));
         }
         Ok(remote)
@@ -137,42 +146,6 @@ impl<L: Link> SendCore<L> {
         may.map_err(|blocked| self.blocked(blocked))
     }
 
-    /// Keeps the destination's registration open; true: by the lease that all share.
-    #[inline]
-    pub(super) fn lease_destination(
-        &mut self,
-        into: Destination,
-    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)> {
-        let scope = self.scoped.scope();
-        if let Some(desc) = self.outgoing.lease_shared(into.region(), scope) {
-            let (into, run) = into.leased_elsewhere(desc);
-            return Ok((into, run, true));
-        }
-        match into.lease(scope) {
-            Ok((into, run)) => Ok((into, run, false)),
-            Err(into) => self.register_destination(into),
-        }
-    }
-
-    /// For an endpoint that has registrations of its own, and meets the region for the first time.
-    #[cold]
-    fn register_destination(
-        &mut self,
-        into: Destination,
-    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)> {
-        let registrar = self.conn.as_ref().and_then(LinkConn::registrar);
-        if let Some(registrar) = registrar.filter(|_| self.scoped.misses(into.region())) {
-            if let Err(error) = self.scoped.register(into.region(), registrar) {
-                return Err((error.into(), into));
-            }
-            return match into.lease(self.scoped.scope()) {
-                Ok((into, run)) => Ok((into, run, false)),
-                Err(into) => Err((SendErrorKind::NotRegistered { segment: 0 }, into)),
-            };
-        }
-        Err((outgoing::not_here(into.region(), 0), into))
-    }
-
     #[inline]
     fn post_one_sided(
         &mut self,
@@ -184,6 +157,7 @@ impl<L: Link> SendCore<L> {
     ) -> Result<(), (SendErrorKind, OneSided)> {
         self.one_sided_posts += 1;
         let op = OneSided {
+            connection: self.connection_id(),
             key,
             window,
             local,
@@ -197,7 +171,7 @@ impl<L: Link> SendCore<L> {
                 &mut self.link,
                 conn,
                 &mut self.machine,
-                &mut self.one_sided,
+                &mut self.posted.one_sided,
                 op,
                 iov,
                 how,
@@ -235,7 +209,7 @@ impl<L: Link> SendCore<L> {
         context: usize,
         events: &mut Vec<SendEvent>,
     ) -> bool {
-        let Ok(mut finished) = self.one_sided.finish_in_place(context) else {
+        let Ok(mut finished) = self.posted.one_sided.finish_in_place(context) else {
             return false;
         };
         let Some(op) = finished.op() else {
@@ -291,8 +265,11 @@ impl<L: Link> SendCore<L> {
     /// The peer revoked one of its windows: the application hears of it, the machine of who still
     /// uses it.
     pub(super) fn on_window_revoked(&mut self, window: WindowId, events: &mut Vec<SendEvent>) {
-        let (over, passing) = self.line.revoke(window);
-        let posted = self.one_sided.iter();
+        let Some((line, mut way)) = self.way() else {
+            return;
+        };
+        let (over, passing) = line.revoke(window, &mut way);
+        let posted = self.posted.one_sided.iter();
         let users = posted.filter(|op| op.window == window).count() + passing;
         events.push(SendEvent::Window(WindowEvent::Revoked { window }));
         // Which are none of its users any more.
@@ -308,11 +285,11 @@ impl<L: Link> SendCore<L> {
         &mut self,
         memory: WindowMemory,
         access: Access,
-    ) -> Result<LocalWindow, ExposeError> {
+    ) -> Result<LocalWindow, Refused<WindowMemory, WindowError>> {
         let id = self.connection_id();
         let Some(conn) = &self.conn else {
             let kind = WindowError::NotConnected;
-            return Err(ExposeError { kind, memory });
+            return Err(Refused::without_key(kind, memory));
         };
         let registrar = conn.registrar().unwrap_or_else(|| self.link.registrar());
         let rma = self.link.limits().rma.as_ref();

@@ -1,0 +1,763 @@
+//! Errors of cuFile: which function, which code, which file and offset, and what to do about it.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::table::FABRICAST_CUFILE;
+use super::version::Version;
+use fabricast_cuda::{CudaCode, CudaError, CudaUnavailable, FABRICAST_CUDA};
+use fabricast_process::{Attempt, Attempts};
+
+/// The base of cuFile's own error codes, `CUFILEOP_BASE_ERR`.
+pub(crate) const BASE: i32 = 5000;
+
+/// A status of cuFile, a `CUfileOpError`: 0, or a code above 5000 (6001 and 6002 for RDMA).
+///
+/// Never an enum: a library may answer a code that this one has never heard of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CuFileStatus(pub i32);
+
+/// One row of the table of codes.
+struct Row {
+    code: i32,
+    name: &'static str,
+    meaning: &'static str,
+}
+
+const fn row(code: i32, name: &'static str, meaning: &'static str) -> Row {
+    Row {
+        code,
+        name,
+        meaning,
+    }
+}
+
+/// All codes up to 1.20. 5021 and 5032 were never given out.
+const ROWS: &[Row] = &[
+    row(0, "CU_FILE_SUCCESS", "success"),
+    row(
+        5001,
+        "CU_FILE_DRIVER_NOT_INITIALIZED",
+        "the driver is not open, or nvidia-fs is not loaded",
+    ),
+    row(5002, "CU_FILE_DRIVER_INVALID_PROPS", "invalid property"),
+    row(
+        5003,
+        "CU_FILE_DRIVER_UNSUPPORTED_LIMIT",
+        "a property is out of its range",
+    ),
+    row(
+        5004,
+        "CU_FILE_DRIVER_VERSION_MISMATCH",
+        "nvidia-fs does not fit this libcufile",
+    ),
+    row(
+        5005,
+        "CU_FILE_DRIVER_VERSION_READ_ERROR",
+        "the version of nvidia-fs can't be read",
+    ),
+    row(5006, "CU_FILE_DRIVER_CLOSING", "the driver is being closed"),
+    row(
+        5007,
+        "CU_FILE_PLATFORM_NOT_SUPPORTED",
+        "this platform has no GPUDirect Storage",
+    ),
+    row(
+        5008,
+        "CU_FILE_IO_NOT_SUPPORTED",
+        "this file has no GPUDirect Storage",
+    ),
+    row(
+        5009,
+        "CU_FILE_DEVICE_NOT_SUPPORTED",
+        "this GPU has no GPUDirect Storage",
+    ),
+    row(5010, "CU_FILE_NVFS_DRIVER_ERROR", "nvidia-fs failed"),
+    row(5011, "CU_FILE_CUDA_DRIVER_ERROR", "the CUDA driver failed"),
+    row(5012, "CU_FILE_CUDA_POINTER_INVALID", "not a device pointer"),
+    row(
+        5013,
+        "CU_FILE_CUDA_MEMORY_TYPE_INVALID",
+        "memory of a kind that can't be used",
+    ),
+    row(
+        5014,
+        "CU_FILE_CUDA_POINTER_RANGE_ERROR",
+        "the range leaves the allocation",
+    ),
+    row(
+        5015,
+        "CU_FILE_CUDA_CONTEXT_MISMATCH",
+        "the memory is of another CUDA context",
+    ),
+    row(
+        5016,
+        "CU_FILE_INVALID_MAPPING_SIZE",
+        "more than may be pinned",
+    ),
+    row(
+        5017,
+        "CU_FILE_INVALID_MAPPING_RANGE",
+        "the range leaves what is registered",
+    ),
+    row(
+        5018,
+        "CU_FILE_INVALID_FILE_TYPE",
+        "a file of a kind that can't be used",
+    ),
+    row(
+        5019,
+        "CU_FILE_INVALID_FILE_OPEN_FLAG",
+        "the file was opened with a flag that can't be used",
+    ),
+    row(
+        5020,
+        "CU_FILE_DIO_NOT_SET",
+        "the file was opened without O_DIRECT",
+    ),
+    row(5022, "CU_FILE_INVALID_VALUE", "invalid argument"),
+    row(
+        5023,
+        "CU_FILE_MEMORY_ALREADY_REGISTERED",
+        "the memory is registered already",
+    ),
+    row(
+        5024,
+        "CU_FILE_MEMORY_NOT_REGISTERED",
+        "the memory is not registered",
+    ),
+    row(
+        5025,
+        "CU_FILE_PERMISSION_DENIED",
+        "the driver or the file may not be used",
+    ),
+    row(
+        5026,
+        "CU_FILE_DRIVER_ALREADY_OPEN",
+        "the driver is open already",
+    ),
+    row(
+        5027,
+        "CU_FILE_HANDLE_NOT_REGISTERED",
+        "the file is not registered, or can't be",
+    ),
+    row(
+        5028,
+        "CU_FILE_HANDLE_ALREADY_REGISTERED",
+        "the file is registered already",
+    ),
+    row(5029, "CU_FILE_DEVICE_NOT_FOUND", "no GPU was found"),
+    row(5030, "CU_FILE_INTERNAL_ERROR", "internal error"),
+    row(
+        5031,
+        "CU_FILE_GETNEWFD_FAILED",
+        "no new file descriptor could be had",
+    ),
+    row(
+        5033,
+        "CU_FILE_NVFS_SETUP_ERROR",
+        "nvidia-fs could not be set up",
+    ),
+    row(
+        5034,
+        "CU_FILE_IO_DISABLED",
+        "the configuration forbids GPUDirect Storage for this file",
+    ),
+    row(
+        5035,
+        "CU_FILE_BATCH_SUBMIT_FAILED",
+        "the batch could not be submitted",
+    ),
+    row(
+        5036,
+        "CU_FILE_GPU_MEMORY_PINNING_FAILED",
+        "GPU memory could not be pinned",
+    ),
+    row(5037, "CU_FILE_BATCH_FULL", "the batch is full"),
+    row(
+        5038,
+        "CU_FILE_ASYNC_NOT_SUPPORTED",
+        "no operations on streams",
+    ),
+    row(
+        5039,
+        "CU_FILE_INTERNAL_BATCH_SETUP_ERROR",
+        "internal error at the set-up of a batch",
+    ),
+    row(
+        5040,
+        "CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR",
+        "internal error at the submission of a batch",
+    ),
+    row(
+        5041,
+        "CU_FILE_INTERNAL_BATCH_GETSTATUS_ERROR",
+        "internal error at the status of a batch",
+    ),
+    row(
+        5042,
+        "CU_FILE_INTERNAL_BATCH_CANCEL_ERROR",
+        "internal error at the cancelling of a batch",
+    ),
+    row(5043, "CU_FILE_NOMEM_ERROR", "out of memory"),
+    row(5044, "CU_FILE_IO_ERROR", "input or output failed"),
+    row(
+        5045,
+        "CU_FILE_INTERNAL_BUF_REGISTER_ERROR",
+        "internal error at a registration of memory",
+    ),
+    row(5046, "CU_FILE_HASH_OPR_ERROR", "internal error of a table"),
+    row(
+        5047,
+        "CU_FILE_INVALID_CONTEXT_ERROR",
+        "no CUDA context is current, or an invalid one",
+    ),
+    row(
+        5048,
+        "CU_FILE_NVFS_INTERNAL_DRIVER_ERROR",
+        "internal error of nvidia-fs",
+    ),
+    row(
+        5049,
+        "CU_FILE_BATCH_NOCOMPAT_ERROR",
+        "the batch needs compatibility mode, which is off",
+    ),
+    row(5050, "CU_FILE_IO_MAX_ERROR", "the end of cuFile's codes"),
+    row(
+        6001,
+        "CU_FILE_RDMA_RESET_TOKEN",
+        "the RDMA connection is to be made anew",
+    ),
+    row(
+        6002,
+        "CU_FILE_RDMA_RESET_TOKEN_FAILED",
+        "the RDMA connection could not be made anew",
+    ),
+];
+
+/// The code whose meaning changed with 1.15.
+const MEANING_CHANGED: i32 = 5039;
+const CHANGED_WITH: i32 = 1150;
+
+impl CuFileStatus {
+    /// `CU_FILE_SUCCESS`.
+    pub const SUCCESS: Self = Self(0);
+    /// `CU_FILE_CUDA_DRIVER_ERROR`: the CUDA driver's own code goes with it.
+    pub const CUDA_DRIVER_ERROR: Self = Self(5011);
+    /// `CU_FILE_DRIVER_ALREADY_OPEN`.
+    pub const DRIVER_ALREADY_OPEN: Self = Self(5026);
+    /// `CU_FILE_HANDLE_NOT_REGISTERED`.
+    pub const HANDLE_NOT_REGISTERED: Self = Self(5027);
+
+    /// The name of the code in the header of cuFile, as the newest known version has it.
+    pub fn name(self) -> Option<&'static str> {
+        self.row().map(|row| row.name)
+    }
+
+    /// The name of the code in that version: 5039 ended the codes up to 1.14, and is an error of
+    /// batches from 1.15 on.
+    pub fn name_in(self, version: Version) -> Option<&'static str> {
+        if self.0 == MEANING_CHANGED && version.is_known() && version.code() < CHANGED_WITH {
+            return Some("CU_FILE_IO_MAX_ERROR");
+        }
+        self.name()
+    }
+
+    /// All codes that are known, with their names and meanings.
+    pub fn known() -> impl Iterator<Item = (Self, &'static str, &'static str)> {
+        ROWS.iter()
+            .map(|row| (Self(row.code), row.name, row.meaning))
+    }
+
+    /// What can be done about it, where there is something.
+    pub fn advice(self) -> Option<&'static str> {
+        Some(match self.0 {
+            5001 => "load nvidia-fs, or set properties.allow_compat_mode to true in cufile.json",
+            5004 | 5005 => "install the nvidia-fs that belongs to this libcufile, or unload it",
+            5008 | 5034 => {
+                "use another file system, or let cuFile use its compatibility mode: \
+                 properties.allow_compat_mode in cufile.json"
+            }
+            5012 | 5015 | 5047 => {
+                "make the CUDA context of the memory current in the thread that calls"
+            }
+            5016 | 5036 => {
+                "register less memory, or raise properties.max_device_pinned_mem_size_kb in \
+                 cufile.json"
+            }
+            5019 => {
+                "open the file without O_APPEND, O_NONBLOCK, O_NOFOLLOW, O_NOATIME and O_TMPFILE"
+            }
+            5020 => "open the file with O_DIRECT (before cuFile 1.7 it has to be)",
+            5025 => {
+                "let the process read /dev/nvidia-fs*, and open the file for what is done with it"
+            }
+            5027 => {
+                "cuFile asks the udev database what file system is on the disk, and knows no file \
+                 without it: run udevd, in a container mount /run/udev into it, or give \
+                 /run/udev/data/b<major>:<minor> of the disk the lines E:ID_FS_USAGE=filesystem \
+                 and E:ID_FS_TYPE=<type>"
+            }
+            5030 | 5033 | 5039..=5042 | 5045 | 5046 | 5048 => {
+                "cuFile wrote more about it to cufile.log (CUFILE_LOGFILE_PATH says where, \
+                 CUFILE_LOGGING_LEVEL how much)"
+            }
+            5037 => "submit fewer, or collect the status of some first",
+            5049 => "set properties.allow_compat_mode to true in cufile.json",
+            _ => return None,
+        })
+    }
+
+    fn row(self) -> Option<&'static Row> {
+        ROWS.iter().find(|row| row.code == self.0)
+    }
+}
+
+impl fmt::Display for CuFileStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.row() {
+            Some(row) => write!(f, "{} ({} {})", row.meaning, row.name, self.0),
+            None => write!(f, "cuFile error {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for CuFileStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why cuFile can't be used in this process.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// libcufile could not be loaded: most often, it is not installed.
+    #[error(
+        "cannot load libcufile: tried {} (install NVIDIA GPUDirect Storage, or set \
+         {FABRICAST_CUFILE} to the path of a libcufile.so.0)",
+        Attempts(tried)
+    )]
+    Library {
+        /// What was tried.
+        tried: Vec<Attempt>,
+    },
+    /// A library was loaded, but it lacks a function that every version has.
+    #[error("{} is broken: no function {symbol} ({reason})", path.display())]
+    Broken {
+        /// The library.
+        path: PathBuf,
+        /// The missing function.
+        symbol: &'static str,
+        /// What the loader said.
+        reason: String,
+    },
+    /// The CUDA driver could not be loaded: the machine has no NVIDIA GPU, or no driver for it.
+    #[error(
+        "libcufile needs the CUDA driver, which cannot be loaded: tried {} (set {FABRICAST_CUDA} \
+         to the path of a libcuda.so.1 that lies elsewhere)",
+        Attempts(tried)
+    )]
+    Cuda {
+        /// What was tried.
+        tried: Vec<Attempt>,
+    },
+    /// `cuInit` failed.
+    #[error("the CUDA driver does not start: cuInit answers {}", CudaCode(*code))]
+    CudaInit {
+        /// What it answered, a `CUresult`.
+        code: i32,
+    },
+    /// The CUDA driver runs, and has no device. cuFile is not asked then: some versions would never
+    /// return.
+    #[error("there is no CUDA device (CUDA_VISIBLE_DEVICES may hide what there is)")]
+    NoDevice,
+    /// The CUDA driver can't be used for another reason.
+    #[error("libcufile needs the CUDA driver: {0}")]
+    CudaOther(CudaUnavailable),
+    /// This process was forked from the one that started cuFile, which does not survive that.
+    #[error(
+        "process {made_by}, which this process was forked from, has started cuFile: it can't be \
+         used here"
+    )]
+    Forked {
+        /// The process that started it.
+        made_by: u32,
+    },
+}
+
+impl From<CudaUnavailable> for Unavailable {
+    fn from(why: CudaUnavailable) -> Self {
+        match why {
+            CudaUnavailable::Library { tried } => Self::Cuda { tried },
+            CudaUnavailable::Broken {
+                path,
+                symbol,
+                reason,
+            } => Self::Broken {
+                path,
+                symbol,
+                reason,
+            },
+            CudaUnavailable::Init { code } => Self::CudaInit { code: code.0 },
+            CudaUnavailable::NoDevice => Self::NoDevice,
+            CudaUnavailable::Forked { made_by } => Self::Forked { made_by },
+            why => Self::CudaOther(why),
+        }
+    }
+}
+
+/// What a call of cuFile answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The system's error: what -1 means.
+    Errno(i32),
+    /// cuFile's own error.
+    Status {
+        /// The status.
+        status: CuFileStatus,
+        /// The `CUresult` beside it; it counts with [`CuFileStatus::CUDA_DRIVER_ERROR`].
+        cu_err: i32,
+    },
+    /// -1 where no errno goes with it: an operation that ran elsewhere.
+    Unexplained,
+    /// The library answered what it can't mean: more bytes than were asked for.
+    Nonsense(i64),
+}
+
+impl Failure {
+    /// From what a blocking read or write returned, where that is no count of bytes.
+    pub(crate) fn of_call(answer: isize) -> Self {
+        if answer == -1 {
+            let errno = io::Error::last_os_error().raw_os_error();
+            let errno = errno.filter(|errno| *errno != 0);
+            return errno.map_or(Self::Unexplained, Self::Errno);
+        }
+        Self::of_operation(answer)
+    }
+
+    /// From the result of an operation that ran elsewhere: errno of this thread has nothing to do
+    /// with it.
+    pub(crate) fn of_operation(answer: isize) -> Self {
+        match i32::try_from(answer.saturating_neg()) {
+            Ok(1) => Self::Unexplained,
+            Ok(code) if code > BASE => Self::Status {
+                status: CuFileStatus(code),
+                cu_err: 0,
+            },
+            // Not documented, and seen: a negated errno.
+            Ok(code) if code > 1 => Self::Errno(code),
+            _ => Self::Nonsense(answer as i64),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Errno(errno) => write!(f, "{}", io::Error::from_raw_os_error(errno)),
+            Self::Status { status, cu_err } => {
+                write!(f, "{status}")?;
+                if cu_err != 0 {
+                    write!(f, ", CUDA: {}", CudaCode(cu_err))?;
+                }
+                match status.advice() {
+                    Some(advice) => write!(f, "; {advice}"),
+                    None => Ok(()),
+                }
+            }
+            Self::Unexplained => {
+                f.write_str("failed, and cuFile does not say why (see cufile.log)")
+            }
+            Self::Nonsense(answer) => write!(f, "answered {answer}, which means nothing"),
+        }
+    }
+}
+
+/// A call of cuFile that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallError {
+    /// The C function.
+    pub call: &'static str,
+    /// What it answered.
+    pub failure: Failure,
+    /// The file, where there is one.
+    pub path: Option<PathBuf>,
+    /// The offset in the file, in bytes, where there is one.
+    pub offset: Option<u64>,
+}
+
+impl CallError {
+    /// cuFile's status, where it gave one.
+    pub fn status(&self) -> Option<CuFileStatus> {
+        match self.failure {
+            Failure::Status { status, .. } => Some(status),
+            _ => None,
+        }
+    }
+
+    /// The system's error, where it gave one.
+    pub fn errno(&self) -> Option<i32> {
+        match self.failure {
+            Failure::Errno(errno) => Some(errno),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.call)?;
+        if let Some(path) = &self.path {
+            write!(f, " {}", path.display())?;
+        }
+        if let Some(offset) = self.offset {
+            write!(f, " at {offset}")?;
+        }
+        write!(f, ": {}", self.failure)
+    }
+}
+
+impl std::error::Error for CallError {}
+
+/// What can go wrong with cuFile.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CuFileError {
+    /// It can't be used in this process.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// A call failed.
+    #[error(transparent)]
+    Call(Box<CallError>),
+    /// A call of the CUDA driver failed.
+    #[error(transparent)]
+    Cuda(CudaError),
+    /// The loaded library has no such function.
+    #[error("libcufile {version} has no {function}{}", since(*from))]
+    Lacks {
+        /// The C function, or one of its group.
+        function: &'static str,
+        /// The version of the library.
+        version: Version,
+        /// The first version that has it, where that is known.
+        from: Option<&'static str>,
+    },
+    /// A setting or an argument is out of its range; nothing was called.
+    #[error("{field} = {value}{}: {reason}", blank(unit))]
+    Value {
+        /// Its name.
+        field: &'static str,
+        /// What was given.
+        value: String,
+        /// The unit of the value, empty where it has none.
+        unit: &'static str,
+        /// What is wrong with it, with the limit.
+        reason: Cow<'static, str>,
+    },
+    /// The file was opened with a flag that cuFile refuses; nothing was called.
+    #[error("{}: opened with {flag}, which cuFile refuses", path.display())]
+    OpenFlag {
+        /// The file.
+        path: PathBuf,
+        /// The flag, as open(2) names it.
+        flag: &'static str,
+    },
+    /// The driver is in use, and can't be closed.
+    #[error(
+        "the cuFile driver is used by {users} handles, registrations or operations, and can't be \
+         closed"
+    )]
+    InUse {
+        /// How many.
+        users: usize,
+    },
+    /// As many operations are in flight as there may be.
+    #[error("{what}: {limit} operations are in flight, as many as there may be")]
+    Full {
+        /// Of what.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// It did not come in time. What was in flight still is.
+    #[error("{what}: not within {waited:?}")]
+    TimedOut {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        waited: std::time::Duration,
+    },
+    /// A system call failed.
+    #[error("{call}: {}", io::Error::from_raw_os_error(*errno))]
+    Os {
+        /// The system call.
+        call: &'static str,
+        /// Its errno.
+        errno: i32,
+    },
+}
+
+/// ", which came with 1.19".
+fn since(from: Option<&'static str>) -> String {
+    from.map_or_else(String::new, |from| format!(", which came with {from}"))
+}
+
+fn blank(unit: &str) -> String {
+    if unit.is_empty() {
+        String::new()
+    } else {
+        format!(" {unit}")
+    }
+}
+
+impl From<CudaUnavailable> for CuFileError {
+    fn from(why: CudaUnavailable) -> Self {
+        Self::Unavailable(why.into())
+    }
+}
+
+impl From<CudaError> for CuFileError {
+    fn from(error: CudaError) -> Self {
+        match error {
+            CudaError::Unavailable(why) => why.into(),
+            error => Self::Cuda(error),
+        }
+    }
+}
+
+impl CuFileError {
+    pub(crate) fn call(call: &'static str, failure: Failure) -> Self {
+        Self::Call(Box::new(CallError {
+            call,
+            failure,
+            path: None,
+            offset: None,
+        }))
+    }
+
+    /// The same, with the file and the offset.
+    #[must_use]
+    pub(crate) fn at(mut self, file: &Path, at: Option<u64>) -> Self {
+        if let Self::Call(error) = &mut self {
+            error.path = Some(file.to_owned());
+            error.offset = at;
+        }
+        self
+    }
+
+    /// A setting or an argument that is out of its range, for whoever checks before cuFile does;
+    /// `unit` is empty where the value has none.
+    pub fn value(
+        field: &'static str,
+        value: impl fmt::Display,
+        unit: &'static str,
+        reason: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self::Value {
+            field,
+            value: value.to_string(),
+            unit,
+            reason: reason.into(),
+        }
+    }
+
+    /// cuFile's status, where a call gave one.
+    pub fn status(&self) -> Option<CuFileStatus> {
+        match self {
+            Self::Call(error) => error.status(),
+            _ => None,
+        }
+    }
+
+    /// The system's error, where a call gave one.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Call(error) => error.errno(),
+            Self::Os { errno, .. } => Some(*errno),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_in_order_and_all_there() {
+        assert!(ROWS.is_sorted_by_key(|row| row.code));
+        let codes: Vec<_> = ROWS.iter().map(|row| row.code).collect();
+        let expected = (5001..=5050).filter(|code| ![5021, 5032].contains(code));
+        let expected: Vec<_> = std::iter::once(0)
+            .chain(expected)
+            .chain([6001, 6002])
+            .collect();
+        assert_eq!(codes, expected);
+    }
+
+    #[test]
+    fn an_unknown_code_is_kept() {
+        let status = CuFileStatus(5777);
+        assert_eq!(status.name(), None);
+        assert_eq!(status.to_string(), "cuFile error 5777");
+    }
+
+    #[test]
+    fn the_code_that_changed_its_meaning() {
+        let status = CuFileStatus(5039);
+        assert_eq!(
+            status.name_in(Version::from_code(1140)),
+            Some("CU_FILE_IO_MAX_ERROR")
+        );
+        for version in [Version::from_code(1150), Version::UNKNOWN] {
+            assert_eq!(
+                status.name_in(version),
+                Some("CU_FILE_INTERNAL_BATCH_SETUP_ERROR")
+            );
+        }
+    }
+
+    #[test]
+    fn results_of_operations() {
+        let status = |code| Failure::Status {
+            status: CuFileStatus(code),
+            cu_err: 0,
+        };
+        assert_eq!(Failure::of_operation(-1), Failure::Unexplained);
+        assert_eq!(Failure::of_operation(-5), Failure::Errno(libc::EIO));
+        assert_eq!(Failure::of_operation(-5022), status(5022));
+        assert_eq!(Failure::of_operation(7), Failure::Nonsense(7));
+        assert_eq!(
+            Failure::of_operation(isize::MIN),
+            Failure::Nonsense(i64::MIN)
+        );
+        rustix::fs::stat("/nonexistent/file").unwrap_err();
+        assert_eq!(Failure::of_call(-5001), status(5001));
+    }
+
+    #[test]
+    fn an_error_says_where_and_what_to_do() {
+        let failure = Failure::Status {
+            status: CuFileStatus(5027),
+            cu_err: 0,
+        };
+        let error = CuFileError::call("cuFileHandleRegister", failure).at(Path::new("/d/f"), None);
+        let text = error.to_string();
+        assert!(text.starts_with("cuFileHandleRegister /d/f: "), "{text}");
+        assert!(
+            text.contains("CU_FILE_HANDLE_NOT_REGISTERED 5027"),
+            "{text}"
+        );
+        assert!(text.contains("udev"), "{text}");
+        let error = CuFileError::call("cuFileRead", Failure::Errno(libc::EIO))
+            .at(Path::new("/d/f"), Some(4096));
+        let text = error.to_string();
+        assert!(text.starts_with("cuFileRead /d/f at 4096: "), "{text}");
+        assert_eq!((error.errno(), error.status()), (Some(libc::EIO), None));
+    }
+}

@@ -1,0 +1,21 @@
+//! CUDA: devices, streams, events and memory of the driver that is loaded at run time. The crate
+//! `fabricast-cuda`; it builds and runs without CUDA.
+//!
+//! ```text
+//!  Device ── all, new ── or what is missing, in words
+//!    ├── Stream      owned, or another library's ── record ── Event
+//!    ├── MemoryKind  what lies at an address
+//!    └── DmaBuf      its memory as a descriptor
+//! ```
+//!
+//! Memory of devices is in [`memory`](crate::memory): a [`Region`](crate::Region) like any other,
+//! whose bytes the host never touches.
+
+pub use fabricast_cuda::{
+    Attempt, CudaCode, CudaError, CudaUnavailable, Device, DeviceAllocation, DeviceFeatures,
+    DmaBuf, Event, FABRICAST_CUDA, MemoryKind, RawEvent, RawStream, Stream,
+};
+
+#[cfg(feature = "cudarc")]
+pub(crate) use fabricast_cuda::OfCudarc;
+pub(crate) use fabricast_cuda::{Context, Cuda, Current, Mapped, may_be_here};

@@ -1,0 +1,120 @@
+//! `HubTimer`: when a hub looks at the clock, and what its sleepers are woken by.
+
+use std::time::Instant;
+
+use crate::clock::Clock;
+use crate::endpoint::core::jiffies::Jiffies;
+
+/// Polls between two looks at the clock while something comes in each of them.
+const CLOCK_INTERVAL: u32 = 64;
+
+/// The clock, and what the timer is set to.
+pub(super) struct HubTimer {
+    clock: Clock,
+    jiffies: Jiffies,
+    polls_without_look: u32,
+    /// What it is set to; none while a deadline may have moved to an earlier time.
+    armed: Option<Instant>,
+    /// It is to be set anew: a deadline came or moved to an earlier time, or it ran out.
+    stale: bool,
+    /// When the layer above wants to be polled.
+    layer: Option<Instant>,
+}
+
+impl HubTimer {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self {
+            jiffies: Jiffies::new(&clock),
+            clock,
+            polls_without_look: 0,
+            armed: None,
+            stale: false,
+            layer: None,
+        }
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    // ---- looks at the clock ---------------------------------------------------------------------
+
+    /// Whether a poll that has nothing else to do looks at the clock: when time has passed, or,
+    /// while something comes in each poll, after some of them.
+    #[inline]
+    pub(super) fn wants_look(&mut self, found: usize) -> bool {
+        if found == 0 {
+            return self.jiffies.moved(&self.clock);
+        }
+        if self.polls_without_look + 1 >= CLOCK_INTERVAL {
+            return true;
+        }
+        self.polls_without_look += 1;
+        false
+    }
+
+    /// The same of a poll that looks at everything else.
+    #[inline]
+    pub(super) fn begin_look(&mut self, idle: bool) -> bool {
+        self.polls_without_look += 1;
+        let looks = idle || self.polls_without_look >= CLOCK_INTERVAL;
+        if looks {
+            self.polls_without_look = 0;
+        }
+        looks
+    }
+
+    /// Whether a deadline that the timer was set to has passed, or may have.
+    pub(super) fn has_passed(&mut self, now: Instant) -> bool {
+        let passed = self.armed.is_none_or(|armed| armed <= now);
+        self.stale |= passed;
+        passed
+    }
+
+    // ---- the timer ------------------------------------------------------------------------------
+
+    /// A deadline came, or went.
+    pub(super) fn disturb(&mut self) {
+        self.stale = true;
+    }
+
+    /// A deadline is there now. A later one is found when the timer runs out.
+    #[inline]
+    pub(super) fn on_deadline(&mut self, deadline: Option<Instant>) {
+        let armed = self.armed;
+        self.stale |= deadline.is_some_and(|at| armed.is_none_or(|armed| at < armed));
+    }
+
+    /// A deadline may be there that is earlier than what the timer is set to.
+    pub(super) fn forget(&mut self) {
+        self.armed = None;
+    }
+
+    #[inline]
+    pub(super) fn is_stale(&self) -> bool {
+        self.stale
+    }
+
+    pub(super) fn take_stale(&mut self) -> bool {
+        std::mem::take(&mut self.stale)
+    }
+
+    /// It is set to the first of all deadlines.
+    pub(super) fn arm(&mut self, first: Option<Instant>) {
+        self.armed = first;
+    }
+
+    /// The layer above has another deadline; false: it had the same.
+    pub(super) fn set_layer(&mut self, at: Option<Instant>) -> bool {
+        std::mem::replace(&mut self.layer, at) != at
+    }
+
+    /// The first of all that is known here.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.armed.into_iter().chain(self.layer).min()
+    }
+}

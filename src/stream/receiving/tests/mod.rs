@@ -1,0 +1,326 @@
+//! What is admitted, and what a sender may not do. The rest: `stream/tests` and `stream/testing`.
+
+use super::*;
+use crate::stream::manifest::{Entry, EntryKind, Modified};
+use crate::stream::name::RelativeName;
+use crate::stream::wire::StreamIdentity;
+
+fn settings() -> IntakeSettings {
+    IntakeSettings {
+        limits: Limits::default(),
+        memory_left: 1 << 20,
+        features: Features::empty(),
+        payload_max: 8192,
+        window: 2,
+        slots: 0,
+    }
+}
+
+/// One file of 100 bytes.
+fn manifest() -> Manifest {
+    manifest_of(100)
+}
+
+fn manifest_of(size: u64) -> Manifest {
+    let entry = Entry {
+        name: RelativeName::new(b"file").unwrap(),
+        kind: EntryKind::File,
+        mode: 0o644,
+        size,
+        modified: Modified::default(),
+    };
+    Manifest::new([entry]).unwrap()
+}
+
+fn open() -> Open {
+    Open {
+        stream: 1,
+        flags: OpenFlags::CRC32C,
+        block_bytes: 10,
+        entries: 1,
+        manifest_bytes: manifest().encoded_len(),
+        bytes: 100,
+        blocks: 10,
+        identity: StreamIdentity::default(),
+    }
+}
+
+fn announced(open: Open) -> (Intake, Result<MessageOutcome, StreamViolation>) {
+    let mut intake = Intake::new(0, open, settings()).unwrap();
+    let (entries, _) = manifest().encode_part(0, 8192);
+    let part = ManifestPart {
+        stream: 1,
+        first: 0,
+        entries: &entries,
+    };
+    let arrival = intake.on_message(0, &Message::Manifest(part));
+    (intake, arrival)
+}
+
+/// A stream whose blocks may come.
+fn begun() -> Intake {
+    let (mut intake, arrival) = announced(open());
+    assert_eq!(arrival, Ok(MessageOutcome::Announced));
+    intake.accept(BlockSet::new(10), 0, None);
+    assert!(matches!(intake.next_to_say(), Some(Message::Accept(_))));
+    intake.on_said();
+    intake
+}
+
+fn block(index: u64) -> BlockHeader {
+    BlockHeader {
+        stream: 1,
+        index,
+        entry: 0,
+        offset: index * 10,
+        len: 10,
+        crc: 5,
+    }
+}
+
+#[test]
+fn what_is_beyond_a_limit_is_refused_before_it_comes() {
+    let refused = |open: Open, change: &dyn Fn(&mut IntakeSettings)| {
+        let mut settings = settings();
+        change(&mut settings);
+        let refusal = Intake::new(0, open, settings).unwrap_err();
+        (refusal.code, refusal.details)
+    };
+    let bytes = refused(open(), &|it| it.limits.bytes = 99);
+    assert_eq!(bytes, (RefusalCode::BYTES, [100, 99]));
+    let entries = refused(open(), &|it| it.limits.entries = 0);
+    assert_eq!(entries, (RefusalCode::ENTRIES, [1, 0]));
+    let names = refused(open(), &|it| it.limits.name_bytes = 3);
+    assert_eq!(names, (RefusalCode::NAMES, [4, 3]));
+    let blocks = refused(open(), &|it| it.limits.blocks = 9);
+    assert_eq!(blocks, (RefusalCode::BLOCKS, [10, 9]));
+    let size = refused(open(), &|it| it.payload_max = 9);
+    assert_eq!(size, (RefusalCode::BLOCKS, [10, 9]));
+    let (memory, [asked, limit]) = refused(open(), &|it| it.memory_left = 10);
+    assert_eq!((memory, limit), (RefusalCode::BUSY, 10));
+    assert!(asked > 10);
+    let flags = OpenFlags::BLAKE3;
+    let hashed = refused(Open { flags, ..open() }, &|it| {
+        it.features = Features::all()
+    });
+    assert_eq!(hashed.0, RefusalCode::BLOCKS, "blocks of 10 bytes");
+    for flags in [OpenFlags::BLAKE3, OpenFlags::READ_BACK, OpenFlags::BY_WRITE] {
+        let (code, _) = refused(Open { flags, ..open() }, &|_| {});
+        assert_eq!(code, RefusalCode::FEATURE);
+    }
+    let flags = OpenFlags::READ_BACK;
+    let nothing_to_compare = refused(Open { flags, ..open() }, &|it| {
+        it.features = Features::all()
+    });
+    assert_eq!(nothing_to_compare.0, RefusalCode::FEATURE);
+}
+
+/// Directories that nobody names are made, too.
+#[test]
+fn directories_on_the_way_count_as_entries() {
+    let deep = "a/".repeat(200) + "file";
+    let other = "a/".repeat(150) + "b/file";
+    let names = [deep, other];
+    let entries = names.iter().map(|name| Entry {
+        name: RelativeName::new(name.as_bytes()).unwrap(),
+        kind: EntryKind::File,
+        mode: 0o644,
+        size: 0,
+        modified: Modified::default(),
+    });
+    let manifest = Manifest::new(entries).unwrap();
+    let (entries, _) = manifest.encode_part(0, 8192);
+    // Two files, 200 directories to the one, and one more to the other.
+    for (limit, fits) in [(203, true), (202, false), (10, false)] {
+        let mut settings = settings();
+        settings.limits.entries = limit;
+        let open = Open {
+            entries: 2,
+            manifest_bytes: manifest.encoded_len(),
+            bytes: 0,
+            blocks: 0,
+            ..open()
+        };
+        let mut intake = Intake::new(0, open, settings).unwrap();
+        let part = ManifestPart {
+            stream: 1,
+            first: 0,
+            entries: &entries,
+        };
+        let arrival = intake.on_message(0, &Message::Manifest(part));
+        if fits {
+            assert_eq!(arrival, Ok(MessageOutcome::Announced));
+            continue;
+        }
+        assert_eq!(arrival, Ok(MessageOutcome::Over), "{limit}");
+        match intake.next_to_say() {
+            Some(Message::Refuse(refuse)) => assert_eq!(refuse.code, RefusalCode::ENTRIES),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_manifest_that_is_not_as_announced_is_refused() {
+    let other = Open {
+        blocks: 11,
+        ..open()
+    };
+    let (mut intake, arrival) = announced(other);
+    assert_eq!(arrival, Ok(MessageOutcome::Over));
+    match intake.next_to_say() {
+        Some(Message::Refuse(refuse)) => assert_eq!(refuse.code, RefusalCode::MALFORMED),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn blocks_that_the_stream_does_not_have_end_it() {
+    let wrong = [
+        BlockHeader {
+            index: 10,
+            ..block(9)
+        },
+        BlockHeader {
+            offset: 11,
+            ..block(1)
+        },
+        BlockHeader {
+            entry: 1,
+            ..block(1)
+        },
+        BlockHeader { len: 9, ..block(1) },
+    ];
+    for header in wrong {
+        let mut intake = begun();
+        let index = header.index;
+        let result = intake.on_message(0, &Message::Block(header));
+        assert_eq!(result, Err(StreamViolation::NoSuchBlock { index }));
+        assert!(matches!(intake.next_to_say(), Some(Message::Failed(_))));
+        intake.on_said();
+        assert!(matches!(
+            intake.outcome(),
+            Some(Err(StreamError::Violation(_)))
+        ));
+    }
+}
+
+#[test]
+fn a_sender_that_claims_more_than_was_granted_ends_it() {
+    let mut intake = begun();
+    let finish = Finish {
+        stream: 1,
+        lap: 0,
+        sent_here: 3,
+        sent: 3,
+        digest: 0,
+        blake3: None,
+    };
+    let result = intake.on_message(0, &Message::Finish(finish));
+    let (sent, granted) = (3, 2);
+    assert_eq!(result, Err(StreamViolation::OverCredit { sent, granted }));
+}
+
+#[test]
+fn a_damaged_block_is_asked_for_again() {
+    let mut intake = begun();
+    let arrival = intake.on_message(0, &Message::Block(block(3)));
+    let Ok(MessageOutcome::Block(taken)) = arrival else {
+        panic!("{arrival:?}");
+    };
+    let twice = intake.on_message(0, &Message::Block(block(3)));
+    assert_eq!(twice, Ok(MessageOutcome::Twice));
+    intake.on_damaged(&taken, 7);
+    let mut said = Vec::new();
+    while let Some(message) = intake.next_to_say() {
+        said.push(message.kind());
+        intake.on_said();
+    }
+    assert!(
+        said.contains(&crate::stream::wire::Kind::DAMAGED),
+        "{said:?}"
+    );
+    let again = intake.on_message(0, &Message::Block(block(3)));
+    assert_eq!(again, Ok(MessageOutcome::Block(taken)));
+}
+
+/// A stream of two blocks of 1024 bytes whose blocks are there; the sender says that the content
+/// has this hash.
+fn hashed(said: Option<[u8; HASH_LEN]>) -> Intake {
+    let bytes = [7; 2048];
+    let manifest = manifest_of(2048);
+    let open = Open {
+        flags: OpenFlags::CRC32C | OpenFlags::BLAKE3,
+        block_bytes: 1024,
+        manifest_bytes: manifest.encoded_len(),
+        bytes: 2048,
+        blocks: 2,
+        ..open()
+    };
+    let features = Features::all();
+    let settings = IntakeSettings {
+        features,
+        ..settings()
+    };
+    let mut intake = Intake::new(0, open, settings).unwrap();
+    let (entries, _) = manifest.encode_part(0, 8192);
+    let part = ManifestPart {
+        stream: 1,
+        first: 0,
+        entries: &entries,
+    };
+    intake.on_message(0, &Message::Manifest(part)).unwrap();
+    // The sink has the second block.
+    let plan = Arc::clone(intake.plan());
+    let (first, second) = (plan.get(0).unwrap(), plan.get(1).unwrap());
+    let hash = |block: &Block| BlockHash::new(&plan, block, &bytes[..1024]);
+    let (mut have, mut content) = (BlockSet::new(2), ContentHash::new(&plan, 1));
+    have.insert(1);
+    content.add(&second, hash(&second));
+    let mut digest = StreamDigest::new(2);
+    digest.add(1, 1024, 5);
+    intake.accept(have, digest.part(), Some(content));
+    while intake.next_to_say().is_some() {
+        intake.on_said();
+    }
+    let came = BlockHeader {
+        len: 1024,
+        ..block(0)
+    };
+    intake.on_message(0, &Message::Block(came)).unwrap();
+    assert_eq!(intake.blake3(), None, "not all of it is there");
+    intake.on_written(&first, 5, Some(hash(&first)));
+    assert_eq!(intake.blake3(), Some(*blake3::hash(&bytes).as_bytes()));
+    digest.add(0, 1024, 5);
+    let finish = Finish {
+        stream: 1,
+        lap: 0,
+        sent_here: 1,
+        sent: 1,
+        digest: digest.digest(),
+        blake3: said,
+    };
+    intake.on_message(0, &Message::Finish(finish)).unwrap();
+    intake
+}
+
+#[test]
+fn content_with_another_hash_is_not_complete() {
+    let right = *blake3::hash(&[7; 2048]).as_bytes();
+    for (said, compared) in [(Some(right), true), (None, false)] {
+        let mut intake = hashed(said);
+        assert!(intake.is_whole());
+        assert_eq!(intake.is_blake3_compared(), compared);
+        intake.complete(Checks::CRC32C);
+        match intake.next_to_say() {
+            Some(Message::Complete(complete)) => assert_eq!(complete.blake3, Some(right)),
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut wrong = hashed(Some([1; HASH_LEN]));
+    assert!(!wrong.is_whole());
+    match wrong.next_to_say() {
+        Some(Message::Failed(failed)) => assert_eq!(failed.code, RefusalCode::DIGEST),
+        other => panic!("{other:?}"),
+    }
+}
