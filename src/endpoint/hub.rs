@@ -903,7 +903,7 @@ impl<L: Link> Hub<L> {
     fn set_timer(&self) {
         let line = self.outbound.pause(&self.peers);
         let retry = self.retry || self.outbound.retry;
-        let pause = line.or(retry.then_some(CONTROL_RETRY));
+        let pause = line.or_else(|| retry.then_some(CONTROL_RETRY));
         let retry = pause.map(|pause| self.timer.now() + pause);
         let all = [self.timer.next(), retry, self.link.next_deadline()];
         self.wait.set_deadline(all.into_iter().flatten().min());

@@ -569,7 +569,7 @@ impl Line {
         while let Some(first) = self.operations.pop_open() {
             match post_operation(way, first) {
                 FirstInLine::Whole => {}
-                FirstInLine::Pieces(passing) => self.passing.push(passing),
+                FirstInLine::Pieces(first) => self.passing.push(first.what),
                 FirstInLine::Not(first) => {
                     self.operations.0.push_front(first);
                     break;
@@ -730,7 +730,8 @@ impl Line {
 /// What became of the first in a line.
 enum FirstInLine {
     Whole,
-    Pieces(WaitingOperation),
+    /// All its pieces are posted.
+    Pieces(Waiting<WaitingOperation>),
     /// Not now, or not all of it.
     Not(Waiting<WaitingOperation>),
     Failed(Box<Over>),
@@ -743,7 +744,7 @@ fn post_operation<L: Link>(
     let WaitingOperation { op, how } = &mut first.what;
     if let Local::Passage(passage) = &mut op.local {
         return match post_pieces(way, op.sequence, passage, how) {
-            Next::Nothing => FirstInLine::Pieces(first.what),
+            Next::Nothing => FirstInLine::Pieces(first),
             Next::Post | Next::Wait => FirstInLine::Not(first),
         };
     }

@@ -153,11 +153,7 @@ impl<L: Link> TakesLater for Hub<L> {
 
     fn posting(&mut self, id: ConnectionId) -> Option<Posting<'_, L>> {
         let peer = self.peers.get_mut(id)?;
-        Some(outbound::posting(
-            &mut self.outbound,
-            &mut self.link,
-            (id, peer),
-        ))
+        Some(outbound::way(&mut self.outbound, &mut self.link, (id, peer)).1)
     }
 
     fn push_line(

@@ -28,7 +28,7 @@ use crate::endpoint::event::{Inject, Level, ReceiveEvent};
 use crate::endpoint::id::{ConnectionId, EndpointId};
 use crate::endpoint::link::Link;
 use crate::endpoint::link::wait::EndpointWait;
-use crate::endpoint::protocol::connection::{Connection, Form};
+use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::wire::{HeaderMode, WindowId};
 use crate::endpoint::staging::StagingRing;
 use crate::endpoint::windows::one_sided::{Local, OneSided};
@@ -134,29 +134,26 @@ impl PeerOutbound {
     }
 }
 
-/// The line of a connection, and what it posts with.
+/// The line of a connection, if it has one, and what it posts with.
+#[inline]
 pub(super) fn way<'a, L: Link>(
     outbound: &'a mut Outbound,
     link: &'a mut L,
     (connection, peer): (ConnectionId, &'a mut Peer<L::Conn>),
-) -> (&'a mut Line, Posting<'a, L>) {
+) -> (&'a mut Option<Box<Line>>, Posting<'a, L>) {
     let header_desc = peer.outbound.header_desc();
-    let line = peer.outbound.line.get_or_insert_default();
-    let (conn, machine, scoped) = (&peer.link, &mut peer.machine, &mut peer.scoped);
-    let way = outbound.posting(link, connection, (conn, machine, scoped), header_desc);
-    (line, way)
-}
-
-/// What a connection posts with, where nothing is put into its line.
-#[inline]
-pub(super) fn posting<'a, L: Link>(
-    outbound: &'a mut Outbound,
-    link: &'a mut L,
-    (connection, peer): (ConnectionId, &'a mut Peer<L::Conn>),
-) -> Posting<'a, L> {
-    let header_desc = peer.outbound.header_desc();
-    let (conn, machine, scoped) = (&peer.link, &mut peer.machine, &mut peer.scoped);
-    outbound.posting(link, connection, (conn, machine, scoped), header_desc)
+    let way = Posting {
+        link,
+        conn: &peer.link,
+        connection,
+        machine: &mut peer.machine,
+        scoped: &mut peer.scoped,
+        header_desc,
+        outgoing: &mut outbound.outgoing,
+        posted: &mut outbound.posted,
+        eagain: &mut outbound.stats.eagain,
+    };
+    (&mut peer.outbound.line, way)
 }
 
 impl Outbound {
@@ -237,27 +234,6 @@ impl Outbound {
             refused: None,
             listed: false,
         })
-    }
-
-    #[inline]
-    fn posting<'a, L: Link>(
-        &'a mut self,
-        link: &'a mut L,
-        connection: ConnectionId,
-        (conn, machine, scoped): (&'a L::Conn, &'a mut Connection, &'a mut ScopedRegistrations),
-        header_desc: *mut c_void,
-    ) -> Posting<'a, L> {
-        Posting {
-            link,
-            conn,
-            connection,
-            machine,
-            scoped,
-            header_desc,
-            outgoing: &mut self.outgoing,
-            posted: &mut self.posted,
-            eagain: &mut self.stats.eagain,
-        }
     }
 
     pub(super) fn sends_messages(&self) -> bool {
@@ -687,7 +663,8 @@ impl Outbound {
         (id, peer): (ConnectionId, &mut Peer<L::Conn>),
     ) -> Driven {
         let (line, mut way) = way(self, link, (id, peer));
-        let driven = line.drive(&mut way);
+        let driven = line.as_mut().map(|line| line.drive(&mut way));
+        let driven = driven.unwrap_or_default();
         peer.outbound.in_flight -= (driven.unposted.len() + driven.over.len()) as u32;
         peer.outbound.queued = !peer.outbound.line().is_empty();
         if peer.outbound.queued {

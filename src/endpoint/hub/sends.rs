@@ -214,11 +214,12 @@ impl<L: Link> Hub<L> {
     ) {
         let (id, posted) = (op.connection(), &mut self.outbound.posted);
         match op {
-            MessageOp::Data(op) => match posted.on_payload(op, error.is_some()) {
-                Some(op) => self.on_sent(op, error, events),
-                // It waits for its header.
-                None => {}
-            },
+            MessageOp::Data(op) => {
+                // Else it waits for its header.
+                if let Some(op) = posted.on_payload(op, error.is_some()) {
+                    self.on_sent(op, error, events);
+                }
+            }
             MessageOp::Header(op) => {
                 let (slot, payload) = posted.on_header(op);
                 self.outbound.outgoing.end_header(slot);
@@ -295,7 +296,8 @@ struct ReadyMessage {
 
 impl<L: Link> PeerSender<'_, L> {
     fn way(&mut self) -> (&mut Line, Posting<'_, L>) {
-        outbound::way(self.outbound, self.link, (self.id, self.peer))
+        let (line, way) = outbound::way(self.outbound, self.link, (self.id, self.peer));
+        (line.get_or_insert_default(), way)
     }
 
     /// Posts a message, or gives everything back.
@@ -504,7 +506,8 @@ impl<L: Link> PeerSender<'_, L> {
         match self.load(payload, header.again(), key, &mut iov) {
             Ok(context) => {
                 let to = (self.id, &mut *self.peer);
-                let data = outbound::posting(self.outbound, self.link, to).take_credit();
+                let (_, mut way) = outbound::way(self.outbound, self.link, to);
+                let data = way.take_credit();
                 self.outbound.count_accepted(&mut self.peer.outbound, len);
                 let message = (context, data);
                 Ok(ReadyMessage { message, iov })

@@ -491,7 +491,8 @@ impl<L: Link> Hub<L> {
             return;
         };
         let (line, mut way) = outbound::way(&mut self.outbound, &mut self.link, (id, peer));
-        let (over, passing) = line.revoke(window, &mut way);
+        let revoked = line.as_mut().map(|line| line.revoke(window, &mut way));
+        let (over, passing) = revoked.unwrap_or_default();
         let uses = |op: &&OneSided| op.connection == id && op.window == window;
         let posted = self.outbound.posted.one_sided.iter().filter(uses).count();
         peer.outbound.in_flight -= over.len() as u32;

@@ -105,11 +105,11 @@ pub(crate) trait TakesLater {
         id: ConnectionId,
         slots: &Slots,
     ) -> Result<HeldDescriptor, SendErrorKind> {
-        let unstaged = SendErrorKind::NotStaged { segment: 0 };
-        let region = slots.region().ok_or(unstaged.clone())?;
+        let unstaged = || SendErrorKind::NotStaged { segment: 0 };
+        let region = slots.region().ok_or_else(unstaged)?;
         let way = self.posting(id).ok_or(WindowError::NotConnected)?;
         let held = outgoing::hold_region(region, Some(way.conn), way.scoped);
-        held.map_err(|error| error.unwrap_or(unstaged))
+        held.map_err(|error| error.unwrap_or_else(unstaged))
     }
 
     /// Bytes that the provider takes at once.

@@ -923,6 +923,25 @@ fn a_receiver_reads_piece_by_piece() {
 }
 
 #[test]
+fn a_receiver_registers_what_its_operations_need_for_an_endpoint_with_registrations_of_its_own() {
+    let mut setup = setup();
+    setup.net.endpoint_scope = true;
+    let mut rig = setup.connected();
+    let (_local, remote, own) = own_window(&mut rig);
+    let payload = Payload::from(own.slice(0..8).unwrap());
+    rig.receiver()
+        .write(payload, remote.at(0), None, Level::Delivered, 1)
+        .unwrap();
+    rig.settle();
+    let more = memory(&rig, 35);
+    more.region().register_with(rig.net.far()).unwrap();
+    let into = more.slice(0..8).unwrap().into();
+    rig.receiver().read(into, remote.at(0), 2).unwrap();
+    rig.settle();
+    assert_eq!(outcomes(&mut rig), [(1, true), (2, true)]);
+}
+
+#[test]
 fn a_late_operation_at_a_receiver_that_waits_is_told() {
     let mut setup = setup();
     setup.windows.deadline = Some(Duration::from_millis(20));
