@@ -5,8 +5,7 @@
 use super::SendCore;
 use crate::buffer::Payload;
 use crate::endpoint::core::line::{LineState, Over, Posting};
-use crate::endpoint::error::Refused;
-use crate::endpoint::error::{Blocked, SendErrorKind};
+use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::SendEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
