@@ -581,8 +581,8 @@ impl Outbound {
         self.held -= 1;
     }
 
-    /// RDM form: the connection is over, and the provider keeps what was posted on it. That stays in
-    /// the slab, and the outcomes are told now.
+    /// RDM form: the connection is over, and the provider keeps what was posted on it. That stays
+    /// in the slab, and the outcomes are told now.
     pub(super) fn tell_kept(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
         let message = "the connection is over; the provider still has what was given";
         let error = CompletionError {
