@@ -29,16 +29,16 @@ use crate::endpoint::event::{ConnectionEvent, ConnectionRequest, ReceiveEvent};
 use crate::endpoint::settings::SettingsOf;
 
 use crate::endpoint::hub::{Hub, SendsSettings};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
+use crate::id::ConnectionId;
 
-use crate::endpoint::protocol::connection::{CloseReason, Form};
-use crate::endpoint::protocol::wire::{Refusal, RefusalCode};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, PeerAddr};
 use crate::memory::HeldRegistration;
 use crate::process::Here;
+use crate::protocol::connection::{CloseReason, Form};
+use crate::protocol::wire::{Refusal, RefusalCode};
 use crate::stats::{ReceiveStats, SendStats};
 
 pub use config::ConnectionlessConfig;

@@ -29,10 +29,10 @@ use crate::clock::Clock;
 use crate::contain::say;
 use crate::cuda::{CudaError, Event, Stream};
 use crate::endpoint::core::control::{CONTROL_RETRY, GATE_RETRY};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::config;
 use crate::endpoint::message::Message;
 use crate::endpoint::staging::Pace;
+use crate::id::ConnectionId;
 use crate::memory::{MemoryError, Region};
 use crate::stats;
 

@@ -17,7 +17,6 @@ use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::error::{Refused, WindowError};
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::{self, PATIENCE};
 #[cfg(test)]
 use crate::endpoint::link::Link;
@@ -26,15 +25,16 @@ use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::wait::LinkWait;
-use crate::endpoint::protocol::connection::{CloseReason, Form};
-use crate::endpoint::protocol::liveness::Patience;
-use crate::endpoint::protocol::wire::{HeaderMode, WindowDescriptor};
 use crate::endpoint::windows::landing::Landing;
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowPlace};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
+use crate::id::ConnectionId;
 use crate::memory::Access;
 use crate::process::Here;
+use crate::protocol::connection::{CloseReason, Form};
+use crate::protocol::liveness::Patience;
+use crate::protocol::wire::{HeaderMode, WindowDescriptor};
 
 /// What a duplex endpoint is over: in this crate's own tests, a net in memory will do, too.
 #[cfg(not(all(test, not(loom))))]

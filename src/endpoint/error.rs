@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::buffer::{GateError, Payload};
 use crate::endpoint::connectionless::PeerInUse;
-use crate::endpoint::protocol::close_reason::CloseReason;
 use crate::errno::{Advised, CompletionError, FabricErrno};
 use crate::memory::{Access, RegionKind, RegisterError};
 use crate::process::Forked;
+use crate::protocol::close_reason::CloseReason;
 
 /// What back-pressure waits for. Every one of them passes by itself; a `Writable` event says when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

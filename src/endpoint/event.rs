@@ -5,14 +5,14 @@ use std::time::Duration;
 use crate::buffer::Payload;
 use crate::cuda::CudaError;
 use crate::endpoint::delivery::{DeviceMessage, MessageEvent};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::socket::KernelWatch;
 use crate::endpoint::message::Message;
-use crate::endpoint::protocol::connection::CloseReason;
-use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::windows::window::WindowEvent;
 use crate::errno::CompletionError;
 use crate::fabric::{PeerAddr, Shape};
+use crate::id::ConnectionId;
+use crate::protocol::connection::CloseReason;
+use crate::protocol::wire::HeaderMode;
 
 pub use crate::fabric::{Inject, Level};
 

@@ -9,7 +9,6 @@ use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, post_control
 use crate::endpoint::core::marks::Marks;
 use crate::endpoint::core::posted::PieceOp;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::backlog::Backlog;
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::wait::{EndpointWait, LinkWait};
@@ -18,17 +17,16 @@ use crate::endpoint::link::{
     PostRefused,
 };
 use crate::endpoint::long_messages::LongMessages;
-use crate::endpoint::protocol::connection::{
-    Action, Arrival, Connection, Form, SUBSCRIPTION_MESSAGES_MAX, State,
-};
-use crate::endpoint::protocol::liveness::Patience;
-use crate::endpoint::protocol::wire::{
-    self, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode,
-};
 use crate::endpoint::windows::exposed::ExposedWindows;
 use crate::error::{CompletionError, FabricErrno};
 use crate::fabric::AccessEnds;
+use crate::id::ConnectionId;
 use crate::in_flight::{ContextError, InFlight};
+use crate::protocol::connection::{
+    Action, Arrival, Connection, Form, SUBSCRIPTION_MESSAGES_MAX, State,
+};
+use crate::protocol::liveness::Patience;
+use crate::protocol::wire::{self, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode};
 use crate::stats::{ReceiveStats, SendStats};
 use closing::Mark;
 use long::{Due, LongPool};

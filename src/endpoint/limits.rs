@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::clock::Clock;
-use crate::endpoint::protocol::connection::WINDOWS_MAX;
-use crate::endpoint::protocol::liveness::Patience;
+use crate::protocol::connection::WINDOWS_MAX;
+use crate::protocol::liveness::Patience;
 
 /// When silence of a peer is reported, and when it ends the connection, by default.
 pub(crate) const PATIENCE: Patience = Patience {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::buffer::Buffer;
 use crate::coalesce::{Format, FormatError, OwnedSmallMessages, SmallMessage, SmallMessages};
-use crate::endpoint::id::ConnectionId;
+use crate::id::ConnectionId;
 
 /// A received message. Owned: keep it as long as you like, drop it on any thread.
 ///

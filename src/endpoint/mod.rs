@@ -32,9 +32,6 @@ mod settings;
 mod staging;
 mod windows;
 
-// What lies below endpoints, by the names that it has here.
-pub(crate) use crate::{id, protocol};
-
 pub use error::{
     BatchError, Blocked, MessageLimit, PeerError, Refused, SendErrorKind, WindowError,
 };
@@ -42,14 +39,21 @@ pub use error::{
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::protocol::connection::Form;
+use crate::protocol::wire::{INDEX_BITS, INDEX_MASK};
 use link::ConnKey;
-use protocol::connection::Form;
-use protocol::wire::{INDEX_BITS, INDEX_MASK};
 
 pub use self::core::reconnect::ReconnectPolicy;
 pub use self::core::send::SendStatus;
 pub use crate::fabric::PeerAddr;
+pub use crate::id::{ConnectionId, EndpointId};
 pub use crate::memory::Access;
+pub use crate::protocol::close_reason::{CloseReason, Violation};
+pub use crate::protocol::credit::CreditError;
+pub use crate::protocol::wire::{
+    ByeReason, HeaderMode, Refusal, RefusalCode, SubscriptionOutcome, WINDOW_DESCRIPTOR_LEN,
+    WindowDescriptor, WindowId, WireError,
+};
 pub use buffered::event::{BufferError, BufferedEvent, Carried, PushError, SmallMessageLimit};
 pub use buffered::{BufferedConfig, MessageSlot, SendEndpointBuffered};
 pub use connectionless::{
@@ -62,16 +66,9 @@ pub use event::{
     ReceiveEvent, SendEvent,
 };
 pub use header_source::HeaderSource;
-pub use id::{ConnectionId, EndpointId};
 pub use link::socket::{Keepalive, KernelWatch};
 pub use long_messages::LongMessages;
 pub use message::Message;
-pub use protocol::close_reason::{CloseReason, Violation};
-pub use protocol::credit::CreditError;
-pub use protocol::wire::{
-    ByeReason, HeaderMode, Refusal, RefusalCode, SubscriptionOutcome, WINDOW_DESCRIPTOR_LEN,
-    WindowDescriptor, WindowId, WireError,
-};
 pub use publish::{
     DropReason, Outcomes, PeerOutcome, Publication, PublishConfig, PublishEndpoint, PublishEvent,
     PublisherId, SlowPolicy, SubscribeConfig, SubscribeEndpoint, SubscribeError, SubscribeEvent,

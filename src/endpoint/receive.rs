@@ -16,21 +16,19 @@ use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::delivery::Deliveries;
 use crate::endpoint::event::{ConnectionRequest, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::{self, config};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::settings::{
     ConnectionSettings, IncomingSettings, OutgoingSettings, SettingsOf,
 };
+use crate::id::ConnectionId;
 
 use crate::endpoint::long_messages::LongMessages;
-use crate::endpoint::protocol::connection::Form;
+use crate::protocol::connection::Form;
 
 use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
-use crate::endpoint::protocol::wire::{
-    HeaderMode, Refusal, RefusalCode, SHORT_DEPTH_MAX, SHORT_INDEX_MASK,
-};
+use crate::protocol::wire::{HeaderMode, Refusal, RefusalCode, SHORT_DEPTH_MAX, SHORT_INDEX_MASK};
 
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, PeerAddr};

@@ -17,13 +17,13 @@ use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
 use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
 use crate::endpoint::windows::handle::Windows;
 
-use crate::endpoint::id::EndpointId;
 use crate::endpoint::limits::moment_in;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
+use crate::id::EndpointId;
 
 use crate::endpoint::link::wait::EndpointWait;
-use crate::endpoint::protocol::connection::{CloseReason, State};
+use crate::protocol::connection::{CloseReason, State};
 
 use crate::endpoint::error::{BatchError, Refused};
 use crate::event_loop::{WaitHandle, Waitable};
@@ -248,7 +248,7 @@ impl SendEndpointZeroCopy {
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure
     /// ([`Refused::is_would_block`]; [`SendEvent::Writable`] says when to try again), or a message
-    /// that can't be sent ([`SendErrorKind`](crate::endpoint::error::SendErrorKind) says which limit it
+    /// that can't be sent ([`SendErrorKind`](crate::endpoint::SendErrorKind) says which limit it
     /// exceeds).
     #[inline]
     pub fn send_data(

@@ -21,9 +21,9 @@ use crate::endpoint::core::control::CONTROL_RETRY;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, SendEvent};
 use crate::endpoint::link::wait::EndpointWait;
-use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::staging::CopyLanes;
 use crate::event_loop::WaitSource;
+use crate::protocol::connection::CloseReason;
 use crate::stats::BufferedStats;
 
 /// What sends the buffers: `SendEndpointZeroCopy`, or a fake one.

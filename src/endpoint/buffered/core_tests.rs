@@ -16,11 +16,11 @@ use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
 use crate::endpoint::link::fake::FakeWait;
 use crate::endpoint::link::wait::EndpointWait;
-use crate::endpoint::protocol::connection::CloseReason;
-use crate::endpoint::protocol::wire::HeaderMode;
 use crate::error::CompletionError;
 use crate::event_loop::WaitSource;
 use crate::fabric::Shape;
+use crate::protocol::connection::CloseReason;
+use crate::protocol::wire::HeaderMode;
 
 #[path = "filling_tests.rs"]
 mod filling_tests;

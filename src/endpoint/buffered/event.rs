@@ -5,8 +5,8 @@ use std::fmt;
 use crate::buffer::Buffer;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::ConnectionEvent;
-use crate::endpoint::protocol::connection::CloseReason;
 use crate::error::{CompletionError, Forked};
+use crate::protocol::connection::CloseReason;
 
 /// What one network buffer carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

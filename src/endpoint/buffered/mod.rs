@@ -21,15 +21,15 @@ use crate::endpoint::buffered::core::{
 use crate::endpoint::buffered::event::{BufferedEvent, Carried, PushError};
 use crate::endpoint::error::Refused;
 use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
-use crate::endpoint::id::EndpointId;
 use crate::endpoint::limits::{check_count, check_size, config, moment_in};
-use crate::endpoint::protocol::connection::CloseReason;
-use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::send::{SendConfig, SendEndpointZeroCopy};
 use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, PeerAddr};
+use crate::id::EndpointId;
 use crate::process::Here;
+use crate::protocol::connection::CloseReason;
+use crate::protocol::wire::HeaderMode;
 use crate::stats::{BufferedStats, SendStats};
 
 /// The settings of a [`SendEndpointBuffered`]: those of its [connection](ConnectionSettings), of

@@ -8,10 +8,10 @@ use crate::buffer::Payload;
 use crate::cuda::CudaError;
 use crate::endpoint::delivery::{DeviceMessage, MessageEvent};
 use crate::endpoint::event::ConnectionEvent;
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::message::Message;
 use crate::errno::CompletionError;
 use crate::fabric::PeerAddr;
+use crate::id::ConnectionId;
 
 /// A peer of a [`ConnectionlessEndpoint`](crate::ConnectionlessEndpoint): unique in the process,
 /// and never given to another peer.

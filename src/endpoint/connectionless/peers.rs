@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use crate::endpoint::connectionless::event::PeerId;
 use crate::endpoint::core::conn_table::ConnTable;
-use crate::endpoint::id::ConnectionId;
 use crate::fabric::PeerAddr;
+use crate::id::ConnectionId;
 
 /// How a connection with a peer stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

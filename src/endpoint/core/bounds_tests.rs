@@ -5,8 +5,8 @@ use crate::endpoint::core::rig::{Rig, Setup, far_future};
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::FakeLink;
-use crate::endpoint::protocol::connection::CloseReason;
-use crate::endpoint::protocol::wire::{self, HeaderMode, Hello, HelloKind};
+use crate::protocol::connection::CloseReason;
+use crate::protocol::wire::{self, HeaderMode, Hello, HelloKind};
 
 /// Reads of the completion queue in one poll, at most: its own, and those for connections that end.
 const READS_MAX: u64 = 20;

@@ -2,7 +2,7 @@
 
 use slab::Slab;
 
-use crate::endpoint::id::ConnectionId;
+use crate::id::ConnectionId;
 
 /// Bits of an id that name the place in the table; the others make it unique in the process.
 const PLACE_BITS: u32 = 16;

@@ -14,14 +14,14 @@ use crate::endpoint::event::Level;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::link::{Link, PostRefused, SendPost};
-use crate::endpoint::protocol::connection::{
-    FENCE_MESSAGES_MAX, LONG_ANSWERS_MAX, SUBSCRIPTION_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
-};
-use crate::endpoint::protocol::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
-use crate::endpoint::protocol::wire::{self, ControlBody, ControlKind, HELLO_LEN};
 use crate::errno::FabricErrno;
 use crate::in_flight::InFlight;
 use crate::memory::{Region, Registrar, Scope};
+use crate::protocol::connection::{
+    FENCE_MESSAGES_MAX, LONG_ANSWERS_MAX, SUBSCRIPTION_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
+};
+use crate::protocol::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
+use crate::protocol::wire::{self, ControlBody, ControlKind, HELLO_LEN};
 
 /// Control messages that the peer may have on the way to us: grants and heartbeats are bounded by
 /// the protocol, and there is one bye.

@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::endpoint::core::jiffies::Jiffies;
 use crate::endpoint::core::posted::TimedOp;
 use crate::endpoint::event::DeadlinePolicy;
-use crate::endpoint::id::ConnectionId;
+use crate::id::ConnectionId;
 
 /// Deadlines that are shorter than this count from the moment of the post; others from up to a tick
 /// of the kernel's timer (1 to 10 ms) before, which saves a look at the clock for each.

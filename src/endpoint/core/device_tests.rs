@@ -11,12 +11,12 @@ use crate::endpoint::core::rig::{Rig, Setup};
 use crate::endpoint::event::{ConnectionEvent, Inject, Level, ReceiveEvent, SendEvent};
 use crate::endpoint::link::LinkConn;
 use crate::endpoint::link::fake::{DeviceSupport, Net, NetConfig, Offer, is_open};
-use crate::endpoint::protocol::connection::Form;
-use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::windows::window::WindowEvent;
 use crate::fabric::{AccessEnds, PROVIDERS, Shape, Terms};
 use crate::fake_gpu::{Fake, over_the_fake};
 use crate::memory::{Access, DirectBy, Path, Region, RegisterError, Registrar};
+use crate::protocol::connection::Form;
+use crate::protocol::wire::HeaderMode;
 
 const PAGE: u64 = 4096;
 

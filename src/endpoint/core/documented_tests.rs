@@ -11,10 +11,10 @@ use crate::endpoint::core::reconnect::ReconnectPolicy;
 use crate::endpoint::core::rig::{Rig, Setup};
 use crate::endpoint::event::{ConnectionEvent, Level, ReceiveEvent};
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
-use crate::endpoint::protocol::connection::CloseReason;
-use crate::endpoint::protocol::wire;
 use crate::fabric::{Fabric, PROVIDERS, Provider, Shape};
 use crate::memory::Access;
+use crate::protocol::connection::CloseReason;
+use crate::protocol::wire;
 
 /// Those that work on any machine.
 const SOFTWARE: [&str; 6] = ["tcp", "tcp;ofi_rxm", "net", "shm", "sockets", "udp;ofi_rxd"];

@@ -20,7 +20,6 @@ use crate::endpoint::event::{
 };
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::FakeLink;
-use crate::endpoint::protocol::connection::{CloseReason, State};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::WindowPlace;
 use crate::error::FabricErrno;
@@ -28,6 +27,7 @@ use crate::future::parts::{
     Driver, Handle, SendOn, Sender, close, closed, connected, connection_event, drive,
 };
 use crate::future::{EndpointFds, Failed, FutureStats, Reactor, SendFailure, Watch};
+use crate::protocol::connection::{CloseReason, State};
 use crate::stats::SendStats;
 
 type Core = SendCore<FakeLink>;

@@ -12,10 +12,10 @@ use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::DeadlinePolicy;
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::NetConfig;
-use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::event_loop::WaitSource;
 use crate::fabric::Shape;
 use crate::memory::Registrar;
+use crate::protocol::connection::{CloseReason, Form};
 
 /// Each form and shape.
 fn setups() -> Vec<Setup> {

@@ -10,8 +10,8 @@ use crate::endpoint::event::DeadlinePolicy;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, NetConfig, addr_of};
-use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::error::{Error, FabricErrno};
+use crate::protocol::connection::{CloseReason, Form};
 
 const FORMS: [Form; 2] = [Form::Msg, Form::Rdm];
 

@@ -9,13 +9,13 @@ use crate::endpoint::core::hubs::{HubSetup, Hubs};
 use crate::endpoint::core::rig::{FakeGate, far_future};
 use crate::endpoint::error::SendErrorKind;
 use crate::endpoint::event::DeadlinePolicy;
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, NetConfig, addr_of};
-use crate::endpoint::protocol::connection::Form;
 use crate::error::FabricErrno;
 use crate::fabric::Shape;
+use crate::id::ConnectionId;
 use crate::in_flight::ContextKind;
+use crate::protocol::connection::Form;
 
 const HUBS: usize = 3;
 

@@ -15,11 +15,11 @@ use crate::endpoint::core::rig::{
 use crate::endpoint::error::{Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
-use crate::endpoint::protocol::connection::{CloseReason, Form};
-use crate::endpoint::protocol::wire::HeaderMode;
 use crate::fabric::Shape;
+use crate::id::ConnectionId;
+use crate::protocol::connection::{CloseReason, Form};
+use crate::protocol::wire::HeaderMode;
 
 /// What all hubs of a net are made with.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@ use crate::endpoint::core::line::PIECES_IN_FLIGHT;
 use crate::endpoint::core::send::SendSettings;
 use crate::endpoint::hub::{CONTROLS_PER_CONNECTION, HubSettings, WindowSettings};
 use crate::endpoint::link::queue_sizes::QueueSizes;
-use crate::endpoint::protocol::connection::Form;
 use crate::fabric::Shape;
+use crate::protocol::connection::Form;
 
 /// Receives that a credit stands for, where the peer chose to send in two messages.
 const RECEIVES_PER_CREDIT_MAX: u32 = 2;

@@ -21,16 +21,16 @@ use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::RemoteRange;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig};
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::message::Message;
-use crate::endpoint::protocol::liveness::Patience;
-use crate::endpoint::protocol::wire::{self, HeaderMode, Hello, HelloKind};
 use crate::endpoint::windows::window::{LocalWindow, WindowEvent};
+use crate::id::ConnectionId;
 use crate::memory::Access;
+use crate::protocol::liveness::Patience;
+use crate::protocol::wire::{self, HeaderMode, Hello, HelloKind};
 
 /// Longer than any execution takes.
 const LONG: Duration = Duration::from_secs(60);

@@ -28,16 +28,16 @@ use crate::endpoint::core::outgoing::{self, DataOp, Header, Outgoing, PostingCon
 use crate::endpoint::core::posted::{MessageOp, PieceOp, Posted, TimedOp};
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::error::SendErrorKind;
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkConn, PostRefused};
-use crate::endpoint::protocol::connection::{Connection, Form, State};
-use crate::endpoint::protocol::wire::{self, WindowId};
 use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided};
 use crate::endpoint::windows::passage::{Next, Passage, Piece, Trailing};
 use crate::error::{CompletionError, FabricErrno};
 use crate::fabric::Shape;
+use crate::id::ConnectionId;
+use crate::protocol::connection::{Connection, Form, State};
+use crate::protocol::wire::{self, WindowId};
 
 /// Closed gates that are looked at in one go. Copies are done in their order, so looking further
 /// brings little; those behind begin theirs in time.

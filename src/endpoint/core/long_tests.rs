@@ -10,10 +10,10 @@ use crate::endpoint::core::rig::{LONG_BYTES, Rig, Setup, far_future};
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
 use crate::endpoint::link::{PostRefused, RmaLimits};
-use crate::endpoint::protocol::connection::{CloseReason, Form};
-use crate::endpoint::protocol::wire::{self, Control, HeaderMode, Hello, HelloKind};
 use crate::error::FabricErrno;
 use crate::in_flight::ContextKind;
+use crate::protocol::connection::{CloseReason, Form};
+use crate::protocol::wire::{self, Control, HeaderMode, Hello, HelloKind};
 
 /// A provider whose messages have 100 bytes, and whose pieces 64, of 2 segments: four pieces and a
 /// bit.

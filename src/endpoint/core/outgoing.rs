@@ -31,17 +31,17 @@ use crate::endpoint::core::recent_lease::RecentLease;
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::error::{Blocked, MessageLimit, SendErrorKind};
 use crate::endpoint::event::{Inject, Level};
-use crate::endpoint::id::{ConnectionId, EndpointId};
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, LinkConn, LinkLimits, PostRefused, SendPost};
-use crate::endpoint::protocol::connection::{self, CloseReason, Connection};
-use crate::endpoint::protocol::wire::{self, HeaderMode};
 use crate::endpoint::staging::{self, StagingRing};
 use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::FabricErrno;
 use crate::fabric::Shape;
+use crate::id::{ConnectionId, EndpointId};
 use crate::in_flight::InFlight;
 use crate::memory::{Region, Scope};
+use crate::protocol::connection::{self, CloseReason, Connection};
+use crate::protocol::wire::{self, HeaderMode};
 
 /// A data message in flight, with everything that must stay alive until it is over.
 ///

@@ -11,7 +11,7 @@ use std::num::NonZeroUsize;
 use crate::buffer::TakenSlot;
 use crate::endpoint::core::outgoing::DataOp;
 use crate::endpoint::core::posted::{MessageOp, Posted};
-use crate::endpoint::id::ConnectionId;
+use crate::id::ConnectionId;
 
 /// A header in flight by itself. Its slot is given back by whoever takes it out of the slab.
 pub(crate) struct HeaderOp {

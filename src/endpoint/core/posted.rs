@@ -6,10 +6,10 @@ use std::time::Instant;
 use crate::buffer::Payload;
 use crate::endpoint::core::outgoing::{DataOp, Outgoing};
 use crate::endpoint::core::pair::HeaderOp;
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::RmaLimits;
 use crate::endpoint::windows::one_sided::{self, OneSided};
 use crate::endpoint::windows::passage::Piece;
+use crate::id::ConnectionId;
 use crate::in_flight::{ContextKind, InFlight};
 
 /// A message in flight, or a part of one.

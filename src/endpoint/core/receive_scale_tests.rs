@@ -5,7 +5,7 @@ use crate::endpoint::core::rig::{Rig, Setup};
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::hub::RESERVE;
 use crate::endpoint::link::fake::FakeLink;
-use crate::endpoint::protocol::wire::{self, HeaderMode, Hello, HelloKind};
+use crate::protocol::wire::{self, HeaderMode, Hello, HelloKind};
 
 fn hello(connection: u64) -> Hello {
     Hello {

@@ -10,16 +10,16 @@ use crate::endpoint::core::rig::{Rig, SLOT_BYTES, Setup, far_future, send_settin
 use crate::endpoint::core::send::SendCore;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::RESERVE;
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{CloseMode, FakeLink, FakeWait, NetConfig, Step, some_addr};
 use crate::endpoint::link::{CmEvent, ConnKey, Link, PostRefused};
-use crate::endpoint::protocol::connection::{CloseReason, Form, Violation};
-use crate::endpoint::protocol::wire::{
-    self, ControlKind, HeaderMode, Hello, HelloKind, Refusal, RefusalCode,
-};
 use crate::event_loop::WaitSource;
+use crate::id::ConnectionId;
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;
+use crate::protocol::connection::{CloseReason, Form, Violation};
+use crate::protocol::wire::{
+    self, ControlKind, HeaderMode, Hello, HelloKind, Refusal, RefusalCode,
+};
 
 fn disconnected(rig: &Rig) -> Vec<CloseReason> {
     let reasons = rig.said.iter().filter_map(|event| match event {

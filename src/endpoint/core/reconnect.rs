@@ -13,9 +13,9 @@ use crate::endpoint::core::send::SendCore;
 use crate::endpoint::event::{ConnectionEvent, SendEvent};
 use crate::endpoint::limits::config;
 use crate::endpoint::link::Link;
-use crate::endpoint::protocol::connection::CloseReason;
-use crate::endpoint::protocol::wire::RefusalCode;
 use crate::errno::FabricErrno;
+use crate::protocol::connection::CloseReason;
+use crate::protocol::wire::RefusalCode;
 
 /// Whether, when and how often a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) connects
 /// again.

@@ -7,9 +7,9 @@ use crate::endpoint::core::rig::{Rig, Setup};
 use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::link::LinkConn;
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
-use crate::endpoint::protocol::liveness::Patience;
-use crate::endpoint::protocol::wire::Refusal;
 use crate::in_flight::ContextKind;
+use crate::protocol::liveness::Patience;
+use crate::protocol::wire::Refusal;
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)

@@ -26,13 +26,13 @@ use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::{ConnKey, LinkConn};
 use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::message::Message;
-use crate::endpoint::protocol::connection::{CloseReason, Form};
-use crate::endpoint::protocol::liveness::Patience;
-use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::WindowEvent;
 use crate::fabric::Shape;
 use crate::memory::Region;
+use crate::protocol::connection::{CloseReason, Form};
+use crate::protocol::liveness::Patience;
+use crate::protocol::wire::HeaderMode;
 
 /// Longer than any test takes.
 pub(crate) const LONG: Duration = Duration::from_secs(60);

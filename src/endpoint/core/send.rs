@@ -20,7 +20,6 @@ use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{
     ConnectionEvent, ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent,
 };
-use crate::endpoint::id::EndpointId;
 use crate::endpoint::link::backlog::Backlog;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
@@ -29,20 +28,21 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmEvent, Completions, Link, LinkCompletion, LinkConn,
     LinkLimits, PEER_WROTE, PostRefused,
 };
-use crate::endpoint::protocol::connection::{
-    self, Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
-};
-use crate::endpoint::protocol::liveness::{KernelBytes, Patience};
-use crate::endpoint::protocol::wire::{
-    self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode,
-};
 use crate::endpoint::staging::StagingRing;
 use crate::endpoint::windows::exposed::ExposedWindows;
 use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::{CompletionError, FabricErrno};
 use crate::fabric::PeerAddr;
 use crate::fabric::Shape;
+use crate::id::EndpointId;
 use crate::in_flight::{ContextError, ContextKind, InFlight};
+use crate::protocol::connection::{
+    self, Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
+};
+use crate::protocol::liveness::{KernelBytes, Patience};
+use crate::protocol::wire::{
+    self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode,
+};
 use crate::stats::{self, SendStats};
 use std::fmt;
 use std::sync::Arc;

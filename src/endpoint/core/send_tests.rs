@@ -14,11 +14,11 @@ use crate::endpoint::core::send::SendCore;
 use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, FakeWait, NetConfig, Step, some_addr};
-use crate::endpoint::protocol::connection::{CloseReason, Form, State};
-use crate::endpoint::protocol::wire::HeaderMode;
 use crate::error::FabricErrno;
 use crate::in_flight::ContextKind;
 use crate::memory::{Region, Registrar};
+use crate::protocol::connection::{CloseReason, Form, State};
+use crate::protocol::wire::HeaderMode;
 
 fn again(n: usize) -> Vec<PostRefused> {
     vec![PostRefused::Again; n]

@@ -11,10 +11,10 @@ use crate::endpoint::core::send::{SendCore, SendSettings};
 use crate::endpoint::event::{ConnectionEvent, Inject, Level, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, NetConfig, some_addr};
-use crate::endpoint::protocol::connection::{CloseReason, Form};
-use crate::endpoint::protocol::wire::HeaderMode;
 use crate::error::{Error, FabricErrno};
 use crate::fabric::{EndpointKind, PROVIDERS, Provider, Shape};
+use crate::protocol::connection::{CloseReason, Form};
+use crate::protocol::wire::HeaderMode;
 
 fn one_segment(shape: Option<Shape>) -> Setup {
     Setup {

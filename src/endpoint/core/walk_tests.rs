@@ -13,11 +13,11 @@ use crate::endpoint::core::rig::{
 use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, ReceiveEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
-use crate::endpoint::protocol::connection::Form;
-use crate::endpoint::protocol::wire::HeaderMode;
 use crate::error::FabricErrno;
 use crate::fabric::Shape;
 use crate::in_flight::ContextKind;
+use crate::protocol::connection::Form;
+use crate::protocol::wire::HeaderMode;
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -13,9 +13,9 @@ use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::ConnectionId;
 use crate::endpoint::error::Refused;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
-use crate::endpoint::protocol::connection::CloseReason;
 use crate::error::Error;
 use crate::memory::Registrar;
+use crate::protocol::connection::CloseReason;
 
 /// Where all choices come from: a simple generator.
 #[derive(Debug, Clone)]

@@ -10,12 +10,12 @@ use crate::Error;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, ReceiveEvent};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{CmData, ConnKey, Link, LinkConn};
-use crate::endpoint::protocol::connection::{CloseReason, Connection, LocalParams};
-use crate::endpoint::protocol::liveness::KernelBytes;
-use crate::endpoint::protocol::wire::{self, HeaderMode, Refusal, RefusalCode};
 use crate::fabric::Shape;
+use crate::id::ConnectionId;
+use crate::protocol::connection::{CloseReason, Connection, LocalParams};
+use crate::protocol::liveness::KernelBytes;
+use crate::protocol::wire::{self, HeaderMode, Refusal, RefusalCode};
 
 impl<L: Link> Hub<L> {
     pub(super) fn on_request(

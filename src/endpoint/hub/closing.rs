@@ -13,13 +13,13 @@ use crate::contain::say;
 use crate::endpoint::core::outgoing::DataOp;
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{CloseFailed, Link, LinkConn};
-use crate::endpoint::protocol::connection::CloseReason;
-use crate::endpoint::protocol::wire::{ByeReason, HeaderMode, Refusal, RefusalCode};
 use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::{CompletionError, FabricErrno};
+use crate::id::ConnectionId;
 use crate::in_flight::{ContextKind, InFlight};
+use crate::protocol::connection::CloseReason;
+use crate::protocol::wire::{ByeReason, HeaderMode, Refusal, RefusalCode};
 use crate::stats;
 
 /// What waits until the completions that lay in the queue were read.

@@ -6,12 +6,12 @@ use super::{CM_LATER_MAX, Hub, Peer, PostedReceive, Receives};
 use crate::Error;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{CmData, CmEvent, ConnKey, Link, LinkConn};
-use crate::endpoint::protocol::connection::{CloseReason, Connection, LocalParams, State};
-use crate::endpoint::protocol::wire::{self, Hello};
 use crate::error::FabricErrno;
 use crate::fabric::PeerAddr;
+use crate::id::ConnectionId;
+use crate::protocol::connection::{CloseReason, Connection, LocalParams, State};
+use crate::protocol::wire::{self, Hello};
 
 impl<L: Link> Hub<L> {
     /// Starts to connect to a peer; `Connected` or `Disconnected` of this connection follows.

@@ -6,9 +6,9 @@ use super::peer::Peer;
 use super::{Hub, Op, PostedReceive};
 use crate::buffer::BufferMut;
 use crate::endpoint::event::ReceiveEvent;
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::Link;
-use crate::endpoint::protocol::connection::State;
+use crate::id::ConnectionId;
+use crate::protocol::connection::State;
 
 impl<L: Link> Hub<L> {
     pub(super) fn arm_pool(&mut self) {

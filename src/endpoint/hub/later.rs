@@ -7,11 +7,8 @@ use crate::buffer::Payload;
 use crate::endpoint::core::line::{LineState, Posting};
 use crate::endpoint::error::{Blocked, SendErrorKind, WindowError};
 use crate::endpoint::event::ReceiveEvent;
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, RemoteRange, RmaLimits};
-use crate::endpoint::protocol::connection::State;
-use crate::endpoint::protocol::wire::WindowId;
 use crate::endpoint::staging::{StagingRing, staged_segment};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::later::{self, Later, TakesLater, Target};
@@ -19,6 +16,9 @@ use crate::endpoint::windows::one_sided::{self, How, Local, OneSidedRequest};
 use crate::endpoint::windows::passage::Piece;
 use crate::endpoint::windows::window::WindowPlace;
 use crate::error::CompletionError;
+use crate::id::ConnectionId;
+use crate::protocol::connection::State;
+use crate::protocol::wire::WindowId;
 
 impl<L: Link> Hub<L> {
     /// The ring that payloads and one-sided operations are staged in.

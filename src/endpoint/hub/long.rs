@@ -22,16 +22,16 @@ use crate::buffer::{
 use crate::cuda::{CudaError, Stream};
 use crate::endpoint::delivery::DeviceMessage;
 use crate::endpoint::event::ReceiveEvent;
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::link::{Link, LinkConn};
 use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::message::Message;
-use crate::endpoint::protocol::wire::{self, HeaderMode, WireError};
 use crate::endpoint::windows::landing::Landing;
 use crate::endpoint::windows::window::WindowMemory;
 use crate::error::FabricErrno;
+use crate::id::ConnectionId;
 use crate::memory::{Access, MemoryError, RawRegistration, RegisterError, Registrar};
+use crate::protocol::wire::{self, HeaderMode, WireError};
 
 /// Bytes of a header whose length nobody knows that are copied out of a device's memory at first; a
 /// longer one takes a second copy.

@@ -25,17 +25,17 @@ use crate::endpoint::core::posted::{MessageOp, Posted};
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{Inject, Level, ReceiveEvent};
-use crate::endpoint::id::{ConnectionId, EndpointId};
 use crate::endpoint::link::Link;
 use crate::endpoint::link::wait::EndpointWait;
-use crate::endpoint::protocol::connection::Form;
-use crate::endpoint::protocol::wire::{HeaderMode, WindowId};
 use crate::endpoint::staging::StagingRing;
 use crate::endpoint::windows::one_sided::{Local, OneSided};
 use crate::endpoint::windows::window::WindowEvent;
 use crate::error::{CompletionError, FabricErrno};
 use crate::fabric::Shape;
+use crate::id::{ConnectionId, EndpointId};
 use crate::memory::{Registrar, Scope};
+use crate::protocol::connection::Form;
+use crate::protocol::wire::{HeaderMode, WindowId};
 use crate::stats::SendStats;
 
 /// What goes out on all connections of a hub.
@@ -79,13 +79,13 @@ pub(super) struct PeerOutbound {
     /// In the list of connections with something in their line.
     queued: bool,
     /// Why the last one was refused, if it may be taken later.
-    refused: Option<Refused>,
+    refused: Option<BlockedOn>,
     /// In the list of those that wait for something shared.
     listed: bool,
 }
 
 #[derive(Clone, Copy)]
-struct Refused {
+struct BlockedOn {
     why: Blocked,
     /// It is to be told when there is a credit, too.
     credit: bool,
@@ -308,7 +308,7 @@ impl Outbound {
         };
         self.stats.would_block += 1;
         if let Some((id, own)) = of {
-            own.refused = Some(Refused { why, credit });
+            own.refused = Some(BlockedOn { why, credit });
             if self.is_shared(why, own) && !std::mem::replace(&mut own.listed, true) {
                 self.refused.push(id);
             }
@@ -390,7 +390,7 @@ impl Outbound {
 
     /// Whether what was refused on a connection may be taken now; if not, what it waits for.
     fn judge<C>(&self, peer: &mut Peer<C>) -> bool {
-        let Some(Refused { why, credit }) = peer.outbound.refused else {
+        let Some(BlockedOn { why, credit }) = peer.outbound.refused else {
             peer.outbound.listed = false;
             return false;
         };
@@ -421,7 +421,7 @@ impl Outbound {
                 true
             }
             Err(SendErrorKind::WouldBlock(why)) => {
-                own.refused = Some(Refused { why, credit });
+                own.refused = Some(BlockedOn { why, credit });
                 own.listed = self.is_shared(why, own);
                 false
             }

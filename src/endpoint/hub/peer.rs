@@ -11,9 +11,9 @@ use crate::buffer::Buffer;
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::link::{Link, LinkConn};
-use crate::endpoint::protocol::connection::{Action, Connection, State};
-use crate::endpoint::protocol::liveness::KernelBytes;
-use crate::endpoint::protocol::wire::{ControlBody, HeaderMode};
+use crate::protocol::connection::{Action, Connection, State};
+use crate::protocol::liveness::KernelBytes;
+use crate::protocol::wire::{ControlBody, HeaderMode};
 
 /// The other end of one connection, and what this end keeps of it.
 pub(super) struct Peer<C> {

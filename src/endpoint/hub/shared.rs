@@ -14,12 +14,12 @@ use crate::endpoint::core::conn_table::NOBODY;
 use crate::endpoint::core::control::{ControlBuffers, HeldDescriptor};
 use crate::endpoint::core::shared_receives::SharedReceives;
 use crate::endpoint::event::ReceiveEvent;
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{ConnKey, Link};
-use crate::endpoint::protocol::connection::{Action, CloseReason, Form, Violation};
-use crate::endpoint::protocol::reorder::Reorder;
-use crate::endpoint::protocol::wire::{self, Control, ControlKind, Counts};
 use crate::error::CompletionError;
+use crate::id::ConnectionId;
+use crate::protocol::connection::{Action, CloseReason, Form, Violation};
+use crate::protocol::reorder::Reorder;
+use crate::protocol::wire::{self, Control, ControlKind, Counts};
 use crate::stats;
 
 /// RDM form: connections that are over while control messages of theirs are not, from which on no

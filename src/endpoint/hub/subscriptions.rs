@@ -4,12 +4,10 @@ use std::time::Instant;
 
 use super::Hub;
 use crate::endpoint::event::ReceiveEvent;
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::Link;
-use crate::endpoint::protocol::connection::{CloseReason, State};
-use crate::endpoint::protocol::wire::{
-    SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest,
-};
+use crate::id::ConnectionId;
+use crate::protocol::connection::{CloseReason, State};
+use crate::protocol::wire::{SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest};
 
 /// What came from a peer about subscriptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,13 +13,8 @@ use crate::endpoint::core::line::LineState;
 use crate::endpoint::core::outgoing;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind, WindowError};
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkConn, RemoteRange};
-use crate::endpoint::protocol::connection::{
-    CloseReason, Form, LONG_MESSAGES_MAX, Violation, WINDOW_MESSAGES_MAX,
-};
-use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
 use crate::endpoint::windows::later::TakesLater;
@@ -28,7 +23,12 @@ use crate::endpoint::windows::window::{
     LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
 use crate::error::{CompletionError, FabricErrno};
+use crate::id::ConnectionId;
 use crate::memory::{Access, Participant};
+use crate::protocol::connection::{
+    CloseReason, Form, LONG_MESSAGES_MAX, Violation, WINDOW_MESSAGES_MAX,
+};
+use crate::protocol::wire::{self, WindowDescriptor, WindowId};
 
 /// What a receive endpoint may do with windows.
 #[derive(Clone, Copy, Debug)]

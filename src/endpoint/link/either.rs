@@ -15,10 +15,10 @@ use crate::endpoint::link::{
     CloseFailed, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused, RmaPost,
     SendPost,
 };
-use crate::endpoint::protocol::connection::Form;
 use crate::errno::FabricErrno;
 use crate::fabric::PeerAddr;
 use crate::memory::{AccessLedger, Participant, Registrar};
+use crate::protocol::connection::Form;
 
 /// A link of one kind or of another, or what belongs to one: its connections and requests are of
 /// the same side, and cores never mix those of two links.

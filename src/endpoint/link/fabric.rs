@@ -23,7 +23,6 @@ use crate::endpoint::link::{
     CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused,
     RmaLimits, RmaPost, SendPost,
 };
-use crate::endpoint::protocol::connection::Form;
 use crate::errno::FabricErrno;
 use crate::fabric::PeerAddr;
 use crate::fabric::{
@@ -32,6 +31,7 @@ use crate::fabric::{
 };
 use crate::in_flight::ContextKind;
 use crate::memory::{AccessLedger, Participant, Registrar};
+use crate::protocol::connection::Form;
 
 /// The most events that are looked through when a link is dropped; bounds the drop.
 const REQUESTS_AT_CLOSE_MAX: usize = 4096;

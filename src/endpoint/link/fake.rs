@@ -26,14 +26,14 @@ use crate::endpoint::link::{
     LinkCompletion, LinkConn, LinkLimits, PEER_WROTE, PostRefused, RemoteRange, RmaLimits, RmaPost,
     SendPost,
 };
-use crate::endpoint::protocol::connection::Form;
-use crate::endpoint::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::error::{CompletionError, FabricErrno, RegisterError};
 use crate::fabric::{self, AccessEnds, EndpointKind, PeerAddr, Provider};
 use crate::in_flight::ContextKind;
 use crate::memory::{
     Access, AccessLedger, DeviceRange, Participant, RawRegistration, Registrar, Scope, ScopeGuard,
 };
+use crate::protocol::connection::Form;
+use crate::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
 
 mod device;
 mod hands;

@@ -32,8 +32,6 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn,
     LinkLimits, PostRefused, RmaLimits, RmaPost, SendPost,
 };
-use crate::endpoint::protocol::connection::Form;
-use crate::endpoint::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::errno::FabricErrno;
 use crate::fabric::{
     Av, Cq, Domain, EndpointKind, EndpointSettings, Ep, FiAddr, Info, PeerAddr, check_local,
@@ -41,6 +39,8 @@ use crate::fabric::{
 };
 use crate::in_flight::ContextKind;
 use crate::memory::{AccessLedger, Participant, Registrar};
+use crate::protocol::connection::Form;
+use crate::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
 
 /// Hellos that wait to be looked at; more are dropped, and their senders time out.
 const REQUESTS_MAX: usize = 256;

@@ -14,8 +14,8 @@ use crate::endpoint::ReceiveConfig;
 use crate::endpoint::core::rig::{LONG, Setup, send_settings};
 use crate::endpoint::core::send::SendCore;
 use crate::endpoint::event::{ConnectionEvent, SendEvent};
-use crate::endpoint::protocol::connection::CloseReason;
 use crate::fabric::hook::{OpenHook, PassiveHook, forget_port};
+use crate::protocol::connection::CloseReason;
 use crate::{ReceiveEndpoint, ReceiveEvent};
 
 fn domain() -> Option<Arc<Domain>> {

@@ -24,11 +24,11 @@ use crate::endpoint::core::outgoing::PreparedHeader;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::{Hub, SubscriptionNews};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::Link;
-use crate::endpoint::protocol::connection::CloseReason;
-use crate::endpoint::protocol::wire::{self, PUBLICATION_LEN, Refusal, SubscriptionOutcome};
 use crate::error::CompletionError;
+use crate::id::ConnectionId;
+use crate::protocol::connection::CloseReason;
+use crate::protocol::wire::{self, PUBLICATION_LEN, Refusal, SubscriptionOutcome};
 use crate::stats::PublishStats;
 
 /// What the layer needs to know; checked by the public configuration.

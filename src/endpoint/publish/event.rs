@@ -4,7 +4,7 @@ use super::account::Outcomes;
 use super::policy::PeerOutcome;
 use crate::buffer::Payload;
 use crate::endpoint::event::{ConnectionEvent, ConnectionRequest};
-use crate::endpoint::id::ConnectionId;
+use crate::id::ConnectionId;
 
 /// What happened at a [`PublishEndpoint`](crate::PublishEndpoint).
 #[derive(Debug)]

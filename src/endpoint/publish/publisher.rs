@@ -16,18 +16,16 @@ use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::event::ConnectionRequest;
 use crate::endpoint::header_source::HeaderSource;
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::{check_count, config, moment_in};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
+use crate::id::ConnectionId;
 
-use crate::endpoint::protocol::connection::Form;
+use crate::protocol::connection::Form;
 
 use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
-use crate::endpoint::protocol::wire::{
-    CONTROL_LEN_MAX, HeaderMode, PUBLICATION_LEN, Refusal, RefusalCode,
-};
+use crate::protocol::wire::{CONTROL_LEN_MAX, HeaderMode, PUBLICATION_LEN, Refusal, RefusalCode};
 
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, PeerAddr};

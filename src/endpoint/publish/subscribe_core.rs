@@ -10,14 +10,12 @@ use crate::Error;
 use crate::endpoint::core::reconnect::{self, ReconnectPolicy, Schedule};
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::{Hub, SubscriptionNews};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::Link;
 use crate::endpoint::message::Message;
-use crate::endpoint::protocol::connection::{CloseReason, Violation};
-use crate::endpoint::protocol::wire::{
-    HeaderMode, PUBLICATION_LEN, PublicationPrefix, SubscriptionRequest,
-};
 use crate::fabric::PeerAddr;
+use crate::id::ConnectionId;
+use crate::protocol::connection::{CloseReason, Violation};
+use crate::protocol::wire::{HeaderMode, PUBLICATION_LEN, PublicationPrefix, SubscriptionRequest};
 use crate::stats::SubscribeStats;
 
 /// What the layer needs to know; checked by the public configuration.

@@ -5,7 +5,7 @@ use crate::cuda::CudaError;
 use crate::endpoint::delivery::{DeviceMessage, MessageEvent};
 use crate::endpoint::event::ConnectionEvent;
 use crate::endpoint::message::Message;
-use crate::endpoint::protocol::wire::SubscriptionOutcome;
+use crate::protocol::wire::SubscriptionOutcome;
 use std::fmt;
 
 /// A publisher that a [`SubscribeEndpoint`](crate::SubscribeEndpoint) is connected to, or wants to

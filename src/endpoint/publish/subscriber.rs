@@ -20,13 +20,13 @@ use crate::endpoint::limits::{self, check_count};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 
-use crate::endpoint::protocol::connection::Form;
+use crate::protocol::connection::Form;
 
 use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
-use crate::endpoint::protocol::wire::PUBLICATION_LEN;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, PeerAddr};
 use crate::process::Here;
+use crate::protocol::wire::PUBLICATION_LEN;
 use crate::stats::SubscribeStats;
 
 /// The settings of a [`SubscribeEndpoint`]: those of its [connections](ConnectionSettings), of

@@ -11,8 +11,8 @@
 
 use std::collections::HashMap;
 
-use crate::endpoint::id::ConnectionId;
-use crate::endpoint::protocol::wire::SubscriptionOutcome;
+use crate::id::ConnectionId;
+use crate::protocol::wire::SubscriptionOutcome;
 
 /// How many subscriptions there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

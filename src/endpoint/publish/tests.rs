@@ -22,12 +22,12 @@ use crate::endpoint::core::rig::{
 use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Level};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, FakeLink, FakeWait, Net, NetConfig, addr_of};
 use crate::endpoint::message::Message;
-use crate::endpoint::protocol::connection::{CloseReason, Form};
-use crate::endpoint::protocol::wire::{HeaderMode, SubscriptionOutcome};
+use crate::id::ConnectionId;
+use crate::protocol::connection::{CloseReason, Form};
+use crate::protocol::wire::{HeaderMode, SubscriptionOutcome};
 
 #[path = "gate_tests.rs"]
 mod gate_tests;

@@ -11,10 +11,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::endpoint::protocol::wire::{
-    SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest,
-};
 use crate::error::Forked;
+use crate::protocol::wire::{SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest};
 
 /// Why a subscription, or its end, can't be asked for now. Nothing was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -9,10 +9,10 @@ use crate::endpoint::limits::{
     PATIENCE, check_count, check_patience, check_timeout, check_windows,
 };
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
-use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::receive::AcceptPolicy;
 use crate::endpoint::settings::SettingsOf;
 use crate::fabric::EndpointSettings;
+use crate::protocol::liveness::Patience;
 
 /// Which connections an endpoint has, and how they are made, watched and ended. A config's
 /// `connection` lends this to a closure, as it was set so far.

@@ -7,10 +7,10 @@ use crate::buffer::HeaderSlotConfig;
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level};
 use crate::endpoint::header_source::HeaderSource;
 use crate::endpoint::limits::{check_count, check_deadline};
-use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::settings::SettingsOf;
 use crate::endpoint::staging::StagingRing;
 use crate::fabric::Shape;
+use crate::protocol::wire::HeaderMode;
 
 /// What goes out of an endpoint: messages, and one-sided operations. A config's `outgoing` lends
 /// this to a closure, as it was set so far.

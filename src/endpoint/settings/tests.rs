@@ -7,12 +7,12 @@ use crate::Error;
 use crate::buffer::{HeaderSlotConfig, SharedBufferManager};
 use crate::endpoint::documented_settings::{Other, Setting, compare_group};
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level};
-use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::settings::{
     ConnectionSettings, IncomingSettings, OutgoingSettings, SettingsOf,
 };
 use crate::endpoint::{AcceptPolicy, Keepalive, ReceiveConfig, ReconnectPolicy};
 use crate::fabric::{EndpointSettings, Shape};
+use crate::protocol::wire::HeaderMode;
 
 /// Each endpoint, by the word that the tables have for it.
 const ALL: [(SettingsOf, &str); 6] = [

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cuda::CudaError;
 use crate::endpoint::error::{Refused, WindowError};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::RmaLimits;
 use crate::endpoint::link::wait::EndpointWait;
-use crate::endpoint::protocol::connection::Connection;
-use crate::endpoint::protocol::wire::{INDEX_MASK, WindowDescriptor, WindowId};
 use crate::endpoint::windows::window::{Bell, LocalWindow, WindowEvent, WindowMemory};
 use crate::fabric::AccessEnds;
+use crate::id::ConnectionId;
 use crate::memory::{Access, AccessLedger, RawRegistration, RegisterError, Registrar, Watcher};
+use crate::protocol::connection::Connection;
+use crate::protocol::wire::{INDEX_MASK, WindowDescriptor, WindowId};
 
 /// How often another mark is drawn where one is taken: with 65,536 of 16,777,216 in use, the last
 /// of these fails once in 10^19.

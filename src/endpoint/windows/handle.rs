@@ -8,13 +8,13 @@ use crate::endpoint::core::send::SendCore;
 use crate::endpoint::error::{Refused, WindowError};
 use crate::endpoint::event::Level;
 use crate::endpoint::hub::Hub;
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::provider::ProviderLink;
-use crate::endpoint::protocol::wire::WindowDescriptor;
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowMemory, WindowPlace};
+use crate::id::ConnectionId;
 use crate::memory::Access;
 use crate::process::Owner;
+use crate::protocol::wire::WindowDescriptor;
 
 /// The windows of one connection: [`SendEndpointZeroCopy::windows`] and
 /// [`ReceiveEndpoint::windows`] lend them.
@@ -76,9 +76,9 @@ impl<'a> Windows<'a> {
     /// # Errors
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure, or what
-    /// [`SendErrorKind::Window`](crate::endpoint::error::SendErrorKind::Window) says of the window. What this
-    /// side can't know, such as a key that is not good any more, fails the operation and ends the
-    /// connection.
+    /// [`SendErrorKind::Window`](crate::endpoint::SendErrorKind::Window) says of the window. What
+    /// this side can't know, such as a key that is not good any more, fails the operation and ends
+    /// the connection.
     #[inline]
     pub fn write<'p>(
         &mut self,

@@ -9,16 +9,16 @@ use crate::endpoint::core::line::Posting;
 use crate::endpoint::core::outgoing;
 use crate::endpoint::error::{SendErrorKind, WindowError};
 use crate::endpoint::event::Level;
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, RemoteRange, RmaLimits};
-use crate::endpoint::protocol::wire::WindowId;
 use crate::endpoint::staging::{StagingRing, staged_segment};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSidedRequest};
 use crate::endpoint::windows::passage::{Given, Passage, Slots};
 use crate::endpoint::windows::window::WindowPlace;
+use crate::id::ConnectionId;
 use crate::memory::Scope;
+use crate::protocol::wire::WindowId;
 
 /// The way of a write.
 pub(crate) enum Later {

@@ -14,7 +14,6 @@ use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::CloseMode;
-use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::later::{Later, TakesLater};
 use crate::endpoint::windows::one_sided_tests::{
@@ -26,6 +25,7 @@ use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowEvent};
 use crate::error::FabricErrno;
 use crate::event_loop::WaitSource;
 use crate::memory::{Access, Region};
+use crate::protocol::connection::{CloseReason, Form};
 
 /// Bytes that a test reads into a device.
 const READ_BYTES: usize = 64;

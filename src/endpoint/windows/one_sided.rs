@@ -8,18 +8,18 @@ use std::time::Instant;
 use crate::buffer::{GateError, LeasedPayload, Payload};
 use crate::endpoint::error::{Blocked, MessageLimit, SendErrorKind, WindowError};
 use crate::endpoint::event::Level;
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaLimits, RmaPost};
-use crate::endpoint::protocol::connection::Connection;
-use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
 pub(crate) use crate::endpoint::windows::destination::LeasedDestination;
 use crate::endpoint::windows::passage::{Given, Passage, Piece};
 use crate::endpoint::windows::window::{RemoteWindow, WindowEvent, WindowPlace};
 use crate::error::{CompletionError, FabricErrno};
+use crate::id::ConnectionId;
 use crate::in_flight::InFlight;
 use crate::memory::Access;
+use crate::protocol::connection::Connection;
+use crate::protocol::wire::{self, WindowDescriptor, WindowId};
 
 /// A one-sided operation in flight, with everything that must stay alive until it is over.
 #[derive(Debug)]

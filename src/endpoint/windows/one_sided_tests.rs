@@ -13,19 +13,19 @@ use crate::buffer::{Payload, RegionSlice, SharedBufferManager};
 use crate::endpoint::core::rig::{FakeGate, LONG, Rig, Setup, far_future};
 use crate::endpoint::event::{ConnectionEvent, Level, ReceiveEvent};
 use crate::endpoint::hub::WindowSettings;
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{CloseMode, NetConfig, Step};
 use crate::endpoint::link::{PostRefused, RmaLimits};
-use crate::endpoint::protocol::connection::{CloseReason, Form, Violation};
-use crate::endpoint::protocol::wire::{self, Control, ControlKind, Hello, HelloKind, WindowId};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::line_tests::{
     self, FakeCopies, read_pieces, slots, write_gated, write_pieces,
 };
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowEvent};
 use crate::error::FabricErrno;
+use crate::id::ConnectionId;
 use crate::in_flight::ContextKind;
 use crate::memory::{Access, Region};
+use crate::protocol::connection::{CloseReason, Form, Violation};
+use crate::protocol::wire::{self, Control, ControlKind, Hello, HelloKind, WindowId};
 
 /// The number of the window memory in the order log.
 pub(super) const WINDOW_MEMORY: usize = 33;

@@ -18,11 +18,11 @@ use smallvec::SmallVec;
 use crate::buffer::{BufferMut, Gate, GateError, LeasedPayload};
 use crate::contain::say;
 use crate::endpoint::core::control::HeldDescriptor;
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::RemoteRange;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::windows::destination::Destination;
 use crate::error::CompletionError;
+use crate::id::ConnectionId;
 use crate::memory::Region;
 use crate::stats;
 

@@ -22,13 +22,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::buffer::{Buffer, BufferMut, DeviceBuffer, Payload, RegionSlice};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::wait::EndpointWait;
-use crate::endpoint::protocol::wire::{WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::landing::Landing;
 use crate::errno::CompletionError;
+use crate::id::ConnectionId;
 use crate::memory::{Access, DeviceRange};
+use crate::protocol::wire::{WindowDescriptor, WindowId};
 
 /// The memory behind a window. It moves into the endpoint and comes back when no peer can reach it
 /// any more.

@@ -4,8 +4,8 @@
 use super::{KNOWN_MAX, QUEUED_MAX, SLOT};
 use crate::endpoint::link::fake::{FakeLink, Net};
 use crate::endpoint::link::{ConnKey, RemoteRange};
-use crate::endpoint::protocol::wire;
 use crate::memory::Access;
+use crate::protocol::wire;
 
 /// The bytes, read once; behind their end everything is 0.
 pub(super) struct Input<'a>(pub(super) &'a [u8]);

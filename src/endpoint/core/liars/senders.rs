@@ -21,13 +21,11 @@ use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, Sen
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::{LinkConn, RemoteRange};
-use crate::endpoint::protocol::liveness::Patience;
-use crate::endpoint::protocol::wire::{
-    self, HeaderMode, Hello, HelloKind, WindowDescriptor, WindowId,
-};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowEvent};
 use crate::memory::Access;
+use crate::protocol::liveness::Patience;
+use crate::protocol::wire::{self, HeaderMode, Hello, HelloKind, WindowDescriptor, WindowId};
 
 /// Senders of the domain.
 const SENDERS: usize = 2;

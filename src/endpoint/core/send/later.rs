@@ -7,16 +7,16 @@ use crate::buffer::Payload;
 use crate::endpoint::core::line::{LineState, Over, Posting};
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::SendEvent;
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, RemoteRange, RmaLimits};
-use crate::endpoint::protocol::wire::WindowId;
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::later::{self, Later, TakesLater, Target};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::passage::Piece;
 use crate::endpoint::windows::window::WindowPlace;
 use crate::error::CompletionError;
+use crate::id::ConnectionId;
+use crate::protocol::wire::WindowId;
 
 impl<L: Link> SendCore<L> {
     // ---- accepting ------------------------------------------------------------------------------

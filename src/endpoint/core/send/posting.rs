@@ -13,9 +13,9 @@ use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::SendEvent;
 use crate::endpoint::link::Link;
 use crate::endpoint::link::iov::IovList;
-use crate::endpoint::protocol::connection::State;
 use crate::error::CompletionError;
 use crate::fabric::Shape;
+use crate::protocol::connection::State;
 use std::time::Instant;
 
 /// A message of a batch: all is taken for it, its credit too, and it is not posted.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::SendCore;
 use crate::endpoint::link::Link;
-use crate::endpoint::protocol::connection::State;
+use crate::protocol::connection::State;
 
 /// How a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) stands at this moment: what tells a
 /// slow peer from a slow application.

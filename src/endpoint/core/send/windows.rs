@@ -10,11 +10,8 @@ use crate::buffer::{LeasedPayload, Payload};
 use crate::endpoint::core::line::LineState;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind, WindowError};
 use crate::endpoint::event::{Level, SendEvent};
-use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
-use crate::endpoint::protocol::connection::{State, Violation};
-use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
@@ -22,7 +19,10 @@ use crate::endpoint::windows::window::{
     LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
 use crate::error::{CompletionError, FabricErrno};
+use crate::id::ConnectionId;
 use crate::memory::{Access, Participant};
+use crate::protocol::connection::{State, Violation};
+use crate::protocol::wire::{self, WindowDescriptor, WindowId};
 
 impl<L: Link> SendCore<L> {
     /// The name of the one connection.
