@@ -197,8 +197,8 @@ pub struct SendEndpointZeroCopy {
 
 impl SendEndpointZeroCopy {
     /// Starts to connect to a [`ReceiveEndpoint`](crate::ReceiveEndpoint). Returns at once;
-    /// [`ConnectionEvent::Connected`](crate::endpoint::ConnectionEvent::Connected) or
-    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) follows,
+    /// [`ConnectionEvent::Connected`] or
+    /// [`ConnectionEvent::Disconnected`] follows,
     /// within the connect timeout.
     ///
     /// # Errors
@@ -399,7 +399,7 @@ impl SendEndpointZeroCopy {
 
     /// Begins the polite close and returns at once: no new sends; those in flight complete, both
     /// sides say goodbye, and
-    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) is the
+    /// [`ConnectionEvent::Disconnected`] is the
     /// last event of [`poll`](Self::poll). At the deadline it comes in any case.
     pub fn begin_close(&mut self, deadline: Instant) {
         if self.core.owner().is_here() {
@@ -419,7 +419,7 @@ impl SendEndpointZeroCopy {
 
     /// Closes politely and waits for it: all that was sent arrives, unless the deadline passes
     /// first. Returns the outcomes of what was in flight; the last event is
-    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected), whose
+    /// [`ConnectionEvent::Disconnected`], whose
     /// reason is [`CloseReason::Finished`] when the peer has everything.
     ///
     /// # Errors

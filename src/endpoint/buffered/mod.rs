@@ -275,8 +275,8 @@ pub struct SendEndpointBuffered {
 
 impl SendEndpointBuffered {
     /// Starts to connect to a [`ReceiveEndpoint`](crate::ReceiveEndpoint). Returns at once;
-    /// [`ConnectionEvent::Connected`](crate::endpoint::ConnectionEvent::Connected) or
-    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) follows,
+    /// [`ConnectionEvent::Connected`] or
+    /// [`ConnectionEvent::Disconnected`] follows,
     /// within the connect timeout.
     ///
     /// # Errors
@@ -513,7 +513,7 @@ impl SendEndpointBuffered {
 
     /// Begins the polite close and returns at once: no new messages; what is packed is sent, then
     /// both sides say goodbye, and
-    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) is the
+    /// [`ConnectionEvent::Disconnected`] is the
     /// last event of [`poll`](Self::poll). At the deadline it comes in any case.
     pub fn begin_close(&mut self, deadline: Instant) {
         if self.core.owner().is_here() {
@@ -523,7 +523,7 @@ impl SendEndpointBuffered {
 
     /// Closes politely and waits for it: all that was pushed arrives, unless the deadline passes
     /// first. Returns the outcomes; the last event is
-    /// [`ConnectionEvent::Disconnected`](crate::endpoint::ConnectionEvent::Disconnected).
+    /// [`ConnectionEvent::Disconnected`].
     ///
     /// # Errors
     ///

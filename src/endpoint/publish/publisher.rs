@@ -307,7 +307,7 @@ impl std::fmt::Debug for PublishConfig {
 pub struct PublishEndpoint {
     core: Here<PublishCore<ProviderLink>>,
     local: PeerAddr,
-    /// The region of [`HeaderSource::WithData`](crate::endpoint::HeaderSource::WithData).
+    /// The region of [`HeaderSource::WithData`].
     _data: Option<Here<HeldRegistration>>,
 }
 
@@ -321,7 +321,7 @@ impl PublishEndpoint {
     /// local or in use, [`Error::TooFewDescriptors`] when the process may not open two for each of
     /// `max_connections`, [`Error::Memory`] and [`Error::Register`] for the control buffers, the
     /// header slots and the region of
-    /// [`HeaderSource::WithData`](crate::endpoint::HeaderSource::WithData).
+    /// [`HeaderSource::WithData`].
     pub fn listen(
         domain: &Arc<Domain>,
         addr: PeerAddr,

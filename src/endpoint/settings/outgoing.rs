@@ -84,7 +84,7 @@ impl OutgoingSettings {
     }
 
     /// Where header slots come from: a
-    /// [`HeaderSlotConfig`](crate::buffer::HeaderSlotConfig) for slots of this endpoint's own, a
+    /// [`HeaderSlotConfig`] for slots of this endpoint's own, a
     /// [`HeaderSlotManager`](crate::buffer::HeaderSlotManager) or a
     /// [`ZeroCopyBufferManager`](crate::buffer::ZeroCopyBufferManager) for those that endpoints of
     /// one domain share. The last one brings data, too, which the endpoint registers as it opens.
