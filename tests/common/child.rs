@@ -193,8 +193,23 @@ impl Child {
         self.signal(rustix::process::Signal::KILL);
     }
 
+    /// Stops it, and waits until that has come about: the signal is for one of its threads, which
+    /// stops the others when it is run, and on a busy machine they go on for a while.
     pub(crate) fn stop(&self) {
-        self.signal(rustix::process::Signal::STOP);
+        use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
+        self.signal(Signal::STOP);
+        let child = WaitId::Pid(Pid::from_child(&self.process));
+        // Its end counts, too; and whoever waits for that finds it as if nobody had looked.
+        let looks = WaitIdOptions::STOPPED
+            | WaitIdOptions::EXITED
+            | WaitIdOptions::NOWAIT
+            | WaitIdOptions::NOHANG;
+        let limit = patient(Duration::from_secs(60));
+        let until = Instant::now() + limit;
+        while waitid(child.clone(), looks).expect("our child").is_none() {
+            assert!(Instant::now() < until, "it is not stopped after {limit:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub(crate) fn go_on(&self) {
