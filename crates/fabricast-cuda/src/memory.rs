@@ -150,7 +150,8 @@ impl Cuda {
         DeviceAllocation::Plain
     }
 
-    /// The allocation that an address lies in: where it begins, and its length in bytes.
+    /// The allocation that an address lies in: where it begins, and its length in bytes. Drivers
+    /// want a context to be current, whichever ([`enter_device`](Self::enter_device)).
     ///
     /// # Errors
     /// What the driver answers; [`CudaError::Lacks`] where it has no such function.

@@ -220,10 +220,10 @@ fn an_address_belongs_to_the_host_or_to_an_allocation() {
             allocation: DeviceAllocation::Plain,
         };
         assert_eq!(MemoryKind::of(memory.address() + 9_999), Ok(kind));
+        let current = cuda.enter_device(0).expect("entered");
         let (base, len) = cuda.address_range(memory.address() + 5).expect("asked");
         assert_eq!(base, memory.address());
         assert!(len >= 10_000);
-        let current = cuda.enter_device(0).expect("entered");
         let pinned = cuda.host_alloc(1 << 16).expect("pinned memory");
         let address = pinned.addr().get() as u64;
         assert_eq!(MemoryKind::of(address + 5), Ok(MemoryKind::PinnedHost));
