@@ -6,6 +6,7 @@ use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::clock::Clock;
 use crate::endpoint::core::conn_table::{ConnTable, NOBODY};
 use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, post_control};
+use crate::endpoint::core::long_send::PIECES_MAX;
 use crate::endpoint::core::marks::Marks;
 use crate::endpoint::core::posted::PieceOp;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
@@ -45,6 +46,7 @@ mod dialing;
 mod feeding;
 mod later;
 mod long;
+mod long_sends;
 mod outbound;
 mod peer;
 mod sends;
@@ -155,12 +157,22 @@ impl HubSettings {
         )
     }
 
+    /// Pieces of long messages in flight at once: of one connection, which sends one message at a
+    /// time, and of all.
+    pub(crate) fn long_pieces(&self) -> (u32, u32) {
+        let Some(sends) = self.sends.as_ref().filter(|sends| sends.long) else {
+            return (0, 0);
+        };
+        let messages = sends.total.min(self.max_connections);
+        (PIECES_MAX, PIECES_MAX.saturating_mul(messages))
+    }
+
     /// How many receives a connection has.
     pub(crate) fn receives(&self, form: Form) -> Receives {
-        let grants = self
-            .sends
-            .as_ref()
-            .map_or(0, |_| SendsSettings::grants(form));
+        let sends = self.sends.as_ref();
+        let grants = sends.map_or(0, |sends| {
+            SendsSettings::grants(form) + sends.long_answers(form)
+        });
         let subscriptions = match self.publishing {
             true => SUBSCRIPTION_MESSAGES_MAX as u32,
             false => 0,
@@ -566,7 +578,7 @@ impl<L: Link> Hub<L> {
             }
             Err(_) => match posted.pieces.finish(context) {
                 Ok(PieceOp::OneSided(piece)) => self.on_one_sided_piece(piece, error, events),
-                Ok(PieceOp::Long(_)) => {}
+                Ok(PieceOp::Long(piece)) => self.on_long_piece(piece, error, events),
                 Err(_) => self.on_unknown(context, reason, error),
             },
         }
@@ -719,8 +731,8 @@ impl<L: Link> Hub<L> {
                 Action::FencePassed { epoch } => self.on_fence_passed(id, epoch),
                 Action::WindowRevoked(window) => self.on_window_revoked(id, window, events),
                 Action::LongOffered { len } => self.on_long_offered(id, len),
-                // This side sends none.
-                Action::LongGranted { .. } | Action::LongRefused { .. } => {}
+                Action::LongGranted { base, key } => self.on_long_granted(id, (base, key)),
+                Action::LongRefused { limit } => self.on_long_refused(id, limit, events),
                 Action::SubscriptionAsked(request) => {
                     self.subscription_news
                         .push((id, SubscriptionNews::Asked(request)));

@@ -708,6 +708,15 @@ impl Connection {
             .is_some_and(|peer| peer.features & self.local.features & wire::FEATURE_LONG != 0)
     }
 
+    /// The peer may be offered long messages: it takes messages, and does not say that those are
+    /// none of them.
+    pub(crate) fn may_offer_long(&self) -> bool {
+        let takes = |peer: &Hello| {
+            peer.receive_size > 0 && peer.features & wire::FEATURE_TAKES_NO_LONG == 0
+        };
+        self.has_long_messages() && self.peer.as_ref().is_some_and(takes)
+    }
+
     /// A message of so many bytes is to be sent piece by piece: takes its credit. Its end is told
     /// by [`Action::LongRefused`], or by this side (`long_written`).
     ///

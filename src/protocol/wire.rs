@@ -45,6 +45,10 @@ pub(crate) const FEATURE_PUBLISH: u32 = 1 << 2;
 /// about them.
 pub(crate) const FEATURE_LONG: u32 = 1 << 3;
 
+/// Feature bit, beside [`FEATURE_LONG`]: the speaker takes messages, but no long ones. It refuses
+/// those that it is offered by who does not know this bit.
+pub(crate) const FEATURE_TAKES_NO_LONG: u32 = 1 << 6;
+
 /// RDM form: the speaker's provider has 4 bytes of CQ data, not 8: data messages carry short marks,
 /// in both directions.
 pub(crate) const FEATURE_SHORT_MARKS: u32 = 1 << 5;

@@ -176,6 +176,7 @@ impl ConnectionlessConfig {
                 deadline: outgoing.deadline,
                 policy: outgoing.deadline_policy,
                 staging: outgoing.staging.clone(),
+                long: true,
                 on_abandoned: None,
             }),
             patience: connection.patience,

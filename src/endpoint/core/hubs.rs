@@ -34,6 +34,12 @@ pub(crate) struct HubSetup {
     pub(crate) shape: Option<Shape>,
     pub(crate) deadline: Option<Duration>,
     pub(crate) policy: DeadlinePolicy,
+    /// They send messages that are too long for a receive.
+    pub(crate) sends_long: bool,
+    /// Slots for long messages that they take, and their size.
+    pub(crate) long: Option<(u32, usize)>,
+    /// How long one may take.
+    pub(crate) long_deadline: Option<Duration>,
     pub(crate) clock: Clock,
 }
 
@@ -50,6 +56,9 @@ impl Default for HubSetup {
             shape: None,
             deadline: None,
             policy: DeadlinePolicy::FailConnection,
+            sends_long: false,
+            long: None,
+            long_deadline: None,
             clock: Clock::held(),
         }
     }
@@ -75,6 +84,8 @@ impl HubSetup {
         let setup = Setup {
             receive_depth: self.receive_depth,
             max_connections: self.max_connections,
+            long: self.long,
+            long_deadline: self.long_deadline,
             ..Setup::default()
         };
         HubSettings {
@@ -88,6 +99,7 @@ impl HubSetup {
                 deadline: self.deadline,
                 policy: self.policy,
                 staging: None,
+                long: self.sends_long,
                 on_abandoned: Some(Box::new(on_abandoned)),
             }),
             close_timeout: LONG,

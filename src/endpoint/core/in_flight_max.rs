@@ -20,8 +20,11 @@ pub(crate) struct InFlightMax {
     controls: u32,
     /// Messages of one connection, and of all together.
     sends: (u32, u32),
-    /// One-sided operations and pieces. All connections share them, and one may have them all.
+    /// One-sided operations and their pieces. All connections share them, and one may have them
+    /// all.
     one_sided: u32,
+    /// Pieces of long messages, of one connection and of all together.
+    long: (u32, u32),
     /// Receives of one connection, and of all together.
     receives: (u32, usize),
     /// A peer's operation may end here in a completion that takes no receive: a write with
@@ -40,6 +43,7 @@ impl InFlightMax {
             // One-sided operations count as sends (`SendCore::data_in_flight`).
             sends: (sends, sends),
             one_sided: settings.pieces(),
+            long: (0, 0),
             receives: (CONTROL_RECEIVES, CONTROL_RECEIVES as usize),
             written: false,
         }
@@ -65,6 +69,7 @@ impl InFlightMax {
                 true => operations + PIECES_IN_FLIGHT,
                 false => 0,
             },
+            long: settings.long_pieces(),
             receives: (receives, buffers),
             written: windows || long,
         }
@@ -72,14 +77,15 @@ impl InFlightMax {
 
     /// How long its queues have to be.
     pub(crate) fn queue_sizes(&self) -> QueueSizes {
-        let tx = |sends: u32| (CONTROL_SENDS + sends + self.one_sided) as usize;
+        let own = CONTROL_SENDS + self.one_sided;
+        let tx = |sends: u32, long: u32| sends.saturating_add(own).saturating_add(long) as usize;
         let (receives, buffers) = self.receives;
         QueueSizes {
             total: (
-                tx(self.sends.1.saturating_add(self.controls)),
+                tx(self.sends.1.saturating_add(self.controls), self.long.1),
                 buffers.saturating_mul(1 + usize::from(self.written)),
             ),
-            each: (tx(self.sends.0), receives as usize),
+            each: (tx(self.sends.0, self.long.0), receives as usize),
             connections: self.connections as usize,
         }
     }

@@ -156,6 +156,13 @@ pub(crate) struct Driven {
     pub(crate) over: Vec<Over>,
 }
 
+/// A message of a batch: all is taken for it, its credit too, and it is not posted.
+pub(crate) struct ReadyMessage {
+    /// Its context, and its CQ data.
+    pub(crate) message: (usize, Option<u64>),
+    pub(crate) iov: IovList,
+}
+
 /// One that waits.
 struct Waiting<T> {
     what: T,
@@ -660,7 +667,7 @@ impl Line {
     pub(crate) fn offer_long<L: Link>(
         &mut self,
         way: &mut Posting<'_, L>,
-        message: (Payload, &[u8], u64, u64),
+        message: (Payload, Header<'_>, u64, u64),
         posted: Option<Instant>,
     ) -> Result<(), (SendErrorKind, Payload)> {
         self.long = Some(LongSend::offer(way, message, posted)?);
@@ -681,7 +688,7 @@ impl Line {
     /// A piece of it is over. True: it was the last one.
     pub(crate) fn on_long_piece<L: Link>(
         &mut self,
-        error: Option<Box<CompletionError>>,
+        error: Option<FabricErrno>,
         way: &mut Posting<'_, L>,
     ) -> bool {
         let long = self.long.as_mut();
@@ -691,6 +698,11 @@ impl Line {
     /// It is over, and nothing of it in flight: its key, and what was given.
     pub(crate) fn end_long(&mut self, outgoing: &mut Outgoing) -> Option<(u64, Payload)> {
         self.long.take().map(|long| long.end(outgoing))
+    }
+
+    /// It is over, or its connection is: then the provider may have pieces of it.
+    pub(crate) fn take_long(&mut self) -> Option<Box<LongSend>> {
+        self.long.take()
     }
 
     /// The provider may read it for ever. Its key.

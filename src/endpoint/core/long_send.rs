@@ -7,23 +7,24 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::buffer::{GateError, Payload};
-use crate::endpoint::core::conn_table::NOBODY;
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::line::Posting;
-use crate::endpoint::core::outgoing::{self, LongOp, Outgoing, PostingContext};
-use crate::endpoint::core::posted::{PieceOp, TimedOp};
+use crate::endpoint::core::outgoing::{self, Header, LongOp, Outgoing, PostingContext};
+use crate::endpoint::core::posted::{LongPiece, PieceOp, TimedOp};
 use crate::endpoint::error::SendErrorKind;
 use crate::endpoint::event::Level;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaPost};
 use crate::endpoint::staging::PIECE_BYTES;
-use crate::error::{CompletionError, FabricErrno};
+use crate::error::FabricErrno;
+use crate::id::ConnectionId;
 
-/// Pieces of a long message in flight at once.
+/// Pieces of a long message in flight at once, at most. A connection has one message.
 pub(crate) const PIECES_MAX: u32 = 4;
 
 /// The long message that is under way.
 pub(crate) struct LongSend {
+    connection: ConnectionId,
     pub(crate) key: u64,
     /// When it was offered; kept only where there is a deadline, and until it was found late.
     pub(crate) posted: Option<Instant>,
@@ -40,7 +41,8 @@ pub(crate) struct LongSend {
     pieces: u32,
     /// Parts that are copied, and not posted yet.
     copying: VecDeque<CopyingPiece>,
-    /// To be looked at again: the provider's queue was full, or a copy is under way.
+    /// To be looked at again: the provider's queue was full, or the slab of the pieces, or a copy
+    /// is under way.
     retry: bool,
 }
 
@@ -55,7 +57,7 @@ impl LongSend {
     /// Offers a message to the peer, or gives everything back. `posted`: when its deadline begins.
     pub(crate) fn offer<L: Link>(
         way: &mut Posting<'_, L>,
-        (payload, header, key, len): (Payload, &[u8], u64, u64),
+        (payload, header, key, len): (Payload, Header<'_>, u64, u64),
         posted: Option<Instant>,
     ) -> Result<Box<Self>, (SendErrorKind, Payload)> {
         let lane = PostingContext {
@@ -74,6 +76,7 @@ impl LongSend {
             return Err((kind, way.outgoing.end_long(op)));
         }
         Ok(Box::new(Self {
+            connection: way.connection,
             key,
             posted,
             op,
@@ -88,6 +91,15 @@ impl LongSend {
         }))
     }
 
+    pub(crate) fn connection(&self) -> ConnectionId {
+        self.connection
+    }
+
+    /// The provider has pieces of it.
+    pub(crate) fn has_pieces(&self) -> bool {
+        self.pieces > 0
+    }
+
     /// It is to be looked at again, though nobody says so.
     pub(crate) fn wants_retry(&self) -> bool {
         self.retry
@@ -96,7 +108,7 @@ impl LongSend {
     /// For whoever looks at deadlines. There is one at most, so it needs no number.
     pub(crate) fn timed(&mut self) -> TimedOp<'_> {
         TimedOp {
-            connection: NOBODY,
+            connection: self.connection,
             sequence: 0,
             key: self.key,
             posted: &mut self.posted,
@@ -252,8 +264,17 @@ impl LongSend {
         let Some((base, key)) = self.target else {
             return Err(held);
         };
-        let begun = way.posted.pieces.begin(PieceOp::Long(held));
-        let context = begun.map_err(PieceOp::into_held)?;
+        let connection = self.connection;
+        let piece = PieceOp::Long(LongPiece { connection, held });
+        let context = match way.posted.pieces.begin(piece) {
+            Ok(context) => context,
+            Err(piece) => {
+                // One-sided operations, or other connections, have them all. Nobody else says when
+                // one is free.
+                self.retry = true;
+                return Err(piece.into_held());
+            }
+        };
         let post = RmaPost {
             iov: iov.iov(),
             desc: iov.desc(),
@@ -269,7 +290,9 @@ impl LongSend {
         };
         // SAFETY: this owns slot and payload, or the slab the slot of the ring, which keep the
         // memory alive, registered and unwritten, until no piece is in flight any more (`end`) or
-        // the endpoint was closed; they are leaked where that fails (`Line::leak_long`).
+        // the endpoint was closed. Where the connection is over before, `Posted` has this
+        // (`Posted::adopt_long`); it is leaked where the endpoint does not close
+        // (`Line::leak_long`, `Posted::leak`).
         let Err(refused) = (unsafe { way.link.post_write(way.conn, &post) }) else {
             return Ok(());
         };
@@ -284,13 +307,13 @@ impl LongSend {
     /// A piece is over. True: it was the last, and the message is to be [ended](Self::end).
     pub(crate) fn on_piece<L: Link>(
         &mut self,
-        error: Option<Box<CompletionError>>,
+        error: Option<FabricErrno>,
         way: &mut Posting<'_, L>,
     ) -> bool {
         self.pieces -= 1;
-        if let Some(error) = error {
+        if error.is_some() {
             // Its end comes with the connection's.
-            way.machine.on_lost(Some(error.errno));
+            way.machine.on_lost(error);
             return false;
         }
         if !self.is_written() {
@@ -299,6 +322,11 @@ impl LongSend {
         }
         way.machine.long_written();
         true
+    }
+
+    /// The same of one whose connection is over: none follows.
+    pub(crate) fn on_orphaned_piece(&mut self) {
+        self.pieces = self.pieces.saturating_sub(1);
     }
 
     /// The message is over, and nothing of it in flight: its key, and what was given.
@@ -321,7 +349,7 @@ fn lose<L: Link>(way: &mut Posting<'_, L>, error: &GateError) {
 impl PieceOp {
     fn into_held(self) -> Payload {
         match self {
-            Self::Long(held) => held,
+            Self::Long(piece) => piece.held,
             Self::OneSided(_) => Payload::empty(),
         }
     }

@@ -574,15 +574,11 @@ impl Outgoing {
     pub(crate) fn load_long<C: LinkConn>(
         &mut self,
         payload: Payload,
-        header: &[u8],
+        header: Header<'_>,
         key: u64,
         lane: PostingContext<'_, C>,
     ) -> Result<LongOp, (SendErrorKind, Payload)> {
-        // Whatever the shape is: it is written as one run.
-        let prefix = self.prefix(header);
-        let framed = prefix.0.is_some() || !header.is_empty() || payload.parts().is_empty();
-        let parts = [prefix.as_slice(), header];
-        let slot = match framed.then(|| self.fill_slot(&parts, key)).transpose() {
+        let slot = match self.long_header(header, key, payload.parts().is_empty()) {
             Ok(slot) => slot,
             Err(kind) => return Err((kind, payload)),
         };
@@ -613,6 +609,29 @@ impl Outgoing {
             runs,
             staged,
         })
+    }
+
+    /// What a long message begins with, whatever the shape is: it is written as one run. `alone`:
+    /// there is nothing else of it.
+    fn long_header(
+        &self,
+        header: Header<'_>,
+        key: u64,
+        alone: bool,
+    ) -> Result<Option<TakenSlot>, SendErrorKind> {
+        let header = match header {
+            Header::Bytes(bytes) => bytes,
+            Header::Prepared(prepared) => match &mut prepared.slot {
+                None => &[],
+                // Nothing is in front of it, since it travels alone as a rule.
+                Some(slot) if self.shape == Shape::TwoMessages => self.headers.bytes(slot),
+                Some(slot) => return Ok(Some(self.headers.share(slot))),
+            },
+        };
+        let prefix = self.prefix(header);
+        let framed = prefix.0.is_some() || !header.is_empty() || alone;
+        let parts = [prefix.as_slice(), header];
+        framed.then(|| self.fill_slot(&parts, key)).transpose()
     }
 
     fn lease_long<C: LinkConn>(

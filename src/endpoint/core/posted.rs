@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use crate::buffer::Payload;
+use crate::endpoint::core::long_send::LongSend;
 use crate::endpoint::core::outgoing::{DataOp, Outgoing};
 use crate::endpoint::core::pair::HeaderOp;
 use crate::endpoint::link::RmaLimits;
@@ -37,9 +38,31 @@ impl MessageOp {
 
 /// A piece in flight, with what it holds.
 pub(crate) enum PieceOp {
-    /// Of a long message; nothing, where the message itself has its bytes.
-    Long(Payload),
+    Long(LongPiece),
     OneSided(Piece),
+}
+
+impl PieceOp {
+    fn connection(&self) -> ConnectionId {
+        match self {
+            Self::Long(piece) => piece.connection,
+            Self::OneSided(piece) => piece.connection,
+        }
+    }
+}
+
+/// A piece of the long message of a connection, which has one at most.
+pub(crate) struct LongPiece {
+    pub(crate) connection: ConnectionId,
+    /// Where its bytes are; empty, where the message itself has them.
+    pub(crate) held: Payload,
+}
+
+/// A long message whose connection is over, and of which the provider has pieces.
+pub(crate) struct OrphanedLong {
+    pub(crate) send: Box<LongSend>,
+    /// Its outcome was told.
+    pub(crate) told: bool,
 }
 
 /// What has a deadline: which it is, and when it was posted.
@@ -78,6 +101,8 @@ pub(crate) struct Posted {
     pub(crate) messages: InFlight<MessageOp>,
     pub(crate) one_sided: InFlight<OneSided>,
     pub(crate) pieces: InFlight<PieceOp>,
+    /// What some of the pieces are of, where no connection has it any more.
+    pub(crate) orphans: Vec<OrphanedLong>,
 }
 
 impl Posted {
@@ -87,6 +112,7 @@ impl Posted {
             messages: InFlight::fourth(messages, contexts),
             one_sided: InFlight::second(one_sided, contexts),
             pieces: InFlight::third(pieces, contexts),
+            orphans: Vec::new(),
         }
     }
 
@@ -122,7 +148,10 @@ impl Posted {
             MessageOp::Data(_) | MessageOp::Header(_) => None,
         });
         let one_sided = self.one_sided.iter_mut().filter(|op| !op.told);
-        messages.chain(one_sided.map(OneSided::timed))
+        let orphans = self.orphans.iter_mut().filter(|orphan| !orphan.told);
+        let orphans = orphans.map(|orphan| orphan.send.timed());
+        let operations = one_sided.map(OneSided::timed);
+        messages.chain(operations).chain(orphans)
     }
 
     /// A header that was not posted is none any more.
@@ -136,10 +165,7 @@ impl Posted {
     pub(crate) fn count_of(&self, id: ConnectionId) -> u32 {
         let messages = self.messages.iter().filter(|op| op.connection() == id);
         let one_sided = self.one_sided.iter().filter(|op| op.connection == id);
-        let pieces = self.pieces.iter().filter(|piece| match piece {
-            PieceOp::OneSided(piece) => piece.connection == id,
-            PieceOp::Long(_) => false,
-        });
+        let pieces = self.pieces.iter().filter(|piece| piece.connection() == id);
         (messages.count() + one_sided.count() + pieces.count()) as u32
     }
 
@@ -172,15 +198,34 @@ impl Posted {
 
     /// The provider's endpoint is closed: what pieces hold is free.
     pub(crate) fn drop_pieces(&mut self, of: Option<ConnectionId>, rma: Option<&RmaLimits>) {
-        let is_of = |piece: &PieceOp| match piece {
-            PieceOp::OneSided(piece) => of.is_none_or(|id| piece.connection == id),
-            PieceOp::Long(_) => of.is_none(),
-        };
+        let is_of = |piece: &PieceOp| of.is_none_or(|id| piece.connection() == id);
         for piece in self.pieces.take_where(is_of) {
             if let PieceOp::OneSided(piece) = piece {
                 one_sided::drop_piece(piece, rma);
             }
         }
+    }
+
+    /// The connection of a long message is over, and the provider has pieces of it: it stays until
+    /// they are over, or the provider's endpoint is closed.
+    pub(crate) fn adopt_long(&mut self, send: Box<LongSend>) {
+        self.orphans.push(OrphanedLong { send, told: false });
+    }
+
+    /// A piece is over whose connection was over before. Gives the message with its last one.
+    pub(crate) fn on_orphaned_piece(&mut self, id: ConnectionId) -> Option<OrphanedLong> {
+        let is_of = |orphan: &OrphanedLong| orphan.send.connection() == id;
+        let at = self.orphans.iter().position(is_of)?;
+        let orphan = &mut self.orphans[at];
+        orphan.send.on_orphaned_piece();
+        (!orphan.send.has_pieces()).then(|| self.orphans.swap_remove(at))
+    }
+
+    /// The provider's endpoint is closed: the long messages of which it had pieces, of one
+    /// connection or of all.
+    pub(crate) fn take_orphans(&mut self, of: Option<ConnectionId>) -> Vec<OrphanedLong> {
+        let is_of = |orphan: &mut OrphanedLong| of.is_none_or(|id| orphan.send.connection() == id);
+        self.orphans.extract_if(.., is_of).collect()
     }
 
     /// The provider may use all that is here for ever: it is leaked, the cells that it writes to

@@ -269,9 +269,11 @@ impl<L: Link> Hub<L> {
         if self.settings.windows.enabled() {
             features |= wire::FEATURE_WINDOWS;
         }
-        if self.long.is_some() {
-            features |= wire::FEATURE_LONG;
-        }
+        features |= match (self.long.is_some(), self.outbound.sends_long()) {
+            (true, _) => wire::FEATURE_LONG,
+            (false, true) => wire::FEATURE_LONG | wire::FEATURE_TAKES_NO_LONG,
+            (false, false) => 0,
+        };
         if self.settings.publishing {
             features |= wire::FEATURE_PUBLISH;
         }

@@ -10,7 +10,9 @@ use super::peer::Descriptors;
 use super::{Hub, MARK_READS_MAX};
 use crate::Error;
 use crate::contain::say;
+use crate::endpoint::core::long_send::LongSend;
 use crate::endpoint::core::outgoing::DataOp;
+use crate::endpoint::core::posted::OrphanedLong;
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::link::{CloseFailed, Link, LinkConn};
@@ -43,6 +45,15 @@ pub(super) struct Closed {
     _descriptors: Arc<Descriptors>,
     _scoped: ScopedRegistrations,
     outbound: PeerOutbound,
+}
+
+/// What a connection that is over had waiting.
+#[derive(Default)]
+struct Unposted {
+    messages: Vec<DataOp>,
+    /// Behind those.
+    long: Option<Box<LongSend>>,
+    operations: Vec<OneSided>,
 }
 
 impl<L: Link> Hub<L> {
@@ -203,10 +214,9 @@ impl<L: Link> Hub<L> {
             }
             Mark::Closed(mut closed) => {
                 let (id, reason) = (closed.id, closed.reason);
-                let (messages, operations) = self.take_unposted(&mut closed.outbound);
+                let never_posted = self.take_unposted(&mut closed.outbound);
                 // The slab lets go of what the provider does not report by itself.
-                self.forget_ops_of(id, messages, reason, events);
-                self.fail_unposted((Vec::new(), operations), reason, events);
+                self.forget_ops_of(id, never_posted, reason, events);
                 self.retire_windows(id, events);
                 let state = (closed.header_mode, closed.established);
                 self.hand_out_last(id, closed.held, state, events);
@@ -221,10 +231,18 @@ impl<L: Link> Hub<L> {
         self.marks.iter().filter(closed).count()
     }
 
-    pub(super) fn forget_ops_of(
+    /// What went out of connections whose endpoint is closed, and whose end is not told yet.
+    pub(super) fn ended_outbounds(&self) -> impl Iterator<Item = &PeerOutbound> {
+        self.marks.iter().filter_map(|mark| match mark {
+            Mark::Closed(closed) => Some(&closed.outbound),
+            Mark::Gone(_) => None,
+        })
+    }
+
+    fn forget_ops_of(
         &mut self,
         id: ConnectionId,
-        mut messages: Vec<DataOp>,
+        never_posted: Unposted,
         reason: CloseReason,
         events: &mut Vec<ReceiveEvent>,
     ) {
@@ -234,37 +252,52 @@ impl<L: Link> Hub<L> {
             posted, outgoing, ..
         } = &mut self.outbound;
         posted.drop_pieces(Some(id), rma.as_ref());
-        let mut all = posted.take_messages(Some(id), outgoing);
-        let one_sided = posted.take_one_sided(Some(id));
-        all.append(&mut messages);
-        self.fail_unposted((all, one_sided), reason, events);
+        let orphan = posted.take_orphans(Some(id)).pop();
+        let mut all = Unposted {
+            messages: posted.take_messages(Some(id), outgoing),
+            long: never_posted.long.or(orphan.map(|orphan| orphan.send)),
+            operations: posted.take_one_sided(Some(id)),
+        };
+        all.messages.extend(never_posted.messages);
+        all.operations.extend(never_posted.operations);
+        self.fail_unposted(all, reason, events);
     }
 
     /// The connection is over: takes what it had waiting, which was never posted and is nobody's
-    /// but ours.
-    fn take_unposted(&mut self, own: &mut PeerOutbound) -> (Vec<DataOp>, Vec<OneSided>) {
+    /// but ours. A long message of which the provider has pieces stays with them.
+    fn take_unposted(&mut self, own: &mut PeerOutbound) -> Unposted {
         let Outbound {
             posted, outgoing, ..
         } = &mut self.outbound;
         let Some(mut line) = own.take_line() else {
-            return (Vec::new(), Vec::new());
+            return Unposted::default();
         };
-        let messages = line.end_messages(posted, outgoing);
-        (messages, line.end_operations(outgoing))
+        let mut long = line.take_long();
+        if let Some(posted_in_part) = long.take_if(|long| long.has_pieces()) {
+            posted.adopt_long(posted_in_part);
+        }
+        Unposted {
+            messages: line.end_messages(posted, outgoing),
+            long,
+            operations: line.end_operations(outgoing),
+        }
     }
 
     /// Tells the outcomes of what the provider does not have any more, or never had.
     fn fail_unposted(
         &mut self,
-        (messages, operations): (Vec<DataOp>, Vec<OneSided>),
+        never_posted: Unposted,
         reason: CloseReason,
         events: &mut Vec<ReceiveEvent>,
     ) {
         let cancelled = || Some(CompletionError::ended(reason));
-        for op in messages {
+        for op in never_posted.messages {
             self.on_sent(op, cancelled(), events);
         }
-        for op in operations {
+        if let Some(long) = never_posted.long {
+            self.on_long_over(*long, cancelled(), events);
+        }
+        for op in never_posted.operations {
             self.on_one_sided(op, cancelled(), events);
         }
     }
@@ -307,13 +340,31 @@ impl<L: Link> Hub<L> {
 impl<L: Link> Hub<L> {
     /// The provider's endpoint is closed, and nobody hears what became of its operations.
     fn abandon_ops_of(&mut self, id: ConnectionId, own: &mut PeerOutbound) {
-        if let Some(mut line) = own.take_line() {
-            for op in line.end_operations(&mut self.outbound.outgoing) {
-                self.outbound.abandon(id, op.key);
-            }
-        }
+        let never_posted = self.take_unposted(own);
         drop(self.in_flight.take_where(|op| op.connection() == id));
         self.abandon_posted(Some(id));
+        self.abandon_unposted(id, never_posted);
+    }
+
+    /// Nobody hears what becomes of what a connection had waiting.
+    fn abandon_unposted(&mut self, id: ConnectionId, never_posted: Unposted) {
+        let Unposted {
+            messages,
+            long,
+            operations,
+        } = never_posted;
+        let outbound = &mut self.outbound;
+        for mut op in messages {
+            drop(outbound.outgoing.end(&mut op));
+            outbound.abandon(id, op.key);
+        }
+        if let Some(long) = long {
+            let (key, _) = long.end(&mut outbound.outgoing);
+            outbound.abandon(id, key);
+        }
+        for op in operations {
+            outbound.abandon(id, op.key);
+        }
     }
 
     /// The provider is done with what was posted, on one connection or on all. Slots and payloads
@@ -326,6 +377,13 @@ impl<L: Link> Hub<L> {
             drop(outbound.outgoing.end(&mut op));
             if !op.told {
                 outbound.abandon(op.connection, op.key);
+            }
+        }
+        for OrphanedLong { send, told } in outbound.posted.take_orphans(of) {
+            let id = send.connection();
+            let (key, _) = send.end(&mut outbound.outgoing);
+            if !told {
+                outbound.abandon(id, key);
             }
         }
         for mut op in outbound.posted.take_one_sided(of) {
@@ -361,7 +419,11 @@ impl<L: Link> Hub<L> {
         self.leave_long(id, &mut peer);
         match self.link.close(peer.link) {
             // What is in flight on an endpoint that all share is over when that is closed.
-            _ if self.shared.is_some() => {}
+            // What was never posted is over now.
+            _ if self.shared.is_some() => {
+                let never_posted = self.take_unposted(&mut peer.outbound);
+                self.abandon_unposted(id, never_posted);
+            }
             Ok(()) => {
                 self.abandon_held(id, peer.held);
                 self.abandon_ops_of(id, &mut peer.outbound);
@@ -373,8 +435,10 @@ impl<L: Link> Hub<L> {
                 peer.scoped.leak();
                 self.abandon_held(id, peer.held);
                 peer.outbound.leak();
+                let never_posted = self.take_unposted(&mut peer.outbound);
                 self.abandon_leaked(Some(id));
                 self.leak_ops_of(id, errno, &mut Vec::new());
+                self.abandon_unposted(id, never_posted);
             }
         }
     }

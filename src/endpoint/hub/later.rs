@@ -125,7 +125,9 @@ impl<L: Link> Hub<L> {
         if let Some(error) = &error {
             peer.machine.on_lost(Some(error.errno));
         }
-        peer.outbound.line().on_piece(piece, error);
+        if let Some(line) = peer.outbound.line() {
+            line.on_piece(piece, error);
+        }
         self.drive_line(id, events);
         self.outbound.retry |= self.outbound.pause(&self.peers).is_some();
     }
@@ -173,7 +175,7 @@ impl<L: Link> TakesLater for Hub<L> {
         let counted = peer.machine.on_window_posted(how.immediate.is_some());
         debug_assert!(counted.is_ok(), "`admit_later` asked the same");
         let (own, len) = (&mut peer.outbound, how.remote.len as u64);
-        own.line().push_operation(op, iov, how);
+        own.open_line().push_operation(op, iov, how);
         self.outbound.count_accepted(own, len);
         self.outbound.count_waiting(id, own);
     }

@@ -285,7 +285,8 @@ impl<L: Link> Hub<L> {
     /// The peer has a message of `len` bytes.
     pub(super) fn on_long_offered(&mut self, id: ConnectionId, len: u64) {
         let Some(long) = &mut self.long else {
-            return;
+            // This side sends some, and takes none.
+            return self.refuse_long(id, 0);
         };
         long.waiting.push_back((id, len));
         self.feed_long();

@@ -20,8 +20,9 @@ use crate::endpoint::core::conn_table::ConnTable;
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::deadlines::{Deadlines, LateOp};
 use crate::endpoint::core::line::{Driven, Line, LineState, Over, PIECES_IN_FLIGHT, Posting};
+use crate::endpoint::core::long_send::LongSend;
 use crate::endpoint::core::outgoing::{self, DataOp, Outgoing};
-use crate::endpoint::core::posted::{MessageOp, Posted};
+use crate::endpoint::core::posted::{MessageOp, OrphanedLong, Posted};
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{Inject, Level, ReceiveEvent};
@@ -46,6 +47,8 @@ pub(super) struct Outbound {
     total: u32,
     /// Messages are sent, too.
     sends_messages: bool,
+    /// Those that are too long for a receive, too, where the peer takes them.
+    sends_long: bool,
     pub(super) deadlines: Deadlines,
     pub(super) outgoing: Outgoing,
     pub(super) posted: Posted,
@@ -116,7 +119,17 @@ impl PeerOutbound {
         self.line.take()
     }
 
-    pub(super) fn line(&mut self) -> &mut Line {
+    pub(super) fn line(&mut self) -> Option<&mut Line> {
+        self.line.as_deref_mut()
+    }
+
+    /// The long message that is under way.
+    pub(super) fn long(&self) -> Option<&LongSend> {
+        self.line.as_ref()?.long()
+    }
+
+    /// For something that has to wait.
+    pub(super) fn open_line(&mut self) -> &mut Line {
         self.line.get_or_insert_default()
     }
 
@@ -166,6 +179,8 @@ impl Outbound {
     ) -> Result<Self, Error> {
         let (depth, total) = settings.outbound();
         let (limits, sends_messages) = (link.limits(), settings.sends.is_some());
+        let (_, long_pieces) = settings.long_pieces();
+        let sends_long = long_pieces > 0 && limits.rma.is_some();
         let sends = settings.sends.take();
         let sends = sends.map_or_else(|| SendsSettings::none(&settings.windows), Ok)?;
         let shape = outgoing::choose_shape(sends.shape, limits)?;
@@ -188,13 +203,15 @@ impl Outbound {
             None,
         );
         let messages = total * (1 + u32::from(shape == Shape::TwoMessages));
+        let pieces = PIECES_IN_FLIGHT + long_pieces;
         let mut outbound = Self {
             depth,
             total,
             sends_messages,
+            sends_long,
             deadlines: Deadlines::new(sends.deadline, sends.policy, clock),
             outgoing,
-            posted: Posted::new(messages, total, PIECES_IN_FLIGHT, limits.contexts),
+            posted: Posted::new(messages, total, pieces, limits.contexts),
             held: 0,
             operations: 0,
             stats: SendStats::default(),
@@ -240,6 +257,10 @@ impl Outbound {
         self.sends_messages
     }
 
+    pub(super) fn sends_long(&self) -> bool {
+        self.sends_long
+    }
+
     /// Headers travel alone.
     pub(super) fn has_two_messages(&self) -> bool {
         self.sends_messages && self.outgoing.shape() == Shape::TwoMessages
@@ -263,6 +284,18 @@ impl Outbound {
         match peer.outbound.messages() {
             LineState::Open | LineState::Gated => Ok(()),
             LineState::Full => Err(SendErrorKind::WouldBlock(Blocked::Provider)),
+        }
+    }
+
+    /// Whether a message that is too long for a receive would be offered to the peer, as far as
+    /// this side is concerned. It would overtake those that wait, and is not given before they are
+    /// gone.
+    pub(super) fn may_offer(&self, own: &PeerOutbound) -> Result<(), SendErrorKind> {
+        self.has_room(own)?;
+        match own.messages() {
+            LineState::Open => Ok(()),
+            LineState::Full => Err(SendErrorKind::WouldBlock(Blocked::Provider)),
+            LineState::Gated => Err(SendErrorKind::WouldBlock(Blocked::Gate)),
         }
     }
 
@@ -337,7 +370,7 @@ impl Outbound {
     /// Whether that waits for what all connections share.
     fn is_shared(&self, why: Blocked, own: &PeerOutbound) -> bool {
         match why {
-            Blocked::Credits | Blocked::Connecting | Blocked::LongMessage => false,
+            Blocked::Credits | Blocked::Connecting | Blocked::LongMessage | Blocked::Gate => false,
             Blocked::Depth => own.in_flight < self.depth,
             _ => true,
         }
@@ -414,6 +447,11 @@ impl Outbound {
                     && !self.outgoing.arm_staging() =>
             {
                 own.listed = true;
+                false
+            }
+            // A long message waits until all that were before it are gone.
+            Ok(()) if why == Blocked::Gate && own.messages() != LineState::Open => {
+                own.listed = false;
                 false
             }
             Ok(()) => {
@@ -545,6 +583,50 @@ impl Outbound {
             });
             return false;
         }
+        self.tell_message(connection, (key, payload), error, events);
+        true
+    }
+
+    /// The same of a long one.
+    pub(super) fn on_long_over(
+        &mut self,
+        long: LongSend,
+        error: Option<CompletionError>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let connection = long.connection();
+        let over = long.end(&mut self.outgoing);
+        self.held -= 1;
+        self.tell_message(connection, over, error, events);
+    }
+
+    /// The same of a long one whose connection is over.
+    pub(super) fn on_orphan_over(
+        &mut self,
+        orphan: OrphanedLong,
+        error: Option<CompletionError>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        if !orphan.told {
+            return self.on_long_over(*orphan.send, error, events);
+        }
+        let connection = orphan.send.connection();
+        let (key, payload) = orphan.send.end(&mut self.outgoing);
+        self.held -= 1;
+        events.push(ReceiveEvent::Released {
+            connection,
+            key,
+            payload,
+        });
+    }
+
+    fn tell_message(
+        &mut self,
+        connection: ConnectionId,
+        (key, payload): (u64, Payload),
+        error: Option<CompletionError>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
         self.count_told(error.is_some());
         events.push(match error {
             None => ReceiveEvent::Completed {
@@ -560,7 +642,6 @@ impl Outbound {
                 kept: false,
             },
         });
-        true
     }
 
     /// An operation is over, and has its outcome.
@@ -624,6 +705,12 @@ impl Outbound {
             }
         }
         messages.sort_unstable();
+        // Nothing was sent behind it.
+        for orphan in &mut self.posted.orphans {
+            if orphan.send.connection() == id && !std::mem::replace(&mut orphan.told, true) {
+                messages.push((u64::MAX, orphan.send.key));
+            }
+        }
         let mut operations = Vec::new();
         for op in self.posted.one_sided.iter_mut() {
             if op.connection == id && !std::mem::replace(&mut op.told, true) {
@@ -666,7 +753,8 @@ impl Outbound {
         let driven = line.as_mut().map(|line| line.drive(&mut way));
         let driven = driven.unwrap_or_default();
         peer.outbound.in_flight -= (driven.unposted.len() + driven.over.len()) as u32;
-        peer.outbound.queued = !peer.outbound.line().is_empty();
+        let line = peer.outbound.line.as_ref();
+        peer.outbound.queued = line.is_some_and(|line| !line.is_empty());
         if peer.outbound.queued {
             self.waiting.push(id);
         }
@@ -707,8 +795,8 @@ impl Outbound {
         let mut scan = self.deadlines.scan(now);
         self.posted.timed().for_each(|op| scan.look(op));
         for &id in &self.waiting {
-            if let Some(peer) = peers.get_mut(id) {
-                let line = peer.outbound.line();
+            let peer = peers.get_mut(id);
+            if let Some(line) = peer.and_then(|peer| peer.outbound.line()) {
                 line.timed().for_each(|op| scan.look(op));
             }
         }
@@ -774,6 +862,7 @@ impl SendsSettings {
             deadline: windows.deadline,
             policy: windows.policy,
             staging: None,
+            long: false,
             on_abandoned: None,
         })
     }

@@ -1,10 +1,10 @@
 //! The messages that a hub sends: what its faces ask for, on one connection or on several.
 
-use super::outbound::{self, Outbound};
+use super::outbound::{self, Outbound, PeerOutbound};
 use super::{Hub, Peer};
 use crate::buffer::{HeaderSlotManager, Payload};
 use crate::clock::Clock;
-use crate::endpoint::core::line::{Line, LineState, Posting};
+use crate::endpoint::core::line::{Line, LineState, Posting, ReadyMessage};
 use crate::endpoint::core::outgoing::{self, DataOp, Header, PostingContext, PreparedHeader};
 use crate::endpoint::core::posted::MessageOp;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
@@ -15,7 +15,7 @@ use crate::endpoint::staging::StagingRing;
 use crate::error::CompletionError;
 use crate::fabric::Shape;
 use crate::id::ConnectionId;
-use crate::protocol::connection::{Form, State};
+use crate::protocol::connection::{Form, LONG_ANSWERS_MAX, State};
 use crate::protocol::credit::CREDIT_MESSAGES_MAX;
 use crate::protocol::wire::HeaderMode;
 use crate::stats::SendStats;
@@ -41,6 +41,8 @@ pub(crate) struct SendsSettings {
     pub(crate) policy: DeadlinePolicy,
     /// For payloads in a GPU's memory that the provider can't read.
     pub(crate) staging: Option<StagingRing>,
+    /// Messages that are too long for a receive of the peer's are sent, too, where it takes them.
+    pub(crate) long: bool,
     /// Called with each key whose outcome nobody hears, because the endpoint is dropped.
     pub(crate) on_abandoned: Option<OnAbandoned>,
 }
@@ -53,6 +55,15 @@ impl SendsSettings {
         match form {
             Form::Msg => CREDIT_MESSAGES_MAX as u32,
             Form::Rdm => SHARED_GRANTS,
+        }
+    }
+
+    /// Receives of each connection for what the peer answers to the offers of long messages. RDM
+    /// form: they find one of those that connections share, as grants do.
+    pub(crate) fn long_answers(&self, form: Form) -> u32 {
+        match form {
+            Form::Msg => u32::from(self.long) * LONG_ANSWERS_MAX as u32,
+            Form::Rdm => 0,
         }
     }
 }
@@ -183,11 +194,7 @@ impl<L: Link> Hub<L> {
     fn refuse_unknown(&mut self, payload: Payload, key: u64) -> Refused<Payload> {
         let kind = SendErrorKind::NoConnection;
         self.outbound.refuse(None, &kind, true);
-        Refused {
-            kind,
-            given: payload,
-            key,
-        }
+        Refused::new(kind, payload, key)
     }
 
     // ---- outcomes -------------------------------------------------------------------------------
@@ -275,7 +282,12 @@ impl<L: Link> Hub<L> {
     /// Keys of sends that have no outcome yet.
     pub(crate) fn pending_sends(&self) -> Vec<(ConnectionId, u64)> {
         let sends = self.outbound.posted.sends();
-        sends.map(|op| (op.connection, op.key)).collect()
+        let peers = self.peers.iter().map(|(_, peer)| &peer.outbound);
+        let long = peers.chain(self.ended_outbounds());
+        let long = long.filter_map(PeerOutbound::long);
+        let long = long.map(|long| (long.connection(), long.key));
+        let sends = sends.map(|op| (op.connection, op.key));
+        sends.chain(long).collect()
     }
 }
 
@@ -286,12 +298,6 @@ struct PeerSender<'a, L: Link> {
     outbound: &'a mut Outbound,
     link: &'a mut L,
     clock: &'a Clock,
-}
-
-/// A message of a batch: all is taken for it, its credit too, and it is not posted.
-struct ReadyMessage {
-    message: (usize, Option<u64>),
-    iov: IovList,
 }
 
 impl<L: Link> PeerSender<'_, L> {
@@ -315,7 +321,55 @@ impl<L: Link> PeerSender<'_, L> {
             },
             Err(kind) => (kind, payload),
         };
-        self.send_later(kind, payload, header, key)
+        self.send_otherwise(kind, payload, header, key)
+    }
+
+    /// A message that can't be posted now, or not as others are, for this reason.
+    #[cold]
+    fn send_otherwise(
+        &mut self,
+        kind: SendErrorKind,
+        payload: Payload,
+        header: Header<'_>,
+        key: u64,
+    ) -> Result<(), Refused<Payload>> {
+        let sent = match kind {
+            SendErrorKind::TooLong { len, .. } if self.sends_long() => {
+                self.offer(payload, header, key, len)
+            }
+            kind => self.queue(kind, payload, header, key),
+        };
+        sent.map_err(|(kind, payload)| {
+            let of = Some((self.id, &mut self.peer.outbound));
+            self.outbound.refuse(of, &kind, true);
+            Refused::new(kind, payload, key)
+        })
+    }
+
+    /// Whether a message that is too long for a receive can go piece by piece.
+    fn sends_long(&self) -> bool {
+        self.outbound.sends_long() && self.peer.machine.may_offer_long()
+    }
+
+    /// Offers a message to the peer, or gives everything back.
+    fn offer(
+        &mut self,
+        payload: Payload,
+        header: Header<'_>,
+        key: u64,
+        len: u64,
+    ) -> Result<(), (SendErrorKind, Payload)> {
+        if let Err(kind) = self.outbound.may_offer(&self.peer.outbound) {
+            return Err((kind, payload));
+        }
+        let posted = self.outbound.stamp(self.clock);
+        let (line, mut way) = self.way();
+        line.offer_long(&mut way, (payload, header, key, len), posted)?;
+        let own = &mut self.peer.outbound;
+        self.outbound.count_accepted(own, len);
+        // The next poll makes the offer.
+        self.outbound.count_waiting(self.id, own);
+        Ok(())
     }
 
     /// Posts a message that was admitted.
@@ -394,26 +448,6 @@ impl<L: Link> PeerSender<'_, L> {
 
     /// A message that can't be posted now for this reason: takes it all the same if it only has to
     /// wait, else gives everything back.
-    #[cold]
-    fn send_later(
-        &mut self,
-        kind: SendErrorKind,
-        payload: Payload,
-        header: Header<'_>,
-        key: u64,
-    ) -> Result<(), Refused<Payload>> {
-        let queued = self.queue(kind, payload, header, key);
-        queued.map_err(|(kind, payload)| {
-            let of = Some((self.id, &mut self.peer.outbound));
-            self.outbound.refuse(of, &kind, true);
-            Refused {
-                kind,
-                given: payload,
-                key,
-            }
-        })
-    }
-
     fn queue(
         &mut self,
         kind: SendErrorKind,
@@ -476,7 +510,7 @@ impl<L: Link> PeerSender<'_, L> {
                         if let Some(last) = ready.take() {
                             self.post_ready(last, false);
                         }
-                        refused = self.send_later(kind, payload, header, key).err();
+                        refused = self.send_otherwise(kind, payload, header, key).err();
                     }
                 }
             }

@@ -535,7 +535,7 @@ impl<L: Link> Hub<L> {
         shared.control_desc.leak();
         let posted = &self.outbound.posted;
         let operations = self.in_flight.len() + posted.messages.len() + posted.one_sided.len();
-        let operations = operations as u64;
+        let operations = (operations + posted.orphans.len()) as u64;
         self.abandon_leaked(None);
         stats::count_leaked(operations + self.exposed.leak_everything());
         false
@@ -564,8 +564,13 @@ impl<L: Link> Hub<L> {
         posted.drop_pieces(None, rma.as_ref());
         let messages = posted.take_messages(None, outgoing);
         let operations = posted.take_one_sided(None);
+        let orphans = posted.take_orphans(None);
+        let cancelled = || Some(CompletionError::new(libc::ECANCELED));
         for op in messages {
-            self.on_sent(op, Some(CompletionError::new(libc::ECANCELED)), events);
+            self.on_sent(op, cancelled(), events);
+        }
+        for orphan in orphans {
+            self.outbound.on_orphan_over(orphan, cancelled(), events);
         }
         for mut op in operations {
             let id = op.connection;

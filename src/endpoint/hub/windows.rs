@@ -298,11 +298,7 @@ impl<L: Link> Hub<L> {
         .or_else(|(kind, payload)| self.write_later(kind, payload, (place, data, level), key))
         .map_err(|(kind, payload)| {
             let kind = self.refuse_one_sided(id, kind, data.is_some());
-            Refused {
-                kind,
-                given: payload,
-                key,
-            }
+            Refused::new(kind, payload, key)
         })
     }
 
@@ -348,11 +344,7 @@ impl<L: Link> Hub<L> {
         .or_else(|(kind, into)| self.read_later(kind, into, place, key))
         .map_err(|(kind, into)| {
             let kind = self.refuse_one_sided(id, kind, false);
-            Refused {
-                kind,
-                given: into,
-                key,
-            }
+            Refused::new(kind, into, key)
         })
     }
 

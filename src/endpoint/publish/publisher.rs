@@ -214,6 +214,7 @@ impl PublishConfig {
                 deadline: self.outgoing.deadline,
                 policy: self.outgoing.deadline_policy,
                 staging: self.outgoing.staging.clone(),
+                long: false,
                 on_abandoned: None,
             }),
             publishing: true,

@@ -99,6 +99,7 @@ impl Stage {
                 deadline: self.deadline,
                 policy: DeadlinePolicy::FailConnection,
                 staging: None,
+                long: false,
                 on_abandoned: None,
             }),
             publishing: true,

@@ -7,7 +7,7 @@
 
 use super::SendCore;
 use crate::buffer::Payload;
-use crate::endpoint::core::line::{Line, LineState, Posting};
+use crate::endpoint::core::line::{Line, LineState, Posting, ReadyMessage};
 use crate::endpoint::core::outgoing::Header;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::SendEvent;
@@ -17,12 +17,6 @@ use crate::error::CompletionError;
 use crate::fabric::Shape;
 use crate::protocol::connection::State;
 use std::time::Instant;
-
-/// A message of a batch: all is taken for it, its credit too, and it is not posted.
-struct Ready {
-    message: (usize, Option<u64>),
-    iov: IovList,
-}
 
 impl<L: Link> SendCore<L> {
     /// The line, and what it posts with; none without a connection.
@@ -166,7 +160,7 @@ impl<L: Link> SendCore<L> {
 
     /// Whether a message that is too long for a receive can go piece by piece.
     pub(super) fn sends_long(&self) -> bool {
-        self.machine.has_long_messages() && self.link.limits().rma.is_some()
+        self.machine.may_offer_long() && self.link.limits().rma.is_some()
     }
 
     /// Offers a message to the peer, or gives everything back.
@@ -175,12 +169,13 @@ impl<L: Link> SendCore<L> {
         &mut self,
         message: (Payload, &[u8], u64, u64),
     ) -> Result<(), Refused<Payload>> {
-        let (_, _, key, len) = message;
+        let (payload, header, key, len) = message;
         if self.data_in_flight >= self.settings.depth {
             let kind = SendErrorKind::WouldBlock(Blocked::Depth);
-            return Err(self.refuse(kind, message.0, key));
+            return Err(self.refuse(kind, payload, key));
         }
         let posted = self.posted_at();
+        let message = (payload, Header::Bytes(header), key, len);
         if let Some((line, mut way)) = self.way()
             && let Err((kind, payload)) = line.offer_long(&mut way, message, posted)
         {
@@ -208,7 +203,7 @@ impl<L: Link> SendCore<L> {
         events: &mut Vec<SendEvent>,
     ) {
         if let Some((line, mut way)) = self.way()
-            && line.on_long_piece(error, &mut way)
+            && line.on_long_piece(error.map(|error| error.errno), &mut way)
         {
             self.end_long(None, events);
         }
@@ -286,7 +281,7 @@ impl<L: Link> SendCore<L> {
         payload: Payload,
         header: &[u8],
         key: u64,
-    ) -> Result<Ready, (SendErrorKind, Payload)> {
+    ) -> Result<ReadyMessage, (SendErrorKind, Payload)> {
         let len = match self.admit(&payload, header.len()) {
             Ok(len) => len,
             Err(kind) => return Err((kind, payload)),
@@ -295,13 +290,13 @@ impl<L: Link> SendCore<L> {
         let context = self.load(payload, header, key, &mut iov)?;
         let data = self.way().and_then(|(_, mut way)| way.take_credit());
         self.count_posted(len);
-        Ok(Ready {
+        Ok(ReadyMessage {
             message: (context, data),
             iov,
         })
     }
 
-    fn post_ready(&mut self, ready: Ready, more: bool) {
+    fn post_ready(&mut self, ready: ReadyMessage, more: bool) {
         if let Some((line, mut way)) = self.way() {
             line.post_or_wait(&mut way, ready.message, ready.iov, more);
             self.on_posted();
