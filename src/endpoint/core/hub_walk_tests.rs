@@ -9,8 +9,8 @@ use crate::endpoint::core::hubs::{HubSetup, Hubs};
 use crate::endpoint::core::rig::{FakeGate, far_future};
 use crate::endpoint::error::SendErrorKind;
 use crate::endpoint::event::DeadlinePolicy;
-use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, NetConfig, addr_of};
+use crate::endpoint::link::{PostRefused, RmaLimits};
 use crate::error::FabricErrno;
 use crate::fabric::Shape;
 use crate::id::ConnectionId;
@@ -26,6 +26,10 @@ enum Step {
         to: usize,
     },
     Send {
+        hub: usize,
+        which: usize,
+    },
+    Long {
         hub: usize,
         which: usize,
     },
@@ -70,12 +74,21 @@ enum Step {
     Drop(usize),
 }
 
+/// Which kind of message is sent.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Plain,
+    Long,
+    Gated,
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let hub = || 0..HUBS;
     let which = || 0usize..4;
     prop_oneof![
         3 => (hub(), hub()).prop_map(|(from, to)| Step::Dial { from, to }),
         20 => (hub(), which()).prop_map(|(hub, which)| Step::Send { hub, which }),
+        6 => (hub(), which()).prop_map(|(hub, which)| Step::Long { hub, which }),
         6 => (hub(), which()).prop_map(|(hub, which)| Step::Gated { hub, which }),
         4 => (hub(), which(), 1u64..4)
             .prop_map(|(hub, which, count)| Step::Batch { hub, which, count }),
@@ -101,7 +114,10 @@ fn setup() -> impl Strategy<Value = HubSetup> {
         Just((Shape::TwoMessages, 1)),
     ];
     let sizes = (1u32..4, 1u32..6, 1u32..6);
-    (flags, shapes, sizes).prop_map(|(flags, (shape, iov_limit), sizes)| {
+    let long = prop::option::of((1u32..3, prop_oneof![Just(150), Just(4096)]));
+    let long = (any::<bool>(), long);
+    (flags, shapes, sizes, long).prop_map(|(flags, (shape, iov_limit), sizes, long)| {
+        let base = NetConfig::default();
         let (rdm, cells, endpoint_scope, timed) = flags;
         let (depth, headers, receive_depth) = sizes;
         HubSetup {
@@ -115,7 +131,14 @@ fn setup() -> impl Strategy<Value = HubSetup> {
                 endpoint_scope,
                 iov_limit,
                 uses_more: timed,
-                ..NetConfig::default()
+                // Of four pieces and a bit is what is too long for it.
+                max_message: 100,
+                rma: base.rma.map(|rma| RmaLimits {
+                    max_bytes: 64,
+                    ordered: !rdm,
+                    ..rma
+                }),
+                ..base
             },
             depth,
             header_slots: headers,
@@ -124,7 +147,9 @@ fn setup() -> impl Strategy<Value = HubSetup> {
             policy: DeadlinePolicy::Notify,
             max_connections: 6,
             shape: Some(shape),
-            receive_slots: 80,
+            receive_slots: 100,
+            sends_long: long.0,
+            long: long.1,
             ..HubSetup::default()
         }
     })
@@ -136,6 +161,7 @@ fn check_refusal(refused: SendErrorKind) {
         | SendErrorKind::NoConnection
         | SendErrorKind::Closing
         | SendErrorKind::Closed(_)
+        | SendErrorKind::TooLong { .. }
         | SendErrorKind::Fabric(_) => {}
         other => panic!("{other}"),
     }
@@ -163,8 +189,9 @@ impl Walk {
     fn take(&mut self, step: &Step) {
         match *step {
             Step::Dial { from, to } => self.dial(from, to),
-            Step::Send { hub, which } => self.send(hub, which, false),
-            Step::Gated { hub, which } => self.send(hub, which, true),
+            Step::Send { hub, which } => self.send(hub, which, Kind::Plain),
+            Step::Long { hub, which } => self.send(hub, which, Kind::Long),
+            Step::Gated { hub, which } => self.send(hub, which, Kind::Gated),
             Step::Batch { hub, which, count } => self.send_batch(hub, which, count),
             Step::Gate { which, fails } => {
                 if let Some(gate) = self.gates.get(which) {
@@ -236,7 +263,7 @@ impl Walk {
         }
     }
 
-    fn send(&mut self, hub: usize, which: usize, gated: bool) {
+    fn send(&mut self, hub: usize, which: usize, kind: Kind) {
         let Some(id) = self.connection(hub, which) else {
             return;
         };
@@ -245,9 +272,10 @@ impl Walk {
             return;
         }
         self.next_key += 1;
-        let sent = match gated {
-            true => of.send_gated(id, self.next_key).map(Some),
-            false => of.send(id, self.next_key).map(|()| None),
+        let sent = match kind {
+            Kind::Gated => of.send_gated(id, self.next_key).map(Some),
+            Kind::Plain => of.send(id, self.next_key).map(|()| None),
+            Kind::Long => of.send_long(id, self.next_key).map(|()| None),
         };
         if let Ok(gate) = &sent {
             self.gates.extend(gate.clone());

@@ -10,12 +10,15 @@ use std::time::Duration;
 use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::core::rig::{
-    FakeGate, LONG, SLOT_BYTES, Setup, panics, pool_with_room, receive_settings,
+    FakeGate, LONG, LONG_BYTES, SLOT_BYTES, Setup, panics, pool_with_room, receive_settings,
 };
 use crate::endpoint::error::{Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
+use crate::endpoint::link::ConnKey;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
+use crate::endpoint::message::Message;
+use crate::error::CompletionError;
 use crate::fabric::Shape;
 use crate::id::ConnectionId;
 use crate::protocol::connection::{CloseReason, Form};
@@ -34,6 +37,8 @@ pub(crate) struct HubSetup {
     pub(crate) shape: Option<Shape>,
     pub(crate) deadline: Option<Duration>,
     pub(crate) policy: DeadlinePolicy,
+    /// Each has a domain of its own; else one domain serves them all.
+    pub(crate) own_domains: bool,
     /// They send messages that are too long for a receive.
     pub(crate) sends_long: bool,
     /// Slots for long messages that they take, and their size.
@@ -56,6 +61,7 @@ impl Default for HubSetup {
             shape: None,
             deadline: None,
             policy: DeadlinePolicy::FailConnection,
+            own_domains: false,
             sends_long: false,
             long: None,
             long_deadline: None,
@@ -124,10 +130,14 @@ pub(crate) struct HubRig {
     pub(crate) kept: HashMap<u64, u32>,
     pub(crate) completed: Vec<u64>,
     pub(crate) failed: Vec<u64>,
+    /// Why, by key.
+    pub(crate) errors: HashMap<u64, CompletionError>,
     pub(crate) late: Vec<u64>,
     pub(crate) connected: Vec<ConnectionId>,
     pub(crate) ended: HashMap<ConnectionId, CloseReason>,
     pub(crate) received: Vec<u64>,
+    /// Messages that the application holds; `None`: it lets each go at once.
+    pub(crate) held: Option<Vec<Message>>,
     pub(crate) writable: Vec<ConnectionId>,
     pub(crate) abandoned: Abandoned,
     last_heard: HashMap<ConnectionId, u64>,
@@ -135,12 +145,17 @@ pub(crate) struct HubRig {
 
 impl HubRig {
     fn new(net: &Net, setup: &HubSetup) -> Self {
-        let link = net.hub();
+        let machine = setup.own_domains.then(|| net.machine());
+        let link = match &machine {
+            Some(machine) => net.link_of_machine(machine, true),
+            None => net.hub(),
+        };
         let number = link.id();
         let pool = SharedBufferManager::allocate(setup.receive_slots, SLOT_BYTES * 2).unwrap();
         // Room for a prefix of 2 bytes and a header of 8.
         let payloads = pool_with_room(net, 1000 + number, 32, 10);
-        payloads.region().register_with(net.near()).unwrap();
+        let domain = machine.as_deref().unwrap_or(net.near());
+        payloads.region().register_with(domain).unwrap();
         let config = HeaderSlotConfig {
             slots: setup.header_slots,
             slot_size: 64,
@@ -166,10 +181,12 @@ impl HubRig {
             kept: HashMap::new(),
             completed: Vec::new(),
             failed: Vec::new(),
+            errors: HashMap::new(),
             late: Vec::new(),
             connected: Vec::new(),
             ended: HashMap::new(),
             received: Vec::new(),
+            held: None,
             writable: Vec::new(),
             abandoned,
             last_heard: HashMap::new(),
@@ -186,9 +203,33 @@ impl HubRig {
         buffer.freeze(8)
     }
 
+    /// The same of `LONG_BYTES` bytes, the key in front and behind.
+    pub(crate) fn long_payload(&self, key: u64) -> Buffer {
+        let mut buffer = self.payloads.try_acquire().expect("a payload is free");
+        buffer[..LONG_BYTES].fill(key as u8);
+        buffer[..8].copy_from_slice(&key.to_le_bytes());
+        buffer[LONG_BYTES - 8..LONG_BYTES].copy_from_slice(&key.to_le_bytes());
+        buffer.freeze(LONG_BYTES)
+    }
+
     /// Sends a message with this key; if it is refused, checks that everything came back.
     pub(crate) fn send(&mut self, id: ConnectionId, key: u64) -> Result<(), SendErrorKind> {
         let payload = self.payload(key);
+        self.send_payload(id, key, payload)
+    }
+
+    /// The same of one that is too long for a receive, where the net's messages are shorter.
+    pub(crate) fn send_long(&mut self, id: ConnectionId, key: u64) -> Result<(), SendErrorKind> {
+        let payload = self.long_payload(key);
+        self.send_payload(id, key, payload)
+    }
+
+    fn send_payload(
+        &mut self,
+        id: ConnectionId,
+        key: u64,
+        payload: Buffer,
+    ) -> Result<(), SendErrorKind> {
         let index = payload.index();
         let sent = self
             .core()
@@ -304,9 +345,11 @@ impl HubRig {
                 connection,
                 key,
                 payload,
+                error,
                 ..
             } => {
                 let index = self.paid(connection, key);
+                self.errors.insert(key, error);
                 if payload.segments().is_empty() {
                     self.kept.insert(key, index);
                 } else {
@@ -331,12 +374,21 @@ impl HubRig {
                 let bytes = message.payload();
                 let key = u64::from_le_bytes(bytes[..8].try_into().unwrap());
                 assert_eq!(message.header(), key.to_be_bytes());
+                if bytes.len() > 8 {
+                    assert_eq!(bytes.len(), LONG_BYTES);
+                    let middle = &bytes[8..LONG_BYTES - 8];
+                    assert!(middle.iter().all(|byte| *byte == key as u8), "{key}");
+                    assert_eq!(bytes[LONG_BYTES - 8..], key.to_le_bytes());
+                }
                 let before = self.last_heard.insert(message.connection(), key);
                 assert!(
                     before.is_none_or(|before| before < key),
                     "{key} after {before:?}"
                 );
                 self.received.push(key);
+                if let Some(held) = &mut self.held {
+                    held.push(message);
+                }
             }
             ReceiveEvent::Late { key, .. } => {
                 assert!(self.owed.contains_key(&key), "late, but not owed: {key}");
@@ -441,6 +493,15 @@ impl Hubs {
         self.hubs[from].core().dial(&addr).unwrap()
     }
 
+    /// The two ends, at the net, of a connection between two hubs which is their only one: the first
+    /// one's, and the second one's.
+    pub(crate) fn ends(&self, near: usize, far: usize) -> (ConnKey, ConnKey) {
+        let of = |conn: ConnKey, hub: usize| self.net.link_of(conn) == self.hubs[hub].link;
+        let pairs = self.net.pairs();
+        let found = pairs.iter().find(|(a, b)| of(*a, near) && of(*b, far));
+        *found.expect("they are connected")
+    }
+
     pub(crate) fn poll_all(&mut self) {
         self.hubs.iter_mut().for_each(HubRig::poll);
         self.net.check();
@@ -479,7 +540,7 @@ impl Hubs {
     #[track_caller]
     pub(crate) fn end(mut self) {
         for hub in &mut self.hubs {
-            hub.core = None;
+            (hub.core, hub.held) = (None, None);
             self.net.check();
             assert_eq!(hub.payloads.free_count(), hub.payloads.slots());
             assert_eq!(hub.headers.free_count(), hub.headers.capacity());

@@ -312,8 +312,11 @@ impl LongSend {
     ) -> bool {
         self.pieces -= 1;
         if error.is_some() {
-            // Its end comes with the connection's.
             way.machine.on_lost(error);
+        }
+        if !way.machine.may_write_long() {
+            // Its end comes with the connection's, also where the pieces behind one that failed are
+            // there before that.
             return false;
         }
         if !self.is_written() {

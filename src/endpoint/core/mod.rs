@@ -15,11 +15,13 @@ mod future_tests;
 #[cfg(all(test, not(loom)))]
 mod gate_tests;
 #[cfg(all(test, not(loom)))]
+mod hub_long_tests;
+#[cfg(all(test, not(loom)))]
 mod hub_tests;
 #[cfg(all(test, not(loom)))]
 mod hub_walk_tests;
 #[cfg(all(test, not(loom)))]
-mod hubs;
+pub(crate) mod hubs;
 pub(crate) mod in_flight_max;
 pub(crate) mod jiffies;
 #[cfg(all(any(test, fuzzing), not(loom)))]

@@ -88,3 +88,54 @@ impl<L: Link> Hub<L> {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::buffer::Payload;
+    use crate::endpoint::core::conn_table::NOBODY;
+    use crate::endpoint::core::hubs::{HubSetup, Hubs};
+    use crate::endpoint::core::posted::PieceOp;
+    use crate::endpoint::link::fake::NetConfig;
+    use crate::event_loop::WaitSource;
+    use crate::protocol::connection::Form;
+
+    /// One-sided operations may have them all.
+    #[test]
+    fn a_message_that_finds_no_free_piece_waits_until_there_is_one() {
+        for form in [Form::Msg, Form::Rdm] {
+            let setup = HubSetup {
+                net: NetConfig {
+                    form,
+                    max_message: 100,
+                    ..NetConfig::default()
+                },
+                receive_slots: 160,
+                sends_long: true,
+                long: Some((2, 4096)),
+                ..HubSetup::default()
+            };
+            let (mut hubs, ids) = Hubs::star(&setup, 2);
+            let mut taken = Vec::new();
+            let pieces = &mut hubs.hubs[0].core().outbound.posted.pieces;
+            while pieces.vacant().is_some() {
+                let held = Payload::empty();
+                let connection = NOBODY;
+                let piece = PieceOp::Long(LongPiece { connection, held });
+                taken.extend(pieces.begin(piece).map_err(drop));
+            }
+            hubs.hubs[0].send_long(ids[0], 1).unwrap();
+            hubs.settle();
+            assert!(hubs.hubs[0].completed.is_empty(), "{form:?}");
+            let wakes = hubs.hubs[0].core().wait().next_deadline();
+            assert!(wakes.is_some(), "nobody would look again");
+            for context in taken {
+                drop(hubs.hubs[0].core().outbound.posted.pieces.abort(context));
+            }
+            hubs.settle();
+            assert_eq!(hubs.hubs[0].completed, [1], "{form:?}");
+            assert_eq!(hubs.hubs[1].received, [1]);
+            hubs.end();
+        }
+    }
+}
