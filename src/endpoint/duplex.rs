@@ -65,8 +65,6 @@ pub(crate) struct DuplexConfig {
     pub(crate) windows: u32,
     /// Writes into windows of peers that are in flight at once.
     pub(crate) writes: u32,
-    /// Messages that are too long for a receive of the peer's are sent, too, where it takes them.
-    pub(crate) long_messages: bool,
     /// What it judges deadlines by.
     pub(crate) clock: Clock,
     /// What becomes of messages that are sent.
@@ -124,7 +122,8 @@ impl DuplexConfig {
                 deadline: Some(self.send_deadline),
                 policy: DeadlinePolicy::FailConnection,
                 staging: None,
-                long: self.long_messages,
+                // Of those who use it, none sends what its peers have no room for.
+                long: false,
                 on_abandoned: None,
             }),
             publishing: false,

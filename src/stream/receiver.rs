@@ -243,7 +243,6 @@ fn duplex(config: &ReceiverConfig, windows: u32) -> Result<DuplexConfig, StreamE
         lost_after: config.lost_after,
         windows,
         writes: 0,
-        long_messages: false,
         clock: config.clock.clone(),
         #[cfg(test)]
         faults: None,

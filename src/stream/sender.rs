@@ -255,7 +255,6 @@ pub(super) fn duplex(
         lost_after: config.lost_after,
         windows,
         writes: config.depth * connections,
-        long_messages: false,
         clock: config.clock.clone(),
         #[cfg(test)]
         faults: config.faults.clone(),

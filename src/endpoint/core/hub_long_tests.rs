@@ -1,23 +1,34 @@
 //! Long messages that endpoints with many connections send: each piece by piece, in its place, with
 //! one outcome whatever becomes of its connection, and nothing given back that the provider has.
 
-use std::time::Duration;
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
+use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
+use crate::clock::Clock;
 use crate::endpoint::core::hubs::{HubRig, HubSetup, Hubs};
+use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::core::long_send::PIECES_MAX;
-use crate::endpoint::core::rig::far_future;
+use crate::endpoint::core::rig::{FakeGate, Setup, far_future, receive_settings};
 use crate::endpoint::error::{Blocked, SendErrorKind};
-use crate::endpoint::event::DeadlinePolicy;
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
 use crate::endpoint::link::fake::{CloseMode, FakeLink, NetConfig, addr_of};
+use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::{ConnKey, PostRefused, RmaLimits};
+use crate::endpoint::{LongMessages, ReceiveConfig};
 use crate::error::FabricErrno;
-use crate::fabric::Shape;
+use crate::fabric::{EndpointKind, EndpointSettings, Shape};
 use crate::id::ConnectionId;
 use crate::in_flight::ContextKind;
+use crate::memory::{Access, Region};
 use crate::protocol::connection::{CloseReason, Form};
 use crate::protocol::wire::{self, Control, ControlKind, HeaderMode, Hello, HelloKind};
+use crate::{Domain, Fabric, ReceiveEndpoint};
 
 const FORMS: [Form; 2] = [Form::Msg, Form::Rdm];
 
@@ -335,9 +346,8 @@ fn a_header_for_several_connections_begins_long_messages_too() {
                 let core = hubs.hubs[0].core();
                 core.wait().wake();
                 core.poll(&mut events).unwrap();
-                let is_done = |event: &&crate::endpoint::ReceiveEvent| {
-                    matches!(event, crate::endpoint::ReceiveEvent::Completed { .. })
-                };
+                let is_done =
+                    |event: &&ReceiveEvent| matches!(event, ReceiveEvent::Completed { .. });
                 done += events.iter().filter(is_done).count();
             }
             assert_eq!(done, 2, "{form:?} {shape:?}");
@@ -483,6 +493,49 @@ fn what_waits_on_a_connection_is_handed_to_the_drop_behind_what_is_posted() {
         heard.sort_unstable();
         assert_eq!(heard, [(ids[0], 1), (ids[0], 2)], "{form:?}");
         hubs.end();
+    }
+}
+
+/// The same of operations, whose connections share their endpoint or not.
+#[test]
+fn an_operation_that_waits_at_a_hub_is_handed_to_the_drop() {
+    for form in FORMS {
+        for stuck in [false, true] {
+            let setup = HubSetup {
+                windows: 4,
+                ..setup(form)
+            };
+            let (mut hubs, ids) = Hubs::star(&setup, 2);
+            let (base, keep) = hubs.net.keep_alive(5, 4096);
+            // SAFETY: `keep` owns the memory and goes with the region; nobody else has it, and it
+            // is initialised.
+            let region = unsafe { Region::external(base, 4096, keep) }.unwrap();
+            let memory = region.slice(0..64).unwrap();
+            let far = hubs.hubs[1].connected[0];
+            let exposed = hubs.hubs[1]
+                .core()
+                .expose(far, memory.into(), Access::WRITE);
+            let local = exposed.unwrap();
+            let hub = &mut hubs.hubs[0];
+            let window = hub.core().open_window(ids[0], &local.descriptor()).unwrap();
+            let gate = FakeGate::default();
+            let payload = Payload::from(hub.payload(1)).behind(Box::new(gate.clone()));
+            let level = Level::Delivered;
+            let taken = hub.core().write(payload, window.at(0), None, level, 1);
+            taken.unwrap();
+            if stuck {
+                hubs.net.set_close(hubs.hubs[0].link, CloseMode::Fails);
+            }
+            hubs.hubs[0].core = None;
+            let heard = hubs.hubs[0].abandoned.lock().unwrap().clone();
+            assert_eq!(heard, [(ids[0], 1)], "{form:?} {stuck}");
+            let hub = &hubs.hubs[0];
+            assert!(gate.is_settled(), "{form:?} {stuck}");
+            assert_eq!(hub.payloads.free_count(), hub.payloads.slots());
+            drop((local, window));
+            hubs.hubs[1].core = None;
+            hubs.net.check();
+        }
     }
 }
 
@@ -853,4 +906,208 @@ proptest! {
         prop_assert_eq!(outer as u64, next[0] - 1);
         hubs.end();
     }
+}
+
+// ---- a real provider ----------------------------------------------------------------------------
+
+/// Bytes of the receivers' buffers.
+const BUFFER: usize = 64 << 10;
+
+/// Bytes of the longest message.
+const LONGEST: usize = 4 << 20;
+
+fn tcp() -> Option<Arc<Domain>> {
+    let fabric = Fabric::builder().provider("tcp").node("127.0.0.1");
+    match fabric.endpoint_kind(EndpointKind::Msg).open() {
+        Ok(fabric) => Some(fabric.open_domain().unwrap()),
+        Err(error) => {
+            println!("SKIPPED: {error}");
+            None
+        }
+    }
+}
+
+fn hub_over(domain: &Arc<Domain>) -> Hub<ProviderLink> {
+    let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).unwrap();
+    let settings = HubSettings {
+        accepts: false,
+        sends: Some(SendsSettings {
+            headers,
+            header_mode: HeaderMode::Prefixed,
+            depth: 4,
+            total: 8,
+            level: Level::Sent,
+            shape: None,
+            deadline: Some(Duration::from_secs(60)),
+            policy: DeadlinePolicy::FailConnection,
+            staging: None,
+            long: true,
+            on_abandoned: None,
+        }),
+        ..receive_settings(&Setup::default())
+    };
+    let pool = SharedBufferManager::allocate(64, 512).unwrap();
+    let sizes = InFlightMax::of_receiver(&settings, Form::Msg, pool.slots()).queue_sizes();
+    let link = ProviderLink::dial(domain, sizes, &EndpointSettings::default()).unwrap();
+    let waiter = link.waiter();
+    Hub::listen(link, waiter, Clock::system(), pool, settings).unwrap()
+}
+
+/// A hub, and the receivers that it sends to, over tcp.
+struct OverTcp {
+    hub: Hub<ProviderLink>,
+    receivers: Vec<ReceiveEndpoint>,
+    events: Vec<ReceiveEvent>,
+    received: Vec<Vec<ReceiveEvent>>,
+    begun: Instant,
+}
+
+impl OverTcp {
+    fn new(near: &Arc<Domain>, far: &Arc<Domain>, pools: &[bool]) -> Self {
+        let receivers = pools.iter().map(|&pool| {
+            let config = ReceiveConfig::default()
+                .incoming(|incoming| incoming.max_message(BUFFER).slots(48).depth(8))
+                .connection(|c| c.max_connections(2));
+            let config = match pool {
+                true => config.long_messages(LongMessages::new(
+                    SharedBufferManager::allocate(2, LONGEST).unwrap(),
+                )),
+                false => config,
+            };
+            ReceiveEndpoint::listen(far, "127.0.0.1:0".parse().unwrap(), config).unwrap()
+        });
+        Self {
+            hub: hub_over(near),
+            receivers: receivers.collect(),
+            events: Vec::new(),
+            received: Vec::new(),
+            begun: Instant::now(),
+        }
+    }
+
+    fn step(&mut self) {
+        assert!(self.begun.elapsed() < Duration::from_secs(120), "no end");
+        self.hub.poll(&mut self.events).unwrap();
+        self.received.resize_with(self.receivers.len(), Vec::new);
+        for (receiver, received) in self.receivers.iter_mut().zip(&mut self.received) {
+            receiver.poll(received).unwrap();
+        }
+    }
+
+    fn until(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
+        while !done(self) {
+            self.step();
+        }
+    }
+
+    fn dial(&mut self, to: usize) -> ConnectionId {
+        let id = self.hub.dial(&self.receivers[to].local_addr()).unwrap();
+        self.until(|this| this.hub.conn(id).is_some() && this.is_connected(id));
+        id
+    }
+
+    fn is_connected(&self, id: ConnectionId) -> bool {
+        let is_up = |event: &ReceiveEvent| matches!(event, ReceiveEvent::Connection(of, ConnectionEvent::Connected(_)) if *of == id);
+        self.events.iter().any(is_up)
+    }
+
+    fn send(&mut self, id: ConnectionId, payload: Payload, key: u64) {
+        let mut payload = Some(payload);
+        self.until(|this| {
+            let given = payload.take().expect("given back");
+            match this.hub.send_data(id, given, &key.to_le_bytes(), key) {
+                Ok(()) => true,
+                Err(refused) if matches!(refused.kind, SendErrorKind::WouldBlock(_)) => {
+                    payload = Some(refused.given);
+                    false
+                }
+                Err(refused) => panic!("{refused:?}"),
+            }
+        });
+    }
+
+    fn messages(&self, at: usize) -> usize {
+        let is_message = |event: &&ReceiveEvent| matches!(event, ReceiveEvent::Message(_));
+        self.received[at].iter().filter(is_message).count()
+    }
+}
+
+/// So many bytes, which differ with the key.
+fn bytes(key: u64, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at as u64 * 31 + (at as u64 >> 9) + key) as u8)
+        .collect()
+}
+
+#[test]
+fn over_tcp_a_hub_sends_long_messages_on_two_connections() {
+    let (Some(near), Some(far)) = (tcp(), tcp()) else {
+        return;
+    };
+    let mut two = OverTcp::new(&near, &far, &[true, true]);
+    let ids = [two.dial(0), two.dial(1)];
+    // Each goes back with its outcome, which is looked at in the end.
+    let payloads = SharedBufferManager::allocate(12, LONGEST).unwrap();
+    payloads.region().register(&near).unwrap();
+    let payload = |key: u64, len: usize| {
+        let mut buffer = payloads.try_acquire().unwrap();
+        buffer[..len].copy_from_slice(&bytes(key, len));
+        Payload::from(buffer.freeze(len))
+    };
+    // Prefix and header belong to the message.
+    let lens = [100, LONGEST - 10, 100, BUFFER - 9];
+    for (key, len) in lens.into_iter().enumerate() {
+        for (at, id) in ids.into_iter().enumerate() {
+            let key = (key * 10 + at) as u64;
+            let payload = payload(key, len);
+            two.send(id, payload, key);
+        }
+    }
+    two.until(|two| two.received.len() == 2 && (0..2).all(|at| two.messages(at) == lens.len()));
+    for (at, received) in two.received.iter().enumerate() {
+        let messages = received.iter().filter_map(|event| match event {
+            ReceiveEvent::Message(message) => Some(message),
+            _ => None,
+        });
+        for ((number, message), len) in messages.enumerate().zip(lens) {
+            let key = (number * 10 + at) as u64;
+            assert_eq!(message.header(), key.to_le_bytes(), "in order");
+            assert!(message.payload() == bytes(key, len), "message {key}");
+        }
+    }
+    let is_done = |event: &&ReceiveEvent| matches!(event, ReceiveEvent::Completed { .. });
+    two.until(|two| two.events.iter().filter(is_done).count() == 2 * lens.len());
+    // One byte more than the pool has room for.
+    two.send(ids[0], payload(1, LONGEST - 9), 1000);
+    let failed = |event: &ReceiveEvent| match event {
+        ReceiveEvent::Failed {
+            key: 1000, error, ..
+        } => error.limit_bytes,
+        _ => None,
+    };
+    two.until(|two| two.events.iter().any(|event| failed(event).is_some()));
+    let limit = two.events.iter().find_map(failed);
+    assert_eq!(limit, Some(LONGEST as u64));
+    let stats = two.hub.send_stats();
+    assert_eq!((stats.failed, stats.in_flight), (1, 0));
+    two.events.clear();
+    assert_eq!(payloads.free_count(), payloads.slots());
+}
+
+#[test]
+fn over_tcp_a_hub_s_message_is_too_long_for_who_has_no_pool() {
+    let (Some(near), Some(far)) = (tcp(), tcp()) else {
+        return;
+    };
+    let mut two = OverTcp::new(&near, &far, &[false]);
+    let id = two.dial(0);
+    let payloads = SharedBufferManager::allocate(1, LONGEST).unwrap();
+    payloads.region().register(&near).unwrap();
+    let payload = payloads.try_acquire().unwrap().freeze(LONGEST);
+    let refused = two.hub.send_data(id, payload.into(), &[], 1).unwrap_err();
+    assert!(
+        matches!(refused.kind, SendErrorKind::TooLong { .. }),
+        "{refused:?}"
+    );
+    assert_eq!(refused.given.len_bytes(), LONGEST);
 }

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
+use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::core::rig::{
     FakeGate, LONG, LONG_BYTES, SLOT_BYTES, Setup, panics, pool_with_room, receive_settings,
 };
 use crate::endpoint::error::{Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Level, ReceiveEvent};
-use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
+use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::link::ConnKey;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
 use crate::endpoint::message::Message;
@@ -39,6 +40,8 @@ pub(crate) struct HubSetup {
     pub(crate) policy: DeadlinePolicy,
     /// Each has a domain of its own; else one domain serves them all.
     pub(crate) own_domains: bool,
+    /// Windows that each may expose at once.
+    pub(crate) windows: u32,
     /// They send messages that are too long for a receive.
     pub(crate) sends_long: bool,
     /// Slots for long messages that they take, and their size.
@@ -62,6 +65,7 @@ impl Default for HubSetup {
             deadline: None,
             policy: DeadlinePolicy::FailConnection,
             own_domains: false,
+            windows: 0,
             sends_long: false,
             long: None,
             long_deadline: None,
@@ -81,18 +85,29 @@ impl HubSetup {
         }
     }
 
+    /// What a hub is opened with, for who opens none.
+    pub(crate) fn settings_alone(&self) -> HubSettings {
+        let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).unwrap();
+        self.settings(&headers, &Abandoned::default())
+    }
+
     fn settings(&self, headers: &HeaderSlotManager, heard: &Abandoned) -> HubSettings {
         let heard = Arc::clone(heard);
         let on_abandoned = move |conn, key| {
             heard.lock().unwrap().push((conn, key));
             panics();
         };
+        let base = Setup::default();
         let setup = Setup {
             receive_depth: self.receive_depth,
             max_connections: self.max_connections,
+            windows: WindowSettings {
+                windows: self.windows,
+                ..base.windows
+            },
             long: self.long,
             long_deadline: self.long_deadline,
-            ..Setup::default()
+            ..base
         };
         HubSettings {
             sends: Some(SendsSettings {
@@ -163,6 +178,12 @@ impl HubRig {
         let headers = HeaderSlotManager::new(config).unwrap();
         let abandoned = Abandoned::default();
         let settings = setup.settings(&headers, &abandoned);
+        let form = setup.net.form;
+        // Of two messages each, the second finds room behind the first.
+        if form == Form::Msg && setup.shape != Some(Shape::TwoMessages) {
+            let most = InFlightMax::of_receiver(&settings, form, pool.slots());
+            net.fix_queues(number, most.queue_sizes().each);
+        }
         let core = Hub::listen(
             link,
             Arc::new(FakeWait),

@@ -2,6 +2,8 @@
 //! than this (`Net::fix_queues`).
 
 use super::*;
+use crate::endpoint::core::hubs::HubSetup;
+use crate::endpoint::core::long_send::PIECES_MAX;
 use crate::endpoint::core::rig::{Setup, receive_settings, send_settings};
 
 fn of_receiver(settings: &HubSettings, buffers: usize) -> QueueSizes {
@@ -52,4 +54,24 @@ fn a_sender_in_two_messages_has_two_sends_for_each() {
     assert_eq!(one.each.0 as u32, CONTROL_SENDS + 10 + settings.pieces());
     settings.shape = Some(Shape::TwoMessages);
     assert_eq!(sizes(&settings).each.0, one.each.0 + 10);
+}
+
+#[test]
+fn a_hub_has_pieces_for_a_long_message_on_each_connection() {
+    let sizes = |sends_long, total| {
+        let setup = HubSetup {
+            sends_long,
+            total,
+            max_connections: 4,
+            ..HubSetup::default()
+        };
+        of_receiver(&setup.settings_alone(), 100)
+    };
+    for (total, at_once) in [(8, 4), (3, 3)] {
+        let (without, with) = (sizes(false, total), sizes(true, total));
+        assert_eq!(with.each.0, without.each.0 + PIECES_MAX as usize);
+        let all = (PIECES_MAX * at_once) as usize;
+        assert_eq!(with.total.0, without.total.0 + all);
+        assert_eq!(with.each.1, without.each.1 + 1, "the answer to an offer");
+    }
 }
