@@ -14,13 +14,13 @@ use common::{
     provider::{asked_or, kinds},
     receive_ends, rounds, send_end, undisturbed,
 };
-use fabricast::buffer::{Payload, SharedBufferManager};
+use fabricast::buffer::{Buffer, Payload, SharedBufferManager};
 use fabricast::endpoint::{Blocked, SendErrorKind};
-use fabricast::endpoint::{LongMessages, ReceiveConfig};
+use fabricast::endpoint::{ConnectionlessConfig, ConnectionlessEvent, LongMessages, ReceiveConfig};
 use fabricast::fabric::EndpointKind;
 use fabricast::{
-    Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
-    SendEvent,
+    ConnectionlessEndpoint, Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region,
+    SendEndpointZeroCopy, SendEvent,
 };
 
 /// Providers with each kind of endpoint, where none is asked for. `shm` is for two processes:
@@ -280,6 +280,130 @@ fn without_a_pool_it_is_refused_at_once_with_the_reason() {
     assert!(matches!(refused.kind, SendErrorKind::TooLong { .. }));
     let text = refused.to_string();
     assert!(text.contains("long_messages"), "{text}");
+}
+
+// ---- of an endpoint with many peers --------------------------------------------------------------
+
+/// A connectionless endpoint, and receivers that it sends to.
+struct Crowd {
+    end: ConnectionlessEndpoint,
+    receivers: Vec<ReceiveEndpoint>,
+    sent: Vec<ConnectionlessEvent>,
+    received: Vec<Vec<ReceiveEvent>>,
+}
+
+impl Crowd {
+    /// Those that have a pool take messages of up to so many bytes.
+    fn open(near: &Arc<Domain>, far: &Arc<Domain>, pools: &[bool], long: usize) -> Self {
+        let config = ConnectionlessConfig::default()
+            .incoming(|incoming| incoming.max_message(4096))
+            .connection(|c| c.connect_timeout(common::connect_limit()));
+        let end = ConnectionlessEndpoint::open(near, common::any_port(), config).expect("opens");
+        let receivers = pools.iter().map(|pool| {
+            let config = ReceiveConfig::default()
+                .incoming(|incoming| incoming.max_message(MESSAGE).slots(48).depth(8))
+                .connection(|c| c.max_connections(2));
+            let config = match pool {
+                true => {
+                    let to = SharedBufferManager::allocate(2, long).expect("memory");
+                    config.long_messages(LongMessages::new(to))
+                }
+                false => config,
+            };
+            ReceiveEndpoint::listen(far, common::any_port(), config).expect("listens")
+        });
+        Self {
+            end,
+            receivers: receivers.collect(),
+            sent: Vec::new(),
+            received: pools.iter().map(|_| Vec::new()).collect(),
+        }
+    }
+
+    fn step(&mut self) {
+        self.end.poll(&mut self.sent).expect("polls");
+        for (receiver, events) in self.receivers.iter_mut().zip(&mut self.received) {
+            receiver.poll(events).expect("polls");
+        }
+    }
+
+    /// Sends it as soon as it is taken; else why it is refused.
+    fn send(&mut self, to: usize, payload: Buffer, key: u64) -> Result<(), SendErrorKind> {
+        let addr = self.receivers[to].local_addr();
+        let (mut payload, mut taken) = (Some(Payload::from(payload)), Ok(()));
+        drive("a send", 3 * SOON, || {
+            let given = payload.take().expect("given back");
+            match self.end.send_data(addr, given, &key.to_le_bytes(), key) {
+                Ok(()) => return true,
+                Err(refused) if refused.is_would_block() => payload = Some(refused.given),
+                Err(refused) => {
+                    taken = Err(refused.kind);
+                    return true;
+                }
+            }
+            self.step();
+            false
+        });
+        taken
+    }
+}
+
+/// To two peers at once, each in its order; one that has no pool is sent none.
+#[test]
+fn a_connectionless_endpoint_sends_long_messages_to_each_of_its_peers() {
+    let name = "a_connectionless_endpoint_sends_long_messages";
+    let _dog = Watchdog::with(name, Duration::from_secs(120));
+    for provider in asked_or(EndpointKind::Rdm, &CONNECTIONLESS[..3]) {
+        let kind = EndpointKind::Rdm;
+        let (Ok(near), Ok(far)) = (open(provider, kind), open(provider, kind)) else {
+            println!("SKIPPED: no {provider} {kind}");
+            continue;
+        };
+        println!("{provider} {kind}");
+        let longest = 3 << 20;
+        let mut crowd = Crowd::open(&near, &far, &[true, true, false], longest);
+        let pool = pool(&near, 9, longest + 4096);
+        let lens = [100, longest - 10, 200, MESSAGE];
+        for (round, len) in lens.into_iter().enumerate() {
+            for to in 0..2 {
+                let key = (round * 10 + to) as u64;
+                let payload = buffer(&pool, &pattern(key, len));
+                crowd.send(to, payload, key).expect("taken");
+            }
+        }
+        let refused = crowd.send(2, buffer(&pool, &pattern(9, longest)), 99);
+        assert!(
+            matches!(refused, Err(SendErrorKind::TooLong { .. })),
+            "{refused:?}"
+        );
+        drive("all messages and outcomes", 6 * SOON, || {
+            crowd.step();
+            let is_message = |event: &&ReceiveEvent| matches!(event, ReceiveEvent::Message(_));
+            let here = |events: &Vec<ReceiveEvent>| events.iter().filter(is_message).count();
+            let done = |event: &&ConnectionlessEvent| {
+                matches!(event, ConnectionlessEvent::Completed { .. })
+            };
+            let outcomes = crowd.sent.iter().filter(done).count();
+            let all = crowd.received[..2].iter().all(|it| here(it) == lens.len());
+            all && outcomes == 2 * lens.len()
+        });
+        for (to, events) in crowd.received[..2].iter().enumerate() {
+            let messages = events.iter().filter_map(|event| match event {
+                ReceiveEvent::Message(message) => Some(message),
+                _ => None,
+            });
+            for ((round, message), len) in messages.enumerate().zip(lens) {
+                let key = (round * 10 + to) as u64;
+                assert_eq!(message.header(), key.to_le_bytes(), "in order");
+                assert!(message.payload() == pattern(key, len), "message {key}");
+            }
+        }
+        let stats = crowd.end.send_stats();
+        assert_eq!((stats.posted, stats.completed), (8, 8));
+        assert_eq!(crowd.end.pending(), []);
+        crowd.sent.clear();
+        assert_eq!(pool.free_count(), pool.slots());
+    }
 }
 
 // ---- killed in the middle -----------------------------------------------------------------------
