@@ -282,7 +282,7 @@ fn without_a_pool_it_is_refused_at_once_with_the_reason() {
     assert!(text.contains("long_messages"), "{text}");
 }
 
-// ---- of an endpoint with many peers --------------------------------------------------------------
+// ---- of an endpoint with many peers -------------------------------------------------------------
 
 /// A connectionless endpoint, and receivers that it sends to.
 struct Crowd {

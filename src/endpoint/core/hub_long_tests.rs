@@ -1007,8 +1007,10 @@ impl OverTcp {
     }
 
     fn is_connected(&self, id: ConnectionId) -> bool {
-        let is_up = |event: &ReceiveEvent| matches!(event, ReceiveEvent::Connection(of, ConnectionEvent::Connected(_)) if *of == id);
-        self.events.iter().any(is_up)
+        self.events.iter().any(|event| match event {
+            ReceiveEvent::Connection(of, ConnectionEvent::Connected(_)) => *of == id,
+            _ => false,
+        })
     }
 
     fn send(&mut self, id: ConnectionId, payload: Payload, key: u64) {

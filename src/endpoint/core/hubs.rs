@@ -169,7 +169,7 @@ impl HubRig {
         let pool = SharedBufferManager::allocate(setup.receive_slots, SLOT_BYTES * 2).unwrap();
         // Room for a prefix of 2 bytes and a header of 8.
         let payloads = pool_with_room(net, 1000 + number, 32, 10);
-        let domain = machine.as_deref().unwrap_or(net.near());
+        let domain = machine.as_deref().unwrap_or_else(|| net.near());
         payloads.region().register_with(domain).unwrap();
         let config = HeaderSlotConfig {
             slots: setup.header_slots,
@@ -514,8 +514,8 @@ impl Hubs {
         self.hubs[from].core().dial(&addr).unwrap()
     }
 
-    /// The two ends, at the net, of a connection between two hubs which is their only one: the first
-    /// one's, and the second one's.
+    /// The two ends, at the net, of the connection of two hubs that have one: the first one's end,
+    /// and the second one's.
     pub(crate) fn ends(&self, near: usize, far: usize) -> (ConnKey, ConnKey) {
         let of = |conn: ConnKey, hub: usize| self.net.link_of(conn) == self.hubs[hub].link;
         let pairs = self.net.pairs();

@@ -253,9 +253,10 @@ impl<L: Link> Hub<L> {
         } = &mut self.outbound;
         posted.drop_pieces(Some(id), rma.as_ref());
         let orphan = posted.take_orphans(Some(id)).pop();
+        let orphan = orphan.map(|orphan| orphan.send);
         let mut all = Unposted {
             messages: posted.take_messages(Some(id), outgoing),
-            long: never_posted.long.or(orphan.map(|orphan| orphan.send)),
+            long: never_posted.long.or(orphan),
             operations: posted.take_one_sided(Some(id)),
         };
         all.messages.extend(never_posted.messages);
