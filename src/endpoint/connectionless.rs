@@ -307,6 +307,11 @@ impl ConnectionlessEndpoint {
     /// [`Writable`](ConnectionlessEvent::Writable) says when it has answered,
     /// [`Disconnected`](ConnectionEvent::Disconnected) that it will not.
     ///
+    /// A message that is longer than the peer's receive buffers goes where the peer is a
+    /// [`ReceiveEndpoint`](crate::ReceiveEndpoint) with
+    /// [`long_messages`](crate::endpoint::ReceiveConfig::long_messages): piece by piece, and what
+    /// follows it is back-pressure until it is there.
+    ///
     /// # Errors
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure

@@ -513,6 +513,33 @@ fn a_piece_that_is_refused_ends_the_connection() {
     rig.check_all_back();
 }
 
+/// It is not whole, though the pieces behind that one are there before the connection is over.
+#[test]
+fn a_piece_that_fails_is_the_end_of_its_message() {
+    for form in FORMS {
+        let mut rig = setup(form).connected();
+        rig.send_long(1).unwrap();
+        rig.poll_sender();
+        rig.net.deliver(usize::MAX);
+        rig.poll_receiver();
+        rig.poll_receiver();
+        rig.net.deliver(usize::MAX);
+        rig.poll_sender();
+        let conn = rig.conn;
+        assert_eq!(rig.net.sends_of(conn).len(), 4, "all its pieces");
+        assert!(rig.net.fail_send(conn, libc::EIO));
+        rig.net.deliver(usize::MAX);
+        rig.poll_sender();
+        assert_eq!(rig.failed.len(), 1, "{form:?}");
+        assert!(rig.completed.is_empty());
+        assert!(matches!(rig.ended, Some(CloseReason::PeerLost { .. })));
+        rig.check_all_back();
+        rig.settle();
+        assert!(rig.received.is_empty());
+        rig.end();
+    }
+}
+
 /// Somebody writes into it when its sender says that it is whole, over another connection: it is
 /// nobody's before that is over. What comes behind it stays behind it, and the goodbye waits for
 /// both.
