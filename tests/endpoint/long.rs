@@ -285,14 +285,14 @@ fn without_a_pool_it_is_refused_at_once_with_the_reason() {
 // ---- of an endpoint with many peers -------------------------------------------------------------
 
 /// A connectionless endpoint, and receivers that it sends to.
-struct Crowd {
+struct ManyPeers {
     end: ConnectionlessEndpoint,
     receivers: Vec<ReceiveEndpoint>,
     sent: Vec<ConnectionlessEvent>,
     received: Vec<Vec<ReceiveEvent>>,
 }
 
-impl Crowd {
+impl ManyPeers {
     /// Those that have a pool take messages of up to so many bytes.
     fn open(near: &Arc<Domain>, far: &Arc<Domain>, pools: &[bool], long: usize) -> Self {
         let config = ConnectionlessConfig::default()
@@ -361,7 +361,7 @@ fn a_connectionless_endpoint_sends_long_messages_to_each_of_its_peers() {
         };
         println!("{provider} {kind}");
         let longest = 3 << 20;
-        let mut crowd = Crowd::open(&near, &far, &[true, true, false], longest);
+        let mut crowd = ManyPeers::open(&near, &far, &[true, true, false], longest);
         let pool = pool(&near, 9, longest + 4096);
         let lens = [100, longest - 10, 200, MESSAGE];
         for (round, len) in lens.into_iter().enumerate() {

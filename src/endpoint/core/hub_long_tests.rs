@@ -451,20 +451,20 @@ fn rdm_a_long_message_that_the_provider_keeps_comes_back_with_the_endpoint() {
 
 /// How far a long message of hub 0 has come.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Stage {
+enum LongStage {
     Given,
     Offered,
     InPieces,
 }
 
-const STAGES: [Stage; 3] = [Stage::Given, Stage::Offered, Stage::InPieces];
+const STAGES: [LongStage; 3] = [LongStage::Given, LongStage::Offered, LongStage::InPieces];
 
-fn reach(hubs: &mut Hubs, id: ConnectionId, stage: Stage) {
+fn reach(hubs: &mut Hubs, id: ConnectionId, stage: LongStage) {
     hubs.hubs[0].send_long(id, 1).unwrap();
     match stage {
-        Stage::Given => {}
-        Stage::Offered => hubs.hubs[0].poll(),
-        Stage::InPieces => drop(begin_pieces(hubs)),
+        LongStage::Given => {}
+        LongStage::Offered => hubs.hubs[0].poll(),
+        LongStage::InPieces => drop(begin_pieces(hubs)),
     }
 }
 
@@ -553,7 +553,7 @@ fn pieces_of_an_endpoint_that_does_not_close_are_leaked_with_their_message() {
                 hubs.hubs[0].poll();
                 assert_eq!(hubs.hubs[0].failed, [1], "{stage:?}");
                 // Of one that is not in pieces, the provider has nothing.
-                let leaked = usize::from(stage == Stage::InPieces);
+                let leaked = usize::from(stage == LongStage::InPieces);
                 assert_eq!(hubs.hubs[0].kept.len(), leaked, "{stage:?}");
             }
             hubs.hubs[0].core = None;
@@ -572,7 +572,7 @@ fn pieces_of_an_endpoint_that_does_not_close_are_leaked_with_their_message() {
 
 /// How a connection is lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Loss {
+enum HubLoss {
     SenderGone,
     ReceiverGone,
     Piece,
@@ -585,11 +585,11 @@ fn a_loss_at_any_step_has_one_outcome_at_a_hub() {
     for form in FORMS {
         for silent in [false, true] {
             for loss in [
-                Loss::SenderGone,
-                Loss::ReceiverGone,
-                Loss::Piece,
-                Loss::Closed,
-                Loss::Refused,
+                HubLoss::SenderGone,
+                HubLoss::ReceiverGone,
+                HubLoss::Piece,
+                HubLoss::Closed,
+                HubLoss::Refused,
             ] {
                 for steps in 0..24 {
                     lose(form, loss, silent, steps);
@@ -599,7 +599,7 @@ fn a_loss_at_any_step_has_one_outcome_at_a_hub() {
     }
 }
 
-fn lose(form: Form, loss: Loss, silent: bool, steps: usize) {
+fn lose(form: Form, loss: HubLoss, silent: bool, steps: usize) {
     let (mut hubs, ids) = Hubs::star(&setup(form), 3);
     let (near, far) = hubs.ends(0, 1);
     if silent {
@@ -617,11 +617,11 @@ fn lose(form: Form, loss: Loss, silent: bool, steps: usize) {
     let now = hubs.hubs[0].core().clock().now();
     let link = hubs.hubs[0].link;
     match loss {
-        Loss::SenderGone => hubs.hubs[0].core = None,
-        Loss::ReceiverGone => hubs.hubs[1].core = None,
-        Loss::Piece => drop(hubs.net.fail_send(near, libc::EIO)),
-        Loss::Closed => drop(hubs.hubs[0].core().begin_close(ids[0], now)),
-        Loss::Refused => {
+        HubLoss::SenderGone => hubs.hubs[0].core = None,
+        HubLoss::ReceiverGone => hubs.hubs[1].core = None,
+        HubLoss::Piece => drop(hubs.net.fail_send(near, libc::EIO)),
+        HubLoss::Closed => drop(hubs.hubs[0].core().begin_close(ids[0], now)),
+        HubLoss::Refused => {
             let errno = FabricErrno::new(libc::EINVAL);
             hubs.net.refuse_sends(link, &[PostRefused::Errno(errno)]);
         }
@@ -636,7 +636,7 @@ fn lose(form: Form, loss: Loss, silent: bool, steps: usize) {
     let mut sent = 2;
     if hub.core.is_some() {
         // The other connection is as it was, unless that was refused which it had to say.
-        if loss != Loss::Refused {
+        if loss != HubLoss::Refused {
             hub.send_long(ids[1], 3).unwrap();
             sent += 1;
             hubs.settle();
@@ -698,7 +698,7 @@ fn without_a_pool_or_one_sided_operations_a_hub_is_sent_none() {
 }
 
 /// A peer by hand, and the hub that has dialed it.
-struct ByHand {
+struct PeerByHand {
     hubs: Hubs,
     id: ConnectionId,
     _ears: FakeLink,
@@ -708,7 +708,7 @@ struct ByHand {
     hello: Hello,
 }
 
-impl ByHand {
+impl PeerByHand {
     fn new(setup: &HubSetup, features: u32) -> Self {
         let mut hubs = Hubs::new(setup, 1);
         let mut ears = hubs.net.listen_by_hand();
@@ -777,7 +777,7 @@ fn an_offer_to_a_hub_without_a_pool_is_refused() {
         long: None,
         ..setup(Form::Msg)
     };
-    let mut peer = ByHand::new(&setup, OLD);
+    let mut peer = PeerByHand::new(&setup, OLD);
     let both = wire::FEATURE_LONG | wire::FEATURE_TAKES_NO_LONG;
     assert_eq!(peer.hello.features & both, both);
     for number in 0..3 {
@@ -793,7 +793,7 @@ fn an_offer_to_a_hub_without_a_pool_is_refused() {
     }
     assert!(peer.hubs.hubs[0].ended.is_empty());
     // It takes none itself.
-    let mut peer = ByHand::new(&setup, OLD | wire::FEATURE_TAKES_NO_LONG);
+    let mut peer = PeerByHand::new(&setup, OLD | wire::FEATURE_TAKES_NO_LONG);
     let refused = peer.hubs.hubs[0].send_long(peer.id, 1);
     assert!(matches!(refused, Err(SendErrorKind::TooLong { .. })));
 }
@@ -806,7 +806,7 @@ fn a_hub_offers_long_messages_to_who_says_nothing_else_and_hears_the_refusal() {
             long,
             ..setup(Form::Msg)
         };
-        let mut peer = ByHand::new(&setup, OLD);
+        let mut peer = PeerByHand::new(&setup, OLD);
         let takes_none = peer.hello.features & wire::FEATURE_TAKES_NO_LONG != 0;
         assert_eq!(takes_none, long.is_none());
         peer.hubs.hubs[0].send_long(peer.id, 1).unwrap();
@@ -837,7 +837,7 @@ fn a_hub_offers_long_messages_to_who_says_nothing_else_and_hears_the_refusal() {
 // ---- any order ----------------------------------------------------------------------------------
 
 #[derive(Clone, Copy, Debug)]
-enum Move {
+enum HubMove {
     Send { way: usize, long: bool },
     Deliver(usize),
     Poll(usize),
@@ -845,13 +845,13 @@ enum Move {
     Release,
 }
 
-fn any_move() -> impl Strategy<Value = Move> {
+fn any_move() -> impl Strategy<Value = HubMove> {
     prop_oneof![
-        8 => (0usize..4, any::<bool>()).prop_map(|(way, long)| Move::Send { way, long }),
-        6 => (1usize..4).prop_map(Move::Deliver),
-        10 => (0usize..3).prop_map(Move::Poll),
-        1 => (0usize..3).prop_map(Move::Refuse),
-        2 => Just(Move::Release),
+        8 => (0usize..4, any::<bool>()).prop_map(|(way, long)| HubMove::Send { way, long }),
+        6 => (1usize..4).prop_map(HubMove::Deliver),
+        10 => (0usize..3).prop_map(HubMove::Poll),
+        1 => (0usize..3).prop_map(HubMove::Refuse),
+        2 => Just(HubMove::Release),
     ]
 }
 
@@ -873,7 +873,7 @@ proptest! {
         hubs.hubs.iter_mut().for_each(|hub| hub.held = Some(Vec::new()));
         for step in steps {
             match step {
-                Move::Send { way, long } => {
+                HubMove::Send { way, long } => {
                     let (at, id) = ways[way];
                     let (hub, key) = (&mut hubs.hubs[at], next[at]);
                     if hub.payloads.free_count() > 0 {
@@ -881,12 +881,12 @@ proptest! {
                         next[at] += u64::from(sent.is_ok());
                     }
                 }
-                Move::Deliver(n) => drop(hubs.net.deliver(n)),
-                Move::Poll(at) => hubs.hubs[at].poll(),
-                Move::Refuse(at) => {
+                HubMove::Deliver(n) => drop(hubs.net.deliver(n)),
+                HubMove::Poll(at) => hubs.hubs[at].poll(),
+                HubMove::Refuse(at) => {
                     hubs.net.refuse_sends(hubs.hubs[at].link, &[PostRefused::Again]);
                 }
-                Move::Release => {
+                HubMove::Release => {
                     hubs.hubs.iter_mut().for_each(|hub| hub.held = Some(Vec::new()));
                 }
             }

@@ -49,7 +49,7 @@ pub(super) struct Closed {
 
 /// What a connection that is over had waiting.
 #[derive(Default)]
-struct Unposted {
+struct NeverPosted {
     messages: Vec<DataOp>,
     /// Behind those.
     long: Option<Box<LongSend>>,
@@ -242,7 +242,7 @@ impl<L: Link> Hub<L> {
     fn forget_ops_of(
         &mut self,
         id: ConnectionId,
-        never_posted: Unposted,
+        never_posted: NeverPosted,
         reason: CloseReason,
         events: &mut Vec<ReceiveEvent>,
     ) {
@@ -254,7 +254,7 @@ impl<L: Link> Hub<L> {
         posted.drop_pieces(Some(id), rma.as_ref());
         let orphan = posted.take_orphans(Some(id)).pop();
         let orphan = orphan.map(|orphan| orphan.send);
-        let mut all = Unposted {
+        let mut all = NeverPosted {
             messages: posted.take_messages(Some(id), outgoing),
             long: never_posted.long.or(orphan),
             operations: posted.take_one_sided(Some(id)),
@@ -266,18 +266,18 @@ impl<L: Link> Hub<L> {
 
     /// The connection is over: takes what it had waiting, which was never posted and is nobody's
     /// but ours. A long message of which the provider has pieces stays with them.
-    fn take_unposted(&mut self, own: &mut PeerOutbound) -> Unposted {
+    fn take_unposted(&mut self, own: &mut PeerOutbound) -> NeverPosted {
         let Outbound {
             posted, outgoing, ..
         } = &mut self.outbound;
         let Some(mut line) = own.take_line() else {
-            return Unposted::default();
+            return NeverPosted::default();
         };
         let mut long = line.take_long();
         if let Some(posted_in_part) = long.take_if(|long| long.has_pieces()) {
             posted.adopt_long(posted_in_part);
         }
-        Unposted {
+        NeverPosted {
             messages: line.end_messages(posted, outgoing),
             long,
             operations: line.end_operations(outgoing),
@@ -287,7 +287,7 @@ impl<L: Link> Hub<L> {
     /// Tells the outcomes of what the provider does not have any more, or never had.
     fn fail_unposted(
         &mut self,
-        never_posted: Unposted,
+        never_posted: NeverPosted,
         reason: CloseReason,
         events: &mut Vec<ReceiveEvent>,
     ) {
@@ -348,8 +348,8 @@ impl<L: Link> Hub<L> {
     }
 
     /// Nobody hears what becomes of what a connection had waiting.
-    fn abandon_unposted(&mut self, id: ConnectionId, never_posted: Unposted) {
-        let Unposted {
+    fn abandon_unposted(&mut self, id: ConnectionId, never_posted: NeverPosted) {
+        let NeverPosted {
             messages,
             long,
             operations,
