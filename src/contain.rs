@@ -1,13 +1,12 @@
 //! `contain`: calls of code that is not this crate's, from places where a panic would take
 //! something with it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use fabricast_process::contained;
 
 /// Says something to the log where a panic would take something with it: a subscriber of `tracing`
 /// is code of others, too. One that panics is not heard of.
 pub(crate) fn say(log: impl FnOnce()) {
-    // What a panic carries may panic again when it is dropped.
-    std::mem::forget(catch_unwind(AssertUnwindSafe(log)));
+    let _ = contained(log);
 }
 
 /// Calls code of others. A panic of it is logged and goes no further: others wait for the same
@@ -15,12 +14,9 @@ pub(crate) fn say(log: impl FnOnce()) {
 ///
 /// `what` names what was called, as the begin of a sentence.
 pub(crate) fn contain(what: &'static str, call: impl FnOnce()) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
-        let said = panic.downcast_ref::<&str>().copied();
-        let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    if let Err(said) = contained(call) {
+        let said = Some(said.as_str()).filter(|said| !said.is_empty());
         say(|| tracing::error!(panic = said, "{what} panicked"));
-        // As in `say`.
-        std::mem::forget(panic);
     }
 }
 

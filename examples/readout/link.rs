@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::buffer::{HeaderSlotConfig, Payload};
-use fabricast::endpoint::{Blocked, Refused, SendErrorKind};
-use fabricast::endpoint::{CloseReason, SendConfig};
+use fabricast::endpoint::{Blocked, CloseReason, Refused, SendConfig, SendErrorKind};
 use fabricast::event_loop::{EventLoop, Token};
 use fabricast::{Domain, PeerAddr, SendEndpointZeroCopy};
 

@@ -293,11 +293,7 @@ impl DuplexEndpoint {
     ) -> Result<(), Refused<Payload>> {
         match self.check_here() {
             Ok(()) => self.core.write(payload, place, None, Level::Delivered, key),
-            Err(kind) => Err(Refused {
-                kind: kind.into(),
-                given: payload,
-                key,
-            }),
+            Err(kind) => Err(Refused::new(kind, payload, key)),
         }
     }
 

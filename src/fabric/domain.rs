@@ -14,10 +14,9 @@ use super::resolver::Resolver;
 use super::{Fabric, device_memory, handle, mr, registration_cache};
 use crate::Error;
 use crate::cuda::DeviceAllocation;
-use crate::memory::RegisterError;
 use crate::memory::{
-    Access, AccessLedger, DeviceRange, DirectBy, MAX_SCOPES, RawRegistration, Registrar, Scope,
-    ScopeGuard,
+    Access, AccessLedger, DeviceRange, DirectBy, MAX_SCOPES, RawRegistration, RegisterError,
+    Registrar, Scope, ScopeGuard,
 };
 
 /// An opened domain. Endpoints and registrations keep it open.

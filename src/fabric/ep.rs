@@ -22,9 +22,7 @@ use super::queue::{Cq, Eq};
 use super::shm::new_name;
 use crate::Error;
 use crate::errno::FabricErrno;
-use crate::fabric::Level;
-use crate::fabric::PeerAddr;
-use crate::fabric::{PostRefused, Provider, RmaPost, SendPost};
+use crate::fabric::{Level, PeerAddr, PostRefused, Provider, RmaPost, SendPost};
 use crate::memory::Participant;
 
 /// The first library with `FI_GET_FD`.

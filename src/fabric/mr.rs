@@ -12,8 +12,7 @@ use libfabric_sys as sys;
 use super::domain::Domain;
 use super::handle;
 use crate::errno::FabricErrno;
-use crate::memory::RegisterError;
-use crate::memory::{Access, RawRegistration};
+use crate::memory::{Access, RawRegistration, RegisterError};
 
 /// Keys that we choose are unique in the process: a provider may refuse a second registration with
 /// the same one.

@@ -595,6 +595,11 @@ mod tests {
     fn every_row_has_a_kind_of_endpoint_and_a_default() {
         for row in PROVIDERS {
             assert!(!row.endpoints.is_empty(), "{}", row.name);
+            assert!(
+                !row.waits_on_closed || row.endpoints == [EndpointKind::Rdm],
+                "{}: `FabricWait` asks at any time",
+                row.name
+            );
             let layered = row.name.contains(";ofi_rx");
             assert!(
                 !layered || row.endpoints == [EndpointKind::Rdm],

@@ -186,6 +186,28 @@ impl Cq {
         text_from(message)
     }
 
+    /// Whether a thread may sleep on the descriptors of the queue and of its endpoints' event queue
+    /// (`fi_trywait`): if not, there is something to poll for.
+    ///
+    /// # Safety
+    ///
+    /// Where the provider looks into closed endpoints (`Provider::waits_on_closed`), no endpoint of
+    /// this queue was closed, and none is before the call has returned.
+    pub(crate) unsafe fn try_wait(&self, events: Option<&Eq>) -> Result<bool, Error> {
+        let fabric = self.domain.fabric();
+        let mut fids = [self.fid(), events.map_or(ptr::null_mut(), Eq::fid)];
+        let count = 1 + i32::from(events.is_some());
+        let _guard = fabric.keys().look();
+        // SAFETY: the fabric and the queues are open, and `fids` has so many entries. What the
+        // provider looks into is open, too: the caller's promise.
+        let rc = unsafe { sys::fi_trywait(fabric.as_ptr(), fids.as_mut_ptr(), count) };
+        match rc {
+            0 => Ok(true),
+            rc if rc == -sys::FI_EAGAIN => Ok(false),
+            rc => Err(Error::fabric("fi_trywait", rc)),
+        }
+    }
+
     /// An endpoint was bound.
     pub(super) fn on_bound(&self) {
         // A count only: whoever reads the queue is whoever opens and closes its endpoints.

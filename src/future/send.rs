@@ -15,10 +15,9 @@ use super::sending::{self, Handle, ReadOn, SendOn};
 use crate::Error;
 use crate::SendEndpointZeroCopy;
 use crate::buffer::Payload;
-use crate::endpoint::Refused;
 use crate::endpoint::{
-    Access, CloseReason, ConnectionEvent, ConnectionInfo, Destination, LocalWindow, RemoteWindow,
-    SendEvent, WindowDescriptor, WindowError, WindowEvent, WindowMemory, WindowPlace,
+    Access, CloseReason, ConnectionEvent, ConnectionInfo, Destination, LocalWindow, Refused,
+    RemoteWindow, SendEvent, WindowDescriptor, WindowError, WindowEvent, WindowMemory, WindowPlace,
 };
 use crate::event_loop::Waitable;
 use crate::stats::SendStats;

@@ -18,10 +18,9 @@ use super::error::SendFailure;
 use super::waiters::{Ticket, Waiters};
 use crate::Error;
 use crate::buffer::Payload;
-use crate::endpoint::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::{
-    CloseReason, ConnectionEvent, ConnectionInfo, Destination, RemoteWindow, SendEvent,
-    WindowEvent, WindowPlace,
+    Blocked, CloseReason, ConnectionEvent, ConnectionInfo, Destination, Refused, RemoteWindow,
+    SendErrorKind, SendEvent, WindowEvent, WindowPlace,
 };
 use crate::error::CompletionError;
 use crate::stats::SendStats;

@@ -1,20 +1,20 @@
 //! `SendEndpointBuffered` over tcp: what is pushed arrives, once and in order; a lone message in
 //! time; nothing is allocated on the way.
 
-use crate::HANDSHAKE;
-use crate::common;
-use crate::counting::allocations;
-
 use std::sync::Arc;
 use std::time::Instant;
 
-use common::{SOON, Watchdog, after, any_port, domain, drive, millis, within};
 use fabricast::coalesce::{Format, FormatErrorKind};
 use fabricast::endpoint::{
     BufferedConfig, Carried, CloseReason, Message, PushError, ReceiveConfig, SmallMessageLimit,
 };
 use fabricast::event_loop::{EventLoop, LoopEvent};
 use fabricast::{BufferedEvent, Domain, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered};
+
+use crate::HANDSHAKE;
+use crate::common;
+use crate::common::{SOON, Watchdog, after, any_port, domain, drive, millis, within};
+use crate::counting::allocations;
 
 const FORMATS: [Format; 2] = [Format::Compact, Format::Netio3];
 

@@ -3,19 +3,19 @@
 //!
 //! What libfabric allocates for itself (with malloc(3)) is its own and not counted.
 
-use crate::HANDSHAKE;
-use crate::common;
-use crate::counting::allocations;
-
 use std::sync::Arc;
 
-use common::{Pair, Watchdog, domain, small_receiver};
 use fabricast::buffer::{Buffer, Payload, Segment};
 use fabricast::endpoint::{PublishConfig, SendConfig, SlowPolicy, SubscribeConfig};
 use fabricast::{
     Domain, PublishEndpoint, PublishEvent, ReceiveEvent, SendEvent, SubscribeEndpoint,
     SubscribeEvent,
 };
+
+use crate::HANDSHAKE;
+use crate::common;
+use crate::common::{Pair, Watchdog, domain, small_receiver};
+use crate::counting::allocations;
 
 const WARM_UP: u64 = 1_000;
 const COUNTED: u64 = 10_000;

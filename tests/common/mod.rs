@@ -18,8 +18,7 @@ pub(crate) mod provider;
 pub(crate) mod raw;
 
 use std::collections::BTreeMap;
-use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use fabricast::buffer::{Payload, SharedBufferManager};

@@ -2,27 +2,27 @@
 
 #![allow(unsafe_code)]
 
-use crate::common;
-
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::child::{Child, argument, hear, role, tell};
-use common::{
-    Offers, SOON, Watchdog, after, any_port, breathe, connect_limit, domain_of, drive, fd_count,
-    millis, nobodys_port, patient, rss_bytes, within,
-};
 use fabricast::buffer::SharedBufferManager;
-use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::endpoint::{
-    CloseReason, ConnectionlessConfig, ConnectionlessEvent, PeerError, PeerId, PeerMessage,
+    Blocked, CloseReason, ConnectionlessConfig, ConnectionlessEvent, PeerError, PeerId,
+    PeerMessage, SendErrorKind,
 };
 use fabricast::error::Error;
 use fabricast::event_loop::{EventLoop, LoopEvent};
 use fabricast::fabric::EndpointKind;
 use fabricast::{ConnectionEvent, ConnectionlessEndpoint, Domain, PeerAddr};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::common;
+use crate::common::child::{Child, argument, hear, role, tell};
+use crate::common::{
+    Offers, SOON, Watchdog, after, any_port, breathe, connect_limit, domain_of, drive, fd_count,
+    millis, nobodys_port, patient, rss_bytes, within,
+};
 
 /// `None`, after a line that says why, where there is no libfabric or no provider of this kind.
 fn domain() -> Option<Arc<Domain>> {

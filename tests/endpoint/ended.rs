@@ -2,12 +2,13 @@
 //! place: the queue that is asked is then one of an endpoint that is no more, and a provider may
 //! look into that (`Provider::waits_on_closed`).
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use fabricast::endpoint::ReconnectPolicy;
 use fabricast::event_loop::Waitable;
 use fabricast::fabric::{EndpointKind, PROVIDERS};
-use fabricast::{Fabric, PeerAddr, ReceiveEndpoint, SendEndpointZeroCopy, SendEvent};
+use fabricast::{Domain, Fabric, PeerAddr, ReceiveEndpoint, SendEndpointZeroCopy, SendEvent};
 
 use crate::common::child::{self, Child};
 use crate::common::{SOON, Watchdog, after, drive, millis, node, sending, small_receiver};
@@ -26,7 +27,7 @@ fn sleep_on(endpoint: &impl Waitable, wait: impl Fn()) {
 
 /// A sender to an address where nobody listens: it ends, or tries again and again over another
 /// endpoint each time, and is slept on meanwhile and afterwards.
-fn sleep_on_a_sender(domain: &std::sync::Arc<fabricast::Domain>, to: PeerAddr, tries: bool) {
+fn sleep_on_a_sender(domain: &Arc<Domain>, to: PeerAddr, tries: bool) {
     let mut config = sending().connection(|c| c.connect_timeout(millis(20)));
     if tries {
         let again = ReconnectPolicy::fixed(millis(1)).max_attempts(5);

@@ -3,34 +3,33 @@
 
 #![allow(unsafe_code)]
 
-use crate::common;
-
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::child::{self, Child};
-use common::{
-    Offers, Pair, SOON, Watchdog, after, any_port, assert_balanced, buffer, bytes_of, domain,
-    drive, got, messages, millis, nobodys_port, node, outcomes, patient, pattern, pool,
-    receive_ends, rounds, send_end, small_receiver,
-};
 use fabricast::buffer::{
     HeaderSlotConfig, HeaderSlotManager, Payload, RingConfig, RingRegion, Segment,
     ZeroCopyBufferManager,
 };
 use fabricast::endpoint::{
-    AcceptPolicy, CloseReason, ConnectionRequest, DeadlinePolicy, HeaderMode, Level, Message,
-    ReceiveConfig, RefusalCode,
+    AcceptPolicy, Blocked, CloseReason, ConnectionRequest, DeadlinePolicy, HeaderMode, Level,
+    Message, MessageLimit, ReceiveConfig, RefusalCode, SendErrorKind,
 };
-use fabricast::endpoint::{Blocked, MessageLimit, SendErrorKind};
 use fabricast::error::{Error, RegisterError};
 use fabricast::event_loop::{EventLoop, LoopConfig, LoopEvent, WaitMode, Waitable};
 use fabricast::fabric::EndpointKind;
 use fabricast::{
     ConnectionEvent, Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region,
     SendEndpointZeroCopy, SendEvent,
+};
+
+use crate::common;
+use crate::common::child::{self, Child};
+use crate::common::{
+    Offers, Pair, SOON, Watchdog, after, any_port, assert_balanced, buffer, bytes_of, domain,
+    drive, got, messages, millis, nobodys_port, node, outcomes, patient, pattern, pool,
+    receive_ends, rounds, send_end, small_receiver,
 };
 
 /// No time is too long to ask for: the next event ends it.

@@ -1,7 +1,5 @@
 //! Endpoints as futures, without a runtime: over real tcp, in one process and in two.
 
-use crate::common;
-
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -10,15 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use common::child::{self, Child};
-use common::{
-    SOON, Watchdog, after, any_port, buffer, domain, millis, pattern, pool, small_receiver,
-};
 use fabricast::buffer::{Payload, SharedBufferManager};
-use fabricast::endpoint::SendErrorKind;
 use fabricast::endpoint::{
     AcceptPolicy, Access, BufferedConfig, CloseReason, Destination, PublishConfig, ReceiveConfig,
-    ReconnectPolicy, SendConfig, SubscribeConfig, WindowDescriptor, WindowEvent,
+    ReconnectPolicy, SendConfig, SendErrorKind, SubscribeConfig, WindowDescriptor, WindowEvent,
 };
 use fabricast::error::{CompletionError, Error};
 use fabricast::fabric::AccessEnds;
@@ -29,6 +22,12 @@ use fabricast::{
     BufferedEvent, ConnectionEvent, Domain, PeerAddr, PublishEndpoint, PublishEvent,
     ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered, SendEndpointZeroCopy, SubscribeEndpoint,
     SubscribeEvent,
+};
+
+use crate::common;
+use crate::common::child::{self, Child};
+use crate::common::{
+    SOON, Watchdog, after, any_port, buffer, domain, millis, pattern, pool, small_receiver,
 };
 
 // ---- tools --------------------------------------------------------------------------------------

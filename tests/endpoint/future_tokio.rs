@@ -1,17 +1,11 @@
 //! Endpoints as futures, driven by tokio: on one thread and on several, over real tcp, in one
 //! process and in two.
 
-use crate::common;
-
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::child::{self, Child};
-use common::{
-    SOON, Watchdog, after, any_port, buffer, domain, millis, pattern, pool, small_receiver,
-};
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{CloseReason, ReceiveConfig, SendConfig};
 use fabricast::future::{
@@ -22,6 +16,12 @@ use fabricast::{
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
+
+use crate::common;
+use crate::common::child::{self, Child};
+use crate::common::{
+    SOON, Watchdog, after, any_port, buffer, domain, millis, pattern, pool, small_receiver,
+};
 
 // ---- tools --------------------------------------------------------------------------------------
 

@@ -5,9 +5,6 @@
 
 #![allow(unsafe_code)]
 
-use crate::common;
-use crate::namespaces;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -15,14 +12,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use common::child::{self, Child};
-use common::{
-    Offers, SOON, Watchdog, after, drive, millis, node, provider::fabric_at, undisturbed,
-};
 use fabricast::buffer::SharedBufferManager;
-use fabricast::endpoint::SendErrorKind;
 use fabricast::endpoint::{
-    CloseReason, Keepalive, KernelWatch, ReceiveConfig, ReconnectPolicy, SendConfig,
+    CloseReason, Keepalive, KernelWatch, ReceiveConfig, ReconnectPolicy, SendConfig, SendErrorKind,
 };
 use fabricast::error::Error;
 use fabricast::event_loop::EventLoop;
@@ -32,6 +24,13 @@ use fabricast::{
     SendEvent,
 };
 use namespaces::{NEAR, in_two_namespaces, ip};
+
+use crate::common;
+use crate::common::child::{self, Child};
+use crate::common::{
+    Offers, SOON, Watchdog, after, drive, millis, node, provider::fabric_at, undisturbed,
+};
+use crate::namespaces;
 
 const T1: Duration = Duration::from_millis(300);
 const T2: Duration = Duration::from_millis(1500);

@@ -3,24 +3,25 @@
 
 #![allow(unsafe_code)]
 
-use crate::common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::child::{self, Child};
-use common::{
-    Offers, SOON, Watchdog, after, buffer, domain_of, drive, node, pattern, pool,
-    provider::{asked_or, kinds},
-    receive_ends, rounds, send_end, undisturbed,
-};
 use fabricast::buffer::{Buffer, Payload, SharedBufferManager};
-use fabricast::endpoint::{Blocked, SendErrorKind};
-use fabricast::endpoint::{ConnectionlessConfig, ConnectionlessEvent, LongMessages, ReceiveConfig};
+use fabricast::endpoint::{
+    Blocked, ConnectionlessConfig, ConnectionlessEvent, LongMessages, ReceiveConfig, SendErrorKind,
+};
 use fabricast::fabric::EndpointKind;
 use fabricast::{
     ConnectionlessEndpoint, Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region,
     SendEndpointZeroCopy, SendEvent,
+};
+
+use crate::common;
+use crate::common::child::{self, Child};
+use crate::common::{
+    Offers, SOON, Watchdog, after, buffer, domain_of, drive, node, pattern, pool,
+    provider::{asked_or, kinds},
+    receive_ends, rounds, send_end, undisturbed,
 };
 
 /// Providers with each kind of endpoint, where none is asked for. `shm` is for two processes:
@@ -285,14 +286,14 @@ fn without_a_pool_it_is_refused_at_once_with_the_reason() {
 // ---- of an endpoint with many peers -------------------------------------------------------------
 
 /// A connectionless endpoint, and receivers that it sends to.
-struct ManyPeers {
+struct Crowd {
     end: ConnectionlessEndpoint,
     receivers: Vec<ReceiveEndpoint>,
     sent: Vec<ConnectionlessEvent>,
     received: Vec<Vec<ReceiveEvent>>,
 }
 
-impl ManyPeers {
+impl Crowd {
     /// Those that have a pool take messages of up to so many bytes.
     fn open(near: &Arc<Domain>, far: &Arc<Domain>, pools: &[bool], long: usize) -> Self {
         let config = ConnectionlessConfig::default()
@@ -361,7 +362,7 @@ fn a_connectionless_endpoint_sends_long_messages_to_each_of_its_peers() {
         };
         println!("{provider} {kind}");
         let longest = 3 << 20;
-        let mut crowd = ManyPeers::open(&near, &far, &[true, true, false], longest);
+        let mut crowd = Crowd::open(&near, &far, &[true, true, false], longest);
         let pool = pool(&near, 9, longest + 4096);
         let lens = [100, longest - 10, 200, MESSAGE];
         for (round, len) in lens.into_iter().enumerate() {

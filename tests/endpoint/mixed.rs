@@ -2,21 +2,21 @@
 //!
 //! FABRICAST_LIBFABRIC_2 names the second library; the first is the one that the other tests use.
 
-use crate::common;
-
 use std::time::Duration;
 
-use common::child::{self, Child};
-use common::{
-    SOON, Watchdog, after, any_port, buffer, domain, drive, outcomes, pattern, pool, receive_ends,
-    send_end,
-};
 use fabricast::endpoint::{
     Access, Destination, Level, ReceiveConfig, WindowDescriptor, WindowEvent,
 };
 use fabricast::{
     ConnectionEvent, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
     SendEvent,
+};
+
+use crate::common;
+use crate::common::child::{self, Child};
+use crate::common::{
+    SOON, Watchdog, after, any_port, buffer, domain, drive, outcomes, pattern, pool, receive_ends,
+    send_end,
 };
 
 const NAME: &str = "sender_and_receiver_may_have_different_versions";

@@ -1,18 +1,11 @@
 //! One publisher, and subscribers in processes of their own: content, a stopped one, a killed one,
 //! ends of subscriptions, new lives.
 
-use crate::common;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use common::child::{self, Child};
-use common::{
-    SOON, Watchdog, after, any_port, buffer, domain_of as domain, drive, millis, pattern, pool,
-    provider::kinds, within,
-};
 use fabricast::buffer::{HeaderSlotConfig, SharedBufferManager, ZeroCopyBufferManager};
 use fabricast::endpoint::{
     CloseReason, ConnectionId, DropReason, Outcomes, PeerOutcome, PublishConfig, PublisherId,
@@ -22,6 +15,13 @@ use fabricast::error::Error;
 use fabricast::fabric::EndpointKind;
 use fabricast::{
     ConnectionEvent, PeerAddr, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent,
+};
+
+use crate::common;
+use crate::common::child::{self, Child};
+use crate::common::{
+    SOON, Watchdog, after, any_port, buffer, domain_of as domain, drive, millis, pattern, pool,
+    provider::kinds, within,
 };
 
 const TAG: u64 = 0xf1d0_0000_0000_0007;

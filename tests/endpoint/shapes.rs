@@ -1,20 +1,13 @@
 //! Every shape on every kind of endpoint that `tcp` has here: what arrives, what is refused, and
 //! that each send has one outcome.
 
-use crate::common;
-
 use std::sync::Arc;
 
-use common::child::{self, Child};
-use common::{
-    Got, Pair, SOON, Watchdog, after, any_port, assert_balanced, buffer, domain_of, drive, got,
-    outcomes, pattern, provider::kinds, receive_ends, roomy_pool, send_end, small_receiver,
-};
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::coalesce::Format;
-use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::endpoint::{
-    BufferedConfig, CloseReason, HeaderMode, Inject, Level, ReceiveConfig, SendConfig,
+    Blocked, BufferedConfig, CloseReason, HeaderMode, Inject, Level, ReceiveConfig, SendConfig,
+    SendErrorKind,
 };
 use fabricast::error::Error;
 use fabricast::fabric::Shape;
@@ -22,6 +15,13 @@ use fabricast::memory::Region;
 use fabricast::{
     ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered,
     SendEndpointZeroCopy, SendEvent,
+};
+
+use crate::common;
+use crate::common::child::{self, Child};
+use crate::common::{
+    Got, Pair, SOON, Watchdog, after, any_port, assert_balanced, buffer, domain_of, drive, got,
+    outcomes, pattern, provider::kinds, receive_ends, roomy_pool, send_end, small_receiver,
 };
 
 const SHAPES: [Shape; 3] = [Shape::Iov, Shape::Headroom, Shape::TwoMessages];

@@ -3,21 +3,21 @@
 //!
 //! FABRICAST_SOAK=1 runs the full counts; FABRICAST_SEED repeats a run.
 
-use crate::common;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::child::{self, Child};
-use common::{
-    Random, SOON, Watchdog, after, alone, any_port, assert_balanced, assert_fds_back, bytes_of,
-    domain, drive, fd_count, millis, outcomes, pool, receive_ends, rounds, send_end, within,
-};
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::endpoint::{CloseReason, ReceiveConfig};
 use fabricast::{
     ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy,
     SendEvent,
+};
+
+use crate::common;
+use crate::common::child::{self, Child};
+use crate::common::{
+    Random, SOON, Watchdog, after, alone, any_port, assert_balanced, assert_fds_back, bytes_of,
+    domain, drive, fd_count, millis, outcomes, pool, receive_ends, rounds, send_end, within,
 };
 
 /// A peer that was killed is noticed by the kernel at once; looked at in the soak run only.

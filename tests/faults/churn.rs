@@ -1,17 +1,17 @@
 //! Connects and closes, polite and rude, leave no descriptor, no registration and no memory behind.
 
-use crate::common;
-
 use std::sync::Arc;
 use std::time::Instant;
 
-use common::{
-    Random, SOON, Watchdog, after, alone, any_port, buffer, domain, drive, fd_count, pool,
-    receive_ends, rounds, rss_bytes, send_end, small_receiver,
-};
 use fabricast::buffer::{HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
 use fabricast::endpoint::CloseReason;
 use fabricast::{ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
+
+use crate::common;
+use crate::common::{
+    Random, SOON, Watchdog, after, alone, any_port, buffer, domain, drive, fd_count, pool,
+    receive_ends, rounds, rss_bytes, send_end, small_receiver,
+};
 
 /// Memory that may come on top after the warm-up, whatever the number of rounds: the provider's
 /// pools grow in steps.

@@ -1,21 +1,21 @@
 //! Clients and servers that are not ours: refused with a reason or cut off within our own deadline,
 //! no descriptor lost, and the listener goes on serving.
 
-use crate::common;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::raw::{RawEvent, RawPeer, control, cq_data, hello};
-use common::{
-    Offers, Pair, Random, SOON, Watchdog, alone, any_port, assert_fds_back, domain, drive,
-    fd_count, got, millis, node, receive_ends, send_end, small_receiver, within,
-};
 use fabricast::endpoint::{CloseReason, CreditError, ReceiveConfig, Violation};
 use fabricast::{
     ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy,
+};
+
+use crate::common;
+use crate::common::raw::{RawEvent, RawPeer, control, cq_data, hello};
+use crate::common::{
+    Offers, Pair, Random, SOON, Watchdog, alone, any_port, assert_fds_back, domain, drive,
+    fd_count, got, millis, node, receive_ends, send_end, small_receiver, within,
 };
 
 /// What a peer may take to become a connection, where it is tested that others are cut off.

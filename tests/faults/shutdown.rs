@@ -3,14 +3,8 @@
 //! Run it under AddressSanitizer too: what is freed too early is found there. What is freed too
 //! late is found here, by counting descriptors, registrations and what the library says it leaked.
 
-use crate::common;
-
 use std::sync::{Arc, Weak};
 
-use common::{
-    Random, SOON, Watchdog, after, alone, any_port, assert_fds_back, buffer, domain, drive,
-    fd_count, pool, receive_ends, rounds, send_end,
-};
 use fabricast::buffer::{
     HeaderSlotConfig, HeaderSlotManager, Payload, RegionSlice, RingConfig, RingRegion,
     SharedBufferManager,
@@ -18,6 +12,12 @@ use fabricast::buffer::{
 use fabricast::endpoint::ReceiveConfig;
 use fabricast::{
     Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+};
+
+use crate::common;
+use crate::common::{
+    Random, SOON, Watchdog, after, alone, any_port, assert_fds_back, buffer, domain, drive,
+    fd_count, pool, receive_ends, rounds, send_end,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

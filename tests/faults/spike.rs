@@ -18,19 +18,18 @@
 
 #![allow(unsafe_code)]
 
-use crate::common;
-
 use std::sync::Arc;
 
-use common::child::{self, Child};
-use common::raw::{RawEvent, RawPeer, hello};
-use common::{
+use fabricast::endpoint::{AcceptPolicy, Blocked, CloseReason, ReceiveConfig, SendErrorKind};
+use fabricast::{ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
+
+use crate::common;
+use crate::common::child::{self, Child};
+use crate::common::raw::{RawEvent, RawPeer, hello};
+use crate::common::{
     Pair, SOON, Watchdog, after, alone, any_port, assert_balanced, buffer, domain, drive, got,
     millis, outcomes, pool, receive_ends, rss_bytes, send_end, small_receiver,
 };
-use fabricast::endpoint::{AcceptPolicy, CloseReason, ReceiveConfig};
-use fabricast::endpoint::{Blocked, SendErrorKind};
-use fabricast::{ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
 
 #[test]
 fn row_1_a_send_before_the_connection_stands_or_after_it_ended_is_an_error() {

@@ -6,15 +6,9 @@
 
 #![allow(unsafe_code)]
 
-use crate::common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{
-    SOON, Watchdog, any_port, buffer, drive, millis, node, pool, provider::asked_or, send_end,
-    small_receiver,
-};
 use fabricast::buffer::{Payload, RegionSlice, SharedBufferManager};
 use fabricast::endpoint::{
     Access, CloseReason, ConnectionId, Destination, LocalWindow, WindowDescriptor, WindowEvent,
@@ -23,6 +17,12 @@ use fabricast::fabric::EndpointKind;
 use fabricast::{
     ConnectionEvent, Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
     SendEvent,
+};
+
+use crate::common;
+use crate::common::{
+    SOON, Watchdog, any_port, buffer, drive, millis, node, pool, provider::asked_or, send_end,
+    small_receiver,
 };
 
 /// Providers whose other side refuses such operations. `udp;ofi_rxd` does not answer them at all:

@@ -4,17 +4,17 @@
 //!
 //! On verbs, the second test fails as soon as memory is unmapped by bare system calls.
 
-use crate::common;
-
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::child::{self, Child};
-use common::{Pair, Watchdog, domain, pattern, small_receiver};
 use fabricast::endpoint::Access;
 use fabricast::memory::HugePages;
 use fabricast::{Domain, Region};
+
+use crate::common;
+use crate::common::child::{self, Child};
+use crate::common::{Pair, Watchdog, domain, pattern, small_receiver};
 
 /// For 10,000 rounds in a guest that is emulated.
 const PATIENCE: Duration = Duration::from_secs(900);

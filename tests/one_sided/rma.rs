@@ -3,23 +3,22 @@
 //!
 //! Run it under AddressSanitizer too: memory that a peer reaches after it was freed is found there.
 
-use crate::common;
-
 use std::sync::Arc;
 use std::time::Instant;
 
-use common::{
-    Offers, Pair, SOON, Watchdog, after, domain, drive, millis, send_end, small_receiver,
-};
 use fabricast::buffer::{Payload, RegionSlice, SharedBufferManager};
-use fabricast::endpoint::SendErrorKind;
 use fabricast::endpoint::{
     Access, CloseReason, ConnectionId, Destination, LocalWindow, ReceiveConfig, RemoteWindow,
-    SendConfig, WindowDescriptor, WindowError, WindowEvent, WindowId,
+    SendConfig, SendErrorKind, WindowDescriptor, WindowError, WindowEvent, WindowId,
 };
 use fabricast::fabric::AccessEnds;
 use fabricast::{
     ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+};
+
+use crate::common;
+use crate::common::{
+    Offers, Pair, SOON, Watchdog, after, domain, drive, millis, send_end, small_receiver,
 };
 
 /// A pair whose receiver has windows, in a domain of its own.

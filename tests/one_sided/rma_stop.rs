@@ -5,15 +5,11 @@
 //! ordinary heap memory, and the provider writes to them by system calls that the sanitizer
 //! watches. 1 GiB with FABRICAST_SOAK=1, else 64 MiB.
 
-use crate::common;
-
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use common::child::{self, Child};
-use common::{Offers, Watchdog, after, domain_of, drive, millis, rounds, undisturbed};
 use fabricast::buffer::RegionSlice;
 use fabricast::endpoint::{
     Access, CloseReason, ConnectionId, LocalWindow, ReceiveConfig, WindowDescriptor, WindowEvent,
@@ -22,6 +18,10 @@ use fabricast::fabric::EndpointKind;
 use fabricast::{
     ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
 };
+
+use crate::common;
+use crate::common::child::{self, Child};
+use crate::common::{Offers, Watchdog, after, domain_of, drive, millis, rounds, undisturbed};
 
 /// The two forms of connections. Those over FI_EP_RDM go by sockets, so that a process can be
 /// stopped in the middle of an operation.

@@ -5,19 +5,17 @@
 
 #![allow(unsafe_code)]
 
-use crate::common;
-
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use common::provider::kinds;
-use common::{Pair, SOON, Watchdog, drive, millis, pattern, send_end, small_receiver};
 use fabricast::buffer::Payload;
-use fabricast::endpoint::SendErrorKind;
-use fabricast::endpoint::{Access, Destination, ReceiveConfig, WindowEvent};
+use fabricast::endpoint::{Access, Destination, ReceiveConfig, SendErrorKind, WindowEvent};
 use fabricast::error::Error;
 use fabricast::{Domain, PeerAddr, ReceiveEndpoint, Region, SendEndpointZeroCopy, SendEvent};
 
+use crate::common;
+use crate::common::provider::kinds;
+use crate::common::{Pair, SOON, Watchdog, drive, millis, pattern, send_end, small_receiver};
 use crate::rma::{Both, contents, with_windows};
 
 /// Calls `check` with a domain of each kind that the provider has.

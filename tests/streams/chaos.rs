@@ -11,8 +11,7 @@ use fabricast::stream::{
 };
 
 use crate::common::child::{Child, argument, hear, role, tell};
-use crate::common::patient;
-use crate::common::{Random, rounds};
+use crate::common::{Random, patient, rounds};
 use crate::world::*;
 
 const SIZE: usize = 8 << 20;

@@ -10,11 +10,11 @@ use std::fmt;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use fabricast_process::{Missing, Owner, SharedObject};
+
 use super::RawStream;
 use super::error::{CudaCode, CudaError, CudaUnavailable};
 use super::virtual_memory::{AccessDescriptor, AllocationProperties};
-use fabricast_process::Owner;
-use fabricast_process::{Missing, SharedObject};
 
 /// The environment variable that names the CUDA driver to load instead of the system's: the path of
 /// a `libcuda.so.1`. Who sets it vouches for the file, as for what `LD_LIBRARY_PATH` leads to.

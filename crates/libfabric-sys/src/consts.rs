@@ -5,8 +5,9 @@
 //! appeared is in its comment. A late constant may be used only where that version was
 //! [negotiated](crate::library::Library::negotiated): bits were reused between 1.x and 2.x.
 
-use crate::types::*;
 use std::ffi::c_int;
+
+use crate::types::*;
 
 // Capabilities, operation flags and completion flags (fi_getinfo(3), fi_msg(3), fi_rma(3),
 // fi_cq(3))

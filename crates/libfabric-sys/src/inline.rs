@@ -12,12 +12,13 @@
 
 #![allow(unsafe_code)]
 
-use crate::consts::*;
-use crate::ops::*;
-use crate::types::*;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::ptr;
+
+use crate::consts::*;
+use crate::ops::*;
+use crate::types::*;
 
 /// What a call answers whose operation is missing.
 trait Missing {

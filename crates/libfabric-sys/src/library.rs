@@ -2,10 +2,6 @@
 
 #![allow(unsafe_code)]
 
-use crate::signals::keep_handlers;
-use crate::types::{fi_fabric_attr, fi_info, fi_param, fi_type, fid, fid_fabric};
-use crate::version::{NEWEST, OLDEST, version_text};
-use libloading::os::unix::{Library as Object, RTLD_LOCAL, RTLD_NOW};
 use std::env;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::fmt;
@@ -13,6 +9,12 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
+
+use libloading::os::unix::{Library as Object, RTLD_LOCAL, RTLD_NOW};
+
+use crate::signals::keep_handlers;
+use crate::types::{fi_fabric_attr, fi_info, fi_param, fi_type, fid, fid_fabric};
+use crate::version::{NEWEST, OLDEST, version_text};
 
 /// The environment variable that names a library to load instead of the system's: a path.
 pub const FABRICAST_LIBFABRIC: &str = "FABRICAST_LIBFABRIC";

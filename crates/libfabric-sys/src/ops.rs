@@ -6,8 +6,9 @@
 
 #![allow(non_camel_case_types)]
 
-use crate::types::*;
 use std::ffi::{c_char, c_int, c_void};
+
+use crate::types::*;
 
 /// Operations of each object.
 #[repr(C)]

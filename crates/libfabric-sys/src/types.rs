@@ -17,12 +17,13 @@
 #![allow(non_camel_case_types)]
 #![allow(unsafe_code)]
 
-use crate::ops::*;
-use crate::version::fi_version_make;
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
 use std::mem;
 use std::ptr;
+
+use crate::ops::*;
+use crate::version::fi_version_make;
 
 pub use libc::iovec;
 

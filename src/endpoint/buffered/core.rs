@@ -531,11 +531,7 @@ impl<O: Outlet> BufferedCore<O> {
             self.outlet_blocked = blocked;
             self.refuse(blocked);
         }
-        Refused {
-            kind,
-            given: buffer,
-            key,
-        }
+        Refused::new(kind, buffer, key)
     }
 
     // ---- sending --------------------------------------------------------------------------------

@@ -109,11 +109,7 @@ impl Outlet for FakeOutlet {
             _ => None,
         };
         if let Some(kind) = kind {
-            return Err(Refused {
-                kind,
-                given: payload,
-                key,
-            });
+            return Err(Refused::new(kind, payload, key));
         }
         self.credits -= 1;
         let segment = payload.segments().first().and_then(|s| s.as_bytes());

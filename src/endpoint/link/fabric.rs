@@ -24,10 +24,9 @@ use crate::endpoint::link::{
     RmaLimits, RmaPost, SendPost,
 };
 use crate::errno::FabricErrno;
-use crate::fabric::PeerAddr;
 use crate::fabric::{
-    Cq, Domain, EndpointKind, EndpointSettings, Ep, Eq, Fabric, FiAddr, Info, OpenedEp, Pep,
-    RawEvent, in_use, receives_of, unreachable,
+    Cq, Domain, EndpointKind, EndpointSettings, Ep, Eq, Fabric, FiAddr, Info, OpenedEp, PeerAddr,
+    Pep, RawEvent, in_use, receives_of, unreachable,
 };
 use crate::in_flight::ContextKind;
 use crate::memory::{AccessLedger, Participant, Registrar};
@@ -138,7 +137,6 @@ impl FabricLink {
             eq: Arc::clone(&self.eq),
             inbox: self.search.inbox().map(Arc::clone),
             keeps_events: Arc::clone(&self.keeps_events),
-            domain: Arc::clone(&self.domain),
         })
     }
 
@@ -709,7 +707,6 @@ struct FabricWait {
     eq: Arc<Eq>,
     inbox: Option<Arc<Inbox>>,
     keeps_events: Arc<AtomicBool>,
-    domain: Arc<Domain>,
 }
 
 impl LinkWait for FabricWait {
@@ -725,19 +722,12 @@ impl LinkWait for FabricWait {
         if self.keeps_events.load(Ordering::Acquire) {
             return Ok(false);
         }
-        let fabric: &Fabric = self.domain.fabric();
-        let mut fids = [self.cq.fid(), self.eq.fid()];
         if self.cq.fd().is_none() {
             return Ok(true);
         }
-        let _guard = fabric.keys().look();
-        // SAFETY: the fabric and both queues are open (held by `self`), and `fids` has two entries.
-        let rc = unsafe { sys::fi_trywait(fabric.as_ptr(), fids.as_mut_ptr(), 2) };
-        match rc {
-            0 => Ok(true),
-            rc if rc == -sys::FI_EAGAIN => Ok(false),
-            rc => Err(Error::fabric("fi_trywait", rc)),
-        }
+        // SAFETY: the queue is one of connected endpoints, whose providers don't look into closed
+        // ones (the column `waits_on_closed`).
+        unsafe { self.cq.try_wait(Some(&self.eq)) }
     }
 }
 

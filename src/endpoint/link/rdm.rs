@@ -769,8 +769,12 @@ impl RdmWait {
         match bound {
             Bound::First => true,
             Bound::Closed => false,
-            Bound::Again => !self.domain.fabric().provider().waits_on_closed,
+            Bound::Again => !self.looks_into_closed(),
         }
+    }
+
+    fn looks_into_closed(&self) -> bool {
+        self.domain.fabric().provider().waits_on_closed
     }
 }
 
@@ -784,23 +788,13 @@ impl LinkWait for RdmWait {
         if self.cq.fd().is_none() || !self.can_ask(*bound) {
             return Ok(true);
         }
-        let mut fids = [self.cq.fid()];
-        let _guard = self.domain.fabric().keys().look();
-        // SAFETY: the fabric and the queue are open (held by `self`), and `fids` has one entry. So
-        // is the endpoint that the provider may look into: `bound` is held, which is set before one
-        // is closed, and after that a provider that looks into closed ones is not asked
-        // (`can_ask`).
-        let rc = unsafe { sys::fi_trywait(self.domain.fabric().as_ptr(), fids.as_mut_ptr(), 1) };
-        match rc {
-            0 => Ok(true),
-            rc if rc == -sys::FI_EAGAIN => Ok(false),
-            rc => Err(Error::fabric("fi_trywait", rc)),
-        }
+        // SAFETY: `bound` is held, which is set before an endpoint is closed, and after that a
+        // provider that looks into closed ones is not asked (`can_ask`).
+        unsafe { self.cq.try_wait(None) }
     }
 
     fn must_look(&self) -> bool {
-        let bound = *self.bound();
-        bound == Bound::Again && self.cq.fd().is_some() && !self.can_ask(bound)
+        self.looks_into_closed() && self.cq.fd().is_some() && *self.bound() == Bound::Again
     }
 }
 

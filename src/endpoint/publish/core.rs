@@ -152,11 +152,7 @@ impl<L: Link> PublishCore<L> {
                     self.stats.would_block += 1;
                     self.blocked = Some(blocked);
                 }
-                Err(Refused {
-                    kind,
-                    given: payload,
-                    key,
-                })
+                Err(Refused::new(kind, payload, key))
             }
         }
     }

@@ -1,12 +1,13 @@
 //! What a subscriber reports.
 
+use std::fmt;
+
 use super::wanted::SubscribeError;
 use crate::cuda::CudaError;
 use crate::endpoint::delivery::{DeviceMessage, MessageEvent};
 use crate::endpoint::event::ConnectionEvent;
 use crate::endpoint::message::Message;
 use crate::protocol::wire::SubscriptionOutcome;
-use std::fmt;
 
 /// A publisher that a [`SubscribeEndpoint`](crate::SubscribeEndpoint) is connected to, or wants to
 /// be; also while it connects again. Never used twice by one endpoint.

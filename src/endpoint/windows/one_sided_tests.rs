@@ -3,7 +3,6 @@
 
 #![allow(unsafe_code)]
 
-use crate::endpoint::error::{Blocked, SendErrorKind, WindowError};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use proptest::prelude::*;
 
 use crate::buffer::{Payload, RegionSlice, SharedBufferManager};
 use crate::endpoint::core::rig::{FakeGate, LONG, Rig, Setup, far_future};
+use crate::endpoint::error::{Blocked, SendErrorKind, WindowError};
 use crate::endpoint::event::{ConnectionEvent, Level, ReceiveEvent};
 use crate::endpoint::hub::WindowSettings;
 use crate::endpoint::link::fake::{CloseMode, NetConfig, Step};

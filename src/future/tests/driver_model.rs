@@ -14,9 +14,9 @@ use super::super::sending::{SendOn, connected};
 use super::*;
 use crate::buffer::Payload;
 use crate::endpoint::{
-    CloseReason, ConnectionEvent, ConnectionInfo, Destination, HeaderMode, SendEvent, WindowPlace,
+    CloseReason, ConnectionEvent, ConnectionInfo, Destination, HeaderMode, Refused, SendErrorKind,
+    SendEvent, WindowPlace,
 };
-use crate::endpoint::{Refused, SendErrorKind};
 use crate::error::Error;
 use crate::fabric::Shape;
 use crate::stats::SendStats;
@@ -91,12 +91,7 @@ impl Sender for One {
         _place: WindowPlace<'_>,
         key: u64,
     ) -> Result<(), Refused<Destination>> {
-        let kind = SendErrorKind::Closing;
-        Err(Refused {
-            kind,
-            given: into,
-            key,
-        })
+        Err(Refused::new(SendErrorKind::Closing, into, key))
     }
 
     fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error> {

@@ -1,13 +1,15 @@
+use std::collections::HashMap;
+use std::time::Duration;
+
+use fabricast_process::contained;
+use proptest::prelude::*;
+
 use super::*;
 use crate::buffer::{BufferMut, SharedBufferConfig};
 use crate::contain::Panics;
 use crate::memory::Region;
 use crate::storage::rig::{byte_at, bytes_of, directories, file_of, refusing, soon};
 use crate::storage::{FileErrorKind, OpenOptions};
-use fabricast_process::contained;
-use proptest::prelude::*;
-use std::collections::HashMap;
-use std::time::Duration;
 
 /// io_uring where there is one, and threads.
 fn options() -> Vec<BatchOptions> {

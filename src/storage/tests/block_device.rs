@@ -1,5 +1,6 @@
-use super::*;
 use std::os::unix::fs::symlink;
+
+use super::*;
 
 /// A sysfs with what these tests need.
 struct FakeSysfs(tempfile::TempDir);

@@ -1,5 +1,6 @@
-use super::*;
 use std::io::Write;
+
+use super::*;
 
 fn page() -> u64 {
     rustix::param::page_size() as u64

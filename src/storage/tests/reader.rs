@@ -1,10 +1,12 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
 use super::*;
 use crate::buffer::SharedBufferConfig;
 use crate::memory::Region;
 use crate::storage::rig::{bytes_of, directories, file_of, soon};
 use crate::storage::{FileErrorKind, OpenOptions};
-use proptest::prelude::*;
-use std::time::Duration;
 
 fn pool(slots: u32, size: usize) -> SharedBufferManager {
     let config = SharedBufferConfig {

@@ -1,9 +1,10 @@
 #![allow(unsafe_code)]
 
+use std::io::{IoSlice, IoSliceMut};
+
 use super::*;
 use crate::buffer::{RingConfig, RingRegion};
 use crate::storage::{FileHandle, IoOptions};
-use std::io::{IoSlice, IoSliceMut};
 
 const SIZE: usize = 3 * 4096;
 

@@ -1,11 +1,13 @@
 #[path = "../../../tests/common/forked.rs"]
 mod forked;
 
-use super::*;
-use forked::in_a_child;
-use proptest::prelude::*;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
+
+use forked::in_a_child;
+use proptest::prelude::*;
+
+use super::*;
 
 const SOON: Duration = Duration::from_secs(60);
 

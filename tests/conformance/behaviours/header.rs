@@ -1,7 +1,6 @@
 //! Where headers end: each mode tells the receiver as much as it promises.
 
-use fabricast::endpoint::HeaderMode;
-use fabricast::endpoint::SendErrorKind;
+use fabricast::endpoint::{HeaderMode, SendErrorKind};
 use fabricast::{ConnectionEvent, ReceiveEvent, SendEvent};
 
 use crate::common::{SOON, buffer, child, drive, pattern};

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use fabricast::buffer::{Payload, RegionSlice, SharedBufferManager};
-use fabricast::endpoint::SendErrorKind;
 use fabricast::endpoint::{
-    Access, ConnectionId, Destination, LocalWindow, RemoteWindow, SendConfig, WindowDescriptor,
-    WindowError, WindowEvent,
+    Access, ConnectionId, Destination, LocalWindow, RemoteWindow, SendConfig, SendErrorKind,
+    WindowDescriptor, WindowError, WindowEvent,
 };
 use fabricast::fabric::EndpointKind;
 use fabricast::{

@@ -10,10 +10,9 @@ use fabricast::buffer::{
     SharedBufferManager,
 };
 use fabricast::cuda::Stream;
-use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::endpoint::{
-    ConnectionlessConfig, ConnectionlessEvent, DeviceDelivery, DeviceMessage, LongMessages,
-    ReceiveConfig, SendConfig, StagingConfig, StagingRing,
+    Blocked, ConnectionlessConfig, ConnectionlessEvent, DeviceDelivery, DeviceMessage,
+    LongMessages, ReceiveConfig, SendConfig, SendErrorKind, StagingConfig, StagingRing,
 };
 use fabricast::fabric::EndpointKind;
 use fabricast::{

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use fabricast::buffer::{DeviceBufferManager, Payload, RegionSlice, SharedBufferManager};
 use fabricast::endpoint::{
-    Access, ConnectionId, Destination, LocalWindow, ReceiveConfig, RemoteWindow, SendConfig,
-    StagingRing, WindowError, WindowEvent,
+    Access, Blocked, ConnectionId, Destination, LocalWindow, ReceiveConfig, RemoteWindow,
+    SendConfig, SendErrorKind, StagingRing, WindowError, WindowEvent,
 };
-use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::fabric::EndpointKind;
 use fabricast::{
     ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::buffer::{Payload, SharedBufferManager};
-use fabricast::endpoint::{Blocked, SendErrorKind};
 use fabricast::endpoint::{
-    DeviceDelivery, PeerOutcome, PublishConfig, SlowPolicy, StagingRing, SubscribeConfig,
+    Blocked, DeviceDelivery, PeerOutcome, PublishConfig, SendErrorKind, SlowPolicy, StagingRing,
+    SubscribeConfig,
 };
 use fabricast::{
     ConnectionEvent, Domain, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent,

@@ -1,12 +1,14 @@
-use super::super::request::Stop;
-use super::*;
-use proptest::prelude::*;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::prelude::*;
 use tempfile::TempDir;
+
+use super::super::request::Stop;
+use super::*;
 
 const SECOND: Duration = Duration::from_secs(60);
 
