@@ -18,7 +18,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Violation;
+use super::{Action, Connection, State, Violation};
 use crate::protocol::wire::{Control, ControlKind};
 
 /// Messages about fences of one side that the other has not read, at most: a question, and the
@@ -123,6 +123,61 @@ impl Fences {
         self.asking = true;
         self.asked
             .map(|asked| Control::Fence { nonce: asked.nonce })
+    }
+}
+
+impl Connection {
+    pub(super) fn fences(&mut self) -> &mut Fences {
+        self.fences.get_or_insert_default()
+    }
+
+    pub(super) fn on_fence(&mut self, nonce: u64) {
+        let said = [
+            "a fence before the connection was established",
+            "a fence after its goodbye",
+        ];
+        if !self.takes(ControlKind::FENCE, true, said) {
+            return;
+        }
+        if let Err(violation) = self.fences().on_question(nonce) {
+            self.violate(violation);
+        }
+    }
+
+    /// Also after its goodbye: until this side says its own, it answers.
+    pub(super) fn on_fenced(&mut self, nonce: u64, now: Instant) {
+        self.on_arrival("a fence before the connection was established");
+        let limit = self.local.fence_limit;
+        if self.state != State::Closed
+            && let Err(violation) = self.fences().on_answer(nonce, now, limit)
+        {
+            self.violate(violation);
+        }
+    }
+
+    /// The peer is asked to pass an epoch: what it begins from now on is not meant. `nonce` is
+    /// random. [`Action::FencePassed`] is the answer, or the connection ends.
+    pub(crate) fn fence(&mut self, epoch: u64, nonce: u64, now: Instant) {
+        if self.state != State::Closed {
+            let limit = self.local.fence_limit;
+            self.fences().ask(epoch, nonce, now, limit);
+        }
+    }
+
+    pub(super) fn next_fence(&mut self) -> Option<Action> {
+        let (transmit, may_ask) = (self.transmit, !self.goodbye.is_said());
+        let fences = self.fences.as_mut()?;
+        if let Some(epoch) = fences.take_passed() {
+            return Some(Action::FencePassed { epoch });
+        }
+        let control = transmit.then(|| fences.next(may_ask))??;
+        Some(self.control(&control))
+    }
+
+    /// Who waits for the goodbye waits for that.
+    pub(super) fn fence_deadline(&self) -> Option<Instant> {
+        let asks = self.transmit && !self.goodbye.is_said();
+        self.fences.as_ref().filter(|_| asks)?.deadline()
     }
 }
 

@@ -40,13 +40,13 @@ impl Connection {
     /// As [`Connection::may_send`]; then nothing changes.
     pub(crate) fn on_pair_posted(&mut self) -> Result<u64, SendBlocked> {
         let number = self.on_data_posted()?;
-        self.headers.sent = self.headers.sent.wrapping_add(1);
+        self.data.headers.sent = self.data.headers.sent.wrapping_add(1);
         Ok(number)
     }
 
     /// The provider did not take the header of the last `on_pair_posted`.
     pub(crate) fn on_pair_undone(&mut self) {
-        self.headers.sent = self.headers.sent.wrapping_sub(1);
+        self.data.headers.sent = self.data.headers.sent.wrapping_sub(1);
         self.on_post_undone();
     }
 
@@ -72,7 +72,7 @@ impl Connection {
     ///
     /// [`Dropped`]: the message must not reach the application.
     pub(crate) fn on_payload(&mut self, len: u64) -> Result<u64, Dropped> {
-        match self.headers.waiting.take() {
+        match self.data.headers.waiting.take() {
             Some(header) => {
                 self.on_counted(len.saturating_add(header.into()), self.local.receive_size)
             }
@@ -96,7 +96,7 @@ impl Connection {
         self.hear();
         match self.judge_header(len) {
             Ok(len) => {
-                self.headers.waiting = Some(len);
+                self.data.headers.waiting = Some(len);
                 Ok(())
             }
             Err(violation) => {
@@ -112,10 +112,10 @@ impl Connection {
         if !self.has_two_messages() {
             return Err(WireError::Kind(ControlKind::HEADER.0).into());
         }
-        if self.peer_bye.is_some() {
+        if self.goodbye.is_heard() {
             return Err(Violation::OutOfTurn("a header after its goodbye"));
         }
-        if self.headers.waiting.is_some() {
+        if self.data.headers.waiting.is_some() {
             return Err(Violation::OutOfTurn("a header where a payload is due"));
         }
         if len > limit {
@@ -129,8 +129,8 @@ impl Connection {
             let name = "header_len";
             return Err(WireError::Field { name, value: len }.into());
         };
-        if !self.receive.has_room() {
-            let granted = self.receive.received();
+        if !self.data.receive.has_room() {
+            let granted = self.data.receive.received();
             return Err(CreditError::Overrun { granted }.into());
         }
         Ok(short)

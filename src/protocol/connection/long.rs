@@ -18,8 +18,8 @@
 
 use std::time::Instant;
 
-use super::Violation;
-use crate::protocol::wire::Control;
+use super::{Action, Connection, SendBlocked, State, Violation};
+use crate::protocol::wire::{self, Control, Hello};
 
 /// Messages about long messages of one side that the other has not read, at most.
 pub(crate) const LONG_MESSAGES_MAX: usize = 2;
@@ -54,6 +54,8 @@ pub(super) struct Long {
     into: Into,
     /// Until when the peer's message must be whole, once it has a destination.
     whole_by: Option<Instant>,
+    /// The peer's message of this number is whole, and was not handed out yet.
+    whole: Option<u64>,
 }
 
 /// The message that this side sends.
@@ -267,6 +269,118 @@ impl Long {
             }
             _ => None,
         }
+    }
+}
+
+impl Connection {
+    /// Both sides know what long messages are: one to send some, the other to take them.
+    pub(crate) fn has_long_messages(&self) -> bool {
+        self.peer
+            .is_some_and(|peer| peer.features & self.local.features & wire::FEATURE_LONG != 0)
+    }
+
+    pub(super) fn long(&mut self) -> &mut Long {
+        self.long.get_or_insert_default()
+    }
+
+    pub(super) fn on_long_message(&mut self, control: Control) {
+        let said = [
+            "a long message before the connection was established",
+            "a long message after its goodbye",
+        ];
+        if !self.takes(control.kind(), self.has_long_messages(), said) {
+            return;
+        }
+        let takes = self.local.receive_size > 0;
+        match self.long().on_control(control) {
+            Ok(_) if matches!(control, Control::LongOffer { .. }) && !takes => {
+                self.violate(Violation::OutOfTurn("a long message where none are taken"));
+            }
+            Ok(whole) => {
+                let long = self.long();
+                long.whole = long.whole.or(whole);
+            }
+            Err(violation) => self.violate(violation),
+        }
+    }
+
+    /// The peer may be offered long messages: it takes messages, and does not say that those are
+    /// none of them.
+    pub(crate) fn may_offer_long(&self) -> bool {
+        let takes = |peer: &Hello| {
+            peer.receive_size > 0 && peer.features & wire::FEATURE_TAKES_NO_LONG == 0
+        };
+        self.has_long_messages() && self.peer().is_some_and(takes)
+    }
+
+    /// A message of so many bytes is to be sent piece by piece: takes its credit. Its end is told
+    /// by [`Action::LongRefused`], or by this side (`long_written`).
+    ///
+    /// # Errors
+    ///
+    /// As [`Connection::may_send`]; then nothing changes.
+    pub(crate) fn offer_long(&mut self, len: u64) -> Result<(), SendBlocked> {
+        let number = self.on_data_posted()?;
+        self.long().offer(number, len);
+        Ok(())
+    }
+
+    /// Whether pieces of this side's long message may be posted: its credit is taken, so it goes on
+    /// while a goodbye waits for it.
+    pub(crate) fn may_write_long(&self) -> bool {
+        self.transmit && matches!(self.state, State::Established | State::Closing)
+    }
+
+    /// All of this side's long message is in the peer's memory.
+    pub(crate) fn long_written(&mut self) {
+        self.long().written();
+        self.on_data_done();
+    }
+
+    /// Where the peer is to write what [`Action::LongOffered`] told of.
+    pub(crate) fn grant_long(&mut self, base: u64, key: u64) {
+        self.long().grant(base, key);
+    }
+
+    /// Until when the message must be whole that was granted; the connection ends where it is not.
+    pub(crate) fn bound_long(&mut self, deadline: Option<Instant>) {
+        self.long().bound(deadline);
+    }
+
+    /// That is not taken; up to `limit` bytes are.
+    pub(crate) fn refuse_long(&mut self, limit: u64) {
+        self.long().refuse(limit);
+    }
+
+    /// Whether the peer may be writing a long message.
+    pub(crate) fn is_long_open(&self) -> bool {
+        self.long.as_ref().is_some_and(|long| long.is_open())
+    }
+
+    /// The number of the long message that has become whole: to be asked for behind each control
+    /// message.
+    pub(crate) fn take_whole_long(&mut self) -> Option<u64> {
+        self.long.as_mut()?.whole.take()
+    }
+
+    pub(super) fn next_long(&mut self) -> Option<Action> {
+        let may_send = self.transmit && !self.goodbye.is_said();
+        let goodbye = self.goodbye.is_heard();
+        Some(match self.long.as_mut()?.next_action(may_send, goodbye)? {
+            LongAction::Send(control) => self.control(&control),
+            LongAction::Offered { len } => Action::LongOffered { len },
+            LongAction::Granted { base, key } => Action::LongGranted { base, key },
+            LongAction::Refused { limit } => {
+                // Nothing was sent behind it.
+                self.on_post_undone();
+                Action::LongRefused { limit }
+            }
+        })
+    }
+
+    pub(super) fn long_deadline(&self) -> Option<Instant> {
+        let long = self.long.as_ref();
+        long.filter(|_| self.state != State::Closed)?.deadline()
     }
 }
 

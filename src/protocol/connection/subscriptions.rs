@@ -12,9 +12,9 @@
 //! next request is sent. So a publisher keeps a receive for one request of each connection, and a
 //! subscriber for one answer.
 
-use super::Violation;
+use super::{Action, Connection, State, Violation};
 use crate::protocol::wire::{
-    Control, SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest,
+    self, Control, HelloKind, SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest,
 };
 
 /// Messages about subscriptions of one side that the other has not read, at most.
@@ -151,6 +151,79 @@ impl Subscriptions {
             }
             _ => None,
         }
+    }
+}
+
+impl Connection {
+    /// Both sides know what subscriptions are.
+    fn has_subscriptions(&self) -> bool {
+        self.peer
+            .is_some_and(|peer| peer.features & self.local.features & wire::FEATURE_PUBLISH != 0)
+    }
+
+    fn subscriptions(&mut self) -> &mut Subscriptions {
+        self.subscriptions.get_or_insert_default()
+    }
+
+    /// The acceptor does.
+    fn publishes(&self) -> bool {
+        self.peer.is_some_and(|peer| peer.kind == HelloKind::Hello)
+    }
+
+    pub(super) fn on_subscription_message(&mut self, control: Control) {
+        let said = [
+            "a subscription before the connection was established",
+            "a subscription after its goodbye",
+        ];
+        if !self.takes(control.kind(), self.has_subscriptions(), said) {
+            return;
+        }
+        let taken = match control {
+            Control::Subscription { number, request } if self.publishes() => {
+                self.subscriptions().on_request(number, request)
+            }
+            Control::SubscriptionAnswer { number, answer } => {
+                self.subscriptions().on_answer(number, answer)
+            }
+            _ => Err(Violation::OutOfTurn(
+                "a subscription at a side that does not publish",
+            )),
+        };
+        if let Err(violation) = taken {
+            self.violate(violation);
+        }
+    }
+
+    /// Whether `ask_subscription` would take a request.
+    pub(crate) fn may_ask_subscription(&self) -> bool {
+        self.state == State::Established
+            && self.has_subscriptions()
+            && !self.publishes()
+            && self.subscriptions.as_ref().is_none_or(|all| all.may_ask())
+    }
+
+    /// A subscriber's request; false: not now, since the last one has no answer yet, or there is
+    /// nobody to ask.
+    pub(crate) fn ask_subscription(&mut self, request: SubscriptionRequest) -> bool {
+        self.may_ask_subscription() && self.subscriptions().ask(request)
+    }
+
+    /// What the publisher says to [`Action::SubscriptionAsked`]. `next` is the number of the tag's
+    /// next publication.
+    pub(crate) fn answer_subscription(&mut self, outcome: SubscriptionOutcome, next: u64) {
+        self.subscriptions().give(outcome, next);
+    }
+
+    pub(super) fn next_subscription(&mut self) -> Option<Action> {
+        let may_send = self.transmit && !self.goodbye.is_said() && !self.goodbye.is_heard();
+        let subscriptions = self.subscriptions.as_mut()?;
+        Some(match subscriptions.next_action(may_send)? {
+            SubscriptionAction::Send(control) => self.control(&control),
+            SubscriptionAction::Asked(request) => Action::SubscriptionAsked(request),
+            SubscriptionAction::Answered(request, answer) => {
+                Action::SubscriptionAnswered { request, answer }
+            }
+        })
     }
 }
 

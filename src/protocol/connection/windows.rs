@@ -15,8 +15,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use super::Violation;
-use crate::protocol::wire::{Control, WindowId};
+use super::{Action, Connection, SendBlocked, State, Violation};
+use crate::protocol::wire::{self, Control, WindowId};
 
 /// Window messages of one side that the other has not read, at most: a revocation, and the answer
 /// to one of the other side's.
@@ -246,6 +246,127 @@ impl RevokedSet {
 
     fn runs(&self) -> usize {
         self.0.len()
+    }
+}
+
+impl Connection {
+    /// Both sides know what windows are.
+    pub(crate) fn has_windows(&self) -> bool {
+        self.peer
+            .is_some_and(|peer| peer.features & self.local.features & wire::FEATURE_WINDOWS != 0)
+    }
+
+    fn windows(&mut self) -> &mut WindowAccount {
+        self.windows.get_or_insert_default()
+    }
+
+    pub(super) fn on_window_message(&mut self, control: Control) {
+        let said = [
+            "a window message before the connection was established",
+            "a window message after its goodbye",
+        ];
+        if !self.takes(control.kind(), self.has_windows(), said) {
+            return;
+        }
+        let taken = match control {
+            Control::Revoke { window } => self.windows().on_revoke(WindowId(window)),
+            Control::RevokeAck { window } => self.windows().on_ack(WindowId(window)),
+            _ => Ok(()),
+        };
+        if let Err(violation) = taken {
+            self.violate(violation);
+        }
+    }
+
+    /// The number of a new window of this side; `None` when the connection does not stand, or the
+    /// peer does not know windows.
+    pub(crate) fn expose_window(&mut self) -> Option<WindowId> {
+        (self.state == State::Established && self.has_windows()).then(|| self.windows().expose())
+    }
+
+    /// Asks the peer not to use a window any more, once for each window; the connection ends where
+    /// it does not agree in time.
+    pub(crate) fn revoke_window(&mut self, window: WindowId, deadline: Option<Instant>) {
+        self.windows().revoke(window, deadline);
+    }
+
+    /// Whether the peer has revoked a window of its own.
+    pub(crate) fn is_window_revoked(&self, window: WindowId) -> bool {
+        let windows = self.windows.as_ref();
+        windows.is_some_and(|windows| windows.is_revoked(window))
+    }
+
+    /// The answer to [`Action::WindowRevoked`].
+    pub(crate) fn window_in_use(&mut self, window: WindowId, operations: u32) {
+        self.windows().in_use(window, operations);
+    }
+
+    /// Whether a one-sided operation without immediate data can be posted; one with them is like a
+    /// data message (`may_send`).
+    ///
+    /// # Errors
+    ///
+    /// What stands in the way.
+    #[inline]
+    pub(crate) fn may_use_window(&self) -> Result<(), SendBlocked> {
+        match self.may_send() {
+            Err(SendBlocked::NoCredit | SendBlocked::Long) => Ok(()),
+            answer => answer,
+        }
+    }
+
+    /// A one-sided operation is about to be posted; with immediate data it uses a credit, as a data
+    /// message.
+    ///
+    /// # Errors
+    ///
+    /// What stands in the way; then nothing changes.
+    #[inline]
+    pub(crate) fn on_window_posted(&mut self, immediate: bool) -> Result<(), SendBlocked> {
+        if immediate {
+            self.on_data_posted()?;
+            self.windows().on_immediate_posted();
+            return Ok(());
+        }
+        self.may_use_window()?;
+        self.data.posted += 1;
+        Ok(())
+    }
+
+    /// The provider did not take the operation of the last `on_window_posted`.
+    pub(crate) fn on_window_undone(&mut self, immediate: bool) {
+        if immediate {
+            self.on_immediate_undone();
+        }
+        self.on_data_done();
+    }
+
+    /// Immediate data that were counted will not be posted: their credit is free again.
+    pub(crate) fn on_immediate_undone(&mut self) {
+        self.data.send.undo();
+        self.windows().on_immediate_undone();
+    }
+
+    /// A one-sided operation completed, or failed.
+    #[inline]
+    pub(crate) fn on_window_done(&mut self, window: WindowId) {
+        if let Some(windows) = &mut self.windows {
+            windows.on_operation_done(window);
+        }
+        self.on_data_done();
+    }
+
+    pub(super) fn next_window(&mut self) -> Option<Action> {
+        let may_send = self.transmit && !self.goodbye.is_said() && !self.goodbye.is_heard();
+        Some(match self.windows.as_mut()?.next_action(may_send)? {
+            WindowAction::Send(control) => self.control(&control),
+            WindowAction::Release(window) => Action::ReleaseWindow(window),
+            WindowAction::Revoked(window) => Action::WindowRevoked(window),
+        })
+    }
+
+    pub(super) fn window_deadline(&self) -> Option<Instant> {
+        self.windows.as_ref()?.next_deadline()
     }
 }
 

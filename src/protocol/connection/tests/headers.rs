@@ -3,6 +3,7 @@
 use super::tests::{actions, assert_violation, bye, established, give, hello_of, params};
 use super::*;
 use crate::protocol::credit::CreditError;
+use crate::protocol::wire::{HeaderMode, HelloKind};
 
 /// An established receiver of messages whose headers travel alone, and of headers of 8 bytes.
 fn takes_two(now: Instant) -> Connection {

@@ -1,7 +1,15 @@
 //! Directed tests: each way to end, each violation, each timeout.
 
+use std::time::Duration;
+
+use super::terms::FENCE_LIMIT;
 use super::*;
 use crate::protocol::credit::CreditError;
+use crate::protocol::liveness::Patience;
+use crate::protocol::wire::{
+    ByeReason, Counts, HELLO_LEN, HeaderMode, HelloKind, SubscriptionAnswer, SubscriptionOutcome,
+    SubscriptionRequest,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -6,12 +6,17 @@
 //! goodbye shows as lost data.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::tests::params;
 use super::*;
 use crate::protocol::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
+use crate::protocol::liveness::Patience;
+use crate::protocol::wire::{
+    ByeReason, ControlBody, HELLO_LEN, SubscriptionOutcome, SubscriptionRequest,
+};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Packet {
@@ -450,7 +455,7 @@ impl Pair {
         let Some(connection) = self.live(at) else {
             return false;
         };
-        if connection.bye_sent {
+        if connection.goodbye.is_said() {
             return false;
         }
         connection.fence(epoch, !epoch, now);
