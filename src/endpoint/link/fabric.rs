@@ -2,22 +2,24 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::c_void;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use libfabric_sys as sys;
-use smallvec::SmallVec;
 
 use crate::Error;
+use crate::endpoint::link::event_queue::EventQueue;
+use crate::endpoint::link::fabric_conn::ConnEp;
+pub(crate) use crate::endpoint::link::fabric_conn::{FabricConn, Request};
 use crate::endpoint::link::half_open::HalfOpen;
 use crate::endpoint::link::queue_sizes::QueueSizes;
+use crate::endpoint::link::queue_wait::FabricWait;
 use crate::endpoint::link::socket::{self, KernelWatch, TcpWatch};
-use crate::endpoint::link::sought::{Inbox, Search, Sought};
+use crate::endpoint::link::sought::{Search, Sought};
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::link::{
     CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused,
@@ -25,19 +27,15 @@ use crate::endpoint::link::{
 };
 use crate::errno::FabricErrno;
 use crate::fabric::{
-    Cq, Domain, EndpointKind, EndpointSettings, Ep, Eq, Fabric, FiAddr, Info, OpenedEp, PeerAddr,
-    Pep, RawEvent, in_use, receives_of, unreachable,
+    Cq, Domain, EndpointKind, EndpointSettings, Ep, Fabric, FiAddr, Info, OpenedEp, PeerAddr, Pep,
+    RawEvent, in_use, receives_of, unreachable,
 };
 use crate::in_flight::ContextKind;
-use crate::memory::{AccessLedger, Participant, Registrar};
+use crate::memory::{AccessLedger, Registrar};
 use crate::protocol::connection::Form;
 
 /// The most events that are looked through when a link is dropped; bounds the drop.
 const REQUESTS_AT_CLOSE_MAX: usize = 4096;
-
-/// The most events that are kept while those of a closed endpoint are looked for: requests come as
-/// fast as peers like.
-const EVENTS_KEPT_MAX: usize = 1024;
 
 /// The most sockets that are taken out of the provider's backlog then.
 const BACKLOG_AT_CLOSE_MAX: usize = 256;
@@ -50,18 +48,11 @@ pub(crate) struct FabricLink {
     info: Info,
     settings: EndpointSettings,
     queue_sizes: QueueSizes,
-    /// Events read while looking for stale ones, not yet handed out.
-    events: VecDeque<RawEvent>,
-    /// There are such. They lie in no queue of the provider's, so who is about to sleep looks here.
-    keeps_events: Arc<AtomicBool>,
-    /// Closed endpoints that may have events further back in the event queue, until that was seen
-    /// empty.
-    stale: Vec<ConnKey>,
+    events: EventQueue,
     /// Connections whose peer the provider looks for.
     search: Search,
     listener: Option<Listener>,
     cq: Arc<Cq>,
-    eq: Arc<Eq>,
     domain: Arc<Domain>,
 }
 
@@ -85,7 +76,7 @@ impl FabricLink {
         let fabric = domain.fabric();
         let info = settings.info(fabric)?;
         let queue_sizes = sizes.with(settings);
-        let eq = Arc::new(Eq::open(fabric)?);
+        let events = EventQueue::open(fabric)?;
         let cq = Arc::new(queue_sizes.open_queue(domain, info.rx().size)?);
         let search = match fabric.provider().resolves_in_open {
             true => Search::by_thread()?,
@@ -96,13 +87,10 @@ impl FabricLink {
             info,
             settings: *settings,
             queue_sizes,
-            events: VecDeque::new(),
-            keeps_events: Arc::default(),
-            stale: Vec::new(),
+            events,
             search,
             listener: None,
             cq,
-            eq,
             domain: Arc::clone(domain),
         })
     }
@@ -115,7 +103,7 @@ impl FabricLink {
         settings: &EndpointSettings,
     ) -> Result<Self, Error> {
         let mut link = Self::open(domain, sizes, settings)?;
-        let pep = Arc::new(Pep::listen(domain.fabric(), addr, &link.eq)?);
+        let pep = Arc::new(Pep::listen(domain.fabric(), addr, link.events.queue())?);
         let half_open = HalfOpen::new(pep.local());
         link.listener = Some(Listener {
             half_open,
@@ -134,9 +122,9 @@ impl FabricLink {
     pub(crate) fn waiter(&self) -> Arc<dyn LinkWait> {
         Arc::new(FabricWait {
             cq: Arc::clone(&self.cq),
-            eq: Arc::clone(&self.eq),
+            eq: Arc::clone(self.events.queue()),
             inbox: self.search.inbox().map(Arc::clone),
-            keeps_events: Arc::clone(&self.keeps_events),
+            keeps_events: Arc::clone(self.events.keeps()),
         })
     }
 
@@ -144,13 +132,14 @@ impl FabricLink {
     fn admit(&mut self, ep: Ep) -> Result<Ep, Error> {
         let fid = ep.as_ptr() as ConnKey;
         self.search.forget_endpoint(fid);
-        unstale(&self.stale, ep)
+        self.events.unstale(ep)
     }
 
     /// An endpoint for a connection to a peer, at once.
     fn open_active(&mut self, mut info: Info, peer: &PeerAddr) -> Result<Ep, Error> {
         let (domain, sizes) = (&self.domain, self.queue_sizes.each);
-        let ep = Ep::open_active(domain, &mut info, peer, sizes, (&self.cq, &self.eq))?;
+        let queues = (&self.cq, self.events.queue());
+        let ep = Ep::open_active(domain, &mut info, peer, sizes, queues)?;
         self.settings.check_source(|| ep.local())?;
         self.admit(ep)
     }
@@ -158,80 +147,30 @@ impl FabricLink {
     /// An endpoint for the request that the info came with.
     fn open_passive(&mut self, info: &mut Info) -> Result<Ep, Error> {
         let (domain, sizes) = (&self.domain, self.queue_sizes.each);
-        let ep = Ep::open_passive(domain, info, sizes, (&self.cq, &self.eq))?;
+        let queues = (&self.cq, self.events.queue());
+        let ep = Ep::open_passive(domain, info, sizes, queues)?;
         self.admit(ep)
     }
 
     /// Endpoints that threads have opened: their connections go on, or end.
     fn take_sought(&mut self) {
-        let (cq, eq, stale) = (&self.cq, &self.eq, &self.stale);
+        let (cq, events) = (&self.cq, &self.events);
         let settings = &self.settings;
         let over = self.search.take(|opened: OpenedEp| {
-            let ep = Ep::connected(opened, cq, eq)?;
+            let ep = Ep::connected(opened, cq, events.queue())?;
             settings.check_source(|| ep.local())?;
-            unstale(stale, ep)
+            events.unstale(ep)
         });
         for (key, errno) in over {
-            self.events.push_back(RawEvent {
-                kind: 0,
-                fid: key,
-                info: None,
-                errno: errno.get(),
-                data: CmData::new(&[]),
-            });
-        }
-    }
-
-    /// Takes events of a closed endpoint out of the event queue: its address may be the next
-    /// endpoint's. Those that lie too far back are passed over when they are read (`stale`).
-    fn forget_events_of(&mut self, key: ConnKey) {
-        self.keep_events_but_of(key);
-        self.note_kept_events();
-    }
-
-    fn keep_events_but_of(&mut self, key: ConnKey) {
-        self.events.retain(|event| event.fid != key);
-        for _ in self.events.len()..EVENTS_KEPT_MAX {
-            match self.next_event() {
-                Ok(Some(event)) if event.fid != key => self.events.push_back(event),
-                Ok(Some(_)) => {}
-                Ok(None) | Err(_) => return,
-            }
-        }
-        self.stale.push(key);
-    }
-
-    /// Nobody sleeps while there are some. Release: who finds the flag finds the events, although
-    /// the thread that watches the endpoint may be another one than polled it last.
-    fn note_kept_events(&self) {
-        let some = !self.events.is_empty();
-        self.keeps_events.store(some, Ordering::Release);
-    }
-
-    /// The next one in the event queue that is not of a closed endpoint.
-    fn next_event(&mut self) -> Result<Option<RawEvent>, Error> {
-        loop {
-            match self.eq.read()? {
-                // They end: nothing more is said of a closed endpoint.
-                Some(event) if self.stale.contains(&event.fid) => {}
-                Some(event) => return Ok(Some(event)),
-                None => {
-                    self.stale.clear();
-                    return Ok(None);
-                }
-            }
+            self.events.push_failure(key, errno);
         }
     }
 
     /// The next one that says something to the core.
     fn next_cm(&mut self) -> Result<Option<CmEvent<Request>>, Error> {
         loop {
-            let event = match self.events.pop_front() {
-                Some(event) => event,
-                None => match self.next_event()? {
-                    Some(event) => event,
-                    None => return Ok(None),
-                },
+            let Some(event) = self.events.next()? else {
+                return Ok(None);
             };
             if let Some(event) = self.event(event) {
                 return Ok(Some(event));
@@ -308,14 +247,6 @@ impl Drop for FabricLink {
     }
 }
 
-/// What is still to come of the endpoint that was here before would be taken for this one's.
-fn unstale(stale: &[ConnKey], ep: Ep) -> Result<Ep, Error> {
-    match stale.contains(&(ep.as_ptr() as ConnKey)) {
-        true => Err(Error::fabric("fi_endpoint", libc::EAGAIN)),
-        false => Ok(ep),
-    }
-}
-
 fn limits(fabric: &Fabric, info: &Info) -> LinkLimits {
     let tx = info.tx();
     let needs_cells = info.mode() & (sys::FI_CONTEXT | sys::FI_CONTEXT2) != 0;
@@ -333,107 +264,6 @@ fn limits(fabric: &Fabric, info: &Info) -> LinkLimits {
         inject_pays: fabric.provider().inject_pays,
         uses_more: fabric.provider().uses_more,
         rma: RmaLimits::of(info, fabric.provider(), EndpointKind::Msg),
-    }
-}
-
-/// A connection request that was not answered yet. Dropping it refuses it: the provider holds a
-/// socket for it, and memory, until it is accepted or refused; also when an endpoint was made from
-/// it.
-#[derive(Debug)]
-pub(crate) struct Request {
-    info: Option<Info>,
-    pep: Arc<Pep>,
-}
-
-impl Request {
-    fn refuse(&mut self, data: &[u8]) {
-        if let Some(info) = self.info.take() {
-            self.pep.reject(info.handle(), data);
-        }
-    }
-
-    /// The provider has freed what it held for the request.
-    fn accepted(mut self) {
-        self.info = None;
-    }
-}
-
-impl Drop for Request {
-    fn drop(&mut self) {
-        self.refuse(&[]);
-    }
-}
-
-/// The endpoint of a connection.
-#[derive(Debug)]
-enum ConnEp {
-    Here(Ep),
-    Sought(Arc<Sought>),
-}
-
-/// A connection.
-#[derive(Debug)]
-pub(crate) struct FabricConn {
-    end: ConnEp,
-    /// As known before it is connected. Providers of connected endpoints that have other addresses
-    /// are asked.
-    peer: Option<SocketAddr>,
-    /// Its socket, once it was looked for.
-    socket: Option<RawFd>,
-    /// Until it is accepted: what it was made from. Dropped after the endpoint, which has taken
-    /// over the socket.
-    request: Option<Request>,
-}
-
-impl LinkConn for FabricConn {
-    fn key(&self) -> ConnKey {
-        match &self.end {
-            ConnEp::Here(ep) => ep.as_ptr() as ConnKey,
-            ConnEp::Sought(sought) => sought.key(),
-        }
-    }
-
-    fn registrar(&self) -> Option<&dyn Registrar> {
-        None
-    }
-
-    fn peer(&self) -> Option<PeerAddr> {
-        let known = self.peer.map(PeerAddr::from);
-        known.or_else(|| self.ep()?.peer())
-    }
-
-    fn participant(&self) -> Option<&Participant> {
-        self.ep().and_then(Ep::participant)
-    }
-}
-
-impl FabricConn {
-    /// None while the provider looks for the peer.
-    #[inline]
-    fn ep(&self) -> Option<&Ep> {
-        match &self.end {
-            ConnEp::Here(ep) => Some(ep),
-            ConnEp::Sought(sought) => sought.ep(),
-        }
-    }
-
-    /// Local address and peer.
-    fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
-        let ep = self.ep()?;
-        Some((ep.local()?.socket_addr()?, ep.peer()?.socket_addr()?))
-    }
-
-    /// The socket of a connection that stands: the library says which, or it is looked for.
-    fn socket(&self) -> Option<RawFd> {
-        self.ep()?.socket().or_else(|| {
-            let (local, peer) = self.ends()?;
-            socket::find(local, peer)
-        })
-    }
-
-    /// None while the provider looks for the peer.
-    pub(crate) fn as_raw(&self) -> Option<*mut sys::fid_ep> {
-        self.ep().map(Ep::as_ptr)
     }
 }
 
@@ -548,7 +378,7 @@ impl Link for FabricLink {
             ConnEp::Here(ep) => Some(ep),
             ConnEp::Sought(sought) => {
                 self.search.forget(&self.domain, key);
-                self.events.retain(|event| event.fid != key);
+                self.events.drop_kept(key);
                 Arc::into_inner(sought).and_then(Sought::into_ep)
             }
         };
@@ -557,7 +387,7 @@ impl Link for FabricLink {
         self.search.forget_endpoint(fid);
         ep.close()
             .map_err(|code| CloseFailed(FabricErrno::new(code)))?;
-        self.forget_events_of(fid);
+        self.events.forget(fid);
         Ok(())
     }
 
@@ -655,7 +485,7 @@ impl Link for FabricLink {
     fn poll_cm(&mut self) -> Result<Option<CmEvent<Request>>, Error> {
         self.take_sought();
         let event = self.next_cm();
-        self.note_kept_events();
+        self.events.note_kept();
         event
     }
 
@@ -697,37 +527,6 @@ impl Link for FabricLink {
             }
             None => 0,
         }
-    }
-}
-
-/// The queues of a link, for a sleeping thread.
-#[derive(Debug)]
-struct FabricWait {
-    cq: Arc<Cq>,
-    eq: Arc<Eq>,
-    inbox: Option<Arc<Inbox>>,
-    keeps_events: Arc<AtomicBool>,
-}
-
-impl LinkWait for FabricWait {
-    fn fds(&self) -> SmallVec<[RawFd; 3]> {
-        let (Some(cq), Some(eq)) = (self.cq.fd(), self.eq.fd()) else {
-            return SmallVec::new();
-        };
-        let bell = self.inbox.iter().map(|inbox| inbox.bell().as_raw_fd());
-        [cq, eq].into_iter().chain(bell).collect()
-    }
-
-    fn try_wait(&self) -> Result<bool, Error> {
-        if self.keeps_events.load(Ordering::Acquire) {
-            return Ok(false);
-        }
-        if self.cq.fd().is_none() {
-            return Ok(true);
-        }
-        // SAFETY: the queue is one of connected endpoints, whose providers don't look into closed
-        // ones (the column `waits_on_closed`).
-        unsafe { self.cq.try_wait(Some(&self.eq)) }
     }
 }
 

@@ -7,9 +7,12 @@
 
 #![allow(unsafe_code)]
 
+mod addressed_ep;
 pub(crate) mod backlog;
 pub(crate) mod either;
+mod event_queue;
 pub(crate) mod fabric;
+mod fabric_conn;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 #[cfg_attr(
     not(test),
@@ -22,13 +25,16 @@ pub(crate) mod fabric;
 pub(crate) mod fake;
 pub(crate) mod fd_limit;
 mod half_open;
+mod indices;
 pub(crate) mod iov;
-mod letter;
 mod peer_book;
 pub(crate) mod provider;
 pub(crate) mod queue_sizes;
+mod queue_wait;
 pub(crate) mod rdm;
 pub(crate) mod rdm_hello;
+mod refusal_slot;
+mod refusals;
 pub(crate) mod socket;
 mod sought;
 pub(crate) mod wait;

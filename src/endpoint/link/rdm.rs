@@ -7,25 +7,26 @@
 //! ```text
 //!  hello ─► take_hello ─► Request ─► prepare_accept ─► RdmConn {index, number}
 //!                            │                         messages name the index
-//!                            └─► reject ─► a refusal, injected, or sent as a letter;
+//!                            └─► reject ─► a refusal, injected, or sent from a slot;
 //!                                          tried again until its deadline
 //! ```
 
 #![allow(unsafe_code)]
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
-use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libfabric_sys as sys;
-use smallvec::SmallVec;
 
 use crate::Error;
-use crate::endpoint::link::letter::Letter;
+use crate::endpoint::link::addressed_ep::AddressedEp;
+use crate::endpoint::link::indices::Indices;
 use crate::endpoint::link::peer_book::PeerBook;
+use crate::endpoint::link::queue_wait::{Bound, RdmWait};
 use crate::endpoint::link::rdm_hello::{self, HelloTail};
+use crate::endpoint::link::refusals::{Refusals, Refusing};
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::link::{
@@ -40,28 +41,19 @@ use crate::fabric::{
 use crate::in_flight::ContextKind;
 use crate::memory::{AccessLedger, Participant, Registrar};
 use crate::protocol::connection::Form;
-use crate::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
+use crate::protocol::wire::{self, HELLO_LEN, Hello};
 
 /// Hellos that wait to be looked at; more are dropped, and their senders time out.
 const REQUESTS_MAX: usize = 256;
-
-/// Refusals that wait for the provider to take them; more are not told, and the refused time out.
-const REFUSALS_MAX: usize = 64;
 
 /// Addresses that are only lingering beyond which refusals are not told: a flood of hellos must not
 /// fill the vector.
 const LINGERING_MAX: usize = 512;
 
-/// How long a refusal is offered to a provider that has no way to the peer yet.
-const REFUSAL_PATIENCE: Duration = Duration::from_secs(2);
-
 /// Reads of the queue before the endpoint closes, at most, and so many in a row that must find
 /// nothing.
 const SETTLE_READS_MAX: u32 = 256;
 const SETTLE_EMPTY_READS: u32 = 16;
-
-/// Between two such offers.
-const REFUSAL_RETRY: Duration = Duration::from_millis(1);
 
 /// The link.
 #[derive(Debug)]
@@ -72,17 +64,13 @@ pub(crate) struct RdmLink {
     /// What endpoints are made of, and the sizes of their queues.
     info: Info,
     sizes: (usize, usize),
-    /// Most bytes that the provider takes by `fi_inject`.
-    inject_size: usize,
     listens: bool,
     indices: Box<Indices>,
     /// Connections that a listener accepted, by the peer's address, with the hello's words for
     /// which it is.
     live: HashMap<PeerAddr, Life>,
     events: VecDeque<CmEvent<RdmRequest>>,
-    refusals: VecDeque<Refusing>,
-    /// For refusals of a provider that injects nothing; made with the first one.
-    letter: Option<Box<Letter<Refusing>>>,
+    refusals: Refusals,
     book: PeerBook,
     /// Completions that were read while the endpoint was closed.
     last: Completions,
@@ -100,17 +88,6 @@ struct Life {
     key: ConnKey,
     incarnation: u64,
     connection: u64,
-}
-
-/// A refusal under way.
-#[derive(Debug)]
-struct Refusing {
-    peer: PeerAddr,
-    number: FiAddr,
-    /// Under which the peer wants to be addressed.
-    index: u32,
-    data: CmData,
-    deadline: Instant,
 }
 
 impl RdmLink {
@@ -190,25 +167,19 @@ impl RdmLink {
                 rma,
             },
             sizes: settings.queue_sizes(sizes),
-            inject_size: tx.inject_size,
+            refusals: Refusals::new(domain, tx.inject_size, needs_cells),
             info,
             listens,
             indices: Box::new(Indices::new(crate::endpoint::incarnation())),
             live: HashMap::new(),
             events: VecDeque::new(),
-            refusals: VecDeque::new(),
-            letter: None,
             book: PeerBook::default(),
             last: Completions::new(),
             local: end.local,
             tail: end.tail,
             ep: Some(end.ep),
             av: end.av,
-            wait: Arc::new(RdmWait {
-                cq: Arc::clone(&cq),
-                domain: Arc::clone(domain),
-                bound: Mutex::new(Bound::First),
-            }),
+            wait: Arc::new(RdmWait::new(&cq, domain)),
             cq,
             domain: Arc::clone(domain),
         })
@@ -277,100 +248,6 @@ impl RdmLink {
                 return;
             }
         }
-    }
-
-    /// Whether so many bytes can be sent without an operation of the core's.
-    fn can_refuse(&mut self, data: &[u8]) -> bool {
-        if data.len() <= self.inject_size {
-            return true;
-        }
-        // A cell would have to live as long as the operation: no provider that wants some has asked
-        // for it yet.
-        if self.limits.contexts == ContextKind::Cells {
-            return false;
-        }
-        if self.letter.is_none() {
-            self.letter = Letter::new(&self.domain).map(Box::new);
-        }
-        self.letter.is_some()
-    }
-
-    /// Takes the completion of a refusal out of what was read behind that place.
-    #[cold]
-    fn on_letter(&mut self, out: &mut Completions, from: usize) {
-        let done = self
-            .letter
-            .as_mut()
-            .and_then(|it| it.take_completion(out, from));
-        if let Some(refusing) = done {
-            self.book.give_back(refusing.peer, Instant::now());
-        }
-    }
-
-    /// Offers the refusals to the provider again.
-    fn send_refusals(&mut self, now: Instant) {
-        for _ in 0..self.refusals.len() {
-            let (Some(ep), Some(refusing)) = (&self.ep, self.refusals.pop_front()) else {
-                return;
-            };
-            let mark = wire::cq_data(ControlKind::REFUSAL, refusing.index);
-            if refusing.data.as_slice().len() > self.inject_size {
-                let Some(letter) = &mut self.letter else {
-                    return self.book.give_back(refusing.peer, now);
-                };
-                let (to, data) = ((refusing.number, mark), refusing.data);
-                match letter.send(ep, to, data.as_slice(), refusing) {
-                    Err((PostRefused::Again, refusing)) if now < refusing.deadline => {
-                        self.refusals.push_back(refusing);
-                    }
-                    Err((_, refusing)) => self.book.give_back(refusing.peer, now),
-                    Ok(()) => {}
-                }
-                continue;
-            }
-            let sent = ep.inject(refusing.number, mark, refusing.data.as_slice());
-            if sent == Err(PostRefused::Again) && now < refusing.deadline {
-                self.refusals.push_back(refusing);
-            } else {
-                self.book.give_back(refusing.peer, now);
-            }
-        }
-    }
-}
-
-/// An endpoint with its address vector and its address.
-struct AddressedEp {
-    ep: Ep,
-    av: Arc<Av>,
-    local: PeerAddr,
-    tail: HelloTail,
-    /// Receives that it takes.
-    receives: u32,
-}
-
-impl AddressedEp {
-    fn open(
-        domain: &Arc<Domain>,
-        info: &Info,
-        sizes: (usize, usize),
-        cq: &Arc<Cq>,
-    ) -> Result<Self, Error> {
-        let mut info = info.duplicate()?;
-        let av = Arc::new(Av::open(domain)?);
-        let ep = Ep::open_rdm(domain, &mut info, sizes, cq, &av)?;
-        let unnamed = || Error::Unsupported {
-            provider: info.provider_name(),
-            need: "names its endpoints in a form that no peer can be told",
-        };
-        let local = ep.name(info.addr_format()).ok_or_else(unnamed)?;
-        let tail = HelloTail::new(&local).ok_or_else(unnamed)?;
-        Ok(Self {
-            ep,
-            av,
-            local,
-            tail,
-            receives: u32::try_from(info.rx().size).unwrap_or(u32::MAX),
-        })
     }
 }
 
@@ -501,9 +378,7 @@ impl Link for RdmLink {
 
     fn reject(&mut self, request: RdmRequest, data: &[u8]) {
         let now = Instant::now();
-        let too_many =
-            self.refusals.len() >= REFUSALS_MAX || self.book.lingering() >= LINGERING_MAX;
-        if too_many || !self.can_refuse(data) {
+        if self.book.lingering() >= LINGERING_MAX || !self.refusals.takes(data) {
             return;
         }
         let (av, peer) = (&self.av, request.peer);
@@ -513,14 +388,10 @@ impl Link for RdmLink {
         let Ok(number) = self.book.take(peer, || av.insert(&peer)) else {
             return;
         };
-        self.refusals.push_back(Refusing {
-            peer,
-            number,
-            index: request.hello.connection as u32 & wire::INDEX_MASK,
-            data: CmData::new(data),
-            deadline: now + REFUSAL_PATIENCE,
-        });
-        self.send_refusals(now);
+        let index = request.hello.connection as u32 & wire::INDEX_MASK;
+        let refusing = Refusing::new(peer, number, index, data, now);
+        self.refusals.push(refusing);
+        self.refusals.send(self.ep.as_ref(), &mut self.book, now);
     }
 
     fn close(&mut self, conn: RdmConn) -> Result<(), CloseFailed> {
@@ -549,12 +420,7 @@ impl Link for RdmLink {
         self.settle();
         self.wait.set(Bound::Closed);
         let closed = self.ep.take().map_or(Ok(()), Ep::close);
-        if let Some(letter) = &mut self.letter {
-            match closed {
-                Ok(()) => drop(letter.end()),
-                Err(_) => letter.leak(),
-            }
-        }
+        self.refusals.on_closed(closed.is_ok());
         closed.map_err(|code| CloseFailed(FabricErrno::new(code)))
     }
 
@@ -623,8 +489,8 @@ impl Link for RdmLink {
             out.extend(self.last.drain(..read));
             read
         };
-        if self.letter.is_some() {
-            self.on_letter(out, from);
+        if self.refusals.has_sends() {
+            self.refusals.on_completions(out, from, &mut self.book);
             read = out.len() - from;
         }
         Ok(read)
@@ -633,7 +499,7 @@ impl Link for RdmLink {
     fn poll_cm(&mut self) -> Result<Option<CmEvent<RdmRequest>>, Error> {
         if self.events.is_empty() && self.listens {
             let now = Instant::now();
-            self.send_refusals(now);
+            self.refusals.send(self.ep.as_ref(), &mut self.book, now);
             let av = &self.av;
             self.book.expire(now, |number| av.remove(number));
         }
@@ -694,131 +560,6 @@ impl Link for RdmLink {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        (!self.refusals.is_empty()).then(|| Instant::now() + REFUSAL_RETRY)
-    }
-}
-
-/// Gives out indices in turn, so that one is not used again soon: a message for a connection that
-/// is over names an index that nobody has. Where they begin is drawn at random: a restarted process
-/// begins elsewhere.
-#[derive(Debug)]
-struct Indices {
-    last: u32,
-    taken: HashSet<u32>,
-}
-
-impl Indices {
-    fn new(seed: u64) -> Self {
-        // Two links of one process begin apart, too.
-        let seed =
-            seed.rotate_left(24) ^ crate::endpoint::next_connection().wrapping_mul(0x9E37_79B9);
-        Self {
-            last: (seed ^ (seed >> 32)) as u32 & wire::INDEX_MASK,
-            taken: HashSet::new(),
-        }
-    }
-
-    /// The next one within these bits that is free. Index 0 is nobody's: hellos carry it.
-    fn allot(&mut self, mask: u32) -> u32 {
-        loop {
-            self.last = (self.last + 1) & wire::INDEX_MASK;
-            let index = self.last & mask;
-            // Fewer connections than indices (`max_connections`): this ends.
-            if index != 0 && self.taken.insert(index) {
-                return index;
-            }
-        }
-    }
-
-    fn free(&mut self, index: u32) {
-        self.taken.remove(&index);
-    }
-}
-
-/// The queue of a link, for a sleeping thread.
-#[derive(Debug)]
-struct RdmWait {
-    cq: Arc<Cq>,
-    domain: Arc<Domain>,
-    /// Held while the provider is asked, which looks into the endpoint: it is not closed meanwhile.
-    bound: Mutex<Bound>,
-}
-
-/// The endpoint that the queue is of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bound {
-    /// The one that it was opened with.
-    First,
-    /// None any more.
-    Closed,
-    /// One after that.
-    Again,
-}
-
-impl RdmWait {
-    fn bound(&self) -> MutexGuard<'_, Bound> {
-        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, bound: Bound) {
-        *self.bound() = bound;
-    }
-
-    /// Whether `fi_trywait` may be asked.
-    fn can_ask(&self, bound: Bound) -> bool {
-        match bound {
-            Bound::First => true,
-            Bound::Closed => false,
-            Bound::Again => !self.looks_into_closed(),
-        }
-    }
-
-    fn looks_into_closed(&self) -> bool {
-        self.domain.fabric().provider().waits_on_closed
-    }
-}
-
-impl LinkWait for RdmWait {
-    fn fds(&self) -> SmallVec<[RawFd; 3]> {
-        self.cq.fd().into_iter().collect()
-    }
-
-    fn try_wait(&self) -> Result<bool, Error> {
-        let bound = self.bound();
-        if self.cq.fd().is_none() || !self.can_ask(*bound) {
-            return Ok(true);
-        }
-        // SAFETY: `bound` is held, which is set before an endpoint is closed, and after that a
-        // provider that looks into closed ones is not asked (`can_ask`).
-        unsafe { self.cq.try_wait(None) }
-    }
-
-    fn must_look(&self) -> bool {
-        self.looks_into_closed() && self.cq.fd().is_some() && *self.bound() == Bound::Again
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_index_is_not_used_again_soon_and_never_by_two() {
-        let mut indices = Indices {
-            last: wire::INDEX_MASK - 2,
-            taken: HashSet::from([1]),
-        };
-        let all = wire::INDEX_MASK;
-        let first = indices.allot(all);
-        assert_eq!(first, wire::INDEX_MASK - 1);
-        assert_eq!(indices.allot(all), wire::INDEX_MASK);
-        assert_eq!(indices.allot(all), 2, "0 is nobody's, 1 is taken");
-        indices.free(first);
-        for _ in 0..100_000 {
-            assert_ne!(indices.allot(all), first);
-        }
-        let begins: std::collections::HashSet<_> =
-            (0..100).map(|seed| Indices::new(seed).last).collect();
-        assert!(begins.len() > 90, "lives begin apart");
+        self.refusals.next_deadline()
     }
 }

@@ -14,6 +14,7 @@ use crate::endpoint::ReceiveConfig;
 use crate::endpoint::core::rig::{LONG, Setup, send_settings};
 use crate::endpoint::core::send::SendCore;
 use crate::endpoint::event::{ConnectionEvent, SendEvent};
+use crate::endpoint::link::sought::Inbox;
 use crate::fabric::hook::{OpenHook, PassiveHook, forget_port};
 use crate::protocol::connection::CloseReason;
 use crate::{ReceiveEndpoint, ReceiveEvent};
@@ -400,7 +401,7 @@ fn nobody_sleeps_while_events_are_kept() {
     let mut other = FabricLink::open(&far, sizes, &settings).unwrap();
     let mut asking = Vec::new();
     // Whether others lie behind the first when it is closed, nobody can say beforehand.
-    while listener.events.is_empty() {
+    while listener.events.kept.is_empty() {
         assert!(asking.len() < 300, "one at a time");
         for _ in 0..3 {
             let conn = other.prepare_connect(&to).unwrap();

@@ -1,4 +1,4 @@
-//! `Letter`: a refusal for a provider that injects nothing. Many that take a device's memory
+//! `RefusalSlot`: a refusal for a provider that injects nothing. Many that take a device's memory
 //! (`FI_HMEM`) don't: what they copy by themselves has to be the host's, and nobody tells them.
 
 #![allow(unsafe_code)]
@@ -16,15 +16,15 @@ const CONTEXT: usize = usize::MAX - 1;
 
 /// A place for one refusal at a time, and who it is for.
 #[derive(Debug)]
-pub(super) struct Letter<T> {
+pub(crate) struct RefusalSlot<T> {
     region: Arc<Region>,
     scope: Scope,
     on_its_way: Option<T>,
 }
 
-impl<T> Letter<T> {
+impl<T> RefusalSlot<T> {
     /// `None` where the memory can't be had: then refusals are not told.
-    pub(super) fn new(domain: &Domain) -> Option<Self> {
+    pub(crate) fn new(domain: &Domain) -> Option<Self> {
         let region = Region::host(ROOM)
             .huge_pages(HugePages::Never)
             .build()
@@ -39,7 +39,7 @@ impl<T> Letter<T> {
 
     /// Sends it. Refused with `Again` while another is on its way; gives back who it was for where
     /// it is refused.
-    pub(super) fn send(
+    pub(crate) fn send(
         &mut self,
         ep: &Ep,
         (peer, mark): (FiAddr, u32),
@@ -53,7 +53,7 @@ impl<T> Letter<T> {
         let Some(desc) = self.region.lease(self.scope) else {
             return Err((PostRefused::Again, to));
         };
-        // SAFETY: the region is this letter's alone, as long as that, and no send of it is under
+        // SAFETY: the region is this slot's alone, as long as that, and no send of it is under
         // way.
         unsafe {
             bytes
@@ -82,7 +82,7 @@ impl<T> Letter<T> {
     }
 
     /// Takes its completion out of what was read, and says who it was for.
-    pub(super) fn take_completion(
+    pub(crate) fn take_completion(
         &mut self,
         read: &mut Vec<LinkCompletion>,
         from: usize,
@@ -93,7 +93,7 @@ impl<T> Letter<T> {
     }
 
     /// The endpoint was closed.
-    pub(super) fn end(&mut self) -> Option<T> {
+    pub(crate) fn end(&mut self) -> Option<T> {
         let to = self.on_its_way.take()?;
         // SAFETY: the lease of `send`, whose operation is over.
         unsafe { self.region.release(self.scope) };
@@ -101,7 +101,7 @@ impl<T> Letter<T> {
     }
 
     /// The endpoint could not be closed: the provider may still read it.
-    pub(super) fn leak(&mut self) {
+    pub(crate) fn leak(&mut self) {
         if self.on_its_way.take().is_some() {
             std::mem::forget(Arc::clone(&self.region));
         }
