@@ -20,7 +20,9 @@
 //! that it watches.
 
 mod config;
+mod event;
 mod poller;
+mod source;
 mod table;
 mod timers;
 mod wait;
@@ -39,11 +41,13 @@ use smallvec::SmallVec;
 
 use crate::clock::Clock;
 use crate::error::Error;
-use poller::Poller;
+use poller::{Poller, epoll_ctl_error, is_unwatchable};
+use source::{Endpoint, Source};
 use table::Table;
 use timers::Timers;
 
 pub use config::{LoopConfig, WaitMode};
+pub use event::{Interest, LoopEvent, LoopStats, Readiness};
 pub use table::Token;
 #[allow(unused_imports, reason = "the endpoints implement it")]
 pub(crate) use wait::WaitSource;
@@ -59,87 +63,6 @@ const SPIN_LOOK_EVERY: usize = 64;
 
 /// What the waker is registered as; no token has these bits.
 const WAKER_BITS: u64 = u64::MAX;
-
-bitflags::bitflags! {
-    /// What a descriptor of the user is watched for.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-    pub struct Interest: u8 {
-        /// There is something to read, or the peer closed its side.
-        const READ = 1;
-        /// There is room to write.
-        const WRITE = 2;
-    }
-}
-
-bitflags::bitflags! {
-    /// What a descriptor is ready for.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-    pub struct Readiness: u8 {
-        /// There is something to read, or the end.
-        const READ = 1;
-        /// There is room to write.
-        const WRITE = 2;
-        /// The other side closed, wholly or for writing.
-        const HANGUP = 4;
-        /// The descriptor has an error; reported whatever the interest.
-        const ERROR = 8;
-    }
-}
-
-/// Something for the handler to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LoopEvent {
-    /// Poll this endpoint. It may turn out to have nothing.
-    Endpoint(Token),
-    /// A descriptor is ready. Level-triggered: it comes again each round until it is read or
-    /// written.
-    Fd {
-        /// The descriptor's token.
-        token: Token,
-        /// What it is ready for.
-        readiness: Readiness,
-    },
-    /// A timer is due.
-    Timer(Token),
-    /// Somebody called [`Waker::wake`], once or several times.
-    Woken,
-}
-
-/// Counters of a loop since it was made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LoopStats {
-    /// Rounds, those that spun included.
-    pub rounds: u64,
-    /// Rounds that slept in the kernel.
-    pub sleeps: u64,
-    /// Sleeps that a descriptor ended before their time was over.
-    pub wakes: u64,
-    /// Wakes after which there was nothing to deliver.
-    pub spurious: u64,
-}
-
-/// One endpoint of the loop.
-#[derive(Debug)]
-struct Endpoint {
-    handle: WaitHandle,
-    fds: SmallVec<[RawFd; 3]>,
-    /// It has no descriptor, or the kernel would not watch it: polled at the interval.
-    polled: bool,
-    next_poll: Instant,
-    /// `prepare_wait` failed, which is told once.
-    warned: bool,
-    /// An event for it waits in `pending`.
-    queued: bool,
-}
-
-#[derive(Debug)]
-enum Source {
-    Endpoint(Endpoint),
-    Fd(RawFd),
-    Timer { every: Option<Duration> },
-}
 
 /// An event loop; see the [module](self).
 ///
@@ -284,7 +207,7 @@ impl EventLoop {
     /// file).
     pub fn add_fd(&mut self, fd: impl AsFd, interest: Interest) -> Result<Token, Error> {
         self.poller.owner().check()?;
-        let flags = epoll_flags(interest)?;
+        let flags = interest.epoll_flags()?;
         let fd = fd.as_fd().as_raw_fd();
         let token = self.sources.insert(Source::Fd(fd));
         if let Err(error) = self.watch(token, fd, flags) {
@@ -300,7 +223,7 @@ impl EventLoop {
     /// # Errors
     /// As in [`add_fd`](Self::add_fd); `ENOENT` or `EBADF` when the descriptor was closed.
     pub fn set_interest(&mut self, token: Token, interest: Interest) -> Result<bool, Error> {
-        let flags = epoll_flags(interest)?;
+        let flags = interest.epoll_flags()?;
         let Some(Source::Fd(fd)) = self.sources.get(token) else {
             return Ok(false);
         };
@@ -573,7 +496,7 @@ impl EventLoop {
                 Some(Source::Fd(_)) => {
                     self.pending.push_back(LoopEvent::Fd {
                         token,
-                        readiness: readiness(flags),
+                        readiness: Readiness::of(flags),
                     });
                 }
                 Some(Source::Timer { .. }) | None => {}
@@ -688,51 +611,4 @@ fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
         (Some(a), Some(b)) => Some(a.min(b)),
         (one, other) => one.or(other),
     }
-}
-
-fn epoll_ctl_error(source: io::Error) -> Error {
-    Error::Os {
-        call: "epoll_ctl",
-        source,
-    }
-}
-
-/// Whether the kernel can't watch this kind of descriptor, or not this deep: EINVAL and ELOOP are
-/// its limits on nested epoll sets, EPERM is a file without a poll operation.
-fn is_unwatchable(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EINVAL | libc::ELOOP | libc::EPERM)
-    )
-}
-
-fn epoll_flags(interest: Interest) -> Result<EventFlags, Error> {
-    let mut flags = EventFlags::empty();
-    if interest.contains(Interest::READ) {
-        flags |= EventFlags::IN | EventFlags::RDHUP;
-    }
-    if interest.contains(Interest::WRITE) {
-        flags |= EventFlags::OUT;
-    }
-    if flags.is_empty() {
-        return Err(Error::Config {
-            field: "interest",
-            value: format!("{interest:?}"),
-            reason: "must be READ, WRITE or both",
-        });
-    }
-    Ok(flags)
-}
-
-fn readiness(flags: EventFlags) -> Readiness {
-    let pairs = [
-        (EventFlags::IN, Readiness::READ),
-        (EventFlags::OUT, Readiness::WRITE),
-        (EventFlags::RDHUP | EventFlags::HUP, Readiness::HANGUP),
-        (EventFlags::ERR, Readiness::ERROR),
-    ];
-    let set = pairs
-        .into_iter()
-        .filter(|(flag, _)| flags.intersects(*flag));
-    set.fold(Readiness::empty(), |all, (_, one)| all | one)
 }

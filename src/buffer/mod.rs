@@ -23,6 +23,7 @@ mod ring;
 mod room_claims;
 mod segment;
 mod shared;
+mod shared_config;
 mod slot_table;
 mod wake_list;
 mod zero_copy;
@@ -32,7 +33,8 @@ pub use header_slots::{HeaderError, HeaderSlot, HeaderSlotConfig, HeaderSlotMana
 pub use payload::Payload;
 pub use ring::{Reservation, RingConfig, RingError, RingFragment, RingRegion};
 pub use segment::{RegionSlice, Segment};
-pub use shared::{AcquireError, Buffer, BufferMut, SharedBufferConfig, SharedBufferManager};
+pub use shared::{AcquireError, Buffer, BufferMut, SharedBufferManager};
+pub use shared_config::SharedBufferConfig;
 pub use wake_list::{WakeFn, WakerId};
 pub use zero_copy::ZeroCopyBufferManager;
 

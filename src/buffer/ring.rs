@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::shared::SharedBufferConfig;
+use super::shared_config::SharedBufferConfig;
 use crate::memory::{Claim, MemoryError, Purpose, Region};
 use crate::sync::{AtomicBool, Ordering};
 

@@ -15,59 +15,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::room_claims::{RoomClaims, RoomTaken};
+use super::shared_config::{Layout, SharedBufferConfig};
 use super::slot_table::SlotTable;
 use super::wake_list::{WakeFn, WakerId};
-use crate::memory::{Claim, MemoryError, Purpose, Region, round_up};
-
-/// How a region is cut into slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SharedBufferConfig {
-    /// The bytes of a slot that the user sees; at least 1.
-    pub slot_size: usize,
-    /// How many slots; `None` (the default): as many as fit into the region.
-    pub slots: Option<u32>,
-    /// Bytes reserved in front of each slot, for a header that must lie right before the payload:
-    /// connections of the shape [`Headroom`](crate::fabric::Shape::Headroom) put it there, with the
-    /// two bytes of [`HeaderMode::Prefixed`](crate::endpoint::HeaderMode::Prefixed). 0 to 65,536.
-    /// Default: 0.
-    ///
-    /// Memory: this much a slot, rounded up so that the slots stay aligned. A slot's room holds one
-    /// header at a time: clones of one buffer go out at once with equal headers, else one after the
-    /// other.
-    pub headroom: usize,
-    /// Each slot starts at a multiple of this many bytes, a power of two. Default: 64. Direct file
-    /// I/O wants 4,096.
-    pub alignment: usize,
-}
-
-impl SharedBufferConfig {
-    /// The largest `headroom`, in bytes.
-    pub const HEADROOM_MAX: usize = 65_536;
-
-    /// Slots of `slot_size` bytes, as many as fit, no headroom, aligned to 64 bytes.
-    pub fn new(slot_size: usize) -> Self {
-        Self {
-            slot_size,
-            slots: None,
-            headroom: 0,
-            alignment: 64,
-        }
-    }
-
-    /// Bytes of a region that begins at a multiple of the alignment and has just this many slots.
-    pub(crate) fn region_bytes(&self, slots: u32) -> Result<usize, MemoryError> {
-        let padded = self.slot_size.checked_add(self.headroom);
-        let stride = padded.and_then(|bytes| round_up(bytes, self.alignment));
-        // The first slot's room is rounded up by itself.
-        let first = round_up(self.headroom, self.alignment);
-        stride
-            .and_then(|stride| stride.checked_mul(slots as usize))
-            .and_then(|bytes| bytes.checked_add(first?))
-            .ok_or(MemoryError::TooLarge {
-                asked_bytes: self.slot_size,
-            })
-    }
-}
+use crate::memory::{Claim, MemoryError, Purpose, Region};
 
 /// Why a waiting acquire got no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,22 +37,18 @@ pub enum AcquireError {
 
 struct SharedSlots {
     table: SlotTable,
-    /// Where the first slot's bytes start, in the region.
-    first: usize,
-    /// From one slot's bytes to the next.
-    stride: usize,
+    layout: Layout,
     slot_size: usize,
     headroom: usize,
     /// Of the header room of each slot; empty where there is none.
     rooms: RoomClaims,
-    slots: u32,
     claim: Claim,
 }
 
 impl SharedSlots {
     #[inline]
     fn offset(&self, index: u32) -> usize {
-        self.first + index as usize * self.stride
+        self.layout.first + index as usize * self.layout.stride
     }
 }
 
@@ -189,65 +136,18 @@ impl SharedBufferManager {
                 what: "shared buffers",
             });
         }
-        let SharedBufferConfig {
-            slot_size,
-            headroom,
-            alignment,
-            ..
-        } = config;
-        if slot_size == 0 {
-            return Err(MemoryError::Setting {
-                field: "slot_size",
-                value: 0,
-                reason: "must be at least 1 byte",
-            });
-        }
-        if !alignment.is_power_of_two() {
-            return Err(MemoryError::Setting {
-                field: "alignment",
-                value: alignment as u64,
-                reason: "must be a power of two",
-            });
-        }
-        if headroom > SharedBufferConfig::HEADROOM_MAX {
-            return Err(MemoryError::Setting {
-                field: "headroom",
-                value: headroom as u64,
-                reason: "must be 0 to 65,536 bytes",
-            });
-        }
-        if config.slots == Some(0) {
-            return Err(MemoryError::Setting {
-                field: "slots",
-                value: 0,
-                reason: "must be at least 1",
-            });
-        }
-        let Layout { first, stride, fit } = Layout::of(region, slot_size, headroom, alignment)
-            .ok_or(MemoryError::TooLarge {
-                asked_bytes: slot_size,
-            })?;
-        let slots = config.slots.unwrap_or(fit);
-        if slots == 0 || slots > fit {
-            let need_bytes = (slots.max(1) as usize - 1)
-                .saturating_mul(stride)
-                .saturating_add(first)
-                .saturating_add(slot_size);
-            return Err(MemoryError::TooSmall {
-                what: "the slots",
-                need_bytes,
-                have_bytes: region.len(),
-            });
-        }
+        let layout = config.layout(region)?;
         let claim = region.claim(Purpose::Buffers)?;
+        let rooms = match config.headroom {
+            0 => 0,
+            _ => layout.slots,
+        };
         Ok(Self(Arc::new(SharedSlots {
-            table: SlotTable::new(slots),
-            first,
-            stride,
-            slot_size,
-            headroom,
-            rooms: RoomClaims::new(if headroom > 0 { slots } else { 0 }),
-            slots,
+            table: SlotTable::new(layout.slots),
+            layout,
+            slot_size: config.slot_size,
+            headroom: config.headroom,
+            rooms: RoomClaims::new(rooms),
             claim,
         })))
     }
@@ -314,7 +214,7 @@ impl SharedBufferManager {
 
     /// The number of slots.
     pub fn slots(&self) -> usize {
-        self.0.slots as usize
+        self.0.layout.slots as usize
     }
 
     /// The size of a slot, in bytes.
@@ -341,30 +241,6 @@ impl fmt::Debug for SharedBufferManager {
             .field("headroom", &self.headroom())
             .field("free_count", &self.free_count())
             .finish_non_exhaustive()
-    }
-}
-
-/// Where the slots of a region lie.
-struct Layout {
-    first: usize,
-    stride: usize,
-    fit: u32,
-}
-
-impl Layout {
-    /// `None` when a size overflows.
-    fn of(region: &Region, slot_size: usize, headroom: usize, alignment: usize) -> Option<Self> {
-        let base = region.as_ptr().addr();
-        let first = round_up(base.checked_add(headroom)?, alignment)? - base;
-        let stride = round_up(slot_size.checked_add(headroom)?, alignment)?;
-        let fit = match region.len().checked_sub(first.checked_add(slot_size)?) {
-            // The last mark of an index is not an index.
-            Some(behind_first) => u32::try_from(behind_first / stride + 1)
-                .unwrap_or(u32::MAX)
-                .min(u32::MAX - 1),
-            None => 0,
-        };
-        Some(Self { first, stride, fit })
     }
 }
 

@@ -148,3 +148,19 @@ impl Poller {
         (event.u64, epoll::EventFlags::from_bits_retain(event.events))
     }
 }
+
+pub(super) fn epoll_ctl_error(source: io::Error) -> Error {
+    Error::Os {
+        call: "epoll_ctl",
+        source,
+    }
+}
+
+/// Whether the kernel can't watch this kind of descriptor, or not this deep: EINVAL and ELOOP are
+/// its limits on nested epoll sets, EPERM is a file without a poll operation.
+pub(super) fn is_unwatchable(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EINVAL | libc::ELOOP | libc::EPERM)
+    )
+}

@@ -26,6 +26,7 @@ mod info;
 mod keys;
 mod local_address;
 mod mr;
+mod opened_ep;
 mod operation;
 mod pep;
 mod probe;
@@ -64,9 +65,10 @@ pub(crate) use address::{AddrForm, NAME_MAX};
 pub(crate) use av::{Av, FiAddr, fits};
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) use device_memory::{DeviceRegistrar, Terms, register as register_device};
-pub(crate) use ep::{Ep, OpenedEp, receives_of, unreachable};
+pub(crate) use ep::Ep;
 pub(crate) use info::Info;
 pub(crate) use local_address::check_local;
+pub(crate) use opened_ep::{OpenedEp, receives_of, unreachable};
 pub(crate) use operation::{
     COMPLETION_BATCH, CmData, Completions, LinkCompletion, PEER_WROTE, PostRefused, RemoteRange,
     RmaPost, SendPost,

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::contain::contain;
 
 use super::reactor::Watch;
-use super::send_engine::Back;
+use super::work::Back;
 
 /// Wakers to call; wakers, payloads and a watch to drop.
 #[derive(Default)]

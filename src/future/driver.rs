@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 
 use super::after::After;
 use super::reactor::{EndpointFds, Reactor, Watch};
-use super::send_engine::{SendEngine, Sender};
+use super::send_engine::SendEngine;
+use super::work::Sender;
 use crate::event_loop::WaitSource;
 use crate::sync::{Mutex, lock};
 

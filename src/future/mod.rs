@@ -33,13 +33,16 @@ mod driver;
 mod error;
 mod events;
 mod executor;
+mod posted;
 mod reactor;
 mod send;
 mod send_engine;
 mod sending;
 #[cfg(feature = "tokio")]
 mod tokio;
+mod unread;
 mod waiters;
+mod work;
 
 #[cfg(feature = "tokio")]
 pub use self::tokio::TokioReactor;
@@ -54,8 +57,8 @@ pub use send_engine::FutureStats;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod parts {
     pub(crate) use super::driver::Driver;
-    pub(crate) use super::send_engine::Sender;
     pub(crate) use super::sending::{
         Handle, SendOn, close, closed, connected, connection_event, drive,
     };
+    pub(crate) use super::work::Sender;
 }

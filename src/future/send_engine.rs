@@ -7,52 +7,21 @@
 //!   └ dropped: payload dropped with the future  └ dropped ┴───► detached: payload back to its pool
 //! ```
 
-use std::collections::{HashMap, VecDeque};
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
-use smallvec::SmallVec;
-
 use super::after::After;
 use super::error::SendFailure;
+use super::posted::Posted;
+use super::unread::UnreadEvents;
 use super::waiters::{Ticket, Waiters};
+use super::work::{Back, Outcome, Sender, Unposted};
 use crate::Error;
-use crate::buffer::Payload;
 use crate::endpoint::{
-    Blocked, CloseReason, ConnectionEvent, ConnectionInfo, Destination, Refused, RemoteWindow,
-    SendErrorKind, SendEvent, WindowEvent, WindowPlace,
+    Blocked, CloseReason, ConnectionEvent, ConnectionInfo, SendErrorKind, SendEvent, WindowEvent,
 };
 use crate::error::CompletionError;
 use crate::stats::SendStats;
-
-/// What the engine drives: a send endpoint, in the tests one over a link that is no network.
-pub(crate) trait Sender: Send + 'static {
-    fn send_data(
-        &mut self,
-        payload: Payload,
-        header: &[u8],
-        key: u64,
-    ) -> Result<(), Refused<Payload>>;
-    fn write(
-        &mut self,
-        payload: Payload,
-        place: WindowPlace<'_>,
-        data: Option<u32>,
-        key: u64,
-    ) -> Result<(), Refused<Payload>>;
-    fn read(
-        &mut self,
-        into: Destination,
-        place: WindowPlace<'_>,
-        key: u64,
-    ) -> Result<(), Refused<Destination>>;
-    fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error>;
-    fn begin_close(&mut self, deadline: Instant);
-    /// As long as the connection stands.
-    fn info(&self) -> Option<ConnectionInfo>;
-    fn close_reason(&self) -> Option<CloseReason>;
-    fn stats(&self) -> SendStats;
-}
 
 /// Counters of the futures of one endpoint.
 ///
@@ -76,116 +45,6 @@ pub struct FutureStats {
     pub wakes: u64,
 }
 
-/// The header of a send that is not posted yet.
-pub(crate) type Header = SmallVec<[u8; 64]>;
-
-/// An operation before it is posted; its future owns it.
-#[derive(Debug)]
-pub(crate) struct Unposted {
-    pub(crate) work: Work,
-    pub(crate) ticket: Option<Ticket>,
-}
-
-/// What an operation does, with what it was given, until that is posted.
-#[derive(Debug)]
-pub(crate) enum Work {
-    Send {
-        payload: Payload,
-        header: Header,
-    },
-    Write {
-        payload: Payload,
-        window: RemoteWindow,
-        offset: u64,
-        data: Option<u32>,
-    },
-    Read {
-        into: Option<Destination>,
-        window: RemoteWindow,
-        offset: u64,
-    },
-}
-
-impl Work {
-    /// Posts it; refused, it has everything as before.
-    fn post<S: Sender>(&mut self, sender: &mut S, key: u64) -> Result<(), SendErrorKind> {
-        match self {
-            Self::Send { payload, header } => {
-                let sent = sender.send_data(std::mem::take(payload), header, key);
-                sent.map_err(|refused| {
-                    *payload = refused.given;
-                    refused.kind
-                })
-            }
-            Self::Write {
-                payload,
-                window,
-                offset,
-                data,
-            } => {
-                let given = std::mem::take(payload);
-                let posted = sender.write(given, window.at(*offset), *data, key);
-                posted.map_err(|refused| {
-                    *payload = refused.given;
-                    refused.kind
-                })
-            }
-            Self::Read {
-                into,
-                window,
-                offset,
-            } => {
-                let Some(given) = into.take() else {
-                    unreachable!("it is posted once");
-                };
-                let posted = sender.read(given, window.at(*offset), key);
-                posted.map_err(|refused| {
-                    *into = Some(refused.given);
-                    refused.kind
-                })
-            }
-        }
-    }
-
-    /// What it was given.
-    fn take_back(&mut self) -> Back {
-        match self {
-            Self::Send { payload, .. } | Self::Write { payload, .. } => {
-                Back::Payload(std::mem::take(payload))
-            }
-            Self::Read { into, .. } => into.take().map_or(Back::Nothing, Back::Into),
-        }
-    }
-}
-
-/// What an operation gives back when it is over.
-#[derive(Debug)]
-pub(crate) enum Back {
-    Payload(Payload),
-    Into(Destination),
-    /// It was leaked, or is with an endpoint that is gone.
-    Nothing,
-}
-
-/// What became of an operation.
-pub(crate) type Outcome = Result<Back, (Back, SendFailure)>;
-
-/// Window events that wait to be asked for, at most; then those that only tell are dropped.
-const WINDOW_EVENTS_MAX: usize = 1024;
-
-/// Events of the connection that wait to be asked for, at most; then the oldest are dropped.
-const CONNECTION_EVENTS_MAX: usize = 256;
-
-/// A send that was posted.
-#[derive(Debug)]
-enum Entry {
-    /// Without a waker: its future was woken, and not polled since.
-    Flying(Option<Waker>),
-    /// In flight, and nobody waits for it.
-    Detached,
-    Done(Outcome),
-}
-
 /// What a future may wait for, apart from a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topic {
@@ -199,25 +58,26 @@ pub(crate) enum Topic {
     Driving,
 }
 
+/// Window events that wait to be asked for, at most; then those that only tell are dropped.
+const WINDOW_EVENTS_MAX: usize = 1024;
+
+/// Events of the connection that wait to be asked for, at most; then the oldest are dropped.
+const CONNECTION_EVENTS_MAX: usize = 256;
+
 #[derive(Debug)]
 pub(crate) struct SendEngine<S> {
     /// `None`: it broke, and was dropped.
     sender: Option<S>,
     last_stats: SendStats,
-    /// By the key that the endpoint knows. One for each send in flight, and for each future whose
-    /// send is done.
-    entries: HashMap<u64, Entry>,
-    last_key: u64,
+    posted: Posted,
     queue: Waiters,
     connected: Waiters,
     closed: Waiters,
     drivers: Waiters,
-    window_waiters: Waiters,
-    /// What happened to windows and was not asked for yet.
-    windows: VecDeque<WindowEvent>,
-    connection_waiters: Waiters,
-    /// What happened to the connection and was not asked for yet.
-    connection: VecDeque<ConnectionEvent>,
+    /// What happened to windows.
+    windows: UnreadEvents<WindowEvent>,
+    /// What happened to the connection.
+    connection: UnreadEvents<ConnectionEvent>,
     info: Option<ConnectionInfo>,
     ended: Option<CloseReason>,
     broken: Option<&'static str>,
@@ -229,8 +89,9 @@ pub(crate) struct SendEngine<S> {
     touched: bool,
     /// One batch of events; kept for its memory.
     events: Vec<SendEvent>,
-    flying: u64,
-    stats: FutureStats,
+    /// Polls of the endpoint, and calls of the reactor.
+    turns: u64,
+    wakes: u64,
 }
 
 impl<S: Sender> SendEngine<S> {
@@ -240,32 +101,33 @@ impl<S: Sender> SendEngine<S> {
             info: sender.info(),
             ended: sender.close_reason(),
             sender: Some(sender),
-            entries: HashMap::new(),
-            last_key: 0,
+            posted: Posted::default(),
             queue: Waiters::default(),
             connected: Waiters::default(),
             closed: Waiters::default(),
             drivers: Waiters::default(),
-            window_waiters: Waiters::default(),
-            windows: VecDeque::new(),
-            connection_waiters: Waiters::default(),
-            connection: VecDeque::new(),
+            windows: UnreadEvents::default(),
+            connection: UnreadEvents::default(),
             broken: None,
             closing: false,
             asked_to_close: false,
             blocked: None,
             touched: false,
             events: Vec::new(),
-            flying: 0,
-            stats: FutureStats::default(),
+            turns: 0,
+            wakes: 0,
         }
     }
 
     pub(crate) fn stats(&self) -> FutureStats {
         FutureStats {
-            unresolved: self.entries.len() as u64 - self.stats.detached_in_flight,
+            resolved: self.posted.resolved(),
+            detached: self.posted.detached(),
+            detached_in_flight: self.posted.detached_in_flight(),
+            unresolved: self.posted.unresolved(),
             waiting: self.queue.len() as u64,
-            ..self.stats
+            turns: self.turns,
+            wakes: self.wakes,
         }
     }
 
@@ -283,14 +145,14 @@ impl<S: Sender> SendEngine<S> {
 
     /// Somebody waits for something that the endpoint may bring.
     pub(crate) fn has_waiters(&self) -> bool {
-        self.flying > 0
+        self.posted.has_waiters()
             || [
                 &self.queue,
                 &self.connected,
                 &self.closed,
                 &self.drivers,
-                &self.window_waiters,
-                &self.connection_waiters,
+                &self.windows.waiters,
+                &self.connection.waiters,
             ]
             .iter()
             .any(|waiters| !waiters.is_empty())
@@ -313,7 +175,7 @@ impl<S: Sender> SendEngine<S> {
         let Some(sender) = &mut self.sender else {
             return;
         };
-        self.stats.turns += 1;
+        self.turns += 1;
         let mut events = std::mem::take(&mut self.events);
         let polled = sender.poll(&mut events);
         for event in events.drain(..) {
@@ -364,10 +226,10 @@ impl<S: Sender> SendEngine<S> {
 
     pub(crate) fn keep_connection_event(&mut self, event: ConnectionEvent, after: &mut After) {
         if self.connection.len() == CONNECTION_EVENTS_MAX {
-            self.connection.pop_front();
+            self.connection.take();
         }
-        self.connection.push_back(event);
-        self.connection_waiters.wake_all(after);
+        self.connection.push(event);
+        self.connection.wake_all(after);
     }
 
     fn take_window(&mut self, event: WindowEvent, after: &mut After) {
@@ -388,34 +250,19 @@ impl<S: Sender> SendEngine<S> {
             event => {
                 let tells_only = !matches!(event, WindowEvent::Released { .. });
                 if !tells_only || self.windows.len() < WINDOW_EVENTS_MAX {
-                    self.windows.push_back(event);
+                    self.windows.push(event);
                 }
-                self.window_waiters.wake_all(after);
+                self.windows.wake_all(after);
             }
         }
+    }
+
+    fn finish(&mut self, key: u64, outcome: Outcome, after: &mut After) {
+        self.posted.finish(key, outcome, after);
     }
 
     fn fail(&mut self, key: u64, back: Back, error: CompletionError, after: &mut After) {
         self.finish(key, Err((back, SendFailure::Failed(error))), after);
-    }
-
-    fn finish(&mut self, key: u64, outcome: Outcome, after: &mut After) {
-        match self.entries.get_mut(&key) {
-            Some(Entry::Flying(waker)) => {
-                after.wake(waker.take());
-                self.flying -= 1;
-                self.entries.insert(key, Entry::Done(outcome));
-            }
-            Some(Entry::Detached) => {
-                self.stats.detached_in_flight -= 1;
-                self.entries.remove(&key);
-                after.release(back_of(outcome));
-            }
-            Some(Entry::Done(_)) | None => {
-                debug_assert!(false, "key {key} was not in flight");
-                after.release(back_of(outcome));
-            }
-        }
     }
 
     /// Those who wait for their turn are refused, each by its own try.
@@ -430,8 +277,8 @@ impl<S: Sender> SendEngine<S> {
         self.connected.wake_all(after);
         self.closed.wake_all(after);
         self.drivers.wake_all(after);
-        self.window_waiters.wake_all(after);
-        self.connection_waiters.wake_all(after);
+        self.windows.wake_all(after);
+        self.connection.wake_all(after);
     }
 
     /// A system call failed in the endpoint. Nothing tells what still works, so it goes, and
@@ -447,16 +294,7 @@ impl<S: Sender> SendEngine<S> {
         if let Some(sender) = self.sender.take() {
             self.last_stats = sender.stats();
         }
-        let keys: Vec<u64> = self.entries.keys().copied().collect();
-        for key in keys {
-            if !matches!(self.entries.get(&key), Some(Entry::Done(_))) {
-                self.finish(
-                    key,
-                    Err((Back::Nothing, SendFailure::Endpoint(reason))),
-                    after,
-                );
-            }
-        }
+        self.posted.fail_all(reason, after);
         self.end(CloseReason::EndpointFailed(reason), after);
     }
 
@@ -466,20 +304,16 @@ impl<S: Sender> SendEngine<S> {
         if !self.drivers.is_empty() {
             return self.drivers.wake_all(after);
         }
-        for entry in self.entries.values_mut() {
-            if let Entry::Flying(waker) = entry {
-                after.wake(waker.take());
-            }
-        }
+        self.posted.wake_all(after);
         self.queue.wake_all(after);
         self.connected.wake_all(after);
         self.closed.wake_all(after);
-        self.window_waiters.wake_all(after);
-        self.connection_waiters.wake_all(after);
+        self.windows.wake_all(after);
+        self.connection.wake_all(after);
     }
 
     pub(crate) fn count_wake(&mut self) {
-        self.stats.wakes += 1;
+        self.wakes += 1;
     }
 
     // ---- what futures do ------------------------------------------------------------------------
@@ -502,13 +336,11 @@ impl<S: Sender> SendEngine<S> {
             let error = SendFailure::Endpoint(self.broken.unwrap_or_default());
             return Poll::Ready(Err((work.take_back(), error)));
         };
-        let key = self.last_key + 1;
+        let key = self.posted.next_key();
         match work.post(sender, key) {
             Ok(()) => {
-                self.last_key = key;
                 self.touched = true;
-                self.flying += 1;
-                self.entries.insert(key, Entry::Flying(waker.take()));
+                self.posted.insert(waker.take());
                 self.leave_queue(ticket, after);
                 Poll::Ready(Ok(key))
             }
@@ -537,12 +369,12 @@ impl<S: Sender> SendEngine<S> {
 
     /// What happened to a window, the oldest first.
     pub(crate) fn take_window_event(&mut self) -> Option<WindowEvent> {
-        self.windows.pop_front()
+        self.windows.take()
     }
 
     /// What happened to the connection, the oldest first.
     pub(crate) fn take_connection_event(&mut self) -> Option<ConnectionEvent> {
-        self.connection.pop_front()
+        self.connection.take()
     }
 
     /// Gives the place in the queue up; who is first now has its turn.
@@ -563,35 +395,13 @@ impl<S: Sender> SendEngine<S> {
         waker: &mut Option<Waker>,
         after: &mut After,
     ) -> Poll<Outcome> {
-        match self.entries.get_mut(&key) {
-            Some(Entry::Flying(place)) => {
-                after.drop_waker(std::mem::replace(place, waker.take()));
-                return Poll::Pending;
-            }
-            Some(Entry::Done(_)) => {}
-            Some(Entry::Detached) | None => unreachable!("the future of {key} lives"),
-        }
-        let Some(Entry::Done(outcome)) = self.entries.remove(&key) else {
-            unreachable!("just looked at")
-        };
-        self.stats.resolved += 1;
-        Poll::Ready(outcome)
+        self.posted.poll_outcome(key, waker, after)
     }
 
     /// The future of a posted send is dropped: the send goes on, and its payload goes home when it
     /// is done.
     pub(crate) fn detach(&mut self, key: u64, after: &mut After) {
-        self.stats.detached += 1;
-        match self.entries.remove(&key) {
-            Some(Entry::Done(outcome)) => after.release(back_of(outcome)),
-            Some(Entry::Flying(waker)) => {
-                after.drop_waker(waker);
-                self.flying -= 1;
-                self.stats.detached_in_flight += 1;
-                self.entries.insert(key, Entry::Detached);
-            }
-            Some(Entry::Detached) | None => unreachable!("the future of {key} lived"),
-        }
+        self.posted.detach(key, after);
     }
 
     pub(crate) fn wait(
@@ -613,8 +423,8 @@ impl<S: Sender> SendEngine<S> {
             Topic::Connected => &mut self.connected,
             Topic::Closed => &mut self.closed,
             Topic::Driving => &mut self.drivers,
-            Topic::Window => &mut self.window_waiters,
-            Topic::Connection => &mut self.connection_waiters,
+            Topic::Window => &mut self.windows.waiters,
+            Topic::Connection => &mut self.connection.waiters,
         }
     }
 
@@ -630,10 +440,6 @@ impl<S: Sender> SendEngine<S> {
         }
         self.stop_posting(after);
     }
-}
-
-fn back_of(outcome: Outcome) -> Back {
-    outcome.unwrap_or_else(|(back, _)| back)
 }
 
 /// What an event says about the connection as such; its end is told by other means.

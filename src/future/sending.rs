@@ -11,8 +11,9 @@ use std::time::Instant;
 use super::after::After;
 use super::driver::Driver;
 use super::error::Failed;
-use super::send_engine::{Back, Header, Outcome, SendEngine, Sender, Topic, Unposted, Work};
+use super::send_engine::{SendEngine, Topic};
 use super::waiters::Ticket;
+use super::work::{Back, Header, Outcome, Sender, Unposted, Work};
 use crate::Error;
 use crate::buffer::Payload;
 use crate::endpoint::{

@@ -17,8 +17,9 @@ use std::time::Duration;
 
 use super::abi::{BATCH_MODE, IoEvents, IoParams, RawBatch};
 use super::driver::Driver;
-use super::error::{CuFileError, CuFileStatus, Failure};
+use super::error::{CuFileError, Failure};
 use super::handle::Handle;
+use super::status::CuFileStatus;
 use super::table::Batches;
 use super::{CuFile, check, count_leak, lock};
 

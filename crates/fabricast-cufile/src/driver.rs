@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use super::abi::{DrvProps, SetSize};
-use super::error::{CuFileError, CuFileStatus};
+use super::error::CuFileError;
+use super::status::CuFileStatus;
 use super::table::SettingsFunctions;
 use super::version::Version;
 use super::{CuFile, check, lock};

@@ -58,7 +58,9 @@ mod handle;
 mod io;
 mod parameters;
 mod stats;
+mod status;
 mod stream;
+mod stream_operation;
 mod table;
 mod userspace;
 mod version;
@@ -68,7 +70,7 @@ pub use buffer::{BufferFlags, BufferRegistration};
 pub use driver::{
     ControlFlags, Driver, FeatureFlags, FileSystem, FileSystems, P2pFlags, Properties,
 };
-pub use error::{CallError, CuFileError, CuFileStatus, Failure, Unavailable};
+pub use error::{CallError, CuFileError, Failure, Unavailable};
 pub use fabricast_process::Attempt;
 pub use handle::Handle;
 pub use io::IoVec;
@@ -76,7 +78,9 @@ pub use parameters::{BoolParameter, SizeParameter, Slab, SlabPool, StringParamet
 pub use stats::{
     GpuPaths, GpuStats, OpCounter, PathCounts, StatsLevel, StatsLevel1, StatsLevel2, StatsLevel3,
 };
-pub use stream::{AsyncRequest, RawStream, Stream, StreamFlags, StreamOperation, StreamOutcome};
+pub use status::CuFileStatus;
+pub use stream::{AsyncRequest, RawStream, Stream, StreamFlags};
+pub use stream_operation::{StreamOperation, StreamOutcome};
 pub use table::{Capabilities, FABRICAST_CUFILE};
 pub use userspace::{FsRequest, RdmaInfo, UserspaceFs};
 pub use version::Version;

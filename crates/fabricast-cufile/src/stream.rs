@@ -12,24 +12,21 @@
 use std::ffi::{c_uint, c_void};
 use std::fmt;
 use std::mem;
-use std::sync::atomic::{AtomicI64, AtomicIsize, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use super::driver::Driver;
-use super::error::{CuFileError, Failure};
+use super::error::CuFileError;
 use super::handle::Handle;
+use super::stream_operation::{Cell, StreamHold, StreamOperation};
 use super::table::Streams;
-use super::{CuFile, abi, check, count_leak, lock, signed};
+use super::{CuFile, abi, check, count_leak, lock};
 
 pub use fabricast_cuda::RawStream;
 
 const READ: &str = "cuFileReadAsync";
 /// Most operations of a stream that are in flight or were dropped there.
 const IN_FLIGHT_MAX: usize = 4096;
-/// Between two looks at a stream: the first pause, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
-
 bitflags::bitflags! {
     /// What is known of a stream's operations when they are submitted, the flags of
     /// `cuFileStreamRegister`. The more, the faster.
@@ -72,21 +69,21 @@ pub struct Stream {
     shared: Arc<CuFileStreamShared>,
 }
 
-struct CuFileStreamShared {
+pub(super) struct CuFileStreamShared {
     raw: RawStream,
     driver: Driver,
     /// The flags that it is registered with. Its lock is held while cuFile waits for the stream, so
     /// nothing else is behind it.
     registered: Mutex<Option<StreamFlags>>,
-    state: Mutex<CuFileStreamState>,
+    pub(super) state: Mutex<CuFileStreamState>,
 }
 
 #[derive(Default)]
-struct CuFileStreamState {
+pub(super) struct CuFileStreamState {
     /// Operations whose end nobody has heard of.
     in_flight: usize,
     /// Of those, the ones whose owners dropped them.
-    dropped: Vec<Box<dyn Send>>,
+    pub(super) dropped: Vec<Box<dyn Send>>,
     /// How many of the dropped ones were freed.
     freed: usize,
 }
@@ -112,23 +109,6 @@ pub struct AsyncRequest {
     pub file_offset: u64,
     /// Where in the memory. It can be set later only where the memory is registered.
     pub buffer_offset: usize,
-}
-
-/// What cuFile reads and writes by address. Atomics, because it does so from threads of its own,
-/// whenever the stream comes to it.
-#[derive(Debug)]
-struct Cell {
-    size: AtomicUsize,
-    file_offset: AtomicI64,
-    buffer_offset: AtomicI64,
-    bytes_done: AtomicIsize,
-}
-
-/// What may not be freed before the stream has passed.
-struct StreamHold<K> {
-    cell: Box<Cell>,
-    handle: Handle,
-    keep: K,
 }
 
 impl Stream {
@@ -315,33 +295,6 @@ fn functions(cufile: &'static CuFile) -> Result<&'static Streams, CuFileError> {
     streams.ok_or_else(|| cufile.lacks("cuFileReadAsync", Some("1.7")))
 }
 
-impl Cell {
-    fn of(handle: &Handle, request: &AsyncRequest) -> Result<Self, CuFileError> {
-        let AsyncRequest {
-            size,
-            buffer_len,
-            buffer_offset,
-            ..
-        } = *request;
-        let (at, behind) = handle.checked(size, request.file_offset, buffer_offset)?;
-        if buffer_offset
-            .checked_add(size)
-            .is_none_or(|end| end > buffer_len)
-        {
-            let reason = format!("with {size} bytes it leaves the memory of {buffer_len}");
-            let field = "buffer_offset";
-            return Err(CuFileError::value(field, buffer_offset, "bytes", reason));
-        }
-        Ok(Self {
-            size: AtomicUsize::new(size),
-            file_offset: AtomicI64::new(at),
-            buffer_offset: AtomicI64::new(behind),
-            // What cuFile asks for; so it says nothing about whether the operation has run.
-            bytes_done: AtomicIsize::new(0),
-        })
-    }
-}
-
 impl CuFileStreamShared {
     fn reserve(&self) -> Result<(), CuFileError> {
         if lock(&self.state).in_flight >= IN_FLIGHT_MAX {
@@ -359,11 +312,11 @@ impl CuFileStreamShared {
         Ok(())
     }
 
-    fn release(&self) {
+    pub(super) fn release(&self) {
         lock(&self.state).in_flight -= 1;
     }
 
-    fn synchronize(&self) -> Result<(), CuFileError> {
+    pub(super) fn synchronize(&self) -> Result<(), CuFileError> {
         self.driver.cufile().check_owner()?;
         let dropped = self.dropped();
         // SAFETY: whoever opened this vouches for the stream.
@@ -372,7 +325,7 @@ impl CuFileStreamShared {
         Ok(())
     }
 
-    fn is_idle(&self) -> Result<bool, CuFileError> {
+    pub(super) fn is_idle(&self) -> Result<bool, CuFileError> {
         self.driver.cufile().check_owner()?;
         let dropped = self.dropped();
         // SAFETY: whoever opened this vouches for the stream.
@@ -456,213 +409,6 @@ impl fmt::Debug for Stream {
         f.debug_struct("Stream")
             .field("raw", &self.shared.raw)
             .field("in_flight", &self.in_flight())
-            .finish_non_exhaustive()
-    }
-}
-
-/// An operation in a stream.
-///
-/// Its size and offsets can be set until the stream comes to it, unless they were fixed by
-/// [`StreamFlags`]; who sets them has to know that it has not come yet.
-///
-/// Dropping it gives up the result. Its memory stays taken until the stream has passed it.
-#[must_use = "only check_bytes_done says what became of it"]
-pub struct StreamOperation<K: Send + 'static = ()> {
-    call: &'static str,
-    is_read: bool,
-    stream: Arc<CuFileStreamShared>,
-    /// Always there but in `drop`.
-    held: Option<StreamHold<K>>,
-    request: AsyncRequest,
-    flags: StreamFlags,
-    /// The memory is.
-    registered: bool,
-}
-
-// SAFETY: the pointer of the request is only compared and handed to cuFile; the rest is Send.
-unsafe impl<K: Send + 'static> Send for StreamOperation<K> {}
-
-/// What became of an operation in a stream.
-#[derive(Debug)]
-pub struct StreamOutcome<K> {
-    /// Bytes that were read or written, or why it failed.
-    pub result: Result<usize, CuFileError>,
-    /// What was held for the caller; `None` where the stream can't be asked: then it is leaked,
-    /// since it may be in use.
-    pub keep: Option<K>,
-}
-
-impl<K: Send + 'static> StreamOperation<K> {
-    /// Sets the size: at most the one that it was submitted with.
-    ///
-    /// # Errors
-    ///
-    /// [`CuFileError::Value`] where it is more, or was fixed.
-    pub fn set_size(&self, size: usize) -> Result<(), CuFileError> {
-        self.settable("size", size as u64, StreamFlags::FIXED_SIZE)?;
-        if size > self.request.size {
-            let reason = format!("it was submitted with at most {}", self.request.size);
-            return Err(CuFileError::value("size", size, "bytes", reason));
-        }
-        // Pairs with the stream, whose later work sees what was written before it was let go on.
-        self.cell().size.store(size, Ordering::Release);
-        Ok(())
-    }
-
-    /// Sets the offset in the file.
-    ///
-    /// # Errors
-    ///
-    /// [`CuFileError::Value`] where it can't be counted, or was fixed.
-    pub fn set_file_offset(&self, offset: u64) -> Result<(), CuFileError> {
-        self.settable("file_offset", offset, StreamFlags::FIXED_FILE_OFFSET)?;
-        let end = offset.saturating_add(self.request.size as u64);
-        signed("end of the range in the file", end)?;
-        let at = signed("file_offset", offset)?;
-        self.cell().file_offset.store(at, Ordering::Release);
-        Ok(())
-    }
-
-    /// Sets the offset in the memory: so that the size it was submitted with fits behind it.
-    ///
-    /// # Errors
-    ///
-    /// [`CuFileError::Value`] where it does not fit, was fixed, or the memory is not registered
-    /// ([`CuFile::register_memory`]).
-    pub fn set_buffer_offset(&self, offset: usize) -> Result<(), CuFileError> {
-        let fixed = StreamFlags::FIXED_BUFFER_OFFSET;
-        self.settable("buffer_offset", offset as u64, fixed)?;
-        if !self.registered {
-            let reason = "cuFile takes no other offset in memory that is not registered";
-            let field = "buffer_offset";
-            return Err(CuFileError::value(field, offset, "bytes", reason));
-        }
-        let AsyncRequest {
-            size, buffer_len, ..
-        } = self.request;
-        if offset > buffer_len - size {
-            let reason = format!("with {size} bytes it leaves the memory of {buffer_len}");
-            let field = "buffer_offset";
-            return Err(CuFileError::value(field, offset, "bytes", reason));
-        }
-        let behind = signed("buffer_offset", offset as u64)?;
-        self.cell().buffer_offset.store(behind, Ordering::Release);
-        Ok(())
-    }
-
-    fn settable(
-        &self,
-        field: &'static str,
-        value: u64,
-        fixed: StreamFlags,
-    ) -> Result<(), CuFileError> {
-        if self.flags.contains(fixed) {
-            let reason = "the stream was registered with it fixed at submission";
-            return Err(CuFileError::value(field, value, "bytes", reason));
-        }
-        if self.flags.contains(StreamFlags::PAGE_ALIGNED) && !value.is_multiple_of(4096) {
-            let reason = "the stream was registered for multiples of 4096";
-            return Err(CuFileError::value(field, value, "bytes", reason));
-        }
-        Ok(())
-    }
-
-    fn cell(&self) -> &Cell {
-        &self.held.as_ref().expect("held until it is dropped").cell
-    }
-
-    /// Whether the stream has passed it, `cuStreamQuery`. It says yes only when all of the stream's
-    /// work is done, that behind it, too.
-    ///
-    /// # Errors
-    ///
-    /// What the CUDA driver answers.
-    pub fn is_done(&self) -> Result<bool, CuFileError> {
-        self.stream.is_idle()
-    }
-
-    /// Waits for the stream, `cuStreamSynchronize`, then says what became of the operation. That
-    /// has no deadline: [`check_bytes_done_within`](Self::check_bytes_done_within) has one.
-    ///
-    /// Fewer bytes than asked are no error: the file ended.
-    pub fn check_bytes_done(self) -> StreamOutcome<K> {
-        match self.stream.synchronize() {
-            Ok(()) => self.passed(),
-            Err(error) => StreamOutcome {
-                result: Err(error),
-                // `self` is dropped, and leaves what it holds with the stream.
-                keep: None,
-            },
-        }
-    }
-
-    /// The same with a deadline: the stream is looked at again and again.
-    ///
-    /// # Errors
-    ///
-    /// The operation, which is still in flight, where it was not done in time.
-    pub fn check_bytes_done_within(self, limit: Duration) -> Result<StreamOutcome<K>, Self> {
-        // One beyond what the clock can tell never comes.
-        let (until, mut pause) = (Instant::now().checked_add(limit), PAUSES.0);
-        loop {
-            match self.stream.is_idle() {
-                Ok(true) => return Ok(self.passed()),
-                Ok(false) => {}
-                Err(error) => {
-                    return Ok(StreamOutcome {
-                        result: Err(error),
-                        keep: None,
-                    });
-                }
-            }
-            let now = Instant::now();
-            let left = until.map(|until| until.saturating_duration_since(now));
-            if left.is_some_and(|left| left.is_zero()) {
-                return Err(self);
-            }
-            std::thread::sleep(left.map_or(pause, |left| pause.min(left)));
-            pause = (pause * 2).min(PAUSES.1);
-        }
-    }
-
-    /// The stream has passed it: nobody but us has the cell any more.
-    fn passed(mut self) -> StreamOutcome<K> {
-        let held = self.held.take().expect("held until it is dropped");
-        self.stream.release();
-        let size = held.cell.size.load(Ordering::Acquire);
-        let done = held.cell.bytes_done.load(Ordering::Acquire);
-        let at = held.cell.file_offset.load(Ordering::Acquire);
-        let at = u64::try_from(at).ok();
-        let result = match usize::try_from(done) {
-            Ok(done) if done <= size && self.is_read => {
-                Ok(held.handle.up_to_end(at.unwrap_or(0), done))
-            }
-            Ok(done) if done <= size => Ok(done),
-            Ok(_) => Err(Failure::Nonsense(done as i64)),
-            Err(_) => Err(Failure::of_operation(done)),
-        };
-        StreamOutcome {
-            result: result.map_err(|failure| {
-                CuFileError::call(self.call, failure).at(held.handle.path(), at)
-            }),
-            keep: Some(held.keep),
-        }
-    }
-}
-
-impl<K: Send + 'static> Drop for StreamOperation<K> {
-    fn drop(&mut self) {
-        if let Some(held) = self.held.take() {
-            lock(&self.stream.state).dropped.push(Box::new(held));
-        }
-    }
-}
-
-impl<K: Send + 'static> fmt::Debug for StreamOperation<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamOperation")
-            .field("call", &self.call)
-            .field("request", &self.request)
             .finish_non_exhaustive()
     }
 }

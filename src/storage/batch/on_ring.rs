@@ -19,8 +19,9 @@ use crate::storage::io_buffer::{IoBuf, RawMemory};
 use crate::storage::plan::Piece;
 use crate::storage::stats::{Record, Tally};
 use crate::storage::uring::fixed::FileSlot;
+use crate::storage::uring::flight::Full;
 use crate::storage::uring::request::{Request, Target};
-use crate::storage::uring::ring::{Full, Ring, RingConfig};
+use crate::storage::uring::ring::{Ring, RingConfig};
 use crate::storage::{BackEnd, Direction, FileErrorKind};
 
 /// Places for registered files (two a file) and buffers (one for each GiB of a pool) in a batch.

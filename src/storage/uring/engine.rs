@@ -23,9 +23,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::flight::{Completed, Full};
 use super::probe::probe;
 use super::request::{Moved, Request, Stop, Target};
-use super::ring::{Completed, Full, Ring, RingConfig};
+use super::ring::{Ring, RingConfig};
 use crate::storage::bounce::BounceBuffer;
 use crate::storage::engine::{Engine, Task, TaskOutcome};
 use crate::storage::plan::{How, Piece, Plan, Rules};

@@ -2,7 +2,9 @@
 //! transfer through it ([`engine`]).
 
 pub(crate) mod engine;
+mod entry;
 pub(crate) mod fixed;
+pub(crate) mod flight;
 pub(crate) mod probe;
 mod reaper;
 pub(crate) mod request;

@@ -29,14 +29,15 @@ use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, squeue, types};
 
+use super::entry::entry;
 use super::fixed::{BUFFER_MAX_BYTES, FileSlot, FixedFiles, FixedRegions};
+use super::flight::{Completed, Ended, Flight, Full};
 use super::probe::{RingFeatures, probe};
 use super::reaper;
-use super::request::{Moved, Part, Progress, Request, Step, Target};
-use crate::in_flight::{ContextError, ContextKind, Finished, InFlight};
+use super::request::{Moved, Part, Progress, Request, Step};
+use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::memory::Region;
 use crate::process::Here;
-use crate::storage::Direction;
 
 /// The most requests in flight in one ring.
 pub(crate) const DEPTH_MAX: u32 = 4096;
@@ -57,22 +58,6 @@ pub(crate) struct RingConfig {
     /// The thread that opens it is the only one that uses it, and it is empty when that thread lets
     /// go of it.
     pub(crate) one_thread: bool,
-}
-
-/// A request that is over, with the owner of its memory.
-#[derive(Debug)]
-pub(crate) struct Completed<T> {
-    pub(crate) owner: T,
-    pub(crate) moved: Moved,
-}
-
-/// A request that was not taken: the ring is full.
-#[derive(Debug)]
-pub(crate) struct Full<T>(pub(crate) T);
-
-struct Flight<T> {
-    progress: Progress,
-    owner: T,
 }
 
 /// Requests in flight through one io_uring; `T` owns the memory and the descriptors of a request.
@@ -299,30 +284,6 @@ impl<T: Send + 'static> Ring<T> {
             }
             inner.enter(missing, left)?;
         }
-    }
-}
-
-/// A request that is over, with the owner of its memory still in its place. Dropping this drops
-/// what is left of the owner.
-pub(crate) struct Ended<'a, T>(Finished<'a, Flight<T>>);
-
-impl<T> Ended<'_, T> {
-    /// The owner, out of which may be taken what lives on. It is there.
-    #[inline]
-    pub(crate) fn owner(&mut self) -> Option<&mut T> {
-        self.0.op().as_mut().map(|flight| &mut flight.owner)
-    }
-
-    /// Of an owner out of which all was taken that is to be dropped.
-    #[inline(always)]
-    pub(crate) fn clear_away(self) {
-        self.0.clear_away();
-    }
-
-    /// Takes it out. It is there.
-    #[inline]
-    pub(crate) fn into_owner(self) -> Option<T> {
-        self.0.into_op().map(|flight| flight.owner)
     }
 }
 
@@ -617,34 +578,6 @@ fn set_up(depth: u32, one_thread: bool, capabilities: &RingFeatures) -> io::Resu
         builder.setup_coop_taskrun().setup_taskrun_flag();
     }
     builder.dontfork().build(depth)
-}
-
-#[inline]
-fn entry(request: &Request, part: Part) -> squeue::Entry {
-    let mut flags = squeue::Flags::empty();
-    let file = match part.file {
-        Target::Fd(fd) => types::Fd(fd),
-        Target::Registered(slot) => {
-            flags |= squeue::Flags::FIXED_FILE;
-            types::Fd(slot.index() as i32)
-        }
-    };
-    if part.by_worker {
-        flags |= squeue::Flags::ASYNC;
-    }
-    let memory = request.memory.wrapping_add(part.at);
-    let (len, offset) = (part.len, request.offset + part.at as u64);
-    let entry = match (request.direction, request.region) {
-        (Direction::Read, None) => opcode::Read::new(file, memory, len).offset(offset).build(),
-        (Direction::Write, None) => opcode::Write::new(file, memory, len).offset(offset).build(),
-        (Direction::Read, Some(slot)) => opcode::ReadFixed::new(file, memory, len, slot.index())
-            .offset(offset)
-            .build(),
-        (Direction::Write, Some(slot)) => opcode::WriteFixed::new(file, memory, len, slot.index())
-            .offset(offset)
-            .build(),
-    };
-    entry.flags(flags)
 }
 
 #[cfg(test)]

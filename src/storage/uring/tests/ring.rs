@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::super::request::Stop;
+use super::super::request::{Stop, Target};
 use super::*;
+use crate::storage::Direction;
 
 const SECOND: Duration = Duration::from_secs(60);
 
