@@ -27,13 +27,13 @@ mod table;
 mod timers;
 mod wait;
 mod waker;
+mod watched;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
@@ -45,6 +45,7 @@ use poller::{Poller, epoll_ctl_error, is_unwatchable};
 use source::{Endpoint, Source};
 use table::Table;
 use timers::Timers;
+use watched::Watched;
 
 pub use config::{LoopConfig, WaitMode};
 pub use event::{Interest, LoopEvent, LoopStats, Readiness};
@@ -85,15 +86,12 @@ const WAKER_BITS: u64 = u64::MAX;
 #[derive(Debug)]
 pub struct EventLoop {
     config: LoopConfig,
-    poller: Poller,
+    watched: Watched,
     waker: Waker,
     sources: Table<Source>,
     endpoints: Vec<Token>,
     timers: Timers<Token>,
     timers_live: usize,
-    /// Which source a descriptor number belongs to; a number that was closed may since name another
-    /// file.
-    fd_owners: HashMap<RawFd, Token>,
     /// Collected and not yet delivered. Bounded: each source is in it at most once.
     pending: VecDeque<LoopEvent>,
     clock: Clock,
@@ -133,13 +131,12 @@ impl EventLoop {
             .map_err(epoll_ctl_error)?;
         Ok(Self {
             config,
-            poller,
+            watched: Watched::new(poller),
             waker,
             sources: Table::new(),
             endpoints: Vec::new(),
             timers: Timers::new(),
             timers_live: 0,
-            fd_owners: HashMap::new(),
             pending: VecDeque::new(),
             now: clock.now(),
             clock,
@@ -162,7 +159,7 @@ impl EventLoop {
     /// [`Error::Os`] when a descriptor can't be watched for another reason; `EEXIST`: this endpoint
     /// is already in the loop.
     pub fn add_endpoint(&mut self, endpoint: &impl Waitable) -> Result<Token, Error> {
-        self.poller.owner().check()?;
+        self.watched.poller.owner().check()?;
         let handle = endpoint.wait_handle();
         let fds = handle
             .upgrade()
@@ -179,7 +176,7 @@ impl EventLoop {
             queued: false,
         }));
         self.endpoints.push(token);
-        match self.watch_all(token, &fds) {
+        match self.watched.watch_all(token, &fds) {
             Ok(()) => self.endpoint_mut(token).fds = fds,
             Err(error) if is_unwatchable(&error) => {
                 tracing::warn!(?token, %error, "endpoint can't be watched by epoll: polling it at \
@@ -206,11 +203,11 @@ impl EventLoop {
     /// loop watches this descriptor already, `EPERM` for one that can't be waited for (a regular
     /// file).
     pub fn add_fd(&mut self, fd: impl AsFd, interest: Interest) -> Result<Token, Error> {
-        self.poller.owner().check()?;
+        self.watched.poller.owner().check()?;
         let flags = interest.epoll_flags()?;
         let fd = fd.as_fd().as_raw_fd();
         let token = self.sources.insert(Source::Fd(fd));
-        if let Err(error) = self.watch(token, fd, flags) {
+        if let Err(error) = self.watched.watch(token, fd, flags) {
             self.sources.remove(token);
             return Err(epoll_ctl_error(error));
         }
@@ -227,10 +224,11 @@ impl EventLoop {
         let Some(Source::Fd(fd)) = self.sources.get(token) else {
             return Ok(false);
         };
-        if self.fd_owners.get(fd) != Some(&token) {
+        if !self.watched.is_of(token, *fd) {
             return Ok(false);
         }
-        self.poller
+        self.watched
+            .poller
             .modify(*fd, token.bits(), flags)
             .map_err(epoll_ctl_error)?;
         Ok(true)
@@ -257,9 +255,9 @@ impl EventLoop {
             None => return false,
             Some(Source::Endpoint(endpoint)) => {
                 self.endpoints.retain(|other| *other != token);
-                self.unwatch(token, &endpoint.fds);
+                self.watched.unwatch(token, &endpoint.fds);
             }
-            Some(Source::Fd(fd)) => self.unwatch(token, &[fd]),
+            Some(Source::Fd(fd)) => self.watched.unwatch(token, &[fd]),
             Some(Source::Timer { .. }) => self.forget_timer(),
         }
         true
@@ -354,7 +352,7 @@ impl EventLoop {
         until: Option<Instant>,
         handler: &mut impl FnMut(&mut Self, LoopEvent),
     ) -> Result<usize, Error> {
-        self.poller.owner().check()?;
+        self.watched.poller.owner().check()?;
         while !self.waker.is_stopped() {
             if self.pending.is_empty() {
                 self.collect(until)?;
@@ -481,9 +479,9 @@ impl EventLoop {
     /// Waits for descriptors and queues what is ready and which timers are due; true = some
     /// descriptor was ready.
     fn look(&mut self, timeout: Duration) -> Result<bool, Error> {
-        let count = self.poller.wait(timeout)?;
+        let count = self.watched.poller.wait(timeout)?;
         for position in 0..count {
-            let (bits, flags) = self.poller.event(position);
+            let (bits, flags) = self.watched.poller.event(position);
             if bits == WAKER_BITS {
                 if self.waker.drain() {
                     self.pending.push_back(LoopEvent::Woken);
@@ -564,34 +562,6 @@ impl EventLoop {
             _ => unreachable!(
                 "`endpoints` holds the tokens of the endpoints in `sources`, no others"
             ),
-        }
-    }
-
-    /// Watches all of `fds` for reading, or none.
-    fn watch_all(&mut self, token: Token, fds: &[RawFd]) -> io::Result<()> {
-        for (position, fd) in fds.iter().enumerate() {
-            if let Err(error) = self.watch(token, *fd, EventFlags::IN) {
-                self.unwatch(token, &fds[..position]);
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    fn watch(&mut self, token: Token, fd: RawFd, flags: EventFlags) -> io::Result<()> {
-        self.poller.add(fd, token.bits(), flags)?;
-        self.fd_owners.insert(fd, token);
-        Ok(())
-    }
-
-    /// Forgets the descriptors of a source, except numbers that were closed and used again for
-    /// another source.
-    fn unwatch(&mut self, token: Token, fds: &[RawFd]) {
-        for fd in fds {
-            if self.fd_owners.get(fd) == Some(&token) {
-                self.fd_owners.remove(fd);
-                self.poller.delete(*fd);
-            }
         }
     }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use libfabric_sys as sys;
 
 use self::config::{OnAbandoned, WINDOWS};
-use self::peers::{ConnectionStage, Peers};
+use self::peers::{ConnectionStage, PeerLoss, Peers};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
@@ -25,20 +25,17 @@ use crate::contain::contain;
 use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::delivery::Deliveries;
 use crate::endpoint::error::{Blocked, PeerError, Refused, SendErrorKind};
-use crate::endpoint::event::{ConnectionEvent, ConnectionRequest, ReceiveEvent};
-use crate::endpoint::settings::SettingsOf;
-
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::{Hub, SendsSettings};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
-use crate::id::ConnectionId;
-
+use crate::endpoint::settings::SettingsOf;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, PeerAddr};
+use crate::id::ConnectionId;
 use crate::memory::HeldRegistration;
 use crate::process::Here;
-use crate::protocol::connection::{CloseReason, Form};
-use crate::protocol::wire::{Refusal, RefusalCode};
+use crate::protocol::connection::Form;
 use crate::stats::{ReceiveStats, SendStats};
 
 pub use config::ConnectionlessConfig;
@@ -403,9 +400,16 @@ impl ConnectionlessEndpoint {
         let mut answers = Vec::new();
         for event in inbox.drain(..) {
             if let ReceiveEvent::Request(request) = event {
-                self.answer(request, &mut answers);
+                let refusal = self.peers.refusal(request.peer, self.accept_unknown);
+                let connection = request.connection;
+                self.core.answer(connection, refusal, &mut answers);
             } else {
-                let told = self.told(event, &mut answers);
+                let told = match event {
+                    ReceiveEvent::Connection(connection, event) => {
+                        self.on_connection(connection, event, &mut answers)
+                    }
+                    event => ConnectionlessEvent::of(event, &mut self.peers),
+                };
                 let forgotten = told.as_ref().and_then(|told| self.forgotten_by(told));
                 events.extend(told);
                 events.extend(forgotten.map(|peer| ConnectionlessEvent::Removed { peer }));
@@ -426,89 +430,6 @@ impl ConnectionlessEndpoint {
         }
     }
 
-    /// A peer says hello.
-    fn answer(&mut self, request: ConnectionRequest, events: &mut Vec<ReceiveEvent>) {
-        let known = request.peer.and_then(|addr| self.peers.at(&addr));
-        let leaving = |id| self.peers.get(id).is_some_and(|peer| peer.leaving);
-        let refusal = match known {
-            Some(id) if leaving(id) => Some(Refusal::new(RefusalCode::CLOSING, [0, 0])),
-            Some(_) => None,
-            None if !self.accept_unknown => Some(Refusal::new(RefusalCode::BY_APPLICATION, [0, 0])),
-            None if self.peers.is_full() => {
-                let limit = self.peers.limit().into();
-                Some(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, [limit, 0]))
-            }
-            None => None,
-        };
-        self.core.answer(request.connection, refusal, events);
-    }
-
-    /// What an event of a connection is for its peer.
-    fn told(
-        &mut self,
-        event: ReceiveEvent,
-        more: &mut Vec<ReceiveEvent>,
-    ) -> Option<ConnectionlessEvent> {
-        use ConnectionlessEvent as Told;
-        Some(match event {
-            ReceiveEvent::Message(message) => {
-                let peer = self.peers.of(message.connection())?;
-                let message = PeerMessage::new(message, &self.peers.get(peer)?.held);
-                Told::Message { peer, message }
-            }
-            // They are made of what is told here.
-            ReceiveEvent::DeviceMessage(_) | ReceiveEvent::Undelivered { .. } => return None,
-            ReceiveEvent::Completed {
-                connection,
-                key,
-                payload,
-            } => {
-                let peer = self.peers.of(connection)?;
-                Told::Completed { peer, key, payload }
-            }
-            ReceiveEvent::Failed {
-                connection,
-                key,
-                payload,
-                error,
-                kept,
-            } => {
-                let peer = self.peers.of(connection)?;
-                if kept {
-                    self.peers.keep(connection);
-                }
-                Told::Failed {
-                    peer,
-                    key,
-                    payload,
-                    error,
-                }
-            }
-            ReceiveEvent::Released {
-                connection,
-                key,
-                payload,
-            } => {
-                let peer = self.peers.release(connection)?;
-                Told::Released { peer, key, payload }
-            }
-            ReceiveEvent::Late { connection, key } => {
-                let peer = self.peers.of(connection)?;
-                Told::Late { peer, key }
-            }
-            ReceiveEvent::Writable { connection } => Told::Writable {
-                peer: self.peers.of(connection)?,
-            },
-            ReceiveEvent::Starved { connection } => Told::Starved {
-                peer: self.peers.of(connection)?,
-            },
-            ReceiveEvent::Connection(connection, event) => {
-                return self.on_connection(connection, event, more);
-            }
-            ReceiveEvent::Request(_) | ReceiveEvent::Window { .. } => return None,
-        })
-    }
-
     fn on_connection(
         &mut self,
         connection: ConnectionId,
@@ -517,7 +438,13 @@ impl ConnectionlessEndpoint {
     ) -> Option<ConnectionlessEvent> {
         match event {
             ConnectionEvent::Connected(info) => self.on_connected(connection, info),
-            ConnectionEvent::Disconnected(reason) => self.on_disconnected(connection, reason, more),
+            ConnectionEvent::Disconnected(_) => match self.peers.on_disconnected(connection)? {
+                PeerLoss::Down(peer) => Some(ConnectionlessEvent::Connection(peer, event)),
+                PeerLoss::GoesOn(connection) => {
+                    more.push(ReceiveEvent::Writable { connection });
+                    None
+                }
+            },
             ConnectionEvent::PeerClosing => {
                 let peer = self.peers.of(connection)?;
                 let closing = ConnectionStage::Closing;
@@ -550,36 +477,6 @@ impl ConnectionlessEndpoint {
         }
         let event = ConnectionEvent::Connected(info);
         (!was_up).then_some(ConnectionlessEvent::Connection(peer, event))
-    }
-
-    fn on_disconnected(
-        &mut self,
-        connection: ConnectionId,
-        reason: CloseReason,
-        more: &mut Vec<ReceiveEvent>,
-    ) -> Option<ConnectionlessEvent> {
-        let id = self.peers.end(connection)?;
-        let peer = self.peers.get_mut(id)?;
-        match peer.lane() {
-            // Whoever waited for the other one may send by this one.
-            Some((other, ConnectionStage::Up)) => {
-                more.push(ReceiveEvent::Writable { connection: other });
-                return None;
-            }
-            // The peer's end is that of its last connection.
-            Some((_, ConnectionStage::Dialing | ConnectionStage::Closing)) => return None,
-            None => {}
-        }
-        if peer.leaving {
-            // `end_leaving` says so.
-            return None;
-        }
-        let forgotten = !peer.added && peer.connections().next().is_none();
-        if forgotten {
-            self.peers.remove(id);
-        }
-        let event = ConnectionEvent::Disconnected(reason);
-        Some(ConnectionlessEvent::Connection(id, event))
     }
 
     /// Peers that are being removed go with their last connection.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use crate::buffer::Payload;
 use crate::cuda::CudaError;
+use crate::endpoint::connectionless::peers::Peers;
 use crate::endpoint::delivery::{DeviceMessage, MessageEvent};
-use crate::endpoint::event::ConnectionEvent;
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::message::Message;
 use crate::errno::CompletionError;
 use crate::fabric::PeerAddr;
@@ -188,6 +189,81 @@ pub enum ConnectionlessEvent {
         /// Which.
         peer: PeerId,
     },
+}
+
+impl ConnectionlessEvent {
+    /// What an event of a connection is for its peer. Those of the connection as such, and what
+    /// these events are made of by a delivery to a GPU, are none.
+    pub(super) fn of(event: ReceiveEvent, peers: &mut Peers) -> Option<Self> {
+        match event {
+            ReceiveEvent::Message(message) => {
+                let peer = peers.of(message.connection())?;
+                let message = PeerMessage::new(message, &peers.get(peer)?.held);
+                Some(Self::Message { peer, message })
+            }
+            ReceiveEvent::Starved { connection } => {
+                let peer = peers.of(connection)?;
+                Some(Self::Starved { peer })
+            }
+            event => Self::of_send(event, peers),
+        }
+    }
+
+    /// What became of a send.
+    fn of_send(event: ReceiveEvent, peers: &mut Peers) -> Option<Self> {
+        Some(match event {
+            ReceiveEvent::Completed {
+                connection,
+                key,
+                payload,
+            } => Self::Completed {
+                peer: peers.of(connection)?,
+                key,
+                payload,
+            },
+            ReceiveEvent::Failed {
+                connection,
+                key,
+                payload,
+                error,
+                kept,
+            } => {
+                let peer = peers.of(connection)?;
+                if kept {
+                    peers.keep(connection);
+                }
+                Self::Failed {
+                    peer,
+                    key,
+                    payload,
+                    error,
+                }
+            }
+            ReceiveEvent::Released {
+                connection,
+                key,
+                payload,
+            } => Self::Released {
+                peer: peers.release(connection)?,
+                key,
+                payload,
+            },
+            ReceiveEvent::Late { connection, key } => Self::Late {
+                peer: peers.of(connection)?,
+                key,
+            },
+            ReceiveEvent::Writable { connection } => Self::Writable {
+                peer: peers.of(connection)?,
+            },
+            ReceiveEvent::Message(_)
+            | ReceiveEvent::DeviceMessage(_)
+            | ReceiveEvent::Undelivered { .. }
+            | ReceiveEvent::Starved { .. }
+            | ReceiveEvent::Connection(..)
+            | ReceiveEvent::Request(_)
+            | ReceiveEvent::Window { .. } => return None,
+        })
+    }
 }
 
 impl MessageEvent for ConnectionlessEvent {

@@ -9,6 +9,7 @@ use crate::endpoint::connectionless::event::PeerId;
 use crate::endpoint::core::conn_table::ConnTable;
 use crate::fabric::PeerAddr;
 use crate::id::ConnectionId;
+use crate::protocol::wire::{Refusal, RefusalCode};
 
 /// How a connection with a peer stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +81,14 @@ struct Of {
     /// Payloads that the provider kept of it.
     kept: u32,
     over: bool,
+}
+
+/// What the end of a connection is for its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerLoss {
+    /// Whoever waited for that one may send by this one.
+    GoesOn(ConnectionId),
+    Down(PeerId),
 }
 
 /// All peers.
@@ -212,6 +221,42 @@ impl Peers {
             peer.conns.retain(|(known, _)| *known != conn);
         }
         Some(id)
+    }
+
+    /// Why whoever says hello from there is not taken, if so. `takes_all`: those that nobody added,
+    /// too, as long as there is room.
+    pub(super) fn refusal(&self, from: Option<PeerAddr>, takes_all: bool) -> Option<Refusal> {
+        let known = from.and_then(|addr| self.get(self.at(&addr)?));
+        match known {
+            Some(peer) if peer.leaving => Some(Refusal::new(RefusalCode::CLOSING, [0, 0])),
+            Some(_) => None,
+            None if !takes_all => Some(Refusal::new(RefusalCode::BY_APPLICATION, [0, 0])),
+            None if self.is_full() => {
+                let details = [self.limit.into(), 0];
+                Some(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details))
+            }
+            None => None,
+        }
+    }
+
+    /// A connection with a peer is over, and what that means.
+    pub(super) fn on_disconnected(&mut self, conn: ConnectionId) -> Option<PeerLoss> {
+        let id = self.end(conn)?;
+        let peer = self.get_mut(id)?;
+        match peer.lane() {
+            Some((other, ConnectionStage::Up)) => return Some(PeerLoss::GoesOn(other)),
+            // The peer's end is that of its last connection.
+            Some((_, ConnectionStage::Dialing | ConnectionStage::Closing)) => return None,
+            None => {}
+        }
+        if peer.leaving {
+            // `take_gone` says so.
+            return None;
+        }
+        if !peer.added && peer.connections().next().is_none() {
+            self.remove(id);
+        }
+        Some(PeerLoss::Down(id))
     }
 
     /// The provider kept a payload of a connection.
