@@ -15,7 +15,7 @@ pub(super) struct Watched {
     pub(super) poller: Poller,
     /// Which source a descriptor number belongs to; a number that was closed may since name another
     /// file.
-    owners: HashMap<RawFd, Token>,
+    pub(super) owners: HashMap<RawFd, Token>,
 }
 
 impl Watched {

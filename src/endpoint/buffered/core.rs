@@ -1,39 +1,25 @@
 //! `BufferedCore`: what a buffered endpoint does, over anything that sends whole buffers.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-use smallvec::SmallVec;
 
 use crate::Error;
 use crate::buffer::{BufferMut, Payload, SharedBufferManager, WakerId};
 use crate::clock::Clock;
 use crate::coalesce::{Format, Packer, Placed};
 use crate::contain::contain;
-use crate::endpoint::buffered::event::{
-    BufferError, BufferedEvent, Carried, PushError, SmallMessageLimit,
-};
-use crate::endpoint::buffered::filling::{Filling, not_copied};
+use crate::endpoint::buffered::event::{BufferError, BufferedEvent, Carried, PushError};
+use crate::endpoint::buffered::filling::not_copied;
+use crate::endpoint::buffered::manifest::Manifest;
+use crate::endpoint::buffered::outlet::Outlet;
+use crate::endpoint::buffered::packing::{LeavesFor, Packed, Packing};
+use crate::endpoint::buffered::wait::BufferedWait;
 use crate::endpoint::core::control::CONTROL_RETRY;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, SendEvent};
-use crate::endpoint::link::wait::EndpointWait;
-use crate::endpoint::staging::CopyLanes;
-use crate::event_loop::WaitSource;
 use crate::protocol::connection::CloseReason;
 use crate::stats::BufferedStats;
-
-/// What sends the buffers: `SendEndpointZeroCopy`, or a fake one.
-pub(crate) trait Outlet {
-    fn send(&mut self, payload: Payload, key: u64) -> Result<(), Refused<Payload>>;
-    fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error>;
-    fn is_connected(&self) -> bool;
-    fn close_reason(&self) -> Option<CloseReason>;
-    fn begin_close(&mut self, deadline: Instant);
-}
 
 /// Called for each buffer whose outcome nobody will hear.
 pub(crate) type OnAbandoned = Box<dyn FnMut(Carried) + Send>;
@@ -48,154 +34,16 @@ pub(crate) struct BufferedSettings {
     pub(crate) on_abandoned: Option<OnAbandoned>,
 }
 
-/// The buffer that is being filled. It has one message at least, except within a call.
-struct FillingBuffer {
-    packer: Packer<BufferMut>,
-    /// When it leaves though it is not full.
-    due: Option<Instant>,
-    /// It is to leave as soon as it can.
-    now: bool,
-    /// Of the messages in it that are copied out of a device's memory.
-    filling: Option<Filling>,
-}
-
-impl FillingBuffer {
-    /// Ends packing; none if there is nothing in it. What is still copied into it is waited for
-    /// when it is sent, or given back.
-    fn pack(self) -> Option<Packed> {
-        let count = self.packer.count();
-        if count == 0 {
-            return None;
-        }
-        let payload = Payload::from(self.packer.freeze());
-        let payload = match self.filling.filter(|filling| !filling.is_empty()) {
-            Some(filling) => payload.behind(Box::new(filling)),
-            None => payload,
-        };
-        Some(Packed { payload, count })
-    }
-}
-
-/// A buffer that is packed and was not sent yet.
-struct Packed {
-    payload: Payload,
-    count: u32,
-}
-
-/// What each send in flight carries, by the key that the outlet knows it by.
-struct Manifest {
-    entries: Vec<Option<Carried>>,
-    free: Vec<u32>,
-}
-
-impl Manifest {
-    fn new(depth: u32) -> Self {
-        Self {
-            entries: (0..depth).map(|_| None).collect(),
-            free: (0..depth).rev().collect(),
-        }
-    }
-
-    fn put(&mut self, carried: Carried) -> Option<u64> {
-        let index = self.free.pop()?;
-        self.entries[index as usize] = Some(carried);
-        Some(index.into())
-    }
-
-    /// The outlet gives every key back once.
-    fn take(&mut self, key: u64) -> Option<Carried> {
-        let carried = self.entries.get_mut(usize::try_from(key).ok()?)?.take()?;
-        self.free.push(key as u32);
-        Some(carried)
-    }
-
-    fn get(&self, key: u64) -> Option<Carried> {
-        self.entries.get(usize::try_from(key).ok()?).copied()?
-    }
-}
-
-/// The outlet's wait, with the time by which the open buffer must leave.
-pub(crate) struct BufferedWait {
-    inner: Arc<EndpointWait>,
-    /// Nanoseconds after `base`; `u64::MAX` is never.
-    due_ns: AtomicU64,
-    base: Instant,
-}
-
-impl BufferedWait {
-    pub(crate) fn new(inner: Arc<EndpointWait>) -> Self {
-        Self {
-            due_ns: AtomicU64::new(u64::MAX),
-            base: inner.clock().now(),
-            inner,
-        }
-    }
-
-    fn set_due(&self, due: Option<Instant>) {
-        let ns = due.map_or(u64::MAX, |at| {
-            u64::try_from(at.saturating_duration_since(self.base).as_nanos()).unwrap_or(u64::MAX)
-        });
-        self.due_ns.store(ns, Ordering::Release);
-    }
-
-    fn due(&self) -> Option<Instant> {
-        match self.due_ns.load(Ordering::Acquire) {
-            u64::MAX => None,
-            ns => Some(self.base + Duration::from_nanos(ns)),
-        }
-    }
-
-    pub(crate) fn wake(&self) {
-        self.inner.wake();
-    }
-
-    pub(crate) fn sleep(&self, until: Instant) -> Result<(), Error> {
-        self.inner
-            .sleep(self.due().map_or(until, |due| due.min(until)))
-    }
-}
-
-impl fmt::Debug for BufferedWait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BufferedWait").finish_non_exhaustive()
-    }
-}
-
-impl WaitSource for BufferedWait {
-    fn fds(&self) -> SmallVec<[std::os::fd::RawFd; 3]> {
-        self.inner.fds()
-    }
-
-    fn prepare_wait(&self) -> Result<bool, Error> {
-        self.inner.prepare_wait()
-    }
-
-    fn next_deadline(&self) -> Option<Instant> {
-        [self.inner.next_deadline(), self.due()]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-}
-
 /// Packs messages into buffers of a pool, and sends those.
 pub(crate) struct BufferedCore<O: Outlet> {
     outlet: O,
     pool: SharedBufferManager,
     pool_waker: WakerId,
     settings: BufferedSettings,
-    /// Bytes of a buffer that are used: all of it, or what the peer takes.
-    limit: usize,
-    open: Option<FillingBuffer>,
-    /// Buffers that are packed and wait for the outlet, oldest first.
-    waiting: VecDeque<Packed>,
+    packing: Packing,
     manifest: Manifest,
-    /// For messages in a device's memory.
-    lanes: CopyLanes,
     /// Messages accepted, sent or failed so far: the number of the next one.
     stats: BufferedStats,
-    /// The number of the first message that was not given to the outlet.
-    unsent: u64,
     /// What the outlet's last refusal waits for.
     outlet_blocked: Blocked,
     /// A push or a buffer was refused as back-pressure: tell when it has passed.
@@ -220,18 +68,15 @@ impl<O: Outlet> BufferedCore<O> {
     ) -> Self {
         let wait = Arc::new(wait);
         let waker = Arc::clone(&wait);
+        let packing = Packing::new(&settings, pool.slot_size(), &wait);
         Self {
             outlet,
-            limit: pool.slot_size(),
             pool_waker: pool.add_waker(Arc::new(move || waker.wake())),
             pool,
-            open: None,
-            waiting: VecDeque::with_capacity(settings.waiting as usize + 1),
+            packing,
             manifest: Manifest::new(settings.depth),
-            lanes: CopyLanes::default(),
             settings,
             stats: BufferedStats::default(),
-            unsent: 0,
             outlet_blocked: Blocked::Connecting,
             refused: false,
             closing: None,
@@ -254,7 +99,7 @@ impl<O: Outlet> BufferedCore<O> {
 
     /// What it judges deadlines by.
     pub(crate) fn clock(&self) -> &Clock {
-        self.wait.inner.clock()
+        self.wait.clock()
     }
 
     pub(crate) fn wait(&self) -> &Arc<BufferedWait> {
@@ -283,9 +128,7 @@ impl<O: Outlet> BufferedCore<O> {
     /// Packs a message, and gives its number.
     #[inline]
     pub(crate) fn push(&mut self, tag: u64, status: u8, bytes: &[u8]) -> Result<u64, PushError> {
-        if let Some(open) = &mut self.open
-            && open.packer.push(tag, status, bytes).is_ok()
-        {
+        if self.packing.push(tag, status, bytes) {
             return Ok(self.packed());
         }
         let placed = self.make_room(tag, status, bytes.len())?;
@@ -323,37 +166,27 @@ impl<O: Outlet> BufferedCore<O> {
             Ok(placed) => placed,
             Err(kind) => return Err(Refused::without_key(kind, payload)),
         };
-        let lanes = &self.lanes;
-        if let Some(open) = &mut self.open {
-            let filling = open
-                .filling
-                .get_or_insert_with(|| Filling::new(lanes.clone()));
-            filling.add(payload, &mut open.packer, &placed);
-        }
+        self.packing.fill_from(payload, &placed);
         Ok(self.commit(&placed, len))
     }
 
     /// Finds room for a message that is written in place. Until it is committed, nothing was
     /// packed.
     pub(crate) fn place(&mut self, tag: u64, status: u8, len: usize) -> Result<Placed, PushError> {
-        if let Some(open) = &self.open
-            && let Ok(placed) = open.packer.place(tag, status, len)
-        {
-            return Ok(placed);
+        match self.packing.place(tag, status, len) {
+            Some(placed) => Ok(placed),
+            None => self.make_room(tag, status, len),
         }
-        self.make_room(tag, status, len)
     }
 
     /// The open buffer's packer, after `place` found room there.
     pub(crate) fn packer(&mut self) -> &mut Packer<BufferMut> {
-        let open = self.open.as_mut();
-        &mut open.expect("a place was found in it").packer
+        self.packing.packer()
     }
 
     /// The bytes of a message that has its place.
     pub(crate) fn placed(&self, placed: &Placed) -> &[u8] {
-        let open = self.open.as_ref();
-        open.map_or(&[], |open| open.packer.bytes(placed))
+        self.packing.placed(placed)
     }
 
     pub(crate) fn commit(&mut self, placed: &Placed, len: usize) -> u64 {
@@ -363,14 +196,7 @@ impl<O: Outlet> BufferedCore<O> {
 
     /// A place was not used after all.
     pub(crate) fn discard_place(&mut self) {
-        if self
-            .open
-            .as_ref()
-            .is_some_and(|open| open.packer.is_empty())
-        {
-            self.open = None;
-            self.wait.set_due(None);
-        }
+        self.packing.discard_place();
     }
 
     /// One message more lies in the open buffer.
@@ -378,9 +204,7 @@ impl<O: Outlet> BufferedCore<O> {
     fn packed(&mut self) -> u64 {
         let number = self.stats.accepted;
         self.stats.accepted += 1;
-        if let Some(open) = &self.open
-            && open.packer.free() < Format::HEAD_MIN
-        {
+        if self.packing.is_full() {
             self.stats.full += 1;
             self.close_open();
         }
@@ -390,7 +214,7 @@ impl<O: Outlet> BufferedCore<O> {
     /// The open buffer does not take this message, or there is none.
     #[cold]
     fn make_room(&mut self, tag: u64, status: u8, len: usize) -> Result<Placed, PushError> {
-        let max = self.check_len(tag, status, len)?;
+        let max = self.packing.check_len(tag, status, len)?;
         if let Some(reason) = self.outlet.close_reason() {
             return Err(PushError::Closed(reason));
         }
@@ -400,11 +224,11 @@ impl<O: Outlet> BufferedCore<O> {
         if !self.outlet.is_connected() {
             return Err(self.refuse(Blocked::Connecting));
         }
-        if self.open.is_some() {
-            if self.waiting.len() >= self.settings.waiting as usize {
+        if self.packing.has_open() {
+            if self.is_line_full() {
                 self.send_waiting();
             }
-            if self.waiting.len() >= self.settings.waiting as usize {
+            if self.is_line_full() {
                 return Err(self.refuse(self.outlet_blocked));
             }
             self.stats.full += 1;
@@ -413,44 +237,12 @@ impl<O: Outlet> BufferedCore<O> {
         let Some(buffer) = self.pool.try_acquire() else {
             return Err(self.refuse(Blocked::Buffers));
         };
-        let packer = Packer::with_limit(self.settings.format, buffer, self.limit);
-        let placed = packer.place(tag, status, len);
-        let due = self
-            .settings
-            .flush_interval
-            .map(|time| self.clock().now() + time);
-        self.open = Some(FillingBuffer {
-            packer,
-            due,
-            now: false,
-            filling: None,
-        });
-        self.wait.set_due(due);
-        // `check_len` saw that it fits an empty buffer.
-        placed.map_err(|_| PushError::TooLong {
-            len,
-            max,
-            whose: SmallMessageLimit::Buffer,
-        })
+        self.packing.begin(buffer, (tag, status, len), max)
     }
 
-    /// Whether a message fits an empty buffer at all; the most that does.
-    fn check_len(&self, tag: u64, status: u8, len: usize) -> Result<usize, PushError> {
-        let format = self.settings.format;
-        let room = self.limit.saturating_sub(format.buffer_header());
-        let head = format.first_message(tag, status, 0);
-        let max = room.saturating_sub(head).min(format.max_message());
-        if len <= max && head <= room {
-            return Ok(max);
-        }
-        let whose = if max == format.max_message() {
-            SmallMessageLimit::Format
-        } else if self.limit < self.pool.slot_size() {
-            SmallMessageLimit::Peer
-        } else {
-            SmallMessageLimit::Buffer
-        };
-        Err(PushError::TooLong { len, max, whose })
+    /// As many buffers wait as may.
+    fn is_line_full(&self) -> bool {
+        self.packing.waiting() >= self.settings.waiting as usize
     }
 
     fn refuse(&mut self, blocked: Blocked) -> PushError {
@@ -466,11 +258,9 @@ impl<O: Outlet> BufferedCore<O> {
     /// Has what is packed leave as soon as it can. True: nothing is left here.
     pub(crate) fn flush(&mut self) -> bool {
         self.send_waiting();
-        if let Some(open) = &mut self.open {
-            open.now = true;
-            self.send_open_if_due();
-        }
-        self.open.is_none() && self.waiting.is_empty()
+        self.packing.leave_soon();
+        self.send_open_if_due();
+        self.packing.is_empty()
     }
 
     // ---- whole buffers --------------------------------------------------------------------------
@@ -538,33 +328,24 @@ impl<O: Outlet> BufferedCore<O> {
 
     /// Takes the open buffer out: it is sent, or waits, or fails.
     fn close_open(&mut self) {
-        let Some(open) = self.open.take() else {
-            return;
-        };
-        self.wait.set_due(None);
-        if let Some(packed) = open.pack() {
-            self.waiting.push_back(packed);
+        if self.packing.close_open() {
             self.send_waiting();
         }
     }
 
     /// Offers the outlet what waits, oldest first, until it takes no more.
     fn send_waiting(&mut self) {
-        while let Some(packed) = self.waiting.pop_front() {
-            if let Err(packed) = self.send_packed(packed) {
-                self.waiting.push_front(packed);
+        while let Some((packed, carried)) = self.packing.take_next() {
+            if let Err(packed) = self.send_packed(packed, carried) {
+                self.packing.put_back(packed);
                 return;
             }
         }
     }
 
     /// Sends a buffer, or gives it back because the outlet does not take it now.
-    fn send_packed(&mut self, packed: Packed) -> Result<(), Packed> {
+    fn send_packed(&mut self, packed: Packed, carried: Carried) -> Result<(), Packed> {
         let Packed { payload, count } = packed;
-        let carried = Carried::Messages {
-            first: self.unsent,
-            count: count.into(),
-        };
         let Some(index) = self.manifest.put(carried) else {
             self.outlet_blocked = Blocked::Depth;
             return Err(Packed { payload, count });
@@ -574,7 +355,7 @@ impl<O: Outlet> BufferedCore<O> {
             Ok(()) => {
                 self.stats.buffers += 1;
                 self.stats.bytes += bytes;
-                self.unsent += u64::from(count);
+                self.packing.on_gone(count);
                 return Ok(());
             }
             Err(refused) => refused,
@@ -587,21 +368,16 @@ impl<O: Outlet> BufferedCore<O> {
                 Err(Packed { payload, count })
             }
             kind => {
-                self.fail_unsent(Packed { payload, count }, kind);
+                self.fail_unsent(Packed { payload, count }, carried, kind);
                 Ok(())
             }
         }
     }
 
     /// The oldest messages that were not sent never will be.
-    fn fail_unsent(&mut self, packed: Packed, kind: SendErrorKind) {
-        let count = u64::from(packed.count);
-        let carried = Carried::Messages {
-            first: self.unsent,
-            count,
-        };
-        self.unsent += count;
-        self.stats.failed += count;
+    fn fail_unsent(&mut self, packed: Packed, carried: Carried, kind: SendErrorKind) {
+        self.packing.on_gone(packed.count);
+        self.stats.failed += u64::from(packed.count);
         self.outbox.push(BufferedEvent::Failed {
             carried,
             buffer: packed.payload.into_buffer().ok(),
@@ -613,28 +389,20 @@ impl<O: Outlet> BufferedCore<O> {
 
     /// Nothing is sent any more.
     fn fail_all_unsent(&mut self, reason: CloseReason) {
-        self.waiting
-            .extend(self.open.take().and_then(FillingBuffer::pack));
-        self.wait.set_due(None);
-        while let Some(packed) = self.waiting.pop_front() {
-            self.fail_unsent(packed, SendErrorKind::Closed(reason));
+        self.packing.close_open();
+        while let Some((packed, carried)) = self.packing.take_next() {
+            self.fail_unsent(packed, carried, SendErrorKind::Closed(reason));
         }
     }
 
-    /// Sends the open buffer if its time has come. While others wait in front of it, it could not
-    /// leave and goes on being filled.
+    /// Sends the open buffer if its time has come.
     fn send_open_if_due(&mut self) {
-        let Some(open) = &self.open else { return };
-        if !self.waiting.is_empty() || open.packer.is_empty() {
-            return;
+        match self.packing.leaves() {
+            None => return,
+            Some(LeavesFor::Flush) => self.stats.flushed += 1,
+            Some(LeavesFor::Time) => self.stats.timed += 1,
         }
-        if open.now {
-            self.stats.flushed += 1;
-            self.close_open();
-        } else if open.due.is_some_and(|due| due <= self.clock().now()) {
-            self.stats.timed += 1;
-            self.close_open();
-        }
+        self.close_open();
     }
 
     // ---- polling --------------------------------------------------------------------------------
@@ -653,9 +421,7 @@ impl<O: Outlet> BufferedCore<O> {
         polled?;
         if end.is_none() {
             self.send_waiting();
-            if let Some(filling) = self.open.as_mut().and_then(|open| open.filling.as_mut()) {
-                filling.begin();
-            }
+            self.packing.begin_copies();
             self.send_open_if_due();
             self.close_outlet_if_due();
         }
@@ -716,16 +482,13 @@ impl<O: Outlet> BufferedCore<O> {
     fn on_connection(&mut self, event: &ConnectionEvent) {
         match event {
             ConnectionEvent::Connected(info) => {
-                let peer = usize::try_from(info.max_message).unwrap_or(usize::MAX);
-                self.limit = self.pool.slot_size().min(peer);
+                self.packing.set_peer(info.max_message);
                 self.peer_closing = false;
             }
             ConnectionEvent::PeerClosing => {
                 self.peer_closing = true;
                 // Offered to the outlet, it is refused, and fails at once.
-                if let Some(open) = &mut self.open {
-                    open.now = true;
-                }
+                self.packing.leave_soon();
             }
             ConnectionEvent::Unresponsive
             | ConnectionEvent::Responsive
@@ -737,20 +500,17 @@ impl<O: Outlet> BufferedCore<O> {
 
     /// A push would be taken now.
     fn is_writable(&self) -> bool {
-        let taken = self.outlet.is_connected()
-            && self.closing.is_none()
-            && self.waiting.len() < self.settings.waiting as usize;
+        let taken = self.outlet.is_connected() && self.closing.is_none() && !self.is_line_full();
         taken && (self.pool.free_count() > 0 || self.pool.arm(self.pool_waker))
     }
 
     fn arm_timer(&self) {
         let retry = || Some(self.clock().now() + CONTROL_RETRY);
-        let due = match (&self.open, self.waiting.is_empty()) {
+        let due = match self.packing.waiting() {
+            0 => self.packing.due(),
             // Everything else that blocks ends with an event that wakes a sleeper.
-            (_, false) if self.outlet_blocked == Blocked::Provider => retry(),
-            (_, false) => self.closing,
-            (Some(open), true) => open.due.filter(|_| !open.packer.is_empty()),
-            (None, true) => None,
+            _ if self.outlet_blocked == Blocked::Provider => retry(),
+            _ => self.closing,
         };
         self.wait.set_due(due.filter(|_| !self.closing_outlet));
     }
@@ -771,8 +531,8 @@ impl<O: Outlet> BufferedCore<O> {
         let Some(deadline) = self.closing.filter(|_| !self.closing_outlet) else {
             return;
         };
-        let nothing_left = self.open.is_none() && self.waiting.is_empty();
-        if nothing_left || !self.outlet.is_connected() || self.clock().now() >= deadline {
+        if self.packing.is_empty() || !self.outlet.is_connected() || self.clock().now() >= deadline
+        {
             self.closing_outlet = true;
             self.outlet.begin_close(deadline);
         }
@@ -799,21 +559,16 @@ impl<O: Outlet> Drop for BufferedCore<O> {
     fn drop(&mut self) {
         self.pool.remove_waker(self.pool_waker);
         // So that what is copied into it is over before it goes back to its pool.
-        self.waiting
-            .extend(self.open.take().and_then(FillingBuffer::pack));
+        self.packing.close_open();
         let Some(hear) = &mut self.settings.on_abandoned else {
             return;
         };
-        let mut in_flight: Vec<_> = self.manifest.entries.iter().flatten().copied().collect();
-        in_flight.sort_unstable();
-        for carried in in_flight {
+        for carried in self.manifest.in_flight() {
             contain("on_abandoned", || hear(carried));
         }
-        let mut first = self.unsent;
-        for packed in &self.waiting {
-            let count = u64::from(packed.count);
-            contain("on_abandoned", || hear(Carried::Messages { first, count }));
-            first += count;
+        while let Some((packed, carried)) = self.packing.take_next() {
+            self.packing.on_gone(packed.count);
+            contain("on_abandoned", || hear(carried));
         }
     }
 }
@@ -823,7 +578,7 @@ impl<O: Outlet> fmt::Debug for BufferedCore<O> {
         f.debug_struct("BufferedCore")
             .field("format", &self.settings.format)
             .field("connected", &self.outlet.is_connected())
-            .field("waiting", &self.waiting.len())
+            .field("waiting", &self.packing.waiting())
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }

@@ -8,10 +8,12 @@ use crate::Error;
 use crate::buffer::{Buffer, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::coalesce::{Format, SmallMessages};
-use crate::endpoint::buffered::core::{BufferedCore, BufferedSettings, BufferedWait, Outlet};
+use crate::endpoint::buffered::core::{BufferedCore, BufferedSettings};
 use crate::endpoint::buffered::event::{
     BufferError, BufferedEvent, Carried, PushError, SmallMessageLimit,
 };
+use crate::endpoint::buffered::outlet::Outlet;
+use crate::endpoint::buffered::wait::BufferedWait;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
 use crate::endpoint::link::fake::FakeWait;

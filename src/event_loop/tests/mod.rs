@@ -2,6 +2,7 @@
 //! completion queue.
 
 use std::collections::HashSet;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -805,7 +806,7 @@ fn a_dropped_endpoint_is_forgotten_in_every_mode() {
         assert!(!event_loop.remove(dead));
         drop(stays);
         assert_eq!(ready_now(&mut event_loop), [], "{mode:?}");
-        assert!(event_loop.endpoints.is_empty() && event_loop.fd_owners.is_empty());
+        assert!(event_loop.endpoints.is_empty() && event_loop.watched.owners.is_empty());
         let gone = event_loop.add_endpoint(&handle).unwrap();
         assert_eq!(ready_now(&mut event_loop), [], "{mode:?}");
         assert!(!event_loop.remove(gone));
@@ -1025,7 +1026,7 @@ fn an_endpoint_too_deep_for_epoll_is_polled_instead() {
     let mut event_loop = held_loop(LoopConfig::default());
     event_loop.add_endpoint(&fake).unwrap();
     assert!(
-        event_loop.fd_owners.is_empty(),
+        event_loop.watched.owners.is_empty(),
         "none of its descriptors is watched"
     );
     let interval = event_loop.config.poll_interval;
@@ -1047,7 +1048,7 @@ fn endpoints_that_share_a_socket_beyond_the_kernel_s_paths_are_polled_instead() 
     for fake in &fakes {
         event_loop.add_endpoint(fake).unwrap();
     }
-    let watched = event_loop.fd_owners.len();
+    let watched = event_loop.watched.owners.len();
     assert!(
         (1..ENDPOINTS).contains(&watched),
         "the kernel refuses some: {watched} watched"
