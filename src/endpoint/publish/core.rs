@@ -2,23 +2,27 @@
 //! subscribers and posts.
 //!
 //! One publication is one header slot, filled once, and one payload, of which every send has a
-//! handle. Each subscriber has a [`Lane`]: what it has no room for waits there, or is dropped, as
+//! handle. Each subscriber has a [`Lane`](super::lane::Lane): what it has no room for waits there, or is dropped, as
 //! its policy says.
 //!
 //! What has to be staged is copied once, and what waits for an event waits once: every send has a
 //! handle on the copy, and on the gates ([`Payload::share`]). The sends wait where all do, in the
 //! core, each in its place among those of its subscriber.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::account::{Outcome, Publications, Ticket};
 use super::event::{Publication, PublishEvent};
-use super::lane::{Lag, Lane, Parked};
-use super::policy::{DropReason, PeerOutcome, SlowPolicy};
-use super::table::{SubscriptionLimits, SubscriptionTable};
+use super::header::PublicationHeader;
+use super::held::PublicationHold;
+use super::lane::{Lag, Parked};
+use super::lanes::{Lanes, Overdue};
+use super::outbox::Outbox;
+use super::policy::{DropReason, Offered, PeerOutcome, SlowPolicy};
+use super::settings::PublishSettings;
+use super::table::SubscriptionTable;
 use crate::Error;
-use crate::buffer::{HeaderSlotManager, Payload};
+use crate::buffer::Payload;
 use crate::contain::contain;
 use crate::endpoint::core::outgoing::PreparedHeader;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
@@ -27,29 +31,8 @@ use crate::endpoint::hub::{Hub, SubscriptionNews};
 use crate::endpoint::link::Link;
 use crate::error::CompletionError;
 use crate::id::ConnectionId;
-use crate::protocol::connection::CloseReason;
-use crate::protocol::wire::{self, PUBLICATION_LEN, Refusal, SubscriptionOutcome};
+use crate::protocol::wire::{Refusal, SubscriptionOutcome};
 use crate::stats::PublishStats;
-
-/// What the layer needs to know; checked by the public configuration.
-pub(crate) struct PublishSettings {
-    pub(crate) publications: u32,
-    pub(crate) limits: SubscriptionLimits,
-    pub(crate) slow: SlowPolicy,
-    pub(crate) tell_sent: bool,
-    /// The ones that the core sends with.
-    pub(crate) headers: HeaderSlotManager,
-    /// Called with each key whose publication was not over when the endpoint was dropped.
-    pub(crate) on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
-}
-
-/// What a publication holds until it is over.
-struct PublicationHold {
-    /// Empty while the publication is posted.
-    payload: Payload,
-    /// While it waits for a subscriber.
-    header: Option<PreparedHeader>,
-}
 
 /// A publisher.
 pub(crate) struct PublishCore<L: Link> {
@@ -57,20 +40,16 @@ pub(crate) struct PublishCore<L: Link> {
     settings: PublishSettings,
     table: SubscriptionTable,
     account: Publications<PublicationHold>,
-    lanes: HashMap<ConnectionId, Lane>,
-    /// What is to be told at the next poll.
-    later: Vec<PublishEvent>,
+    lanes: Lanes,
+    outbox: Outbox,
     /// Why the last publication was refused, if it may be taken later.
     blocked: Option<Blocked>,
     closing: bool,
-    /// Nothing is due in any lane before this.
-    next_due: Option<Instant>,
     /// When the last publication, or look at the clock, was.
     now: Instant,
-    stats: PublishStats,
     raw: Vec<ReceiveEvent>,
     news: Vec<(ConnectionId, SubscriptionNews)>,
-    header: Vec<u8>,
+    header: PublicationHeader,
     members: Vec<ConnectionId>,
 }
 
@@ -82,15 +61,13 @@ impl<L: Link> PublishCore<L> {
             core,
             table: SubscriptionTable::new(settings.limits),
             account: Publications::new(settings.publications),
-            lanes: HashMap::new(),
-            later: Vec::new(),
+            lanes: Lanes::default(),
+            outbox: Outbox::new(settings.tell_sent),
             blocked: None,
             closing: false,
-            next_due: None,
-            stats: PublishStats::default(),
             raw: Vec::new(),
             news: Vec::new(),
-            header: Vec::new(),
+            header: PublicationHeader::default(),
             members: Vec::new(),
             settings,
         }
@@ -104,7 +81,7 @@ impl<L: Link> PublishCore<L> {
         PublishStats {
             open: self.account.len() as u64,
             subscriptions: self.table.len().into(),
-            ..self.stats
+            ..self.outbox.stats
         }
     }
 
@@ -114,7 +91,7 @@ impl<L: Link> PublishCore<L> {
 
     /// Publications that wait for a subscriber.
     pub(crate) fn waiting(&self, connection: ConnectionId) -> usize {
-        self.lanes.get(&connection).map_or(0, Lane::waiting)
+        self.lanes.waiting(connection)
     }
 
     pub(crate) fn tags(&self, connection: ConnectionId) -> impl Iterator<Item = u64> {
@@ -123,16 +100,11 @@ impl<L: Link> PublishCore<L> {
 
     /// False: there is no such subscriber.
     pub(crate) fn set_policy(&mut self, connection: ConnectionId, policy: SlowPolicy) -> bool {
-        let Some(lane) = self.lanes.get_mut(&connection) else {
-            return false;
-        };
-        lane.set_policy(policy);
-        // What is due by the new policy is looked for at the next poll.
-        if lane.next_deadline().is_some() {
-            self.next_due = Some(self.now);
+        let is_there = self.lanes.set_policy(connection, policy, self.now);
+        if is_there {
+            self.core.wait().wake();
         }
-        self.core.wait().wake();
-        true
+        is_there
     }
 
     // ---- publishing -----------------------------------------------------------------------------
@@ -149,7 +121,7 @@ impl<L: Link> PublishCore<L> {
             Ok((number, payload, prepared)) => Ok(self.post_to_all(number, payload, prepared, key)),
             Err((kind, payload)) => {
                 if let SendErrorKind::WouldBlock(blocked) = kind {
-                    self.stats.would_block += 1;
+                    self.outbox.stats.would_block += 1;
                     self.blocked = Some(blocked);
                 }
                 Err(Refused::new(kind, payload, key))
@@ -192,7 +164,7 @@ impl<L: Link> PublishCore<L> {
             return Err(SendErrorKind::Closing);
         }
         let Some((number, members)) = self.table.members(tag) else {
-            self.stats.without_subscribers += 1;
+            self.outbox.stats.without_subscribers += 1;
             return Err(SendErrorKind::NoSubscribers { tag });
         };
         if self.account.is_full() {
@@ -200,22 +172,9 @@ impl<L: Link> PublishCore<L> {
         }
         self.members.clear();
         self.members.extend_from_slice(members);
-        self.header.clear();
-        let front = wire::PublicationPrefix { tag, number };
-        self.header.extend_from_slice(&front.encode());
-        self.header.extend_from_slice(header);
-        let prepared = self.core.prepare_header(&self.header, key);
-        let prepared = prepared.map_err(|kind| match kind {
-            SendErrorKind::HeaderTooLong { max, .. } => SendErrorKind::HeaderTooLong {
-                len: header.len(),
-                max: max.saturating_sub(PUBLICATION_LEN),
-            },
-            SendErrorKind::HeaderLength { fixed, .. } => SendErrorKind::HeaderLength {
-                len: header.len(),
-                fixed: fixed.saturating_sub(PUBLICATION_LEN),
-            },
-            other => other,
-        })?;
+        let composed = self.header.compose(tag, number, header);
+        let prepared = self.core.prepare_header(composed, key);
+        let prepared = prepared.map_err(|kind| PublicationHeader::explain(kind, header.len()))?;
         Ok((number, prepared))
     }
 
@@ -233,11 +192,7 @@ impl<L: Link> PublishCore<L> {
             waiting: 0,
             dropped: 0,
         };
-        let held = PublicationHold {
-            payload: Payload::empty(),
-            header: None,
-        };
-        let ticket = self.account.open(key, held);
+        let ticket = self.account.open(key, PublicationHold::nothing());
         let members = std::mem::take(&mut self.members);
         for &connection in &members {
             match self.post_or_park(connection, &mut payload, &mut header, ticket) {
@@ -246,7 +201,8 @@ impl<L: Link> PublishCore<L> {
                 Offered::Dropped(reason) => {
                     told.dropped += 1;
                     self.account.add_dropped(ticket);
-                    self.tell_peer(key, connection, PeerOutcome::Dropped(reason));
+                    self.outbox
+                        .tell_peer(key, connection, PeerOutcome::Dropped(reason));
                 }
             }
         }
@@ -261,8 +217,8 @@ impl<L: Link> PublishCore<L> {
             *held = PublicationHold { payload, header };
         }
         self.account.seal(ticket);
-        self.stats.published += 1;
-        self.stats.posted += u64::from(told.posted);
+        self.outbox.stats.published += 1;
+        self.outbox.stats.posted += u64::from(told.posted);
         if told.posted + told.waiting == 0 {
             // Nothing will complete: the end is told by the next poll, which is to come.
             self.core.wait().wake();
@@ -278,7 +234,7 @@ impl<L: Link> PublishCore<L> {
         header: &mut PreparedHeader,
         ticket: Ticket,
     ) -> Offered {
-        let Some(lane) = self.lanes.get_mut(&connection) else {
+        let Some((lane, due)) = self.lanes.get_mut(connection) else {
             return Offered::Dropped(DropReason::Closing);
         };
         let mut blocked = Blocked::Depth;
@@ -289,16 +245,16 @@ impl<L: Link> PublishCore<L> {
             match posted.map_err(|refused| refused.kind) {
                 Ok(()) => {
                     lane.on_posted(ticket, self.now);
-                    note_due(&mut self.next_due, lane);
+                    due.note(lane);
                     self.account.add_posted(ticket);
                     return Offered::Posted;
                 }
                 Err(SendErrorKind::WouldBlock(why)) => blocked = why,
-                Err(kind) => return Offered::Dropped(reason_of(kind)),
+                Err(kind) => return Offered::Dropped(DropReason::of(kind)),
             }
         }
         let parked = lane.park(ticket, self.now);
-        note_due(&mut self.next_due, lane);
+        due.note(lane);
         match parked {
             Parked::Waits => {
                 self.account.add_waiting(ticket);
@@ -317,28 +273,10 @@ impl<L: Link> PublishCore<L> {
         if !self.core.is_open(connection) {
             return;
         }
-        self.stats.cut_off += 1;
-        let reason = CloseReason::TooSlow {
-            waiting: lag.publications,
-            waited: lag.oldest,
-        };
+        self.outbox.stats.cut_off += 1;
+        let reason = lag.close_reason();
         tracing::warn!(%connection, %reason, "a subscriber is cut off");
         self.core.abort_connection(connection, reason);
-    }
-
-    fn tell_peer(&mut self, key: u64, connection: ConnectionId, outcome: PeerOutcome) {
-        match outcome {
-            PeerOutcome::Sent => self.stats.sent += 1,
-            PeerOutcome::Dropped(_) => self.stats.dropped += 1,
-            PeerOutcome::Failed(_) => self.stats.failed += 1,
-        }
-        if self.settings.tell_sent || outcome != PeerOutcome::Sent {
-            self.later.push(PublishEvent::Peer {
-                key,
-                connection,
-                outcome,
-            });
-        }
     }
 
     // ---- polling --------------------------------------------------------------------------------
@@ -346,7 +284,7 @@ impl<L: Link> PublishCore<L> {
     /// Drives all connections and appends what happened; an error when the endpoint has failed, for
     /// good.
     pub(crate) fn poll(&mut self, events: &mut Vec<PublishEvent>) -> Result<(), Error> {
-        events.append(&mut self.later);
+        self.outbox.drain_into(events);
         let mut raw = std::mem::take(&mut self.raw);
         let polled = self.core.poll(&mut raw);
         self.absorb(&mut raw);
@@ -357,7 +295,7 @@ impl<L: Link> PublishCore<L> {
         }
         self.raw = raw;
         self.look_at_lanes();
-        events.append(&mut self.later);
+        self.outbox.drain_into(events);
         self.report(events);
         self.arm();
         polled
@@ -365,12 +303,10 @@ impl<L: Link> PublishCore<L> {
 
     fn report(&mut self, events: &mut Vec<PublishEvent>) {
         while let Some(over) = self.account.report() {
-            self.stats.over += 1;
+            self.outbox.stats.over += 1;
             events.push(PublishEvent::Published {
                 key: over.key,
-                // Nothing is copied out of it any more; what shared it is over, but for what the
-                // provider of a lost connection kept.
-                payload: over.held.payload.ungated().unshared(),
+                payload: over.held.into_payload(),
                 outcomes: over.outcomes,
             });
         }
@@ -423,13 +359,13 @@ impl<L: Link> PublishCore<L> {
             | ReceiveEvent::Window { .. }
             | ReceiveEvent::Starved { .. } => return,
         };
-        self.later.push(told);
+        self.outbox.push(told);
     }
 
     fn on_connection(&mut self, connection: ConnectionId, event: &ConnectionEvent) {
         match event {
             ConnectionEvent::Connected(_) => {
-                self.lanes.insert(connection, Lane::new(self.settings.slow));
+                self.lanes.add(connection, self.settings.slow);
             }
             ConnectionEvent::PeerClosing => self.empty_lane(connection),
             ConnectionEvent::Disconnected(_) => {
@@ -437,7 +373,7 @@ impl<L: Link> PublishCore<L> {
                 let count = self.table.remove(connection);
                 if count > 0 {
                     let gone = PublishEvent::SubscriptionsGone { connection, count };
-                    self.later.push(gone);
+                    self.outbox.push(gone);
                 }
             }
             ConnectionEvent::Unresponsive
@@ -450,7 +386,7 @@ impl<L: Link> PublishCore<L> {
     /// A send of a publication is over.
     fn on_sent(&mut self, connection: ConnectionId, key: u64, error: Option<CompletionError>) {
         let ticket = Ticket::from_key(key);
-        if let Some(lane) = self.lanes.get_mut(&connection) {
+        if let Some((lane, _)) = self.lanes.get_mut(connection) {
             lane.on_done(ticket);
         }
         let Some((key, _)) = self.account.get(ticket) else {
@@ -460,7 +396,7 @@ impl<L: Link> PublishCore<L> {
             None => (Outcome::Sent, PeerOutcome::Sent),
             Some(error) => (Outcome::Failed, PeerOutcome::Failed(error)),
         };
-        self.tell_peer(key, connection, told);
+        self.outbox.tell_peer(key, connection, told);
         self.account.settle(ticket, outcome);
     }
 
@@ -478,19 +414,14 @@ impl<L: Link> PublishCore<L> {
             return;
         }
         let tag = request.tag;
-        let (outcome, next) = if request.on {
-            self.table.subscribe(connection, tag)
-        } else {
-            (self.table.unsubscribe(connection, tag), 0)
-        };
+        let (outcome, next) = self.table.ask(connection, request);
         if outcome == SubscriptionOutcome::DONE {
-            self.later.push(if request.on {
-                PublishEvent::Subscribed { connection, tag }
-            } else {
-                PublishEvent::Unsubscribed { connection, tag }
+            self.outbox.push(match request.on {
+                true => PublishEvent::Subscribed { connection, tag },
+                false => PublishEvent::Unsubscribed { connection, tag },
             });
         } else if !outcome.is_granted() {
-            self.stats.refused += 1;
+            self.outbox.stats.refused += 1;
         }
         self.core
             .answer_subscription(connection, outcome, next, raw);
@@ -500,7 +431,7 @@ impl<L: Link> PublishCore<L> {
 
     /// Posts what waits for a subscriber, as far as it has room.
     fn fill(&mut self, connection: ConnectionId) {
-        while let Some(lane) = self.lanes.get_mut(&connection)
+        while let Some((lane, due)) = self.lanes.get_mut(connection)
             && let Some((ticket, since)) = lane.next()
         {
             let Some((key, held)) = self.account.get(ticket) else {
@@ -518,14 +449,14 @@ impl<L: Link> PublishCore<L> {
                 Ok(()) => {
                     lane.take_next();
                     lane.on_posted(ticket, since);
-                    note_due(&mut self.next_due, lane);
-                    self.stats.posted += 1;
+                    due.note(lane);
+                    self.outbox.stats.posted += 1;
                     self.end_wait(ticket);
                 }
                 Err(SendErrorKind::WouldBlock(_)) => return,
                 Err(kind) => {
                     lane.take_next();
-                    self.drop_waiting(connection, key, ticket, reason_of(kind));
+                    self.drop_waiting(connection, key, ticket, DropReason::of(kind));
                 }
             }
         }
@@ -547,7 +478,8 @@ impl<L: Link> PublishCore<L> {
         reason: DropReason,
     ) {
         self.end_wait(ticket);
-        self.tell_peer(key, connection, PeerOutcome::Dropped(reason));
+        self.outbox
+            .tell_peer(key, connection, PeerOutcome::Dropped(reason));
         self.account.settle(ticket, Outcome::Dropped);
     }
 
@@ -559,7 +491,7 @@ impl<L: Link> PublishCore<L> {
 
     /// Nothing more is posted to a subscriber.
     fn empty_lane(&mut self, connection: ConnectionId) {
-        let Some(mut lane) = self.lanes.remove(&connection) else {
+        let Some(mut lane) = self.lanes.remove(connection) else {
             return;
         };
         while let Some(ticket) = lane.take_next() {
@@ -570,24 +502,12 @@ impl<L: Link> PublishCore<L> {
     /// What waited for too long is dropped, or ends the connection, by the policies. Looks at each
     /// lane when one may be due.
     fn look_at_lanes(&mut self) {
-        let Some(due) = self.next_due else { return };
+        let Some(due) = self.lanes.due() else { return };
         self.now = self.core.clock().now();
         if self.now < due {
             return;
         }
-        let now = self.now;
-        let mut late = Vec::new();
-        let mut slow = Vec::new();
-        self.next_due = None;
-        for (&connection, lane) in &mut self.lanes {
-            while let Some(ticket) = lane.take_late(now) {
-                late.push((connection, ticket));
-            }
-            match lane.too_slow(now) {
-                Some(lag) => slow.push((connection, lag)),
-                None => note_due(&mut self.next_due, lane),
-            }
-        }
+        let Overdue { late, slow } = self.lanes.take_overdue(self.now);
         for (connection, ticket) in late {
             self.drop_ticket(connection, ticket, DropReason::Late);
         }
@@ -597,7 +517,7 @@ impl<L: Link> PublishCore<L> {
     }
 
     fn arm(&mut self) {
-        self.core.set_layer_deadline(self.next_due);
+        self.core.set_layer_deadline(self.lanes.due());
     }
 
     // ---- connections and the end ----------------------------------------------------------------
@@ -612,7 +532,11 @@ impl<L: Link> PublishCore<L> {
     }
 
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn abort_for_test(&mut self, connection: ConnectionId, reason: CloseReason) {
+    pub(crate) fn abort_for_test(
+        &mut self,
+        connection: ConnectionId,
+        reason: crate::protocol::connection::CloseReason,
+    ) {
         self.core.abort_connection(connection, reason);
     }
 
@@ -626,7 +550,7 @@ impl<L: Link> PublishCore<L> {
     /// dropped, what was posted arrives.
     pub(crate) fn begin_close_all(&mut self, deadline: Instant) {
         self.closing = true;
-        for connection in self.lanes.keys().copied().collect::<Vec<_>>() {
+        for connection in self.lanes.connections() {
             self.empty_lane(connection);
         }
         self.core.begin_close_all(deadline);
@@ -644,7 +568,7 @@ impl<L: Link> PublishCore<L> {
                 self.core.wait().sleep(step)?;
             }
         }
-        events.append(&mut self.later);
+        self.outbox.drain_into(&mut events);
         self.report(&mut events);
         Ok(events)
     }
@@ -671,29 +595,5 @@ impl<L: Link> std::fmt::Debug for PublishCore<L> {
             .field("open", &self.account.len())
             .field("subscriptions", &self.table.len())
             .finish_non_exhaustive()
-    }
-}
-
-/// What became of a publication for one subscriber.
-enum Offered {
-    Posted,
-    Waits,
-    Dropped(DropReason),
-}
-
-/// A lane has something with a deadline.
-#[inline]
-fn note_due(next_due: &mut Option<Instant>, lane: &Lane) {
-    if let Some(at) = lane.next_deadline() {
-        *next_due = Some(next_due.map_or(at, |due| due.min(at)));
-    }
-}
-
-fn reason_of(kind: SendErrorKind) -> DropReason {
-    match kind {
-        SendErrorKind::Closing | SendErrorKind::Closed(_) | SendErrorKind::NoConnection => {
-            DropReason::Closing
-        }
-        other => DropReason::Refused(other),
     }
 }

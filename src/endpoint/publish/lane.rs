@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::account::Ticket;
 use super::policy::SlowPolicy;
+use crate::protocol::close_reason::CloseReason;
 
 /// A publication, and when it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +30,16 @@ pub(crate) enum Parked {
 pub(crate) struct Lag {
     pub(crate) publications: u32,
     pub(crate) oldest: Duration,
+}
+
+impl Lag {
+    /// Why the connection of a subscriber ends that is so far behind.
+    pub(crate) fn close_reason(self) -> CloseReason {
+        CloseReason::TooSlow {
+            waiting: self.publications,
+            waited: self.oldest,
+        }
+    }
 }
 
 /// The queue of one subscriber. What waits is posted in its order, and nothing new overtakes it.

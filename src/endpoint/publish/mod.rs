@@ -4,7 +4,8 @@
 //!  PublishEndpoint ── core ── Hub
 //!                      ├ table     tag ─► subscribers
 //!                      ├ account   what is not over for everybody
-//!                      └ lane      what waits for one subscriber, by its policy
+//!                      ├ lanes     what waits for each subscriber, by its policy
+//!                      └ outbox    what is to be told
 //!  SubscribeEndpoint ── subscribe_core ── Hub (dials)
 //!                      └ wanted    what it asked of one publisher
 //! ```
@@ -12,9 +13,14 @@
 mod account;
 mod core;
 mod event;
+mod header;
+mod held;
 mod lane;
+mod lanes;
+mod outbox;
 mod policy;
 mod publisher;
+mod settings;
 mod subscribe_core;
 mod subscribe_event;
 mod subscriber;

@@ -95,6 +95,18 @@ pub enum DropReason {
     Refused(SendErrorKind),
 }
 
+impl DropReason {
+    /// What the refusal of a send, which is no back-pressure, is for its subscriber.
+    pub(super) fn of(kind: SendErrorKind) -> Self {
+        match kind {
+            SendErrorKind::Closing | SendErrorKind::Closed(_) | SendErrorKind::NoConnection => {
+                Self::Closing
+            }
+            other => Self::Refused(other),
+        }
+    }
+}
+
 impl fmt::Display for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -105,4 +117,11 @@ impl fmt::Display for DropReason {
             Self::Refused(kind) => kind.fmt(f),
         }
     }
+}
+
+/// What becomes of a publication for one subscriber, when it is made.
+pub(super) enum Offered {
+    Posted,
+    Waits,
+    Dropped(DropReason),
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::core::{PublishCore, PublishSettings};
+use super::core::PublishCore;
 use super::event::{Publication, PublishEvent};
 use super::policy::SlowPolicy;
+use super::settings::PublishSettings;
 use super::table::SubscriptionLimits;
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 
 use crate::id::ConnectionId;
-use crate::protocol::wire::SubscriptionOutcome;
+use crate::protocol::wire::{SubscriptionOutcome, SubscriptionRequest};
 
 /// How many subscriptions there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +101,18 @@ impl SubscriptionTable {
         }
         self.take_member(tag, place);
         SubscriptionOutcome::DONE
+    }
+
+    /// What a subscriber asks: the outcome, and the number of the tag's next publication.
+    pub(crate) fn ask(
+        &mut self,
+        connection: ConnectionId,
+        request: SubscriptionRequest,
+    ) -> (SubscriptionOutcome, u64) {
+        match request.on {
+            true => self.subscribe(connection, request.tag),
+            false => (self.unsubscribe(connection, request.tag), 0),
+        }
     }
 
     /// A connection is over: how many subscriptions it had.

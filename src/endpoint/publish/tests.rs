@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::core::{PublishCore, PublishSettings};
+use super::core::PublishCore;
 use super::event::{Publication, PublishEvent};
 use super::policy::{DropReason, PeerOutcome, SlowPolicy};
+use super::settings::PublishSettings;
 use super::subscribe_core::{SubscribeCore, SubscribeSettings};
 use super::subscribe_event::{PublisherId, SubscribeEvent};
 use super::table::SubscriptionLimits;
