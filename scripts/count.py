@@ -38,6 +38,9 @@ def end_of_item(code, at):
             depth += 1
         elif code[at] in "})]":
             depth -= 1
+            # A field, or what else stands last in braces that are not its own.
+            if depth < 0:
+                return at
             if depth == 0 and code[at] == "}":
                 return at + 1
         elif code[at] == ";" and depth == 0:

@@ -88,15 +88,8 @@ pub struct ReceiveStats {
     pub lost: u64,
     /// Times that a connection found the pool empty.
     pub starved: u64,
-    /// One-sided operations of this side that were accepted:
-    /// `posted = completed + failed + in_flight`, always.
-    pub posted: u64,
-    /// One-sided operations that were done.
-    pub completed: u64,
-    /// One-sided operations that failed.
-    pub failed: u64,
-    /// One-sided operations accepted and not yet reported.
-    pub in_flight: u64,
+    /// One-sided operations of this side.
+    pub one_sided: OneSidedStats,
     /// Bytes of long messages that were copied, since nothing ends what their senders may write but
     /// the end of this endpoint (`FI_EP_RDM`, but for verbs).
     pub long_copied: u64,
@@ -120,6 +113,22 @@ pub struct ReceiveStats {
     pub unknown_completions: u64,
     /// Operations leaked because the provider would not close its endpoint.
     pub leaked: u64,
+}
+
+/// Counters of the one-sided operations of an endpoint that receives:
+/// `posted = completed + failed + in_flight`, always. Those of an endpoint that sends are among its
+/// [`SendStats`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OneSidedStats {
+    /// Operations that were accepted.
+    pub posted: u64,
+    /// Of these, those that were done.
+    pub completed: u64,
+    /// Of these, those that failed.
+    pub failed: u64,
+    /// Operations accepted and not yet reported.
+    pub in_flight: u64,
 }
 
 /// Counters of one publisher. Publications: `published = over + open`, always. Outcomes for

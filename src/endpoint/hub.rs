@@ -28,7 +28,7 @@ use crate::protocol::connection::{
 };
 use crate::protocol::liveness::Patience;
 use crate::protocol::wire::{self, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode};
-use crate::stats::{ReceiveStats, SendStats};
+use crate::stats::{OneSidedStats, ReceiveStats, SendStats};
 use closing::Mark;
 use long::{Due, LongPool};
 use outbound::Outbound;
@@ -349,10 +349,12 @@ impl<L: Link> Hub<L> {
             false => self.outbound.stats,
         };
         ReceiveStats {
-            posted: one_sided.posted,
-            completed: one_sided.completed,
-            failed: one_sided.failed,
-            in_flight: one_sided.in_flight,
+            one_sided: OneSidedStats {
+                posted: one_sided.posted,
+                completed: one_sided.completed,
+                failed: one_sided.failed,
+                in_flight: one_sided.in_flight,
+            },
             quarantined: self.exposed.quarantined() as u64,
             ..self.stats
         }

@@ -188,8 +188,8 @@ impl FabricBuilder {
         } else {
             0
         };
-        let find =
-            |hints: &Info| Info::find(library, self.node.as_deref(), None, flags, Some(hints));
+        let node = self.node.as_deref();
+        let find = |hints: &Info| Info::find(library, node, None, flags, Some(hints));
         // One-sided operations where there are some; without them, all else works.
         hints.head_mut().caps |= sys::FI_RMA;
         let found = find(&hints).or_else(|_| {
@@ -199,7 +199,7 @@ impl FabricBuilder {
         let usable = found.map(|found| self.usable(found, kind));
         let mut modes = MR_MODES;
         let usable = match usable {
-            Ok(Some((_, row))) if row.offset_windows => {
+            Ok(Some((_, row))) if row.memory.offset_windows => {
                 modes &= !sys::FI_MR_VIRT_ADDR;
                 hints.set_provider(row.name)?;
                 hints.set_mr_mode(modes);
@@ -218,25 +218,25 @@ impl FabricBuilder {
         hints.set_provider(row.name)?;
         hints.set_mr_mode(modes | sys::FI_MR_HMEM);
         hints.head_mut().caps |= sys::FI_HMEM;
-        let found = find(&hints).and_then(|found| self.usable(found, kind).ok_or(sys::FI_ENODATA));
-        Ok(match found {
-            Ok((info, row)) => Ok((info, row, Ok(()))),
-            Err(_) if self.settings.device_paths == DevicePaths::RequireDirect => {
-                return Err(Error::Unsupported {
-                    provider: row.name.to_owned(),
-                    need: "does not take a device's memory (FI_HMEM), and direct access is \
-                        required",
-                });
-            }
+        match find(&hints).and_then(|found| self.usable(found, kind).ok_or(sys::FI_ENODATA)) {
+            Ok((info, row)) => Ok(Ok((info, row, Ok(())))),
             Err(errno) => {
-                let errno = FabricErrno::new(errno);
-                let why = format!(
-                    "{} does not take a device's memory (FI_HMEM): {errno}",
-                    row.name
-                );
-                Ok((info, row, Err(why.into())))
+                let why = self.without_device_memory(row, FabricErrno::new(errno))?;
+                Ok(Ok((info, row, Err(why))))
             }
-        })
+        }
+    }
+
+    /// Why a provider takes no device's memory, where it may do without.
+    fn without_device_memory(&self, row: &Provider, errno: FabricErrno) -> Result<Arc<str>, Error> {
+        if self.settings.device_paths == DevicePaths::RequireDirect {
+            return Err(Error::Unsupported {
+                provider: row.name.to_owned(),
+                need: "does not take a device's memory (FI_HMEM), and direct access is required",
+            });
+        }
+        let name = row.name;
+        Ok(format!("{name} does not take a device's memory (FI_HMEM): {errno}").into())
     }
 
     /// Whether the provider is asked for access to GPU memory, or why not. A library without CUDA

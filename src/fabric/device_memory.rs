@@ -300,8 +300,8 @@ impl DeviceRegistrar for Arc<Domain> {
         Terms {
             negotiated: fabric.info().library().negotiated(),
             required: fabric.settings().device_paths == DevicePaths::RequireDirect,
-            cuda_ipc: fabric.provider().cuda_ipc,
-            offset_windows: fabric.provider().offset_windows,
+            cuda_ipc: fabric.provider().memory.cuda_ipc,
+            offset_windows: fabric.provider().memory.offset_windows,
         }
     }
 

@@ -419,7 +419,8 @@ impl fmt::Debug for Ep {
 fn explain_enable(row: &Provider, error: Error) -> Error {
     match error {
         Error::Fabric { errno, .. }
-            if row.sized_by_universe && matches!(errno.get(), libc::EINVAL | libc::ENOMEM) =>
+            if row.queues.sized_by_universe
+                && matches!(errno.get(), libc::EINVAL | libc::ENOMEM) =>
         {
             Error::Unsupported {
                 provider: row.name.to_owned(),

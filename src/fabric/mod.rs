@@ -56,7 +56,8 @@ pub use domain::Domain;
 pub use endpoint_settings::{EndpointSettings, TrafficClass};
 pub use process_settings::{LogLevel, ProcessSettings};
 pub use provider::{
-    AccessEnds, EndpointKind, Evidence, PROVIDERS, Provider, Shape, Variable, provider,
+    AccessEnds, EndpointKind, Evidence, PROVIDERS, Provider, ProviderMemory, ProviderQueues, Shape,
+    Variable, provider,
 };
 pub use registration_cache::RegistrationCache;
 pub use report::{Progress, Report, SocketAccess, WaitObject};
@@ -172,7 +173,7 @@ impl Fabric {
 
     /// Queues are opened with a descriptor to wait on.
     pub(crate) fn has_wait_fd(&self) -> bool {
-        self.provider.wait_fd && self.settings.wait_fd
+        self.provider.queues.wait_fd && self.settings.wait_fd
     }
 
     /// Messages over FI_EP_RDM carry less than the 8 bytes of CQ data that marks are meant for.

@@ -111,7 +111,7 @@ impl fmt::Debug for OpenedEp {
 
 /// With how many receives an endpoint is opened that needs so many.
 pub(crate) fn receives_of(row: &Provider, default: usize, needed: usize) -> usize {
-    match row.fixed_queues {
+    match row.queues.fixed_queues {
         // Each of them takes room in the completion queue, too, and on the card. One would leave
         // none to sends (`queue_sizes.rs`).
         true => needed.max(2),

@@ -111,6 +111,36 @@ pub struct Provider {
     /// is no such peer. A thread of the domain does that; the connection goes on when it has its
     /// answer, and ends by its `connect_timeout` where that is sooner.
     pub resolves_in_open: bool,
+    /// Its endpoints have names of this scheme, in one place that all processes of the machine
+    /// share, and whoever opens one at the name of another takes away that one's memory, or shares
+    /// it (`shm`): so each gets a name that no other has, and there is no node to choose.
+    pub names: Option<&'static str>,
+    /// `FI_MORE` batches posts: what is flagged waits for the next post, and goes to the card
+    /// together with it.
+    pub uses_more: bool,
+    /// `FI_INJECT` saves more than the copy that it takes.
+    pub inject_pays: bool,
+    /// Blocks of streams go better by RMA write than as messages, although the receiver copies each
+    /// out of its window: measured, or not said.
+    pub favours_writes: bool,
+    /// Its queues.
+    pub queues: ProviderQueues,
+    /// How it registers memory, and what ends the access of peers to it.
+    pub memory: ProviderMemory,
+    /// Bytes that it copies by itself, in words.
+    pub copies: &'static str,
+    /// What else to know of it, in words.
+    pub remarks: Option<&'static str>,
+    /// Why connections can't be made over it yet, if so.
+    pub refused: Option<&'static str>,
+    /// Variables that libfabric reads when it is first asked, without which it crashes sooner or
+    /// later.
+    pub environment: &'static [Variable],
+}
+
+/// What is known of a provider's queues, and of what completes in them.
+#[derive(Debug, Clone, Copy)]
+pub struct ProviderQueues {
     /// Its queues have as many entries as they were opened with and never more, and one that
     /// overruns is broken: so completion queues have room for all that the endpoints were opened
     /// with, and endpoints are opened with as many receives as they need.
@@ -119,12 +149,6 @@ pub struct Provider {
     /// process was not started with that: more than some devices have (the core provider's,
     /// `fi_rxm.7`).
     pub sized_by_universe: bool,
-    /// Registrations are bound to endpoints (`FI_MR_ENDPOINT`).
-    pub endpoint_scope: bool,
-    /// Its endpoints have names of this scheme, in one place that all processes of the machine
-    /// share, and whoever opens one at the name of another takes away that one's memory, or shares
-    /// it (`shm`): so each gets a name that no other has, and there is no node to choose.
-    pub names: Option<&'static str>,
     /// It has a file descriptor to wait on (`FI_WAIT_FD`).
     pub wait_fd: bool,
     /// `fi_trywait` on a queue looks into the endpoints that were opened with it, into those that
@@ -134,17 +158,19 @@ pub struct Provider {
     /// After `fi_close(ep)` it reports what was in flight; where it does not, we fail those
     /// operations ourselves.
     pub reports_after_close: bool,
-    /// `FI_MORE` batches posts: what is flagged waits for the next post, and goes to the card
-    /// together with it.
-    pub uses_more: bool,
     /// Bytes of remote CQ data that a message can carry, in the newest version that we know; the
     /// opened provider's own answer wins. Connections need 4; with less than 8, one over
     /// `FI_EP_RDM` takes fewer messages ahead, and writes carry no data.
     pub cq_data: usize,
     /// Contexts of operations must be cells that it may write into (`FI_CONTEXT`, `FI_CONTEXT2`).
     pub context_cells: bool,
-    /// `FI_INJECT` saves more than the copy that it takes.
-    pub inject_pays: bool,
+}
+
+/// What is known of how a provider registers memory.
+#[derive(Debug, Clone, Copy)]
+pub struct ProviderMemory {
+    /// Registrations are bound to endpoints (`FI_MR_ENDPOINT`).
+    pub endpoint_scope: bool,
     /// `FI_MR_VIRT_ADDR` is not offered to it: with it, a peer that shares the machine reaches
     /// memory by its address, and no key is looked at (`shm`).
     pub offset_windows: bool,
@@ -161,21 +187,9 @@ pub struct Provider {
     /// It moves a device's memory by CUDA IPC, which takes what `cuMemAlloc` gave and nothing else,
     /// and needs the CUDA driver for it.
     pub cuda_ipc: bool,
-    /// Blocks of streams go better by RMA write than as messages, although the receiver copies each
-    /// out of its window: measured, or not said.
-    pub favours_writes: bool,
     /// libfabric keeps a cache of its registrations, unless it is kept from it: see
     /// [`RegistrationCache`](super::RegistrationCache).
     pub caches_registrations: bool,
-    /// Bytes that it copies by itself, in words.
-    pub copies: &'static str,
-    /// What else to know of it, in words.
-    pub remarks: Option<&'static str>,
-    /// Why connections can't be made over it yet, if so.
-    pub refused: Option<&'static str>,
-    /// Variables that libfabric reads when it is first asked, without which it crashes sooner or
-    /// later.
-    pub environment: &'static [Variable],
 }
 
 /// A variable of the environment that a provider can't be used without.
@@ -217,7 +231,7 @@ impl Provider {
 
     /// What ends a peer's access to memory that was registered for it.
     pub(crate) fn access_ends(&self, kind: EndpointKind) -> AccessEnds {
-        match (self.access_ends, kind) {
+        match (self.memory.access_ends, kind) {
             (AccessEnds::BehindFence, EndpointKind::Rdm) => AccessEnds::WithEndpoint,
             (ends, _) => ends,
         }
@@ -293,25 +307,29 @@ pub const PROVIDERS: &[Provider] = &[
         delivers_alone: false,
         over_tcp: true,
         resolves_in_open: false,
-        fixed_queues: false,
-        sized_by_universe: false,
-        endpoint_scope: false,
         names: None,
-        wait_fd: true,
-        waits_on_closed: false,
-        reports_after_close: true,
         uses_more: false,
-        cq_data: 8,
-        context_cells: false,
         // It copies sends as short as those that can be injected in any case.
         inject_pays: false,
-        offset_windows: false,
-        reads_outlive_close: false,
-        holds_registrations: false,
-        access_ends: AccessEnds::BehindFence,
-        cuda_ipc: false,
         favours_writes: false,
-        caches_registrations: false,
+        queues: ProviderQueues {
+            fixed_queues: false,
+            sized_by_universe: false,
+            wait_fd: true,
+            waits_on_closed: false,
+            reports_after_close: true,
+            cq_data: 8,
+            context_cells: false,
+        },
+        memory: ProviderMemory {
+            endpoint_scope: false,
+            offset_windows: false,
+            reads_outlive_close: false,
+            holds_registrations: false,
+            access_ends: AccessEnds::BehindFence,
+            cuda_ipc: false,
+            caches_registrations: false,
+        },
         copies: "sends up to 128 B always, receives up to 9,000 B sometimes",
         remarks: None,
         refused: None,
@@ -329,29 +347,33 @@ pub const PROVIDERS: &[Provider] = &[
         // vrb_create_ep: rdma_resolve_addr up to 1.20, and rdma_getaddrinfo, which may ask a daemon
         // (ibacm), in all.
         resolves_in_open: true,
-        fixed_queues: true,
-        sized_by_universe: false,
-        endpoint_scope: false,
         names: None,
-        wait_fd: true,
-        waits_on_closed: false,
-        reports_after_close: true,
-        cq_data: 4,
-        context_cells: false,
         // It takes the flag and does not look at it, up to 2.5.
         uses_more: false,
         // The bytes go to the card with the command (IBV_SEND_INLINE).
         inject_pays: true,
-        offset_windows: false,
-        reads_outlive_close: false,
-        holds_registrations: false,
-        // ibv_dereg_mr: the card refuses what comes with the key from then on. Not with the cache:
-        // that keeps it.
-        access_ends: AccessEnds::WithKey,
-        cuda_ipc: false,
         favours_writes: false,
-        // vrb_domain.
-        caches_registrations: true,
+        queues: ProviderQueues {
+            fixed_queues: true,
+            sized_by_universe: false,
+            wait_fd: true,
+            waits_on_closed: false,
+            reports_after_close: true,
+            cq_data: 4,
+            context_cells: false,
+        },
+        memory: ProviderMemory {
+            endpoint_scope: false,
+            offset_windows: false,
+            reads_outlive_close: false,
+            holds_registrations: false,
+            // ibv_dereg_mr: the card refuses what comes with the key from then on. Not with the
+            // cache: that keeps it.
+            access_ends: AccessEnds::WithKey,
+            cuda_ipc: false,
+            // vrb_domain.
+            caches_registrations: true,
+        },
         copies: "none",
         remarks: None,
         refused: None,
@@ -361,114 +383,159 @@ pub const PROVIDERS: &[Provider] = &[
     // leaves them there (1.17 to 2.6).
     Provider {
         over_tcp: true,
-        waits_on_closed: true,
-        reports_after_close: false,
         environment: &[WITHOUT_SEGMENTS, SHARED_UNLESS_ASKED],
-        ..rdm("tcp;ofi_rxm", 4, true, "as tcp, and messages up to 16 KiB")
+        queues: ProviderQueues {
+            wait_fd: true,
+            waits_on_closed: true,
+            reports_after_close: false,
+            ..QUEUES
+        },
+        ..rdm("tcp;ofi_rxm", 4, "as tcp, and messages up to 16 KiB")
     },
     // rxm_info_to_rxm: the smaller of its own CQ data (8) and the core provider's (4).
     Provider {
-        waits_on_closed: true,
-        reports_after_close: false,
         environment: &[WITHOUT_SEGMENTS, SHARED_BUFFERS],
-        caches_registrations: true,
-        // One-sided operations go to the card as they are.
-        access_ends: AccessEnds::WithKey,
-        sized_by_universe: true,
-        cq_data: 4,
-        ..rdm("verbs;ofi_rxm", 4, true, "messages up to 16 KiB")
+        queues: ProviderQueues {
+            wait_fd: true,
+            waits_on_closed: true,
+            reports_after_close: false,
+            sized_by_universe: true,
+            cq_data: 4,
+            ..QUEUES
+        },
+        memory: ProviderMemory {
+            caches_registrations: true,
+            // One-sided operations go to the card as they are.
+            access_ends: AccessEnds::WithKey,
+            ..MEMORY
+        },
+        ..rdm("verbs;ofi_rxm", 4, "messages up to 16 KiB")
     },
     // libfabric 1.17's name for what is `tcp` with FI_EP_RDM later; its wait descriptor is always
     // ready.
     Provider {
         over_tcp: true,
         remarks: Some("what libfabric 1.17 calls `tcp` over FI_EP_RDM"),
-        ..rdm("net", 4, false, "as tcp")
+        ..rdm("net", 4, "as tcp")
     },
     Provider {
         // smr_endpoint_name puts the user and a number behind it, which begins with 0 in each
         // process; smr_create and smr_retry_map unlink or share what is there already (1.17 to
         // 2.6).
         names: Some("fi_shm://"),
-        reports_after_close: false,
-        offset_windows: true,
-        reads_outlive_close: true,
-        holds_registrations: true,
-        cuda_ipc: true,
         remarks: Some(
             "listening at `any`, without a node, between processes of one PID namespace; both \
              ends on one version; on 1.x a peer that is killed may hang those it was sending to, \
              and one that goes before it was heard crashes its listener",
         ),
-        ..rdm(
-            "shm",
-            4,
-            false,
-            "messages up to 4 KiB twice, larger ones once",
-        )
+        queues: ProviderQueues {
+            reports_after_close: false,
+            ..QUEUES
+        },
+        memory: ProviderMemory {
+            offset_windows: true,
+            reads_outlive_close: true,
+            holds_registrations: true,
+            cuda_ipc: true,
+            ..MEMORY
+        },
+        ..rdm("shm", 4, "messages up to 4 KiB twice, larger ones once")
     },
     // Its descriptor is written by progress, which with FI_PROGRESS_MANUAL is ours: who sleeps on
     // it, sleeps.
     Provider {
         over_tcp: true,
-        ..rdm("sockets", 8, false, "sends up to 255 B")
+        ..rdm("sockets", 8, "sends up to 255 B")
     },
-    rdm("udp;ofi_rxd", 4, false, "every message"),
+    rdm("udp;ofi_rxd", 4, "every message"),
     // fi_efa.7 and prov/efa: RXR_IOV_LIMIT, later EFA_RDM_IOV_LIMIT, 4; CQ data of 8 bytes in 1.17
     // and 4 since 1.18 (EFA_CQ_DATA_SIZE); no wait object in 1.17, later only where its shared
     // memory is off. Of a cache, 1.17 has one of its own for those who don't say FI_MR_LOCAL; we
     // do.
     Provider {
-        reports_after_close: false,
-        cq_data: 4,
         uses_more: true,
         // Injected messages take a buffer and a copy that others do without.
         inject_pays: false,
-        ..rdm("efa", 4, false, "small messages")
+        queues: ProviderQueues {
+            reports_after_close: false,
+            cq_data: 4,
+            ..QUEUES
+        },
+        ..rdm("efa", 4, "small messages")
     },
     // fi_cxi.7 and prov/cxi: FI_MR_ENDPOINT always, FI_WAIT_FD, CXIP_REMOTE_CQ_DATA_SZ 8, one
     // segment, injects 192 B.
     Provider {
-        endpoint_scope: true,
-        reports_after_close: false,
         // `fi_cxi.7`: queued commands are submitted with the next one that is not flagged, and not
         // before.
         uses_more: true,
         // As efa; short messages go with the command in any case.
         inject_pays: false,
         remarks: Some("one segment a message, so by headroom"),
-        ..rdm("cxi", 1, true, "small messages")
+        queues: ProviderQueues {
+            wait_fd: true,
+            reports_after_close: false,
+            ..QUEUES
+        },
+        memory: ProviderMemory {
+            endpoint_scope: true,
+            ..MEMORY
+        },
+        ..rdm("cxi", 1, "small messages")
     },
     // fi_psm3.7 and psmx3_attr.c: FI_CONTEXT; PSMX3_IOV_MAX_COUNT 13; 8 bytes of CQ data only
     // without FI_MSG, else 4. Its wait objects are driven by a thread of its own (psmx3_wait.c),
     // which nobody asked for.
     Provider {
-        reports_after_close: false,
-        cq_data: 4,
-        context_cells: true,
         inject_pays: true,
-        ..rdm("psm3", 13, false, "small messages")
+        queues: ProviderQueues {
+            reports_after_close: false,
+            cq_data: 4,
+            context_cells: true,
+            ..QUEUES
+        },
+        ..rdm("psm3", 13, "small messages")
     },
     // fi_opx.7 and fi_opx.h: FI_OPX_IOV_LIMIT 1, FI_OPX_REMOTE_CQ_DATA_SIZE 4, FI_ASYNC_IOV (and
     // FI_CONTEXT2 in 1.17), no FI_ORDER_SAS.
     Provider {
-        reports_after_close: false,
-        cq_data: 4,
-        context_cells: true,
         inject_pays: true,
         refused: Some(
             "promises no order of messages (FI_ORDER_SAS), which connections over FI_EP_RDM need",
         ),
-        ..rdm("opx", 1, false, "small messages")
+        queues: ProviderQueues {
+            reports_after_close: false,
+            cq_data: 4,
+            context_cells: true,
+            ..QUEUES
+        },
+        ..rdm("opx", 1, "small messages")
     },
 ];
 
-const fn rdm(
-    name: &'static str,
-    iov_limit: usize,
-    wait_fd: bool,
-    copies: &'static str,
-) -> Provider {
+/// The queues of most providers without connections.
+const QUEUES: ProviderQueues = ProviderQueues {
+    fixed_queues: false,
+    sized_by_universe: false,
+    wait_fd: false,
+    waits_on_closed: false,
+    reports_after_close: true,
+    cq_data: 8,
+    context_cells: false,
+};
+
+/// The memory of most providers without connections.
+const MEMORY: ProviderMemory = ProviderMemory {
+    endpoint_scope: false,
+    offset_windows: false,
+    reads_outlive_close: false,
+    holds_registrations: false,
+    access_ends: AccessEnds::WithEndpoint,
+    cuda_ipc: false,
+    caches_registrations: false,
+};
+
+const fn rdm(name: &'static str, iov_limit: usize, copies: &'static str) -> Provider {
     Provider {
         name,
         endpoints: &[EndpointKind::Rdm],
@@ -477,24 +544,12 @@ const fn rdm(
         delivers_alone: false,
         over_tcp: false,
         resolves_in_open: false,
-        fixed_queues: false,
-        sized_by_universe: false,
-        endpoint_scope: false,
         names: None,
-        wait_fd,
-        waits_on_closed: false,
-        reports_after_close: true,
         uses_more: false,
-        cq_data: 8,
-        context_cells: false,
         inject_pays: false,
-        offset_windows: false,
-        reads_outlive_close: false,
-        holds_registrations: false,
-        access_ends: AccessEnds::WithEndpoint,
-        cuda_ipc: false,
         favours_writes: false,
-        caches_registrations: false,
+        queues: QUEUES,
+        memory: MEMORY,
         copies,
         remarks: None,
         refused: None,
@@ -596,7 +651,7 @@ mod tests {
         for row in PROVIDERS {
             assert!(!row.endpoints.is_empty(), "{}", row.name);
             assert!(
-                !row.waits_on_closed || row.endpoints == [EndpointKind::Rdm],
+                !row.queues.waits_on_closed || row.endpoints == [EndpointKind::Rdm],
                 "{}: `FabricWait` asks at any time",
                 row.name
             );

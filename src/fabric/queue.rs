@@ -191,8 +191,8 @@ impl Cq {
     ///
     /// # Safety
     ///
-    /// Where the provider looks into closed endpoints (`Provider::waits_on_closed`), no endpoint of
-    /// this queue was closed, and none is before the call has returned.
+    /// Where the provider looks into closed endpoints (`ProviderQueues::waits_on_closed`), no
+    /// endpoint of this queue was closed, and none is before the call has returned.
     pub(crate) unsafe fn try_wait(&self, events: Option<&Eq>) -> Result<bool, Error> {
         let fabric = self.domain.fabric();
         let mut fids = [self.fid(), events.map_or(ptr::null_mut(), Eq::fid)];

@@ -54,7 +54,7 @@ pub(super) fn without<T>(
     provider: &Provider,
     open: impl FnOnce() -> T,
 ) -> (T, Result<(), &'static str>) {
-    if !provider.caches_registrations {
+    if !provider.memory.caches_registrations {
         return (open(), Ok(()));
     }
     let variable = |name| std::env::var(name).ok();

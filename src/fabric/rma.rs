@@ -38,7 +38,7 @@ impl RmaLimits {
         }
         let (tx, domain) = (info.tx(), info.domain());
         // One without key would let everybody reach everything.
-        if row.offset_windows && domain.mr_mode & sys::FI_MR_VIRT_ADDR != 0 {
+        if row.memory.offset_windows && domain.mr_mode & sys::FI_MR_VIRT_ADDR != 0 {
             return None;
         }
         Some(Self {
@@ -48,8 +48,8 @@ impl RmaLimits {
             virtual_addresses: domain.mr_mode & sys::FI_MR_VIRT_ADDR != 0,
             key_bytes: domain.mr_key_size,
             ordered: kind == EndpointKind::Msg,
-            reads_outlive_close: row.reads_outlive_close,
-            holds_registrations: row.holds_registrations,
+            reads_outlive_close: row.memory.reads_outlive_close,
+            holds_registrations: row.memory.holds_registrations,
             access_ends: row.access_ends(kind),
         })
     }

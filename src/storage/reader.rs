@@ -68,6 +68,29 @@ impl Default for ReaderOptions {
     }
 }
 
+impl ReaderOptions {
+    /// The bytes of a block, where all settings are in their ranges.
+    fn check(&self, pool: &SharedBufferManager) -> Result<usize, Error> {
+        let slot_size = pool.slot_size();
+        let block_size = self.block_size.unwrap_or(slot_size);
+        check(
+            "block_size",
+            block_size as u64,
+            1,
+            slot_size as u64,
+            "must be 1 byte to the size of the pool's slots",
+        )?;
+        check(
+            "ahead",
+            self.ahead.into(),
+            1,
+            AHEAD_MAX.into(),
+            "must be 1 to 4096 blocks",
+        )?;
+        Ok(block_size)
+    }
+}
+
 /// A block that is on its way.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
@@ -154,21 +177,7 @@ impl BlockReader {
         options: ReaderOptions,
     ) -> Result<Self, Error> {
         let (start, end) = bounds(&range);
-        let block_size = options.block_size.unwrap_or_else(|| pool.slot_size());
-        check(
-            "block_size",
-            block_size as u64,
-            1,
-            pool.slot_size() as u64,
-            "must be 1 byte to the size of the pool's slots",
-        )?;
-        check(
-            "ahead",
-            options.ahead.into(),
-            1,
-            AHEAD_MAX.into(),
-            "must be 1 to 4096 blocks",
-        )?;
+        let block_size = options.check(pool)?;
         let mut batch = Batch::new(
             options.ahead,
             BatchOptions {

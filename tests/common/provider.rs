@@ -150,7 +150,7 @@ impl Offers for Arc<Domain> {
     }
 
     fn stops_with_programs(&self) -> bool {
-        let by_card = self.fabric().provider().access_ends == AccessEnds::WithKey;
+        let by_card = self.fabric().provider().memory.access_ends == AccessEnds::WithKey;
         told(!by_card, self, "cards go on when programs are stopped")
     }
 
@@ -161,7 +161,7 @@ impl Offers for Arc<Domain> {
     }
 
     fn peers_max(&self) -> Option<usize> {
-        if !self.fabric().provider().sized_by_universe {
+        if !self.fabric().provider().queues.sized_by_universe {
             return None;
         }
         // 256 is what libfabric takes it for where it is not set.
@@ -171,7 +171,7 @@ impl Offers for Arc<Domain> {
 
     fn quarantines(&self) -> bool {
         let of_endpoint = self.fabric().endpoint_kind() == EndpointKind::Rdm;
-        of_endpoint && self.fabric().provider().access_ends != AccessEnds::WithKey
+        of_endpoint && self.fabric().provider().memory.access_ends != AccessEnds::WithKey
     }
 }
 

@@ -132,15 +132,15 @@ fn consequences(row: &Provider) -> String {
         EndpointKind::Msg => "connections of the provider's own (FI_EP_MSG)",
         EndpointKind::Rdm => "connections of ours over FI_EP_RDM",
     };
-    let scope = match row.endpoint_scope {
+    let scope = match row.memory.endpoint_scope {
         true => "memory is registered for each endpoint",
         false => "memory is registered for the domain",
     };
-    let wait = match row.wait_fd {
+    let wait = match row.queues.wait_fd {
         true => "a sleeper has a descriptor",
         false => "no descriptor: a sleeper looks each millisecond",
     };
-    let close = match row.reports_after_close {
+    let close = match row.queues.reports_after_close {
         true => "reports what was in flight at a close",
         false => "what was in flight at a close is failed by us",
     };
@@ -148,11 +148,11 @@ fn consequences(row: &Provider) -> String {
         1 => "1 segment a message".to_owned(),
         n => format!("{n} segments a message"),
     };
-    let data = match row.cq_data {
+    let data = match row.queues.cq_data {
         8.. => "8 bytes of CQ data".to_owned(),
         n => format!("{n} bytes of CQ data, so no writes with immediate data"),
     };
-    let contexts = if row.context_cells {
+    let contexts = if row.queues.context_cells {
         "; contexts are cells"
     } else {
         ""

@@ -1,6 +1,6 @@
 //! Whoever sleeps on an endpoint that is over, or that has another one of the provider's in its
 //! place: the queue that is asked is then one of an endpoint that is no more, and a provider may
-//! look into that (`Provider::waits_on_closed`).
+//! look into that (`ProviderQueues::waits_on_closed`).
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -432,7 +432,7 @@ fn one_sided_operations_are_futures() {
     let both = Both::with(&domain, common::sending(), receive);
     let ticker = Ticker::new(&both.executor);
     let (tell, told) = std::sync::mpsc::channel();
-    let by_card = domain.fabric().provider().access_ends == AccessEnds::WithKey;
+    let by_card = domain.fabric().provider().memory.access_ends == AccessEnds::WithKey;
     let using = use_windows(both.sender, both.pool, told, ticker, by_card);
     let offering = offer_a_window(both.receiver, tell);
     both.executor

@@ -113,9 +113,9 @@ fn cached() -> String {
     let window = pair.sender().windows().expose(slice, Access::READ);
     let provider = domain.fabric().provider();
     match window {
-        Ok(_) => assert!(!provider.caches_registrations, "{}", provider.name),
+        Ok(_) => assert!(!provider.memory.caches_registrations, "{}", provider.name),
         Err(refused) => {
-            assert!(provider.caches_registrations, "{refused}");
+            assert!(provider.memory.caches_registrations, "{refused}");
             let text = refused.to_string();
             assert!(text.contains("FI_MR_CACHE_MONITOR"), "{text}");
         }

@@ -365,7 +365,12 @@ fn the_receiver_writes_and_reads_windows_of_the_sender() {
     }
     let stats = both.pair.receiver().stats();
     assert_eq!(
-        (stats.posted, stats.completed, stats.failed, stats.in_flight),
+        (
+            stats.one_sided.posted,
+            stats.one_sided.completed,
+            stats.one_sided.failed,
+            stats.one_sided.in_flight
+        ),
         (2, 2, 0, 0)
     );
     // The sender grants no messages, so nobody can tell it of a write by immediate data, if there
@@ -422,7 +427,7 @@ fn refused_write(both: &mut Both, remote: &RemoteWindow, confirmed: bool) -> Vec
 
 /// A card moves the bytes, whatever programs do, and looks at each key: what is closed is closed.
 fn by_card(domain: &Domain) -> bool {
-    domain.fabric().provider().access_ends == AccessEnds::WithKey
+    domain.fabric().provider().memory.access_ends == AccessEnds::WithKey
 }
 
 /// Kinds of operations that the far provider refuses.

@@ -98,7 +98,7 @@ fn streams_wait_for_windows_when_others_have_them_all() {
         let (done, refused): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
         // A card looks at the key of each packet, and connections of the provider's own answer for
         // what came by them.
-        let by_card = domain.fabric().provider().access_ends == AccessEnds::WithKey;
+        let by_card = domain.fabric().provider().memory.access_ends == AccessEnds::WithKey;
         if by_card || domain.fabric().endpoint_kind() == EndpointKind::Msg {
             assert!(refused.is_empty(), "{refused:?}");
         } else {

@@ -309,6 +309,13 @@ impl StatsLevel1 {
             write_ops_per_sec: w.next(),
             read_lat_sum_us: w.next(),
             write_lat_sum_us: w.next(),
+            ..Self::read_batches(w)
+        }
+    }
+
+    /// The counters behind those of single operations; the others are 0.
+    fn read_batches(w: &mut Words<'_>) -> Self {
+        Self {
             batch_submit_ops: w.counter(),
             batch_complete_ops: w.counter(),
             batch_setup_ops: w.counter(),
@@ -348,6 +355,7 @@ impl StatsLevel1 {
             writev_ops_per_sec: w.next(),
             readv_lat_sum_us: w.next(),
             writev_lat_sum_us: w.next(),
+            ..Self::default()
         }
     }
 }

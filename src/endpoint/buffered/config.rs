@@ -11,8 +11,8 @@ use crate::endpoint::buffered::event::Carried;
 use crate::endpoint::limits::{check_count, check_size, config};
 use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
 
-/// The settings of a [`SendEndpointBuffered`](crate::SendEndpointBuffered): those of its [connection](ConnectionSettings), of
-/// [what goes out](OutgoingSettings), and its own:
+/// The settings of a [`SendEndpointBuffered`](crate::SendEndpointBuffered): those of its
+/// [connection](ConnectionSettings), of [what goes out](OutgoingSettings), and its own:
 ///
 /// | setting | unit | default | range |
 /// |---|---|---|---|
@@ -104,9 +104,9 @@ impl BufferedConfig {
     }
 
     /// How long a message waits for others, counted from the first in its buffer; `None`: until the
-    /// buffer is full or [`flush`](crate::SendEndpointBuffered::flush). It is kept as well as the endpoint
-    /// is polled, and a sleeping loop wakes for it. While the peer or the provider takes nothing,
-    /// it can't be kept, and buffers fill up instead.
+    /// buffer is full or [`flush`](crate::SendEndpointBuffered::flush). It is kept as well as the
+    /// endpoint is polled, and a sleeping loop wakes for it. While the peer or the provider takes
+    /// nothing, it can't be kept, and buffers fill up instead.
     #[must_use]
     pub fn flush_interval(mut self, time: Option<Duration>) -> Self {
         self.flush_interval = time;

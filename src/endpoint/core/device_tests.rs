@@ -541,8 +541,8 @@ fn every_provider_of_the_table_takes_a_devices_memory() {
     test("every_provider_of_the_table_takes_a_devices_memory", || {
         for row in PROVIDERS.iter().filter(|row| row.refused.is_none()) {
             let terms = Terms {
-                cuda_ipc: row.cuda_ipc,
-                offset_windows: row.offset_windows,
+                cuda_ipc: row.memory.cuda_ipc,
+                offset_windows: row.memory.offset_windows,
                 ..DeviceSupport::default().terms
             };
             let support = DeviceSupport {
@@ -604,7 +604,7 @@ fn every_provider_of_the_table_takes_a_devices_memory() {
             let windows = rig.net.offers();
             let lands = long == "device";
             let window = windows.iter().rfind(|offer| offer.rights.is_some());
-            let by = match row.offset_windows {
+            let by = match row.memory.offset_windows {
                 true => DirectBy::Interface,
                 false => DirectBy::DmaBuf,
             };
@@ -615,7 +615,7 @@ fn every_provider_of_the_table_takes_a_devices_memory() {
                 row.name
             );
             let scoped = scope.is_some_and(|scope| device.is_registered(scope));
-            assert_eq!(scoped, row.endpoint_scope, "{}", row.name);
+            assert_eq!(scoped, row.memory.endpoint_scope, "{}", row.name);
         }
     });
 }

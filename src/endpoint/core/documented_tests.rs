@@ -49,7 +49,7 @@ fn setup(row: &Provider) -> Setup {
 /// With a connection; both ends close as the row says.
 fn connected(row: &Provider, setup: Setup) -> Rig {
     let rig = setup.connected();
-    let mode = match row.reports_after_close {
+    let mode = match row.queues.reports_after_close {
         true => CloseMode::Reports,
         false => CloseMode::Silent,
     };
@@ -62,16 +62,22 @@ fn connected(row: &Provider, setup: Setup) -> Rig {
 fn there_are_such_rows() {
     let names: Vec<_> = documented().map(|row| row.name).collect();
     assert_eq!(names, ["verbs", "verbs;ofi_rxm", "efa", "cxi", "psm3"]);
-    let short = |row: &&Provider| row.cq_data < 8;
+    let short = |row: &&Provider| row.queues.cq_data < 8;
     assert_eq!(
         with_segments().filter(short).count(),
         4,
         "4 bytes of CQ data"
     );
-    assert!(documented().any(|row| row.endpoint_scope), "FI_MR_ENDPOINT");
-    assert!(documented().any(|row| !row.wait_fd), "no descriptor");
-    assert!(documented().any(|row| row.context_cells), "FI_CONTEXT");
-    assert!(documented().any(|row| !row.reports_after_close));
+    assert!(
+        documented().any(|row| row.memory.endpoint_scope),
+        "FI_MR_ENDPOINT"
+    );
+    assert!(documented().any(|row| !row.queues.wait_fd), "no descriptor");
+    assert!(
+        documented().any(|row| row.queues.context_cells),
+        "FI_CONTEXT"
+    );
+    assert!(documented().any(|row| !row.queues.reports_after_close));
 }
 
 #[test]

@@ -75,7 +75,6 @@ fn each_row_of_the_table_has_its_consequences() {
     for row in PROVIDERS {
         let Provider {
             iov_limit,
-            endpoint_scope,
             inject_pays,
             uses_more,
             ..
@@ -86,7 +85,7 @@ fn each_row_of_the_table_has_its_consequences() {
                 EndpointKind::Rdm => Form::Rdm,
             },
             iov_limit,
-            endpoint_scope,
+            endpoint_scope: row.memory.endpoint_scope,
             inject_pays,
             uses_more,
             ..NetConfig::default()

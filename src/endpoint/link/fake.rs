@@ -100,12 +100,12 @@ impl NetConfig {
         let base = Self::default();
         let rma = base.rma.map(|rma| RmaLimits {
             iov_limit: row.iov_limit.min(IOV_MAX),
-            immediate_bytes: row.cq_data,
+            immediate_bytes: row.queues.cq_data,
             // FI_MR_BASIC providers; those with offsets are what the default is.
-            virtual_addresses: !row.offset_windows && !row.endpoint_scope,
+            virtual_addresses: !row.memory.offset_windows && !row.memory.endpoint_scope,
             ordered: kind == EndpointKind::Msg,
-            reads_outlive_close: row.reads_outlive_close,
-            holds_registrations: row.holds_registrations,
+            reads_outlive_close: row.memory.reads_outlive_close,
+            holds_registrations: row.memory.holds_registrations,
             access_ends: row.access_ends(kind),
             ..rma
         });
@@ -115,12 +115,12 @@ impl NetConfig {
                 EndpointKind::Rdm => Form::Rdm,
             },
             iov_limit: row.iov_limit.min(IOV_MAX),
-            contexts: match row.context_cells {
+            contexts: match row.queues.context_cells {
                 true => ContextKind::Cells,
                 false => ContextKind::Opaque,
             },
-            endpoint_scope: row.endpoint_scope,
-            short_cq_data: row.cq_data < size_of::<u64>(),
+            endpoint_scope: row.memory.endpoint_scope,
+            short_cq_data: row.queues.cq_data < size_of::<u64>(),
             rma,
             ..base
         }

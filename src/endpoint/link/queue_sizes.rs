@@ -46,7 +46,7 @@ impl QueueSizes {
     pub(super) fn open_queue(&self, domain: &Arc<Domain>, default: usize) -> Result<Cq, Error> {
         let row = domain.fabric().provider();
         let least = self.total.0 + self.total.1;
-        if !row.fixed_queues {
+        if !row.queues.fixed_queues {
             return Cq::open(domain, least);
         }
         let opened = receives_of(row, default, self.each.1);

@@ -93,7 +93,7 @@ impl RdmWait {
     }
 
     fn looks_into_closed(&self) -> bool {
-        self.domain.fabric().provider().waits_on_closed
+        self.domain.fabric().provider().queues.waits_on_closed
     }
 }
 

@@ -71,7 +71,7 @@ struct OpenPublication<T> {
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct PublicationPlace<T> {
     life: u32,
     open: Option<OpenPublication<T>>,
 }
@@ -88,7 +88,7 @@ pub(crate) struct PublicationOver<T> {
 #[derive(Debug)]
 pub(crate) struct Publications<T> {
     limit: usize,
-    places: Vec<Place<T>>,
+    places: Vec<PublicationPlace<T>>,
     free: Vec<u32>,
     /// Over, and not reported yet; in the order in which they ended.
     over: std::collections::VecDeque<Ticket>,
@@ -125,7 +125,7 @@ impl<T> Publications<T> {
             unsealed: true,
         });
         let Some(place) = self.free.pop() else {
-            self.places.push(Place { life: 1, open });
+            self.places.push(PublicationPlace { life: 1, open });
             return Ticket {
                 place: self.places.len() as u32 - 1,
                 life: 1,

@@ -863,7 +863,7 @@ fn a_receiver_keeps_the_order_and_bound_of_its_operations() {
         rig.settle();
         assert_eq!(outcomes(&mut rig), [(4, true)]);
         let stats = rig.receiver().stats();
-        assert_eq!((stats.posted, stats.in_flight), (5, 0));
+        assert_eq!((stats.one_sided.posted, stats.one_sided.in_flight), (5, 0));
         rig.net.check();
     }
 }
@@ -891,7 +891,7 @@ fn a_receiver_s_connection_that_ends_gives_back_what_waited() {
         // Also where the provider still has a slot of theirs.
         assert_eq!(outcomes(&mut rig), [(0, false), (1, false)]);
         assert!(gate.is_settled() && copies.all_settled());
-        assert_eq!(rig.receiver().stats().in_flight, 0);
+        assert_eq!(rig.receiver().stats().one_sided.in_flight, 0);
         rig.net.deliver(usize::MAX);
         rig.poll_receiver();
         assert_eq!(ring.free_count(), 2);

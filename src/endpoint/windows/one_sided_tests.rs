@@ -703,7 +703,14 @@ fn the_receiver_gets_outcomes_of_its_own_operations_in_every_end() {
             .collect();
         assert_eq!(keys, [0, 1, 2], "{mode:?}");
         let stats = rig.receiver().stats();
-        assert_eq!((stats.posted, stats.failed, stats.in_flight), (3, 3, 0));
+        assert_eq!(
+            (
+                stats.one_sided.posted,
+                stats.one_sided.failed,
+                stats.one_sided.in_flight
+            ),
+            (3, 3, 0)
+        );
         drop(heard);
         rig.receiver = None;
         assert_eq!(is_freed(&rig, 34), mode != CloseMode::Fails, "{mode:?}");
@@ -1069,7 +1076,14 @@ fn over_rdm_operations_are_failed_at_once_and_given_back_later() {
         };
         assert!(payload.segments().is_empty());
         let stats = rig.receiver().stats();
-        assert_eq!((stats.posted, stats.failed, stats.in_flight), (2, 2, 0));
+        assert_eq!(
+            (
+                stats.one_sided.posted,
+                stats.one_sided.failed,
+                stats.one_sided.in_flight
+            ),
+            (2, 2, 0)
+        );
         assert!(!is_freed(&rig, 34), "the provider has it");
         let returned = if by_close {
             let last = rig.receiver().close(far_future()).unwrap();
