@@ -8,7 +8,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use fabricast::__internals::{ContextKind, InFlight};
+use fabricast::__internals::in_flight_round;
 use fabricast::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use fabricast::endpoint::EndpointId;
 
@@ -45,13 +45,10 @@ fn header_slots(c: &mut Criterion) {
 }
 
 fn in_flight(c: &mut Criterion) {
-    for kind in [ContextKind::Opaque, ContextKind::Cells] {
-        let mut slab = InFlight::new(256, kind);
-        c.bench_function(&format!("in flight begin, finish ({kind:?})"), |b| {
-            b.iter(|| {
-                let context = slab.begin(42u64).expect("one at a time");
-                slab.finish(black_box(context)).expect("just begun")
-            });
+    for (kind, cells) in [("Opaque", false), ("Cells", true)] {
+        let mut round = in_flight_round(cells);
+        c.bench_function(&format!("in flight begin, finish ({kind})"), |b| {
+            b.iter(|| round(black_box(42)));
         });
     }
 }

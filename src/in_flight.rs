@@ -43,7 +43,7 @@ const _: () = assert!(CAPACITY_MAX <= THIRD && THIRD < SECOND);
 
 /// What the provider takes as the context of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContextKind {
+pub(crate) enum ContextKind {
     /// A number that the provider only stores: generation in the upper 32 bits (never 0), index in
     /// the lower.
     Opaque,
@@ -55,7 +55,7 @@ pub enum ContextKind {
 /// Why a context is not that of an operation in flight. The endpoint that got it has to be failed:
 /// its provider is not to be believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ContextError {
+pub(crate) enum ContextError {
     /// The context is 0.
     #[error("the completion has no context")]
     Null,
@@ -158,7 +158,7 @@ struct Slot<T> {
 /// Dropping it drops the operations, and in `Cells` form the memory that the provider writes to:
 /// only after the endpoint is closed, else leak it.
 #[derive(Debug)]
-pub struct InFlight<T> {
+pub(crate) struct InFlight<T> {
     slots: Box<[Slot<T>]>,
     /// First in, first out: a doubled completion meets an index at rest, not one that was just
     /// begun anew.
@@ -175,7 +175,7 @@ impl<T> InFlight<T> {
     ///
     /// # Panics
     /// If `capacity` is above 2^28, which would be 64 GiB of cells.
-    pub fn new(capacity: u32, contexts: ContextKind) -> Self {
+    pub(crate) fn new(capacity: u32, contexts: ContextKind) -> Self {
         let mut this = Self::marked(0, capacity, contexts);
         this.open();
         this
@@ -186,7 +186,7 @@ impl<T> InFlight<T> {
     ///
     /// # Panics
     /// As [`new`](Self::new).
-    pub fn second(capacity: u32, contexts: ContextKind) -> Self {
+    pub(crate) fn second(capacity: u32, contexts: ContextKind) -> Self {
         Self::marked(SECOND, capacity, contexts)
     }
 
@@ -194,7 +194,7 @@ impl<T> InFlight<T> {
     ///
     /// # Panics
     /// As [`new`](Self::new).
-    pub fn third(capacity: u32, contexts: ContextKind) -> Self {
+    pub(crate) fn third(capacity: u32, contexts: ContextKind) -> Self {
         Self::marked(THIRD, capacity, contexts)
     }
 
@@ -202,7 +202,7 @@ impl<T> InFlight<T> {
     ///
     /// # Panics
     /// As [`new`](Self::new).
-    pub fn fourth(capacity: u32, contexts: ContextKind) -> Self {
+    pub(crate) fn fourth(capacity: u32, contexts: ContextKind) -> Self {
         Self::marked(SECOND | THIRD, capacity, contexts)
     }
 
@@ -243,7 +243,7 @@ impl<T> InFlight<T> {
     /// # Errors
     /// Gives the operation back when the slab is full.
     #[inline]
-    pub fn begin(&mut self, op: T) -> Result<usize, T> {
+    pub(crate) fn begin(&mut self, op: T) -> Result<usize, T> {
         match self.vacant() {
             Some(vacant) => Ok(vacant.fill(op)),
             None => Err(op),
@@ -253,7 +253,7 @@ impl<T> InFlight<T> {
     /// Room for an operation, if there is some: who has it before the operation is made can make it
     /// there, without a move.
     #[inline]
-    pub fn vacant(&mut self) -> Option<Vacant<'_, T>> {
+    pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, T>> {
         if self.later.is_some() {
             self.open();
         }
@@ -266,7 +266,7 @@ impl<T> InFlight<T> {
     /// # Panics
     /// If `context` is not what `begin` gave for an operation that is still in flight: it never
     /// left our hands, so that is our own mistake.
-    pub fn abort(&mut self, context: usize) -> T {
+    pub(crate) fn abort(&mut self, context: usize) -> T {
         self.finish(context)
             .expect("a refused post has the context that `begin` gave")
     }
@@ -277,7 +277,7 @@ impl<T> InFlight<T> {
     /// [`ContextError`] when the context is not that of an operation in flight; the slab is then
     /// unchanged.
     #[inline]
-    pub fn finish(&mut self, context: usize) -> Result<T, ContextError> {
+    pub(crate) fn finish(&mut self, context: usize) -> Result<T, ContextError> {
         self.finish_in_place(context)?
             .into_op()
             .ok_or(ContextError::Idle)
@@ -288,36 +288,39 @@ impl<T> InFlight<T> {
     /// # Errors
     /// As [`finish`](Self::finish).
     #[inline(always)]
-    pub fn finish_in_place(&mut self, context: usize) -> Result<Finished<'_, T>, ContextError> {
+    pub(crate) fn finish_in_place(
+        &mut self,
+        context: usize,
+    ) -> Result<Finished<'_, T>, ContextError> {
         let index = self.index_of(context)?;
         Ok(Finished { slab: self, index })
     }
 
     /// The operation in flight with this context.
-    pub fn get(&self, context: usize) -> Option<&T> {
+    pub(crate) fn get(&self, context: usize) -> Option<&T> {
         let index = self.index_of(context).ok()?;
         self.slots[index as usize].op.as_ref()
     }
 
     /// The operation in flight with this context, to change.
-    pub fn get_mut(&mut self, context: usize) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, context: usize) -> Option<&mut T> {
         let index = self.index_of(context).ok()?;
         self.slots[index as usize].op.as_mut()
     }
 
     /// The operations in flight, in no particular order.
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|slot| slot.op.as_ref())
     }
 
     /// The operations in flight, in no particular order, to change.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.slots.iter_mut().filter_map(|slot| slot.op.as_mut())
     }
 
     /// The contexts of the operations in flight, in no particular order; of a slab with
     /// [opaque](ContextKind::Opaque) contexts.
-    pub fn contexts(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn contexts(&self) -> impl Iterator<Item = usize> {
         let opaque = self.cells.is_none();
         let busy = move |(index, slot): (usize, &Slot<T>)| {
             let context = (slot.generation as usize) << 32 | (index as u32 | self.mark) as usize;
@@ -328,7 +331,7 @@ impl<T> InFlight<T> {
 
     /// Takes out the operations that `wanted` picks. As with [`drain`](Self::drain), only those
     /// whose completions never come.
-    pub fn take_where(&mut self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
+    pub(crate) fn take_where(&mut self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
         let picked = |slot: &Slot<T>| slot.op.as_ref().is_some_and(&wanted);
         let indices: Vec<_> = (0..self.slots.len())
             .filter(|&index| picked(&self.slots[index]))
@@ -343,7 +346,7 @@ impl<T> InFlight<T> {
     ///
     /// Only after the provider has closed the endpoint, for a provider that reports nothing for it:
     /// their completions never come.
-    pub fn drain(&mut self) -> impl Iterator<Item = T> {
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         let mut next = 0;
         std::iter::from_fn(move || {
             while next < self.slots.len() {
@@ -358,17 +361,17 @@ impl<T> InFlight<T> {
     }
 
     /// How many operations are in flight.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
     /// Whether no operation is in flight.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// How many operations fit.
-    pub fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         match self.later {
             Some((capacity, _)) => capacity as usize,
             None => self.slots.len(),
@@ -419,7 +422,7 @@ impl<T> InFlight<T> {
 
 /// Room for one operation.
 #[derive(Debug)]
-pub struct Vacant<'a, T> {
+pub(crate) struct Vacant<'a, T> {
     slab: &'a mut InFlight<T>,
     index: u32,
 }
@@ -427,7 +430,7 @@ pub struct Vacant<'a, T> {
 impl<T> Vacant<'_, T> {
     /// Stores an operation that is about to be posted, and says which context to post it with.
     #[inline(always)]
-    pub fn fill(self, op: T) -> usize {
+    pub(crate) fn fill(self, op: T) -> usize {
         let Self { slab, index } = self;
         slab.free.pop_front();
         let slot = &mut slab.slots[index as usize];
@@ -450,7 +453,7 @@ impl<T> Vacant<'_, T> {
 /// An operation that is over, still in its place. Dropping this drops what is left of it, and its
 /// place is free.
 #[derive(Debug)]
-pub struct Finished<'a, T> {
+pub(crate) struct Finished<'a, T> {
     slab: &'a mut InFlight<T>,
     index: u32,
 }
@@ -458,26 +461,26 @@ pub struct Finished<'a, T> {
 impl<T> Finished<'_, T> {
     /// The operation. It is there: only dropping this takes it away, if nobody did here.
     #[inline]
-    pub fn op(&mut self) -> &mut Option<T> {
+    pub(crate) fn op(&mut self) -> &mut Option<T> {
         &mut self.slab.slots[self.index as usize].op
     }
 
     /// Takes it out.
     #[inline]
-    pub fn into_op(mut self) -> Option<T> {
+    pub(crate) fn into_op(mut self) -> Option<T> {
         self.op().take()
     }
 
     /// It is not over after all: it stays in flight, with its context.
     #[inline(always)]
-    pub fn keep(self) {
+    pub(crate) fn keep(self) {
         std::mem::forget(self);
     }
 
     /// Frees the place of an operation out of which all that it held was taken. What is left is not
     /// dropped.
     #[inline(always)]
-    pub fn clear_away(self) {
+    pub(crate) fn clear_away(self) {
         let mut this = ManuallyDrop::new(self);
         let left = this.op().take();
         std::mem::forget(left);

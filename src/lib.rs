@@ -70,7 +70,22 @@ pub use memory::Region;
 /// Not API: what the benches of this package measure.
 #[doc(hidden)]
 pub mod __internals {
-    pub use crate::in_flight::{ContextError, ContextKind, InFlight};
+    use crate::in_flight::{ContextKind, InFlight};
+
+    /// One operation after the other through a slab of operations in flight: its context, and back.
+    /// `cells`: contexts that the provider writes into.
+    pub fn in_flight_round(cells: bool) -> impl FnMut(u64) -> u64 {
+        let kind = match cells {
+            true => ContextKind::Cells,
+            false => ContextKind::Opaque,
+        };
+        let mut slab = InFlight::new(256, kind);
+        move |op| {
+            let context = slab.begin(op).expect("one at a time");
+            let context = std::hint::black_box(context);
+            slab.finish(context).expect("just begun")
+        }
+    }
 }
 
 /// Not API: the functions that the fuzz targets drive with bytes of a peer, where the library is

@@ -27,11 +27,11 @@ enum Kind {
     Buffer(BufferMut),
     Slice(RegionSlice),
     Device(DeviceBuffer),
-    Told(Box<Told>),
+    InOrder(Box<InOrder>),
 }
 
 /// One of the others, and who waits for its bytes.
-struct Told {
+struct InOrder {
     kind: Kind,
     stream: Stream,
 }
@@ -64,7 +64,7 @@ impl Destination {
     pub fn stream(self, stream: &Stream) -> Self {
         let (kind, stream) = (self.kind.plain(), stream.clone());
         Self {
-            kind: Kind::Told(Box::new(Told { kind, stream })),
+            kind: Kind::InOrder(Box::new(InOrder { kind, stream })),
             len: self.len,
         }
     }
@@ -72,7 +72,7 @@ impl Destination {
     /// The stream that was named.
     pub(crate) fn told(&self) -> Option<&Stream> {
         match &self.kind {
-            Kind::Told(told) => Some(&told.stream),
+            Kind::InOrder(told) => Some(&told.stream),
             Kind::Buffer(_) | Kind::Slice(_) | Kind::Device(_) => None,
         }
     }
@@ -178,7 +178,7 @@ impl Kind {
     /// Without a stream that waits.
     fn plain(self) -> Self {
         match self {
-            Self::Told(told) => told.kind,
+            Self::InOrder(told) => told.kind,
             plain => plain,
         }
     }
@@ -188,7 +188,7 @@ impl Kind {
             Self::Buffer(buffer) => buffer.region(),
             Self::Slice(slice) => slice.region(),
             Self::Device(buffer) => buffer.region(),
-            Self::Told(told) => told.kind.region(),
+            Self::InOrder(told) => told.kind.region(),
         }
     }
 
@@ -199,7 +199,7 @@ impl Kind {
             Self::Slice(slice) => slice.as_ptr(),
             // A number, which the host can't reach anything by.
             Self::Device(buffer) => std::ptr::without_provenance_mut(buffer.address() as usize),
-            Self::Told(told) => told.kind.base(),
+            Self::InOrder(told) => told.kind.base(),
         }
     }
 
@@ -208,7 +208,7 @@ impl Kind {
             Self::Buffer(buffer) => buffer.as_ptr().addr() as u64,
             Self::Slice(slice) => slice.address(),
             Self::Device(buffer) => buffer.address(),
-            Self::Told(told) => told.kind.address(),
+            Self::InOrder(told) => told.kind.address(),
         }
     }
 }

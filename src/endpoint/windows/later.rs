@@ -14,7 +14,7 @@ use crate::endpoint::link::{Link, RemoteRange, RmaLimits};
 use crate::endpoint::staging::{StagingRing, staged_segment};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSidedRequest};
-use crate::endpoint::windows::passage::{Given, Passage, Slots};
+use crate::endpoint::windows::passage::{LocalMemory, Passage, Slots};
 use crate::endpoint::windows::window::WindowPlace;
 use crate::id::ConnectionId;
 use crate::memory::Scope;
@@ -220,7 +220,7 @@ fn pieces_of_write(payload: Payload, slots: Slots, desc: HeldDescriptor, how: &H
     }
     // SAFETY: there is no lease.
     let payload = unsafe { LeasedPayload::new(payload, leases) };
-    let (given, last_alone) = (Given::Write(payload), how.immediate.is_some());
+    let (given, last_alone) = (LocalMemory::Write(payload), how.immediate.is_some());
     Local::Passage(Box::new(Passage::new(
         given,
         how.remote.len,
@@ -232,6 +232,6 @@ fn pieces_of_write(payload: Payload, slots: Slots, desc: HeldDescriptor, how: &H
 
 /// The same of a read.
 fn pieces_of_read(into: Destination, slots: Slots, desc: HeldDescriptor) -> Local {
-    let (len, given) = (into.len(), Given::Read(into));
+    let (len, given) = (into.len(), LocalMemory::Read(into));
     Local::Passage(Box::new(Passage::new(given, len, slots, desc, false)))
 }

@@ -12,7 +12,7 @@ use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaLimits, RmaPost};
 use crate::endpoint::windows::destination::Destination;
 pub(crate) use crate::endpoint::windows::destination::LeasedDestination;
-use crate::endpoint::windows::passage::{Given, Passage, Piece};
+use crate::endpoint::windows::passage::{LocalMemory, Passage, Piece};
 use crate::endpoint::windows::window::{RemoteWindow, WindowEvent, WindowPlace};
 use crate::error::{CompletionError, FabricErrno};
 use crate::id::ConnectionId;
@@ -165,9 +165,9 @@ const NOT_POSTED: &str = "a line keeps what goes piece by piece";
 fn passed(key: u64, passage: Passage, error: Option<CompletionError>) -> WindowEvent {
     let write = passage.is_write();
     match passage.into_given() {
-        Some(Given::Write(payload)) => written(key, payload.into_payload(), error),
+        Some(LocalMemory::Write(payload)) => written(key, payload.into_payload(), error),
         // By copies, which are in order with what the application does there.
-        Some(Given::Read(into)) => seen(key, into, error),
+        Some(LocalMemory::Read(into)) => seen(key, into, error),
         None => {
             let error = error.unwrap_or_else(|| CompletionError::new(libc::EIO));
             OneSided::leaked(key, write, error)

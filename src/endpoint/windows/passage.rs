@@ -61,7 +61,7 @@ impl Slots {
 
 /// What moves: as the caller gave it.
 #[derive(Debug)]
-pub(crate) enum Given {
+pub(crate) enum LocalMemory {
     Write(LeasedPayload),
     Read(Destination),
 }
@@ -135,7 +135,7 @@ pub(crate) enum Next {
 /// A one-sided operation that goes piece by piece.
 #[derive(Debug)]
 pub(crate) struct Passage {
-    given: Option<Given>,
+    given: Option<LocalMemory>,
     slots: Slots,
     /// Of the slots.
     desc: Arc<HeldDescriptor>,
@@ -155,13 +155,13 @@ pub(crate) struct Passage {
 impl Passage {
     /// Of `len` bytes.
     pub(crate) fn new(
-        given: Given,
+        given: LocalMemory,
         len: usize,
         slots: Slots,
         desc: HeldDescriptor,
         last_alone: bool,
     ) -> Self {
-        let write = matches!(given, Given::Write(_));
+        let write = matches!(given, LocalMemory::Write(_));
         Self {
             given: Some(given),
             slots,
@@ -184,9 +184,9 @@ impl Passage {
     /// Whether it may begin: what was given is not to wait any more.
     pub(crate) fn poll_gate(&mut self, behind: bool) -> Result<bool, GateError> {
         match (&mut self.given, behind) {
-            (Some(Given::Write(payload)), false) => payload.poll_gate(),
-            (Some(Given::Write(payload)), true) => payload.advance_gate(),
-            (Some(Given::Read(_)) | None, _) => Ok(true),
+            (Some(LocalMemory::Write(payload)), false) => payload.poll_gate(),
+            (Some(LocalMemory::Write(payload)), true) => payload.advance_gate(),
+            (Some(LocalMemory::Read(_)) | None, _) => Ok(true),
         }
     }
 
@@ -396,7 +396,7 @@ impl Passage {
     /// Copies of a read that somebody else waits for, which go on behind its outcome.
     pub(crate) fn take_trailing(&mut self) -> Option<Trailing> {
         let told = !self.write && self.failed.is_none() && !self.copying.is_empty();
-        let Some(Given::Read(into)) = self.given.as_ref().filter(|_| told) else {
+        let Some(LocalMemory::Read(into)) = self.given.as_ref().filter(|_| told) else {
             return None;
         };
         Some(Trailing {
@@ -408,7 +408,7 @@ impl Passage {
     /// What was given; nothing of ours touches it any more, but copies that
     /// [`take_trailing`](Self::take_trailing) took. Waits for those that are under way. `None`:
     /// that can't be told, and it is leaked.
-    pub(crate) fn into_given(mut self) -> Option<Given> {
+    pub(crate) fn into_given(mut self) -> Option<LocalMemory> {
         self.settle();
         self.given.take()
     }
@@ -522,7 +522,7 @@ mod tests {
             piece_bytes: 64,
             copies: Box::new(NoCopies),
         };
-        let mut passage = Passage::new(Given::Read(into), 64, through, desc, false);
+        let mut passage = Passage::new(LocalMemory::Read(into), 64, through, desc, false);
         passage.copying.extend([0, 32].map(|at| PartCopy {
             at,
             len: 32,

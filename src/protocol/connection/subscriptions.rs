@@ -58,7 +58,7 @@ enum PendingAnswer {
     New(SubscriptionRequest),
     Asked(SubscriptionRequest),
     /// To be sent.
-    Given(SubscriptionAnswer),
+    ToSend(SubscriptionAnswer),
 }
 
 impl Subscriptions {
@@ -116,7 +116,7 @@ impl Subscriptions {
         if let Some(PendingAnswer::Asked(request)) = self.answer {
             let tag = request.tag;
             let answer = SubscriptionAnswer { tag, outcome, next };
-            self.answer = Some(PendingAnswer::Given(answer));
+            self.answer = Some(PendingAnswer::ToSend(answer));
         }
     }
 
@@ -129,7 +129,7 @@ impl Subscriptions {
                 self.answer = Some(PendingAnswer::Asked(request));
                 return Some(SubscriptionAction::Asked(request));
             }
-            Some(PendingAnswer::Given(answer)) if may_send => {
+            Some(PendingAnswer::ToSend(answer)) if may_send => {
                 self.answer = None;
                 let number = self.heard;
                 let control = Control::SubscriptionAnswer { number, answer };
