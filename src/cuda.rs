@@ -10,6 +10,18 @@
 //!
 //! Memory of devices is in [`memory`](crate::memory): a [`Region`](crate::Region) like any other,
 //! whose bytes the host never touches.
+//!
+//! It is here so that who sends a GPU's memory can name its device, and say by a stream or an event
+//! when the bytes are ready. Start with [`Device::all`]:
+//!
+//! ```
+//! use fabricast::cuda::Device;
+//!
+//! match Device::all() {
+//!     Ok(devices) => println!("{} GPUs", devices.len()),
+//!     Err(why) => println!("no GPU is used: {why}"),
+//! }
+//! ```
 
 pub use fabricast_cuda::{
     Attempt, CudaCode, CudaError, CudaUnavailable, Device, DeviceAllocation, DeviceFeatures,

@@ -9,6 +9,19 @@
 //!
 //! An error lives with what it is about: those of endpoints in [`endpoint`](crate::endpoint), those
 //! of files in [`storage`](crate::storage). Here is what every layer from `fabric` up may answer.
+//!
+//! An error is a value to be matched where a program can do something, and a text for people
+//! otherwise: each text says what was asked for, which limit it met, and what to do.
+//!
+//! ```
+//! use fabricast::{Error, Fabric};
+//!
+//! match Fabric::builder().provider("no_such_provider").open() {
+//!     Err(Error::NoProvider(why)) => println!("{why}"),
+//!     Err(other) => println!("{other}"),
+//!     Ok(_) => unreachable!("there is no such provider"),
+//! }
+//! ```
 
 mod diagnosis;
 #[cfg(all(test, not(loom)))]

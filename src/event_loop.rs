@@ -18,6 +18,10 @@
 //!
 //! What it does not do: it runs nothing on other threads, and reads nothing from the descriptors
 //! that it watches.
+//!
+//! It is for threads that drive several endpoints, or wait for something else beside them; one that
+//! drives one endpoint polls it, or calls its `wait`. Start with [`EventLoop`], which has an
+//! example.
 
 mod config;
 mod event;

@@ -1,4 +1,13 @@
 //! Counters: plain `u64` structs, copied out.
+//!
+//! They tell where time and messages go, without a profiler; what they promise of each other
+//! (`posted = completed + failed + in_flight`) holds at any time. Each endpoint has a `stats()`;
+//! [`process`] has what is counted for the process.
+//!
+//! ```
+//! let stats = fabricast::stats::process();
+//! println!("{} operations were leaked", stats.leaked);
+//! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -13,6 +13,22 @@
 //! Each handle owns its piece: dropping the last one gives the piece back, on any thread, without a
 //! lock unless somebody sleeps for it. Nothing is borrowed, so a handle that is forgotten leaks its
 //! piece and does no harm.
+//!
+//! A payload is read by the network after the call that sends it, so it can't be borrowed: it moves
+//! into the endpoint, and comes back with the outcome. Start with a [`SharedBufferManager`]; a
+//! [`RingRegion`] is for what hardware or a producer fills in order, a [`RegionSlice`] for any part
+//! of memory that is somebody else's.
+//!
+//! ```
+//! use fabricast::buffer::{Payload, SharedBufferManager};
+//!
+//! let pool = SharedBufferManager::allocate(8, 4096)?;
+//! let mut buffer = pool.try_acquire().expect("8 are free");
+//! buffer[..5].copy_from_slice(b"hello");
+//! let payload = Payload::from(buffer.freeze(5));
+//! assert_eq!((payload.len_bytes(), pool.free_count()), (5, 7));
+//! # Ok::<(), fabricast::memory::MemoryError>(())
+//! ```
 
 mod device;
 mod free_list;

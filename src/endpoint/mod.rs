@@ -9,6 +9,40 @@
 //!                     link                  the one seam: link::fabric and link::rdm are real,
 //!                                           the tests have a fake one
 //! ```
+//!
+//! An endpoint moves messages, and says of each what became of it; providers differ, and endpoints
+//! don't. Start with [`SendEndpointZeroCopy`] and [`ReceiveEndpoint`]; what else there is, is one
+//! of these with something in front: many small messages ([`SendEndpointBuffered`]), many peers
+//! over one endpoint ([`ConnectionlessEndpoint`]), one message to all who asked
+//! ([`PublishEndpoint`], [`SubscribeEndpoint`]).
+//!
+//! ```
+//! use fabricast::buffer::SharedBufferManager;
+//! use fabricast::endpoint::{ReceiveConfig, ReceiveEvent, SendConfig};
+//! use fabricast::{Fabric, ReceiveEndpoint, SendEndpointZeroCopy};
+//!
+//! let fabric = Fabric::builder().provider("tcp").node("127.0.0.1").open()?;
+//! let domain = fabric.open_domain()?;
+//! let any = "127.0.0.1:0".parse()?;
+//! let mut receiver = ReceiveEndpoint::listen(&domain, any, ReceiveConfig::default())?;
+//! let to = receiver.local_addr();
+//! let mut sender = SendEndpointZeroCopy::connect(&domain, to, SendConfig::default())?;
+//!
+//! let pool = SharedBufferManager::allocate(1, 64)?;
+//! pool.region().register(&domain)?;
+//! let (mut sent, mut received) = (Vec::new(), Vec::new());
+//! while !sender.is_connected() {
+//!     sender.poll(&mut sent)?;
+//!     receiver.poll(&mut received)?;
+//! }
+//! let buffer = pool.try_acquire().expect("it is free");
+//! sender.send_data(buffer.freeze(64), b"event 7", 42)?;
+//! while !received.iter().any(|event| matches!(event, ReceiveEvent::Message(_))) {
+//!     sender.poll(&mut sent)?;
+//!     receiver.poll(&mut received)?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod buffered;
 mod connectionless;

@@ -47,7 +47,7 @@ pub enum LoopEvent {
     },
     /// A timer is due.
     Timer(Token),
-    /// Somebody called [`Waker::wake`], once or several times.
+    /// Somebody called [`Waker::wake`](super::Waker::wake), once or several times.
     Woken,
 }
 

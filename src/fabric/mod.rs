@@ -7,6 +7,17 @@
 //!
 //! Each object has one owner and is closed once, when its last child is gone; the library's own
 //! `-FI_EBUSY` protects nothing. Start at [`Fabric::builder`].
+//!
+//! Everything else is opened on a [`Domain`], so this is where a program begins; and where it asks
+//! what the provider can do ([`Domain::report`], [`PROVIDERS`]).
+//!
+//! ```
+//! use fabricast::Fabric;
+//!
+//! let fabric = Fabric::builder().provider("tcp").node("127.0.0.1").open()?;
+//! println!("{}\n{}", fabric.provider(), fabric.open_domain()?.report());
+//! # Ok::<(), fabricast::Error>(())
+//! ```
 
 #![allow(unsafe_code)]
 

@@ -22,9 +22,9 @@ pub(crate) struct RmaLimits {
     /// confirmed: who answers a revocation must know that its writes are over, not only that they
     /// left.
     pub(crate) ordered: bool,
-    /// The column [`Provider::reads_outlive_close`].
+    /// The column `ProviderMemory::reads_outlive_close`.
     pub(crate) reads_outlive_close: bool,
-    /// The column [`Provider::holds_registrations`].
+    /// The column `ProviderMemory::holds_registrations`.
     pub(crate) holds_registrations: bool,
     /// The column [`Provider::access_ends`].
     pub(crate) access_ends: AccessEnds,

@@ -27,6 +27,8 @@
 //!
 //! What it does not do: it starts no thread and no task, it keeps no queue (what waits is in the
 //! futures that you hold), and it sets no deadline but the endpoint's own.
+//!
+//! Start with [`AsyncSendEndpoint`] and [`Events`], which have examples.
 
 mod after;
 mod driver;

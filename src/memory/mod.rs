@@ -22,6 +22,21 @@
 //! there are slices and [`DeviceBufferManager`](crate::buffer::DeviceBufferManager)s: its bytes
 //! never become `&[u8]`, and the host never touches them. Where a provider reaches it by itself or
 //! it is staged through the host, [`Region::path`] says.
+//!
+//! A card reads and writes memory by itself, after it was registered, which takes time and pins
+//! pages: so it is registered once, as a whole. Start with [`Region::host`]:
+//!
+//! ```
+//! use fabricast::Fabric;
+//! use fabricast::memory::Region;
+//!
+//! let fabric = Fabric::builder().provider("tcp").node("127.0.0.1").open()?;
+//! let domain = fabric.open_domain()?;
+//! let region = Region::host(1 << 20).build()?;
+//! region.register(&domain)?;
+//! assert!(region.len() >= 1 << 20);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod access;
 #[cfg(feature = "cudarc")]

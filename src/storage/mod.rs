@@ -16,6 +16,20 @@
 //!
 //! Nothing is hidden: [`Transferred`] says what went around the page cache and what was copied,
 //! [`FileError`] says which bytes of which file, how far it got, and why it stopped.
+//!
+//! Start with [`FileHandle`]; [`BlockReader`] and [`BlockWriter`] go through a file block by block.
+//!
+//! ```
+//! use fabricast::storage::{FileHandle, IoOptions};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("run.dat");
+//! let file = FileHandle::open(&path, "w+")?;
+//! let written = file.pwrite(vec![7u8; 4096], .., 0, &IoOptions::default());
+//! let (_buffer, moved) = written.wait().into_result()?;
+//! assert_eq!(moved.bytes, 4096);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod atomic_file;
 mod back_end;
@@ -69,7 +83,7 @@ pub use block_device::{BlockDevice, BlockDeviceError};
 pub use bounce::bounce_buffers_clear;
 pub use compat::{CompatMode, NoCompatMode};
 pub use defaults::{Defaults, DefaultsScope};
-pub use device::{DeviceMemory, StreamFuture, StreamIoOutcome, pinned_buffers_clear};
+pub use device::{DeviceMemory, StreamFuture, pinned_buffers_clear};
 pub use error::{FileError, FileErrorKind, FileOperation};
 pub use file::DirectAlignment;
 pub use future::{IoFuture, IoOutcome, wait_all, wait_any};

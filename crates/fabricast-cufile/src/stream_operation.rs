@@ -128,7 +128,7 @@ impl<K: Send + 'static> StreamOperation<K> {
     /// # Errors
     ///
     /// [`CuFileError::Value`] where it does not fit, was fixed, or the memory is not registered
-    /// ([`CuFile::register_memory`]).
+    /// ([`CuFile::register_memory`](super::CuFile::register_memory)).
     pub fn set_buffer_offset(&self, offset: usize) -> Result<(), CuFileError> {
         let fixed = StreamFlags::FIXED_BUFFER_OFFSET;
         self.settable("buffer_offset", offset as u64, fixed)?;

@@ -26,8 +26,8 @@ use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf
 /// The peer's [`max_message`](crate::endpoint::IncomingSettings::max_message) should be at least
 /// the buffer size; where it is less, less of each buffer is used.
 ///
-/// A packed buffer has no header: its header mode is always [`HeaderMode::Raw`], and there are no
-/// header slots to set.
+/// A packed buffer has no header: its header mode is always
+/// [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw), and there are no header slots to set.
 pub struct BufferedConfig {
     pub(super) connection: ConnectionSettings,
     pub(super) outgoing: OutgoingSettings,

@@ -44,14 +44,14 @@ pub use config::BufferedConfig;
 /// A small message has a tag, a status and bytes. [`push`](Self::push) packs it behind the others
 /// and returns; the buffer leaves when it is full, on [`flush`](Self::flush), or when the flush
 /// interval is over. The receiver takes it apart with
-/// [`Message::coalesced`](crate::endpoint::Message::coalesced) in the same [`Format`]. Besides,
-/// whole buffers: [`get_buffer`](Self::get_buffer), fill, [`send_buffer`](Self::send_buffer).
-/// Everything leaves in the order of the calls.
+/// [`Message::coalesced`](crate::endpoint::Message::coalesced) in the same
+/// [`Format`](crate::coalesce::Format). Besides, whole buffers: [`get_buffer`](Self::get_buffer),
+/// fill, [`send_buffer`](Self::send_buffer). Everything leaves in the order of the calls.
 ///
 /// Each accepted message has exactly one outcome, told by buffer: [`BufferedEvent::Completed`] and
-/// [`BufferedEvent::Failed`] say which messages ([`Carried`]), by the numbers that `push` gave.
-/// Where nothing can leave, a push is refused as back-pressure before anything is lost, and
-/// [`BufferedEvent::Writable`] says when to go on.
+/// [`BufferedEvent::Failed`] say which messages ([`Carried`](crate::endpoint::Carried)), by the
+/// numbers that `push` gave. Where nothing can leave, a push is refused as back-pressure before
+/// anything is lost, and [`BufferedEvent::Writable`] says when to go on.
 ///
 /// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an
 /// [`EventLoop`](crate::event_loop::EventLoop), which wakes for the flush interval. The published

@@ -10,7 +10,7 @@ use super::{
     SubscriptionRequest, WireError, field, read,
 };
 
-/// First bytes of a control message; another word than [`MAGIC`], so that one is never read as the
+/// First bytes of a control message; another word than `MAGIC`, so that one is never read as the
 /// other.
 const CONTROL_TAG: [u8; 4] = *b"fbct";
 

@@ -101,7 +101,7 @@ impl Refusal {
         }
     }
 
-    /// The refusal that answers a hello which [`Hello::parse`] did not like.
+    /// The refusal that answers a hello which `Hello::parse` did not like.
     pub(crate) fn of_wire_error(error: &WireError) -> Self {
         match *error {
             WireError::Version {

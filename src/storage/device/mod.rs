@@ -32,4 +32,4 @@ pub fn pinned_buffers_clear() -> usize {
 pub(crate) use engine::{engine_for, prepare};
 pub use memory::DeviceMemory;
 pub(crate) use route::Route;
-pub use stream_io::{StreamFuture, StreamIoOutcome};
+pub use stream_io::StreamFuture;

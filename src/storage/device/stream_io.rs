@@ -24,18 +24,8 @@ use crate::storage::operation::Subject;
 use crate::storage::stats::Record;
 use crate::storage::{
     BackEnd, Direction, FileError, FileErrorKind, FileHandle, FileOperation, IoBuf, IoBufMut,
-    IoOptions, Place, Transferred,
+    IoOptions, IoOutcome, Place, Transferred,
 };
-
-/// What came of a transfer in a stream.
-#[derive(Debug)]
-pub struct StreamIoOutcome<B> {
-    /// The buffer that was given; `None` where the stream can't be asked whether it still uses it:
-    /// then it is leaked.
-    pub buffer: Option<B>,
-    /// What was moved, and by what; or what stopped it.
-    pub result: Result<Transferred, FileError>,
-}
 
 /// A transfer in the order of a CUDA stream, from [`FileHandle::read_async`] and
 /// [`FileHandle::write_async`].
@@ -56,7 +46,7 @@ pub struct StreamFuture<B: Send + 'static> {
 type Shared<B> = Arc<Mutex<B>>;
 
 enum StreamIoState<B: Send + 'static> {
-    Ready(StreamIoOutcome<B>),
+    Ready(IoOutcome<Option<B>>),
     Running(Box<Running<B>>),
 }
 
@@ -82,7 +72,7 @@ struct About {
 impl<B: Send + 'static> StreamFuture<B> {
     fn ready(buffer: B, result: Result<Transferred, FileError>) -> Self {
         Self {
-            inner: StreamIoState::Ready(StreamIoOutcome {
+            inner: StreamIoState::Ready(IoOutcome {
                 buffer: Some(buffer),
                 result,
             }),
@@ -163,7 +153,10 @@ impl<B: Send + 'static> StreamFuture<B> {
 
     /// Waits for the stream, then says what became of it. That has no deadline:
     /// [`check_bytes_done_within`](Self::check_bytes_done_within) has one.
-    pub fn check_bytes_done(self) -> StreamIoOutcome<B> {
+    ///
+    /// There is no buffer in it where the stream can't be asked whether it still uses it: then it
+    /// is leaked.
+    pub fn check_bytes_done(self) -> IoOutcome<Option<B>> {
         let Running { operation, about } = match self.inner {
             StreamIoState::Ready(outcome) => return outcome,
             StreamIoState::Running(running) => *running,
@@ -176,7 +169,7 @@ impl<B: Send + 'static> StreamFuture<B> {
     ///
     /// # Errors
     /// The future, which is still in flight, where it was not done in time.
-    pub fn check_bytes_done_within(self, limit: Duration) -> Result<StreamIoOutcome<B>, Self> {
+    pub fn check_bytes_done_within(self, limit: Duration) -> Result<IoOutcome<Option<B>>, Self> {
         let Running { operation, about } = match self.inner {
             StreamIoState::Ready(outcome) => return Ok(outcome),
             StreamIoState::Running(running) => *running,
@@ -215,7 +208,7 @@ impl About {
     }
 
     /// The stream has passed, or can't be asked; counts it, too.
-    fn outcome<B>(&self, outcome: StreamOutcome<Shared<B>>) -> StreamIoOutcome<B> {
+    fn outcome<B>(&self, outcome: StreamOutcome<Shared<B>>) -> IoOutcome<Option<B>> {
         let Subject {
             file, direction, ..
         } = &self.subject;
@@ -246,7 +239,7 @@ impl About {
             elapsed: self.begun.elapsed(),
             failed: result.is_err(),
         });
-        StreamIoOutcome {
+        IoOutcome {
             buffer: outcome.keep.and_then(owned),
             result,
         }
@@ -457,7 +450,7 @@ impl<'a> StreamTarget<'a> {
                 inner: StreamIoState::Running(Box::new(Running { operation, about })),
             },
             Err(error) => StreamFuture {
-                inner: StreamIoState::Ready(StreamIoOutcome {
+                inner: StreamIoState::Ready(IoOutcome {
                     result: Err(about.error(error)),
                     buffer: owned(shared),
                 }),

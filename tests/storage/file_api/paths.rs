@@ -21,7 +21,6 @@ use fabricast::storage::OpenFlags as _;
 use fabricast::storage::OpenOptions as _;
 use fabricast::storage::Settings as _;
 use fabricast::storage::StreamFuture as _;
-use fabricast::storage::StreamIoOutcome as _;
 use fabricast::storage::ThreadPool as _;
 use fabricast::storage::Transferred as _;
 use fabricast::storage::bounce_buffers_clear as _;
