@@ -329,8 +329,10 @@ impl<T> InFlight<T> {
         self.slots.iter().enumerate().filter_map(busy)
     }
 
-    /// Takes out the operations that `wanted` picks. As with [`drain`](Self::drain), only those
-    /// whose completions never come.
+    /// Takes out the operations that `wanted` picks, in no particular order.
+    ///
+    /// Only those whose completions never come: after the provider has closed the endpoint, for a
+    /// provider that reports nothing for it.
     pub(crate) fn take_where(&mut self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
         let picked = |slot: &Slot<T>| slot.op.as_ref().is_some_and(&wanted);
         let indices: Vec<_> = (0..self.slots.len())
@@ -340,24 +342,6 @@ impl<T> InFlight<T> {
             .into_iter()
             .filter_map(|index| self.take(index as u32))
             .collect()
-    }
-
-    /// Takes out the operations one by one, in no particular order; those not taken stay.
-    ///
-    /// Only after the provider has closed the endpoint, for a provider that reports nothing for it:
-    /// their completions never come.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
-        let mut next = 0;
-        std::iter::from_fn(move || {
-            while next < self.slots.len() {
-                let index = next as u32;
-                next += 1;
-                if let Some(op) = self.take(index) {
-                    return Some(op);
-                }
-            }
-            None
-        })
     }
 
     /// How many operations are in flight.

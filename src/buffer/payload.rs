@@ -71,6 +71,17 @@ impl Payload {
         self.0.iter().map(Segment::run_count).sum()
     }
 
+    /// Its length in bytes, and its runs of memory.
+    #[inline(always)]
+    pub(crate) fn bytes_and_runs(&self) -> (usize, usize) {
+        if let [segment] = &self.0[..]
+            && let Some((_, _, len)) = segment.one_run()
+        {
+            return (len, usize::from(len > 0));
+        }
+        (self.len_bytes(), self.run_count())
+    }
+
     /// The buffer, if the payload is exactly one.
     ///
     /// # Errors

@@ -175,6 +175,17 @@ impl Segment {
         }
     }
 
+    /// The one run of the host's memory that it is, as most are: its region, and where in that it
+    /// lies. `None` of what may be several, or is not to be sent yet.
+    #[inline(always)]
+    pub(crate) fn one_run(&self) -> Option<(&Arc<Region>, usize, usize)> {
+        match &self.0 {
+            Kind::Buffer(buffer) => Some((buffer.region(), buffer.offset(), buffer.len())),
+            Kind::Slice(slice) => Some((&slice.region, slice.start, slice.len)),
+            Kind::Fragment(_) | Kind::Device(_) | Kind::Shared(_) | Kind::Gated(_) => None,
+        }
+    }
+
     /// Two handles on the same bytes: its own, and another. What has one owner is theirs together,
     /// until [`unshared`](Self::unshared) finds one of them alone.
     pub(super) fn share(self) -> (Self, Self) {

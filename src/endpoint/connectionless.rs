@@ -157,7 +157,7 @@ impl ConnectionlessEndpoint {
         let settings = config.settings(headers.clone(), pool.slot_size());
         let endpoint = config.connection.endpoint;
         let deliveries = config.incoming.delivery.map(Deliveries::new).transpose()?;
-        let sizes = InFlightMax::of_receiver(&settings, Form::Rdm, pool.slots()).queue_sizes();
+        let sizes = InFlightMax::of_hub(&settings, Form::Rdm, pool.slots()).queue_sizes();
         let link =
             ProviderLink::listen(domain, &addr, sizes, &endpoint).map_err(fd_limit::explain)?;
         let local = link.local_addr().unwrap_or(addr);

@@ -15,7 +15,7 @@ use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferMa
 use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::error::{Refused, WindowError};
-use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::event::{DeadlinePolicy, Inject, Level, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::limits::{self, PATIENCE};
 #[cfg(test)]
@@ -119,6 +119,7 @@ impl DuplexConfig {
                 total: self.total(),
                 level: Level::Sent,
                 shape: None,
+                inject: Inject::Auto,
                 deadline: Some(self.send_deadline),
                 policy: DeadlinePolicy::FailConnection,
                 staging: None,
@@ -185,7 +186,7 @@ impl DuplexEndpoint {
             return Err(limits::config("pool", slot.to_string(), reason));
         }
         let settings = config.settings(&config.headers()?, listen.is_some());
-        let sizes = InFlightMax::of_receiver(&settings, form(kind), config.pool.slots());
+        let sizes = InFlightMax::of_hub(&settings, form(kind), config.pool.slots());
         let sizes = sizes.queue_sizes();
         let endpoint = EndpointSettings::default();
         let link = match &listen {

@@ -6,10 +6,12 @@ use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::clock::Clock;
 use crate::endpoint::core::conn_table::{ConnTable, NOBODY};
 use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, post_control};
+use crate::endpoint::core::line::PIECES_IN_FLIGHT;
 use crate::endpoint::core::long_send::PIECES_MAX;
 use crate::endpoint::core::marks::Marks;
 use crate::endpoint::core::posted::PieceOp;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
+use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::link::backlog::Backlog;
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::wait::{EndpointWait, LinkWait};
@@ -26,6 +28,7 @@ use crate::in_flight::{ContextError, InFlight};
 use crate::protocol::connection::{
     Action, Arrival, Connection, Form, SUBSCRIPTION_MESSAGES_MAX, State,
 };
+use crate::protocol::credit::HEARTBEAT_MESSAGES_MAX;
 use crate::protocol::liveness::Patience;
 use crate::protocol::wire::{self, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode};
 use crate::stats::{OneSidedStats, ReceiveStats, SendStats};
@@ -36,6 +39,7 @@ use peer::{Descriptors, Peer};
 use shared::{ORPHANS_MAX, Shared, share};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use timer::HubTimer;
@@ -43,6 +47,7 @@ use timer::HubTimer;
 mod accepting;
 mod closing;
 mod dialing;
+pub(crate) mod event;
 mod feeding;
 mod later;
 mod long;
@@ -51,6 +56,7 @@ mod outbound;
 mod peer;
 mod sends;
 mod shared;
+mod status;
 mod subscriptions;
 mod timer;
 mod windows;
@@ -66,6 +72,9 @@ pub(crate) use windows::WindowSettings;
 /// (`AccessEnds::BehindFence`), and the buffer of a control message is posted again by the poll
 /// that reads it.
 pub(crate) const RESERVE: u32 = 2;
+
+// Grants have receives of their own.
+const _: () = assert!(RESERVE as usize >= HEARTBEAT_MESSAGES_MAX);
 
 /// Control messages of one connection that are on the way at once, for which there are buffers: the
 /// next one waits until the last one is sent. It costs nothing, since they leave in order, and a
@@ -157,6 +166,14 @@ impl HubSettings {
         )
     }
 
+    /// Pieces of one-sided operations in flight at once. An endpoint that has no ring to stage them in
+    /// as it opens has none.
+    pub(crate) fn one_sided_pieces(&self) -> u32 {
+        let sends = self.sends.as_ref();
+        let staged = sends.is_none_or(|sends| sends.staging.is_some());
+        u32::from(staged || !self.windows.uses_peers) * PIECES_IN_FLIGHT
+    }
+
     /// Pieces of long messages in flight at once: of one connection, which sends one message at a
     /// time, and of all.
     pub(crate) fn long_pieces(&self) -> (u32, u32) {
@@ -165,6 +182,28 @@ impl HubSettings {
         };
         let messages = sends.total.min(self.max_connections);
         (PIECES_MAX, PIECES_MAX.saturating_mul(messages))
+    }
+
+    /// Only control messages come in, and the pool that they come into is the one that they are sent
+    /// from, too: it has room for both.
+    fn has_one_pool(&self) -> bool {
+        self.depth == 0 && !self.accepts
+    }
+
+    /// Control messages that may be on the way at once, on all connections of such a link.
+    fn controls<L: Link>(&self, link: &L) -> u32 {
+        match (link.form(), link.shares_endpoint()) {
+            (Form::Msg, _) => CONTROLS_AT_ONCE * self.max_connections,
+            (Form::Rdm, false) => CONTROLS_PER_CONNECTION * self.max_connections,
+            (Form::Rdm, true) => {
+                CONTROLS_PER_CONNECTION * (self.max_connections + ORPHANS_MAX as u32)
+            }
+        }
+    }
+
+    /// Buffers of an endpoint into which only control messages come.
+    pub(crate) fn control_buffers<L: Link>(&self, link: &L) -> u32 {
+        self.max_connections * self.receives(link.form()).max + self.controls(link)
     }
 
     /// How many receives a connection has.
@@ -199,6 +238,22 @@ enum Op {
     },
 }
 
+/// Messages of one connection that are over and went well, counted together.
+#[derive(Clone, Copy)]
+struct SentInARow {
+    connection: ConnectionId,
+    count: u32,
+}
+
+impl Default for SentInARow {
+    fn default() -> Self {
+        Self {
+            connection: NOBODY,
+            count: 0,
+        }
+    }
+}
+
 /// A request that waits for the application's answer.
 struct WaitingRequest<R> {
     request: R,
@@ -207,7 +262,7 @@ struct WaitingRequest<R> {
 }
 
 /// A link, and every peer that it is connected to: by connections that it accepted, or made.
-pub(crate) struct Hub<L: Link> {
+pub(crate) struct Hub<L: Link, E: HubEvent = ReceiveEvent> {
     settings: HubSettings,
     peers: ConnTable<Peer<L::Conn>>,
     by_key: HashMap<ConnKey, ConnectionId>,
@@ -260,9 +315,11 @@ pub(crate) struct Hub<L: Link> {
     fencing: VecDeque<(u64, ConnectionId)>,
     long: Option<LongPool>,
     link: L,
+    /// What its face calls events.
+    face: PhantomData<fn() -> E>,
 }
 
-impl<L: Link> Hub<L> {
+impl<L: Link, E: HubEvent> Hub<L, E> {
     pub(crate) fn listen(
         link: L,
         waiter: Arc<dyn LinkWait>,
@@ -273,13 +330,11 @@ impl<L: Link> Hub<L> {
         let wait = Arc::new(EndpointWait::new(waiter, clock.clone())?);
         let waker = Arc::clone(&wait);
         let pool_waker = pool.add_waker(Arc::new(move || waker.wake()));
-        let controls = match link.form() {
-            Form::Msg => CONTROLS_AT_ONCE * settings.max_connections,
-            Form::Rdm => CONTROLS_PER_CONNECTION * (settings.max_connections + ORPHANS_MAX as u32),
-        };
-        let control = match link.form() {
-            Form::Msg => ControlBuffers::new(controls)?,
-            Form::Rdm => ControlBuffers::for_hellos(controls)?,
+        let controls = settings.controls(&link);
+        let control = match (link.form(), settings.has_one_pool()) {
+            (_, true) => ControlBuffers::of(&pool),
+            (Form::Msg, false) => ControlBuffers::new(controls)?,
+            (Form::Rdm, false) => ControlBuffers::for_hellos(controls)?,
         };
         let shared = share(&link, &pool, &control)?;
         let receives = settings.receives(link.form());
@@ -336,6 +391,7 @@ impl<L: Link> Hub<L> {
             long,
             link,
             settings,
+            face: PhantomData,
         };
         hub.feed_shared();
         hub.arm_timer();
@@ -378,6 +434,12 @@ impl<L: Link> Hub<L> {
         self.peers.len() + self.ending()
     }
 
+    /// There is no connection, but for those whose end is not told yet.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.peers.len() == 0
+    }
+
     /// How often a connection was looked at.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn looks(&self) -> u64 {
@@ -392,13 +454,13 @@ impl<L: Link> Hub<L> {
 
     /// Drives all connections and appends what happened; an error when the endpoint has failed, for
     /// good.
-    pub(crate) fn poll(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<(), Error> {
+    pub(crate) fn poll(&mut self, events: &mut Vec<E>) -> Result<(), Error> {
         self.drive(events);
         self.failed
             .map_or(Ok(()), |reason| Err(Error::EndpointFailed(reason)))
     }
 
-    fn drive(&mut self, events: &mut Vec<ReceiveEvent>) {
+    fn drive(&mut self, events: &mut Vec<E>) {
         let look_everywhere = self.wait.begin_poll();
         if let Some(reason) = self.failed {
             // Whoever still asks is refused, as long as there is a queue to hear of it.
@@ -448,7 +510,7 @@ impl<L: Link> Hub<L> {
         found: usize,
         look_everywhere: bool,
         look_at_cm: bool,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         if look_at_cm {
             self.read_cm(events);
@@ -491,7 +553,7 @@ impl<L: Link> Hub<L> {
     }
 
     /// One batch of completions.
-    fn read_completions(&mut self, events: &mut Vec<ReceiveEvent>) -> usize {
+    fn read_completions(&mut self, events: &mut Vec<E>) -> usize {
         self.stats.cq_reads += 1;
         let read = self.link.poll_completions(&mut self.completions);
         let found = self.completions.len();
@@ -501,9 +563,23 @@ impl<L: Link> Hub<L> {
             self.stats.cq_reads_empty += 1;
         } else {
             let mut completions = std::mem::take(&mut self.completions);
+            let mut sent = SentInARow::default();
             for completion in completions.drain(..) {
+                // What most of them are, where messages are sent.
+                if completion.error.is_none()
+                    && let Some(id) = self.outbound.on_plain(completion.context, events)
+                {
+                    if sent.connection != id {
+                        self.on_plain_sent(std::mem::take(&mut sent));
+                        sent.connection = id;
+                    }
+                    sent.count += 1;
+                    continue;
+                }
+                self.on_plain_sent(std::mem::take(&mut sent));
                 self.on_completion(completion, events);
             }
+            self.on_plain_sent(sent);
             self.completions = completions;
         }
         if let Err(error) = read {
@@ -514,7 +590,7 @@ impl<L: Link> Hub<L> {
     }
 
     #[inline]
-    fn on_completion(&mut self, completion: LinkCompletion, events: &mut Vec<ReceiveEvent>) {
+    fn on_completion(&mut self, completion: LinkCompletion, events: &mut Vec<E>) {
         let LinkCompletion {
             context,
             len,
@@ -560,12 +636,10 @@ impl<L: Link> Hub<L> {
         context: usize,
         (reason, data): (ContextError, Option<u64>),
         error: Option<Box<CompletionError>>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
-        if error.is_none()
-            && let Some(id) = self.outbound.on_plain(context, events)
-        {
-            return self.on_plain_sent(id);
+        if error.is_none() && self.on_one_sided_done(context, events) {
+            return;
         }
         let error = error.map(|error| *error);
         let posted = &mut self.outbound.posted;
@@ -591,7 +665,7 @@ impl<L: Link> Hub<L> {
     fn on_unknown(&mut self, context: usize, reason: ContextError, error: Option<CompletionError>) {
         self.stats.unknown_completions += 1;
         // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
-        if self.shared.is_some() && error.is_some() {
+        if self.link.form() == Form::Rdm && error.is_some() {
             return tracing::debug!(
                 context,
                 ?reason,
@@ -608,6 +682,15 @@ impl<L: Link> Hub<L> {
             return;
         };
         peer.posted -= 1;
+        if self.link.form() == Form::Rdm {
+            // Whoever sends can end a receive like this, with a message that is too long: it says
+            // nothing of the peer.
+            tracing::debug!(%errno, "a receive failed");
+            if !std::mem::replace(&mut peer.hungry, true) {
+                self.hungry.push_back(id);
+            }
+            return;
+        }
         self.touch(id);
         // The event queue knows more of one that is being made: the reason, with the refusal.
         // libfabric 2.x cancels the receives of a refused endpoint. The timeout of the handshake
@@ -626,7 +709,7 @@ impl<L: Link> Hub<L> {
         buffer: BufferMut,
         len: usize,
         data: Option<u64>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         // A connection that is closed: what was still in its queue is dropped, the slot goes back
         // to the pool.
@@ -699,14 +782,14 @@ impl<L: Link> Hub<L> {
         }
     }
 
-    fn act_on_touched(&mut self, events: &mut Vec<ReceiveEvent>) {
+    fn act_on_touched(&mut self, events: &mut Vec<E>) {
         while let Some(id) = self.touched.pop() {
             self.act(id, events);
         }
     }
 
     /// Does what one connection asks for.
-    fn act(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+    fn act(&mut self, id: ConnectionId, events: &mut Vec<E>) {
         let unsent = self.peers.get_mut(id).and_then(Peer::take_unsent);
         if let Some((cq_data, body)) = unsent.map(|unsent| *unsent) {
             self.send_control(id, cq_data, &body);
@@ -717,13 +800,13 @@ impl<L: Link> Hub<L> {
                 Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
                 Action::Established => self.tell_established(id, events),
                 Action::Unresponsive => {
-                    events.push(ReceiveEvent::Connection(id, ConnectionEvent::Unresponsive))
+                    events.tell(ReceiveEvent::Connection(id, ConnectionEvent::Unresponsive))
                 }
                 Action::Responsive => {
-                    events.push(ReceiveEvent::Connection(id, ConnectionEvent::Responsive))
+                    events.tell(ReceiveEvent::Connection(id, ConnectionEvent::Responsive))
                 }
                 Action::PeerClosing { .. } => {
-                    events.push(ReceiveEvent::Connection(id, ConnectionEvent::PeerClosing))
+                    events.tell(ReceiveEvent::Connection(id, ConnectionEvent::PeerClosing))
                 }
                 Action::Close(reason) => self.close_conn(id, reason, events),
                 Action::Connect { data } => self.start_connecting(id, &data),
@@ -758,7 +841,7 @@ impl<L: Link> Hub<L> {
     // ---- connections ----------------------------------------------------------------------------
 
     /// A bounded number of events; what is left makes the endpoint ready again.
-    fn read_cm(&mut self, events: &mut Vec<ReceiveEvent>) {
+    fn read_cm(&mut self, events: &mut Vec<E>) {
         self.polls_without_cm = 0;
         for _ in 0..CM_EVENTS_MAX {
             let event = match self.cm_later.pop_front() {
@@ -853,7 +936,7 @@ impl<L: Link> Hub<L> {
 
     // ---- time -----------------------------------------------------------------------------------
 
-    fn on_time(&mut self, events: &mut Vec<ReceiveEvent>) {
+    fn on_time(&mut self, events: &mut Vec<E>) {
         let now = self.timer.now();
         while let Some(id) = self.heard.pop() {
             if let Some(peer) = self.peers.get_mut(id) {
@@ -862,7 +945,8 @@ impl<L: Link> Hub<L> {
                 self.touched.push(id);
             }
         }
-        if !self.timer.has_passed(now) {
+        // The timer does not know of a deadline that came since it was set.
+        if !self.timer.has_passed(now) && !self.outbound.deadlines.are_due(now) {
             return;
         }
         for (id, peer) in self.peers.iter_mut() {
@@ -906,7 +990,8 @@ impl<L: Link> Hub<L> {
             .iter()
             .filter_map(|(_, peer)| peer.next_deadline());
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
-        let all = machines.chain(waiting).chain([self.next_reap]);
+        let reap = self.settings.accepts.then_some(self.next_reap);
+        let all = machines.chain(waiting).chain(reap);
         let first = all.chain(self.outbound.deadlines.next()).min();
         self.timer.arm(first);
         self.set_timer();
@@ -937,7 +1022,7 @@ impl Op {
     }
 }
 
-impl<L: Link> fmt::Debug for Hub<L> {
+impl<L: Link, E: HubEvent> fmt::Debug for Hub<L, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hub")
             .field("connections", &self.peers.len())

@@ -1,11 +1,12 @@
 //! Endpoints: who sends and who receives, over connections of our own.
 //!
 //! ```text
-//!  SendEndpointZeroCopy   ReceiveEndpoint   public, no type parameter
-//!                                           (buffered: small messages in front of the first)
-//!        core::send               hub       what they do, over any link
-//!                                           (windows: one-sided operations of both)
-//!             └───── protocol ─────┘        who may do what, the bytes, and when it is over; pure
+//!  SendEndpointZeroCopy   ReceiveEndpoint …  public, no type parameter
+//!                                            (buffered: small messages in front of the first)
+//!        core::send             │            one peer, connected to again and again
+//!             └────── hub ──────┘            what all of them do, over any link
+//!                      │                     (windows: one-sided operations)
+//!                  protocol                  who may do what, the bytes, and when it is over; pure
 //!                     link                  the one seam: link::fabric and link::rdm are real,
 //!                                           the tests have a fake one
 //! ```

@@ -123,6 +123,7 @@ impl ReceiveConfig {
     fn windows(&self) -> WindowSettings {
         WindowSettings {
             windows: self.connection.windows_of(SettingsOf::Receive),
+            uses_peers: false,
             operations: self.outgoing.depth_of(SettingsOf::Receive),
             deadline: self.outgoing.deadline,
             policy: self.outgoing.deadline_policy,
@@ -256,7 +257,7 @@ impl ReceiveEndpoint {
         let deliveries = config.incoming.delivery.clone();
         let (ring, endpoint) = (config.outgoing.staging.clone(), config.connection.endpoint);
         let settings = config.settings(max_message);
-        let sizes = InFlightMax::of_receiver(&settings, form, pool.slots()).queue_sizes();
+        let sizes = InFlightMax::of_hub(&settings, form, pool.slots()).queue_sizes();
         let link = ProviderLink::listen(domain, &addr, sizes, &endpoint)?;
         let local = link.local_addr().unwrap_or(addr);
         let deliveries = deliveries.map(Deliveries::new).transpose()?;

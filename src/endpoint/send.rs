@@ -11,7 +11,7 @@ use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload};
 use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::core::reconnect::Reconnector;
+use crate::endpoint::core::reconnect::Redial;
 use crate::endpoint::core::send::{SendCore, SendSettings, SendStatus};
 use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
 use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
@@ -23,12 +23,11 @@ use crate::endpoint::link::provider::ProviderLink;
 use crate::id::EndpointId;
 
 use crate::endpoint::link::wait::EndpointWait;
-use crate::protocol::connection::{CloseReason, State};
+use crate::protocol::connection::{CloseReason, Form, State};
 
 use crate::endpoint::error::{BatchError, Refused};
 use crate::event_loop::{WaitHandle, Waitable};
-use crate::fabric::Domain;
-use crate::fabric::PeerAddr;
+use crate::fabric::{Domain, EndpointKind, PeerAddr};
 use crate::memory::HeldRegistration;
 use crate::process::Here;
 use crate::stats::SendStats;
@@ -190,7 +189,6 @@ impl std::fmt::Debug for SendConfig {
 #[derive(Debug)]
 pub struct SendEndpointZeroCopy {
     core: Here<SendCore<ProviderLink>>,
-    reconnect: Option<Reconnector>,
     /// The region of [`HeaderSource::WithData`](crate::endpoint::HeaderSource::WithData).
     _data: Option<Here<HeldRegistration>>,
 }
@@ -220,17 +218,22 @@ impl SendEndpointZeroCopy {
             ring.register(domain)?;
         }
         let data = source.hold(domain)?;
-        let reconnect = Reconnector::new(config.connection.reconnect, crate::endpoint::seed());
+        let redial = Redial::new(config.connection.reconnect, crate::endpoint::seed());
         let endpoint = config.connection.endpoint;
         let settings = config.settings();
-        let sizes = InFlightMax::of_sender(&settings).queue_sizes();
+        let settings = settings.of_hub(headers);
+        let form = match domain.fabric().endpoint_kind() {
+            EndpointKind::Msg => Form::Msg,
+            EndpointKind::Rdm => Form::Rdm,
+        };
+        let receives = settings.receives(form).max as usize;
+        let sizes = InFlightMax::of_hub(&settings, form, receives).queue_sizes();
         let link = ProviderLink::open(domain, sizes, &endpoint).map_err(fd_limit::explain)?;
         let waiter = link.waiter();
-        let core = SendCore::connect(link, waiter, Clock::system(), peer, headers, settings)
+        let core = SendCore::connect(link, waiter, Clock::system(), peer, settings, redial)
             .map_err(fd_limit::explain)?;
         Ok(Self {
             core: Here::new(core),
-            reconnect,
             _data: data,
         })
     }
@@ -337,9 +340,6 @@ impl SendEndpointZeroCopy {
         self.core.owner().check()?;
         let before = events.len();
         self.core.poll(events)?;
-        if let Some(reconnect) = &mut self.reconnect {
-            reconnect.after_poll(&mut *self.core, events, before);
-        }
         Ok(events.len() - before)
     }
 
@@ -388,13 +388,13 @@ impl SendEndpointZeroCopy {
 
     /// What was agreed when the connection was made, as long as it stands.
     pub fn connection_info(&self) -> Option<ConnectionInfo> {
-        matches!(self.core.state(), State::Established | State::Closing).then(|| self.core.info())
+        let stands = matches!(self.core.state(), State::Established | State::Closing);
+        self.core.info().filter(|_| stands)
     }
 
     /// Why the connection is closed, once it is, for good.
     pub fn close_reason(&self) -> Option<CloseReason> {
-        let again = self.reconnect.as_ref().is_some_and(Reconnector::is_waiting);
-        self.core.close_reason().filter(|_| !again)
+        self.core.close_reason()
     }
 
     /// Begins the polite close and returns at once: no new sends; those in flight complete, both
@@ -403,18 +403,8 @@ impl SendEndpointZeroCopy {
     /// last event of [`poll`](Self::poll). At the deadline it comes in any case.
     pub fn begin_close(&mut self, deadline: Instant) {
         if self.core.owner().is_here() {
-            self.stop(deadline);
-        }
-    }
-
-    fn stop(&mut self, deadline: Instant) -> bool {
-        let between = self.reconnect.as_mut().is_some_and(Reconnector::stop);
-        if !between {
             self.core.begin_close(deadline);
         }
-        // The next poll reports the end of what waits for a connection.
-        self.core.wait().wake();
-        between
     }
 
     /// Closes politely and waits for it: all that was sent arrives, unless the deadline passes
@@ -427,11 +417,6 @@ impl SendEndpointZeroCopy {
     /// A system call failed.
     pub fn close(mut self, deadline: Instant) -> Result<Vec<SendEvent>, Error> {
         self.core.owner().check()?;
-        let mut events = Vec::new();
-        if self.stop(deadline) {
-            self.poll(&mut events)?;
-            return Ok(events);
-        }
         self.core.close(deadline)
     }
 

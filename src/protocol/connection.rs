@@ -33,7 +33,6 @@ use crate::protocol::liveness::Silence;
 use crate::protocol::wire::{self, Control, ControlKind, Hello, Refusal, RefusalCode, WireError};
 pub(crate) use action::{Action, Arrival, Dropped, SendBlocked};
 use data::Data;
-pub(crate) use fences::FENCE_MESSAGES_MAX;
 use fences::Fences;
 use goodbye::{Goodbye, PeerBye};
 use heartbeats::Heartbeats;

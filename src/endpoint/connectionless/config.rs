@@ -11,7 +11,7 @@ use crate::endpoint::settings::{
     ConnectionSettings, IncomingSettings, OutgoingSettings, SettingsOf,
 };
 
-use crate::endpoint::event::DeadlinePolicy;
+use crate::endpoint::event::{DeadlinePolicy, Inject};
 
 use crate::endpoint::limits::check_count;
 
@@ -21,6 +21,7 @@ const PEERS_MAX: u32 = CONNECTIONS_MAX / 2;
 /// Its connections have no windows, and no operations on those of peers.
 pub(super) const WINDOWS: WindowSettings = WindowSettings {
     windows: 0,
+    uses_peers: false,
     operations: 0,
     deadline: None,
     policy: DeadlinePolicy::FailConnection,
@@ -173,6 +174,7 @@ impl ConnectionlessConfig {
                 total: self.total_depth,
                 level: outgoing.level_or_sent(),
                 shape: None,
+                inject: Inject::Auto,
                 deadline: outgoing.deadline,
                 policy: outgoing.deadline_policy,
                 staging: outgoing.staging.clone(),

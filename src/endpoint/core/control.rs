@@ -17,28 +17,7 @@ use crate::endpoint::link::{Link, PostRefused, SendPost};
 use crate::errno::FabricErrno;
 use crate::in_flight::InFlight;
 use crate::memory::{Region, Registrar, Scope};
-use crate::protocol::connection::{
-    FENCE_MESSAGES_MAX, LONG_ANSWERS_MAX, SUBSCRIPTION_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
-};
-use crate::protocol::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
 use crate::protocol::wire::{self, ControlBody, ControlKind, HELLO_LEN};
-
-/// Control messages that the peer may have on the way to us: grants and heartbeats are bounded by
-/// the protocol, and there is one bye.
-pub(crate) const CONTROL_RECEIVES: u32 = 19;
-
-// With the answer to the hello, the goodbye and what is said of windows and subscriptions beside
-// the grants and the heartbeats.
-const _: () = assert!(
-    CONTROL_RECEIVES as usize
-        >= CREDIT_MESSAGES_MAX
-            + HEARTBEAT_MESSAGES_MAX
-            + WINDOW_MESSAGES_MAX
-            + FENCE_MESSAGES_MAX
-            + SUBSCRIPTION_MESSAGES_MAX
-            + LONG_ANSWERS_MAX
-            + 2
-);
 
 /// Control messages of ours that may be on the way at once, for one connection.
 pub(crate) const CONTROL_SENDS: u32 = 16;
@@ -69,6 +48,11 @@ impl ControlBuffers {
         Ok(Self {
             pool: SharedBufferManager::new(region, config)?,
         })
+    }
+
+    /// Those of a pool that other things come out of, too.
+    pub(crate) fn of(pool: &SharedBufferManager) -> Self {
+        Self { pool: pool.clone() }
     }
 
     /// So many of them, each with room for a hello that says where it comes from.

@@ -70,11 +70,6 @@ impl Deadlines {
         Some(self.now)
     }
 
-    /// Nothing is in flight any more.
-    pub(crate) fn forget(&mut self) {
-        self.next = None;
-    }
-
     /// When something may be late.
     #[inline]
     pub(crate) fn next(&self) -> Option<Instant> {

@@ -76,7 +76,7 @@ impl Sender for Core {
     }
 
     fn info(&self) -> Option<ConnectionInfo> {
-        (self.state() == State::Established).then(|| Self::info(self))
+        Self::info(self).filter(|_| self.state() == State::Established)
     }
 
     fn close_reason(&self) -> Option<CloseReason> {

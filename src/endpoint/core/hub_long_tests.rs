@@ -15,7 +15,7 @@ use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::core::long_send::PIECES_MAX;
 use crate::endpoint::core::rig::{FakeGate, Setup, far_future, receive_settings};
 use crate::endpoint::error::{Blocked, SendErrorKind};
-use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
 use crate::endpoint::link::fake::{CloseMode, FakeLink, NetConfig, addr_of};
 use crate::endpoint::link::provider::ProviderLink;
@@ -938,6 +938,7 @@ fn hub_over(domain: &Arc<Domain>) -> Hub<ProviderLink> {
             total: 8,
             level: Level::Sent,
             shape: None,
+            inject: Inject::Auto,
             deadline: Some(Duration::from_secs(60)),
             policy: DeadlinePolicy::FailConnection,
             staging: None,
@@ -947,7 +948,7 @@ fn hub_over(domain: &Arc<Domain>) -> Hub<ProviderLink> {
         ..receive_settings(&Setup::default())
     };
     let pool = SharedBufferManager::allocate(64, 512).unwrap();
-    let sizes = InFlightMax::of_receiver(&settings, Form::Msg, pool.slots()).queue_sizes();
+    let sizes = InFlightMax::of_hub(&settings, Form::Msg, pool.slots()).queue_sizes();
     let link = ProviderLink::dial(domain, sizes, &EndpointSettings::default()).unwrap();
     let waiter = link.waiter();
     Hub::listen(link, waiter, Clock::system(), pool, settings).unwrap()

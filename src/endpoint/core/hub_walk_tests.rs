@@ -76,7 +76,7 @@ enum Step {
 
 /// Which kind of message is sent.
 #[derive(Clone, Copy, Debug)]
-enum MessageKind {
+enum Kind {
     Plain,
     Long,
     Gated,
@@ -189,9 +189,9 @@ impl Walk {
     fn take(&mut self, step: &Step) {
         match *step {
             Step::Dial { from, to } => self.dial(from, to),
-            Step::Send { hub, which } => self.send(hub, which, MessageKind::Plain),
-            Step::Long { hub, which } => self.send(hub, which, MessageKind::Long),
-            Step::Gated { hub, which } => self.send(hub, which, MessageKind::Gated),
+            Step::Send { hub, which } => self.send(hub, which, Kind::Plain),
+            Step::Long { hub, which } => self.send(hub, which, Kind::Long),
+            Step::Gated { hub, which } => self.send(hub, which, Kind::Gated),
             Step::Batch { hub, which, count } => self.send_batch(hub, which, count),
             Step::Gate { which, fails } => {
                 if let Some(gate) = self.gates.get(which) {
@@ -263,7 +263,7 @@ impl Walk {
         }
     }
 
-    fn send(&mut self, hub: usize, which: usize, kind: MessageKind) {
+    fn send(&mut self, hub: usize, which: usize, kind: Kind) {
         let Some(id) = self.connection(hub, which) else {
             return;
         };
@@ -273,9 +273,9 @@ impl Walk {
         }
         self.next_key += 1;
         let sent = match kind {
-            MessageKind::Gated => of.send_gated(id, self.next_key).map(Some),
-            MessageKind::Plain => of.send(id, self.next_key).map(|()| None),
-            MessageKind::Long => of.send_long(id, self.next_key).map(|()| None),
+            Kind::Gated => of.send_gated(id, self.next_key).map(Some),
+            Kind::Plain => of.send(id, self.next_key).map(|()| None),
+            Kind::Long => of.send_long(id, self.next_key).map(|()| None),
         };
         if let Ok(gate) = &sent {
             self.gates.extend(gate.clone());

@@ -14,7 +14,7 @@ use crate::endpoint::core::rig::{
     FakeGate, LONG, LONG_BYTES, SLOT_BYTES, Setup, panics, pool_with_room, receive_settings,
 };
 use crate::endpoint::error::{Refused, SendErrorKind};
-use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::link::ConnKey;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
@@ -117,6 +117,7 @@ impl HubSetup {
                 total: self.total,
                 level: Level::Sent,
                 shape: self.shape,
+                inject: Inject::Auto,
                 deadline: self.deadline,
                 policy: self.policy,
                 staging: None,
@@ -181,7 +182,7 @@ impl HubRig {
         let form = setup.net.form;
         // Of two messages each, the second finds room behind the first.
         if form == Form::Msg && setup.shape != Some(Shape::TwoMessages) {
-            let most = InFlightMax::of_receiver(&settings, form, pool.slots());
+            let most = InFlightMax::of_hub(&settings, form, pool.slots());
             net.fix_queues(number, most.queue_sizes().each);
         }
         let core = Hub::listen(

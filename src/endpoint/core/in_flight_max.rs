@@ -1,9 +1,7 @@
 //! `InFlightMax`: what an endpoint may have in flight, and so how long its queues are. Nobody else
 //! counts it.
 
-use crate::endpoint::core::control::{CONTROL_RECEIVES, CONTROL_SENDS};
-use crate::endpoint::core::line::PIECES_IN_FLIGHT;
-use crate::endpoint::core::send::SendSettings;
+use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::hub::{CONTROLS_PER_CONNECTION, HubSettings, WindowSettings};
 use crate::endpoint::link::queue_sizes::QueueSizes;
 use crate::fabric::Shape;
@@ -33,29 +31,12 @@ pub(crate) struct InFlightMax {
 }
 
 impl InFlightMax {
-    /// Of an endpoint with one connection, which it makes.
-    pub(crate) fn of_sender(settings: &SendSettings) -> Self {
-        let per_send = 1 + u32::from(settings.shape == Some(Shape::TwoMessages));
-        let sends = settings.depth * per_send;
-        Self {
-            connections: 1,
-            controls: 0,
-            // One-sided operations count as sends (`SendCore::data_in_flight`).
-            sends: (sends, sends),
-            one_sided: settings.pieces(),
-            long: (0, 0),
-            receives: (CONTROL_RECEIVES, CONTROL_RECEIVES as usize),
-            written: false,
-        }
-    }
-
-    /// Of an endpoint with many connections, whose pool has so many buffers.
-    pub(crate) fn of_receiver(settings: &HubSettings, form: Form, buffers: usize) -> Self {
+    /// Of a hub whose pool has so many buffers.
+    pub(crate) fn of_hub(settings: &HubSettings, form: Form, buffers: usize) -> Self {
         let WindowSettings {
             operations, long, ..
         } = settings.windows;
-        let windows = settings.windows.enabled();
-        let sends = settings.sends.as_ref();
+        let (windows, sends) = (settings.windows.enabled(), settings.sends.as_ref());
         // Who sends to one that neither sends nor hears publications is a `SendEndpointZeroCopy`,
         // which chooses its shape. The others never choose this one (`Sends::new`).
         let chosen = sends.is_none() && !settings.publishing;
@@ -64,9 +45,12 @@ impl InFlightMax {
         Self {
             connections: settings.max_connections,
             controls: CONTROLS_PER_CONNECTION * settings.max_connections,
-            sends: sends.map_or((0, 0), |sends| (sends.depth, sends.total)),
+            sends: sends.map_or((0, 0), |sends| {
+                let per_send = 1 + u32::from(sends.shape == Some(Shape::TwoMessages));
+                (sends.depth * per_send, sends.total * per_send)
+            }),
             one_sided: match windows {
-                true => operations + PIECES_IN_FLIGHT,
+                true => operations + settings.one_sided_pieces(),
                 false => 0,
             },
             long: settings.long_pieces(),

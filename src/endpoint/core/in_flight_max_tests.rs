@@ -2,12 +2,14 @@
 //! than this (`Net::fix_queues`).
 
 use super::*;
+use crate::buffer::{HeaderSlotConfig, HeaderSlotManager};
 use crate::endpoint::core::hubs::HubSetup;
+use crate::endpoint::core::line::PIECES_IN_FLIGHT;
 use crate::endpoint::core::long_send::PIECES_MAX;
 use crate::endpoint::core::rig::{Setup, receive_settings, send_settings};
 
 fn of_receiver(settings: &HubSettings, buffers: usize) -> QueueSizes {
-    InFlightMax::of_receiver(settings, Form::Msg, buffers).queue_sizes()
+    InFlightMax::of_hub(settings, Form::Msg, buffers).queue_sizes()
 }
 
 #[test]
@@ -46,14 +48,19 @@ fn windows_take_sends_of_this_side_and_completions_of_the_peers() {
 
 #[test]
 fn a_sender_in_two_messages_has_two_sends_for_each() {
-    let mut settings = send_settings(&Setup::default(), &Default::default());
-    settings.depth = 10;
-    let sizes = |settings: &SendSettings| InFlightMax::of_sender(settings).queue_sizes();
-    let one = sizes(&settings);
-    assert_eq!(one.each, one.total);
-    assert_eq!(one.each.0 as u32, CONTROL_SENDS + 10 + settings.pieces());
-    settings.shape = Some(Shape::TwoMessages);
-    assert_eq!(sizes(&settings).each.0, one.each.0 + 10);
+    let sizes = |shape| {
+        let mut settings = send_settings(&Setup::default(), &Default::default());
+        (settings.depth, settings.shape) = (10, shape);
+        let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).unwrap();
+        let settings = settings.of_hub(headers);
+        let sizes = InFlightMax::of_hub(&settings, Form::Msg, 10).queue_sizes();
+        assert_eq!(settings.one_sided_pieces(), 0, "nothing is staged");
+        sizes
+    };
+    let one = sizes(None);
+    assert_eq!(one.each.0 as u32, CONTROL_SENDS + 10 + PIECES_MAX);
+    assert_eq!(one.total.0, one.each.0 + CONTROLS_PER_CONNECTION as usize);
+    assert_eq!(sizes(Some(Shape::TwoMessages)).each.0, one.each.0 + 10);
 }
 
 #[test]

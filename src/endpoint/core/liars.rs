@@ -130,6 +130,7 @@ fn settings(long: &SharedBufferManager) -> HubSettings {
         header_mode: None,
         windows: WindowSettings {
             windows: WINDOW_SLOTS,
+            uses_peers: false,
             operations: 2,
             deadline: None,
             policy: DeadlinePolicy::FailConnection,

@@ -134,9 +134,8 @@ impl<L: Link> Posting<'_, L> {
 
     /// Takes the credit of a message that was admitted; its CQ data.
     pub(crate) fn take_credit(&mut self) -> Option<u64> {
-        let number = self.machine.on_data_posted();
-        debug_assert!(number.is_ok(), "admission asked the same");
-        outgoing::data_of(self.machine, number.unwrap_or(0))
+        let number = self.machine.on_data_admitted();
+        outgoing::data_of(self.machine, number)
     }
 }
 
@@ -523,11 +522,6 @@ impl Line {
         messages
     }
 
-    /// The provider's endpoint is closed, and the slab was emptied: no message waits any more.
-    pub(crate) fn clear_messages(&mut self) {
-        self.messages.0.clear();
-    }
-
     // ---- one-sided operations -------------------------------------------------------------------
 
     /// Takes an operation that was counted as one in flight. Its gate is asked at once, so that a
@@ -661,6 +655,18 @@ impl Line {
         self.long.as_deref()
     }
 
+    /// Keys of what lies here, messages in the slab not counted.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = u64> {
+        let long = self.long.iter().map(|long| long.key);
+        self.ops().map(|op| op.key).chain(long)
+    }
+
+    /// When each of them was given, where that is still of interest.
+    pub(crate) fn posted_at(&self) -> impl Iterator<Item = Option<Instant>> {
+        let long = self.long.iter().map(|long| long.posted);
+        self.ops().map(|op| op.posted).chain(long)
+    }
+
     /// Offers a message to the peer that is too long for a receive, or gives everything back. There
     /// is no other one: the machine sees to that.
     #[cold]
@@ -695,22 +701,9 @@ impl Line {
         long.is_some_and(|long| long.on_piece(error, way))
     }
 
-    /// It is over, and nothing of it in flight: its key, and what was given.
-    pub(crate) fn end_long(&mut self, outgoing: &mut Outgoing) -> Option<(u64, Payload)> {
-        self.long.take().map(|long| long.end(outgoing))
-    }
-
     /// It is over, or its connection is: then the provider may have pieces of it.
     pub(crate) fn take_long(&mut self) -> Option<Box<LongSend>> {
         self.long.take()
-    }
-
-    /// The provider may read it for ever. Its key.
-    pub(crate) fn leak_long(&mut self) -> Option<u64> {
-        let long = self.long.take()?;
-        let key = long.key;
-        std::mem::forget(long);
-        Some(key)
     }
 
     // ---- both -----------------------------------------------------------------------------------

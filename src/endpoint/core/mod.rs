@@ -1,5 +1,5 @@
-//! What an endpoint does that makes one connection and sends over it (`send`), over any link, and
-//! what it shares with [`hub`](super::hub).
+//! What a [`hub`](super::hub) is made of, and the endpoint that makes one connection and sends over
+//! it (`send`), over any link.
 
 #[cfg(all(test, not(loom)))]
 mod bounds_tests;

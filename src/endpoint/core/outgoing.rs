@@ -1,15 +1,14 @@
-//! `Outgoing`: how header and payload become one message, and what is held until it is over. Both
-//! cores send with it.
+//! `Outgoing`: how header and payload become one message, and what is held until it is over.
 //!
 //! ```text
-//!  measure ─► load: header slot, leases; a DataOp in the core's slab ─► post ─► completion ─► end
+//!  measure ─► load: header slot, leases; a DataOp in the hub's slab ─► post ─► completion ─► end
 //!                                  refused: taken out of the slab, end ◄─┘
 //! ```
 //!
 //! At the end, slot and payload are free.
 //!
-//! The core has the connection, the slab and the account of what is in flight; what lies between,
-//! and is the same in both, is here.
+//! The hub has the connection, the slab and the account of what is in flight; what lies between is
+//! here.
 
 #![allow(unsafe_code)]
 
@@ -330,6 +329,11 @@ impl Outgoing {
         }
     }
 
+    /// Whose messages they are.
+    pub(crate) fn owner(&self) -> EndpointId {
+        self.owner
+    }
+
     pub(crate) fn headers(&self) -> &HeaderSlotManager {
         &self.headers
     }
@@ -369,7 +373,8 @@ impl Outgoing {
         peer_max: u64,
     ) -> Result<u64, SendErrorKind> {
         self.check_header(header_len)?;
-        let len = (self.mode.overhead() + header_len) as u64 + payload.len_bytes() as u64;
+        let (bytes, count) = payload.bytes_and_runs();
+        let len = (self.mode.overhead() + header_len) as u64 + bytes as u64;
         if len > peer_max.min(self.max_message) {
             let whose = if peer_max <= self.max_message {
                 MessageLimit::Peer
@@ -382,7 +387,6 @@ impl Outgoing {
                 whose,
             });
         }
-        let count = payload.run_count();
         if count > self.max_segments {
             return Err(SendErrorKind::TooManySegments {
                 count,
@@ -816,9 +820,8 @@ impl Outgoing {
     ) -> Result<(), PostRefused> {
         // The credit is taken first, so that a completion can never come before its post is
         // counted.
-        let taken = machine.on_data_posted();
-        debug_assert!(taken.is_ok(), "the core asked the same");
-        let data = data_of(machine, taken.unwrap_or(0));
+        let number = machine.on_data_admitted();
+        let data = data_of(machine, number);
         let posted = self.hand_over(link, conn, (context, data), iov, false);
         posted.inspect_err(|_| machine.on_post_undone())
     }
@@ -891,12 +894,22 @@ impl Outgoing {
         if self.inject > 0 && payload.is_device() {
             iov.forbid_inject();
         }
-        if let [segment] = payload.parts()
-            && let Some(region) = segment.plain_region()
-            && let Some(desc) = self.recent.begin(region, scope)
-        {
-            segment.name_runs(desc, &mut |base, len, desc| iov.push(base, len, desc));
-            return Ok((Leases::elsewhere(scope), true));
+        if let [segment] = payload.parts() {
+            // What most of them are.
+            if let Some((region, start, len)) = segment.one_run()
+                && let Some(desc) = self.recent.begin(region, scope)
+            {
+                if len > 0 {
+                    iov.push(region.at(start).as_ptr(), len, desc);
+                }
+                return Ok((Leases::elsewhere(scope), true));
+            }
+            if let Some(region) = segment.plain_region()
+                && let Some(desc) = self.recent.begin(region, scope)
+            {
+                segment.name_runs(desc, &mut |base, len, desc| iov.push(base, len, desc));
+                return Ok((Leases::elsewhere(scope), true));
+            }
         }
         lease_each(payload, conn, scoped, iov).map(|leases| (leases, false))
     }

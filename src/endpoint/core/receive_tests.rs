@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::Error;
+use crate::endpoint::core::reconnect::{ReconnectPolicy, Redial};
 use crate::endpoint::core::rig::{Rig, SLOT_BYTES, Setup, far_future, send_settings};
 use crate::endpoint::core::send::SendCore;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
@@ -633,8 +634,8 @@ fn rdm_one_of_two_connections_is_given_up_and_told_so() {
         Arc::new(FakeWait),
         rig.setup.clock.clone(),
         some_addr(),
-        rig.headers.clone(),
-        settings,
+        settings.of_hub(rig.headers.clone()),
+        Redial::new(ReconnectPolicy::off(), 0),
     )
     .unwrap();
     let mut events = Vec::new();
@@ -709,8 +710,8 @@ fn rdm_what_a_closed_connection_had_posted_serves_the_next() {
             Arc::new(FakeWait),
             rig.setup.clock.clone(),
             some_addr(),
-            rig.headers.clone(),
-            send_settings(&rig.setup.clone(), &none),
+            send_settings(&rig.setup.clone(), &none).of_hub(rig.headers.clone()),
+            Redial::new(ReconnectPolicy::off(), 0),
         )
         .unwrap();
         let mut events = Vec::new();

@@ -1,18 +1,13 @@
-//! `ReconnectPolicy`: what a send endpoint does when its connection ends, and the layer that does
-//! it.
+//! `ReconnectPolicy`: what becomes of an endpoint whose connection ends, and `Redial`, which says
+//! when another one is to be made.
 //!
-//! The layer sits between the endpoint and its core. It turns the core's `Disconnected` into
-//! `Reconnecting` where the policy says so, waits, and has the core connect again, over the same
-//! queues. What was in flight has its outcome by then: the core reports the end of a connection
-//! last. Nothing is sent again by itself.
+//! What was in flight has its outcome by then, since the end of a connection is told last. Nothing
+//! is sent again by itself.
 
 use std::time::{Duration, Instant};
 
 use crate::Error;
-use crate::endpoint::core::send::SendCore;
-use crate::endpoint::event::{ConnectionEvent, SendEvent};
 use crate::endpoint::limits::config;
-use crate::endpoint::link::Link;
 use crate::errno::FabricErrno;
 use crate::protocol::connection::CloseReason;
 use crate::protocol::wire::RefusalCode;
@@ -159,7 +154,7 @@ impl ReconnectPolicy {
 }
 
 /// Whether another attempt can end in another way.
-pub(crate) fn is_worth_a_retry(reason: &CloseReason) -> bool {
+fn is_worth_a_retry(reason: &CloseReason) -> bool {
     match reason {
         CloseReason::Refused(refusal) | CloseReason::PeerAborted(refusal) => !matches!(
             refusal.code(),
@@ -193,7 +188,7 @@ pub(crate) fn is_worth_a_retry(reason: &CloseReason) -> bool {
 
 /// When to try again; pure.
 #[derive(Debug, Clone)]
-pub(crate) struct Schedule {
+struct Schedule {
     policy: ReconnectPolicy,
     /// Attempts since the last good connection.
     attempts: u32,
@@ -252,150 +247,54 @@ impl Schedule {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ReconnectState {
-    Connecting,
-    Connected,
-    /// The next attempt begins then.
-    Waiting {
-        until: Instant,
-    },
-    /// Closed while waiting; to be told by the next poll.
-    Closed,
-    /// Nothing is tried any more.
-    Over,
-}
-
-/// The layer.
+/// The connection to one peer, as a policy wants it made again.
 #[derive(Debug)]
-pub(crate) struct Reconnector {
-    schedule: Schedule,
-    state: ReconnectState,
+pub(crate) struct Redial {
+    /// None where nothing is tried any more.
+    schedule: Option<Schedule>,
+    /// When the next attempt begins.
+    at: Option<Instant>,
 }
 
-impl Reconnector {
-    /// None where the policy is off.
-    pub(crate) fn new(policy: ReconnectPolicy, seed: u64) -> Option<Self> {
-        (!policy.is_off()).then(|| Self {
-            schedule: Schedule::new(policy, seed),
-            state: ReconnectState::Connecting,
-        })
-    }
-
-    /// There is no connection now, but there may be one again.
-    pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.state, ReconnectState::Waiting { .. })
-    }
-
-    /// After each poll of the core, which has added the events from `before` on.
-    #[inline]
-    pub(crate) fn after_poll<L: Link>(
-        &mut self,
-        core: &mut SendCore<L>,
-        events: &mut Vec<SendEvent>,
-        before: usize,
-    ) {
-        // The end of a connection is the last event of a poll.
-        let ended = matches!(
-            events[before..].last(),
-            Some(SendEvent::Connection(ConnectionEvent::Disconnected(_)))
-        );
-        if self.state != ReconnectState::Connected || ended {
-            self.step(core, events, before);
+impl Redial {
+    pub(crate) fn new(policy: ReconnectPolicy, seed: u64) -> Self {
+        Self {
+            schedule: (!policy.is_off()).then(|| Schedule::new(policy, seed)),
+            at: None,
         }
     }
 
-    #[cold]
-    fn step<L: Link>(
-        &mut self,
-        core: &mut SendCore<L>,
-        events: &mut Vec<SendEvent>,
-        before: usize,
-    ) {
-        let connected = |event: &SendEvent| {
-            matches!(event, SendEvent::Connection(ConnectionEvent::Connected(_)))
-        };
-        match self.state {
-            ReconnectState::Connecting | ReconnectState::Connected => {
-                if events[before..].iter().any(connected) {
-                    self.state = ReconnectState::Connected;
-                    self.schedule.on_connected(core.clock().now());
-                }
-                if let Some(SendEvent::Connection(ConnectionEvent::Disconnected(reason))) =
-                    events[before..].last()
-                {
-                    let reason = *reason;
-                    events.pop();
-                    self.on_end(core, reason, events);
-                }
-            }
-            ReconnectState::Waiting { until } if core.clock().now() < until => {
-                core.wait().set_deadline(Some(until));
-            }
-            ReconnectState::Waiting { .. } => match core.reconnect() {
-                Ok(()) => {
-                    core.set_between(false);
-                    self.state = ReconnectState::Connecting;
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "an attempt to connect again failed at once");
-                    let reason = CloseReason::ConnectFailed(errno_of(&error));
-                    self.on_end(core, reason, events);
-                }
-            },
-            ReconnectState::Closed => {
-                self.state = ReconnectState::Over;
-                core.set_between(false);
-                events.push(SendEvent::Connection(ConnectionEvent::Disconnected(
-                    CloseReason::ClosedLocally,
-                )));
-            }
-            ReconnectState::Over => {}
+    /// When the next attempt begins; none is waited for while there is a connection, or after the
+    /// last one.
+    pub(crate) fn at(&self) -> Option<Instant> {
+        self.at
+    }
+
+    pub(crate) fn on_connected(&mut self, now: Instant) {
+        if let Some(schedule) = &mut self.schedule {
+            schedule.on_connected(now);
         }
     }
 
-    /// There is no connection: the next attempt, or the end.
-    fn on_end<L: Link>(
-        &mut self,
-        core: &mut SendCore<L>,
-        reason: CloseReason,
-        events: &mut Vec<SendEvent>,
-    ) {
-        let now = core.clock().now();
-        let next = if is_worth_a_retry(&reason) && core.can_reconnect() {
-            self.schedule.next(now)
-        } else {
-            None
-        };
-        let Some((attempt, after)) = next else {
-            self.state = ReconnectState::Over;
-            core.set_between(false);
-            return events.push(SendEvent::Connection(ConnectionEvent::Disconnected(reason)));
-        };
-        core.set_between(true);
-        let until = now + after;
-        self.state = ReconnectState::Waiting { until };
-        core.wait().set_deadline(Some(until));
-        events.push(SendEvent::Connection(ConnectionEvent::Reconnecting {
-            attempt,
-            after,
-            reason,
-        }));
+    /// The connection is over. The number of the next attempt, and the delay before it; none: it
+    /// was the last one.
+    pub(crate) fn on_end(&mut self, now: Instant, reason: &CloseReason) -> Option<(u32, Duration)> {
+        let schedule = self.schedule.as_mut();
+        let schedule = schedule.filter(|_| is_worth_a_retry(reason));
+        let next = schedule.and_then(|schedule| schedule.next(now));
+        self.at = next.map(|(_, after)| now + after);
+        next
     }
 
-    /// The application closes: nothing is tried any more. True: there is no connection that could
-    /// say goodbye, and the next poll reports the end.
+    /// True once, when the next attempt is to begin.
+    pub(crate) fn take_due(&mut self, now: Instant) -> bool {
+        self.at.take_if(|at| *at <= now).is_some()
+    }
+
+    /// Nothing is tried any more. True: an attempt was waited for.
     pub(crate) fn stop(&mut self) -> bool {
-        let waiting = matches!(
-            self.state,
-            ReconnectState::Waiting { .. } | ReconnectState::Closed
-        );
-        self.state = if waiting {
-            ReconnectState::Closed
-        } else {
-            ReconnectState::Over
-        };
-        waiting
+        self.schedule = None;
+        self.at.take().is_some()
     }
 }
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::endpoint::core::rig::{Rig, Setup};
+use crate::endpoint::core::rig::{Rig, Setup, far_future};
 use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::link::LinkConn;
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
@@ -17,7 +17,9 @@ fn ms(n: u64) -> Duration {
 
 #[test]
 fn off_never_tries() {
-    assert!(Reconnector::new(ReconnectPolicy::off(), 1).is_none());
+    let mut off = Redial::new(ReconnectPolicy::off(), 1);
+    assert_eq!(off.on_end(Instant::now(), &CloseReason::Finished), None);
+    assert!(off.at().is_none() && !off.stop());
     assert_eq!(
         Schedule::new(ReconnectPolicy::off(), 1).next(Instant::now()),
         None
@@ -310,8 +312,7 @@ fn a_close_while_waiting_is_told_by_the_next_poll() {
     cut(&rig);
     rig.poll_sender();
     assert_eq!(rig.cuts, 1);
-    let reconnect = rig.reconnect.as_mut().unwrap();
-    assert!(reconnect.is_waiting() && reconnect.stop());
+    rig.sender().begin_close(far_future());
     rig.poll_sender();
     assert_eq!(rig.ended, Some(CloseReason::ClosedLocally));
     assert!(matches!(rig.send(1), Err(SendErrorKind::Closed(_))));

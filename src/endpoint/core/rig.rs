@@ -1,5 +1,4 @@
-//! A sender and a receiver over the fake link, with a model of what each key is owed; the tests of
-//! both cores use it.
+//! A sender and a receiver over the fake link, with a model of what each key is owed.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +13,7 @@ use crate::buffer::{
 };
 use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
+use crate::endpoint::core::reconnect::{ReconnectPolicy, Redial};
 use crate::endpoint::core::send::{SendCore, SendSettings};
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{
@@ -107,6 +106,7 @@ impl Default for Setup {
             reconnect: ReconnectPolicy::off(),
             windows: WindowSettings {
                 windows: 0,
+                uses_peers: false,
                 operations: 8,
                 deadline: None,
                 policy: DeadlinePolicy::FailConnection,
@@ -139,7 +139,6 @@ pub(crate) struct Rig {
     pub(crate) net: Net,
     pub(crate) setup: Setup,
     pub(crate) sender: Option<SendCore<FakeLink>>,
-    pub(crate) reconnect: Option<Reconnector>,
     pub(crate) receiver: Option<Hub<FakeLink>>,
     /// Numbers of their links.
     pub(crate) near: usize,
@@ -183,7 +182,7 @@ impl Rig {
         let pool = SharedBufferManager::allocate(setup.receive_slots, SLOT_BYTES * 2).unwrap();
         let settings = receive_settings(&setup);
         let form = setup.net.form;
-        let most = InFlightMax::of_receiver(&settings, form, pool.slots());
+        let most = InFlightMax::of_hub(&settings, form, pool.slots());
         if form == Form::Msg {
             net.fix_queues(far, most.queue_sizes().each);
         }
@@ -206,8 +205,10 @@ impl Rig {
         let near = link.id();
         let abandoned = Arc::new(Mutex::new(Vec::new()));
         let settings = send_settings(&setup, &abandoned);
+        let settings = settings.of_hub(headers.clone());
         if form == Form::Msg {
-            let most = InFlightMax::of_sender(&settings);
+            let receives = settings.receives(form).max as usize;
+            let most = InFlightMax::of_hub(&settings, form, receives);
             net.fix_queues(near, most.queue_sizes().each);
         }
         let sender = SendCore::connect(
@@ -215,15 +216,14 @@ impl Rig {
             Arc::new(FakeWait),
             setup.clock.clone(),
             some_addr(),
-            headers.clone(),
             settings,
+            Redial::new(setup.reconnect, 1),
         )
         .unwrap();
         let conn = sender.conn().map(LinkConn::key).unwrap();
         Self {
             net,
             sender: Some(sender),
-            reconnect: Reconnector::new(setup.reconnect, 1),
             receiver: Some(receiver),
             near,
             far,
@@ -388,9 +388,6 @@ impl Rig {
         if let Some(sender) = &mut self.sender {
             sender.wait().wake();
             sender.poll(&mut events).unwrap();
-            if let Some(reconnect) = &mut self.reconnect {
-                reconnect.after_poll(sender, &mut events, 0);
-            }
         }
         self.absorb(events);
         self.check();

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::buffer::{Payload, RingConfig, RingRegion, Segment};
+use crate::endpoint::core::reconnect::{ReconnectPolicy, Redial};
 use crate::endpoint::core::rig::{
     PAYLOAD_MEMORY, Rig, SLOT_BYTES, Setup, far_future, payload_pool, send_settings,
 };
@@ -700,8 +701,8 @@ fn neighbour(rig: &Rig) -> SendCore<crate::endpoint::link::fake::FakeLink> {
         Arc::new(FakeWait),
         rig.setup.clock.clone(),
         some_addr(),
-        rig.headers.clone(),
-        send_settings(&rig.setup, &none),
+        send_settings(&rig.setup, &none).of_hub(rig.headers.clone()),
+        Redial::new(ReconnectPolicy::off(), 0),
     )
     .unwrap()
 }

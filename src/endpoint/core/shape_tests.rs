@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::buffer::{Buffer, Payload};
 use crate::endpoint::core::hubs::{HubSetup, Hubs};
+use crate::endpoint::core::reconnect::{ReconnectPolicy, Redial};
 use crate::endpoint::core::rig::{FakeGate, Rig, Setup, far_future, send_settings};
 use crate::endpoint::core::send::{SendCore, SendSettings};
 use crate::endpoint::event::{ConnectionEvent, Inject, Level, SendEvent};
@@ -49,17 +50,17 @@ fn another_sender(
         Arc::new(FakeWait),
         rig.setup.clock.clone(),
         some_addr(),
-        headers,
-        settings,
+        settings.of_hub(headers),
+        Redial::new(ReconnectPolicy::off(), 0),
     )
 }
 
 #[test]
 fn the_limit_on_segments_chooses_the_shape_and_iov_can_t_be_had_with_one() {
     let mut rig = one_segment(None).connected();
-    assert_eq!(rig.sender().info().shape, Shape::Headroom);
+    assert_eq!(rig.sender().info().unwrap().shape, Shape::Headroom);
     let mut rig = Setup::default().connected();
-    assert_eq!(rig.sender().info().shape, Shape::Iov);
+    assert_eq!(rig.sender().info().unwrap().shape, Shape::Iov);
     let rig = one_segment(None).connected();
     let error = another_sender(&rig, |settings| settings.shape = Some(Shape::Iov)).unwrap_err();
     let text = error.to_string();
@@ -96,7 +97,7 @@ fn each_row_of_the_table_has_its_consequences() {
             ..Setup::default()
         }
         .connected();
-        let info = rig.sender().info();
+        let info = rig.sender().info().unwrap();
         let shape = if iov_limit > 1 {
             Shape::Iov
         } else {
@@ -227,8 +228,8 @@ fn two_messages_arrive_as_one_and_hold_two_receives_for_a_credit() {
             ..one_segment(Some(Shape::TwoMessages))
         }
         .connected();
-        assert_eq!(rig.sender().info().shape, Shape::TwoMessages);
-        assert_eq!(rig.sender().info().credits, 3);
+        assert_eq!(rig.sender().info().unwrap().shape, Shape::TwoMessages);
+        assert_eq!(rig.sender().info().unwrap().credits, 3);
         rig.drop_at_once = false;
         for key in 0..3 {
             rig.send(key).unwrap();
@@ -362,7 +363,7 @@ fn short_messages_are_injected_as_asked_and_each_has_its_outcome() {
             ..Setup::default()
         }
         .connected();
-        assert_eq!(rig.sender().info().inject, up_to);
+        assert_eq!(rig.sender().info().unwrap().inject, up_to);
         // 2 bytes of framing, 8 each of header and payload.
         rig.send(1).unwrap();
         assert_eq!(

@@ -9,21 +9,17 @@ use super::{Hub, PostedReceive, Receives, WaitingRequest};
 use crate::Error;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::scoped::ScopedRegistrations;
-use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, ReceiveEvent};
+use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
+use crate::endpoint::hub::event::{HubEvent, Tell};
+use crate::endpoint::link::socket::KernelWatch;
 use crate::endpoint::link::{CmData, ConnKey, Link, LinkConn};
-use crate::fabric::Shape;
 use crate::id::ConnectionId;
 use crate::protocol::connection::{CloseReason, Connection, LocalParams};
 use crate::protocol::liveness::KernelBytes;
 use crate::protocol::wire::{self, HeaderMode, Refusal, RefusalCode};
 
-impl<L: Link> Hub<L> {
-    pub(super) fn on_request(
-        &mut self,
-        request: L::Request,
-        data: CmData,
-        events: &mut Vec<ReceiveEvent>,
-    ) {
+impl<L: Link, E: HubEvent> Hub<L, E> {
+    pub(super) fn on_request(&mut self, request: L::Request, data: CmData, events: &mut Vec<E>) {
         self.end_former_lives(self.link.peer_of(&request), &data);
         if let Err(refusal) = self.judge(&data) {
             return self.refuse(request, refusal);
@@ -49,7 +45,7 @@ impl<L: Link> Hub<L> {
                 deadline,
             },
         );
-        events.push(ReceiveEvent::Request(
+        events.tell(ReceiveEvent::Request(
             crate::endpoint::event::ConnectionRequest {
                 connection: id,
                 peer,
@@ -94,7 +90,7 @@ impl<L: Link> Hub<L> {
         id: ConnectionId,
         request: L::Request,
         data: &CmData,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let link = match self.link.prepare_accept(request) {
             Ok(link) => link,
@@ -180,6 +176,7 @@ impl<L: Link> Hub<L> {
             timed: false,
             heard: false,
             kernel_bytes: KernelBytes::default(),
+            kernel_watch: KernelWatch::NotAsked,
             covered: 0,
             unsent: None,
             header_mode: HeaderMode::Raw,
@@ -292,7 +289,7 @@ impl<L: Link> Hub<L> {
 
     /// Once in a connection's life.
     #[inline]
-    pub(super) fn tell_established(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn tell_established(&mut self, id: ConnectionId, events: &mut Vec<E>) {
         let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
@@ -300,36 +297,11 @@ impl<L: Link> Hub<L> {
             return;
         }
         self.stats.connections += 1;
-        let kernel_watch = self.link.watch(&peer.link, &self.settings.watch);
+        peer.kernel_watch = self.link.watch(&peer.link, &self.settings.watch);
         peer.learn_header_mode();
-        let hello = peer.machine.peer();
-        // Of an endpoint that also sends, what its peer takes is told.
-        let outgoing = &self.outbound.outgoing;
-        let sends = self.outbound.sends_messages();
-        let (max_message, credits) = match sends {
-            false => (self.settings.max_message, peer.credits()),
-            true => (
-                outgoing.max_message(peer.machine.peer_receive_size()),
-                hello.map_or(0, |hello| hello.credits),
-            ),
-        };
-        // What one run of memory was to the peer, nobody sees here.
-        let taken = match peer.machine.has_two_messages() {
-            true => Shape::TwoMessages,
-            false => Shape::Iov,
-        };
-        let info = ConnectionInfo {
-            peer: peer.link.peer(),
-            peer_incarnation: hello.map_or(0, |hello| hello.incarnation),
-            max_message,
-            credits,
-            header_mode: peer.header_mode,
-            shape: if sends { outgoing.shape() } else { taken },
-            inject: if sends { outgoing.inject() } else { 0 },
-            kernel_watch,
-        };
+        let Some(info) = self.info(id) else { return };
         tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");
-        events.push(ReceiveEvent::Connection(
+        events.tell(ReceiveEvent::Connection(
             id,
             ConnectionEvent::Connected(info),
         ));
@@ -340,7 +312,7 @@ impl<L: Link> Hub<L> {
         &mut self,
         id: ConnectionId,
         refusal: Option<Refusal>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) -> bool {
         let Some(WaitingRequest { request, data, .. }) = self.waiting.remove(&id) else {
             return false;

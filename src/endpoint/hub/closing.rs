@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::long::BehindFence;
 use super::outbound::{Outbound, PeerOutbound};
-use super::peer::Descriptors;
+use super::peer::{Descriptors, Peer};
 use super::{Hub, MARK_READS_MAX};
 use crate::Error;
 use crate::contain::say;
@@ -15,12 +15,13 @@ use crate::endpoint::core::outgoing::DataOp;
 use crate::endpoint::core::posted::OrphanedLong;
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
+use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::link::{CloseFailed, Link, LinkConn};
 use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::{CompletionError, FabricErrno};
 use crate::id::ConnectionId;
 use crate::in_flight::{ContextKind, InFlight};
-use crate::protocol::connection::CloseReason;
+use crate::protocol::connection::{CloseReason, Form};
 use crate::protocol::wire::{ByeReason, HeaderMode, Refusal, RefusalCode};
 use crate::stats;
 
@@ -56,13 +57,17 @@ struct NeverPosted {
     operations: Vec<OneSided>,
 }
 
-impl<L: Link> Hub<L> {
+impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Begins the polite close of one connection: true if there is such a connection.
     pub(crate) fn begin_close(&mut self, id: ConnectionId, deadline: Instant) -> bool {
         let Some(peer) = self.peers.get_mut(id) else {
             return false;
         };
-        peer.machine.close(ByeReason::CLOSING, deadline);
+        let reason = match self.settings.accepts {
+            true => ByeReason::CLOSING,
+            false => ByeReason::DONE,
+        };
+        peer.machine.close(reason, deadline);
         // It may be over before the timer runs out.
         self.timer.forget();
         self.touch(id);
@@ -86,7 +91,7 @@ impl<L: Link> Hub<L> {
     }
 
     /// Polls until every connection is closed; requests are refused meanwhile.
-    pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
+    pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<E>, Error> {
         let mut events = Vec::new();
         self.begin_close_all(deadline);
         while self.connections() > 0 {
@@ -105,7 +110,7 @@ impl<L: Link> Hub<L> {
         &mut self,
         id: ConnectionId,
         reason: CloseReason,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let Some(mut peer) = self.peers.remove(id) else {
             return;
@@ -122,6 +127,7 @@ impl<L: Link> Hub<L> {
         self.stats.closed += u64::from(peer.established);
         self.close_scoped_windows(id, &peer.link);
         self.leave_long(id, &mut peer);
+        self.release_drained(&mut peer);
         if self.shared.is_some() {
             let never_posted = self.take_unposted(&mut peer.outbound);
             self.outbound.tell_kept(id, events);
@@ -161,15 +167,25 @@ impl<L: Link> Hub<L> {
         self.tell_end(id, reason, (peer.established, peer.dialed), events);
     }
 
+    /// Registrations that belong to a connection's endpoint are closed before it, when nothing uses
+    /// them any more. Receives are always posted, so theirs are closed behind it.
+    fn release_drained(&mut self, peer: &mut Peer<L::Conn>) {
+        if peer.link.registrar().is_some() && peer.outbound.in_flight == 0 {
+            self.outbound.outgoing.rest();
+            peer.outbound.release();
+            peer.scoped.close();
+        }
+    }
+
     fn tell_end(
         &mut self,
         id: ConnectionId,
         reason: CloseReason,
         (established, dialed): (bool, bool),
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         if established {
-            events.push(ReceiveEvent::Connection(
+            events.tell(ReceiveEvent::Connection(
                 id,
                 ConnectionEvent::Disconnected(reason),
             ));
@@ -185,7 +201,7 @@ impl<L: Link> Hub<L> {
     /// Acts on what was touched, and reads on for connections whose end waits for what lies in the
     /// queue: so often at most that a peer that fills it does not keep this poll. What is left
     /// makes the endpoint ready again.
-    pub(super) fn act_and_end(&mut self, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn act_and_end(&mut self, events: &mut Vec<E>) {
         self.act_on_touched(events);
         for _ in 0..MARK_READS_MAX {
             if self.marks.is_empty() {
@@ -204,7 +220,7 @@ impl<L: Link> Hub<L> {
     }
 
     /// All that was in the queue when the mark was left has been read.
-    fn on_mark(&mut self, mark: Mark, events: &mut Vec<ReceiveEvent>) {
+    fn on_mark(&mut self, mark: Mark, events: &mut Vec<E>) {
         match mark {
             Mark::Gone(id) => {
                 if let Some(peer) = self.peers.get_mut(id) {
@@ -218,6 +234,10 @@ impl<L: Link> Hub<L> {
                 // The slab lets go of what the provider does not report by itself.
                 self.forget_ops_of(id, never_posted, reason, events);
                 self.retire_windows(id, events);
+                if self.link.form() == Form::Rdm {
+                    // It had an endpoint of its own, by which peers reached memory.
+                    self.release_quarantine(events);
+                }
                 let state = (closed.header_mode, closed.established);
                 self.hand_out_last(id, closed.held, state, events);
                 self.tell_end(id, reason, (closed.established, closed.dialed), events);
@@ -232,9 +252,9 @@ impl<L: Link> Hub<L> {
     }
 
     /// What went out of connections whose endpoint is closed, and whose end is not told yet.
-    pub(super) fn ended_outbounds(&self) -> impl Iterator<Item = &PeerOutbound> {
+    pub(super) fn ended_outbounds(&self) -> impl Iterator<Item = (ConnectionId, &PeerOutbound)> {
         self.marks.iter().filter_map(|mark| match mark {
-            Mark::Closed(closed) => Some(&closed.outbound),
+            Mark::Closed(closed) => Some((closed.id, &closed.outbound)),
             Mark::Gone(_) => None,
         })
     }
@@ -244,7 +264,7 @@ impl<L: Link> Hub<L> {
         id: ConnectionId,
         never_posted: NeverPosted,
         reason: CloseReason,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         drop(self.in_flight.take_where(|op| op.connection() == id));
         let rma = self.link.limits().rma;
@@ -257,11 +277,14 @@ impl<L: Link> Hub<L> {
         let mut all = NeverPosted {
             messages: posted.take_messages(Some(id), outgoing),
             long: never_posted.long.or(orphan),
-            operations: posted.take_one_sided(Some(id)),
+            operations: never_posted.operations,
         };
+        let unreported = posted.take_one_sided(Some(id));
         all.messages.extend(never_posted.messages);
-        all.operations.extend(never_posted.operations);
         self.fail_unposted(all, reason, events);
+        for op in unreported {
+            self.on_unreported(op, CompletionError::ended(reason), events);
+        }
     }
 
     /// The connection is over: takes what it had waiting, which was never posted and is nobody's
@@ -289,7 +312,7 @@ impl<L: Link> Hub<L> {
         &mut self,
         never_posted: NeverPosted,
         reason: CloseReason,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let cancelled = || Some(CompletionError::ended(reason));
         for op in never_posted.messages {
@@ -309,7 +332,7 @@ impl<L: Link> Hub<L> {
         &mut self,
         id: ConnectionId,
         errno: FabricErrno,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let leaked = self
             .in_flight
@@ -338,7 +361,7 @@ impl<L: Link> Hub<L> {
     }
 }
 
-impl<L: Link> Hub<L> {
+impl<L: Link, E: HubEvent> Hub<L, E> {
     /// The provider's endpoint is closed, and nobody hears what became of its operations.
     fn abandon_ops_of(&mut self, id: ConnectionId, own: &mut PeerOutbound) {
         let never_posted = self.take_unposted(own);
@@ -418,6 +441,7 @@ impl<L: Link> Hub<L> {
         };
         self.close_scoped_windows(id, &peer.link);
         self.leave_long(id, &mut peer);
+        self.release_drained(&mut peer);
         match self.link.close(peer.link) {
             // What is in flight on an endpoint that all share is over when that is closed.
             // What was never posted is over now.
@@ -445,36 +469,48 @@ impl<L: Link> Hub<L> {
     }
 }
 
-impl<L: Link> Drop for Hub<L> {
+/// A hub that is dropped: what the provider may still touch is never freed, even if code of others
+/// panics as it gets its own back.
+struct LeakLast<'a, L: Link, E: HubEvent>(&'a mut Hub<L, E>);
+
+impl<L: Link, E: HubEvent> Drop for LeakLast<'_, L, E> {
+    fn drop(&mut self) {
+        let hub = &mut *self.0;
+        if hub.leaked {
+            hub.outbound.posted.leak();
+            let empty = InFlight::new(0, ContextKind::Opaque);
+            std::mem::forget(std::mem::replace(&mut hub.in_flight, empty));
+        }
+    }
+}
+
+impl<L: Link, E: HubEvent> Drop for Hub<L, E> {
     /// The rude end: every endpoint is closed, buffers go back to the pool.
     fn drop(&mut self) {
-        self.pool.remove_waker(self.pool_waker);
-        self.outbound.stop();
-        let abandoned = self.outbound.stats.in_flight;
-        let ids = self.peers.ids();
-        if self.shared.is_some() {
-            self.tell_peers(&ids);
+        let guard = LeakLast(self);
+        let hub = &mut *guard.0;
+        hub.pool.remove_waker(hub.pool_waker);
+        hub.outbound.stop();
+        let abandoned = hub.outbound.stats.in_flight;
+        let ids = hub.peers.ids();
+        if hub.link.form() == Form::Rdm {
+            hub.tell_peers(&ids);
         }
         for id in ids {
-            self.close_one(id);
+            hub.close_one(id);
         }
-        for mark in self.marks.take_all() {
+        for mark in hub.marks.take_all() {
             if let Mark::Closed(mut closed) = mark {
-                self.abandon_held(closed.id, closed.held.take());
-                self.abandon_ops_of(closed.id, &mut closed.outbound);
+                hub.abandon_held(closed.id, closed.held.take());
+                hub.abandon_ops_of(closed.id, &mut closed.outbound);
             }
         }
-        if self.close_shared() {
+        if hub.close_shared() {
             // Operations whose buffers are registered by the pool's, and the header slots',
             // descriptors go first.
-            drop(self.in_flight.take_where(|_| true));
-            self.abandon_posted(None);
+            drop(hub.in_flight.take_where(|_| true));
+            hub.abandon_posted(None);
         }
         stats::count_abandoned(abandoned);
-        if self.leaked {
-            self.outbound.posted.leak();
-            let empty = InFlight::new(0, ContextKind::Opaque);
-            std::mem::forget(std::mem::replace(&mut self.in_flight, empty));
-        }
     }
 }

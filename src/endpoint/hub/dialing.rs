@@ -6,6 +6,7 @@ use super::{CM_LATER_MAX, Hub, Peer, PostedReceive, Receives};
 use crate::Error;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
+use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::link::{CmData, CmEvent, ConnKey, Link, LinkConn};
 use crate::error::FabricErrno;
 use crate::fabric::PeerAddr;
@@ -13,7 +14,7 @@ use crate::id::ConnectionId;
 use crate::protocol::connection::{CloseReason, Connection, LocalParams, State};
 use crate::protocol::wire::{self, Hello};
 
-impl<L: Link> Hub<L> {
+impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Starts to connect to a peer; `Connected` or `Disconnected` of this connection follows.
     ///
     /// In the RDM form a peer takes a second connection from here for a new life of this endpoint,
@@ -40,6 +41,11 @@ impl<L: Link> Hub<L> {
         self.timer.forget();
         self.wait.wake();
         Ok(id)
+    }
+
+    /// Begins at once with what [`dial`](Self::dial) leaves to the next poll.
+    pub(crate) fn begin(&mut self, events: &mut Vec<E>) {
+        self.act_on_touched(events);
     }
 
     fn may_dial(&self) -> Result<(), Error> {
@@ -203,11 +209,11 @@ impl<L: Link> Hub<L> {
         id: ConnectionId,
         reason: CloseReason,
         established: bool,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         self.dialed -= 1;
         if !established {
-            events.push(ReceiveEvent::Connection(
+            events.tell(ReceiveEvent::Connection(
                 id,
                 ConnectionEvent::Disconnected(reason),
             ));

@@ -6,11 +6,12 @@ use super::peer::Peer;
 use super::{Hub, Op, PostedReceive};
 use crate::buffer::BufferMut;
 use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::link::Link;
 use crate::id::ConnectionId;
 use crate::protocol::connection::State;
 
-impl<L: Link> Hub<L> {
+impl<L: Link, E: HubEvent> Hub<L, E> {
     pub(super) fn arm_pool(&mut self) {
         self.pool.arm(self.pool_waker);
         if self.pool.free_count() > 0 {
@@ -19,7 +20,7 @@ impl<L: Link> Hub<L> {
     }
 
     /// Posts receives for the connections that want some, in turn, as far as the pool goes.
-    pub(super) fn feed(&mut self, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn feed(&mut self, events: &mut Vec<E>) {
         if self.shared.is_some() {
             self.feed_shared();
         }
@@ -68,7 +69,7 @@ impl<L: Link> Hub<L> {
 
     /// The pool is empty: those that wait for it are told, once. Those that came last were not told
     /// yet, and no others: so each connection is looked at once, not each one at each poll.
-    pub(super) fn starve(&mut self, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn starve(&mut self, events: &mut Vec<E>) {
         self.arm_pool();
         let first = self.hungry.front().copied();
         for &id in first.iter().chain(self.hungry.iter().skip(1).rev()) {
@@ -76,7 +77,7 @@ impl<L: Link> Hub<L> {
                 Some(peer) if !peer.starved => {
                     peer.starved = true;
                     self.stats.starved += 1;
-                    events.push(ReceiveEvent::Starved { connection: id });
+                    events.tell(ReceiveEvent::Starved { connection: id });
                 }
                 Some(_) if Some(id) != first => return,
                 _ => {}

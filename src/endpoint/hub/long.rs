@@ -22,6 +22,7 @@ use crate::buffer::{
 use crate::cuda::{CudaError, Stream};
 use crate::endpoint::delivery::DeviceMessage;
 use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::link::{Link, LinkConn};
 use crate::endpoint::long_messages::LongMessages;
@@ -268,7 +269,7 @@ enum Unread {
     Cuda(CudaError),
 }
 
-impl<L: Link> Hub<L> {
+impl<L: Link, E: HubEvent> Hub<L, E> {
     /// The longest message that is taken, where long ones are.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn long_limit(&self) -> Option<u64> {
@@ -378,12 +379,7 @@ impl<L: Link> Hub<L> {
     }
 
     /// The peer says that its long message is whole, and that it writes no more.
-    pub(super) fn on_long_whole(
-        &mut self,
-        id: ConnectionId,
-        number: u64,
-        events: &mut Vec<ReceiveEvent>,
-    ) {
+    pub(super) fn on_long_whole(&mut self, id: ConnectionId, number: u64, events: &mut Vec<E>) {
         let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
@@ -439,14 +435,14 @@ impl<L: Link> Hub<L> {
 
     /// An epoch was passed that a long message of a connection waited for: it and what is behind it
     /// are handed out, up to the next one.
-    pub(super) fn hand_out_held(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn hand_out_held(&mut self, id: ConnectionId, events: &mut Vec<E>) {
         let peer = self.peers.get_mut(id);
         let Some(mut held) = peer.and_then(|peer| peer.held.take()) else {
             return;
         };
         while let Some(next) = self.take_passed(&mut held) {
             match next {
-                BehindFence::Event(event) => events.push(event),
+                BehindFence::Event(event) => events.tell(event),
                 BehindFence::Long {
                     sequence,
                     landing,
@@ -476,19 +472,19 @@ impl<L: Link> Hub<L> {
         id: ConnectionId,
         held: Option<VecDeque<BehindFence>>,
         (mode, established): (HeaderMode, bool),
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let Some(mut held) = held else { return };
         while let Some(next) = self.take_passed(&mut held).filter(|_| established) {
             match next {
-                BehindFence::Event(event) => events.push(event),
+                BehindFence::Event(event) => events.tell(event),
                 BehindFence::Long {
                     sequence,
                     landing,
                     len,
                     ..
                 } => match self.long_event(id, mode, sequence, (landing, len)) {
-                    Ok(event) => events.push(event),
+                    Ok(event) => events.tell(event),
                     Err(_) => break,
                 },
             }
@@ -511,7 +507,7 @@ impl<L: Link> Hub<L> {
         id: ConnectionId,
         landing: LongBuffer,
         len: usize,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let Some(peer) = self.peers.get_mut(id) else {
             return;
@@ -530,7 +526,7 @@ impl<L: Link> Hub<L> {
         id: ConnectionId,
         sequence: u64,
         landed: (LongBuffer, usize),
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let Some(peer) = self.peers.get(id) else {
             return;
@@ -541,7 +537,7 @@ impl<L: Link> Hub<L> {
                 if !established {
                     self.tell_established(id, events);
                 }
-                events.push(event);
+                events.tell(event);
             }
             Err(unread) => {
                 let Some(peer) = self.peers.get_mut(id) else {
@@ -597,7 +593,7 @@ impl<L: Link> Hub<L> {
         sequence: u64,
         (buffer, len): (BufferMut, usize),
         lone: Option<Option<Buffer>>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let Some(peer) = self.peers.get_mut(id) else {
             return;
@@ -623,7 +619,7 @@ impl<L: Link> Hub<L> {
         let message = Message::new(id, number, header, buffer.freeze(len), lone_header);
         let message = ReceiveEvent::Message(message);
         match held {
-            false => events.push(message),
+            false => events.tell(message),
             true => self.hold(id, message),
         }
     }

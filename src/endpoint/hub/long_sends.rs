@@ -4,12 +4,12 @@
 use super::{Hub, outbound};
 use crate::endpoint::core::long_send::LongSend;
 use crate::endpoint::core::posted::LongPiece;
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::hub::event::HubEvent;
 use crate::endpoint::link::Link;
 use crate::error::CompletionError;
 use crate::id::ConnectionId;
 
-impl<L: Link> Hub<L> {
+impl<L: Link, E: HubEvent> Hub<L, E> {
     /// The peer says where the message is to be.
     pub(super) fn on_long_granted(&mut self, id: ConnectionId, target: (u64, u64)) {
         let Some(peer) = self.peers.get_mut(id) else {
@@ -27,7 +27,7 @@ impl<L: Link> Hub<L> {
         &mut self,
         id: ConnectionId,
         limit: Option<u64>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let error = match limit {
             Some(limit) => CompletionError::too_long(limit),
@@ -44,7 +44,7 @@ impl<L: Link> Hub<L> {
         &mut self,
         piece: LongPiece,
         error: Option<CompletionError>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let LongPiece { connection, held } = piece;
         drop(held);
@@ -66,7 +66,7 @@ impl<L: Link> Hub<L> {
 
     /// The same where the connection is over. Its message was told of then, and is given back with
     /// its last piece; its address goes with the last thing that the provider has of it.
-    fn on_orphaned_piece(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+    fn on_orphaned_piece(&mut self, id: ConnectionId, events: &mut Vec<E>) {
         if let Some(orphan) = self.outbound.posted.on_orphaned_piece(id) {
             self.outbound.on_orphan_over(orphan, None, events);
         }
@@ -78,7 +78,7 @@ impl<L: Link> Hub<L> {
         &mut self,
         long: LongSend,
         error: Option<CompletionError>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let id = long.connection();
         self.outbound.on_long_over(long, error, events);

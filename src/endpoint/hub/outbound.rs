@@ -17,15 +17,16 @@ use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, WakerId};
 use crate::clock::Clock;
 use crate::contain::contain;
 use crate::endpoint::core::conn_table::ConnTable;
-use crate::endpoint::core::control::HeldDescriptor;
+use crate::endpoint::core::control::{CONTROL_RETRY, HeldDescriptor};
 use crate::endpoint::core::deadlines::{Deadlines, LateOp};
-use crate::endpoint::core::line::{Driven, Line, LineState, Over, PIECES_IN_FLIGHT, Posting};
+use crate::endpoint::core::line::{Driven, Line, LineState, Over, Posting};
 use crate::endpoint::core::long_send::LongSend;
 use crate::endpoint::core::outgoing::{self, DataOp, Outgoing};
 use crate::endpoint::core::posted::{MessageOp, OrphanedLong, Posted};
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{Inject, Level, ReceiveEvent};
+use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::link::Link;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::staging::StagingRing;
@@ -35,7 +36,6 @@ use crate::error::{CompletionError, FabricErrno};
 use crate::fabric::Shape;
 use crate::id::{ConnectionId, EndpointId};
 use crate::memory::{Registrar, Scope};
-use crate::protocol::connection::Form;
 use crate::protocol::wire::{HeaderMode, WindowId};
 use crate::stats::SendStats;
 
@@ -62,6 +62,8 @@ pub(super) struct Outbound {
     refused: Vec<ConnectionId>,
     /// Connections with something in their line.
     waiting: Vec<ConnectionId>,
+    /// When something was refused because another header is in front of its buffer.
+    room_refused: Option<Instant>,
     /// The provider took something not, or something waits: the next poll offers it again.
     pub(super) retry: bool,
     headers_waker: WakerId,
@@ -133,6 +135,23 @@ impl PeerOutbound {
         self.line.get_or_insert_default()
     }
 
+    /// What waits, if anything ever did.
+    pub(super) fn waits(&self) -> Option<&Line> {
+        self.line.as_deref()
+    }
+
+    /// Why the last one was refused, if it may be taken later.
+    pub(super) fn blocked(&self) -> Option<Blocked> {
+        self.refused.map(|refused| refused.why)
+    }
+
+    /// Nothing that uses the header slots is posted, or will be.
+    pub(super) fn release(&mut self) {
+        if let Some(desc) = &mut self.header_desc {
+            desc.release();
+        }
+    }
+
     /// The connection's endpoint would not close.
     pub(super) fn leak(&mut self) {
         if let Some(desc) = &mut self.header_desc {
@@ -178,6 +197,7 @@ impl Outbound {
         clock: &Clock,
     ) -> Result<Self, Error> {
         let (depth, total) = settings.outbound();
+        let one_sided_pieces = settings.one_sided_pieces();
         let (limits, sends_messages) = (link.limits(), settings.sends.is_some());
         let (_, long_pieces) = settings.long_pieces();
         let sends_long = long_pieces > 0 && limits.rma.is_some();
@@ -185,11 +205,9 @@ impl Outbound {
         let sends = sends.map_or_else(|| SendsSettings::none(&settings.windows), Ok)?;
         let shape = outgoing::choose_shape(sends.shape, limits)?;
         let headers = sends.headers;
-        let shared_desc = match link.form() {
-            Form::Rdm if sends_messages => {
-                Some(HeldDescriptor::new(headers.region(), link.registrar())?)
-            }
-            Form::Rdm | Form::Msg => None,
+        let shared_desc = match link.shares_endpoint() && sends_messages {
+            true => Some(HeldDescriptor::new(headers.region(), link.registrar())?),
+            false => None,
         };
         let waker = Arc::clone(wait);
         let headers_waker = headers.add_waker(Arc::new(move || waker.wake()));
@@ -198,12 +216,12 @@ impl Outbound {
             headers,
             sends.header_mode,
             sends.level,
-            (shape, Inject::Auto),
+            (shape, sends.inject),
             limits,
             None,
         );
         let messages = total * (1 + u32::from(shape == Shape::TwoMessages));
-        let pieces = PIECES_IN_FLIGHT + long_pieces;
+        let pieces = one_sided_pieces + long_pieces;
         let mut outbound = Self {
             depth,
             total,
@@ -217,6 +235,7 @@ impl Outbound {
             stats: SendStats::default(),
             refused: Vec::new(),
             waiting: Vec::new(),
+            room_refused: None,
             retry: false,
             headers_waker,
             shared_desc,
@@ -310,7 +329,7 @@ impl Outbound {
 
     /// Everything that can be said of a message before anything is taken for it. Gives its length
     /// in bytes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn admit<C>(
         &self,
         peer: &Peer<C>,
@@ -354,11 +373,18 @@ impl Outbound {
             // Another endpoint may hold the room, which tells nobody when it is free. The next poll
             // sets the timer.
             Blocked::HeaderRoom => {
+                self.room_refused = Some(self.wait.clock().now());
                 self.retry = true;
                 self.wait.wake();
             }
             _ => {}
         }
+    }
+
+    /// Something was refused before a connection was made: it is to be told when it may be taken.
+    pub(super) fn expect_writable(&mut self, own: &mut PeerOutbound) {
+        let why = Blocked::Connecting;
+        own.refused = Some(BlockedOn { why, credit: true });
     }
 
     /// Something was refused, for want of what all connections share.
@@ -385,14 +411,14 @@ impl Outbound {
     }
 
     /// Tells a connection on which something was refused that it may be taken, if it may.
-    pub(super) fn tell_writable<C>(
+    pub(super) fn tell_writable<C, E: HubEvent>(
         &mut self,
         (id, peer): (ConnectionId, &mut Peer<C>),
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let was_listed = peer.outbound.listed;
         if self.judge(peer) {
-            events.push(ReceiveEvent::Writable { connection: id });
+            events.tell(ReceiveEvent::Writable { connection: id });
         }
         if peer.outbound.listed && !was_listed {
             self.refused.push(id);
@@ -400,25 +426,28 @@ impl Outbound {
     }
 
     /// What is shared may be free again: tells whose operations wait for it.
-    pub(super) fn tell_shared<C>(
+    pub(super) fn tell_shared<C, E: HubEvent>(
         &mut self,
         peers: &mut ConnTable<Peer<C>>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         if self.refused.is_empty() || self.held >= self.total {
             return;
         }
         let mut refused = std::mem::take(&mut self.refused);
+        let mut waits_for_room = false;
         refused.retain(|&id| {
             let Some(peer) = peers.get_mut(id) else {
                 return false;
             };
             if self.judge(peer) {
-                events.push(ReceiveEvent::Writable { connection: id });
+                events.tell(ReceiveEvent::Writable { connection: id });
             }
+            waits_for_room |= peer.outbound.blocked() == Some(Blocked::HeaderRoom);
             peer.outbound.listed
         });
         self.refused = refused;
+        self.retry |= waits_for_room;
     }
 
     /// Whether what was refused on a connection may be taken now; if not, what it waits for.
@@ -439,6 +468,11 @@ impl Outbound {
             Ok(()) if why == Blocked::HeaderSlots && self.outgoing.headers().free_count() == 0 => {
                 own.listed = true;
                 self.arm_headers();
+                false
+            }
+            // Told too early, it would be refused again and again.
+            Ok(()) if why == Blocked::HeaderRoom && !self.may_have_room() => {
+                own.listed = true;
                 false
             }
             Ok(())
@@ -469,6 +503,12 @@ impl Outbound {
                 false
             }
         }
+    }
+
+    /// Whether a buffer may be free of another header: no endpoint tells another.
+    fn may_have_room(&self) -> bool {
+        let refused = self.room_refused;
+        refused.is_none_or(|refused| self.wait.clock().now() >= refused + CONTROL_RETRY)
     }
 
     // ---- one-sided operations -------------------------------------------------------------------
@@ -536,12 +576,13 @@ impl Outbound {
 
     // ---- outcomes -------------------------------------------------------------------------------
 
-    /// A message is over that went well, as most do, and the slab has it: its connection.
-    #[inline]
-    pub(super) fn on_plain(
+    /// A message is over that went well, as most do, and the slab has it: its connection. Told, and
+    /// not counted yet.
+    #[inline(always)]
+    pub(super) fn on_plain<E: HubEvent>(
         &mut self,
         context: usize,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) -> Option<ConnectionId> {
         let mut finished = self.posted.messages.finish_in_place(context).ok()?;
         let op = match finished.op() {
@@ -554,29 +595,31 @@ impl Outbound {
         let connection = op.connection;
         let (key, payload) = self.outgoing.end(op);
         finished.clear_away();
-        self.held -= 1;
-        self.count_told(false);
-        events.push(ReceiveEvent::Completed {
-            connection,
-            key,
-            payload,
-        });
+        events.push(E::completed(connection, key, payload));
         Some(connection)
     }
 
+    /// So many messages are over that went well.
+    #[inline]
+    pub(super) fn count_sent(&mut self, count: u32) {
+        self.held -= count;
+        self.stats.in_flight -= u64::from(count);
+        self.stats.completed += u64::from(count);
+    }
+
     /// A message is over, and the provider is done with it. False: its outcome was told before.
-    pub(super) fn on_message_over(
+    pub(super) fn on_message_over<E: HubEvent>(
         &mut self,
         mut op: DataOp,
         error: Option<CompletionError>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) -> bool {
         let (connection, told) = (op.connection, op.told);
         let (key, payload) = self.outgoing.end(&mut op);
         self.held -= 1;
         if told {
             // Its connection is over; now its address may go, too.
-            events.push(ReceiveEvent::Released {
+            events.tell(ReceiveEvent::Released {
                 connection,
                 key,
                 payload,
@@ -588,11 +631,11 @@ impl Outbound {
     }
 
     /// The same of a long one.
-    pub(super) fn on_long_over(
+    pub(super) fn on_long_over<E: HubEvent>(
         &mut self,
         long: LongSend,
         error: Option<CompletionError>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let connection = long.connection();
         let over = long.end(&mut self.outgoing);
@@ -601,11 +644,11 @@ impl Outbound {
     }
 
     /// The same of a long one whose connection is over.
-    pub(super) fn on_orphan_over(
+    pub(super) fn on_orphan_over<E: HubEvent>(
         &mut self,
         orphan: OrphanedLong,
         error: Option<CompletionError>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         if !orphan.told {
             return self.on_long_over(*orphan.send, error, events);
@@ -613,22 +656,22 @@ impl Outbound {
         let connection = orphan.send.connection();
         let (key, payload) = orphan.send.end(&mut self.outgoing);
         self.held -= 1;
-        events.push(ReceiveEvent::Released {
+        events.tell(ReceiveEvent::Released {
             connection,
             key,
             payload,
         });
     }
 
-    fn tell_message(
+    fn tell_message<E: HubEvent>(
         &mut self,
         connection: ConnectionId,
         (key, payload): (u64, Payload),
         error: Option<CompletionError>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         self.count_told(error.is_some());
-        events.push(match error {
+        events.tell(match error {
             None => ReceiveEvent::Completed {
                 connection,
                 key,
@@ -645,15 +688,20 @@ impl Outbound {
     }
 
     /// An operation is over, and has its outcome.
-    pub(super) fn on_operation_over(
+    pub(super) fn on_operation_over<E: HubEvent>(
         &mut self,
         op: OneSided,
         error: Option<CompletionError>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
+        self.count_over(error.is_some());
+        events.tell(told(op.connection, op.finish(error)));
+    }
+
+    /// The provider is done with one, and it has its outcome.
+    pub(super) fn count_over(&mut self, failed: bool) {
         self.held -= 1;
-        self.count_told(error.is_some());
-        events.push(told(op.connection, op.finish(error)));
+        self.count_told(failed);
     }
 
     /// An operation whose outcome was told before is over.
@@ -664,7 +712,7 @@ impl Outbound {
 
     /// RDM form: the connection is over, and the provider keeps what was posted on it. That stays
     /// in the slab, and the outcomes are told now.
-    pub(super) fn tell_kept(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn tell_kept<E: HubEvent>(&mut self, id: ConnectionId, events: &mut Vec<E>) {
         let message = "the connection is over; the provider still has what was given";
         let error = CompletionError {
             provider_message: message.to_owned(),
@@ -674,11 +722,11 @@ impl Outbound {
     }
 
     /// The connection's endpoint would not close: what was posted is leaked. How many posts.
-    pub(super) fn tell_leaked(
+    pub(super) fn tell_leaked<E: HubEvent>(
         &mut self,
         id: ConnectionId,
         errno: FabricErrno,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) -> u64 {
         let error = CompletionError {
             provider_message: "fi_close refused; what was given is leaked".to_owned(),
@@ -689,11 +737,11 @@ impl Outbound {
     }
 
     /// The outcomes of what stays in the slab. How many.
-    fn tell_posted(
+    fn tell_posted<E: HubEvent>(
         &mut self,
         id: ConnectionId,
         (error, kept): (&CompletionError, bool),
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) -> u64 {
         let mut messages = Vec::new();
         for op in self.posted.messages.iter_mut() {
@@ -721,7 +769,7 @@ impl Outbound {
         let count = messages.len() + operations.len();
         for (_, key) in messages {
             self.count_told(true);
-            events.push(ReceiveEvent::Failed {
+            events.tell(ReceiveEvent::Failed {
                 connection: id,
                 key,
                 payload: Payload::empty(),
@@ -731,7 +779,7 @@ impl Outbound {
         }
         for (_, key, write) in operations {
             self.count_told(true);
-            events.push(told(id, OneSided::leaked(key, write, error.clone())));
+            events.tell(told(id, OneSided::leaked(key, write, error.clone())));
         }
         count as u64
     }
@@ -762,7 +810,7 @@ impl Outbound {
     }
 
     /// Tells what ended in a line.
-    pub(super) fn tell_driven(&mut self, driven: Driven, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn tell_driven<E: HubEvent>(&mut self, driven: Driven, events: &mut Vec<E>) {
         for (op, error) in driven.unposted {
             self.on_message_over(op, Some(error), events);
         }
@@ -770,7 +818,7 @@ impl Outbound {
     }
 
     /// Tells the operations that ended in a line.
-    pub(super) fn tell_over(&mut self, over: Vec<Over>, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn tell_over<E: HubEvent>(&mut self, over: Vec<Over>, events: &mut Vec<E>) {
         for Over { op, error } in over {
             self.on_operation_over(op, error, events);
         }
@@ -859,6 +907,7 @@ impl SendsSettings {
             total: 0,
             level: Level::Sent,
             shape: None,
+            inject: Inject::Auto,
             deadline: windows.deadline,
             policy: windows.policy,
             staging: None,

@@ -10,6 +10,7 @@ use super::shared::EarlyMessages;
 use crate::buffer::Buffer;
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::scoped::ScopedRegistrations;
+use crate::endpoint::link::socket::KernelWatch;
 use crate::endpoint::link::{Link, LinkConn};
 use crate::protocol::connection::{Action, Connection, State};
 use crate::protocol::liveness::KernelBytes;
@@ -40,6 +41,7 @@ pub(super) struct Peer<C> {
     /// In the list of connections that were heard since the last look at the clock.
     pub(super) heard: bool,
     pub(super) kernel_bytes: KernelBytes,
+    pub(super) kernel_watch: KernelWatch,
     /// Data messages, from the first on, for which a receive was posted: those received, and those
     /// that may still come.
     pub(super) covered: u64,

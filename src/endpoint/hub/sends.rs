@@ -1,14 +1,15 @@
 //! The messages that a hub sends: what its faces ask for, on one connection or on several.
 
 use super::outbound::{self, Outbound, PeerOutbound};
-use super::{Hub, Peer};
+use super::{Hub, Peer, SentInARow};
 use crate::buffer::{HeaderSlotManager, Payload};
 use crate::clock::Clock;
 use crate::endpoint::core::line::{Line, LineState, Posting, ReadyMessage};
 use crate::endpoint::core::outgoing::{self, DataOp, Header, PostingContext, PreparedHeader};
 use crate::endpoint::core::posted::MessageOp;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
-use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::event::{DeadlinePolicy, Inject, Level};
+use crate::endpoint::hub::event::HubEvent;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, PostRefused};
 use crate::endpoint::staging::StagingRing;
@@ -37,6 +38,7 @@ pub(crate) struct SendsSettings {
     pub(crate) level: Level,
     /// None: what the provider's limit on segments allows.
     pub(crate) shape: Option<Shape>,
+    pub(crate) inject: Inject,
     pub(crate) deadline: Option<Duration>,
     pub(crate) policy: DeadlinePolicy,
     /// For payloads in a GPU's memory that the provider can't read.
@@ -77,7 +79,7 @@ impl fmt::Debug for SendsSettings {
     }
 }
 
-impl<L: Link> Hub<L> {
+impl<L: Link, E: HubEvent> Hub<L, E> {
     // ---- headers for several messages -----------------------------------------------------------
 
     /// A header for messages on several connections: one slot, filled once. To be dropped by
@@ -163,10 +165,7 @@ impl<L: Link> Hub<L> {
 
     /// Sends messages on a connection until one is refused; each but the last tells the provider
     /// that another follows, where it looks at that.
-    #[cfg_attr(
-        any(not(test), loom),
-        expect(dead_code, reason = "no face of a hub sends batches yet")
-    )]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn send_batch<H: AsRef<[u8]>>(
         &mut self,
         id: ConnectionId,
@@ -180,7 +179,9 @@ impl<L: Link> Hub<L> {
         (0, refused)
     }
 
-    fn sender(&mut self, id: ConnectionId) -> Option<PeerSender<'_, L>> {
+    /// What sends on a connection, if there is one.
+    #[inline]
+    pub(crate) fn sender(&mut self, id: ConnectionId) -> Option<PeerSender<'_, L>> {
         Some(PeerSender {
             peer: self.peers.get_mut(id)?,
             id,
@@ -193,19 +194,41 @@ impl<L: Link> Hub<L> {
     #[cold]
     fn refuse_unknown(&mut self, payload: Payload, key: u64) -> Refused<Payload> {
         let kind = SendErrorKind::NoConnection;
-        self.outbound.refuse(None, &kind, true);
+        self.refuse_without_connection(&kind);
         Refused::new(kind, payload, key)
+    }
+
+    /// Counts what was refused since there is no connection for it.
+    pub(crate) fn refuse_without_connection(&mut self, kind: &SendErrorKind) {
+        self.outbound.refuse(None, kind, true);
+    }
+
+    /// Something was refused before this connection was made: `Writable` says when it stands.
+    pub(crate) fn expect_writable(&mut self, id: ConnectionId) {
+        if let Some(peer) = self.peers.get_mut(id) {
+            self.outbound.expect_writable(&mut peer.outbound);
+        }
     }
 
     // ---- outcomes -------------------------------------------------------------------------------
 
-    /// A message is over, and has its outcome. Its connection is looked at where that may be what
-    /// it waits for: most have nothing to do then.
+    /// Messages are over that went well, and were told. Their connection is looked at where that may
+    /// be what it waits for: most have nothing to do then.
     #[inline]
-    pub(super) fn on_plain_sent(&mut self, id: ConnectionId) {
+    pub(super) fn on_plain_sent(&mut self, sent: SentInARow) {
+        if sent.count > 0 {
+            self.outbound.count_sent(sent.count);
+            self.on_outcomes(sent);
+        }
+    }
+
+    /// Messages of a connection have their outcomes.
+    #[inline]
+    fn on_outcomes(&mut self, SentInARow { connection, count }: SentInARow) {
+        let id = connection;
         if let Some(peer) = self.peers.get_mut(id) {
-            peer.outbound.in_flight -= 1;
-            peer.machine.on_data_done();
+            peer.outbound.in_flight -= count;
+            peer.machine.on_all_done(count);
             if peer.outbound.waits_alone() || peer.machine.state() != State::Established {
                 self.touch(id);
             }
@@ -217,7 +240,7 @@ impl<L: Link> Hub<L> {
         &mut self,
         op: MessageOp,
         error: Option<CompletionError>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let (id, posted) = (op.connection(), &mut self.outbound.posted);
         match op {
@@ -252,13 +275,16 @@ impl<L: Link> Hub<L> {
         &mut self,
         op: DataOp,
         error: Option<CompletionError>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let (id, errno) = (op.connection, error.as_ref().map(|error| error.errno));
         if !self.outbound.on_message_over(op, error, events) {
             return self.on_orphan(id);
         }
-        self.on_plain_sent(id);
+        self.on_outcomes(SentInARow {
+            connection: id,
+            count: 1,
+        });
         if let (Some(errno), Some(peer)) = (errno, self.peers.get_mut(id)) {
             peer.machine.on_lost(Some(errno));
             self.touch(id);
@@ -283,7 +309,7 @@ impl<L: Link> Hub<L> {
     pub(crate) fn pending_sends(&self) -> Vec<(ConnectionId, u64)> {
         let sends = self.outbound.posted.sends();
         let peers = self.peers.iter().map(|(_, peer)| &peer.outbound);
-        let long = peers.chain(self.ended_outbounds());
+        let long = peers.chain(self.ended_outbounds().map(|(_, own)| own));
         let long = long.filter_map(PeerOutbound::long);
         let long = long.map(|long| (long.connection(), long.key));
         let sends = sends.map(|op| (op.connection, op.key));
@@ -292,7 +318,7 @@ impl<L: Link> Hub<L> {
 }
 
 /// One connection of a hub, with all that its messages go through.
-struct PeerSender<'a, L: Link> {
+pub(crate) struct PeerSender<'a, L: Link> {
     id: ConnectionId,
     peer: &'a mut Peer<L::Conn>,
     outbound: &'a mut Outbound,
@@ -307,8 +333,8 @@ impl<L: Link> PeerSender<'_, L> {
     }
 
     /// Posts a message, or gives everything back.
-    #[inline]
-    fn send(
+    #[inline(always)]
+    pub(crate) fn send(
         &mut self,
         payload: Payload,
         mut header: Header<'_>,
@@ -373,7 +399,7 @@ impl<L: Link> PeerSender<'_, L> {
     }
 
     /// Posts a message that was admitted.
-    #[inline]
+    #[inline(always)]
     fn post(
         &mut self,
         payload: Payload,
@@ -405,7 +431,7 @@ impl<L: Link> PeerSender<'_, L> {
     }
 
     /// Takes all that a message needs that was admitted, and puts it into the slab; its context.
-    #[inline]
+    #[inline(always)]
     fn load(
         &mut self,
         payload: Payload,
@@ -486,7 +512,7 @@ impl<L: Link> PeerSender<'_, L> {
     ///
     /// A post is flagged only when the next message has all that it needs, so that nothing but the
     /// provider itself can keep that one back.
-    fn send_batch<H: AsRef<[u8]>>(
+    pub(crate) fn send_batch<H: AsRef<[u8]>>(
         &mut self,
         messages: impl Iterator<Item = (Payload, H, u64)>,
     ) -> (usize, Option<Refused<Payload>>) {

@@ -13,11 +13,11 @@ use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::core::conn_table::NOBODY;
 use crate::endpoint::core::control::{ControlBuffers, HeldDescriptor};
 use crate::endpoint::core::shared_receives::SharedReceives;
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::link::{ConnKey, Link};
 use crate::error::CompletionError;
 use crate::id::ConnectionId;
-use crate::protocol::connection::{Action, CloseReason, Form, Violation};
+use crate::protocol::connection::{Action, CloseReason, Violation};
 use crate::protocol::reorder::Reorder;
 use crate::protocol::wire::{self, Control, ControlKind, Counts};
 use crate::stats;
@@ -48,13 +48,13 @@ pub(super) struct Shared<C> {
     control_desc: HeldDescriptor,
 }
 
-/// What a listener of the RDM form has, and others have not.
+/// What a link with one endpoint for all connections has, and others have not.
 pub(super) fn share<L: Link>(
     link: &L,
     pool: &SharedBufferManager,
     control: &ControlBuffers,
 ) -> Result<Option<Shared<L::Conn>>, Error> {
-    if link.form() == Form::Msg {
+    if !link.shares_endpoint() {
         return Ok(None);
     }
     let registrar = link.registrar();
@@ -182,7 +182,7 @@ impl<C> Peer<C> {
     }
 }
 
-impl<L: Link> Hub<L> {
+impl<L: Link, E: HubEvent> Hub<L, E> {
     /// True when a hello came since the last look.
     pub(super) fn take_asked(&mut self) -> bool {
         let asked = |shared: &mut Shared<_>| std::mem::take(&mut shared.asked);
@@ -196,7 +196,7 @@ impl<L: Link> Hub<L> {
         len: usize,
         data: Option<u64>,
         error: Option<Box<CompletionError>>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let Some(shared) = &mut self.shared else {
             return;
@@ -270,7 +270,7 @@ impl<L: Link> Hub<L> {
         id: ConnectionId,
         number: u32,
         message: Due<Early>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let Some(Peer {
             machine,
@@ -342,7 +342,7 @@ impl<L: Link> Hub<L> {
     }
 
     /// The goodbye that waited, if everything is here now that was sent before it.
-    pub(super) fn take_late_bye(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn take_late_bye(&mut self, id: ConnectionId, events: &mut Vec<E>) {
         let Some(Peer {
             machine,
             early: Some(early),
@@ -359,12 +359,7 @@ impl<L: Link> Hub<L> {
     }
 
     /// A goodbye may overtake data that was sent before it: it waits for that, but not for ever.
-    fn on_bye(
-        &mut self,
-        id: ConnectionId,
-        (buffer, len, mark): Early,
-        events: &mut Vec<ReceiveEvent>,
-    ) {
+    fn on_bye(&mut self, id: ConnectionId, (buffer, len, mark): Early, events: &mut Vec<E>) {
         let Some(Peer {
             machine,
             early: Some(early),
@@ -543,7 +538,7 @@ impl<L: Link> Hub<L> {
 
     /// RDM form: the endpoint of all connections is closed, and what it still had of those that are
     /// over is free.
-    pub(super) fn release_shared(&mut self, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn release_shared(&mut self, events: &mut Vec<E>) {
         if !self.close_shared() {
             return;
         }
@@ -576,7 +571,9 @@ impl<L: Link> Hub<L> {
             let id = op.connection;
             self.outbound.on_told_over(&mut op);
             let returned = op.give_back(rma.as_ref());
-            events.extend(returned.map(|event| told(id, event)));
+            if let Some(event) = returned {
+                events.tell(told(id, event));
+            }
         }
         self.release_quarantine(events);
     }

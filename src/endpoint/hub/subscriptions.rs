@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Hub;
-use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::hub::event::HubEvent;
 use crate::endpoint::link::Link;
 use crate::id::ConnectionId;
 use crate::protocol::connection::{CloseReason, State};
@@ -18,7 +18,7 @@ pub(crate) enum SubscriptionNews {
     Answered(SubscriptionRequest, SubscriptionAnswer),
 }
 
-impl<L: Link> Hub<L> {
+impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Moves what came since the last time behind what is in `into`. At most one of each connection
     /// came meanwhile, but the connection may be over.
     pub(crate) fn take_subscription_news(
@@ -34,7 +34,7 @@ impl<L: Link> Hub<L> {
         id: ConnectionId,
         outcome: SubscriptionOutcome,
         next: u64,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         if let Some(peer) = self.peers.get_mut(id) {
             peer.machine.answer_subscription(outcome, next);
@@ -53,7 +53,7 @@ impl<L: Link> Hub<L> {
         &mut self,
         id: ConnectionId,
         request: SubscriptionRequest,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         if let Some(peer) = self.peers.get_mut(id) {
             let asked = peer.machine.ask_subscription(request);

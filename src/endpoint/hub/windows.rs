@@ -13,11 +13,11 @@ use crate::endpoint::core::line::LineState;
 use crate::endpoint::core::outgoing;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind, WindowError};
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkConn, RemoteRange};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
-use crate::endpoint::windows::later::TakesLater;
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::window::{
     LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
@@ -26,16 +26,18 @@ use crate::error::{CompletionError, FabricErrno};
 use crate::id::ConnectionId;
 use crate::memory::{Access, Participant};
 use crate::protocol::connection::{
-    CloseReason, Form, LONG_MESSAGES_MAX, Violation, WINDOW_MESSAGES_MAX,
+    CloseReason, Form, LONG_MESSAGES_MAX, State, Violation, WINDOW_MESSAGES_MAX,
 };
 use crate::protocol::wire::{self, WindowDescriptor, WindowId};
 
 /// What a receive endpoint may do with windows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowSettings {
-    /// Windows exposed at once; 0: peers are told that there are none, and none of theirs can be
-    /// used.
+    /// Windows exposed at once.
     pub(crate) windows: u32,
+    /// Windows of the peers can be used, though none of this side's is exposed. Without either,
+    /// peers are told that there are none.
+    pub(crate) uses_peers: bool,
     /// One-sided operations in flight at once.
     pub(crate) operations: u32,
     pub(crate) deadline: Option<Duration>,
@@ -49,6 +51,7 @@ impl WindowSettings {
     pub(crate) fn none() -> Self {
         Self {
             windows: 0,
+            uses_peers: false,
             operations: 1,
             deadline: None,
             policy: DeadlinePolicy::FailConnection,
@@ -57,7 +60,7 @@ impl WindowSettings {
     }
 
     pub(crate) fn enabled(&self) -> bool {
-        self.windows > 0
+        self.windows > 0 || self.uses_peers
     }
 
     /// Receives of each connection beyond its credits: [`RESERVE`], and those for what the peer
@@ -69,7 +72,7 @@ impl WindowSettings {
     }
 }
 
-impl<L: Link> Hub<L> {
+impl<L: Link, E: HubEvent> Hub<L, E> {
     // ---- windows of this side -------------------------------------------------------------------
 
     pub(crate) fn expose(
@@ -118,27 +121,27 @@ impl<L: Link> Hub<L> {
         &mut self,
         id: ConnectionId,
         window: WindowId,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         self.exposed.retire(id, window);
         self.release_passed(events);
     }
 
     /// The connection is over: so are its windows.
-    pub(super) fn retire_windows(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn retire_windows(&mut self, id: ConnectionId, events: &mut Vec<E>) {
         self.exposed.retire_all(id);
         self.release_passed(events);
     }
 
     /// RDM form: the endpoint of all connections is closed.
-    pub(super) fn release_quarantine(&mut self, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn release_quarantine(&mut self, events: &mut Vec<E>) {
         self.exposed.close_held();
         self.release_passed(events);
     }
 
     /// The endpoint is closed, and others may still reach what it has.
-    pub(super) fn leave_windows(&mut self, events: &mut Vec<ReceiveEvent>) {
-        self.exposed.leave(|id, event| events.push(told(id, event)));
+    pub(super) fn leave_windows(&mut self, events: &mut Vec<E>) {
+        self.exposed.leave(|id, event| events.tell(told(id, event)));
     }
 
     // ---- fences ---------------------------------------------------------------------------------
@@ -170,7 +173,7 @@ impl<L: Link> Hub<L> {
 
     /// Gives back what nobody can reach any more, and hands out long messages whose senders can't
     /// write any more.
-    pub(super) fn release_passed(&mut self, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn release_passed(&mut self, events: &mut Vec<E>) {
         while let Some(&(epoch, id)) = self.fencing.front()
             && self.exposed.has_passed(epoch)
         {
@@ -179,12 +182,12 @@ impl<L: Link> Hub<L> {
         }
         let long = self.fencing.front().map(|(epoch, _)| *epoch);
         self.exposed
-            .release_passed(long, |id, event| events.push(told(id, event)));
+            .release_passed(long, |id, event| events.tell(told(id, event)));
     }
 
     /// What polls have to do with fences: nothing, most of the time.
     #[inline]
-    pub(super) fn mind_fences(&mut self, look_everywhere: bool, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn mind_fences(&mut self, look_everywhere: bool, events: &mut Vec<E>) {
         let waits = self.exposed.has_limbo() || !self.fencing.is_empty();
         if look_everywhere || waits {
             self.ask_fences();
@@ -205,7 +208,7 @@ impl<L: Link> Hub<L> {
     }
 
     /// A peer wrote with immediate data, for which nobody posted anything.
-    pub(super) fn on_peer_wrote(&mut self, data: Option<u64>, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn on_peer_wrote(&mut self, data: Option<u64>, events: &mut Vec<E>) {
         let named = data.and_then(wire::split_written);
         let found = self.exposed.by_mark(named.map(|(mark, _)| mark));
         let (Named::Window(id, window), Some((_, data))) = (found, named) else {
@@ -223,7 +226,7 @@ impl<L: Link> Hub<L> {
                 Ok(()) => {
                     let event = told(id, WindowEvent::PeerWrote { window, data });
                     match held {
-                        false => events.push(event),
+                        false => events.tell(event),
                         true => self.hold(id, event),
                     }
                 }
@@ -441,12 +444,42 @@ impl<L: Link> Hub<L> {
         Err((one_sided::refused_by_provider(refused, how.write), op))
     }
 
+    /// An operation is over that went well, and the slab has it: most do. Its connection is looked
+    /// at where that may be what it waits for.
+    #[inline]
+    pub(super) fn on_one_sided_done(&mut self, context: usize, events: &mut Vec<E>) -> bool {
+        let Ok(mut finished) = self.outbound.posted.one_sided.finish_in_place(context) else {
+            return false;
+        };
+        let op = match finished.op() {
+            Some(op) if !op.told => op,
+            _ => {
+                finished.keep();
+                return false;
+            }
+        };
+        self.outbound.outgoing.end_one_sided(op);
+        let (id, window, event) = (op.connection, op.window, op.take());
+        finished.clear_away();
+        self.outbound.count_over(false);
+        events.tell(told(id, event));
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.outbound.in_flight -= 1;
+            peer.machine.on_window_done(window);
+            let waits = peer.outbound.waits_alone() || peer.machine.is_window_revoked(window);
+            if waits || peer.machine.state() != State::Established {
+                self.touch(id);
+            }
+        }
+        true
+    }
+
     /// An operation is over.
     pub(super) fn on_one_sided(
         &mut self,
         mut op: OneSided,
         error: Option<CompletionError>,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
         let id = op.connection;
         if op.told {
@@ -454,7 +487,9 @@ impl<L: Link> Hub<L> {
             self.outbound.on_told_over(&mut op);
             if self.link.form() == Form::Rdm {
                 self.on_orphan(id);
-                events.extend(op.give_back(None).map(|event| told(id, event)));
+                if let Some(event) = op.give_back(None) {
+                    events.tell(told(id, event));
+                }
             }
             return;
         }
@@ -470,15 +505,32 @@ impl<L: Link> Hub<L> {
         self.outbound.on_operation_over(op, error, events);
     }
 
+    /// The endpoint of a connection is closed, and the provider did not say what became of an
+    /// operation.
+    pub(super) fn on_unreported(
+        &mut self,
+        mut op: OneSided,
+        error: CompletionError,
+        events: &mut Vec<E>,
+    ) {
+        if op.told {
+            return self.on_one_sided(op, Some(error), events);
+        }
+        let (id, rma) = (op.connection, self.link.limits().rma);
+        self.outbound.outgoing.end_one_sided(&mut op);
+        self.outbound.count_over(true);
+        events.tell(told(id, op.finish_unreported(rma.as_ref(), error)));
+    }
+
     /// The peer revoked one of its windows: the application hears of it, the machine of who still
     /// uses it.
     pub(super) fn on_window_revoked(
         &mut self,
         id: ConnectionId,
         window: WindowId,
-        events: &mut Vec<ReceiveEvent>,
+        events: &mut Vec<E>,
     ) {
-        events.push(told(id, WindowEvent::Revoked { window }));
+        events.tell(told(id, WindowEvent::Revoked { window }));
         let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
@@ -495,7 +547,7 @@ impl<L: Link> Hub<L> {
     }
 
     /// Ends, or tells, what is late.
-    pub(super) fn check_deadlines(&mut self, now: Instant, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn check_deadlines(&mut self, now: Instant, events: &mut Vec<E>) {
         let late = self.outbound.take_late(now, &mut self.peers);
         let (policy, limit) = (
             self.outbound.deadlines.policy,
@@ -506,7 +558,7 @@ impl<L: Link> Hub<L> {
         } in late
         {
             if policy == DeadlinePolicy::Notify {
-                events.push(ReceiveEvent::Late { connection, key });
+                events.tell(ReceiveEvent::Late { connection, key });
             } else if let (Some(peer), Some(deadline)) = (self.peers.get_mut(connection), limit) {
                 peer.machine.abort(CloseReason::SendDeadline { deadline });
                 self.touch(connection);

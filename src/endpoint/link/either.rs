@@ -79,6 +79,13 @@ impl<A: Link, B: Link> Link for Either<A, B> {
         }
     }
 
+    fn shares_endpoint(&self) -> bool {
+        match self {
+            Self::Left(link) => link.shares_endpoint(),
+            Self::Right(link) => link.shares_endpoint(),
+        }
+    }
+
     fn limits(&self) -> &LinkLimits {
         match self {
             Self::Left(link) => link.limits(),

@@ -280,6 +280,10 @@ impl Link for FabricLink {
         Form::Msg
     }
 
+    fn shares_endpoint(&self) -> bool {
+        false
+    }
+
     fn limits(&self) -> &LinkLimits {
         &self.limits
     }

@@ -1663,6 +1663,10 @@ impl Link for FakeLink {
         self.form
     }
 
+    fn shares_endpoint(&self) -> bool {
+        self.shared.is_some()
+    }
+
     fn limits(&self) -> &LinkLimits {
         &self.limits
     }

@@ -156,6 +156,9 @@ pub(crate) trait Link: Send + fmt::Debug {
     type Request: Send + fmt::Debug;
 
     fn form(&self) -> Form;
+    /// RDM form, listening: all connections go over one endpoint, which outlives each of them.
+    /// Elsewhere the end of a connection is the end of its endpoint.
+    fn shares_endpoint(&self) -> bool;
     fn limits(&self) -> &LinkLimits;
     /// Where registrations of the domain go.
     fn registrar(&self) -> &dyn Registrar;

@@ -326,6 +326,10 @@ impl Link for RdmLink {
         Form::Rdm
     }
 
+    fn shares_endpoint(&self) -> bool {
+        self.listens
+    }
+
     fn limits(&self) -> &LinkLimits {
         &self.limits
     }

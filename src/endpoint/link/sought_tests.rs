@@ -11,6 +11,7 @@ use super::*;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload};
 use crate::clock::Clock;
 use crate::endpoint::ReceiveConfig;
+use crate::endpoint::core::reconnect::{ReconnectPolicy, Redial};
 use crate::endpoint::core::rig::{LONG, Setup, send_settings};
 use crate::endpoint::core::send::SendCore;
 use crate::endpoint::event::{ConnectionEvent, SendEvent};
@@ -96,7 +97,15 @@ fn connect(domain: &Arc<Domain>, peer: &PeerAddr, timeout: Duration) -> SendCore
     };
     let waiter = link.waiter();
     let settings = send_settings(&setup, &Arc::default());
-    SendCore::connect(link, waiter, Clock::system(), *peer, headers, settings).unwrap()
+    SendCore::connect(
+        link,
+        waiter,
+        Clock::system(),
+        *peer,
+        settings.of_hub(headers),
+        Redial::new(ReconnectPolicy::off(), 0),
+    )
+    .unwrap()
 }
 
 fn nobody() -> PeerAddr {
@@ -191,7 +200,7 @@ fn a_connection_ends_in_time_whatever_its_provider_does() {
     assert_eq!(ended(&events), Some(CloseReason::ConnectTimedOut));
     assert_eq!(provider.answered.load(Ordering::SeqCst), 0);
     // Another attempt of the same endpoint, which is dropped as it is.
-    core.reconnect().unwrap();
+    core.dial_again().unwrap();
     wait_until("asked for", || provider.calls() == 2);
     core.poll(&mut events).unwrap();
     drop(core);

@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::endpoint::error::Refused;
 
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::event::ConnectionRequest;
+use crate::endpoint::event::{ConnectionRequest, Inject};
 use crate::endpoint::header_source::HeaderSource;
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::limits::{check_count, config, moment_in};
@@ -212,6 +212,7 @@ impl PublishConfig {
                 total: self.depth() * self.max_connections(),
                 level: self.outgoing.level_or_sent(),
                 shape: None,
+                inject: Inject::Auto,
                 deadline: self.outgoing.deadline,
                 policy: self.outgoing.deadline_policy,
                 staging: self.outgoing.staging.clone(),
@@ -347,7 +348,7 @@ impl PublishEndpoint {
         let receives = settings.receives(form).max;
         let slots = receives * config.max_connections() + SPARE_BUFFERS;
         let pool = SharedBufferManager::allocate(slots, slot_size)?;
-        let sizes = InFlightMax::of_receiver(&settings, form, pool.slots()).queue_sizes();
+        let sizes = InFlightMax::of_hub(&settings, form, pool.slots()).queue_sizes();
         let link = ProviderLink::listen(domain, &addr, sizes, &config.connection.endpoint)?;
         let local = link.local_addr().unwrap_or(addr);
         let waiter = link.waiter();

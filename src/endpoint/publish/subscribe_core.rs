@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::subscribe_event::{PublisherId, SubscribeEvent};
 use super::wanted::{SubscribeError, TagEvent, Wanted};
 use crate::Error;
-use crate::endpoint::core::reconnect::{self, ReconnectPolicy, Schedule};
+use crate::endpoint::core::reconnect::{self, ReconnectPolicy, Redial};
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::{Hub, SubscriptionNews};
 use crate::endpoint::link::Link;
@@ -32,10 +32,7 @@ struct Publisher {
     addr: PeerAddr,
     connection: Option<ConnectionId>,
     wanted: Wanted,
-    /// None where the policy is off.
-    schedule: Option<Schedule>,
-    /// When the next attempt begins.
-    retry_at: Option<Instant>,
+    redial: Redial,
     /// Connected now / at some time.
     stands: bool,
     stood: bool,
@@ -117,14 +114,11 @@ impl<L: Link> SubscribeCore<L> {
         let connection = self.core.dial(&addr)?;
         self.next_id += 1;
         let id = PublisherId(self.next_id);
-        let policy = self.settings.reconnect;
-        let seed = crate::random::random_u64();
         let publisher = Publisher {
             addr,
             connection: Some(connection),
             wanted: Wanted::new(self.settings.subscriptions),
-            schedule: (!policy.is_off()).then(|| Schedule::new(policy, seed)),
-            retry_at: None,
+            redial: Redial::new(self.settings.reconnect, crate::random::random_u64()),
             stands: false,
             stood: false,
             raw: false,
@@ -287,9 +281,7 @@ impl<L: Link> SubscribeCore<L> {
         found.stands = true;
         self.stats.connected += 1;
         self.stats.reconnects += u64::from(std::mem::replace(&mut found.stood, true));
-        if let Some(schedule) = &mut found.schedule {
-            schedule.on_connected(self.core.clock().now());
-        }
+        found.redial.on_connected(self.core.clock().now());
         self.ask(id, more);
     }
 
@@ -354,16 +346,13 @@ impl<L: Link> SubscribeCore<L> {
             return;
         };
         let now = self.core.clock().now();
-        let schedule = found.schedule.as_mut();
-        let schedule = schedule.filter(|_| !self.closing && reconnect::is_worth_a_retry(&reason));
-        let Some((attempt, after)) = schedule.and_then(|schedule| schedule.next(now)) else {
+        let Some((attempt, after)) = found.redial.on_end(now, &reason) else {
             self.publishers.remove(&publisher);
             return events.push(SubscribeEvent::Connection(
                 publisher,
                 ConnectionEvent::Disconnected(reason),
             ));
         };
-        found.retry_at = Some(now + after);
         found
             .wanted
             .start_again(|tag| events.push(SubscribeEvent::Unsubscribed { publisher, tag }));
@@ -379,7 +368,10 @@ impl<L: Link> SubscribeCore<L> {
     }
 
     fn arm(&mut self) {
-        let attempts = self.publishers.values().filter_map(|known| known.retry_at);
+        let attempts = self
+            .publishers
+            .values()
+            .filter_map(|known| known.redial.at());
         let next = attempts.chain(self.look).min();
         self.core.set_layer_deadline(next);
     }
@@ -394,14 +386,14 @@ impl<L: Link> SubscribeCore<L> {
 
     /// Begins the attempts that are due.
     fn connect_again(&mut self) {
-        let waits = |known: &Publisher| known.retry_at.is_some();
+        let waits = |known: &Publisher| known.redial.at().is_some();
         if !self.publishers.values().any(waits) {
             return;
         }
         let now = self.core.clock().now();
-        let due = |known: &Publisher| known.retry_at.is_some_and(|at| at <= now);
-        let ids = self.publishers.iter().filter(|(_, known)| due(known));
-        let ids: Vec<_> = ids.map(|(id, _)| *id).collect();
+        let due = self.publishers.iter_mut();
+        let due = due.filter_map(|(id, known)| known.redial.take_due(now).then_some(*id));
+        let ids: Vec<_> = due.collect();
         for id in ids {
             self.dial_again(id);
         }
@@ -412,7 +404,6 @@ impl<L: Link> SubscribeCore<L> {
         let Some(found) = self.publishers.get_mut(&id) else {
             return;
         };
-        found.retry_at = None;
         match self.core.dial(&found.addr) {
             Ok(connection) => {
                 found.connection = Some(connection);
@@ -433,7 +424,7 @@ impl<L: Link> SubscribeCore<L> {
         let Some(found) = self.publishers.get_mut(&publisher) else {
             return false;
         };
-        found.schedule = None;
+        found.redial.stop();
         match found.connection {
             Some(connection) => self.core.begin_close(connection, deadline),
             None => {

@@ -157,7 +157,7 @@ impl SubscribeEndpoint {
         };
         let (pool, max_message) = config.incoming.open_pool(config.slots(), slot_min)?;
         let settings = config.settings(max_message);
-        let sizes = InFlightMax::of_receiver(&settings, form, pool.slots()).queue_sizes();
+        let sizes = InFlightMax::of_hub(&settings, form, pool.slots()).queue_sizes();
         let link = ProviderLink::dial(domain, sizes, &config.connection.endpoint)?;
         let settings_of_layer = SubscribeSettings {
             publishers: config.max_publishers(),

@@ -21,7 +21,7 @@ use crate::endpoint::core::rig::{
     FakeGate, LONG, SLOT_BYTES, Setup, far_future, panics, payload_pool, receive_settings,
 };
 use crate::endpoint::error::{Blocked, SendErrorKind};
-use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Level};
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, FakeLink, FakeWait, Net, NetConfig, addr_of};
@@ -97,6 +97,7 @@ impl Stage {
                 total: self.depth * 4,
                 level: Level::Sent,
                 shape: None,
+                inject: Inject::Auto,
                 deadline: self.deadline,
                 policy: DeadlinePolicy::FailConnection,
                 staging: None,

@@ -15,7 +15,7 @@ use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::CloseMode;
 use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::later::{Later, TakesLater};
+use crate::endpoint::windows::later::Later;
 use crate::endpoint::windows::one_sided_tests::{
     WINDOW_MEMORY, connection, expose, far_events, far_window, first_bytes, memory, rdm_setup,
     read, setup, write,
@@ -158,7 +158,11 @@ pub(super) fn write_pieces(
     let index = payload.index();
     let target = (window.at(8), data, Level::Delivered);
     let way = |payload| Ok(Later::Pieces(payload, slots));
-    match rig.sender().queue_write(payload.into(), target, key, way) {
+    match rig
+        .sender()
+        .hub()
+        .queue_write(payload.into(), target, key, way)
+    {
         Ok(()) => {
             rig.owed.insert(key, index);
             Ok(())
@@ -181,7 +185,7 @@ pub(super) fn read_pieces(
     let index = buffer.index();
     let into = Destination::buffer(buffer, READ_BYTES);
     let way = |_: &Destination| Ok(Some(slots));
-    match rig.sender().queue_read(into, window.at(0), key, way) {
+    match rig.sender().hub().queue_read(into, window.at(0), key, way) {
         Ok(()) => {
             rig.owed.insert(key, index);
             Ok(())
@@ -991,6 +995,7 @@ fn what_a_copy_may_still_use_is_leaked() {
     let way = |payload| Ok(Later::Pieces(payload, through));
     assert!(
         rig.sender()
+            .hub()
             .queue_write(payload.into(), target, 1, way)
             .is_ok()
     );

@@ -36,6 +36,7 @@ pub(super) fn setup() -> Setup {
     Setup {
         windows: WindowSettings {
             windows: 8,
+            uses_peers: false,
             ..base.windows
         },
         ..base

@@ -120,6 +120,13 @@ impl Connection {
     #[inline]
     pub(crate) fn on_data_posted(&mut self) -> Result<u64, SendBlocked> {
         self.may_send()?;
+        Ok(self.on_data_admitted())
+    }
+
+    /// The same for who has just asked whether it [may be sent](Self::may_send).
+    #[inline]
+    pub(crate) fn on_data_admitted(&mut self) -> u64 {
+        debug_assert_eq!(self.may_send(), Ok(()), "admission asked the same");
         let number = self.data.send.used() + u64::from(self.data.headers.sent);
         let taken = self.data.send.take();
         debug_assert!(taken, "may_send saw a credit");
@@ -128,7 +135,7 @@ impl Connection {
             .windows
             .as_ref()
             .map_or(0, |windows| windows.immediates());
-        Ok(number - immediates)
+        number - immediates
     }
 
     /// The provider did not take the message of the last `on_data_posted` (-FI_EAGAIN).
@@ -140,8 +147,15 @@ impl Connection {
     /// A posted data message completed, or failed.
     #[inline]
     pub(crate) fn on_data_done(&mut self) {
-        debug_assert!(self.data.posted > 0, "more completions than posts");
-        self.data.posted = self.data.posted.saturating_sub(1);
+        self.on_all_done(1);
+    }
+
+    /// So many posted data messages completed.
+    #[inline]
+    pub(crate) fn on_all_done(&mut self, count: u32) {
+        let count = u64::from(count);
+        debug_assert!(self.data.posted >= count, "more completions than posts");
+        self.data.posted = self.data.posted.saturating_sub(count);
     }
 
     /// The peer wrote to a window of this side, with immediate data. Gives its number among the

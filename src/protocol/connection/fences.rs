@@ -12,7 +12,7 @@
 //! question was read, and with it all that this side's provider had queued in front of it, such as
 //! the bytes of a read.
 //!
-//! One question of each side is open at a time, so at most [`FENCE_MESSAGES_MAX`] of one side's
+//! One question of each side is open at a time, so at most two of one side's
 //! messages are unread. It stands for all epochs (see `AccessLedger`) that began before it was
 //! asked; for a later one the next question is asked when the answer is there.
 
@@ -23,6 +23,7 @@ use crate::protocol::wire::{Control, ControlKind};
 
 /// Messages about fences of one side that the other has not read, at most: a question, and the
 /// answer to one of the other's.
+#[cfg(test)]
 pub(crate) const FENCE_MESSAGES_MAX: usize = 2;
 
 /// Both sides' fences of one connection.

@@ -16,6 +16,7 @@ use super::crowd::{Crowd, Input, Liar, control, control2, kinds, mark, remember}
 use super::{CONNECTIONS_MAX, LONG, SLOT, WINDOW_SLOTS, free_slots, slots_of};
 use crate::buffer::{BufferMut, HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
 use crate::clock::Clock;
+use crate::endpoint::core::reconnect::{ReconnectPolicy, Redial};
 use crate::endpoint::core::send::{SendCore, SendSettings};
 use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, SendEvent};
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
@@ -276,14 +277,22 @@ impl World {
         }
         let peer = addr_of(self.ears.id());
         match &mut self.owners[at].core {
-            Some(core) if core.can_reconnect() => core.reconnect().expect("a net connects"),
+            Some(core) if core.conn().is_none() && core.stats().leaked == 0 => {
+                core.dial_again().expect("a net connects")
+            }
             Some(_) => return,
             none => {
                 let (link, headers) = (self.crowd.net.link(), self.headers.clone());
                 let settings = settings(&self.abandoned);
                 let waiter = Arc::new(FakeWait);
-                let core =
-                    SendCore::connect(link, waiter, Clock::system(), peer, headers, settings);
+                let core = SendCore::connect(
+                    link,
+                    waiter,
+                    Clock::system(),
+                    peer,
+                    settings.of_hub(headers),
+                    Redial::new(ReconnectPolicy::off(), 0),
+                );
                 *none = Some(core.expect("a net connects"));
             }
         }
@@ -474,7 +483,7 @@ impl World {
         };
         let mine = |owner: &&mut Owner| {
             let core = owner.core.as_ref();
-            core.is_some_and(|core| core.connection_id() == window.connection())
+            core.is_some_and(|core| core.connection() == window.connection())
         };
         if let Some(core) = self
             .owners

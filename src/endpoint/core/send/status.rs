@@ -1,11 +1,10 @@
 //! How a sending endpoint stands at this moment.
 
-use crate::endpoint::error::Blocked;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::SendCore;
+use crate::endpoint::error::Blocked;
 use crate::endpoint::link::Link;
-use crate::protocol::connection::State;
 
 /// How a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) stands at this moment: what tells a
 /// slow peer from a slow application.
@@ -31,24 +30,6 @@ pub struct SendStatus {
 
 impl<L: Link> SendCore<L> {
     pub(crate) fn status(&self) -> SendStatus {
-        let data = self.posted.sends().map(|op| op.posted);
-        let one_sided = self.posted.one_sided.iter().chain(self.line.ops());
-        let one_sided = one_sided.map(|op| op.posted);
-        let long = self.line.long().map(|long| long.posted);
-        let (mut oldest, mut late) = (None::<Instant>, 0);
-        for posted in data.chain(one_sided).chain(long) {
-            match posted {
-                Some(at) => oldest = Some(oldest.map_or(at, |oldest| oldest.min(at))),
-                None => late += u32::from(self.settings.send_deadline.is_some()),
-            }
-        }
-        let stands = self.machine.state() == State::Established;
-        SendStatus {
-            in_flight: self.data_in_flight,
-            credits: if stands { self.machine.credits() } else { 0 },
-            blocked: self.blocked,
-            oldest: oldest.map(|at| self.clock.since(at)),
-            late,
-        }
+        self.hub.send_status(self.connection)
     }
 }

@@ -12,6 +12,7 @@ use proptest::prelude::*;
 
 use super::tests::params;
 use super::*;
+use crate::protocol::connection::fences::FENCE_MESSAGES_MAX;
 use crate::protocol::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
 use crate::protocol::liveness::Patience;
 use crate::protocol::wire::{

@@ -1,0 +1,81 @@
+//! `HubEvent`: what a hub says, in the words of the endpoint above it.
+
+use crate::buffer::Payload;
+use crate::endpoint::event::{ReceiveEvent, SendEvent};
+use crate::id::ConnectionId;
+
+/// The events of an endpoint that is a hub and little more.
+pub(crate) trait HubEvent: Sized {
+    /// The same event in the endpoint's words; `None`: it has none, since that can't happen there.
+    fn of(event: ReceiveEvent) -> Option<Self>;
+
+    /// The one that there are most of.
+    fn completed(connection: ConnectionId, key: u64, payload: Payload) -> Self;
+}
+
+impl HubEvent for ReceiveEvent {
+    #[inline(always)]
+    fn of(event: ReceiveEvent) -> Option<Self> {
+        Some(event)
+    }
+
+    #[inline(always)]
+    fn completed(connection: ConnectionId, key: u64, payload: Payload) -> Self {
+        Self::Completed {
+            connection,
+            key,
+            payload,
+        }
+    }
+}
+
+impl HubEvent for SendEvent {
+    #[inline(always)]
+    fn of(event: ReceiveEvent) -> Option<Self> {
+        Some(match event {
+            ReceiveEvent::Completed { key, payload, .. } => Self::Completed { key, payload },
+            ReceiveEvent::Failed {
+                key,
+                payload,
+                error,
+                ..
+            } => Self::Failed {
+                key,
+                payload,
+                error,
+            },
+            ReceiveEvent::Window { event, .. } => Self::Window(event),
+            ReceiveEvent::Connection(_, event) => Self::Connection(event),
+            ReceiveEvent::Late { key, .. } => Self::Late { key },
+            ReceiveEvent::Writable { .. } => Self::Writable,
+            // Nobody is accepted, nobody sends to a sender, and its connection's endpoint is closed
+            // with the connection.
+            ReceiveEvent::Request(_)
+            | ReceiveEvent::Message(_)
+            | ReceiveEvent::DeviceMessage(_)
+            | ReceiveEvent::Undelivered { .. }
+            | ReceiveEvent::Released { .. }
+            | ReceiveEvent::Starved { .. } => return None,
+        })
+    }
+
+    #[inline(always)]
+    fn completed(_: ConnectionId, key: u64, payload: Payload) -> Self {
+        Self::Completed { key, payload }
+    }
+}
+
+/// Takes what a hub says.
+pub(crate) trait Tell {
+    /// Appends an event, if the endpoint has a word for it.
+    fn tell(&mut self, event: ReceiveEvent);
+}
+
+impl<E: HubEvent> Tell for Vec<E> {
+    #[inline(always)]
+    fn tell(&mut self, event: ReceiveEvent) {
+        if let Some(event) = E::of(event) {
+            self.push(event);
+        }
+    }
+}
