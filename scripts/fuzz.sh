@@ -43,7 +43,7 @@ build() {
 without() {
     echo "instead: two_connections and lying_receivers, 50000 executions each over random bytes, without coverage and AddressSanitizer"
     FABRICAST_EXECUTIONS=50000 cargo test --locked --workspace --features fabricast/tokio,fabricast/cudarc -p fabricast --lib \
-        core::liars -- --nocapture 2>&1 | grep -E '^seed|^again|Reached|panicked|^test ' || true
+        testing::liars -- --nocapture 2>&1 | grep -E '^seed|^again|Reached|panicked|^test ' || true
 }
 
 # What a target did in its time, by its own words.

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 targets=(--lib --test endpoint --test faults --test alloc)
 declare -A filters=([fabricast]='' [endpoint]=endpoints:: [faults]=shutdown:: [alloc]=endpoints::)
 # What runs on no system at all runs the same for every user, and so does what is about time; these take the most of it.
-pure=(--skip stall_tests --skip stream::hostile --skip stream::chaos --skip liars:: --skip explore --skip simulation --skip fake_ --skip _core_tests --skip one_sided_tests --skip model --skip hostile_inputs)
+pure=(--skip stall_tests --skip stream::hostile --skip stream::chaos --skip liars:: --skip explore --skip simulation --skip fake_ --skip hub::tests --skip buffered::tests --skip publish::tests --skip windows::tests::one_sided --skip model --skip hostile_inputs)
 lockable_kib=8192
 nobody=65534
 

@@ -114,13 +114,13 @@ pub mod __fuzz {
     /// where one of them touches memory that was given back.
     #[cfg(not(loom))]
     pub fn two_connections(bytes: &[u8]) {
-        crate::endpoint::core::liars::exercise(bytes);
+        crate::endpoint::testing::liars::exercise(bytes);
     }
 
     /// The same where the library's endpoints send, and those who receive lie.
     #[cfg(not(loom))]
     pub fn lying_receivers(bytes: &[u8]) {
-        crate::endpoint::core::liars::senders::exercise(bytes);
+        crate::endpoint::testing::liars::senders::exercise(bytes);
     }
 
     /// What a peer of a stream says, in whatever order, and a journal that was tampered with.

@@ -28,7 +28,7 @@ use crate::buffer::{DeviceBuffer, DeviceBufferManager, SharedBufferConfig, Share
 use crate::clock::Clock;
 use crate::contain::say;
 use crate::cuda::{CudaError, Event, Stream};
-use crate::endpoint::core::control::{CONTROL_RETRY, GATE_RETRY};
+use crate::endpoint::hub::control::{CONTROL_RETRY, GATE_RETRY};
 use crate::endpoint::limits::config;
 use crate::endpoint::message::Message;
 use crate::endpoint::staging::Pace;

@@ -5,6 +5,7 @@
 //! difference between the two. Not public: what is sent here is a protocol of ours.
 
 #[cfg(test)]
+#[path = "duplex/testing/faults.rs"]
 pub(crate) mod faults;
 
 use std::sync::Arc;
@@ -13,9 +14,9 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
-use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::error::{Refused, WindowError};
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level, ReceiveEvent};
+use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::limits::{self, PATIENCE};
 #[cfg(test)]

@@ -97,7 +97,7 @@ impl LongMessages {
 #[cfg(all(test, not(loom)))]
 mod documented {
     use super::*;
-    use crate::endpoint::documented_settings::{Setting, compare_with};
+    use crate::endpoint::testing::documented_settings::{Setting, compare_with};
 
     #[test]
     fn the_table_of_settings_is_what_the_code_does() {

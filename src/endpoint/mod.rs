@@ -3,7 +3,7 @@
 //! ```text
 //!  SendEndpointZeroCopy   ReceiveEndpoint …  public, no type parameter
 //!                                            (buffered: small messages in front of the first)
-//!        core::send             │            one peer, connected to again and again
+//!        send::core             │            one peer, connected to again and again
 //!             └────── hub ──────┘            what all of them do, over any link
 //!                      │                     (windows: one-sided operations)
 //!                  protocol                  who may do what, the bytes, and when it is over; pure
@@ -47,10 +47,7 @@
 
 mod buffered;
 mod connectionless;
-pub(crate) mod core;
 mod delivery;
-#[cfg(all(test, not(loom)))]
-pub(crate) mod documented_settings;
 pub(crate) mod duplex;
 pub(crate) mod error;
 mod event;
@@ -62,9 +59,12 @@ mod long_messages;
 mod message;
 mod publish;
 mod receive;
-mod send;
+mod reconnect;
+pub(crate) mod send;
 mod settings;
 mod staging;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod testing;
 mod windows;
 
 pub use error::{
@@ -78,8 +78,6 @@ use crate::protocol::connection::Form;
 use crate::protocol::wire::{INDEX_BITS, INDEX_MASK};
 use link::ConnKey;
 
-pub use self::core::reconnect::ReconnectPolicy;
-pub use self::core::send::SendStatus;
 pub use crate::fabric::PeerAddr;
 pub use crate::id::{ConnectionId, EndpointId};
 pub use crate::memory::Access;
@@ -109,6 +107,8 @@ pub use publish::{
     PublisherId, SlowPolicy, SubscribeConfig, SubscribeEndpoint, SubscribeError, SubscribeEvent,
 };
 pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
+pub use reconnect::ReconnectPolicy;
+pub use send::SendStatus;
 pub use send::{SendConfig, SendEndpointZeroCopy};
 pub use settings::{ConnectionSettings, IncomingSettings, OutgoingSettings};
 pub use staging::{StagingConfig, StagingRing, StagingStats};

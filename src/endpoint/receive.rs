@@ -12,9 +12,9 @@ use crate::buffer::SharedBufferManager;
 use crate::clock::Clock;
 use crate::endpoint::windows::handle::Windows;
 
-use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::delivery::Deliveries;
 use crate::endpoint::event::{ConnectionRequest, ReceiveEvent};
+use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
 use crate::endpoint::limits::{self, config};
 use crate::endpoint::link::fd_limit;

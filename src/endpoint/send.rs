@@ -10,9 +10,9 @@ use libfabric_sys as sys;
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload};
 use crate::clock::Clock;
-use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::core::reconnect::Redial;
-use crate::endpoint::core::send::{SendCore, SendSettings, SendStatus};
+use crate::endpoint::hub::in_flight_max::InFlightMax;
+use crate::endpoint::reconnect::Redial;
+
 use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
 use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
 use crate::endpoint::windows::handle::Windows;
@@ -31,6 +31,13 @@ use crate::fabric::{Domain, EndpointKind, PeerAddr};
 use crate::memory::HeldRegistration;
 use crate::process::Here;
 use crate::stats::SendStats;
+
+use self::core::{SendCore, SendSettings};
+
+pub(crate) mod core;
+mod status;
+
+pub use status::SendStatus;
 
 /// The settings of a [`SendEndpointZeroCopy`]: those of its [connection](ConnectionSettings), and
 /// of [what goes out](OutgoingSettings).

@@ -368,7 +368,7 @@ mod tests {
 #[cfg(all(test, not(loom)))]
 mod documented {
     use super::*;
-    use crate::endpoint::documented_settings::{Setting, Value, compare};
+    use crate::endpoint::testing::documented_settings::{Setting, Value, compare};
 
     /// The other end of each range is the provider's.
     #[test]

@@ -511,7 +511,7 @@ mod tests;
 #[cfg(all(test, not(loom)))]
 mod documented {
     use super::*;
-    use crate::endpoint::documented_settings::{self, compare};
+    use crate::endpoint::testing::documented_settings::{self, compare};
 
     #[test]
     fn the_table_of_settings_is_what_the_code_does() {

@@ -180,7 +180,7 @@ mod tests {
 #[cfg(all(test, not(loom)))]
 mod documented {
     use super::*;
-    use crate::endpoint::documented_settings::{Setting, compare};
+    use crate::endpoint::testing::documented_settings::{Setting, compare};
 
     #[test]
     fn the_table_of_settings_is_what_the_code_does() {

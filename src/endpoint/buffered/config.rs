@@ -169,7 +169,7 @@ impl fmt::Debug for BufferedConfig {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::endpoint::documented_settings::{Setting, compare};
+    use crate::endpoint::testing::documented_settings::{Setting, compare};
     use crate::protocol::wire::HeaderMode;
 
     #[test]

@@ -15,9 +15,9 @@ use crate::endpoint::buffered::manifest::Manifest;
 use crate::endpoint::buffered::outlet::Outlet;
 use crate::endpoint::buffered::packing::{LeavesFor, Packed, Packing};
 use crate::endpoint::buffered::wait::BufferedWait;
-use crate::endpoint::core::control::CONTROL_RETRY;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, SendEvent};
+use crate::endpoint::hub::control::CONTROL_RETRY;
 use crate::protocol::connection::CloseReason;
 use crate::stats::BufferedStats;
 

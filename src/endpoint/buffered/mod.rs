@@ -3,13 +3,13 @@
 
 mod config;
 pub(crate) mod core;
-#[cfg(all(test, not(loom)))]
-mod core_tests;
 pub(crate) mod event;
 mod filling;
 mod manifest;
 pub(crate) mod outlet;
 mod packing;
+#[cfg(all(test, not(loom)))]
+mod tests;
 pub(crate) mod wait;
 
 use std::fmt;

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::Error;
 use crate::buffer::HeaderSlotManager;
 use crate::endpoint::connectionless::event::PeerId;
-use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
+use crate::endpoint::hub::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::hub::{HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::settings::{
     ConnectionSettings, IncomingSettings, OutgoingSettings, SettingsOf,
@@ -200,7 +200,7 @@ impl fmt::Debug for ConnectionlessConfig {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::endpoint::documented_settings::{Setting, compare};
+    use crate::endpoint::testing::documented_settings::{Setting, compare};
 
     #[test]
     fn the_table_of_settings_is_what_the_code_does() {

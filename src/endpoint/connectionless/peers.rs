@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::endpoint::connectionless::event::PeerId;
-use crate::endpoint::core::conn_table::ConnTable;
+use crate::endpoint::hub::conn_table::ConnTable;
 use crate::fabric::PeerAddr;
 use crate::id::ConnectionId;
 use crate::protocol::wire::{Refusal, RefusalCode};

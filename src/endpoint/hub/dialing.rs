@@ -4,8 +4,8 @@
 
 use super::{CM_LATER_MAX, Hub, Peer, PostedReceive, Receives};
 use crate::Error;
-use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
+use crate::endpoint::hub::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::link::{CmData, CmEvent, ConnKey, Link, LinkConn};
 use crate::error::FabricErrno;

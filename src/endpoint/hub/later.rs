@@ -6,11 +6,11 @@
 use super::windows::may_use;
 use super::{Hub, outbound};
 use crate::buffer::{LeasedPayload, Payload};
-use crate::endpoint::core::control::HeldDescriptor;
-use crate::endpoint::core::line::{LineState, Posting};
-use crate::endpoint::core::outgoing;
 use crate::endpoint::error::{Blocked, SendErrorKind, WindowError};
+use crate::endpoint::hub::control::HeldDescriptor;
 use crate::endpoint::hub::event::HubEvent;
+use crate::endpoint::hub::line::{LineState, Posting};
+use crate::endpoint::hub::outgoing;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, RemoteRange};
 use crate::endpoint::staging::{StagingRing, staged_segment};

@@ -2,9 +2,9 @@
 //! then. What is taken for a message, and where it is while it is under way, is `LongSend`'s.
 
 use super::{Hub, outbound};
-use crate::endpoint::core::long_send::LongSend;
-use crate::endpoint::core::posted::LongPiece;
 use crate::endpoint::hub::event::HubEvent;
+use crate::endpoint::hub::long_send::LongSend;
+use crate::endpoint::hub::posted::LongPiece;
 use crate::endpoint::link::Link;
 use crate::error::CompletionError;
 use crate::id::ConnectionId;
@@ -93,10 +93,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 mod tests {
     use super::*;
     use crate::buffer::Payload;
-    use crate::endpoint::core::conn_table::NOBODY;
-    use crate::endpoint::core::hubs::{HubSetup, Hubs};
-    use crate::endpoint::core::posted::PieceOp;
+    use crate::endpoint::hub::conn_table::NOBODY;
+    use crate::endpoint::hub::posted::PieceOp;
     use crate::endpoint::link::fake::NetConfig;
+    use crate::endpoint::testing::hubs::{HubSetup, Hubs};
     use crate::event_loop::WaitSource;
     use crate::protocol::connection::Form;
 

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::long::{BehindFence, LongReceive, OwnLanding};
+use super::long_receive::{BehindFence, LongReceive, OwnLanding};
 use super::outbound::PeerOutbound;
 use super::shared::EarlyMessages;
 use crate::buffer::Buffer;
-use crate::endpoint::core::control::HeldDescriptor;
-use crate::endpoint::core::scoped::ScopedRegistrations;
+use crate::endpoint::hub::control::HeldDescriptor;
+use crate::endpoint::hub::scoped::ScopedRegistrations;
 use crate::endpoint::link::socket::KernelWatch;
 use crate::endpoint::link::{Link, LinkConn};
 use crate::protocol::connection::{Action, Connection, State};

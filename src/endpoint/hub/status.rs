@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use super::{Hub, Peer};
 use crate::buffer::HeaderSlotManager;
-use crate::endpoint::core::send::SendStatus;
 use crate::endpoint::event::ConnectionInfo;
 use crate::endpoint::hub::event::HubEvent;
 use crate::endpoint::link::{Link, LinkConn};
+use crate::endpoint::send::SendStatus;
 use crate::fabric::Shape;
 use crate::id::{ConnectionId, EndpointId};
 use crate::protocol::connection::{CloseReason, State};

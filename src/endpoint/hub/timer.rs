@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::clock::Clock;
-use crate::endpoint::core::jiffies::Jiffies;
+use crate::endpoint::hub::coarse_clock::CoarseClock;
 
 /// Polls between two looks at the clock while something comes in each of them.
 const CLOCK_INTERVAL: u32 = 64;
@@ -11,7 +11,7 @@ const CLOCK_INTERVAL: u32 = 64;
 /// The clock, and what the timer is set to.
 pub(super) struct HubTimer {
     clock: Clock,
-    jiffies: Jiffies,
+    coarse: CoarseClock,
     polls_without_look: u32,
     /// What it is set to; none while a deadline may have moved to an earlier time.
     armed: Option<Instant>,
@@ -24,7 +24,7 @@ pub(super) struct HubTimer {
 impl HubTimer {
     pub(super) fn new(clock: Clock) -> Self {
         Self {
-            jiffies: Jiffies::new(&clock),
+            coarse: CoarseClock::new(&clock),
             clock,
             polls_without_look: 0,
             armed: None,
@@ -48,7 +48,7 @@ impl HubTimer {
     #[inline]
     pub(super) fn wants_look(&mut self, found: usize) -> bool {
         if found == 0 {
-            return self.jiffies.moved(&self.clock);
+            return self.coarse.moved(&self.clock);
         }
         if self.polls_without_look + 1 >= CLOCK_INTERVAL {
             return true;

@@ -535,5 +535,5 @@ impl Link for FabricLink {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "sought_tests.rs"]
+#[path = "tests/sought.rs"]
 mod tests;

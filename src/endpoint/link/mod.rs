@@ -22,6 +22,7 @@ mod fabric_conn;
         reason = "fuzzing uses a part of what the tests do"
     )
 )]
+#[path = "testing/fake.rs"]
 pub(crate) mod fake;
 pub(crate) mod fd_limit;
 mod half_open;

@@ -13,9 +13,9 @@ use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::error::Refused;
 
-use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::event::{ConnectionRequest, Inject};
 use crate::endpoint::header_source::HeaderSource;
+use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::limits::{check_count, config, moment_in};
 use crate::endpoint::link::fd_limit;
@@ -514,7 +514,7 @@ impl Waitable for PublishEndpoint {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::endpoint::documented_settings::{Setting, compare};
+    use crate::endpoint::testing::documented_settings::{Setting, compare};
 
     #[test]
     fn the_table_of_settings_is_what_the_code_does() {

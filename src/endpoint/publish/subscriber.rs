@@ -11,7 +11,7 @@ use crate::Error;
 use crate::buffer::SharedBufferManager;
 
 use crate::clock::Clock;
-use crate::endpoint::core::in_flight_max::InFlightMax;
+use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::settings::{ConnectionSettings, IncomingSettings, SettingsOf};
 
 use crate::endpoint::delivery::Deliveries;
@@ -300,7 +300,7 @@ impl Waitable for SubscribeEndpoint {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::endpoint::documented_settings::{Setting, compare};
+    use crate::endpoint::testing::documented_settings::{Setting, compare};
 
     #[test]
     fn the_table_of_settings_is_what_the_code_does() {

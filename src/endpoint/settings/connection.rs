@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::Error;
-use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
-use crate::endpoint::core::reconnect::ReconnectPolicy;
+use crate::endpoint::hub::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::limits::{
     PATIENCE, check_count, check_patience, check_timeout, check_windows,
 };
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
 use crate::endpoint::receive::AcceptPolicy;
+use crate::endpoint::reconnect::ReconnectPolicy;
 use crate::endpoint::settings::SettingsOf;
 use crate::fabric::EndpointSettings;
 use crate::protocol::liveness::Patience;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::buffer::{HeaderSlotConfig, SharedBufferManager};
-use crate::endpoint::documented_settings::{Other, Setting, compare_group};
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level};
 use crate::endpoint::settings::{
     ConnectionSettings, IncomingSettings, OutgoingSettings, SettingsOf,
 };
+use crate::endpoint::testing::documented_settings::{Other, Setting, compare_group};
 use crate::endpoint::{AcceptPolicy, Keepalive, ReceiveConfig, ReconnectPolicy};
 use crate::fabric::{EndpointSettings, Shape};
 use crate::protocol::wire::HeaderMode;

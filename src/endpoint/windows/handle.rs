@@ -4,11 +4,11 @@ use std::fmt;
 use std::time::Instant;
 
 use crate::buffer::Payload;
-use crate::endpoint::core::send::SendCore;
 use crate::endpoint::error::{Refused, WindowError};
 use crate::endpoint::event::Level;
 use crate::endpoint::hub::Hub;
 use crate::endpoint::link::provider::ProviderLink;
+use crate::endpoint::send::core::SendCore;
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowMemory, WindowPlace};
 use crate::id::ConnectionId;

@@ -4,9 +4,9 @@
 #![allow(unsafe_code)]
 
 use crate::buffer::{LeasedPayload, Leases, Payload};
-use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::error::SendErrorKind;
 use crate::endpoint::event::Level;
+use crate::endpoint::hub::control::HeldDescriptor;
 use crate::endpoint::staging::{StagingRing, staged_segment};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::one_sided::{How, Local};

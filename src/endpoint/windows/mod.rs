@@ -5,10 +5,8 @@ pub(crate) mod exposed;
 pub(crate) mod handle;
 pub(crate) mod landing;
 pub(crate) mod later;
-#[cfg(all(test, not(loom)))]
-mod line_tests;
 pub(crate) mod one_sided;
-#[cfg(all(test, not(loom)))]
-mod one_sided_tests;
 pub(crate) mod passage;
+#[cfg(all(test, not(loom)))]
+mod tests;
 pub(crate) mod window;

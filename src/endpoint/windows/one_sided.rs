@@ -36,7 +36,7 @@ pub(crate) struct OneSided {
     /// Its outcome was told, though the provider may still use its memory.
     pub(crate) told: bool,
     /// Its registration is kept open by the core's
-    /// [`RecentLease`](crate::endpoint::core::recent_lease::RecentLease), which counts it until the
+    /// [`RecentLease`](crate::endpoint::hub::recent_lease::RecentLease), which counts it until the
     /// core has said that it is over.
     pub(crate) recent: bool,
 }

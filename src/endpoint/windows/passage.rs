@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use crate::buffer::{BufferMut, Gate, GateError, LeasedPayload};
 use crate::contain::say;
-use crate::endpoint::core::control::HeldDescriptor;
+use crate::endpoint::hub::control::HeldDescriptor;
 use crate::endpoint::link::RemoteRange;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::windows::destination::Destination;

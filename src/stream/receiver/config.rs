@@ -226,7 +226,7 @@ impl ReceiverConfig {
 #[cfg(all(test, not(loom)))]
 mod documented {
     use super::*;
-    use crate::endpoint::documented_settings::{Setting, compare_with};
+    use crate::endpoint::testing::documented_settings::{Setting, compare_with};
     use crate::stream::DiscardSink;
 
     #[test]

@@ -464,7 +464,7 @@ impl std::fmt::Display for Peer {
 #[cfg(all(test, not(loom)))]
 mod documented {
     use super::*;
-    use crate::endpoint::documented_settings::{Setting, Value, compare};
+    use crate::endpoint::testing::documented_settings::{Setting, Value, compare};
 
     #[test]
     fn the_table_of_settings_is_what_the_code_does() {

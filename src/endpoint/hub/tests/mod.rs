@@ -1,0 +1,16 @@
+//! Hubs over the fake link: with one peer that sends, and with many.
+
+mod bounds;
+mod device;
+mod documented;
+mod future;
+mod gate;
+mod long;
+mod many;
+mod many_long;
+mod many_walk;
+mod receive;
+mod receive_scale;
+mod send;
+mod shape;
+mod walk;

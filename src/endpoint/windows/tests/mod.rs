@@ -1,0 +1,4 @@
+//! Windows over the fake link.
+
+mod line;
+mod one_sided;
