@@ -16,7 +16,7 @@ const REFUSALS_MAX: usize = 64;
 /// How long a refusal is offered to a provider that has no way to the peer yet.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Between two such offers.
+/// The pause between two such offers.
 const REFUSAL_RETRY: Duration = Duration::from_millis(1);
 
 /// The refusals of one link that the provider has not taken yet, or not sent.
