@@ -10,8 +10,8 @@ use crate::protocol::wire::{self, Control, Counts};
 /// A question and an answer.
 const HEARTBEATS_UNDER_WAY_MAX: u8 = 2;
 
-/// The time between two questions of a peer, on average. A third of the shortest limit of silence (10 ms)
-/// lies between those of a peer of ours, since each of them was answered.
+/// The time between two questions of a peer, on average. A third of the shortest limit of silence
+/// (10 ms) lies between those of a peer of ours, since each of them was answered.
 const HEARTBEAT_PAUSE: Duration = Duration::from_millis(1);
 
 /// Questions without a pause, at most: a side that was held up may read several at once.
