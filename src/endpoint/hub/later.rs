@@ -17,7 +17,7 @@ use crate::endpoint::staging::{StagingRing, staged_segment};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::later::{self, Later, Target};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSidedRequest};
-use crate::endpoint::windows::passage::{Piece, Slots};
+use crate::endpoint::windows::staged_transfer::{Piece, Slots};
 use crate::endpoint::windows::window::WindowPlace;
 use crate::error::CompletionError;
 use crate::id::ConnectionId;

@@ -32,7 +32,7 @@ use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkConn, PostRefused};
 use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided};
-use crate::endpoint::windows::passage::{Next, Passage, Piece, Trailing};
+use crate::endpoint::windows::staged_transfer::{Next, Piece, StagedTransfer, Trailing};
 use crate::error::{CompletionError, FabricErrno};
 use crate::fabric::Shape;
 use crate::id::ConnectionId;
@@ -197,20 +197,20 @@ struct WaitingOperation {
 }
 
 impl WaitingOperation {
-    fn passage(&mut self) -> Option<&mut Passage> {
+    fn transfer(&mut self) -> Option<&mut StagedTransfer> {
         match &mut self.op.local {
-            Local::Passage(passage) => Some(passage),
+            Local::Staged(transfer) => Some(transfer),
             Local::Write(_) | Local::Read(_) => None,
         }
     }
 
     fn is_copying(&self) -> bool {
-        matches!(&self.op.local, Local::Passage(passage) if passage.is_copying())
+        matches!(&self.op.local, Local::Staged(transfer) if transfer.is_copying())
     }
 
     /// Nothing of it was posted.
     fn is_untouched(&self) -> bool {
-        !matches!(&self.op.local, Local::Passage(passage) if passage.has_begun())
+        !matches!(&self.op.local, Local::Staged(transfer) if transfer.has_begun())
     }
 
     /// It ends here: its connection, and the lease that all share, count it no more.
@@ -529,8 +529,8 @@ impl Line {
     pub(crate) fn push_operation(&mut self, op: OneSided, iov: IovList, how: How) {
         let mut what = WaitingOperation { op, how };
         let open = matches!(what.op.local.poll_gate(false), Ok(true));
-        if open && let Some(passage) = what.passage() {
-            passage.prepare();
+        if open && let Some(transfer) = what.transfer() {
+            transfer.prepare();
         }
         self.operations.0.push_back(Waiting { what, iov, open });
     }
@@ -562,9 +562,9 @@ impl Line {
         // What is open begins its copies, though it is not the first.
         for waiting in self.operations.0.iter_mut().take(GATES_AHEAD) {
             if waiting.open
-                && let Some(passage) = waiting.what.passage()
+                && let Some(transfer) = waiting.what.transfer()
             {
-                passage.prepare();
+                transfer.prepare();
             }
         }
         while let Some(first) = self.operations.pop_open() {
@@ -596,13 +596,17 @@ impl Line {
     /// Takes out those that went piece by piece and are over.
     fn collect<L: Link>(&mut self, way: &mut Posting<'_, L>, ended: &mut Vec<Over>) {
         let mut at = 0;
-        while let Some(passage) = self.passing.get_mut(at).and_then(WaitingOperation::passage) {
-            if !passage.is_over() {
+        while let Some(transfer) = self
+            .passing
+            .get_mut(at)
+            .and_then(WaitingOperation::transfer)
+        {
+            if !transfer.is_over() {
                 at += 1;
                 continue;
             }
-            self.trailing.extend(passage.take_trailing());
-            let error = passage.take_failure();
+            self.trailing.extend(transfer.take_trailing());
+            let error = transfer.take_failure();
             ended.push(self.passing.remove(at).over(error, way));
         }
     }
@@ -610,8 +614,8 @@ impl Line {
     /// A piece is over, of an operation of this line. The line is to be driven then.
     pub(crate) fn on_piece(&mut self, piece: Piece, error: Option<CompletionError>) {
         let found = self.ops_mut().find(|op| op.sequence == piece.of);
-        if let Some(Local::Passage(passage)) = found.map(|op| &mut op.local) {
-            passage.on_over(piece, error);
+        if let Some(Local::Staged(transfer)) = found.map(|op| &mut op.local) {
+            transfer.on_over(piece, error);
         }
     }
 
@@ -747,8 +751,8 @@ fn post_operation<L: Link>(
     mut first: Waiting<WaitingOperation>,
 ) -> FirstInLine {
     let WaitingOperation { op, how } = &mut first.what;
-    if let Local::Passage(passage) = &mut op.local {
-        return match post_pieces(way, op.sequence, passage, how) {
+    if let Local::Staged(transfer) = &mut op.local {
+        return match post_pieces(way, op.sequence, transfer, how) {
             Next::Nothing => FirstInLine::Pieces(first),
             Next::Post | Next::Wait => FirstInLine::Not(first),
         };
@@ -774,21 +778,21 @@ fn post_operation<L: Link>(
 fn post_pieces<L: Link>(
     way: &mut Posting<'_, L>,
     sequence: u64,
-    passage: &mut Passage,
+    transfer: &mut StagedTransfer,
     how: &mut How,
 ) -> Next {
     let slab = &mut way.posted.pieces;
     loop {
-        match passage.next() {
+        match transfer.next() {
             Next::Post if slab.vacant().is_none() => return Next::Wait,
             Next::Post => {}
             next => return next,
         }
         let of = (way.connection, sequence);
-        let Some((piece, iov, remote)) = passage.take(of, &how.remote) else {
+        let Some((piece, iov, remote)) = transfer.take(of, &how.remote) else {
             continue;
         };
-        let last = passage.is_last(&piece);
+        let last = transfer.is_last(&piece);
         let how_piece = How {
             remote,
             immediate: how.immediate.filter(|_| last),
@@ -804,11 +808,11 @@ fn post_pieces<L: Link>(
             continue;
         };
         if let PieceOp::OneSided(piece) = piece {
-            passage.put_back(piece);
+            transfer.put_back(piece);
         }
         match refused {
             PostRefused::Again => return Next::Wait,
-            PostRefused::Errno(errno) => passage.fail(refused_with(errno, how.write)),
+            PostRefused::Errno(errno) => transfer.fail(refused_with(errno, how.write)),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::endpoint::hub::outgoing::{DataOp, Outgoing};
 use crate::endpoint::hub::pair::HeaderOp;
 use crate::endpoint::link::RmaLimits;
 use crate::endpoint::windows::one_sided::{self, OneSided};
-use crate::endpoint::windows::passage::Piece;
+use crate::endpoint::windows::staged_transfer::Piece;
 use crate::id::ConnectionId;
 use crate::in_flight::{ContextKind, InFlight};
 

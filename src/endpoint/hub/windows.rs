@@ -327,7 +327,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let posted = self.post_one_sided(id, (key, window), local, &iov, how);
         posted.map_err(|(kind, op)| match op.local {
             Local::Write(payload) => (kind, payload.into_payload()),
-            Local::Read(_) | Local::Passage(_) => unreachable!("it was a write"),
+            Local::Read(_) | Local::Staged(_) => unreachable!("it was a write"),
         })
     }
 
@@ -370,7 +370,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let posted = self.post_one_sided(id, (key, window), local, &iov, &how);
         posted.map_err(|(kind, op)| match op.local {
             Local::Read(into) => (kind, into.into_destination()),
-            Local::Write(_) | Local::Passage(_) => unreachable!("it was a read"),
+            Local::Write(_) | Local::Staged(_) => unreachable!("it was a read"),
         })
     }
 

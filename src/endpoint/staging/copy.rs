@@ -11,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{CopyLanes, Pace, StagingRing};
 use crate::buffer::{Gate, GateError, Payload};
 use crate::cuda::{CudaError, Device, Event, Stream};
-use crate::endpoint::windows::passage::PartCopies;
+use crate::endpoint::windows::staged_transfer::PartCopies;
 
 /// Which way copies go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,7 @@ fn begin_each(
         match way {
             // SAFETY: whoever has this gate owns the region that the bytes lie in, and the slot,
             // which nobody looks at before the gate is open; both stay until it was settled
-            // (`Gated::settle`, `Passage::settle`), which waits for the stream.
+            // (`Gated::settle`, `StagedTransfer::settle`), which waits for the stream.
             Way::Out => unsafe { stream.copy_to_host(copy.slot, copy.address, copy.len) }?,
             // SAFETY: as above; the bytes of the slot have come, and nobody writes there before it
             // was settled.

@@ -28,7 +28,7 @@ use crate::cuda::Device;
 use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::limits::check_count;
 use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::passage::{PartCopies, SLOTS_MAX, Slots};
+use crate::endpoint::windows::staged_transfer::{PartCopies, SLOTS_MAX, Slots};
 use crate::fabric::Domain;
 use crate::memory::{HugePages, Region, RegisterError, Scope};
 

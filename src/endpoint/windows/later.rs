@@ -10,7 +10,7 @@ use crate::endpoint::hub::control::HeldDescriptor;
 use crate::endpoint::staging::{StagingRing, staged_segment};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::one_sided::{How, Local};
-use crate::endpoint::windows::passage::{LocalMemory, Passage, Slots};
+use crate::endpoint::windows::staged_transfer::{LocalMemory, Slots, StagedTransfer};
 use crate::endpoint::windows::window::WindowPlace;
 use crate::memory::Scope;
 
@@ -79,7 +79,7 @@ pub(crate) fn pieces_of_write(
     // SAFETY: there is no lease.
     let payload = unsafe { LeasedPayload::new(payload, leases) };
     let (given, last_alone) = (LocalMemory::Write(payload), how.immediate.is_some());
-    Local::Passage(Box::new(Passage::new(
+    Local::Staged(Box::new(StagedTransfer::new(
         given,
         how.remote.len,
         slots,
@@ -91,5 +91,7 @@ pub(crate) fn pieces_of_write(
 /// The same of a read.
 pub(crate) fn pieces_of_read(into: Destination, slots: Slots, desc: HeldDescriptor) -> Local {
     let (len, given) = (into.len(), LocalMemory::Read(into));
-    Local::Passage(Box::new(Passage::new(given, len, slots, desc, false)))
+    Local::Staged(Box::new(StagedTransfer::new(
+        given, len, slots, desc, false,
+    )))
 }

@@ -6,7 +6,7 @@ pub(crate) mod handle;
 pub(crate) mod landing;
 pub(crate) mod later;
 pub(crate) mod one_sided;
-pub(crate) mod passage;
+pub(crate) mod staged_transfer;
 #[cfg(all(test, not(loom)))]
 mod tests;
 pub(crate) mod window;

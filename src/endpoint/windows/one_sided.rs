@@ -12,7 +12,7 @@ use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaLimits, RmaPost};
 use crate::endpoint::windows::destination::Destination;
 pub(crate) use crate::endpoint::windows::destination::LeasedDestination;
-use crate::endpoint::windows::passage::{LocalMemory, Passage, Piece};
+use crate::endpoint::windows::staged_transfer::{LocalMemory, Piece, StagedTransfer};
 use crate::endpoint::windows::window::{RemoteWindow, WindowEvent, WindowPlace};
 use crate::error::{CompletionError, FabricErrno};
 use crate::id::ConnectionId;
@@ -47,7 +47,7 @@ pub(crate) enum Local {
     Write(LeasedPayload),
     Read(LeasedDestination),
     /// It goes piece by piece, and is never in the slab.
-    Passage(Box<Passage>),
+    Staged(Box<StagedTransfer>),
 }
 
 impl Local {
@@ -61,7 +61,7 @@ impl Local {
             (Self::Write(payload), true) => payload.advance_gate(),
             (Self::Write(payload), false) => payload.poll_gate(),
             (Self::Read(_), _) => Ok(true),
-            (Self::Passage(passage), behind) => passage.poll_gate(behind),
+            (Self::Staged(transfer), behind) => transfer.poll_gate(behind),
         }
     }
 }
@@ -78,7 +78,7 @@ impl OneSided {
                 payload: payload.take(),
             },
             Local::Read(into) => read(key, into.take(), None),
-            Local::Passage(_) => unreachable!("{NOT_POSTED}"),
+            Local::Staged(_) => unreachable!("{NOT_POSTED}"),
         }
     }
 
@@ -88,7 +88,7 @@ impl OneSided {
         match self.local {
             Local::Write(payload) => written(key, payload.into_payload(), error),
             Local::Read(into) => read(key, into.into_destination(), error),
-            Local::Passage(passage) => passed(key, *passage, error),
+            Local::Staged(transfer) => passed(key, *transfer, error),
         }
     }
 
@@ -137,7 +137,7 @@ impl OneSided {
                 key,
                 into: into.into_destination(),
             },
-            Local::Passage(_) => unreachable!("{NOT_POSTED}"),
+            Local::Staged(_) => unreachable!("{NOT_POSTED}"),
         })
     }
 
@@ -154,7 +154,7 @@ impl OneSided {
         match &self.local {
             Local::Write(_) => true,
             Local::Read(_) => false,
-            Local::Passage(passage) => passage.is_write(),
+            Local::Staged(transfer) => transfer.is_write(),
         }
     }
 }
@@ -162,9 +162,9 @@ impl OneSided {
 /// Whatever a slab of operations has was posted as a whole.
 const NOT_POSTED: &str = "a line keeps what goes piece by piece";
 
-fn passed(key: u64, passage: Passage, error: Option<CompletionError>) -> WindowEvent {
-    let write = passage.is_write();
-    match passage.into_given() {
+fn passed(key: u64, transfer: StagedTransfer, error: Option<CompletionError>) -> WindowEvent {
+    let write = transfer.is_write();
+    match transfer.into_given() {
         Some(LocalMemory::Write(payload)) => written(key, payload.into_payload(), error),
         // By copies, which are in order with what the application does there.
         Some(LocalMemory::Read(into)) => seen(key, into, error),

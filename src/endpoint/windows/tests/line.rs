@@ -16,7 +16,7 @@ use crate::endpoint::link::fake::CloseMode;
 use crate::endpoint::testing::rig::{FakeGate, Rig, Setup, far_future, pool_with_room};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::later::Later;
-use crate::endpoint::windows::passage::{PartCopies, Slots};
+use crate::endpoint::windows::staged_transfer::{PartCopies, Slots};
 use crate::endpoint::windows::tests::one_sided::{
     WINDOW_MEMORY, connection, expose, far_events, far_window, first_bytes, memory, rdm_setup,
     read, setup, write,

@@ -1,4 +1,4 @@
-//! `Passage`: a one-sided operation whose bytes go through slots of the host's memory, piece by
+//! `StagedTransfer`: a one-sided operation whose bytes go through slots of the host's memory, piece by
 //! piece. It knows no GPU.
 //!
 //! ```text
@@ -134,7 +134,7 @@ pub(crate) enum Next {
 
 /// A one-sided operation that goes piece by piece.
 #[derive(Debug)]
-pub(crate) struct Passage {
+pub(crate) struct StagedTransfer {
     given: Option<LocalMemory>,
     slots: Slots,
     /// Of the slots.
@@ -152,7 +152,7 @@ pub(crate) struct Passage {
     lost: bool,
 }
 
-impl Passage {
+impl StagedTransfer {
     /// Of `len` bytes.
     pub(crate) fn new(
         given: LocalMemory,
@@ -424,7 +424,7 @@ impl Passage {
     }
 }
 
-impl Drop for Passage {
+impl Drop for StagedTransfer {
     fn drop(&mut self) {
         // As a payload that is staged: a copy is over in a moment, and until then its memory may
         // not go back to its owners.
@@ -522,8 +522,8 @@ mod tests {
             piece_bytes: 64,
             copies: Box::new(NoCopies),
         };
-        let mut passage = Passage::new(LocalMemory::Read(into), 64, through, desc, false);
-        passage.copying.extend([0, 32].map(|at| PartCopy {
+        let mut transfer = StagedTransfer::new(LocalMemory::Read(into), 64, through, desc, false);
+        transfer.copying.extend([0, 32].map(|at| PartCopy {
             at,
             len: 32,
             gate: Box::new(Lost),
@@ -533,7 +533,7 @@ mod tests {
         let dispatch = tracing::Dispatch::new(Panics);
         // So that the rest of the test sees what a panic would have freed.
         contain("the drop", || {
-            tracing::dispatcher::with_default(&dispatch, || drop(passage));
+            tracing::dispatcher::with_default(&dispatch, || drop(transfer));
         });
         assert_eq!((given.free_count(), slots.free_count()), (0, 0));
     }
