@@ -14,10 +14,10 @@ use crate::endpoint::buffered::filling::not_copied;
 use crate::endpoint::buffered::manifest::Manifest;
 use crate::endpoint::buffered::outlet::Outlet;
 use crate::endpoint::buffered::packing::{LeavesFor, Packed, Packing};
-use crate::endpoint::buffered::wait::BufferedWait;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, SendEvent};
 use crate::endpoint::hub::control::CONTROL_RETRY;
+use crate::endpoint::link::wait::EndpointWait;
 use crate::protocol::connection::CloseReason;
 use crate::stats::BufferedStats;
 
@@ -56,17 +56,16 @@ pub(crate) struct BufferedCore<O: Outlet> {
     /// What happened within calls that report no events.
     outbox: Vec<BufferedEvent>,
     heard: Vec<SendEvent>,
-    wait: Arc<BufferedWait>,
+    wait: Arc<EndpointWait>,
 }
 
 impl<O: Outlet> BufferedCore<O> {
     pub(crate) fn new(
         outlet: O,
-        wait: BufferedWait,
+        wait: Arc<EndpointWait>,
         pool: SharedBufferManager,
         settings: BufferedSettings,
     ) -> Self {
-        let wait = Arc::new(wait);
         let waker = Arc::clone(&wait);
         let packing = Packing::new(&settings, pool.slot_size(), &wait);
         Self {
@@ -102,7 +101,7 @@ impl<O: Outlet> BufferedCore<O> {
         self.wait.clock()
     }
 
-    pub(crate) fn wait(&self) -> &Arc<BufferedWait> {
+    pub(crate) fn wait(&self) -> &Arc<EndpointWait> {
         &self.wait
     }
 
@@ -512,7 +511,8 @@ impl<O: Outlet> BufferedCore<O> {
             _ if self.outlet_blocked == Blocked::Provider => retry(),
             _ => self.closing,
         };
-        self.wait.set_due(due.filter(|_| !self.closing_outlet));
+        self.wait
+            .set_packer_deadline(due.filter(|_| !self.closing_outlet));
     }
 
     // ---- closing --------------------------------------------------------------------------------

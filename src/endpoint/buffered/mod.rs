@@ -10,7 +10,6 @@ pub(crate) mod outlet;
 mod packing;
 #[cfg(all(test, not(loom)))]
 mod tests;
-pub(crate) mod wait;
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -22,7 +21,6 @@ use crate::buffer::{BufferMut, HeaderSlotConfig, Payload, SharedBufferManager};
 use crate::coalesce::Placed;
 use crate::endpoint::buffered::core::{BufferedCore, BufferedSettings};
 use crate::endpoint::buffered::event::{BufferedEvent, PushError};
-use crate::endpoint::buffered::wait::BufferedWait;
 use crate::endpoint::error::Refused;
 use crate::endpoint::event::{ConnectionEvent, ConnectionInfo};
 use crate::endpoint::limits::moment_in;
@@ -139,7 +137,7 @@ impl SendEndpointBuffered {
         let outgoing = outgoing.header_mode(HeaderMode::Raw).headers(slots);
         let send = SendConfig::of(config.connection, outgoing);
         let outlet = SendEndpointZeroCopy::connect(domain, peer, send)?;
-        let wait = BufferedWait::new(outlet.endpoint_wait());
+        let wait = outlet.endpoint_wait();
         Ok(Self {
             core: Here::new(BufferedCore::new(outlet, wait, pool, settings)),
         })

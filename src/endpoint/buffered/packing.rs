@@ -9,7 +9,7 @@ use crate::coalesce::{Format, Packer, Placed};
 use crate::endpoint::buffered::core::BufferedSettings;
 use crate::endpoint::buffered::event::{Carried, PushError, SmallMessageLimit};
 use crate::endpoint::buffered::filling::Filling;
-use crate::endpoint::buffered::wait::BufferedWait;
+use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::staging::CopyLanes;
 
 /// The buffer that is being filled. It has one message at least, except within a call.
@@ -69,14 +69,14 @@ pub(super) struct Packing {
     lanes: CopyLanes,
     /// The number of the first message that was not given to the outlet.
     unsent: u64,
-    wait: Arc<BufferedWait>,
+    wait: Arc<EndpointWait>,
 }
 
 impl Packing {
     pub(super) fn new(
         settings: &BufferedSettings,
         slot_size: usize,
-        wait: &Arc<BufferedWait>,
+        wait: &Arc<EndpointWait>,
     ) -> Self {
         Self {
             format: settings.format,
@@ -147,7 +147,7 @@ impl Packing {
         let open = self.open.as_ref();
         if open.is_some_and(|open| open.packer.is_empty()) {
             self.open = None;
-            self.wait.set_due(None);
+            self.wait.set_packer_deadline(None);
         }
     }
 
@@ -168,7 +168,7 @@ impl Packing {
             now: false,
             filling: None,
         });
-        self.wait.set_due(due);
+        self.wait.set_packer_deadline(due);
         placed.map_err(|_| PushError::TooLong {
             len,
             max,
@@ -238,7 +238,7 @@ impl Packing {
         let Some(open) = self.open.take() else {
             return false;
         };
-        self.wait.set_due(None);
+        self.wait.set_packer_deadline(None);
         let packed = open.pack();
         let is_some = packed.is_some();
         self.waiting.extend(packed);

@@ -42,10 +42,40 @@ pub(crate) struct EndpointWait {
     woken: AtomicBool,
     /// Someone prepared to sleep since the last poll: the next poll must look everywhere.
     slept: AtomicBool,
-    /// Nanoseconds after `base` by which the endpoint wants to be polled; `u64::MAX` is never.
-    deadline_ns: AtomicU64,
-    base: Instant,
+    /// By when the endpoint wants to be polled.
+    deadline: AtomicDeadline,
+    /// The same of an endpoint that packs what this one sends.
+    packer_deadline: AtomicDeadline,
     clock: Clock,
+}
+
+/// A deadline that one thread sets and others read.
+#[derive(Debug)]
+struct AtomicDeadline {
+    base: Instant,
+    /// Nanoseconds after `base`; `u64::MAX` is never.
+    ns: AtomicU64,
+}
+
+impl AtomicDeadline {
+    fn never(base: Instant) -> Self {
+        let ns = AtomicU64::new(u64::MAX);
+        Self { base, ns }
+    }
+
+    fn set(&self, deadline: Option<Instant>) {
+        let ns = deadline.map_or(u64::MAX, |at| {
+            u64::try_from(at.saturating_duration_since(self.base).as_nanos()).unwrap_or(u64::MAX)
+        });
+        self.ns.store(ns, Ordering::Release);
+    }
+
+    fn get(&self) -> Option<Instant> {
+        match self.ns.load(Ordering::Acquire) {
+            u64::MAX => None,
+            ns => Some(self.base + Duration::from_nanos(ns)),
+        }
+    }
 }
 
 impl EndpointWait {
@@ -58,8 +88,8 @@ impl EndpointWait {
             wake_fd,
             woken: AtomicBool::new(false),
             slept: AtomicBool::new(true),
-            deadline_ns: AtomicU64::new(u64::MAX),
-            base: clock.now(),
+            deadline: AtomicDeadline::never(clock.now()),
+            packer_deadline: AtomicDeadline::never(clock.now()),
             clock,
         })
     }
@@ -98,10 +128,12 @@ impl EndpointWait {
     }
 
     pub(crate) fn set_deadline(&self, deadline: Option<Instant>) {
-        let ns = deadline.map_or(u64::MAX, |at| {
-            u64::try_from(at.saturating_duration_since(self.base).as_nanos()).unwrap_or(u64::MAX)
-        });
-        self.deadline_ns.store(ns, Ordering::Release);
+        self.deadline.set(deadline);
+    }
+
+    /// By when an endpoint that packs what this one sends wants to be polled.
+    pub(crate) fn set_packer_deadline(&self, deadline: Option<Instant>) {
+        self.packer_deadline.set(deadline);
     }
 
     /// Sleeps until there may be something to poll for, at most until `until`. Without descriptors
@@ -153,10 +185,8 @@ impl WaitSource for EndpointWait {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let deadline = match self.deadline_ns.load(Ordering::Acquire) {
-            u64::MAX => None,
-            ns => Some(self.base + Duration::from_nanos(ns)),
-        };
+        let deadlines = [self.deadline.get(), self.packer_deadline.get()];
+        let deadline = deadlines.into_iter().flatten().min();
         if !self.link.must_look() {
             return deadline;
         }

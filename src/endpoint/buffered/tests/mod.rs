@@ -13,7 +13,6 @@ use crate::endpoint::buffered::event::{
     BufferError, BufferedEvent, Carried, PushError, SmallMessageLimit,
 };
 use crate::endpoint::buffered::outlet::Outlet;
-use crate::endpoint::buffered::wait::BufferedWait;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
 use crate::endpoint::link::fake::FakeWait;
@@ -200,7 +199,6 @@ impl Setup {
             })),
         };
         let wait = Arc::new(EndpointWait::new(Arc::new(FakeWait), self.clock.clone()).unwrap());
-        let wait = BufferedWait::new(wait);
         let outlet = FakeOutlet {
             clock: self.clock.clone(),
             ..FakeOutlet::default()
