@@ -68,6 +68,28 @@ impl Default for ReaderOptions {
     }
 }
 
+impl ReaderOptions {
+    /// Bytes of a block, where all settings are in their ranges.
+    fn checked_block_size(&self, pool: &SharedBufferManager) -> Result<usize, Error> {
+        let block_size = self.block_size.unwrap_or_else(|| pool.slot_size());
+        check(
+            "block_size",
+            block_size as u64,
+            1,
+            pool.slot_size() as u64,
+            "must be 1 byte to the size of the pool's slots",
+        )?;
+        check(
+            "ahead",
+            self.ahead.into(),
+            1,
+            AHEAD_MAX.into(),
+            "must be 1 to 4096 blocks",
+        )?;
+        Ok(block_size)
+    }
+}
+
 /// A block that is on its way.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
@@ -154,21 +176,8 @@ impl BlockReader {
         options: ReaderOptions,
     ) -> Result<Self, Error> {
         let (start, end) = bounds(&range);
-        let block_size = options.block_size.unwrap_or_else(|| pool.slot_size());
-        check(
-            "block_size",
-            block_size as u64,
-            1,
-            pool.slot_size() as u64,
-            "must be 1 byte to the size of the pool's slots",
-        )?;
-        check(
-            "ahead",
-            options.ahead.into(),
-            1,
-            AHEAD_MAX.into(),
-            "must be 1 to 4096 blocks",
-        )?;
+        let block_size = options.checked_block_size(pool)?;
+        let ahead = options.ahead as usize;
         let mut batch = Batch::new(
             options.ahead,
             BatchOptions {
@@ -193,7 +202,6 @@ impl BlockReader {
             None => file.refresh_size().map_err(stat)?,
             Some(_) => 0,
         };
-        let ahead = options.ahead as usize;
         Ok(Self {
             file,
             pool: pool.clone(),

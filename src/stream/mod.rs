@@ -22,6 +22,7 @@ mod limits;
 mod manifest;
 mod name;
 mod network;
+mod open_files;
 mod outbox;
 mod rail;
 mod rate;

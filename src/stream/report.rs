@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::storage::IoStats;
+use crate::storage::stats::DirectionStats;
+
 /// What a side waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stall {
@@ -146,6 +149,10 @@ pub struct StreamReport {
     pub path: String,
     /// Whether blocks came as messages or by RMA write, and why.
     pub transport: String,
+    /// What this side did with files: operations, bytes, errors and latencies by back end, and how
+    /// much went around the page cache. At a receiver of this stream; at a sender of its source,
+    /// for all peers and since the source was made. All zeros where there are no files.
+    pub io: IoStats,
 }
 
 /// Below this part of its time, a cause is no bottleneck.
@@ -210,6 +217,8 @@ impl StreamReport {
             "hash_seconds": self.hash_time.as_secs_f64(),
             "path": self.path,
             "transport": self.transport,
+            "read": direction(&self.io.read),
+            "written": direction(&self.io.write),
             "bottleneck": self.bottleneck(),
         })
         .to_string()
@@ -237,6 +246,17 @@ impl fmt::Display for StreamReport {
         }
         write!(f, "; bottleneck: {}", self.bottleneck())
     }
+}
+
+/// What was done with files in one direction.
+fn direction(io: &DirectionStats) -> Value {
+    json!({
+        "operations": io.operations(),
+        "bytes": io.bytes(),
+        "direct_bytes": io.direct_bytes,
+        "bounced_bytes": io.bounced_bytes,
+        "errors": io.errors(),
+    })
 }
 
 fn hex(hash: [u8; 32]) -> String {

@@ -20,7 +20,7 @@ use super::source::{BlockSource, SourceError};
 use super::{Block, Manifest};
 use crate::buffer::{DeviceBuffer, DeviceBufferManager};
 use crate::cuda::{CudaError, Stream};
-use crate::storage::BackEnd;
+use crate::storage::{BackEnd, IoStats};
 
 /// How long a thread waits for a device buffer that another one has.
 const BUFFER_WAIT: Duration = Duration::from_secs(30);
@@ -253,6 +253,10 @@ impl<S: BlockSource> BlockSource for ThroughGpu<S> {
         Some(format!("source → {way} → memory of {device}"))
     }
 
+    fn io_stats(&self) -> Option<IoStats> {
+        self.inner.io_stats()
+    }
+
     fn check_unchanged(&self) -> Result<(), SourceError> {
         self.inner.check_unchanged()
     }
@@ -303,6 +307,10 @@ impl BlockSink for Passing {
         let device = self.passage.pool.device();
         let way = self.passage.way();
         Some(format!("memory of {device} → {way} → sink"))
+    }
+
+    fn io_stats(&self) -> Option<IoStats> {
+        self.inner.io_stats()
     }
 
     fn finish(&self, stop: &Stop) -> Result<ReadBack, SinkError> {

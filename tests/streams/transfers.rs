@@ -5,9 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use fabricast::buffer::SharedBufferManager;
+use fabricast::storage::{BackEnd, BackEndChoice, DirectIo, OpenOptions, io_uring_refused};
 use fabricast::stream::{
-    BufferSource, DirectorySink, FileSource, FileSourceBuilder, MemorySink, RefusalCode,
-    SendOptions, SourceError, StreamError, StreamNews, StreamSender,
+    BlockSource, BufferSource, DirectorySink, FileSource, FileSourceBuilder, MemorySink,
+    RefusalCode, SendOptions, SourceError, StreamError, StreamNews, StreamSender,
 };
 
 use crate::world::*;
@@ -104,6 +105,59 @@ fn a_tree_arrives_with_names_rights_and_times() {
         }
         assert_eq!(names(to.path()).len(), 1, "nothing else is left there");
         receiver.stop(by());
+    });
+}
+
+#[test]
+fn both_sides_count_what_they_do_with_files_whatever_moves_the_bytes() {
+    let ways = [
+        (DirectIo::Auto, BackEndChoice::Auto, BackEnd::Posix),
+        (DirectIo::Off, BackEndChoice::Posix, BackEnd::Posix),
+        (DirectIo::On, BackEndChoice::IoUring, BackEnd::IoUring),
+    ];
+    over_both(|domain| {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let top = from.path().join("tree");
+        make_tree(&top);
+        fs::write(top.join("long"), content(1_000_001, 9)).unwrap();
+        let opened = OpenOptions::new().read(true).direct(DirectIo::On);
+        let probe = opened.open(top.join("long")).unwrap();
+        for (direct, choice, back_end) in ways {
+            let sink = DirectorySink::new(to.path()).unwrap();
+            let sink = sink.direct(direct).back_end(choice);
+            let receiver = listen(domain, receiver_config(sink));
+            let source = FileSource::builder().tree(&top);
+            let source = source.direct(direct).back_end(choice).build().unwrap();
+            let (bytes, options) = (source.manifest().bytes(), SendOptions::default());
+            let outcome = send_to(domain, source, &receiver, options);
+            outcome.result.unwrap();
+            assert_same(&top, &to.path().join("tree"));
+            let StreamNews::Complete(_, report) = next_end(&receiver) else {
+                panic!("the stream did not arrive");
+            };
+            receiver.stop(by());
+            let (read, written) = (outcome.report.io.read, report.io.write);
+            // By themselves, as the settings are, writes go around the page cache.
+            let direct_sides = match direct {
+                DirectIo::On => [true, true],
+                DirectIo::Auto => [false, true],
+                DirectIo::Off => [false, false],
+            };
+            let sides = [(read, "sender"), (written, "receiver")];
+            for ((io, side), is_direct) in sides.into_iter().zip(direct_sides) {
+                assert_eq!(io.bytes(), bytes, "{side}: {io:?}");
+                assert_eq!(io.errors(), 0, "{side}: {io:?}");
+                assert_eq!(io.operations(), io.latency.count(), "{side}: {io:?}");
+                if choice != BackEndChoice::IoUring || io_uring_refused().is_none() {
+                    assert_eq!(io.back_end(back_end).bytes, bytes, "{side}: {io:?}");
+                }
+                match probe.direct_refused() {
+                    Some(_) => assert_eq!(io.direct_bytes, 0, "{side}: {io:?}"),
+                    None => assert_eq!(io.direct_bytes > bytes / 2, is_direct, "{side}: {io:?}"),
+                }
+            }
+            println!("{direct:?} by {choice:?}: {}", report.to_json());
+        }
     });
 }
 

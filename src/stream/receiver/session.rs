@@ -663,6 +663,7 @@ impl Session {
     fn close_report(&mut self, tools: &ReceiverTools) {
         let now = tools.now();
         self.report.path = tools.path(self.sink.as_deref());
+        self.report.io = tools.io_stats(self.sink.as_deref());
         self.stalls.turn(Stall::None, now);
         self.report.stalls = self.stalls.totals();
         self.report.took = now - self.began;

@@ -15,6 +15,7 @@ use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{
     CloseReason, ConnectionEvent, ConnectionId, Message as Arrived, ReceiveEvent,
 };
+use crate::storage::IoStats;
 use crate::stream::auth;
 use crate::stream::handshake::AnswerSettings;
 use crate::stream::interface::{self, Interface};
@@ -81,6 +82,13 @@ impl ReceiverTools {
             Some(behind) => format!("{providers}; {memory} → {behind}"),
             None => format!("{providers}; {memory}"),
         }
+    }
+
+    /// What was done with the files of a sink, if it has any.
+    pub(super) fn io_stats(&self, sink: Option<&dyn BlockSink>) -> IoStats {
+        // As above.
+        let stats = guarded(|| sink.and_then(BlockSink::io_stats)).unwrap_or_default();
+        stats.unwrap_or_default()
     }
 
     pub(super) fn give(&self, job: WriteJob) {

@@ -410,6 +410,7 @@ impl Lane {
         }
         self.stalls.turn(Stall::None, with.now());
         self.report.path = with.tools.path(&*with.shipment.source);
+        self.report.io = with.tools.io_stats(&*with.shipment.source);
         self.report.stalls = self.stalls.totals();
         self.report.took = with.now() - self.began;
         self.report.sent_bytes = self.sent_bytes;

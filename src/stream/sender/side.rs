@@ -21,6 +21,7 @@ use super::transfer::Promised;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::{ConnectionEvent, ConnectionId, ReceiveEvent};
 use crate::fabric::EndpointKind;
+use crate::storage::IoStats;
 use crate::stream::interface::{self, Interface};
 use crate::stream::network::{Network, StreamSide};
 use crate::stream::workers::{Theirs, Workers, guarded};
@@ -140,6 +141,13 @@ impl SenderTools {
             Some(before) => format!("{before} → {memory}; {providers}"),
             None => format!("{memory}; {providers}"),
         }
+    }
+
+    /// What was done with the files of a source, if it has any.
+    pub(super) fn io_stats(&self, source: &dyn BlockSource) -> IoStats {
+        // As above.
+        let stats = guarded(|| source.io_stats()).unwrap_or_default();
+        stats.unwrap_or_default()
     }
 
     /// Nothing of it is looked at any more; what was sent arrives, if that is polite. Whether it
