@@ -14,14 +14,14 @@ const OPEN_MAX: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct OpenFiles {
     /// The one that was used last is at the end.
-    slots: Mutex<VecDeque<(usize, Arc<FileSlot>)>>,
+    slots: Mutex<VecDeque<(usize, Arc<OpenFileSlot>)>>,
     closed: Arc<Mutex<IoStats>>,
 }
 
 /// The place of one file. While a thread opens it, others that need this file wait, and those that
 /// need another one do not.
 #[derive(Debug, Default)]
-struct FileSlot(Mutex<Option<Arc<OpenFile>>>);
+struct OpenFileSlot(Mutex<Option<Arc<OpenFile>>>);
 
 /// A file of a stream. Its counters go to those of the stream when it is closed.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl OpenFiles {
         locked(&slot.0).clone()
     }
 
-    fn slot(&self, entry: usize) -> Arc<FileSlot> {
+    fn slot(&self, entry: usize) -> Arc<OpenFileSlot> {
         let mut slots = locked(&self.slots);
         let known = slots.iter().position(|(number, _)| *number == entry);
         let found = known.and_then(|at| slots.remove(at));

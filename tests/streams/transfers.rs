@@ -8,7 +8,7 @@ use fabricast::buffer::SharedBufferManager;
 use fabricast::storage::{BackEnd, BackEndChoice, DirectIo, OpenOptions, io_uring_refused};
 use fabricast::stream::{
     BlockSource, BufferSource, DirectorySink, FileSource, FileSourceBuilder, MemorySink,
-    RefusalCode, SendOptions, SourceError, StreamError, StreamNews, StreamSender,
+    RefusalCode, SendOptions, SourceError, StreamError, StreamEvent, StreamSender,
 };
 
 use crate::world::*;
@@ -39,7 +39,7 @@ fn a_file_arrives_whatever_its_size() {
             assert_eq!(outcome.report.bytes, size as u64);
             assert_same(&path, &to.path().join(&name));
             match next_end(&receiver) {
-                StreamNews::Complete(_, report) => assert_eq!(report.bytes, size as u64),
+                StreamEvent::Complete(_, report) => assert_eq!(report.bytes, size as u64),
                 other => panic!("{other:?}"),
             }
         }
@@ -98,8 +98,8 @@ fn a_tree_arrives_with_names_rights_and_times() {
             .unwrap();
         assert_same(&top, &arrived);
         match next_end(&receiver) {
-            StreamNews::Complete(arrival, report) => {
-                assert_eq!(report.read_back_bytes, arrival.bytes);
+            StreamEvent::Complete(arrival, report) => {
+                assert_eq!(report.read_back.bytes, arrival.bytes);
             }
             other => panic!("{other:?}"),
         }
@@ -132,7 +132,7 @@ fn both_sides_count_what_they_do_with_files_whatever_moves_the_bytes() {
             let outcome = send_to(domain, source, &receiver, options);
             outcome.result.unwrap();
             assert_same(&top, &to.path().join("tree"));
-            let StreamNews::Complete(_, report) = next_end(&receiver) else {
+            let StreamEvent::Complete(_, report) = next_end(&receiver) else {
                 panic!("the stream did not arrive");
             };
             receiver.stop(by());
@@ -287,10 +287,10 @@ fn both_sides_hash_the_content_and_say_what_that_cost() {
             assert_eq!((ours.blake3, ours.blake3_compared), (expected, true));
             assert!(!ours.hash_time.is_zero() && ours.hash_time <= ours.read_time);
             match next_end(&receiver) {
-                StreamNews::Complete(_, theirs) => {
+                StreamEvent::Complete(_, theirs) => {
                     assert_eq!((theirs.blake3, theirs.blake3_compared), (expected, true));
                     assert!(!theirs.hash_time.is_zero() && theirs.hash_time <= theirs.write_time);
-                    assert!(!theirs.read_back_time.is_zero());
+                    assert!(!theirs.read_back.took.is_zero());
                     assert!(theirs.to_string().contains("BLAKE3"), "{theirs}");
                 }
                 other => panic!("{other:?}"),

@@ -4,21 +4,23 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::landings::Landings;
-use super::news::{Arrival, News, StreamNews};
+use super::events::{Arrival, EventSender, StreamEvent};
 use super::rail::{ReceiverRail, features};
-use super::side::{ReceiverTools, Who};
-use super::writing::{Arriving, Bytes, Damage, Did, WriteDone, WriteJob, WriteWork};
+use super::receive_slots::ReceiveSlots;
+use super::side::{ReceiverTools, RemotePeer};
+use super::writing::{
+    ArrivedBlock, BlockBytes, BlockWriteError, WriteDone, WriteJob, WriteOutcome, WriteWork,
+};
 use crate::buffer::BufferMut;
 use crate::endpoint::landing::Landing;
 use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived};
-use crate::stream::receiving::{self, Intake, IntakeSettings, Refusal};
+use crate::stream::incoming::{self, IncomingSettings, IncomingStream, Refusal};
 use crate::stream::report::{Stall, StallClock, StreamReport};
 use crate::stream::sink::{BlockSink, Kept, ReadBack, SinkError, Stop, StreamOffer};
 use crate::stream::wire::{
     BlockHeader, Checks, Features, Message, Open, OpenFlags, PAYLOAD_ROOM_MIN, Placed,
 };
-use crate::stream::workers::{Theirs, guarded};
+use crate::stream::workers::{Guarded, guarded};
 use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 
 /// What the sink does may take so many times as long as what the sender does.
@@ -59,19 +61,19 @@ enum SessionStage {
 pub(super) struct Session {
     id: u64,
     name: [u8; 16],
-    peer: Who,
+    peer: RemotePeer,
     /// Connections, and the number that each has in the session.
     rails: Vec<(ConnectionId, u16)>,
     /// The numbers that there were.
     numbers: BTreeSet<u16>,
     stage: SessionStage,
-    intake: Option<Intake>,
+    incoming: Option<IncomingStream>,
     offer: Option<StreamOffer>,
-    sink: Option<Theirs<dyn BlockSink>>,
+    sink: Option<Guarded<dyn BlockSink>>,
     /// Memory that the sender is to write into, until the sink is open.
     memory: Vec<BufferMut>,
     /// Where the sender writes blocks by itself.
-    landings: Option<Landings>,
+    slots: Option<ReceiveSlots>,
     /// Jobs that the sink was given and has not done.
     jobs: usize,
     stop: Stop,
@@ -89,7 +91,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(id: u64, name: [u8; 16], peer: Who, now: Instant) -> Self {
+    pub(super) fn new(id: u64, name: [u8; 16], peer: RemotePeer, now: Instant) -> Self {
         Self {
             id,
             name,
@@ -97,11 +99,11 @@ impl Session {
             rails: Vec::new(),
             numbers: BTreeSet::new(),
             stage: SessionStage::Opening,
-            intake: None,
+            incoming: None,
             offer: None,
             sink: None,
             memory: Vec::new(),
-            landings: None,
+            slots: None,
             jobs: 0,
             stop: Stop::default(),
             began: now,
@@ -133,7 +135,7 @@ impl Session {
 
     /// Whether an Open is what comes next.
     pub(super) fn awaits_open(&self) -> bool {
-        self.stage == SessionStage::Opening && self.intake.is_none()
+        self.stage == SessionStage::Opening && self.incoming.is_none()
     }
 
     /// Whether its sink keeps something under a key now.
@@ -173,7 +175,7 @@ impl Session {
 
     /// Bytes of memory that its account takes.
     pub(super) fn memory(&self) -> u64 {
-        self.intake.as_ref().map_or(0, Intake::memory)
+        self.incoming.as_ref().map_or(0, IncomingStream::memory)
     }
 
     /// One of its connections that are there.
@@ -190,21 +192,21 @@ impl Session {
 
     /// Puts into the outbox what the sender is to hear, unless that is still full of the last.
     fn say(&mut self, tools: &mut ReceiverTools) {
-        let home = self.intake.as_ref().and_then(Intake::home);
+        let home = self.incoming.as_ref().and_then(IncomingStream::home);
         let home = home.or_else(|| self.any_rail(tools).map(|rail| rail.number));
         let Some(home) = home else { return };
         let rail = self.rail(home, tools);
-        let Some(intake) = &mut self.intake else {
+        let Some(incoming) = &mut self.incoming else {
             return;
         };
-        intake.set_home(home);
+        incoming.set_home(home);
         let Some(rail) = rail else { return };
         // The last word is not put off: the connection is closed behind it.
-        while (rail.outbox.len() < WAITING || intake.outcome().is_some())
-            && let Some(message) = intake.next_to_say()
+        while (rail.outbox.len() < WAITING || incoming.outcome().is_some())
+            && let Some(message) = incoming.next_control()
         {
             rail.outbox.push(&message);
-            intake.on_said();
+            incoming.on_control_sent();
         }
     }
 
@@ -213,14 +215,14 @@ impl Session {
         if matches!(self.stage, SessionStage::Leaving | SessionStage::Over) {
             return;
         }
-        let outcome = self.intake.as_ref().and_then(Intake::outcome);
+        let outcome = self.incoming.as_ref().and_then(IncomingStream::outcome);
         let Some(Err(error)) = outcome else { return };
         let error = error.clone().with_this_side(|| self.describe_wait());
         self.say(tools);
         self.say_goodbye(tools);
         match (self.stage, &error) {
             (SessionStage::Opening, StreamError::GivenUp { code, reason }) => {
-                tools.news.refused(self.peer, *code, reason);
+                tools.events.refused(self.peer, *code, reason);
                 self.stage = SessionStage::Over;
             }
             _ => self.leave(error, tools),
@@ -237,19 +239,19 @@ impl Session {
     ) -> Result<(), Refusal> {
         let config = &tools.config;
         let by_write = open.flags.contains(OpenFlags::BY_WRITE);
-        let memory = match tools.landings.as_ref().filter(|_| by_write) {
-            Some(pool) => Landings::take(pool, config.window),
+        let memory = match tools.slot_pool.as_ref().filter(|_| by_write) {
+            Some(pool) => ReceiveSlots::take(pool, config.window),
             None => Vec::new(),
         };
-        let settings = IntakeSettings {
+        let settings = IncomingSettings {
             limits: config.limits,
             memory_left,
-            features: features(tools.landings.is_some()),
+            features: features(tools.slot_pool.is_some()),
             payload_max: config.block_bytes.max(PAYLOAD_ROOM_MIN),
             window: config.window.into(),
             slots: memory.len() as u32,
         };
-        self.intake = Some(Intake::new(rail, *open, settings)?);
+        self.incoming = Some(IncomingStream::new(rail, *open, settings)?);
         self.memory = memory;
         Ok(())
     }
@@ -267,7 +269,7 @@ impl Session {
         if matches!(self.stage, SessionStage::Leaving | SessionStage::Over) {
             return Ok(());
         }
-        match (message, &mut self.intake) {
+        match (message, &mut self.incoming) {
             (Message::Open(open), None) => {
                 if let Err(refusal) = self.open(rail, open, memory_left, tools) {
                     self.refuse(open.stream, &refusal, tools);
@@ -275,9 +277,9 @@ impl Session {
                 }
             }
             (Message::Placed(placed), Some(_)) => self.on_placed(rail, placed, tools)?,
-            (_, Some(intake)) => {
-                if let receiving::MessageOutcome::CloseRail(lost) =
-                    intake.on_message(rail, message)?
+            (_, Some(incoming)) => {
+                if let incoming::MessageOutcome::CloseRail(lost) =
+                    incoming.on_message(rail, message)?
                 {
                     self.close_rail(lost, tools);
                 }
@@ -308,13 +310,15 @@ impl Session {
 
     /// The manifest is whole: the sink is asked what it has.
     fn prove(&mut self, tools: &mut ReceiverTools) {
-        let Some(intake) = &self.intake else { return };
-        let open = *intake.open();
+        let Some(incoming) = &self.incoming else {
+            return;
+        };
+        let open = *incoming.open();
         let has = |flag| open.flags.contains(flag);
         let offer = StreamOffer {
             identity: open.identity,
-            manifest: Arc::clone(intake.manifest()),
-            plan: Arc::clone(intake.plan()),
+            manifest: Arc::clone(incoming.manifest()),
+            plan: Arc::clone(incoming.plan()),
             crc32c: has(OpenFlags::CRC32C),
             blake3: has(OpenFlags::BLAKE3),
             sync: has(OpenFlags::SYNC),
@@ -324,7 +328,7 @@ impl Session {
         let made = guarded(|| tools.config.sink.make(&offer));
         match made.unwrap_or_else(|text| Err(SinkError::Other(text))) {
             Ok(sink) => {
-                self.sink = Some(Theirs::new(sink.into()));
+                self.sink = Some(Guarded::new(sink.into()));
                 self.offer = Some(offer.clone());
                 self.stage = SessionStage::Proving;
                 let memory = std::mem::take(&mut self.memory);
@@ -351,15 +355,15 @@ impl Session {
 
     /// The stream is not taken: its sender is told why, and left.
     pub(super) fn refuse(&mut self, stream: u32, refusal: &Refusal, tools: &mut ReceiverTools) {
-        match &mut self.intake {
-            Some(intake) => {
-                intake.refuse(refusal.clone());
+        match &mut self.incoming {
+            Some(incoming) => {
+                incoming.refuse(refusal.clone());
                 self.say(tools);
             }
             None => self.tell(&refusal.message(stream), tools),
         }
         let (code, text) = (refusal.code, &refusal.reason);
-        tools.news.refused(self.peer, code, text);
+        tools.events.refused(self.peer, code, text);
         self.stage = SessionStage::Over;
         self.say_goodbye(tools);
     }
@@ -396,16 +400,17 @@ impl Session {
                 _ => Err(StreamViolation::Unexpected { kind: 5, state }),
             };
         }
-        let Some(intake) = &mut self.intake else {
+        let Some(incoming) = &mut self.incoming else {
             return Ok(());
         };
-        match intake.on_message(rail, &Message::Block(*header))? {
-            receiving::MessageOutcome::Block(block) => {
-                self.paused_since = intake.is_paused().then_some(tools.now());
-                let arriving = arriving(intake, (block, header.crc), Bytes::Message(arrived));
+        match incoming.on_message(rail, &Message::Block(*header))? {
+            incoming::MessageOutcome::Block(block) => {
+                self.paused_since = incoming.is_paused().then_some(tools.now());
+                let arriving =
+                    arriving(incoming, (block, header.crc), BlockBytes::Message(arrived));
                 self.give(WriteWork::Write(arriving), tools);
             }
-            receiving::MessageOutcome::Twice => self.report.doubled += 1,
+            incoming::MessageOutcome::Twice => self.report.doubled += 1,
             _ => {}
         }
         self.look(tools);
@@ -420,7 +425,7 @@ impl Session {
         (connection, number): (ConnectionId, u16),
         tools: &mut ReceiverTools,
     ) {
-        let (Some(landings), Some(intake)) = (&mut self.landings, &self.intake) else {
+        let (Some(slots), Some(incoming)) = (&mut self.slots, &self.incoming) else {
             return;
         };
         let Some(rail) = tools.rails.get_mut(&connection) else {
@@ -429,8 +434,8 @@ impl Session {
         let Some(endpoint) = tools.network.endpoint(rail.port) else {
             return;
         };
-        let grant = (number, intake.open().stream, landings.share(rail.rails()));
-        if let Err(error) = landings.grant(grant, (endpoint, connection), &mut rail.outbox) {
+        let grant = (number, incoming.open().stream, slots.share(rail.rails()));
+        if let Err(error) = slots.grant(grant, (endpoint, connection), &mut rail.outbox) {
             tracing::warn!(%error, "a stream's sender gets fewer slots to write into");
         }
     }
@@ -441,26 +446,26 @@ impl Session {
         placed: &Placed,
         tools: &mut ReceiverTools,
     ) -> Result<(), StreamViolation> {
-        let Some(intake) = &mut self.intake else {
+        let Some(incoming) = &mut self.incoming else {
             return Ok(());
         };
         let message = Message::Placed(*placed);
-        let Some(landings) = &mut self.landings else {
+        let Some(slots) = &mut self.slots else {
             // It says why that has no place here.
-            return intake.on_message(rail, &message).map(drop);
+            return incoming.on_message(rail, &message).map(drop);
         };
-        let landing = landings.on_placed(rail, placed.slot)?;
-        match intake.on_message(rail, &message)? {
-            receiving::MessageOutcome::Block(block) => {
-                self.paused_since = intake.is_paused().then_some(tools.now());
-                landings.keep(block.index, rail, placed.slot);
-                let bytes = Bytes::Landed(landing);
-                let arriving = arriving(intake, (block, placed.block.crc), bytes);
+        let landing = slots.on_placed(rail, placed.slot)?;
+        match incoming.on_message(rail, &message)? {
+            incoming::MessageOutcome::Block(block) => {
+                self.paused_since = incoming.is_paused().then_some(tools.now());
+                slots.keep(block.index, rail, placed.slot);
+                let bytes = BlockBytes::Slot(landing);
+                let arriving = arriving(incoming, (block, placed.block.crc), bytes);
                 self.give(WriteWork::Write(arriving), tools);
             }
-            receiving::MessageOutcome::Twice => {
+            incoming::MessageOutcome::Twice => {
                 self.report.doubled += 1;
-                let freed = landings.free(rail, placed.slot, intake.open().stream);
+                let freed = slots.free(rail, placed.slot, incoming.open().stream);
                 self.tell_freed(freed, tools);
             }
             _ => {}
@@ -471,8 +476,8 @@ impl Session {
 
     /// The slot that a block was in may be written again.
     fn free_slot(&mut self, block: u64, tools: &mut ReceiverTools) {
-        if let (Some(landings), Some(intake)) = (&mut self.landings, &self.intake) {
-            let freed = landings.on_done(block, intake.open().stream);
+        if let (Some(slots), Some(incoming)) = (&mut self.slots, &self.incoming) {
+            let freed = slots.on_done(block, incoming.open().stream);
             self.tell_freed(freed, tools);
         }
     }
@@ -490,56 +495,58 @@ impl Session {
     pub(super) fn on_done(&mut self, done: WriteDone, tools: &mut ReceiverTools) {
         self.jobs -= 1;
         self.last_moved = self.last_moved.max(tools.now());
-        if let Did::Written(block, _) = &done.did {
+        if let WriteOutcome::Written(block, _) = &done.did {
             self.free_slot(block.index, tools);
         }
         let failed = match done.did {
-            Did::Abandoned => {
+            WriteOutcome::Abandoned => {
                 self.stage = SessionStage::Over;
-                self.tell_cut(&mut tools.news);
+                self.tell_cut(&mut tools.events);
                 self.say_goodbye(tools);
                 return;
             }
-            Did::Finished(finished)
+            WriteOutcome::Finished(finished)
                 if matches!(self.stage, SessionStage::Leaving | SessionStage::Over) =>
             {
                 self.count_placed(&finished);
                 None
             }
             _ if matches!(self.stage, SessionStage::Leaving | SessionStage::Over) => None,
-            Did::Opened(Ok(kept), memory) => {
+            WriteOutcome::Opened(Ok(kept), memory) => {
                 self.accept(kept, memory, tools);
                 None
             }
-            Did::Opened(Err(error), _) => {
+            WriteOutcome::Opened(Err(error), _) => {
                 let stream = self
-                    .intake
+                    .incoming
                     .as_ref()
-                    .map_or(0, |intake| intake.open().stream);
+                    .map_or(0, |incoming| incoming.open().stream);
                 let (code, text) = told(&error);
                 self.sink = None;
                 let refusal = Refusal::new(code, text);
                 return self.refuse(stream, &refusal, tools);
             }
-            Did::Written(block, Ok(sums)) => {
+            WriteOutcome::Written(block, Ok(sums)) => {
                 self.report.write_time += done.took;
                 self.report.hash_time += sums.hash_time;
-                if let Some(intake) = &mut self.intake {
-                    intake.on_written(&block, sums.crc, sums.hash);
+                if let Some(incoming) = &mut self.incoming {
+                    incoming.on_written(&block, sums.crc, sums.hash);
                 }
                 None
             }
-            Did::Written(block, Err(Damage::Crc(found))) => {
+            WriteOutcome::Written(block, Err(BlockWriteError::Crc(found))) => {
                 self.on_damaged(block, found);
                 None
             }
-            Did::Written(block, Err(Damage::Sink(error))) => Some((error, Some(block.index))),
-            Did::Finished(Ok(read_back)) => {
+            WriteOutcome::Written(block, Err(BlockWriteError::Sink(error))) => {
+                Some((error, Some(block.index)))
+            }
+            WriteOutcome::Finished(Ok(read_back)) => {
                 self.count_placed(&Ok(read_back));
                 self.complete(read_back, tools);
                 None
             }
-            Did::Finished(Err(error)) => {
+            WriteOutcome::Finished(Err(error)) => {
                 self.count_placed(&Err(error.clone()));
                 Some((error, None))
             }
@@ -568,29 +575,29 @@ impl Session {
 
     fn on_damaged(&mut self, block: Block, found: u32) {
         self.report.damaged += 1;
-        if let Some(intake) = &mut self.intake {
-            intake.on_damaged(&block, found);
+        if let Some(incoming) = &mut self.incoming {
+            incoming.on_damaged(&block, found);
             if self.report.damaged > DAMAGED_MAX {
                 let text = "blocks came damaged again and again";
-                intake.fail(RefusalCode::DAMAGED, Some(block.index), text);
+                incoming.fail(RefusalCode::DAMAGED, Some(block.index), text);
             }
         }
     }
 
     fn accept(&mut self, kept: Kept, memory: Vec<Arc<Landing>>, tools: &mut ReceiverTools) {
-        let Some(intake) = &mut self.intake else {
+        let Some(incoming) = &mut self.incoming else {
             return;
         };
         let (have, bytes, digest, content) = kept.into_parts();
-        intake.accept_counted((have, bytes), digest, content);
-        self.report.resumed_bytes = intake.bytes();
+        incoming.accept_counted((have, bytes), digest, content);
+        self.report.resumed_bytes = incoming.bytes();
         self.stage = SessionStage::Receiving;
         if !memory.is_empty() {
-            self.landings = Some(Landings::new(memory));
+            self.slots = Some(ReceiveSlots::new(memory));
             for rail in self.rails.clone() {
                 self.grant_slots(rail, tools);
             }
-            if self.landings.as_ref().is_some_and(Landings::has_none) {
+            if self.slots.as_ref().is_some_and(ReceiveSlots::has_none) {
                 let text = "no window could be opened to its sender";
                 let code = RefusalCode::FEATURE;
                 let error = StreamError::GivenUp {
@@ -601,7 +608,7 @@ impl Session {
             }
         }
         let arrival = self.arrival();
-        tools.news.tell(StreamNews::Began(arrival));
+        tools.events.tell(StreamEvent::Began(arrival));
         self.advance(tools);
     }
 
@@ -619,10 +626,12 @@ impl Session {
 
     /// What follows from what came and what was done.
     fn advance(&mut self, tools: &mut ReceiverTools) {
-        let Some(intake) = &self.intake else { return };
+        let Some(incoming) = &self.incoming else {
+            return;
+        };
         match self.stage {
-            SessionStage::Opening if intake.is_announced() => self.prove(tools),
-            SessionStage::Receiving if intake.is_whole() && self.jobs == 0 => {
+            SessionStage::Opening if incoming.is_announced() => self.prove(tools),
+            SessionStage::Receiving if incoming.is_whole() && self.jobs == 0 => {
                 self.stage = SessionStage::Finishing;
                 self.give(WriteWork::Finish(self.stop.clone()), tools);
             }
@@ -632,28 +641,27 @@ impl Session {
     }
 
     fn complete(&mut self, read_back: ReadBack, tools: &mut ReceiverTools) {
-        let (Some(intake), Some(offer)) = (&mut self.intake, &self.offer) else {
+        let (Some(incoming), Some(offer)) = (&mut self.incoming, &self.offer) else {
             return;
         };
         let mut checks = Checks::empty();
         checks.set(Checks::CRC32C, offer.crc32c);
         checks.set(Checks::SYNC, offer.sync);
         checks.set(Checks::READ_BACK, offer.read_back);
-        self.report.blake3 = intake.complete(checks).blake3;
-        self.report.blake3_compared = intake.is_blake3_compared();
-        self.report.transport = match self.landings {
+        self.report.blake3 = incoming.complete(checks).blake3;
+        self.report.blake3_compared = incoming.is_blake3_compared();
+        self.report.transport = match self.slots {
             Some(_) => "RMA writes, each block copied once out of its slot".to_owned(),
             None => "messages".to_owned(),
         };
         self.report.bytes = offer.manifest.bytes();
         self.report.blocks = offer.plan.blocks();
-        self.report.read_back_bytes = read_back.bytes;
-        self.report.read_back_time = read_back.took;
+        self.report.read_back = read_back;
         self.close_report(tools);
         let report = self.report.clone();
         tools
-            .news
-            .tell(StreamNews::Complete(self.arrival(), report));
+            .events
+            .tell(StreamEvent::Complete(self.arrival(), report));
         self.sink = None;
         self.stage = SessionStage::Over;
         self.say(tools);
@@ -682,9 +690,9 @@ impl Session {
         if matches!(self.stage, SessionStage::Leaving | SessionStage::Over) {
             return;
         }
-        match &mut self.intake {
-            Some(intake) => {
-                intake.fail(code, block, text);
+        match &mut self.incoming {
+            Some(incoming) => {
+                incoming.fail(code, block, text);
                 self.say(tools);
             }
             None => self.tell(&Refusal::new(code, text).message(0), tools),
@@ -697,7 +705,7 @@ impl Session {
     fn leave(&mut self, error: StreamError, tools: &mut ReceiverTools) {
         self.stop.set();
         self.close_report(tools);
-        self.report.bytes = self.intake.as_ref().map_or(0, Intake::bytes);
+        self.report.bytes = self.incoming.as_ref().map_or(0, IncomingStream::bytes);
         if self.offer.is_some() {
             self.cut = Some(error);
         }
@@ -708,15 +716,15 @@ impl Session {
         match self.stage {
             SessionStage::Leaving if self.jobs == 0 => self.give(WriteWork::Abandon, tools),
             SessionStage::Leaving => {}
-            _ => self.tell_cut(&mut tools.news),
+            _ => self.tell_cut(&mut tools.events),
         }
     }
 
     /// Not before the sink has put down what it keeps: whoever hears of it may look for that, or go
     /// on with it.
-    pub(super) fn tell_cut(&mut self, news: &mut News) {
+    pub(super) fn tell_cut(&mut self, events: &mut EventSender) {
         if let Some(error) = self.cut.take() {
-            news.tell(StreamNews::Cut(self.arrival(), error, self.report.clone()));
+            events.tell(StreamEvent::Cut(self.arrival(), error, self.report.clone()));
         }
     }
 
@@ -727,17 +735,17 @@ impl Session {
         tools: &mut ReceiverTools,
     ) {
         let gone = self.rails.iter().find(|(rail, _)| *rail == connection);
-        if let (Some((_, number)), Some(intake)) = (gone, &mut self.intake) {
-            intake.on_rail_gone(*number);
+        if let (Some((_, number)), Some(incoming)) = (gone, &mut self.incoming) {
+            incoming.on_rail_gone(*number);
             let mut others = self
                 .rails
                 .iter()
                 .filter_map(|(rail, _)| tools.rails.get(rail));
             if others.any(|rail| rail.can(Features::RAIL_GONE)) {
-                intake.tell_rail_gone(*number);
+                incoming.tell_rail_gone(*number);
             }
-            if let Some(landings) = &mut self.landings {
-                landings.on_rail_gone(*number);
+            if let Some(slots) = &mut self.slots {
+                slots.on_rail_gone(*number);
             }
         }
         self.rails.retain(|(rail, _)| *rail != connection);
@@ -750,7 +758,10 @@ impl Session {
     pub(super) fn on_time(&mut self, tools: &mut ReceiverTools) {
         let silent = tools.now().saturating_duration_since(self.last_moved);
         let config = &tools.config;
-        let paused = self.intake.as_ref().is_some_and(Intake::is_paused);
+        let paused = self
+            .incoming
+            .as_ref()
+            .is_some_and(IncomingStream::is_paused);
         let limit = match self.stage {
             SessionStage::Opening => config.handshake_timeout.max(config.stalled_after),
             // A pause has a limit of its own.
@@ -796,10 +807,10 @@ impl Session {
     /// of those that were lost is free again when nobody can reach it any more, which may be never:
     /// it is not waited for.
     fn has_lost_its_slots(&self) -> bool {
-        let has_none = self.landings.as_ref().is_some_and(Landings::has_none);
-        let intake = self.intake.as_ref().filter(|_| has_none);
+        let has_none = self.slots.as_ref().is_some_and(ReceiveSlots::has_none);
+        let incoming = self.incoming.as_ref().filter(|_| has_none);
         let is_idle = self.stage == SessionStage::Receiving && self.jobs == 0;
-        is_idle && intake.is_some_and(|intake| !intake.have().is_full())
+        is_idle && incoming.is_some_and(|incoming| !incoming.have().is_full())
     }
 
     fn is_paused_too_long(&self, paused: bool, tools: &ReceiverTools) -> bool {
@@ -817,15 +828,15 @@ impl Session {
             _ if self.jobs > 0 => "its sink",
             _ => "blocks, or the sender to say that it has sent all",
         };
-        let intake = self.intake.as_ref().map(Intake::describe);
-        let intake = intake.unwrap_or_else(|| "no stream is open".to_owned());
-        format!("the receiver waited for {what} ({intake})")
+        let incoming = self.incoming.as_ref().map(IncomingStream::describe);
+        let incoming = incoming.unwrap_or_else(|| "no stream is open".to_owned());
+        format!("the receiver waited for {what} ({incoming})")
     }
 
     /// How it is, in words.
     pub(super) fn describe(&self, now: Instant) -> String {
         let silent = now.saturating_duration_since(self.last_moved);
-        let intake = self.intake.as_ref().map(Intake::describe);
+        let incoming = self.incoming.as_ref().map(IncomingStream::describe);
         format!(
             "session {}: {:?}, nothing moved for {silent:.1?}; {} jobs of its sink; rails {:?}; {}",
             self.id,
@@ -835,14 +846,14 @@ impl Session {
                 .iter()
                 .map(|(_, number)| *number)
                 .collect::<Vec<_>>(),
-            intake.unwrap_or_else(|| "no stream".to_owned()),
+            incoming.unwrap_or_else(|| "no stream".to_owned()),
         )
     }
 
     /// Tells the sender what it is to hear.
     pub(super) fn speak(&mut self, tools: &mut ReceiverTools) {
         let now = tools.now();
-        let Some(intake) = &mut self.intake else {
+        let Some(incoming) = &mut self.incoming else {
             return;
         };
         if !matches!(
@@ -853,11 +864,11 @@ impl Session {
         }
         if self.jobs > 0 && now.saturating_duration_since(self.word_at) >= WORD_EVERY {
             self.word_at = now;
-            intake.say_that_it_works();
+            incoming.say_that_it_works();
         }
         if now.saturating_duration_since(self.told_at) >= TOLD_EVERY {
             self.told_at = now;
-            intake.want_progress();
+            incoming.want_progress();
         }
         self.say(tools);
     }
@@ -868,8 +879,8 @@ impl Session {
     pub(super) fn on_last(&mut self, done: WriteDone) {
         self.jobs -= 1;
         match done.did {
-            Did::Abandoned => self.stage = SessionStage::Over,
-            Did::Finished(finished) => self.count_placed(&finished),
+            WriteOutcome::Abandoned => self.stage = SessionStage::Over,
+            WriteOutcome::Finished(finished) => self.count_placed(&finished),
             _ => {}
         }
     }
@@ -888,13 +899,17 @@ impl Session {
 }
 
 /// What is to be done with a block.
-fn arriving(intake: &Intake, (block, crc): (Block, u32), bytes: Bytes) -> Arriving {
-    let flags = intake.open().flags;
+fn arriving(
+    incoming: &IncomingStream,
+    (block, crc): (Block, u32),
+    bytes: BlockBytes,
+) -> ArrivedBlock {
+    let flags = incoming.open().flags;
     let hashed = flags.contains(OpenFlags::BLAKE3);
-    Arriving {
+    ArrivedBlock {
         block,
         crc: flags.contains(OpenFlags::CRC32C).then_some(crc),
-        hashed: hashed.then(|| Arc::clone(intake.plan())),
+        hashed: hashed.then(|| Arc::clone(incoming.plan())),
         bytes,
     }
 }

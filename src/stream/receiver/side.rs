@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::config::ReceiverConfig;
-use super::news::{Mailbox, News};
+use super::events::{EventQueue, EventSender};
 use super::rail::{RailOwner, Rails, ReceiverRail, features};
 use super::session::Session;
 use super::writing::{WriteDone, WriteJob, Writers, WritersSettings};
@@ -18,9 +18,9 @@ use crate::endpoint::{
 use crate::storage::IoStats;
 use crate::stream::auth;
 use crate::stream::handshake::AnswerSettings;
+use crate::stream::incoming::{IncomingStream, Refusal};
 use crate::stream::interface::{self, Interface};
 use crate::stream::network::{Network, StreamSide};
-use crate::stream::receiving::{Intake, Refusal};
 use crate::stream::wire::{BlockHeader, Kind, Message, PAYLOAD_ROOM_MIN, Reason, Refuse};
 use crate::stream::workers::guarded;
 use crate::stream::{BlockSink, RefusalCode, StreamError, StreamViolation, report};
@@ -39,10 +39,10 @@ pub(super) struct ReceiverTools {
     /// What blocks come by, in words.
     providers: String,
     /// Where senders write by themselves, where they may.
-    pub(super) landings: Option<SharedBufferManager>,
+    pub(super) slot_pool: Option<SharedBufferManager>,
     pub(super) config: ReceiverConfig,
     writers: Writers,
-    pub(super) news: News,
+    pub(super) events: EventSender,
 }
 
 impl ReceiverTools {
@@ -52,10 +52,14 @@ impl ReceiverTools {
     }
 
     /// The rail of a connection that a sender has made.
-    fn answer(&self, at: (usize, ConnectionId), peer: Who) -> Result<ReceiverRail, StreamError> {
+    fn answer(
+        &self,
+        at: (usize, ConnectionId),
+        peer: RemotePeer,
+    ) -> Result<ReceiverRail, StreamError> {
         let config = &self.config;
         let settings = AnswerSettings {
-            features: features(self.landings.is_some()),
+            features: features(self.slot_pool.is_some()),
             streams: 1,
             payload_max: config.block_bytes.max(PAYLOAD_ROOM_MIN),
             key: config.key.clone(),
@@ -112,8 +116,8 @@ impl ReceiverSide {
         config: ReceiverConfig,
         interfaces: &[Interface],
         endpoints: Vec<DuplexEndpoint>,
-        (landings, slots): (Option<SharedBufferManager>, usize),
-        news: Arc<Mailbox>,
+        (slot_pool, slots): (Option<SharedBufferManager>, usize),
+        events: Arc<EventQueue>,
         employ: impl FnOnce(WritersSettings) -> Result<Writers, Error>,
     ) -> Result<Self, Error> {
         let clock = config.clock.clone();
@@ -138,10 +142,10 @@ impl ReceiverSide {
                 network,
                 rails: Rails::new(),
                 providers: interface::describe(interfaces.iter()),
-                landings,
+                slot_pool,
                 config,
                 writers,
-                news: News::new(news),
+                events: EventSender::new(events),
             },
             sessions: BTreeMap::new(),
             by_name: HashMap::new(),
@@ -152,7 +156,7 @@ impl ReceiverSide {
 
     // ---- events ---------------------------------------------------------------------------------
 
-    fn on_connected(&mut self, port: usize, connection: ConnectionId, peer: Who) {
+    fn on_connected(&mut self, port: usize, connection: ConnectionId, peer: RemotePeer) {
         match self.tools.answer((port, connection), peer) {
             Ok(rail) => drop(self.tools.rails.insert(connection, rail)),
             Err(error) => {
@@ -247,7 +251,7 @@ impl ReceiverSide {
             tracing::warn!(%error, ?peer, "a stream's handshake failed");
             rail.leave(&self.tools.network);
             let code = code_of(error);
-            self.tools.news.refused(peer, code, &error.to_string());
+            self.tools.events.refused(peer, code, &error.to_string());
         }
     }
 
@@ -263,7 +267,7 @@ impl ReceiverSide {
             reason: Reason::new(text),
         }));
         rail.leave(&self.tools.network);
-        self.tools.news.refused(rail.local.peer, code, text);
+        self.tools.events.refused(rail.local.peer, code, text);
     }
 
     fn on_stream_message(
@@ -296,7 +300,7 @@ impl ReceiverSide {
             }
         }
         let left = match message {
-            Message::Open(open) if awaited => self.memory_left(Intake::memory_for(open)),
+            Message::Open(open) if awaited => self.memory_left(IncomingStream::memory_for(open)),
             _ => 0,
         };
         match self.sessions.get_mut(&id) {
@@ -305,12 +309,12 @@ impl ReceiverSide {
         }
     }
 
-    /// Bytes of memory that the account of one more stream may take, which asks for so many. News
+    /// Bytes of memory that one more stream may take for its state, which asks for so many. Events
     /// that nobody fetched make room for it.
     fn memory_left(&self, asked: u64) -> u64 {
         let used: u64 = self.sessions.values().map(Session::memory).sum();
         let left = self.tools.config.limits.memory.saturating_sub(used);
-        left - self.tools.news.keep_within(left.saturating_sub(asked))
+        left - self.tools.events.keep_within(left.saturating_sub(asked))
     }
 
     fn on_violation(&mut self, connection: ConnectionId, violation: StreamViolation) {
@@ -433,7 +437,7 @@ impl StreamSide for ReceiverSide {
         let now = self.tools.now();
         let mut lines = vec!["receiver:".to_owned()];
         lines.extend(self.tools.network.describe());
-        if let Some(pool) = &self.tools.landings {
+        if let Some(pool) = &self.tools.slot_pool {
             let (free, slots) = (pool.free_count(), pool.slots());
             lines.push(format!("{free} of {slots} slots of windows free"));
         }
@@ -460,7 +464,7 @@ impl StreamSide for ReceiverSide {
         }
         for session in self.sessions.values_mut() {
             session.abandon_now();
-            session.tell_cut(&mut self.tools.news);
+            session.tell_cut(&mut self.tools.events);
         }
     }
 }
@@ -492,5 +496,5 @@ fn code_of(error: &StreamError) -> RefusalCode {
     }
 }
 
-/// Who a peer is, where the provider tells.
-pub(super) type Who = Option<PeerAddr>;
+/// The address of a peer, where the provider tells.
+pub(super) type RemotePeer = Option<PeerAddr>;

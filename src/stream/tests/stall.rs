@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::outbox::Swallow;
 use super::rehearsal::{Mishap, Script, Side, Wish, World};
 use super::wire::Kind;
-use super::{PeerOutcome, RefusalCode, SendOptions, StreamError, StreamNews, Transport};
+use super::{PeerOutcome, RefusalCode, SendOptions, StreamError, StreamEvent, Transport};
 use crate::protocol::connection::Form;
 
 /// For how long nothing may move, where that is what is tested, and elsewhere.
@@ -30,7 +30,7 @@ fn swallow(kind: Kind, times: u32) -> Option<Swallow> {
 /// What one transfer came to.
 struct Ended {
     outcome: PeerOutcome,
-    news: Vec<StreamNews>,
+    news: Vec<StreamEvent>,
     /// Of it, what is whole at the receiver.
     whole: u32,
     /// When it was over, and when nothing was left of it.
@@ -49,7 +49,7 @@ fn over_both(options: &SendOptions, tune: impl Fn(&mut Script), judge: impl Fn(E
         let ended = world.run().expect("over in time").remove(0);
         let took = world.clock.passed();
         world.settle().expect("nothing is left");
-        let (mut news, whole) = (world.news(), world.shelves[0].whole(0));
+        let (mut news, whole) = (world.news(), world.sinks[0].whole(0));
         world.close().expect("everything is back");
         judge(Ended {
             outcome: ended.outcomes.into_iter().next().expect("of one peer"),
@@ -60,9 +60,9 @@ fn over_both(options: &SendOptions, tune: impl Fn(&mut Script), judge: impl Fn(E
     }
 }
 
-fn last_cut(news: &[StreamNews]) -> &StreamError {
+fn last_cut(news: &[StreamEvent]) -> &StreamError {
     match news.last() {
-        Some(StreamNews::Cut(_, error, _)) => error,
+        Some(StreamEvent::Cut(_, error, _)) => error,
         other => panic!("{other:?}"),
     }
 }
@@ -235,7 +235,7 @@ fn who_works_for_long_is_waited_for() {
         };
         over_both(&options, tune, |ended| {
             ended.outcome.result.unwrap();
-            assert!(matches!(ended.news.last(), Some(StreamNews::Complete(..))));
+            assert!(matches!(ended.news.last(), Some(StreamEvent::Complete(..))));
             assert!(ended.took >= 40 * WORK, "{:?}", ended.took);
         });
     }

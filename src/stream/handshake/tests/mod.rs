@@ -73,7 +73,7 @@ fn talk(
 
 fn agreed(then: &Then) -> Agreed {
     match then {
-        Then::Ready(agreed) => *agreed,
+        Then::ReadyBlock(agreed) => *agreed,
         other => panic!("{other:?}"),
     }
 }
@@ -135,7 +135,7 @@ fn who_lacks_the_key_is_refused() {
     );
     assert!(matches!(
         ends,
-        [Then::Over(StreamError::Unproven), Then::Ready(_)]
+        [Then::Over(StreamError::Unproven), Then::ReadyBlock(_)]
     ));
 }
 
@@ -291,7 +291,7 @@ proptest! {
             },
         );
         for end in &ends {
-            if let Then::Ready(agreed) = end {
+            if let Then::ReadyBlock(agreed) = end {
                 prop_assert_eq!(agreed.is_proven, keyed);
                 prop_assert!(
                     !(keyed && changed && number < 2),
@@ -322,7 +322,7 @@ proptest! {
                 answering.on_message(&header, payload, now),
             ] {
                 match step.then {
-                    Then::Ready(agreed) => prop_assert!(!keyed && !agreed.is_proven),
+                    Then::ReadyBlock(agreed) => prop_assert!(!keyed && !agreed.is_proven),
                     Then::Over(error) => {
                         prop_assert!(!error.to_string().contains(char::is_control))
                     }

@@ -1,4 +1,5 @@
-//! `JournalFile`: the journal of a stream that is not whole yet, as it lies in the hidden directory.
+//! `JournalFile`: the journal of a stream that is not whole yet, as it lies in the hidden
+//! directory.
 //!
 //! It is small, is only ever written at its end (O_APPEND), and has to be there after a kill: it
 //! goes through the page cache by write(2), and not by `storage`, which refuses such descriptors.

@@ -1,4 +1,4 @@
-//! `Intake`: what a receiver keeps account of for one stream: what was announced, what is there,
+//! `IncomingStream`: what a receiver keeps account of for one stream: what was announced, what is there,
 //! what may come, what to tell the sender.
 //!
 //! It says nothing itself and writes nothing itself. Its `ReceiverSide` gives it what the sender
@@ -84,7 +84,7 @@ impl From<ManifestError> for Refusal {
 
 /// What a receiver is ready to do for a stream.
 #[derive(Debug, Clone)]
-pub(crate) struct IntakeSettings {
+pub(crate) struct IncomingSettings {
     pub(crate) limits: Limits,
     /// Bytes of memory that accounts of streams may still take.
     pub(crate) memory_left: u64,
@@ -103,22 +103,22 @@ pub(crate) struct IntakeSettings {
 pub(crate) enum MessageOutcome {
     /// Nothing that the side has to deal with.
     Nothing,
-    /// The manifest is whole: the side opens the sink, then calls [`Intake::accept_counted`] or
-    /// [`Intake::refuse`].
+    /// The manifest is whole: the side opens the sink, then calls [`IncomingStream::accept_counted`] or
+    /// [`IncomingStream::refuse`].
     Announced,
     /// A block that is not there yet: to be checked and written, and reported by
-    /// [`Intake::on_written`] or [`Intake::on_damaged`].
+    /// [`IncomingStream::on_written`] or [`IncomingStream::on_damaged`].
     Block(Block),
     /// A block that is there, or being written: its buffer is free.
     Twice,
     /// The sender has lost this connection, and sends its blocks again: it is to be closed.
     CloseRail(u16),
-    /// It is over: see [`Intake::outcome`].
+    /// It is over: see [`IncomingStream::outcome`].
     Over,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ReceiveState {
+enum IncomingStage {
     Manifest,
     Deciding,
     Receiving,
@@ -127,7 +127,7 @@ enum ReceiveState {
     Over,
 }
 
-impl ReceiveState {
+impl IncomingStage {
     fn text(self) -> &'static str {
         match self {
             Self::Manifest => "the manifest is not whole",
@@ -141,7 +141,7 @@ impl ReceiveState {
 
 /// One connection, as far as this stream is concerned.
 #[derive(Debug, Clone, Copy, Default)]
-struct RailReceipts {
+struct IncomingRail {
     arrived: u64,
     /// Blocks that were sent on it and will never arrive.
     lost: u64,
@@ -171,9 +171,9 @@ impl Listing {
     }
 }
 
-/// What is being said, between [`Intake::next_to_say`] and [`Intake::on_said`].
+/// What is being said, between [`IncomingStream::next_control`] and [`IncomingStream::on_control_sent`].
 #[derive(Debug, Clone, Copy)]
-enum ReceiverSaying {
+enum ReceiverControl {
     Refuse,
     Accept,
     Have(Listing),
@@ -190,18 +190,18 @@ enum ReceiverSaying {
 const LATE_MAX: u64 = 64;
 
 /// How a stream ended at the receiver.
-pub(crate) type IntakeOutcome = Result<Complete, StreamError>;
+pub(crate) type IncomingOutcome = Result<Complete, StreamError>;
 
 /// A receiver's account of one stream.
 #[derive(Debug)]
-pub(crate) struct Intake {
+pub(crate) struct IncomingStream {
     open: Open,
-    settings: IntakeSettings,
-    state: ReceiveState,
+    settings: IncomingSettings,
+    state: IncomingStage,
     parser: Option<ManifestParser>,
     manifest: Arc<Manifest>,
     plan: Arc<BlockPlan>,
-    rails: Vec<RailReceipts>,
+    rails: Vec<IncomingRail>,
     /// The rail that the sender is told things on.
     home: Option<u16>,
     /// Rails that are gone here and that the sender has not said to be lost, and whether it was
@@ -245,18 +245,18 @@ pub(crate) struct Intake {
     failure: Option<(RefusalCode, Option<u64>, String)>,
     complete: Option<Complete>,
     ranges: RangesBuilder,
-    saying: Option<ReceiverSaying>,
-    outcome: Option<IntakeOutcome>,
+    pending: Option<ReceiverControl>,
+    outcome: Option<IncomingOutcome>,
 }
 
-impl Intake {
+impl IncomingStream {
     /// The account of a stream that a sender opens on a rail. Nothing is allocated for what was
     /// only announced.
     ///
     /// # Errors
     ///
     /// Why it is not taken.
-    pub(crate) fn new(rail: u16, open: Open, settings: IntakeSettings) -> Result<Self, Refusal> {
+    pub(crate) fn new(rail: u16, open: Open, settings: IncomingSettings) -> Result<Self, Refusal> {
         assert!(settings.window > 0, "a receiver has room for a block");
         admit(&open, &settings)?;
         let announced = Announced {
@@ -265,10 +265,10 @@ impl Intake {
             bytes: open.bytes,
         };
         let parser = ManifestParser::new(announced, &settings.limits.of_manifest())?;
-        let mut intake = Self {
+        let mut incoming = Self {
             open,
             settings,
-            state: ReceiveState::Manifest,
+            state: IncomingStage::Manifest,
             parser: Some(parser),
             manifest: Arc::default(),
             plan: Arc::new(BlockPlan::new(&Manifest::default(), open.block_bytes)),
@@ -303,13 +303,13 @@ impl Intake {
             failure: None,
             complete: None,
             ranges: RangesBuilder::default(),
-            saying: None,
+            pending: None,
             outcome: None,
         };
         if open.entries == 0 {
-            intake.announced_all()?;
+            incoming.announced_all()?;
         }
-        Ok(intake)
+        Ok(incoming)
     }
 
     fn announced_all(&mut self) -> Result<(), Refusal> {
@@ -328,7 +328,7 @@ impl Intake {
         }
         self.manifest = Arc::new(manifest);
         self.plan = Arc::new(plan);
-        self.state = ReceiveState::Deciding;
+        self.state = IncomingStage::Deciding;
         Ok(())
     }
 
@@ -340,7 +340,7 @@ impl Intake {
     /// Whether the manifest is whole and the side has to decide; so it is at once for a stream
     /// without entries.
     pub(crate) fn is_announced(&self) -> bool {
-        self.state == ReceiveState::Deciding
+        self.state == IncomingStage::Deciding
     }
 
     /// What the stream has; whole once it is announced.
@@ -396,7 +396,7 @@ impl Intake {
     ) {
         assert_eq!(
             self.state,
-            ReceiveState::Deciding,
+            IncomingStage::Deciding,
             "a stream is accepted once"
         );
         assert_eq!(
@@ -412,15 +412,15 @@ impl Intake {
         self.having = (!have.is_empty()).then(|| Listing::new(0));
         self.have = have;
         self.is_accept_unsaid = true;
-        self.state = ReceiveState::Receiving;
+        self.state = IncomingStage::Receiving;
     }
 
     /// Does not take the stream.
     pub(crate) fn refuse(&mut self, refusal: Refusal) {
-        if self.state == ReceiveState::Over {
+        if self.state == IncomingStage::Over {
             return;
         }
-        self.state = ReceiveState::Over;
+        self.state = IncomingStage::Over;
         self.outcome = Some(Err(StreamError::GivenUp {
             code: refusal.code,
             reason: refusal.reason.clone(),
@@ -431,12 +431,12 @@ impl Intake {
     /// Gives the stream up; the sender is told.
     pub(crate) fn fail(&mut self, code: RefusalCode, block: Option<u64>, reason: &str) {
         match self.state {
-            ReceiveState::Over => {}
-            ReceiveState::Manifest | ReceiveState::Deciding => {
+            IncomingStage::Over => {}
+            IncomingStage::Manifest | IncomingStage::Deciding => {
                 self.refuse(Refusal::new(code, reason))
             }
-            ReceiveState::Receiving | ReceiveState::Whole => {
-                self.state = ReceiveState::Over;
+            IncomingStage::Receiving | IncomingStage::Whole => {
+                self.state = IncomingStage::Over;
                 self.failure = Some((code, block, reason.to_owned()));
                 self.is_verdict_unsaid = true;
                 let reason = reason.to_owned();
@@ -451,7 +451,7 @@ impl Intake {
     ///
     /// When not all is there.
     pub(crate) fn complete(&mut self, mut checks: Checks) -> Complete {
-        assert_eq!(self.state, ReceiveState::Whole, "all blocks are there");
+        assert_eq!(self.state, IncomingStage::Whole, "all blocks are there");
         let blake3 = self.blake3();
         checks.set(Checks::BLAKE3, blake3.is_some());
         let complete = Complete {
@@ -462,7 +462,7 @@ impl Intake {
             bytes: self.plan.bytes(),
             blake3,
         };
-        self.state = ReceiveState::Over;
+        self.state = IncomingStage::Over;
         self.complete = Some(complete);
         self.is_verdict_unsaid = true;
         self.outcome = Some(Ok(complete));
@@ -482,7 +482,7 @@ impl Intake {
         rail: u16,
         message: &Message<'_>,
     ) -> Result<MessageOutcome, StreamViolation> {
-        if self.state == ReceiveState::Over || self.rail(rail).is_lost {
+        if self.state == IncomingStage::Over || self.rail(rail).is_lost {
             // What was under way when it ended.
             return Ok(MessageOutcome::Nothing);
         }
@@ -497,7 +497,7 @@ impl Intake {
                 Ok(MessageOutcome::Nothing)
             }
             Message::Cancel(cancel) => {
-                self.state = ReceiveState::Over;
+                self.state = IncomingStage::Over;
                 self.outcome = Some(Err(StreamError::Failed {
                     code: cancel.code,
                     block: None,
@@ -545,7 +545,7 @@ impl Intake {
     ) -> Result<MessageOutcome, StreamViolation> {
         let is_by_write = self.open.flags.contains(OpenFlags::BY_WRITE);
         let is_told = self.having.is_none() && !self.is_accept_unsaid;
-        if self.state != ReceiveState::Receiving || is_placed != is_by_write || !is_told {
+        if self.state != IncomingStage::Receiving || is_placed != is_by_write || !is_told {
             let message = Message::Block(*header);
             return Err(self.unexpected(&message));
         }
@@ -568,7 +568,7 @@ impl Intake {
             self.released += 1;
             self.count_resent(index);
             return Ok(match self.state {
-                ReceiveState::Over => MessageOutcome::Over,
+                IncomingStage::Over => MessageOutcome::Over,
                 _ => MessageOutcome::Twice,
             });
         }
@@ -605,14 +605,14 @@ impl Intake {
         if finish.blake3.is_some() && !self.open.flags.contains(OpenFlags::BLAKE3) {
             return Err(self.unexpected(&message));
         }
-        if self.state == ReceiveState::Whole
-            || self.state == ReceiveState::Receiving && finish.lap < self.lap
+        if self.state == IncomingStage::Whole
+            || self.state == IncomingStage::Receiving && finish.lap < self.lap
         {
             // The verdict on this lap was lost with a connection, or is under way.
             return Ok(MessageOutcome::Nothing);
         }
         let is_told = self.having.is_none() && !self.is_accept_unsaid;
-        if self.state != ReceiveState::Receiving || !is_told || finish.lap != self.lap {
+        if self.state != IncomingStage::Receiving || !is_told || finish.lap != self.lap {
             return Err(self.unexpected(&message));
         }
         // Who has come to this lap knows what was missing after the last one, even if that was
@@ -652,7 +652,7 @@ impl Intake {
     }
 
     fn on_rail_lost(&mut self, lost: &RailLost) -> Result<MessageOutcome, StreamViolation> {
-        if self.state == ReceiveState::Manifest || self.state == ReceiveState::Deciding {
+        if self.state == IncomingStage::Manifest || self.state == IncomingStage::Deciding {
             return Err(self.unexpected(&Message::RailLost(*lost)));
         }
         let it = self.rail(lost.rail);
@@ -676,7 +676,7 @@ impl Intake {
     fn judge(&mut self) -> Result<MessageOutcome, StreamViolation> {
         let Some(finish) = self
             .finish
-            .filter(|_| self.state == ReceiveState::Receiving)
+            .filter(|_| self.state == IncomingStage::Receiving)
         else {
             return Ok(MessageOutcome::Nothing);
         };
@@ -716,7 +716,7 @@ impl Intake {
             self.fail(RefusalCode::DIGEST, None, reason);
             return Ok(MessageOutcome::Over);
         }
-        self.state = ReceiveState::Whole;
+        self.state = IncomingStage::Whole;
         Ok(MessageOutcome::Over)
     }
 
@@ -767,11 +767,11 @@ impl Intake {
             return;
         }
         self.home = None;
-        self.saying = None;
+        self.pending = None;
         self.gone
             .iter_mut()
             .for_each(|(_, is_said)| *is_said = false);
-        let is_accepted = !self.is_accept_unsaid && self.state == ReceiveState::Receiving;
+        let is_accepted = !self.is_accept_unsaid && self.state == IncomingStage::Receiving;
         if is_accepted {
             self.is_credit_stale = true;
             self.written_said = 0;
@@ -779,7 +779,7 @@ impl Intake {
         if let Some((lap, arrived)) = self.last_missing
             && arrived == self.arrived
             && self.finish.is_none()
-            && self.state == ReceiveState::Receiving
+            && self.state == IncomingStage::Receiving
         {
             self.missing = Some(Listing::new(lap));
         }
@@ -802,24 +802,24 @@ impl Intake {
         self.home.get_or_insert(rail);
     }
 
-    /// The rail to send [`next_to_say`](Self::next_to_say) on.
+    /// The rail to send [`next_control`](Self::next_control) on.
     pub(crate) fn home(&self) -> Option<u16> {
         self.home
     }
 
-    fn rail(&self, rail: u16) -> RailReceipts {
+    fn rail(&self, rail: u16) -> IncomingRail {
         let rail = self.rails.get(usize::from(rail));
         rail.copied().unwrap_or_default()
     }
 
-    fn rail_mut(&mut self, rail: u16) -> Result<&mut RailReceipts, StreamViolation> {
+    fn rail_mut(&mut self, rail: u16) -> Result<&mut IncomingRail, StreamViolation> {
         if rail >= RAILS_MAX {
             let (what, value) = ("the number of a connection", rail.into());
             return Err(StreamViolation::Count { what, value });
         }
         let at = usize::from(rail);
         if self.rails.len() <= at {
-            self.rails.resize(at + 1, RailReceipts::default());
+            self.rails.resize(at + 1, IncomingRail::default());
         }
         Ok(&mut self.rails[at])
     }
@@ -837,46 +837,46 @@ impl Intake {
     }
 
     /// The next message for the sender. It is the same, or a newer one, until
-    /// [`on_said`](Self::on_said) says that it went out.
-    pub(crate) fn next_to_say(&mut self) -> Option<Message<'_>> {
-        self.saying = self.choose();
+    /// [`on_control_sent`](Self::on_control_sent) says that it went out.
+    pub(crate) fn next_control(&mut self) -> Option<Message<'_>> {
+        self.pending = self.choose();
         let stream = self.open.stream;
-        Some(match self.saying? {
-            ReceiverSaying::Refuse => self.refusal.as_ref()?.message(stream),
-            ReceiverSaying::Accept => Message::Accept(Accept {
+        Some(match self.pending? {
+            ReceiverControl::Refuse => self.refusal.as_ref()?.message(stream),
+            ReceiverControl::Accept => Message::Accept(Accept {
                 stream,
                 granted: self.settings.window,
                 have_blocks: self.have.count(),
                 have_digest: self.have_digest,
                 slots: self.slots(),
             }),
-            ReceiverSaying::Have(listing) => {
+            ReceiverControl::Have(listing) => {
                 let listing = fill(&mut self.ranges, listing, self.have.ranges(listing.from));
-                self.saying = Some(ReceiverSaying::Have(listing));
+                self.pending = Some(ReceiverControl::Have(listing));
                 Message::Have(list(stream, &listing, &self.ranges))
             }
-            ReceiverSaying::Missing(listing) => {
+            ReceiverControl::Missing(listing) => {
                 let listing = fill(&mut self.ranges, listing, self.have.missing(listing.from));
-                self.saying = Some(ReceiverSaying::Missing(listing));
+                self.pending = Some(ReceiverControl::Missing(listing));
                 Message::Missing(list(stream, &listing, &self.ranges))
             }
-            ReceiverSaying::RailGone(rail) => Message::RailLost(RailLost {
+            ReceiverControl::RailGone(rail) => Message::RailLost(RailLost {
                 stream,
                 rail,
                 sent_there: self.rail(rail).arrived,
             }),
-            ReceiverSaying::Credit(granted) => Message::Credit(Credit { stream, granted }),
-            ReceiverSaying::Written(blocks) => Message::Written(Written {
+            ReceiverControl::Credit(granted) => Message::Credit(Credit { stream, granted }),
+            ReceiverControl::Written(blocks) => Message::Written(Written {
                 stream,
                 blocks,
                 bytes: self.bytes,
             }),
-            ReceiverSaying::Damaged => {
+            ReceiverControl::Damaged => {
                 let (index, crc) = *self.damaged.front()?;
                 Message::Damaged(Damaged { stream, index, crc })
             }
-            ReceiverSaying::Complete => Message::Complete(self.complete?),
-            ReceiverSaying::Failed => {
+            ReceiverControl::Complete => Message::Complete(self.complete?),
+            ReceiverControl::Failed => {
                 let (code, block, reason) = self.failure.as_ref()?;
                 Message::Failed(Failed {
                     stream,
@@ -895,94 +895,94 @@ impl Intake {
         }
     }
 
-    fn choose(&self) -> Option<ReceiverSaying> {
+    fn choose(&self) -> Option<ReceiverControl> {
         self.home?;
         if self.refusal.is_some() {
-            return Some(ReceiverSaying::Refuse);
+            return Some(ReceiverControl::Refuse);
         }
         if self.is_verdict_unsaid {
             let is_complete = self.complete.is_some();
             return Some(if is_complete {
-                ReceiverSaying::Complete
+                ReceiverControl::Complete
             } else {
-                ReceiverSaying::Failed
+                ReceiverControl::Failed
             });
         }
         let blocks = self.have.count();
-        if matches!(self.state, ReceiveState::Deciding | ReceiveState::Whole) {
-            return self.is_word_due.then_some(ReceiverSaying::Written(blocks));
+        if matches!(self.state, IncomingStage::Deciding | IncomingStage::Whole) {
+            return self.is_word_due.then_some(ReceiverControl::Written(blocks));
         }
-        if self.state != ReceiveState::Receiving {
+        if self.state != IncomingStage::Receiving {
             return None;
         }
         if self.is_accept_unsaid {
-            return Some(ReceiverSaying::Accept);
+            return Some(ReceiverControl::Accept);
         }
         if let Some(listing) = self.having {
-            return Some(ReceiverSaying::Have(listing));
+            return Some(ReceiverControl::Have(listing));
         }
         if let Some((rail, _)) = self.gone.iter().find(|(_, is_said)| !is_said) {
-            return Some(ReceiverSaying::RailGone(*rail));
+            return Some(ReceiverControl::RailGone(*rail));
         }
         let granted = self.granted.max(self.released + self.settings.window);
         if self.is_credit_due(granted) {
-            return Some(ReceiverSaying::Credit(granted));
+            return Some(ReceiverControl::Credit(granted));
         }
         if let Some(listing) = self.missing {
-            return Some(ReceiverSaying::Missing(listing));
+            return Some(ReceiverControl::Missing(listing));
         }
         if !self.damaged.is_empty() {
-            return Some(ReceiverSaying::Damaged);
+            return Some(ReceiverControl::Damaged);
         }
         let is_due = self.is_word_due || self.wants_progress && blocks != self.written_said;
-        is_due.then_some(ReceiverSaying::Written(blocks))
+        is_due.then_some(ReceiverControl::Written(blocks))
     }
 
     /// A quarter of the window at a time, or whatever there is when the sender can't go on.
     fn is_credit_due(&self, granted: u64) -> bool {
         let used = self.arrived + self.lost;
-        let news = granted - self.granted;
+        let newly = granted - self.granted;
         let quarter = (self.settings.window / 4).max(1);
-        self.is_credit_stale || news >= quarter || news > 0 && used >= self.granted
+        self.is_credit_stale || newly >= quarter || newly > 0 && used >= self.granted
     }
 
-    /// What [`next_to_say`](Self::next_to_say) gave has been given to the endpoint.
+    /// What [`next_control`](Self::next_control) gave has been given to the endpoint.
     ///
     /// # Panics
     ///
     /// When nothing was to be said.
-    pub(crate) fn on_said(&mut self) {
+    pub(crate) fn on_control_sent(&mut self) {
         let more = |listing: Listing| listing.more.then_some(listing);
-        match self.saying.take().expect("something was to be said") {
-            ReceiverSaying::Refuse => self.refusal = None,
-            ReceiverSaying::Accept => {
+        match self.pending.take().expect("something was to be said") {
+            ReceiverControl::Refuse => self.refusal = None,
+            ReceiverControl::Accept => {
                 self.is_accept_unsaid = false;
                 self.granted = self.settings.window;
                 self.written_said = self.have.count();
             }
-            ReceiverSaying::Have(listing) => self.having = more(listing),
-            ReceiverSaying::Missing(listing) => self.missing = more(listing),
-            ReceiverSaying::RailGone(gone) => {
+            ReceiverControl::Have(listing) => self.having = more(listing),
+            ReceiverControl::Missing(listing) => self.missing = more(listing),
+            ReceiverControl::RailGone(gone) => {
                 let told = self.gone.iter_mut().find(|(rail, _)| *rail == gone);
                 if let Some((_, is_said)) = told {
                     *is_said = true;
                 }
             }
-            ReceiverSaying::Credit(granted) => {
+            ReceiverControl::Credit(granted) => {
                 self.granted = granted;
                 self.is_credit_stale = false;
                 // A sender that goes on may as well know how far it is.
                 self.wants_progress = true;
             }
-            ReceiverSaying::Written(blocks) => {
+            ReceiverControl::Written(blocks) => {
                 self.written_said = blocks;
                 self.wants_progress = false;
                 self.is_word_due = false;
             }
-            ReceiverSaying::Damaged => {
+            ReceiverControl::Damaged => {
                 self.damaged.pop_front();
             }
-            ReceiverSaying::Complete | ReceiverSaying::Failed => self.is_verdict_unsaid = false,
+            ReceiverControl::Complete | ReceiverControl::Failed => self.is_verdict_unsaid = false,
         }
     }
 
@@ -990,11 +990,11 @@ impl Intake {
 
     /// Whether all is there, and the sink is to be finished: then [`complete`](Self::complete).
     pub(crate) fn is_whole(&self) -> bool {
-        self.state == ReceiveState::Whole
+        self.state == IncomingStage::Whole
     }
 
     /// How it ended, if it did.
-    pub(crate) fn outcome(&self) -> Option<&IntakeOutcome> {
+    pub(crate) fn outcome(&self) -> Option<&IncomingOutcome> {
         self.outcome.as_ref()
     }
 
@@ -1017,7 +1017,7 @@ impl Intake {
     pub(crate) fn describe(&self) -> String {
         let rails = self.rails.iter().enumerate();
         let rails = rails.map(|(number, rail)| {
-            let RailReceipts {
+            let IncomingRail {
                 arrived,
                 said,
                 finished,
@@ -1101,7 +1101,7 @@ fn fill(
 }
 
 /// What can be judged before the manifest comes.
-fn admit(open: &Open, settings: &IntakeSettings) -> Result<(), Refusal> {
+fn admit(open: &Open, settings: &IncomingSettings) -> Result<(), Refusal> {
     let limits = &settings.limits;
     let needed = [
         (OpenFlags::BLAKE3, Features::BLAKE3),

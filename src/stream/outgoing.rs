@@ -1,4 +1,4 @@
-//! `Outlay`: what a sender keeps account of for one peer: what the peer has, what is still to be
+//! `OutgoingStream`: what a sender keeps account of for one peer: what the peer has, what is still to be
 //! sent, what it may send, how it ended.
 //!
 //! It says nothing itself and reads nothing itself. Its `SenderSide` asks what it wants next, tells
@@ -29,7 +29,7 @@ use super::wire::{
 const CREDIT_WINDOW_MAX: u64 = 1 << 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SendState {
+enum OutgoingStage {
     /// What is said of the stream: nothing, or `Open` and the manifest up to this entry.
     Opening {
         is_open: bool,
@@ -47,7 +47,7 @@ enum SendState {
     Over,
 }
 
-impl SendState {
+impl OutgoingStage {
     fn text(self) -> &'static str {
         match self {
             Self::Opening { .. } => "the stream is being opened",
@@ -61,7 +61,7 @@ impl SendState {
 
 /// One connection, as far as this stream is concerned.
 #[derive(Debug, Clone, Copy, Default)]
-struct RailSends {
+struct OutgoingRail {
     is_live: bool,
     is_lost: bool,
     /// Blocks that were sent on it.
@@ -72,9 +72,9 @@ struct RailSends {
     lost_said_on: Option<u16>,
 }
 
-/// What is being said, between [`Outlay::next_to_say`] and [`Outlay::on_said`].
+/// What is being said, between [`OutgoingStream::next_control`] and [`OutgoingStream::on_control_sent`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SenderSaying {
+enum SenderControl {
     Open,
     Part { next: usize },
     Finish,
@@ -85,11 +85,11 @@ enum SenderSaying {
 
 /// A sender's account of one stream to one peer.
 #[derive(Debug)]
-pub(crate) struct Outlay {
+pub(crate) struct OutgoingStream {
     open: Open,
     plan: Arc<BlockPlan>,
-    state: SendState,
-    rails: Vec<RailSends>,
+    state: OutgoingStage,
+    rails: Vec<OutgoingRail>,
     /// The rail that the stream was opened on.
     home: u16,
     /// To be sent, and nobody has begun to.
@@ -111,7 +111,7 @@ pub(crate) struct Outlay {
     resent_max: u64,
     granted: u64,
     /// How often the peer has said something new.
-    news: u64,
+    advances: u64,
     had: (u64, u64),
     damaged: u64,
     written: (u64, u64),
@@ -120,13 +120,13 @@ pub(crate) struct Outlay {
     pause_said: bool,
     /// The peer is told once more whether it is paused, so that it hears that this side works.
     is_word_due: bool,
-    saying: Option<SenderSaying>,
+    pending: Option<SenderControl>,
     part: Vec<u8>,
     farewell: Option<(RefusalCode, String)>,
     outcome: Option<Result<Complete, StreamError>>,
 }
 
-impl Outlay {
+impl OutgoingStream {
     /// The account of a stream that is about to be opened on the rail `home`.
     ///
     /// # Panics
@@ -137,10 +137,10 @@ impl Outlay {
         let is = (plan.bytes(), plan.blocks(), plan.block_bytes());
         assert_eq!(said, is, "what is opened is what will be sent");
         let blocks = plan.blocks();
-        let mut outlay = Self {
+        let mut outgoing = Self {
             open,
             plan,
-            state: SendState::Opening {
+            state: OutgoingStage::Opening {
                 is_open: false,
                 next: 0,
             },
@@ -158,7 +158,7 @@ impl Outlay {
             resent: 0,
             resent_max: blocks.saturating_add(64),
             granted: 0,
-            news: 0,
+            advances: 0,
             had: (0, 0),
             damaged: 0,
             written: (0, 0),
@@ -166,13 +166,13 @@ impl Outlay {
             is_paused: false,
             pause_said: false,
             is_word_due: false,
-            saying: None,
+            pending: None,
             part: Vec::new(),
             farewell: None,
             outcome: None,
         };
-        outlay.add_rail(home);
-        outlay
+        outgoing.add_rail(home);
+        outgoing
     }
 
     /// A connection of this number may carry blocks from now on.
@@ -184,7 +184,7 @@ impl Outlay {
         assert!(rail < RAILS_MAX, "rail {rail}");
         let at = usize::from(rail);
         if self.rails.len() <= at {
-            self.rails.resize(at + 1, RailSends::default());
+            self.rails.resize(at + 1, OutgoingRail::default());
         }
         let it = &mut self.rails[at];
         assert!(
@@ -194,7 +194,7 @@ impl Outlay {
         it.is_live = true;
     }
 
-    fn rail(&self, rail: u16) -> RailSends {
+    fn rail(&self, rail: u16) -> OutgoingRail {
         let rail = self.rails.get(usize::from(rail));
         rail.copied().unwrap_or_default()
     }
@@ -205,8 +205,8 @@ impl Outlay {
             return;
         };
         (it.is_live, it.is_lost) = (false, true);
-        self.saying = None;
-        let is_accepted = self.state == SendState::Sending || self.state == SendState::Over;
+        self.pending = None;
+        let is_accepted = self.state == OutgoingStage::Sending || self.state == OutgoingStage::Over;
         if rail == self.home && !is_accepted {
             // How much of the opening arrived is not known: it is begun anew, as another stream, or
             // not at all.
@@ -221,14 +221,14 @@ impl Outlay {
     /// the peer has said what it has.
     pub(crate) fn first_wanted(&self, from: u64) -> Option<u64> {
         match self.state {
-            SendState::Sending => self.wanted.next(from),
+            OutgoingStage::Sending => self.wanted.next(from),
             _ => None,
         }
     }
 
     /// Whether this block is to be sent and nobody has taken it.
     pub(crate) fn wants(&self, index: u64) -> bool {
-        self.state == SendState::Sending && self.wanted.contains(index)
+        self.state == OutgoingStage::Sending && self.wanted.contains(index)
     }
 
     /// Somebody reads this block, or has it to be sent. Whether it was wanted.
@@ -251,14 +251,14 @@ impl Outlay {
 
     /// Whether the peer has room for a block, and it is to have it now.
     pub(crate) fn may_send(&self) -> bool {
-        let is_open = self.state == SendState::Sending && !self.is_cut_short && !self.is_sealed;
+        let is_open = self.state == OutgoingStage::Sending && !self.is_cut_short && !self.is_sealed;
         is_open && !self.is_paused && self.room() > 0
     }
 
     /// Whether the peer can be told of a block that was written into its memory, on credit that was
     /// kept for it.
     pub(crate) fn may_place(&self) -> bool {
-        self.state == SendState::Sending && !self.is_sealed
+        self.state == OutgoingStage::Sending && !self.is_sealed
     }
 
     /// Blocks that the peer has room for.
@@ -317,7 +317,7 @@ impl Outlay {
     /// and a grant may be lost itself; over connections that keep what they are given, it never
     /// comes to this. Whether the peer is asked now.
     pub(crate) fn inquire(&mut self) -> bool {
-        let is_stuck = self.state == SendState::Sending && self.room() == 0 && self.sent > 0;
+        let is_stuck = self.state == OutgoingStage::Sending && self.room() == 0 && self.sent > 0;
         let asks = is_stuck && !self.is_sealed && !self.is_cut_short;
         self.is_cut_short |= asks;
         asks
@@ -332,30 +332,30 @@ impl Outlay {
     /// Whether the peer is being asked for its verdict. Not any more, once it has said what is
     /// missing.
     pub(crate) fn is_finishing(&self) -> bool {
-        self.state == SendState::Sending && (self.may_finish || self.is_cut_short)
+        self.state == OutgoingStage::Sending && (self.may_finish || self.is_cut_short)
     }
 
     /// Whether all was sent, and the peer has to say whether it has it.
     fn is_lap_over(&self) -> bool {
         let is_sent = self.wanted.is_empty() && self.taken.is_empty();
-        self.state == SendState::Sending && (is_sent || self.is_cut_short)
+        self.state == OutgoingStage::Sending && (is_sent || self.is_cut_short)
     }
 
     // ---- what is to be said ---------------------------------------------------------------------
 
     /// The next message for this rail, besides blocks; its payload has at most `room` bytes. It is
-    /// the same again until [`on_said`](Self::on_said) says that it went out. `manifest` is what
+    /// the same again until [`on_control_sent`](Self::on_control_sent) says that it went out. `manifest` is what
     /// was opened.
-    pub(crate) fn next_to_say(
+    pub(crate) fn next_control(
         &mut self,
         rail: u16,
         room: usize,
         manifest: &Manifest,
     ) -> Option<Message<'_>> {
-        self.saying = self.choose(rail);
+        self.pending = self.choose(rail);
         let stream = self.open.stream;
-        Some(match self.saying? {
-            SenderSaying::Cancel => {
+        Some(match self.pending? {
+            SenderControl::Cancel => {
                 let (code, reason) = self.farewell.as_ref()?;
                 let (code, reason) = (*code, Reason::new(reason));
                 Message::Cancel(Cancel {
@@ -364,23 +364,23 @@ impl Outlay {
                     reason,
                 })
             }
-            SenderSaying::Open => Message::Open(self.open),
-            SenderSaying::Part { next: first } => {
+            SenderControl::Open => Message::Open(self.open),
+            SenderControl::Part { next: first } => {
                 let (part, next) = manifest.encode_part(first, room);
                 self.part = part;
-                self.saying = Some(SenderSaying::Part { next });
+                self.pending = Some(SenderControl::Part { next });
                 Message::Manifest(ManifestPart {
                     stream,
                     first: first as u64,
                     entries: &self.part,
                 })
             }
-            SenderSaying::RailLost(lost) => Message::RailLost(RailLost {
+            SenderControl::RailLost(lost) => Message::RailLost(RailLost {
                 stream,
                 rail: lost,
                 sent_there: self.rail(lost).sent,
             }),
-            SenderSaying::Finish => Message::Finish(Finish {
+            SenderControl::Finish => Message::Finish(Finish {
                 stream,
                 lap: self.lap,
                 sent_here: self.rail(rail).sent,
@@ -388,29 +388,29 @@ impl Outlay {
                 digest: self.digest.digest(),
                 blake3: self.blake3,
             }),
-            SenderSaying::Pause(on) => Message::Pause(Pause { stream, on }),
+            SenderControl::Pause(on) => Message::Pause(Pause { stream, on }),
         })
     }
 
-    fn choose(&self, rail: u16) -> Option<SenderSaying> {
+    fn choose(&self, rail: u16) -> Option<SenderControl> {
         if !self.rail(rail).is_live {
             return None;
         }
         if self.farewell.is_some() {
-            return Some(SenderSaying::Cancel);
+            return Some(SenderControl::Cancel);
         }
         match self.state {
-            SendState::Opening { .. } if rail != self.home => None,
-            SendState::Opening { is_open: false, .. } => Some(SenderSaying::Open),
-            SendState::Opening { next, .. } => Some(SenderSaying::Part { next }),
-            SendState::Sending => self.choose_sending(rail),
-            SendState::Opened | SendState::Having { .. } | SendState::Over => None,
+            OutgoingStage::Opening { .. } if rail != self.home => None,
+            OutgoingStage::Opening { is_open: false, .. } => Some(SenderControl::Open),
+            OutgoingStage::Opening { next, .. } => Some(SenderControl::Part { next }),
+            OutgoingStage::Sending => self.choose_sending(rail),
+            OutgoingStage::Opened | OutgoingStage::Having { .. } | OutgoingStage::Over => None,
         }
     }
 
-    fn choose_sending(&self, rail: u16) -> Option<SenderSaying> {
+    fn choose_sending(&self, rail: u16) -> Option<SenderControl> {
         if self.is_paused != self.pause_said || self.is_word_due {
-            return Some(SenderSaying::Pause(self.is_paused));
+            return Some(SenderControl::Pause(self.is_paused));
         }
         let lost = self.rails.iter().position(|it| {
             let is_said = it.lost_said_on.is_some_and(|on| self.rail(on).is_live);
@@ -419,10 +419,11 @@ impl Outlay {
             it.is_lost && !is_said
         });
         if let Some(lost) = lost {
-            return Some(SenderSaying::RailLost(lost as u16));
+            return Some(SenderControl::RailLost(lost as u16));
         }
         let may_finish = self.may_finish || self.is_cut_short;
-        (may_finish && self.is_lap_over() && self.finishes_on(rail)).then_some(SenderSaying::Finish)
+        (may_finish && self.is_lap_over() && self.finishes_on(rail))
+            .then_some(SenderControl::Finish)
     }
 
     /// A lap is finished on each rail that carried blocks, or on one, if none of them is left.
@@ -437,34 +438,34 @@ impl Outlay {
         it.sent > 0 || !has_carried && first == Some(usize::from(rail))
     }
 
-    /// What [`next_to_say`](Self::next_to_say) gave for this rail has been given to the endpoint.
+    /// What [`next_control`](Self::next_control) gave for this rail has been given to the endpoint.
     ///
     /// # Panics
     ///
     /// When nothing was to be said.
-    pub(crate) fn on_said(&mut self, rail: u16) {
-        match self.saying.take().expect("something was to be said") {
-            SenderSaying::Open => self.opened_up_to(0),
-            SenderSaying::Part { next } => self.opened_up_to(next),
-            SenderSaying::Finish => {
+    pub(crate) fn on_control_sent(&mut self, rail: u16) {
+        match self.pending.take().expect("something was to be said") {
+            SenderControl::Open => self.opened_up_to(0),
+            SenderControl::Part { next } => self.opened_up_to(next),
+            SenderControl::Finish => {
                 self.is_sealed = true;
                 self.rails[usize::from(rail)].finished = Some(self.lap);
             }
-            SenderSaying::RailLost(lost) => {
+            SenderControl::RailLost(lost) => {
                 self.rails[usize::from(lost)].lost_said_on = Some(rail);
             }
-            SenderSaying::Pause(on) => {
+            SenderControl::Pause(on) => {
                 self.pause_said = on;
                 self.is_word_due = false;
             }
-            SenderSaying::Cancel => self.farewell = None,
+            SenderControl::Cancel => self.farewell = None,
         }
     }
 
     fn opened_up_to(&mut self, next: usize) {
         self.state = match next as u64 == self.open.entries {
-            true => SendState::Opened,
-            false => SendState::Opening {
+            true => OutgoingStage::Opened,
+            false => OutgoingStage::Opening {
                 is_open: true,
                 next,
             },
@@ -479,13 +480,13 @@ impl Outlay {
     ///
     /// The peer does not keep to the protocol: the stream is over then, and the peer is told.
     pub(crate) fn on_message(&mut self, message: &Message<'_>) -> Result<(), StreamViolation> {
-        if self.state == SendState::Over {
+        if self.state == OutgoingStage::Over {
             // What was under way when it ended.
             return Ok(());
         }
         let result = self.read(message);
         if let Err(violation) = &result {
-            self.state = SendState::Over;
+            self.state = OutgoingStage::Over;
             self.outcome = Some(Err(StreamError::Violation(*violation)));
             self.farewell = Some((RefusalCode::MALFORMED, violation.to_string()));
         }
@@ -502,7 +503,10 @@ impl Outlay {
             Message::Missing(list) => self.on_missing(list),
             Message::Complete(complete) => self.on_complete(complete),
             Message::Refuse(refuse) => {
-                let is_early = matches!(self.state, SendState::Opening { .. } | SendState::Opened);
+                let is_early = matches!(
+                    self.state,
+                    OutgoingStage::Opening { .. } | OutgoingStage::Opened
+                );
                 let error = StreamError::Refused {
                     code: refuse.code,
                     details: refuse.details,
@@ -531,7 +535,7 @@ impl Outlay {
             Message::Window(_) | Message::Freed(_)
                 if self.open.flags.contains(OpenFlags::BY_WRITE) =>
             {
-                self.news += 1;
+                self.advances += 1;
                 Ok(())
             }
             _ => self.expect(false, message),
@@ -549,7 +553,10 @@ impl Outlay {
     }
 
     fn on_accept(&mut self, accept: &Accept) -> Result<(), StreamViolation> {
-        self.expect(self.state == SendState::Opened, &Message::Accept(*accept))?;
+        self.expect(
+            self.state == OutgoingStage::Opened,
+            &Message::Accept(*accept),
+        )?;
         let count = |what, value| Err(StreamViolation::Count { what, value });
         let may_have = match self.open.flags.contains(OpenFlags::RESTART) {
             true => 0,
@@ -562,18 +569,18 @@ impl Outlay {
             return count("the number of slots", accept.slots.into());
         }
         self.on_credit(accept.granted)?;
-        self.news += 1;
+        self.advances += 1;
         self.digest.add_part(accept.have_digest);
         self.had.0 = accept.have_blocks;
         self.state = match accept.have_blocks {
-            0 => SendState::Sending,
-            blocks => SendState::Having { blocks, from: 0 },
+            0 => OutgoingStage::Sending,
+            blocks => OutgoingStage::Having { blocks, from: 0 },
         };
         Ok(())
     }
 
     fn on_have(&mut self, list: &RangeList<'_>) -> Result<(), StreamViolation> {
-        let SendState::Having {
+        let OutgoingStage::Having {
             mut blocks,
             mut from,
         } = self.state
@@ -590,7 +597,7 @@ impl Outlay {
                 return Err(StreamViolation::Count { what, value: len });
             }
             (blocks, from) = (blocks - len, range.end);
-            self.news += 1;
+            self.advances += 1;
             self.counted.insert_range(range.clone());
             for index in range {
                 self.wanted.remove(index);
@@ -608,8 +615,8 @@ impl Outlay {
             });
         }
         self.state = match blocks {
-            0 => SendState::Sending,
-            _ => SendState::Having { blocks, from },
+            0 => OutgoingStage::Sending,
+            _ => OutgoingStage::Having { blocks, from },
         };
         Ok(())
     }
@@ -623,7 +630,7 @@ impl Outlay {
                 value: granted,
             });
         }
-        self.news += u64::from(granted > self.granted);
+        self.advances += u64::from(granted > self.granted);
         self.granted = self.granted.max(granted);
         Ok(())
     }
@@ -637,7 +644,7 @@ impl Outlay {
             });
         }
         let written = (self.written.0.max(blocks), self.written.1.max(bytes));
-        self.news += u64::from(written != self.written);
+        self.advances += u64::from(written != self.written);
         self.written = written;
         Ok(())
     }
@@ -648,8 +655,8 @@ impl Outlay {
         }
         self.damaged += 1;
         // Behind the `Finish` of a lap it is among what is missing.
-        if self.state == SendState::Sending && !self.is_sealed && !self.taken.contains(index) {
-            self.news += u64::from(self.wanted.insert(index));
+        if self.state == OutgoingStage::Sending && !self.is_sealed && !self.taken.contains(index) {
+            self.advances += u64::from(self.wanted.insert(index));
             // It is read once more, and the source asked again.
             self.may_finish = false;
         }
@@ -661,7 +668,8 @@ impl Outlay {
             // Said anew, because a connection was lost.
             return Ok(());
         }
-        let is_right = self.state == SendState::Sending && self.is_sealed && list.lap == self.lap;
+        let is_right =
+            self.state == OutgoingStage::Sending && self.is_sealed && list.lap == self.lap;
         self.expect(is_right, &Message::Missing(*list))?;
         if list.ranges.len() == 0 {
             // What lacks nothing is complete; a lap after a lap for nothing would have no end.
@@ -675,7 +683,7 @@ impl Outlay {
             for index in range {
                 // What is about to be sent is not wanted a second time.
                 if !self.taken.contains(index) {
-                    self.news += u64::from(self.wanted.insert(index));
+                    self.advances += u64::from(self.wanted.insert(index));
                 }
             }
         }
@@ -689,7 +697,7 @@ impl Outlay {
     }
 
     fn on_complete(&mut self, complete: &Complete) -> Result<(), StreamViolation> {
-        let is_right = self.state == SendState::Sending && self.is_sealed;
+        let is_right = self.state == OutgoingStage::Sending && self.is_sealed;
         self.expect(is_right, &Message::Complete(*complete))?;
         let flags = self.open.flags;
         let asked = [
@@ -725,7 +733,7 @@ impl Outlay {
     }
 
     fn end(&mut self, outcome: Result<Complete, StreamError>) {
-        self.state = SendState::Over;
+        self.state = OutgoingStage::Over;
         self.outcome.get_or_insert(outcome);
     }
 
@@ -740,11 +748,11 @@ impl Outlay {
 
     /// Ends the stream; the peer is told.
     pub(crate) fn give_up(&mut self, code: RefusalCode, reason: &str) {
-        if self.state == SendState::Over {
+        if self.state == OutgoingStage::Over {
             return;
         }
         // A peer that was told nothing need not be told that it is over.
-        let is_known = !matches!(self.state, SendState::Opening { is_open: false, .. });
+        let is_known = !matches!(self.state, OutgoingStage::Opening { is_open: false, .. });
         let reason = reason.to_owned();
         if is_known {
             self.farewell = Some((code, reason.clone()));
@@ -759,14 +767,14 @@ impl Outlay {
 
     /// The peer is to hear that this side works, though it has no block for it now.
     pub(crate) fn say_that_it_works(&mut self) {
-        self.is_word_due = self.state == SendState::Sending && !self.is_sealed;
+        self.is_word_due = self.state == OutgoingStage::Sending && !self.is_sealed;
     }
 
     /// How often the peer has said something that was not known: it grants more, it has written
     /// more, or it lacks what was thought to be there. An answer that says the same once more is
     /// none of that.
-    pub(crate) fn news(&self) -> u64 {
-        self.news
+    pub(crate) fn advances(&self) -> u64 {
+        self.advances
     }
 
     /// How it ended, if it did: what the receiver has checked, or why it has not.
@@ -776,7 +784,7 @@ impl Outlay {
 
     /// Whether the peer has taken the stream, and said what it has.
     pub(crate) fn is_accepted(&self) -> bool {
-        self.state == SendState::Sending
+        self.state == OutgoingStage::Sending
     }
 
     /// Blocks and bytes that the peer's sink had when it last said so.
@@ -788,7 +796,7 @@ impl Outlay {
     pub(crate) fn describe(&self) -> String {
         let rails = self.rails.iter().enumerate();
         let rails = rails.map(|(number, rail)| {
-            let RailSends { sent, finished, .. } = rail;
+            let OutgoingRail { sent, finished, .. } = rail;
             let state = if rail.is_live { "live" } else { "gone" };
             format!("{number} {state}, {sent} sent, finished {finished:?}")
         });

@@ -1,13 +1,13 @@
-//! `Lane`: one peer of a transfer: its connections, what it has, and what waits to be sent to it.
+//! `TransferPeer`: one peer of a transfer: its connections, what it has, and what waits to be sent to it.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::config::{Peer, Transport};
-use super::delivery::Shipment;
-use super::placing::InSlot;
+use super::outgoing_transfer::TransferState;
 use super::rail::{RailBlocks, SenderRail};
 use super::side::{Route, SenderTools};
+use super::slot_writer::InSlot;
 use super::transfer::PeerOutcome;
 use crate::buffer::Buffer;
 use crate::endpoint::SendErrorKind;
@@ -18,8 +18,8 @@ use crate::random::random_u64;
 use crate::stream::auth;
 use crate::stream::handshake::DialSettings;
 use crate::stream::outbox::CONTROL_KEY;
+use crate::stream::outgoing::OutgoingStream;
 use crate::stream::report::{Stall, StallClock, StreamReport};
-use crate::stream::sending::Outlay;
 use crate::stream::wire::{Features, HEADER_LEN, Message, Open, OpenFlags, Placed};
 use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 
@@ -55,18 +55,18 @@ const WORD_EVERY: Duration = Duration::from_millis(200);
 
 /// A block that was read, and waits.
 #[derive(Debug, Clone)]
-pub(super) struct Ready {
+pub(super) struct ReadyBlock {
     pub(super) block: Block,
     pub(super) bytes: Buffer,
     pub(super) crc: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LaneStage {
+enum PeerStage {
     /// The first connection is being made, or has a handshake.
     Connecting,
     /// Until the size of blocks is known.
-    Ready,
+    ReadyBlock,
     /// Until the peer has accepted, and said what it has.
     Opening,
     Sending,
@@ -93,12 +93,12 @@ enum Wait {
 }
 
 /// What a peer has of its transfer, and of the side.
-pub(super) struct LaneContext<'a> {
-    pub(super) shipment: &'a mut Shipment,
+pub(super) struct PeerContext<'a> {
+    pub(super) transfer: &'a mut TransferState,
     pub(super) tools: &'a mut SenderTools,
 }
 
-impl LaneContext<'_> {
+impl PeerContext<'_> {
     /// When this turn began.
     pub(super) fn now(&self) -> Instant {
         self.tools.now()
@@ -106,20 +106,20 @@ impl LaneContext<'_> {
 }
 
 /// One peer of a transfer.
-pub(super) struct Lane {
+pub(super) struct TransferPeer {
     peer: Peer,
     number: usize,
-    stage: LaneStage,
+    stage: PeerStage,
     rails: Vec<SenderRail>,
     session: [u8; 16],
     /// None until the stream is open.
-    outlay: Option<Outlay>,
+    outgoing: Option<OutgoingStream>,
     /// Blocks go by RMA write.
     by_write: bool,
     /// The receiver had no window left.
     no_windows: bool,
     /// Read, and not sent yet.
-    queue: VecDeque<Ready>,
+    queue: VecDeque<ReadyBlock>,
     /// Being read.
     assigned: HashSet<u64>,
     /// Rails that were dialed in this session.
@@ -147,15 +147,15 @@ pub(super) struct Lane {
     began: Instant,
 }
 
-impl Lane {
+impl TransferPeer {
     pub(super) fn new(peer: Peer, number: usize, now: Instant) -> Self {
         Self {
             peer,
             number,
-            stage: LaneStage::Connecting,
+            stage: PeerStage::Connecting,
             rails: Vec::new(),
             session: [0; 16],
-            outlay: None,
+            outgoing: None,
             by_write: false,
             no_windows: false,
             queue: VecDeque::new(),
@@ -177,20 +177,20 @@ impl Lane {
         }
     }
 
-    // ---- what the delivery asks -----------------------------------------------------------------
+    // ---- what the transfer asks -----------------------------------------------------------------
 
     pub(super) fn is_over(&self) -> bool {
-        self.stage == LaneStage::Over
+        self.stage == PeerStage::Over
     }
 
     /// Whether blocks may be sent to it.
     pub(super) fn is_sending(&self) -> bool {
-        self.stage == LaneStage::Sending
+        self.stage == PeerStage::Sending
     }
 
     /// The longest block that it takes, once it has said so.
     pub(super) fn payload_max(&self) -> Option<u32> {
-        let ready = self.rails.first().filter(|_| self.stage != LaneStage::Over);
+        let ready = self.rails.first().filter(|_| self.stage != PeerStage::Over);
         ready.and_then(SenderRail::payload_max)
     }
 
@@ -208,28 +208,28 @@ impl Lane {
     pub(super) fn is_settled(&self) -> bool {
         matches!(
             self.stage,
-            LaneStage::Sending | LaneStage::Finishing | LaneStage::Over
+            PeerStage::Sending | PeerStage::Finishing | PeerStage::Over
         ) || self.failed_once
     }
 
     pub(super) fn first_wanted(&self, from: u64) -> Option<u64> {
-        let outlay = self.outlay.as_ref().filter(|_| self.is_sending())?;
-        outlay.first_wanted(from)
+        let outgoing = self.outgoing.as_ref().filter(|_| self.is_sending())?;
+        outgoing.first_wanted(from)
     }
 
     /// A block is being read; it is among those, if the peer wants it.
     pub(super) fn assign(&mut self, index: u64) {
-        if let Some(outlay) = self
-            .outlay
+        if let Some(outgoing) = self
+            .outgoing
             .as_mut()
-            .filter(|_| self.stage == LaneStage::Sending)
-            && outlay.take(index)
+            .filter(|_| self.stage == PeerStage::Sending)
+            && outgoing.take(index)
         {
             self.assigned.insert(index);
         }
     }
 
-    pub(super) fn on_read(&mut self, ready: Ready, took: Duration, hash_time: Duration) {
+    pub(super) fn on_read(&mut self, ready: ReadyBlock, took: Duration, hash_time: Duration) {
         self.source_since = None;
         if self.assigned.remove(&ready.block.index) {
             self.report.read_time += took;
@@ -251,9 +251,9 @@ impl Lane {
                 .iter()
                 .all(|rail| rail.local.in_flight == 0 && rail.unplaced() == 0);
         idle && self
-            .outlay
+            .outgoing
             .as_ref()
-            .is_some_and(|outlay| outlay.first_wanted(0).is_none())
+            .is_some_and(|outgoing| outgoing.first_wanted(0).is_none())
     }
 
     /// How long it has held blocks that others wait for, and taken none.
@@ -266,24 +266,24 @@ impl Lane {
 
     pub(super) fn tell_paused(&mut self, on: bool, now: Instant) {
         self.last_moved = now;
-        if let Some(outlay) = &mut self.outlay {
-            outlay.pause(on);
+        if let Some(outgoing) = &mut self.outgoing {
+            outgoing.pause(on);
         }
     }
 
     /// Puts into the outboxes what the peer is to hear, as far as there is room.
-    fn speak(&mut self, shipment: &Shipment) {
-        let Some(outlay) = &mut self.outlay else {
+    fn speak(&mut self, transfer: &TransferState) {
+        let Some(outgoing) = &mut self.outgoing else {
             return;
         };
-        let manifest = shipment.source.manifest();
+        let manifest = transfer.source.manifest();
         for rail in self.rails.iter_mut().filter(|rail| rail.is_ready()) {
             let room = rail.control_room();
             while rail.outbox.len() < WAITING
-                && let Some(message) = outlay.next_to_say(rail.number, room, manifest)
+                && let Some(message) = outgoing.next_control(rail.number, room, manifest)
             {
                 rail.outbox.push(&message);
-                outlay.on_said(rail.number);
+                outgoing.on_control_sent(rail.number);
             }
         }
     }
@@ -291,8 +291,8 @@ impl Lane {
     // ---- connections ----------------------------------------------------------------------------
 
     /// Begins a session: its first rail.
-    pub(super) fn connect(&mut self, with: &mut LaneContext<'_>) {
-        self.stage = LaneStage::Connecting;
+    pub(super) fn connect(&mut self, with: &mut PeerContext<'_>) {
+        self.stage = PeerStage::Connecting;
         self.session = [random_u64().to_le_bytes(), random_u64().to_le_bytes()]
             .concat()
             .try_into()
@@ -305,34 +305,34 @@ impl Lane {
     }
 
     /// How many rails a session has.
-    fn wanted_rails(&self, shipment: &Shipment) -> u16 {
+    fn wanted_rails(&self, transfer: &TransferState) -> u16 {
         let addrs = u16::try_from(self.peer.addrs.len()).unwrap_or(u16::MAX);
-        addrs.saturating_mul(shipment.options.rails)
+        addrs.saturating_mul(transfer.options.rails)
     }
 
     /// Starts the next rail.
-    fn dial(&mut self, with: &mut LaneContext<'_>) -> Result<(), StreamError> {
+    fn dial(&mut self, with: &mut PeerContext<'_>) -> Result<(), StreamError> {
         let number = usize::from(self.dialed);
         let addr = self.peer.addrs[number % self.peer.addrs.len()];
-        let dock = (number % self.peer.addrs.len()) % with.tools.docks.len();
+        let dialer = (number % self.peer.addrs.len()) % with.tools.dialers.len();
         let rail = self.rails.len();
         let route = Route {
-            transfer: with.shipment.id,
-            lane: self.number,
+            transfer: with.transfer.id,
+            peer: self.number,
             rail,
         };
         let settings = DialSettings {
             session: self.session,
             rail: self.dialed,
-            rails: self.wanted_rails(with.shipment),
+            rails: self.wanted_rails(with.transfer),
             features: Features::all(),
             key: with.tools.config.key.clone(),
             nonce: auth::nonce()?,
             deadline: with.now() + with.tools.config.connect_timeout,
         };
-        let dialed = with.tools.dial(dock, &addr, route)?;
+        let dialed = with.tools.dial(dialer, &addr, route)?;
         let mut rail = SenderRail::dialing(dialed, settings, with.now(), RailBlocks::default());
-        rail.local.placing = self.by_write.then(Box::default);
+        rail.local.slot_writer = self.by_write.then(Box::default);
         #[cfg(test)]
         rail.outbox.swallow(with.tools.config.swallow.clone());
         self.rails.push(rail);
@@ -345,14 +345,14 @@ impl Lane {
         for mut rail in self.rails.drain(..) {
             tools.leave(&mut rail, politely);
         }
-        self.outlay = None;
+        self.outgoing = None;
         self.by_write = false;
         self.queue.clear();
         self.assigned.clear();
     }
 
     /// The last connection is gone, or can't be made: another attempt, or the end.
-    fn on_lost(&mut self, error: StreamError, with: &mut LaneContext<'_>) {
+    fn on_lost(&mut self, error: StreamError, with: &mut PeerContext<'_>) {
         self.failed_once = true;
         let busy = matches!(
             error,
@@ -365,7 +365,7 @@ impl Lane {
         // A peer that was told why hears it before the end.
         let is_told = matches!(error, StreamError::Stalled { .. });
         self.leave_rails(is_told, with.tools);
-        if self.failures >= with.shipment.options.reconnects || !is_worth_a_retry(&error) {
+        if self.failures >= with.transfer.options.reconnects || !is_worth_a_retry(&error) {
             return self.end(Err(error), with);
         }
         let wait = RETRY_FIRST * 2_u32.saturating_pow(self.failures.min(16));
@@ -373,13 +373,13 @@ impl Lane {
         self.report.reconnects += 1;
         let (peer, attempt) = (&self.peer, self.failures);
         tracing::debug!(%peer, %error, attempt, "a stream connects again");
-        self.stage = LaneStage::Resting {
+        self.stage = PeerStage::Resting {
             until: with.now() + wait.min(RETRY_MAX),
         };
     }
 
     /// This side gives it up: the peer is told.
-    pub(super) fn give_up(&mut self, error: StreamError, with: &mut LaneContext<'_>) {
+    pub(super) fn give_up(&mut self, error: StreamError, with: &mut PeerContext<'_>) {
         if self.is_over() {
             return;
         }
@@ -387,11 +387,11 @@ impl Lane {
         self.end(Err(error), with);
     }
 
-    fn tell_why(&mut self, error: &StreamError, with: &mut LaneContext<'_>) {
-        if let Some(outlay) = &mut self.outlay {
+    fn tell_why(&mut self, error: &StreamError, with: &mut PeerContext<'_>) {
+        if let Some(outgoing) = &mut self.outgoing {
             let (code, text) = told(error);
-            outlay.give_up(code, &text);
-            self.speak(with.shipment);
+            outgoing.give_up(code, &text);
+            self.speak(with.transfer);
             for rail in &mut self.rails {
                 rail.pump(&mut with.tools.network);
             }
@@ -401,33 +401,33 @@ impl Lane {
     /// Its connections end, and nothing else is done.
     pub(super) fn break_off(&mut self, tools: &mut SenderTools) {
         self.leave_rails(false, tools);
-        self.stage = LaneStage::Over;
+        self.stage = PeerStage::Over;
     }
 
-    fn end(&mut self, result: Result<(), StreamError>, with: &mut LaneContext<'_>) {
+    fn end(&mut self, result: Result<(), StreamError>, with: &mut PeerContext<'_>) {
         if self.is_over() {
             return;
         }
         self.stalls.turn(Stall::None, with.now());
-        self.report.path = with.tools.path(&*with.shipment.source);
-        self.report.io = with.tools.io_stats(&*with.shipment.source);
+        self.report.path = with.tools.path(&*with.transfer.source);
+        self.report.io = with.tools.io_stats(&*with.transfer.source);
         self.report.stalls = self.stalls.totals();
         self.report.took = with.now() - self.began;
         self.report.sent_bytes = self.sent_bytes;
         self.report.bytes = match result {
-            Ok(()) => with.shipment.shared.total(),
+            Ok(()) => with.transfer.shared.total(),
             Err(_) => self.most_written,
         };
-        let shared = &with.shipment.shared;
+        let shared = &with.transfer.shared;
         shared.tell(self.number, self.report.bytes, self.sent_bytes);
         self.leave_rails(true, with.tools);
-        self.stage = LaneStage::Over;
+        self.stage = PeerStage::Over;
         let outcome = PeerOutcome {
             peer: self.peer.clone(),
             result,
             report: self.report.clone(),
         };
-        with.shipment.shared.end(self.number, outcome);
+        with.transfer.shared.end(self.number, outcome);
     }
 
     // ---- events ---------------------------------------------------------------------------------
@@ -436,7 +436,7 @@ impl Lane {
         &mut self,
         rail: usize,
         event: ReceiveEvent,
-        with: &mut LaneContext<'_>,
+        with: &mut PeerContext<'_>,
     ) {
         match event {
             ReceiveEvent::Connection(_, ConnectionEvent::Connected(_)) => {
@@ -468,12 +468,12 @@ impl Lane {
 
     fn on_window_event(&mut self, rail: usize, event: WindowEvent, now: Instant) {
         let rail = &mut self.rails[rail];
-        let Some(placing) = &mut rail.local.placing else {
+        let Some(slot_writer) = &mut rail.local.slot_writer else {
             return;
         };
         match event {
             WindowEvent::Written { key, .. } => {
-                placing.on_written(key);
+                slot_writer.on_written(key);
                 rail.local.in_flight -= 1;
                 self.last_moved = now;
             }
@@ -484,7 +484,7 @@ impl Lane {
     }
 
     /// The peer does not take it, or does not keep to the protocol.
-    fn on_refused(&mut self, error: StreamError, with: &mut LaneContext<'_>) {
+    fn on_refused(&mut self, error: StreamError, with: &mut PeerContext<'_>) {
         match is_worth_a_retry(&error) {
             true => self.on_lost(error, with),
             false => self.give_up(error, with),
@@ -492,7 +492,7 @@ impl Lane {
     }
 
     /// A handshake was not to be: the peer is told, where there is something to tell.
-    fn on_rail_failed(&mut self, rail: usize, error: StreamError, with: &mut LaneContext<'_>) {
+    fn on_rail_failed(&mut self, rail: usize, error: StreamError, with: &mut PeerContext<'_>) {
         self.rails[rail].pump(&mut with.tools.network);
         self.lose_rail(rail, true, error, with);
     }
@@ -504,7 +504,7 @@ impl Lane {
         rail: usize,
         politely: bool,
         error: StreamError,
-        with: &mut LaneContext<'_>,
+        with: &mut PeerContext<'_>,
     ) {
         let was_ready = with.tools.leave(&mut self.rails[rail], politely);
         if !self.rails.iter().any(SenderRail::is_ready) {
@@ -512,20 +512,24 @@ impl Lane {
         }
         tracing::warn!(%error, peer = %self.peer, "a stream goes on with a rail less");
         let lost = &mut self.rails[rail];
-        if let Some(outlay) = self.outlay.as_mut().filter(|_| was_ready) {
+        if let Some(outgoing) = self.outgoing.as_mut().filter(|_| was_ready) {
             self.report.rails_lost += 1;
             lost.local.in_flight = 0;
-            let unplaced = lost.local.placing.as_mut().map(|placing| placing.lose());
+            let unplaced = lost
+                .local
+                .slot_writer
+                .as_mut()
+                .map(|slot_writer| slot_writer.lose());
             for block in unplaced.into_iter().flatten() {
-                outlay.give_back(block);
+                outgoing.give_back(block);
             }
-            outlay.on_rail_lost(lost.number);
+            outgoing.on_rail_lost(lost.number);
         }
     }
 
     /// The receiver has lost one of the connections, which this side may not have heard of: what it
     /// says of it comes by another one.
-    fn on_rail_gone(&mut self, number: u16, with: &mut LaneContext<'_>) -> Result<(), StreamError> {
+    fn on_rail_gone(&mut self, number: u16, with: &mut PeerContext<'_>) -> Result<(), StreamError> {
         let Some(rail) = self.rails.iter().position(|it| it.number == number) else {
             let (what, value) = ("the number of a connection", number.into());
             return Err(StreamViolation::Count { what, value }.into());
@@ -541,15 +545,15 @@ impl Lane {
         &mut self,
         rail: usize,
         arrived: &Arrived,
-        with: &mut LaneContext<'_>,
+        with: &mut PeerContext<'_>,
     ) -> Result<(), StreamError> {
         self.rails[rail].last_heard = with.now();
         if !self.rails[rail].is_ready() {
             self.last_moved = with.now();
             if let Some(agreed) = self.rails[rail].on_handshake(arrived, with.now())? {
-                match &mut self.outlay {
-                    Some(outlay) => outlay.add_rail(agreed.rail),
-                    None => self.stage = LaneStage::Ready,
+                match &mut self.outgoing {
+                    Some(outgoing) => outgoing.add_rail(agreed.rail),
+                    None => self.stage = PeerStage::ReadyBlock,
                 }
             }
             return Ok(());
@@ -574,15 +578,15 @@ impl Lane {
         {
             return self.on_rail_gone(lost.rail, with);
         }
-        let Some(outlay) = &mut self.outlay else {
+        let Some(outgoing) = &mut self.outgoing else {
             let kind = message.kind().0;
             let state = "no stream is open";
             return Err(StreamViolation::Unexpected { kind, state }.into());
         };
-        let news = outlay.news();
-        outlay.on_message(&message)?;
+        let advances = outgoing.advances();
+        outgoing.on_message(&message)?;
         match &message {
-            _ if outlay.news() > news => self.last_moved = with.now(),
+            _ if outgoing.advances() > advances => self.last_moved = with.now(),
             Message::Written(_) => self.peer_works = with.now(),
             // What says nothing new is no movement: a peer that answers questions may stand still,
             // too.
@@ -594,9 +598,9 @@ impl Lane {
             }
             _ => {}
         }
-        if self.stage == LaneStage::Opening && outlay.is_accepted() {
-            self.stage = LaneStage::Sending;
-            (_, self.report.resumed_bytes) = outlay.had();
+        if self.stage == PeerStage::Opening && outgoing.is_accepted() {
+            self.stage = PeerStage::Sending;
+            (_, self.report.resumed_bytes) = outgoing.had();
             self.more_rails(with);
         }
         self.after_message(with)
@@ -607,30 +611,32 @@ impl Lane {
         &mut self,
         rail: usize,
         message: &Message<'_>,
-        with: &mut LaneContext<'_>,
+        with: &mut PeerContext<'_>,
     ) -> Result<(), StreamError> {
         let rail = &mut self.rails[rail];
-        let (Some(connection), Some(placing)) = (rail.connection(), &mut rail.local.placing) else {
+        let (Some(connection), Some(slot_writer)) =
+            (rail.connection(), &mut rail.local.slot_writer)
+        else {
             return Ok(());
         };
         let (Some(endpoint), Some(plan)) =
-            (with.tools.network.endpoint(rail.port), &with.shipment.plan)
+            (with.tools.network.endpoint(rail.port), &with.transfer.plan)
         else {
             return Ok(());
         };
         match message {
             Message::Window(window) => {
                 let block_bytes = plan.blocks.block_bytes();
-                placing.on_window(window, block_bytes, (endpoint, connection))
+                slot_writer.on_window(window, block_bytes, (endpoint, connection))
             }
-            Message::Freed(freed) => Ok(placing.on_freed(freed.slot)?),
+            Message::Freed(freed) => Ok(slot_writer.on_freed(freed.slot)?),
             _ => Ok(()),
         }
     }
 
     /// The others, now that the receiver knows the session.
-    fn more_rails(&mut self, with: &mut LaneContext<'_>) {
-        for _ in self.dialed..self.wanted_rails(with.shipment) {
+    fn more_rails(&mut self, with: &mut PeerContext<'_>) {
+        for _ in self.dialed..self.wanted_rails(with.transfer) {
             if let Err(error) = self.dial(with) {
                 tracing::warn!(%error, peer = %self.peer, "a rail of a stream could not be made");
                 break;
@@ -638,9 +644,9 @@ impl Lane {
         }
     }
 
-    fn after_message(&mut self, with: &mut LaneContext<'_>) -> Result<(), StreamError> {
+    fn after_message(&mut self, with: &mut PeerContext<'_>) -> Result<(), StreamError> {
         let written = self.written_bytes();
-        let shared = &with.shipment.shared;
+        let shared = &with.transfer.shared;
         shared.tell(self.number, written, self.sent_bytes);
         if written > self.most_written {
             // Not what was sent: a peer that takes it all and has nothing in the end would be sent
@@ -648,23 +654,23 @@ impl Lane {
             self.most_written = written;
             self.failures = 0;
         }
-        let Some(outlay) = &self.outlay else {
+        let Some(outgoing) = &self.outgoing else {
             return Ok(());
         };
-        self.report.damaged = outlay.damaged();
-        match outlay.outcome() {
+        self.report.damaged = outgoing.damaged();
+        match outgoing.outcome() {
             Some(Ok(complete)) => {
                 self.report.blake3 = complete.blake3;
-                self.report.blake3_compared = complete.blake3.is_some() && outlay.has_blake3();
+                self.report.blake3_compared = complete.blake3.is_some() && outgoing.has_blake3();
                 self.end(Ok(()), with);
             }
             Some(Err(error)) => {
                 let error = error.clone();
-                return Err(error.with_this_side(|| self.describe_wait(with.shipment, with.now())));
+                return Err(error.with_this_side(|| self.describe_wait(with.transfer, with.now())));
             }
             // Something is missing: another lap.
-            None if self.stage == LaneStage::Finishing && !outlay.is_finishing() => {
-                self.stage = LaneStage::Sending;
+            None if self.stage == PeerStage::Finishing && !outgoing.is_finishing() => {
+                self.stage = PeerStage::Sending;
             }
             None => {}
         }
@@ -673,13 +679,13 @@ impl Lane {
 
     /// Bytes that the peer's sink has.
     fn written_bytes(&self) -> u64 {
-        let written = self.outlay.as_ref().map(Outlay::written);
+        let written = self.outgoing.as_ref().map(OutgoingStream::written);
         written.map_or(0, |(_, bytes)| bytes)
     }
 
     // ---- time -----------------------------------------------------------------------------------
 
-    pub(super) fn on_time(&mut self, with: &mut LaneContext<'_>) {
+    pub(super) fn on_time(&mut self, with: &mut PeerContext<'_>) {
         let now = with.now();
         for rail in 0..self.rails.len() {
             if let Some(error) = self.rails[rail].on_time(now) {
@@ -691,78 +697,81 @@ impl Lane {
         let silent = now.saturating_duration_since(moved);
         if silent > INQUIRE_AFTER
             && now.saturating_duration_since(self.asked_at) > INQUIRE_AFTER
-            && self.outlay.as_mut().is_some_and(Outlay::inquire)
+            && self.outgoing.as_mut().is_some_and(OutgoingStream::inquire)
         {
             self.asked_at = now;
         }
         match self.stage {
-            LaneStage::Resting { until } if now >= until => self.connect(with),
-            LaneStage::Resting { .. } | LaneStage::Over => {}
+            PeerStage::Resting { until } if now >= until => self.connect(with),
+            PeerStage::Resting { .. } | PeerStage::Over => {}
             // The endpoint has its own timeout; this is that of the handshake behind it.
-            LaneStage::Connecting if silent > 2 * with.tools.config.connect_timeout => {
+            PeerStage::Connecting if silent > 2 * with.tools.config.connect_timeout => {
                 let what = "the handshake";
                 self.on_lost(StreamError::Deadline { what }, with);
             }
-            LaneStage::Connecting => {}
-            LaneStage::Ready | LaneStage::Opening | LaneStage::Sending | LaneStage::Finishing => {
+            PeerStage::Connecting => {}
+            PeerStage::ReadyBlock
+            | PeerStage::Opening
+            | PeerStage::Sending
+            | PeerStage::Finishing => {
                 self.watch(silent, with);
             }
         }
     }
 
     /// What it waits for, now.
-    fn wait(&self, shipment: &Shipment, now: Instant) -> Wait {
+    fn wait(&self, transfer: &TransferState, now: Instant) -> Wait {
         let unplaced: usize = self.rails.iter().map(SenderRail::unplaced).sum();
         let in_flight: usize = self.rails.iter().map(|rail| rail.local.in_flight).sum();
         match self.stage {
-            LaneStage::Ready => Wait::Peer("the peers' handshakes"),
-            LaneStage::Opening => Wait::Peer("the peer to accept the stream"),
-            LaneStage::Finishing => {
+            PeerStage::ReadyBlock => Wait::Peer("the peers' handshakes"),
+            PeerStage::Opening => Wait::Peer("the peer to accept the stream"),
+            PeerStage::Finishing => {
                 Wait::Peer("the peer to say that all is there, or what is missing")
             }
-            LaneStage::Sending if shipment.paused => Wait::Own,
-            LaneStage::Sending if in_flight > 0 => {
+            PeerStage::Sending if transfer.paused => Wait::Own,
+            PeerStage::Sending if in_flight > 0 => {
                 Wait::Peer("the network to take the blocks in flight")
             }
-            LaneStage::Sending if unplaced > 0 => {
+            PeerStage::Sending if unplaced > 0 => {
                 Wait::Peer("room to tell of blocks that were written")
             }
-            LaneStage::Sending if self.queue.is_empty() => match self.assigned.is_empty() {
+            PeerStage::Sending if self.queue.is_empty() => match self.assigned.is_empty() {
                 // Its turn, a buffer, or the check of the source.
                 true if !self.waits_for_check() => {
-                    shipment.reads_since.map_or(Wait::Own, Wait::Readers)
+                    transfer.reads_since.map_or(Wait::Own, Wait::Readers)
                 }
                 _ => Wait::Source,
             },
-            LaneStage::Sending if !shipment.rate.may(now) => Wait::Own,
-            LaneStage::Sending if self.by_write && !self.rails.iter().any(SenderRail::has_slot) => {
+            PeerStage::Sending if !transfer.rate.may(now) => Wait::Own,
+            PeerStage::Sending if self.by_write && !self.rails.iter().any(SenderRail::has_slot) => {
                 Wait::Peer("a slot to write into (window, freed)")
             }
-            LaneStage::Sending => Wait::Peer("blocks to be granted (credit)"),
-            LaneStage::Connecting | LaneStage::Resting { .. } | LaneStage::Over => Wait::Own,
+            PeerStage::Sending => Wait::Peer("blocks to be granted (credit)"),
+            PeerStage::Connecting | PeerStage::Resting { .. } | PeerStage::Over => Wait::Own,
         }
     }
 
     /// What it waits for and how it stands, for an error.
-    fn describe_wait(&self, shipment: &Shipment, now: Instant) -> String {
-        let what = match self.wait(shipment, now) {
+    fn describe_wait(&self, transfer: &TransferState, now: Instant) -> String {
+        let what = match self.wait(transfer, now) {
             Wait::Peer(what) => what,
             Wait::Source => "its source",
             Wait::Readers(_) => "a buffer to read into: what is being read does not come back",
             Wait::Own => "its turn, a limit or the end of a pause",
         };
-        let outlay = self.outlay.as_ref().map(Outlay::describe);
+        let outgoing = self.outgoing.as_ref().map(OutgoingStream::describe);
         let rails: Vec<_> = self.rails.iter().map(|rail| rail.describe(now)).collect();
-        let outlay = outlay.unwrap_or_else(|| "no stream is open".to_owned());
+        let outgoing = outgoing.unwrap_or_else(|| "no stream is open".to_owned());
         let rails = rails.join("; ");
-        format!("the sender waited for {what} ({outlay}; {rails})")
+        format!("the sender waited for {what} ({outgoing}; {rails})")
     }
 
     /// Ends what does not move any more: this side, the peer and the source each have their time.
-    fn watch(&mut self, silent: Duration, with: &mut LaneContext<'_>) {
+    fn watch(&mut self, silent: Duration, with: &mut PeerContext<'_>) {
         let now = with.now();
-        let stalled = with.shipment.options.stalled_after;
-        let wait = self.wait(with.shipment, now);
+        let stalled = with.transfer.options.stalled_after;
+        let wait = self.wait(with.transfer, now);
         match wait {
             Wait::Own => self.source_since = None,
             Wait::Source | Wait::Readers(_) => {
@@ -772,7 +781,7 @@ impl Lane {
                 };
                 let after = now.saturating_duration_since(since);
                 if after > stalled.saturating_mul(LONG_WORK) {
-                    let waits = self.describe_wait(with.shipment, now);
+                    let waits = self.describe_wait(with.transfer, now);
                     return self.give_up(StreamError::Stalled { after, waits }, with);
                 }
             }
@@ -780,7 +789,7 @@ impl Lane {
                 self.source_since = None;
                 let is_told = self.rails.iter().any(|rail| rail.can(Features::WORKING));
                 let is_long =
-                    matches!(self.stage, LaneStage::Opening | LaneStage::Finishing) && !is_told;
+                    matches!(self.stage, PeerStage::Opening | PeerStage::Finishing) && !is_told;
                 let limit = if is_long {
                     stalled.saturating_mul(LONG_WORK)
                 } else {
@@ -799,16 +808,16 @@ impl Lane {
         self.last_moved = now;
         if now.saturating_duration_since(self.told_at) >= WORD_EVERY {
             self.told_at = now;
-            if let Some(outlay) = &mut self.outlay {
-                outlay.say_that_it_works();
+            if let Some(outgoing) = &mut self.outgoing {
+                outgoing.say_that_it_works();
             }
         }
     }
 
     /// Nothing moves though the peer is there: it is told what is waited for, and another attempt
     /// is made, if there is one left.
-    fn on_stalled(&mut self, after: Duration, with: &mut LaneContext<'_>) {
-        let waits = self.describe_wait(with.shipment, with.now());
+    fn on_stalled(&mut self, after: Duration, with: &mut PeerContext<'_>) {
+        let waits = self.describe_wait(with.transfer, with.now());
         tracing::warn!(peer = %self.peer, ?after, %waits, "a stream stands still");
         let error = StreamError::Stalled { after, waits };
         self.tell_why(&error, with);
@@ -817,9 +826,9 @@ impl Lane {
 
     // ---- sending --------------------------------------------------------------------------------
 
-    pub(super) fn pump(&mut self, with: &mut LaneContext<'_>) -> bool {
-        if self.stage == LaneStage::Ready
-            && with.shipment.plan.is_some()
+    pub(super) fn pump(&mut self, with: &mut PeerContext<'_>) -> bool {
+        if self.stage == PeerStage::ReadyBlock
+            && with.transfer.plan.is_some()
             && let Err(error) = self.open(with)
         {
             self.give_up(error, with);
@@ -827,8 +836,8 @@ impl Lane {
         if self.by_write {
             self.place();
         }
-        let mut any = self.begin_finish(with.shipment);
-        self.speak(with.shipment);
+        let mut any = self.begin_finish(with.transfer);
+        self.speak(with.transfer);
         for rail in &mut self.rails {
             rail.local.blocked = false;
             rail.pump(&mut with.tools.network);
@@ -843,31 +852,31 @@ impl Lane {
             let code = RefusalCode::SOURCE;
             self.give_up(StreamError::GivenUp { code, reason }, with);
         }
-        self.account(with.shipment, with.now());
+        self.account(with.transfer, with.now());
         any
     }
 
     /// Everything was sent, and the source is still what it was: that is said next.
-    fn begin_finish(&mut self, shipment: &Shipment) -> bool {
-        if !self.waits_for_check() || !shipment.checked {
+    fn begin_finish(&mut self, transfer: &TransferState) -> bool {
+        if !self.waits_for_check() || !transfer.checked {
             return false;
         }
-        let Some(outlay) = &mut self.outlay else {
+        let Some(outgoing) = &mut self.outgoing else {
             return false;
         };
-        if let Some(hash) = shipment.blake3() {
-            outlay.set_blake3(hash);
+        if let Some(hash) = transfer.blake3() {
+            outgoing.set_blake3(hash);
         }
-        outlay.allow_finish();
-        self.stage = LaneStage::Finishing;
+        outgoing.allow_finish();
+        self.stage = PeerStage::Finishing;
         true
     }
 
-    fn open(&mut self, with: &mut LaneContext<'_>) -> Result<(), StreamError> {
-        let Some(plan) = &with.shipment.plan else {
+    fn open(&mut self, with: &mut PeerContext<'_>) -> Result<(), StreamError> {
+        let Some(plan) = &with.transfer.plan else {
             return Ok(());
         };
-        let options = &with.shipment.options;
+        let options = &with.transfer.options;
         self.choose_transport(options.transport, plan.blocks.block_bytes(), with.tools)?;
         let mut flags = OpenFlags::empty();
         flags.set(OpenFlags::CRC32C, options.crc32c);
@@ -877,7 +886,7 @@ impl Lane {
         flags.set(OpenFlags::READ_BACK, options.read_back);
         // Only once: what the receiver has from this transfer, it keeps.
         flags.set(OpenFlags::RESTART, options.restart && self.sent_bytes == 0);
-        let manifest = with.shipment.source.manifest();
+        let manifest = with.transfer.source.manifest();
         let open = Open {
             stream: STREAM,
             flags,
@@ -889,10 +898,10 @@ impl Lane {
             identity: plan.identity,
         };
         let home = self.rails.first().map_or(0, |rail| rail.number);
-        let mut outlay = Outlay::new(open, plan.blocks.clone(), home);
-        outlay.pause(with.shipment.paused);
-        self.outlay = Some(outlay);
-        self.stage = LaneStage::Opening;
+        let mut outgoing = OutgoingStream::new(open, plan.blocks.clone(), home);
+        outgoing.pause(with.transfer.paused);
+        self.outgoing = Some(outgoing);
+        self.stage = PeerStage::Opening;
         Ok(())
     }
 
@@ -917,49 +926,53 @@ impl Lane {
         self.by_write = by_write;
         self.report.transport = why.to_owned();
         for rail in &mut self.rails {
-            rail.local.placing = by_write.then(Box::default);
+            rail.local.slot_writer = by_write.then(Box::default);
         }
         Ok(())
     }
 
     /// Tells the peer of blocks that were written.
     fn place(&mut self) {
-        let Some(outlay) = self.outlay.as_mut().filter(|outlay| outlay.may_place()) else {
+        let Some(outgoing) = self
+            .outgoing
+            .as_mut()
+            .filter(|outgoing| outgoing.may_place())
+        else {
             return;
         };
         for rail in self.rails.iter_mut().filter(|rail| rail.is_ready()) {
-            let Some(placing) = &mut rail.local.placing else {
+            let Some(slot_writer) = &mut rail.local.slot_writer else {
                 continue;
             };
             while rail.outbox.len() < PLACED_WAITING
-                && let Some(InSlot { block, crc, slot }) = placing.to_place()
+                && let Some(InSlot { block, crc, slot }) = slot_writer.to_place()
             {
                 rail.outbox.push(&Message::Placed(Placed {
-                    block: outlay.header(&block, crc),
+                    block: outgoing.header(&block, crc),
                     slot,
                 }));
-                placing.on_placed();
-                outlay.on_sent(rail.number, &block, crc);
+                slot_writer.on_placed();
+                outgoing.on_sent(rail.number, &block, crc);
             }
         }
     }
 
     /// Sends the next block, by whichever rail has the most room. False: not now.
-    fn send_next(&mut self, with: &mut LaneContext<'_>) -> bool {
+    fn send_next(&mut self, with: &mut PeerContext<'_>) -> bool {
         let now = with.now();
-        let Some(outlay) = self.outlay.as_mut() else {
+        let Some(outgoing) = self.outgoing.as_mut() else {
             return false;
         };
         let Some(next) = self.queue.front() else {
             return false;
         };
-        if with.shipment.paused || !outlay.may_send() || !with.shipment.rate.may(with.now()) {
+        if with.transfer.paused || !outgoing.may_send() || !with.transfer.rate.may(with.now()) {
             return false;
         }
         if self.by_write {
             // What was written, and is not told of, is to be sent on credit, too.
             let unplaced: usize = self.rails.iter().map(SenderRail::unplaced).sum();
-            if outlay.room() <= unplaced as u64 {
+            if outgoing.room() <= unplaced as u64 {
                 return false;
             }
         }
@@ -975,24 +988,24 @@ impl Lane {
             return false;
         };
         let (block, crc) = (next.block, next.crc);
-        let sent = match &mut rail.local.placing {
+        let sent = match &mut rail.local.slot_writer {
             None => {
                 let mut header = [0; HEADER_LEN];
-                outlay.header(&block, crc).encode(&mut header);
+                outgoing.header(&block, crc).encode(&mut header);
                 let payload = next.bytes.clone().into();
                 let sent = endpoint.send(connection, payload, &header, block.index);
                 sent.map_err(|refused| refused.kind)
             }
-            Some(placing) => placing.write(endpoint, next),
+            Some(slot_writer) => slot_writer.write(endpoint, next),
         };
         match sent {
             Ok(()) => {
                 if !self.by_write {
-                    outlay.on_sent(rail.number, &block, crc);
+                    outgoing.on_sent(rail.number, &block, crc);
                 }
                 rail.local.in_flight += 1;
                 let len = u64::from(block.len);
-                with.shipment.rate.take(len, now);
+                with.transfer.rate.take(len, now);
                 self.sent_bytes += len;
                 self.report.blocks += 1;
                 self.queue.pop_front();
@@ -1011,7 +1024,7 @@ impl Lane {
     /// How it is, in words.
     pub(super) fn describe(&self, now: Instant) -> String {
         let silent = now.saturating_duration_since(self.last_moved);
-        let outlay = self.outlay.as_ref().map(Outlay::describe);
+        let outgoing = self.outgoing.as_ref().map(OutgoingStream::describe);
         let mut lines = vec![format!(
             "  peer {}: {:?}, nothing moved for {silent:.1?}; {} blocks being read, {} wait to be \
              sent; {} failures; {}",
@@ -1020,7 +1033,7 @@ impl Lane {
             self.assigned.len(),
             self.queue.len(),
             self.failures,
-            outlay.unwrap_or_else(|| "no stream".to_owned()),
+            outgoing.unwrap_or_else(|| "no stream".to_owned()),
         )];
         lines.extend(
             self.rails
@@ -1031,18 +1044,18 @@ impl Lane {
     }
 
     /// What it waits for, from now on.
-    fn account(&mut self, shipment: &Shipment, now: Instant) {
+    fn account(&mut self, transfer: &TransferState, now: Instant) {
         let in_flight: usize = self.rails.iter().map(|rail| rail.local.in_flight).sum();
         let has_slot = !self.by_write || self.rails.iter().any(SenderRail::has_slot);
-        let may = has_slot && self.outlay.as_ref().is_some_and(Outlay::may_send);
+        let may = has_slot && self.outgoing.as_ref().is_some_and(OutgoingStream::may_send);
         let stall = match self.stage {
-            LaneStage::Sending if shipment.paused || !shipment.rate.may(now) => Stall::Limit,
-            LaneStage::Sending if self.queue.is_empty() && in_flight == 0 => Stall::Disk,
-            LaneStage::Sending if self.queue.is_empty() => Stall::None,
-            LaneStage::Sending if !may && in_flight == 0 => Stall::Sink,
-            LaneStage::Sending if !may => Stall::Credits,
-            LaneStage::Sending => Stall::Wire,
-            LaneStage::Finishing | LaneStage::Opening => Stall::Sink,
+            PeerStage::Sending if transfer.paused || !transfer.rate.may(now) => Stall::Limit,
+            PeerStage::Sending if self.queue.is_empty() && in_flight == 0 => Stall::Disk,
+            PeerStage::Sending if self.queue.is_empty() => Stall::None,
+            PeerStage::Sending if !may && in_flight == 0 => Stall::Sink,
+            PeerStage::Sending if !may => Stall::Credits,
+            PeerStage::Sending => Stall::Wire,
+            PeerStage::Finishing | PeerStage::Opening => Stall::Sink,
             _ => Stall::None,
         };
         self.stalls.turn(stall, now);
