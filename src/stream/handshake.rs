@@ -51,7 +51,7 @@ pub(crate) enum Then {
     /// The peer is to say something.
     Wait,
     /// It is over, and the connection may be used.
-    ReadyBlock(Agreed),
+    Ready(Agreed),
     /// It is over, and the connection is to be closed once everything was sent.
     Over(StreamError),
 }
@@ -248,7 +248,7 @@ impl Dialing {
         match (&settings.key, ack.needs_proof) {
             (None, false) => Step {
                 say: None,
-                then: Then::ReadyBlock(agreed),
+                then: Then::Ready(agreed),
             },
             (Some(key), true) => {
                 self.state = DialState::Answered(agreed);
@@ -274,7 +274,7 @@ impl Dialing {
         match is_proven {
             true => Step {
                 say: None,
-                then: Then::ReadyBlock(Agreed {
+                then: Then::Ready(Agreed {
                     is_proven,
                     ..*agreed
                 }),
@@ -409,7 +409,7 @@ impl Answering {
         if settings.key.is_none() {
             return Step {
                 say: Some(ack),
-                then: Then::ReadyBlock(agreed),
+                then: Then::Ready(agreed),
             };
         }
         let mut header = [0; HEADER_LEN];
@@ -430,7 +430,7 @@ impl Answering {
         let is_proven = true;
         Step {
             say: Some(Message::Proof(Proof { mac })),
-            then: Then::ReadyBlock(Agreed {
+            then: Then::Ready(Agreed {
                 is_proven,
                 ..*agreed
             }),

@@ -16,7 +16,7 @@ enum RailStage {
     /// It is being dialed.
     Connecting,
     Handshake,
-    ReadyBlock,
+    Ready,
     Gone,
 }
 
@@ -100,7 +100,7 @@ impl<L> Rail<L> {
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        self.stage == RailStage::ReadyBlock
+        self.stage == RailStage::Ready
     }
 
     pub(super) fn is_gone(&self) -> bool {
@@ -158,9 +158,9 @@ impl<L> Rail<L> {
         }
         match step.then {
             Then::Wait => Ok(None),
-            Then::ReadyBlock(agreed) => {
+            Then::Ready(agreed) => {
                 self.number = agreed.rail;
-                self.stage = RailStage::ReadyBlock;
+                self.stage = RailStage::Ready;
                 self.agreed = Some(agreed);
                 Ok(Some(agreed))
             }
@@ -185,7 +185,7 @@ impl<L> Rail<L> {
 
     /// The connection is gone, or is left to its end. Whether it was ready.
     pub(super) fn on_gone(&mut self) -> bool {
-        std::mem::replace(&mut self.stage, RailStage::Gone) == RailStage::ReadyBlock
+        std::mem::replace(&mut self.stage, RailStage::Gone) == RailStage::Ready
     }
 
     /// Sends what waits, as far as there is room.
@@ -213,7 +213,7 @@ impl<L> Rail<L> {
         let what = match self.stage {
             RailStage::Connecting => "Connecting",
             RailStage::Handshake => "in its handshake",
-            RailStage::ReadyBlock => "ReadyBlock",
+            RailStage::Ready => "Ready",
             RailStage::Gone => "Gone",
         };
         let left = if self.is_left() { ", is left" } else { "" };

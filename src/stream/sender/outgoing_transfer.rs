@@ -30,9 +30,9 @@ pub(super) struct TransferState {
     pub(super) options: SendOptions,
     pub(super) shared: OutcomeGuard,
     /// None: no peer has said yet how long its blocks may be.
-    pub(super) plan: Option<Plan>,
+    pub(super) plan: Option<TransferPlan>,
     /// Where it was asked for, and there is a plan.
-    content: Option<Content>,
+    content: Option<ReadContent>,
     pub(super) rate: RateLimit,
     pub(super) paused: bool,
     /// Since when reads are under way, of whichever transfer, and none has come back.
@@ -43,18 +43,18 @@ pub(super) struct TransferState {
 
 /// How the source is cut, and what that is called.
 #[derive(Debug, Clone)]
-pub(super) struct Plan {
+pub(super) struct TransferPlan {
     pub(super) blocks: Arc<BlockPlan>,
     pub(super) identity: StreamIdentity,
 }
 
 /// The hash of what was read, whichever peer it was read for.
-struct Content {
+struct ReadContent {
     hash: ContentHash,
     hashed: BlockSet,
 }
 
-impl Content {
+impl ReadContent {
     fn new(plan: &BlockPlan, entries: usize) -> Self {
         Self {
             hash: ContentHash::new(plan, entries),
@@ -242,8 +242,8 @@ impl OutgoingTransfer {
             true => 1 << least.ilog2(),
             false => least,
         };
-        let plan = Plan::new(source, block_bytes);
-        let content = || Content::new(&plan.blocks, source.manifest().len());
+        let plan = TransferPlan::new(source, block_bytes);
+        let content = || ReadContent::new(&plan.blocks, source.manifest().len());
         self.transfer.content = hashed.then(content);
         self.transfer.plan = Some(plan);
     }
@@ -423,7 +423,7 @@ impl OutgoingTransfer {
     }
 }
 
-impl Plan {
+impl TransferPlan {
     fn new(source: &dyn BlockSource, block_bytes: u32) -> Self {
         let manifest = source.manifest();
         let mut hasher = blake3::Hasher::new();

@@ -66,7 +66,7 @@ enum PeerStage {
     /// The first connection is being made, or has a handshake.
     Connecting,
     /// Until the size of blocks is known.
-    ReadyBlock,
+    Ready,
     /// Until the peer has accepted, and said what it has.
     Opening,
     Sending,
@@ -81,7 +81,7 @@ enum PeerStage {
 
 /// Who has to do something before it goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wait {
+enum PeerWait {
     /// The peer, or the way to it: this.
     Peer(&'static str),
     /// The source, which is being read or checked.
@@ -553,7 +553,7 @@ impl TransferPeer {
             if let Some(agreed) = self.rails[rail].on_handshake(arrived, with.now())? {
                 match &mut self.outgoing {
                     Some(outgoing) => outgoing.add_rail(agreed.rail),
-                    None => self.stage = PeerStage::ReadyBlock,
+                    None => self.stage = PeerStage::Ready,
                 }
             }
             return Ok(());
@@ -710,55 +710,52 @@ impl TransferPeer {
                 self.on_lost(StreamError::Deadline { what }, with);
             }
             PeerStage::Connecting => {}
-            PeerStage::ReadyBlock
-            | PeerStage::Opening
-            | PeerStage::Sending
-            | PeerStage::Finishing => {
+            PeerStage::Ready | PeerStage::Opening | PeerStage::Sending | PeerStage::Finishing => {
                 self.watch(silent, with);
             }
         }
     }
 
     /// What it waits for, now.
-    fn wait(&self, transfer: &TransferState, now: Instant) -> Wait {
+    fn wait(&self, transfer: &TransferState, now: Instant) -> PeerWait {
         let unplaced: usize = self.rails.iter().map(SenderRail::unplaced).sum();
         let in_flight: usize = self.rails.iter().map(|rail| rail.local.in_flight).sum();
         match self.stage {
-            PeerStage::ReadyBlock => Wait::Peer("the peers' handshakes"),
-            PeerStage::Opening => Wait::Peer("the peer to accept the stream"),
+            PeerStage::Ready => PeerWait::Peer("the peers' handshakes"),
+            PeerStage::Opening => PeerWait::Peer("the peer to accept the stream"),
             PeerStage::Finishing => {
-                Wait::Peer("the peer to say that all is there, or what is missing")
+                PeerWait::Peer("the peer to say that all is there, or what is missing")
             }
-            PeerStage::Sending if transfer.paused => Wait::Own,
+            PeerStage::Sending if transfer.paused => PeerWait::Own,
             PeerStage::Sending if in_flight > 0 => {
-                Wait::Peer("the network to take the blocks in flight")
+                PeerWait::Peer("the network to take the blocks in flight")
             }
             PeerStage::Sending if unplaced > 0 => {
-                Wait::Peer("room to tell of blocks that were written")
+                PeerWait::Peer("room to tell of blocks that were written")
             }
             PeerStage::Sending if self.queue.is_empty() => match self.assigned.is_empty() {
                 // Its turn, a buffer, or the check of the source.
-                true if !self.waits_for_check() => {
-                    transfer.reads_since.map_or(Wait::Own, Wait::Readers)
-                }
-                _ => Wait::Source,
+                true if !self.waits_for_check() => transfer
+                    .reads_since
+                    .map_or(PeerWait::Own, PeerWait::Readers),
+                _ => PeerWait::Source,
             },
-            PeerStage::Sending if !transfer.rate.may(now) => Wait::Own,
+            PeerStage::Sending if !transfer.rate.may(now) => PeerWait::Own,
             PeerStage::Sending if self.by_write && !self.rails.iter().any(SenderRail::has_slot) => {
-                Wait::Peer("a slot to write into (window, freed)")
+                PeerWait::Peer("a slot to write into (window, freed)")
             }
-            PeerStage::Sending => Wait::Peer("blocks to be granted (credit)"),
-            PeerStage::Connecting | PeerStage::Resting { .. } | PeerStage::Over => Wait::Own,
+            PeerStage::Sending => PeerWait::Peer("blocks to be granted (credit)"),
+            PeerStage::Connecting | PeerStage::Resting { .. } | PeerStage::Over => PeerWait::Own,
         }
     }
 
     /// What it waits for and how it stands, for an error.
     fn describe_wait(&self, transfer: &TransferState, now: Instant) -> String {
         let what = match self.wait(transfer, now) {
-            Wait::Peer(what) => what,
-            Wait::Source => "its source",
-            Wait::Readers(_) => "a buffer to read into: what is being read does not come back",
-            Wait::Own => "its turn, a limit or the end of a pause",
+            PeerWait::Peer(what) => what,
+            PeerWait::Source => "its source",
+            PeerWait::Readers(_) => "a buffer to read into: what is being read does not come back",
+            PeerWait::Own => "its turn, a limit or the end of a pause",
         };
         let outgoing = self.outgoing.as_ref().map(OutgoingStream::describe);
         let rails: Vec<_> = self.rails.iter().map(|rail| rail.describe(now)).collect();
@@ -773,10 +770,10 @@ impl TransferPeer {
         let stalled = with.transfer.options.stalled_after;
         let wait = self.wait(with.transfer, now);
         match wait {
-            Wait::Own => self.source_since = None,
-            Wait::Source | Wait::Readers(_) => {
+            PeerWait::Own => self.source_since = None,
+            PeerWait::Source | PeerWait::Readers(_) => {
                 let since = match wait {
-                    Wait::Readers(since) => since,
+                    PeerWait::Readers(since) => since,
                     _ => *self.source_since.get_or_insert(now),
                 };
                 let after = now.saturating_duration_since(since);
@@ -785,7 +782,7 @@ impl TransferPeer {
                     return self.give_up(StreamError::Stalled { after, waits }, with);
                 }
             }
-            Wait::Peer(_) => {
+            PeerWait::Peer(_) => {
                 self.source_since = None;
                 let is_told = self.rails.iter().any(|rail| rail.can(Features::WORKING));
                 let is_long =
@@ -827,7 +824,7 @@ impl TransferPeer {
     // ---- sending --------------------------------------------------------------------------------
 
     pub(super) fn pump(&mut self, with: &mut PeerContext<'_>) -> bool {
-        if self.stage == PeerStage::ReadyBlock
+        if self.stage == PeerStage::Ready
             && with.transfer.plan.is_some()
             && let Err(error) = self.open(with)
         {

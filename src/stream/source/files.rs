@@ -41,7 +41,7 @@ pub use self::builder::FileSourceBuilder;
 #[derive(Debug)]
 pub struct FileSource {
     manifest: Manifest,
-    items: Vec<Item>,
+    items: Vec<SourceItem>,
     roots: Vec<TreeRoot>,
     stamp: [u8; 16],
     skipped: u64,
@@ -60,7 +60,7 @@ struct TreeRoot {
 
 /// What an entry is on this side.
 #[derive(Debug)]
-struct Item {
+struct SourceItem {
     place: ItemPlace,
     /// Where its bytes begin in the file.
     start: u64,
@@ -118,12 +118,12 @@ impl FileSource {
         &self.skipped_paths
     }
 
-    fn item(&self, entry: usize) -> Result<&Item, SourceError> {
+    fn item(&self, entry: usize) -> Result<&SourceItem, SourceError> {
         let item = self.items.get(entry);
         item.ok_or_else(|| SourceError::Other(format!("there is no entry {entry}")))
     }
 
-    fn path_of(&self, item: &Item) -> PathBuf {
+    fn path_of(&self, item: &SourceItem) -> PathBuf {
         match &item.place {
             ItemPlace::Path(path) => path.clone(),
             ItemPlace::Below(_, name) => OsStr::from_bytes(name).into(),
@@ -134,7 +134,7 @@ impl FileSource {
         self.open.get(entry, || self.open_item(self.item(entry)?))
     }
 
-    fn open_item(&self, item: &Item) -> Result<FileHandle, SourceError> {
+    fn open_item(&self, item: &SourceItem) -> Result<FileHandle, SourceError> {
         let path = self.path_of(item);
         let failed = |error: io::Error| match error.raw_os_error() {
             Some(libc::ENOENT) => changed(&path, "it was removed"),
@@ -158,7 +158,7 @@ impl FileSource {
         Ok(options.take_over(full.into(), fd, OFlags::RDONLY)?)
     }
 
-    fn look(&self, item: &Item) -> Result<Identity, SourceError> {
+    fn look(&self, item: &SourceItem) -> Result<Identity, SourceError> {
         let path = self.path_of(item);
         let failed = |error: &io::Error| match error.raw_os_error() {
             Some(libc::ENOENT) => changed(&path, "it was removed"),

@@ -127,7 +127,7 @@ fn shake_hands(input: &mut Input<'_>) {
             answering.on_message(&header, &payload, now),
         ];
         for step in steps {
-            let is_ready = matches!(step.then, Then::ReadyBlock(_));
+            let is_ready = matches!(step.then, Then::Ready(_));
             assert!(!(is_ready && key.is_some()), "nobody guesses a proof");
         }
     }

@@ -73,7 +73,7 @@ fn talk(
 
 fn agreed(then: &Then) -> Agreed {
     match then {
-        Then::ReadyBlock(agreed) => *agreed,
+        Then::Ready(agreed) => *agreed,
         other => panic!("{other:?}"),
     }
 }
@@ -135,7 +135,7 @@ fn who_lacks_the_key_is_refused() {
     );
     assert!(matches!(
         ends,
-        [Then::Over(StreamError::Unproven), Then::ReadyBlock(_)]
+        [Then::Over(StreamError::Unproven), Then::Ready(_)]
     ));
 }
 
@@ -291,7 +291,7 @@ proptest! {
             },
         );
         for end in &ends {
-            if let Then::ReadyBlock(agreed) = end {
+            if let Then::Ready(agreed) = end {
                 prop_assert_eq!(agreed.is_proven, keyed);
                 prop_assert!(
                     !(keyed && changed && number < 2),
@@ -322,7 +322,7 @@ proptest! {
                 answering.on_message(&header, payload, now),
             ] {
                 match step.then {
-                    Then::ReadyBlock(agreed) => prop_assert!(!keyed && !agreed.is_proven),
+                    Then::Ready(agreed) => prop_assert!(!keyed && !agreed.is_proven),
                     Then::Over(error) => {
                         prop_assert!(!error.to_string().contains(char::is_control))
                     }

@@ -11,7 +11,7 @@ use rustix::fs::FileType;
 
 use super::builder::SourcePart;
 use super::identity::Identity;
-use super::{FileSource, Item, ItemPlace, Skipped, TreeRoot};
+use super::{FileSource, ItemPlace, Skipped, SourceItem, TreeRoot};
 use crate::storage::{BackEndChoice, DirectIo};
 use crate::stream::open_files::OpenFiles;
 use crate::stream::sink::beneath::Beneath;
@@ -38,7 +38,7 @@ struct FoundEntry {
     mode: u32,
     size: u64,
     modified: (i64, i64),
-    item: Item,
+    item: SourceItem,
 }
 
 impl FoundEntry {
@@ -126,7 +126,7 @@ impl Survey {
             mode: found.mode(),
             size: range.end - range.start,
             modified: identity.modified,
-            item: Item {
+            item: SourceItem {
                 place: ItemPlace::Path(path.clone()),
                 start: range.start,
                 identity: Some(identity),
@@ -176,7 +176,7 @@ impl Survey {
             mode: own.st_mode,
             size: 0,
             modified: (own.st_mtime, own.st_mtime_nsec as i64),
-            item: Item {
+            item: SourceItem {
                 place: ItemPlace::Below(number, directory.to_vec()),
                 start: 0,
                 identity: None,
@@ -207,7 +207,7 @@ impl Survey {
                         mode: stat.st_mode,
                         size: identity.size,
                         modified: identity.modified,
-                        item: Item {
+                        item: SourceItem {
                             place: ItemPlace::Below(number, full),
                             start: 0,
                             identity: Some(identity),

@@ -50,7 +50,7 @@ pub(in crate::stream) enum Mishap {
 /// What the application asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stream) enum Wish {
-    NewTransfer(usize),
+    Begin(usize),
     Pause(usize),
     Resume(usize),
     Cancel(usize),
@@ -205,7 +205,7 @@ impl Script {
 
     /// With one more transfer, which begins at once.
     pub(in crate::stream) fn sending(mut self, sizes: &[u64], options: SendOptions) -> Self {
-        let begin = Wish::NewTransfer(self.errands.len());
+        let begin = Wish::Begin(self.errands.len());
         self.errands.push(Errand {
             sizes: sizes.to_vec(),
             receivers: vec![0],
@@ -493,7 +493,7 @@ fn wishes(dice: &mut Dice, errands: usize, is_mild: bool) -> Vec<(Duration, Wish
     let mut all = Vec::new();
     for errand in 0..errands {
         let begin = Duration::from_micros(dice.roll(200_000));
-        all.push((begin, Wish::NewTransfer(errand)));
+        all.push((begin, Wish::Begin(errand)));
         if dice.one_in(6) {
             let pause = begin + Duration::from_micros(dice.roll(100_000));
             let resume = pause + millis(dice.roll(if is_mild { 5000 } else { 30_000 }));

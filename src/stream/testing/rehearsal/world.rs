@@ -26,7 +26,7 @@ use crate::stream::{
 #[derive(Debug, Clone, Copy)]
 enum Act {
     Wish(Wish),
-    NewTransfer(Mishap),
+    Begin(Mishap),
     /// It is over.
     End(Mishap),
 }
@@ -134,7 +134,7 @@ impl World {
             .iter()
             .map(|(at, wish)| (*at, Act::Wish(*wish)));
         let mishaps = script.mishaps.iter();
-        let mishaps = mishaps.map(|(at, mishap)| (*at, Act::NewTransfer(*mishap)));
+        let mishaps = mishaps.map(|(at, mishap)| (*at, Act::Begin(*mishap)));
         for (at, act) in wishes.chain(mishaps) {
             this.note(at, act);
         }
@@ -168,7 +168,7 @@ impl World {
             self.remember(format!("{act:?}"));
             match act {
                 Act::Wish(wish) => self.grant(wish),
-                Act::NewTransfer(mishap) => self.begin(mishap),
+                Act::Begin(mishap) => self.begin(mishap),
                 Act::End(mishap) => self.end(mishap),
             }
         }
@@ -178,7 +178,7 @@ impl World {
     fn grant(&mut self, wish: Wish) {
         self.condition(Side::Sender).is_called = true;
         match wish {
-            Wish::NewTransfer(errand) => {
+            Wish::Begin(errand) => {
                 let plan = self.script.errands[errand].clone();
                 let source = TestSource::new(self.script.seed << 3 | errand as u64, &plan.sizes);
                 let peers = plan.receivers.iter();
