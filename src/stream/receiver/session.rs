@@ -192,14 +192,17 @@ impl Session {
 
     /// Puts into the outbox what the sender is to hear, unless that is still full of the last.
     fn say(&mut self, tools: &mut ReceiverTools) {
-        let home = self.incoming.as_ref().and_then(IncomingStream::home);
+        let home = self
+            .incoming
+            .as_ref()
+            .and_then(IncomingStream::control_rail);
         let home = home.or_else(|| self.any_rail(tools).map(|rail| rail.number));
         let Some(home) = home else { return };
         let rail = self.rail(home, tools);
         let Some(incoming) = &mut self.incoming else {
             return;
         };
-        incoming.set_home(home);
+        incoming.set_control_rail(home);
         let Some(rail) = rail else { return };
         // The last word is not put off: the connection is closed behind it.
         while (rail.outbox.len() < WAITING || incoming.outcome().is_some())
@@ -864,7 +867,7 @@ impl Session {
         }
         if self.jobs > 0 && now.saturating_duration_since(self.word_at) >= WORD_EVERY {
             self.word_at = now;
-            incoming.say_that_it_works();
+            incoming.want_sign_of_life();
         }
         if now.saturating_duration_since(self.told_at) >= TOLD_EVERY {
             self.told_at = now;

@@ -565,12 +565,7 @@ impl TransferPeer {
         {
             // It is this connection that is not taken: its session may have ended there while its
             // handshake was under way.
-            let error = StreamError::Refused {
-                code: refuse.code,
-                details: refuse.details,
-                reason: refuse.reason.to_string(),
-            };
-            self.on_rail_failed(rail, error, with);
+            self.on_rail_failed(rail, refuse.into(), with);
             return Ok(());
         }
         if let Message::RailLost(lost) = &message
@@ -806,7 +801,7 @@ impl TransferPeer {
         if now.saturating_duration_since(self.told_at) >= WORD_EVERY {
             self.told_at = now;
             if let Some(outgoing) = &mut self.outgoing {
-                outgoing.say_that_it_works();
+                outgoing.want_sign_of_life();
             }
         }
     }

@@ -258,7 +258,7 @@ fn receive_from(input: &mut Input<'_>) {
             }
             _ => {
                 incoming.on_rail_gone(rail);
-                incoming.set_home(1 - rail);
+                incoming.set_control_rail(1 - rail);
             }
         }
         if incoming.is_whole() {

@@ -261,7 +261,7 @@ impl World {
 
     fn say_sender(&mut self) -> bool {
         if self.is_talkative && self.dice.one_in(30) {
-            self.outgoing.say_that_it_works();
+            self.outgoing.want_sign_of_life();
         }
         let Some(rail) = self.live_rail() else {
             return false;
@@ -283,19 +283,19 @@ impl World {
         let Some(incoming) = &mut self.incoming else {
             return false;
         };
-        if incoming.home().is_none() {
+        if incoming.control_rail().is_none() {
             let live = (0..self.wires.len()).find(|rail| !self.wires[*rail].receiver_knows);
             match live {
-                Some(rail) => incoming.set_home(rail as u16),
+                Some(rail) => incoming.set_control_rail(rail as u16),
                 None => return false,
             }
         }
-        let rail = incoming.home().unwrap();
+        let rail = incoming.control_rail().unwrap();
         if self.dice.one_in(10) {
             incoming.want_progress();
         }
         if self.is_talkative && self.dice.one_in(30) {
-            incoming.say_that_it_works();
+            incoming.want_sign_of_life();
         }
         let Some(message) = incoming.next_control() else {
             return false;

@@ -1,9 +1,11 @@
 //! What is admitted, and what a sender may not do. The rest: `stream/tests` and `stream/testing`.
 
 use super::*;
+use crate::stream::digest::StreamDigest;
+use crate::stream::limits::Limits;
 use crate::stream::manifest::{Entry, EntryKind, Modified};
 use crate::stream::name::RelativeName;
-use crate::stream::wire::StreamIdentity;
+use crate::stream::wire::{Features, StreamIdentity};
 
 fn settings() -> IncomingSettings {
     IncomingSettings {
