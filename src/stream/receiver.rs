@@ -8,6 +8,11 @@ mod events;
 mod rail;
 mod receive_slots;
 mod session;
+mod session_clock;
+mod session_rails;
+mod session_report;
+mod session_sink;
+mod session_stage;
 mod side;
 mod writing;
 

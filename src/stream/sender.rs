@@ -1,5 +1,6 @@
 //! `StreamSender`: reads sources, and sends them to one peer or many.
 
+mod attempts;
 #[cfg(all(test, not(loom)))]
 #[path = "sender/testing/by_hand.rs"]
 mod by_hand;
@@ -9,6 +10,10 @@ mod config;
 mod impostor_tests;
 mod outgoing_transfer;
 mod peer;
+mod peer_blocks;
+mod peer_clock;
+mod peer_errors;
+mod peer_rails;
 mod rail;
 mod reading;
 mod side;

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::side::ReceiverTools;
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::landing::Landing;
@@ -90,6 +91,25 @@ impl ReceiveSlots {
             }));
         }
         Ok(())
+    }
+
+    /// Lets a sender write slots by one of its connections: as many as its share.
+    pub(super) fn grant_share(
+        &mut self,
+        (connection, number): (ConnectionId, u16),
+        stream: u32,
+        tools: &mut ReceiverTools,
+    ) {
+        let Some(rail) = tools.rails.get_mut(&connection) else {
+            return;
+        };
+        let Some(endpoint) = tools.network.endpoint(rail.port) else {
+            return;
+        };
+        let grant = (number, stream, self.share(rail.rails()));
+        if let Err(error) = self.grant(grant, (endpoint, connection), &mut rail.outbox) {
+            tracing::warn!(%error, "a stream's sender gets fewer slots to write into");
+        }
     }
 
     /// Whether no connection has a slot.

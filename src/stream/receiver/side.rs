@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use super::config::ReceiverConfig;
 use super::events::{EventQueue, EventSender};
 use super::rail::{RailOwner, Rails, ReceiverRail, features};
+use super::receive_slots::ReceiveSlots;
 use super::session::Session;
 use super::writing::{WriteDone, WriteJob, Writers, WritersSettings};
-use crate::buffer::SharedBufferManager;
+use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{
     CloseReason, ConnectionEvent, ConnectionId, Message as Arrived, ReceiveEvent,
@@ -18,10 +19,12 @@ use crate::endpoint::{
 use crate::storage::IoStats;
 use crate::stream::auth;
 use crate::stream::handshake::AnswerSettings;
-use crate::stream::incoming::{IncomingStream, Refusal};
+use crate::stream::incoming::{IncomingSettings, IncomingStream, Refusal};
 use crate::stream::interface::{self, Interface};
 use crate::stream::network::{Network, StreamSide};
-use crate::stream::wire::{BlockHeader, Kind, Message, PAYLOAD_ROOM_MIN, Reason, Refuse};
+use crate::stream::wire::{
+    BlockHeader, Kind, Message, Open, OpenFlags, PAYLOAD_ROOM_MIN, Reason, Refuse,
+};
 use crate::stream::workers::guarded;
 use crate::stream::{BlockSink, RefusalCode, StreamError, StreamViolation, report};
 use crate::{Error, PeerAddr};
@@ -75,6 +78,34 @@ impl ReceiverTools {
         #[cfg(test)]
         rail.outbox.swallow(config.swallow.clone());
         Ok(rail)
+    }
+
+    /// A stream begins, if it is one that is taken; with memory that its sender is to write into.
+    /// `memory_left`: bytes that its state may take.
+    ///
+    /// # Errors
+    /// Why it is not taken.
+    pub(super) fn open_stream(
+        &self,
+        rail: u16,
+        open: &Open,
+        memory_left: u64,
+    ) -> Result<(IncomingStream, Vec<BufferMut>), Refusal> {
+        let config = &self.config;
+        let by_write = open.flags.contains(OpenFlags::BY_WRITE);
+        let memory = match self.slot_pool.as_ref().filter(|_| by_write) {
+            Some(pool) => ReceiveSlots::take(pool, config.window),
+            None => Vec::new(),
+        };
+        let settings = IncomingSettings {
+            limits: config.limits,
+            memory_left,
+            features: features(self.slot_pool.is_some()),
+            payload_max: config.block_bytes.max(PAYLOAD_ROOM_MIN),
+            window: config.window.into(),
+            slots: memory.len() as u32,
+        };
+        Ok((IncomingStream::new(rail, *open, settings)?, memory))
     }
 
     /// Which way the bytes of a stream take to its sink.

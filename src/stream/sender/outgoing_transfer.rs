@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::config::{SendOptions, SlowPeer};
-use super::peer::{PeerContext, ReadyBlock, TransferPeer};
+use super::peer::{PeerContext, TransferPeer};
+use super::peer_blocks::ReadyBlock;
 use super::reading::{ReadDone, ReadJob, ReadWork, SumsWanted};
 use super::side::{NewTransfer, Route, SenderTools};
 use super::transfer::OutcomeGuard;

@@ -1,27 +1,27 @@
 //! `TransferPeer`: one peer of a transfer: its connections, what it has, and what waits to be sent to it.
 
-use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use super::attempts::Attempts;
 use super::config::{Peer, Transport};
 use super::outgoing_transfer::TransferState;
-use super::rail::{RailBlocks, SenderRail};
-use super::side::{Route, SenderTools};
+use super::peer_blocks::{PeerBlocks, ReadyBlock};
+use super::peer_clock::PeerClock;
+use super::peer_errors::{is_unsendable, is_worth_a_retry, reason_of};
+use super::peer_rails::{PeerRails, RailDial};
+use super::rail::SenderRail;
+use super::side::SenderTools;
 use super::slot_writer::InSlot;
 use super::transfer::PeerOutcome;
-use crate::buffer::Buffer;
 use crate::endpoint::SendErrorKind;
 use crate::endpoint::{
     CloseReason, ConnectionEvent, Message as Arrived, ReceiveEvent, WindowEvent,
 };
-use crate::random::random_u64;
-use crate::stream::auth;
-use crate::stream::handshake::DialSettings;
 use crate::stream::outbox::CONTROL_KEY;
 use crate::stream::outgoing::OutgoingStream;
-use crate::stream::report::{Stall, StallClock, StreamReport};
+use crate::stream::report::{Stall, StreamReport};
 use crate::stream::wire::{Features, HEADER_LEN, Message, Open, OpenFlags, Placed};
-use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
+use crate::stream::{RefusalCode, StreamError, StreamViolation};
 
 /// The only stream of a session: each transfer makes a session of its own with each peer.
 const STREAM: u32 = 1;
@@ -35,13 +35,6 @@ const WAITING: usize = 4;
 /// The same for blocks that were written.
 const PLACED_WAITING: usize = 64;
 
-/// A peer that grants nothing and says nothing for so long is asked what it has.
-const INQUIRE_AFTER: Duration = Duration::from_secs(1);
-
-/// The first wait before a new attempt to connect, and the longest.
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(5);
-
 /// What the source does, and what a receiver does before it accepts and at the end that does not
 /// say that it works, may take so many times as long as the rest.
 const LONG_WORK: u32 = 10;
@@ -49,17 +42,6 @@ const LONG_WORK: u32 = 10;
 /// A peer that says again and again that its sink works is believed for so many times
 /// `stalled_after` in which nothing moves.
 const LONG_WORD: u32 = 2 * LONG_WORK;
-
-/// How often a peer is told that this side works, though it has no block for it.
-const WORD_EVERY: Duration = Duration::from_millis(200);
-
-/// A block that was read, and waits.
-#[derive(Debug, Clone)]
-pub(super) struct ReadyBlock {
-    pub(super) block: Block,
-    pub(super) bytes: Buffer,
-    pub(super) crc: u32,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PeerStage {
@@ -110,41 +92,20 @@ pub(super) struct TransferPeer {
     peer: Peer,
     number: usize,
     stage: PeerStage,
-    rails: Vec<SenderRail>,
-    session: [u8; 16],
+    rails: PeerRails,
     /// None until the stream is open.
     outgoing: Option<OutgoingStream>,
     /// Blocks go by RMA write.
     by_write: bool,
     /// The receiver had no window left.
     no_windows: bool,
-    /// Read, and not sent yet.
-    queue: VecDeque<ReadyBlock>,
-    /// Being read.
-    assigned: HashSet<u64>,
-    /// Rails that were dialed in this session.
-    dialed: u16,
-    /// Attempts in a row at which the peer got no more than it had ever had.
-    failures: u32,
-    failed_once: bool,
-    /// The most that the peer said it has of the content, in bytes, in whichever session.
-    most_written: u64,
-    last_moved: Instant,
-    /// When the peer said last that its sink works, though nothing has moved.
-    peer_works: Instant,
-    /// When the peer was asked last what it has.
-    asked_at: Instant,
-    /// Since when the source has worked and given nothing.
-    source_since: Option<Instant>,
-    /// When the peer was told last that this side works.
-    told_at: Instant,
+    blocks: PeerBlocks,
+    attempts: Attempts,
+    clock: PeerClock,
     /// Why no endpoint will ever take the next block.
     unsendable: Option<String>,
-    /// Since when it has held blocks and taken none.
-    stalls: StallClock,
     report: StreamReport,
     sent_bytes: u64,
-    began: Instant,
 }
 
 impl TransferPeer {
@@ -153,27 +114,16 @@ impl TransferPeer {
             peer,
             number,
             stage: PeerStage::Connecting,
-            rails: Vec::new(),
-            session: [0; 16],
+            rails: PeerRails::default(),
             outgoing: None,
             by_write: false,
             no_windows: false,
-            queue: VecDeque::new(),
-            assigned: HashSet::new(),
-            dialed: 0,
-            failures: 0,
-            failed_once: false,
-            most_written: 0,
-            last_moved: now,
-            peer_works: now,
-            asked_at: now,
-            source_since: None,
-            told_at: now,
+            blocks: PeerBlocks::default(),
+            attempts: Attempts::default(),
+            clock: PeerClock::new(now),
             unsendable: None,
-            stalls: StallClock::new(now),
             report: StreamReport::default(),
             sent_bytes: 0,
-            began: now,
         }
     }
 
@@ -195,13 +145,12 @@ impl TransferPeer {
     }
 
     pub(super) fn has_failed_once(&self) -> bool {
-        self.failed_once
+        self.attempts.has_failed()
     }
 
     /// Blocks that are read for it, wait for it, or are on their way to it.
     pub(super) fn held(&self) -> usize {
-        let in_flight: usize = self.rails.iter().map(|rail| rail.local.in_flight).sum();
-        self.assigned.len() + self.queue.len() + in_flight
+        self.blocks.being_read() + self.blocks.waiting() + self.rails.in_flight()
     }
 
     /// It takes blocks now, or has shown that it will not soon.
@@ -209,7 +158,7 @@ impl TransferPeer {
         matches!(
             self.stage,
             PeerStage::Sending | PeerStage::Finishing | PeerStage::Over
-        ) || self.failed_once
+        ) || self.attempts.has_failed()
     }
 
     pub(super) fn first_wanted(&self, from: u64) -> Option<u64> {
@@ -225,16 +174,15 @@ impl TransferPeer {
             .filter(|_| self.stage == PeerStage::Sending)
             && outgoing.take(index)
         {
-            self.assigned.insert(index);
+            self.blocks.assign(index);
         }
     }
 
     pub(super) fn on_read(&mut self, ready: ReadyBlock, took: Duration, hash_time: Duration) {
-        self.source_since = None;
-        if self.assigned.remove(&ready.block.index) {
+        self.clock.forget_source();
+        if self.blocks.on_read(ready) {
             self.report.read_time += took;
             self.report.hash_time += hash_time;
-            self.queue.push_back(ready);
         }
     }
 
@@ -244,12 +192,8 @@ impl TransferPeer {
     }
 
     fn has_sent_all(&self) -> bool {
-        let idle = self.assigned.is_empty()
-            && self.queue.is_empty()
-            && self
-                .rails
-                .iter()
-                .all(|rail| rail.local.in_flight == 0 && rail.unplaced() == 0);
+        let is_idle = self.rails.in_flight() == 0 && self.rails.unplaced() == 0;
+        let idle = is_idle && self.blocks.is_empty();
         idle && self
             .outgoing
             .as_ref()
@@ -258,14 +202,14 @@ impl TransferPeer {
 
     /// How long it has held blocks that others wait for, and taken none.
     pub(super) fn held_up_for(&self, now: Instant) -> Duration {
-        match self.is_sending() && self.held() > self.assigned.len() {
-            true => now.saturating_duration_since(self.last_moved),
+        match self.is_sending() && self.held() > self.blocks.being_read() {
+            true => self.clock.unmoved_for(now),
             false => Duration::ZERO,
         }
     }
 
     pub(super) fn tell_paused(&mut self, on: bool, now: Instant) {
-        self.last_moved = now;
+        self.clock.on_moved(now);
         if let Some(outgoing) = &mut self.outgoing {
             outgoing.pause(on);
         }
@@ -293,12 +237,8 @@ impl TransferPeer {
     /// Begins a session: its first rail.
     pub(super) fn connect(&mut self, with: &mut PeerContext<'_>) {
         self.stage = PeerStage::Connecting;
-        self.session = [random_u64().to_le_bytes(), random_u64().to_le_bytes()]
-            .concat()
-            .try_into()
-            .expect("twice 8 bytes are 16");
-        self.dialed = 0;
-        self.last_moved = with.now();
+        self.rails.begin_session();
+        self.clock.on_moved(with.now());
         if let Err(error) = self.dial(with) {
             self.on_lost(error, with);
         }
@@ -312,48 +252,27 @@ impl TransferPeer {
 
     /// Starts the next rail.
     fn dial(&mut self, with: &mut PeerContext<'_>) -> Result<(), StreamError> {
-        let number = usize::from(self.dialed);
-        let addr = self.peer.addrs[number % self.peer.addrs.len()];
-        let dialer = (number % self.peer.addrs.len()) % with.tools.dialers.len();
-        let rail = self.rails.len();
-        let route = Route {
+        let dial = RailDial {
             transfer: with.transfer.id,
             peer: self.number,
-            rail,
+            to: &self.peer,
+            wanted: self.wanted_rails(with.transfer),
+            by_write: self.by_write,
         };
-        let settings = DialSettings {
-            session: self.session,
-            rail: self.dialed,
-            rails: self.wanted_rails(with.transfer),
-            features: Features::all(),
-            key: with.tools.config.key.clone(),
-            nonce: auth::nonce()?,
-            deadline: with.now() + with.tools.config.connect_timeout,
-        };
-        let dialed = with.tools.dial(dialer, &addr, route)?;
-        let mut rail = SenderRail::dialing(dialed, settings, with.now(), RailBlocks::default());
-        rail.local.slot_writer = self.by_write.then(Box::default);
-        #[cfg(test)]
-        rail.outbox.swallow(with.tools.config.swallow.clone());
-        self.rails.push(rail);
-        self.dialed += 1;
-        Ok(())
+        self.rails.dial(&dial, with.tools)
     }
 
     /// The session is over: its connections are left, and what was on the way is to be sent anew.
     fn leave_rails(&mut self, politely: bool, tools: &mut SenderTools) {
-        for mut rail in self.rails.drain(..) {
-            tools.leave(&mut rail, politely);
-        }
+        self.rails.leave(politely, tools);
         self.outgoing = None;
         self.by_write = false;
-        self.queue.clear();
-        self.assigned.clear();
+        self.blocks.clear();
     }
 
     /// The last connection is gone, or can't be made: another attempt, or the end.
     fn on_lost(&mut self, error: StreamError, with: &mut PeerContext<'_>) {
-        self.failed_once = true;
+        self.attempts.on_failed();
         let busy = matches!(
             error,
             StreamError::Refused {
@@ -365,16 +284,15 @@ impl TransferPeer {
         // A peer that was told why hears it before the end.
         let is_told = matches!(error, StreamError::Stalled { .. });
         self.leave_rails(is_told, with.tools);
-        if self.failures >= with.transfer.options.reconnects || !is_worth_a_retry(&error) {
+        let most = with.transfer.options.reconnects;
+        let Some(wait) = self.attempts.next(most, is_worth_a_retry(&error)) else {
             return self.end(Err(error), with);
-        }
-        let wait = RETRY_FIRST * 2_u32.saturating_pow(self.failures.min(16));
-        self.failures += 1;
+        };
         self.report.reconnects += 1;
-        let (peer, attempt) = (&self.peer, self.failures);
+        let (peer, attempt) = (&self.peer, self.attempts.failures());
         tracing::debug!(%peer, %error, attempt, "a stream connects again");
         self.stage = PeerStage::Resting {
-            until: with.now() + wait.min(RETRY_MAX),
+            until: with.now() + wait,
         };
     }
 
@@ -389,10 +307,10 @@ impl TransferPeer {
 
     fn tell_why(&mut self, error: &StreamError, with: &mut PeerContext<'_>) {
         if let Some(outgoing) = &mut self.outgoing {
-            let (code, text) = told(error);
+            let (code, text) = reason_of(error);
             outgoing.give_up(code, &text);
             self.speak(with.transfer);
-            for rail in &mut self.rails {
+            for rail in self.rails.iter_mut() {
                 rail.pump(&mut with.tools.network);
             }
         }
@@ -408,15 +326,13 @@ impl TransferPeer {
         if self.is_over() {
             return;
         }
-        self.stalls.turn(Stall::None, with.now());
+        self.clock.close(&mut self.report, with.now());
         self.report.path = with.tools.path(&*with.transfer.source);
         self.report.io = with.tools.io_stats(&*with.transfer.source);
-        self.report.stalls = self.stalls.totals();
-        self.report.took = with.now() - self.began;
         self.report.sent_bytes = self.sent_bytes;
         self.report.bytes = match result {
             Ok(()) => with.transfer.shared.total(),
-            Err(_) => self.most_written,
+            Err(_) => self.attempts.most_written(),
         };
         let shared = &with.transfer.shared;
         shared.tell(self.number, self.report.bytes, self.sent_bytes);
@@ -452,7 +368,7 @@ impl TransferPeer {
             }
             ReceiveEvent::Completed { key, .. } if key != CONTROL_KEY => {
                 self.rails[rail].local.in_flight -= 1;
-                self.last_moved = with.now();
+                self.clock.on_moved(with.now());
             }
             ReceiveEvent::Window { event, .. } => self.on_window_event(rail, event, with.now()),
             ReceiveEvent::Failed { key, .. } if key != CONTROL_KEY => {
@@ -475,7 +391,7 @@ impl TransferPeer {
             WindowEvent::Written { key, .. } => {
                 slot_writer.on_written(key);
                 rail.local.in_flight -= 1;
-                self.last_moved = now;
+                self.clock.on_moved(now);
             }
             // The end of the connection follows, and what becomes of the block.
             WindowEvent::WriteFailed { .. } => rail.local.in_flight -= 1,
@@ -507,7 +423,7 @@ impl TransferPeer {
         with: &mut PeerContext<'_>,
     ) {
         let was_ready = with.tools.leave(&mut self.rails[rail], politely);
-        if !self.rails.iter().any(SenderRail::is_ready) {
+        if !self.rails.any_ready() {
             return self.on_refused(error, with);
         }
         tracing::warn!(%error, peer = %self.peer, "a stream goes on with a rail less");
@@ -549,14 +465,7 @@ impl TransferPeer {
     ) -> Result<(), StreamError> {
         self.rails[rail].last_heard = with.now();
         if !self.rails[rail].is_ready() {
-            self.last_moved = with.now();
-            if let Some(agreed) = self.rails[rail].on_handshake(arrived, with.now())? {
-                match &mut self.outgoing {
-                    Some(outgoing) => outgoing.add_rail(agreed.rail),
-                    None => self.stage = PeerStage::Ready,
-                }
-            }
-            return Ok(());
+            return self.on_handshake(rail, arrived, with);
         }
         let message = Message::parse(arrived.header(), arrived.payload());
         let message = message.map_err(StreamViolation::from)?;
@@ -581,17 +490,14 @@ impl TransferPeer {
         let advances = outgoing.advances();
         outgoing.on_message(&message)?;
         match &message {
-            _ if outgoing.advances() > advances => self.last_moved = with.now(),
-            Message::Written(_) => self.peer_works = with.now(),
+            _ if outgoing.advances() > advances => self.clock.on_moved(with.now()),
+            Message::Written(_) => self.clock.on_sign_of_life(with.now()),
             // What says nothing new is no movement: a peer that answers questions may stand still,
             // too.
             _ => {}
         }
-        match &message {
-            Message::Window(_) | Message::Freed(_) => {
-                return self.on_slots(rail, &message, with);
-            }
-            _ => {}
+        if matches!(message, Message::Window(_) | Message::Freed(_)) {
+            return self.on_slots(rail, &message, with);
         }
         if self.stage == PeerStage::Opening && outgoing.is_accepted() {
             self.stage = PeerStage::Sending;
@@ -599,6 +505,23 @@ impl TransferPeer {
             self.more_rails(with);
         }
         self.after_message(with)
+    }
+
+    /// A message came on a connection whose handshake is not over.
+    fn on_handshake(
+        &mut self,
+        rail: usize,
+        arrived: &Arrived,
+        with: &mut PeerContext<'_>,
+    ) -> Result<(), StreamError> {
+        self.clock.on_moved(with.now());
+        if let Some(agreed) = self.rails[rail].on_handshake(arrived, with.now())? {
+            match &mut self.outgoing {
+                Some(outgoing) => outgoing.add_rail(agreed.rail),
+                None => self.stage = PeerStage::Ready,
+            }
+        }
+        Ok(())
     }
 
     /// What is said of slots to write into, on the rail whose slots they are.
@@ -631,7 +554,7 @@ impl TransferPeer {
 
     /// The others, now that the receiver knows the session.
     fn more_rails(&mut self, with: &mut PeerContext<'_>) {
-        for _ in self.dialed..self.wanted_rails(with.transfer) {
+        for _ in self.rails.dialed()..self.wanted_rails(with.transfer) {
             if let Err(error) = self.dial(with) {
                 tracing::warn!(%error, peer = %self.peer, "a rail of a stream could not be made");
                 break;
@@ -643,12 +566,7 @@ impl TransferPeer {
         let written = self.written_bytes();
         let shared = &with.transfer.shared;
         shared.tell(self.number, written, self.sent_bytes);
-        if written > self.most_written {
-            // Not what was sent: a peer that takes it all and has nothing in the end would be sent
-            // it for ever.
-            self.most_written = written;
-            self.failures = 0;
-        }
+        self.attempts.on_written(written);
         let Some(outgoing) = &self.outgoing else {
             return Ok(());
         };
@@ -688,13 +606,10 @@ impl TransferPeer {
                 break;
             }
         }
-        let moved = self.last_moved.max(self.peer_works);
-        let silent = now.saturating_duration_since(moved);
-        if silent > INQUIRE_AFTER
-            && now.saturating_duration_since(self.asked_at) > INQUIRE_AFTER
-            && self.outgoing.as_mut().is_some_and(OutgoingStream::inquire)
-        {
-            self.asked_at = now;
+        let silent = self.clock.silent_for(now);
+        let may_ask = self.clock.may_ask(now);
+        if may_ask && self.outgoing.as_mut().is_some_and(OutgoingStream::inquire) {
+            self.clock.on_asked(now);
         }
         match self.stage {
             PeerStage::Resting { until } if now >= until => self.connect(with),
@@ -713,8 +628,7 @@ impl TransferPeer {
 
     /// What it waits for, now.
     fn wait(&self, transfer: &TransferState, now: Instant) -> PeerWait {
-        let unplaced: usize = self.rails.iter().map(SenderRail::unplaced).sum();
-        let in_flight: usize = self.rails.iter().map(|rail| rail.local.in_flight).sum();
+        let (unplaced, in_flight) = (self.rails.unplaced(), self.rails.in_flight());
         match self.stage {
             PeerStage::Ready => PeerWait::Peer("the peers' handshakes"),
             PeerStage::Opening => PeerWait::Peer("the peer to accept the stream"),
@@ -728,7 +642,7 @@ impl TransferPeer {
             PeerStage::Sending if unplaced > 0 => {
                 PeerWait::Peer("room to tell of blocks that were written")
             }
-            PeerStage::Sending if self.queue.is_empty() => match self.assigned.is_empty() {
+            PeerStage::Sending if self.blocks.waiting() == 0 => match self.blocks.is_empty() {
                 // Its turn, a buffer, or the check of the source.
                 true if !self.waits_for_check() => transfer
                     .reads_since
@@ -736,7 +650,7 @@ impl TransferPeer {
                 _ => PeerWait::Source,
             },
             PeerStage::Sending if !transfer.rate.may(now) => PeerWait::Own,
-            PeerStage::Sending if self.by_write && !self.rails.iter().any(SenderRail::has_slot) => {
+            PeerStage::Sending if self.by_write && !self.rails.any_slot() => {
                 PeerWait::Peer("a slot to write into (window, freed)")
             }
             PeerStage::Sending => PeerWait::Peer("blocks to be granted (credit)"),
@@ -765,11 +679,11 @@ impl TransferPeer {
         let stalled = with.transfer.options.stalled_after;
         let wait = self.wait(with.transfer, now);
         match wait {
-            PeerWait::Own => self.source_since = None,
+            PeerWait::Own => self.clock.forget_source(),
             PeerWait::Source | PeerWait::Readers(_) => {
                 let since = match wait {
                     PeerWait::Readers(since) => since,
-                    _ => *self.source_since.get_or_insert(now),
+                    _ => self.clock.source_since(now),
                 };
                 let after = now.saturating_duration_since(since);
                 if after > stalled.saturating_mul(LONG_WORK) {
@@ -778,7 +692,7 @@ impl TransferPeer {
                 }
             }
             PeerWait::Peer(_) => {
-                self.source_since = None;
+                self.clock.forget_source();
                 let is_told = self.rails.iter().any(|rail| rail.can(Features::WORKING));
                 let is_long =
                     matches!(self.stage, PeerStage::Opening | PeerStage::Finishing) && !is_told;
@@ -788,7 +702,7 @@ impl TransferPeer {
                     stalled
                 };
                 // A peer ends by its own limit long before its word has counted for so long.
-                let unmoved = now.saturating_duration_since(self.last_moved);
+                let unmoved = self.clock.unmoved_for(now);
                 let is_held = unmoved > stalled.saturating_mul(LONG_WORD);
                 if silent > limit || is_held {
                     self.on_stalled(silent.max(unmoved), with);
@@ -797,12 +711,11 @@ impl TransferPeer {
             }
         }
         // It is not the peer that is waited for, and it hears so.
-        self.last_moved = now;
-        if now.saturating_duration_since(self.told_at) >= WORD_EVERY {
-            self.told_at = now;
-            if let Some(outgoing) = &mut self.outgoing {
-                outgoing.want_sign_of_life();
-            }
+        self.clock.on_moved(now);
+        if self.clock.take_sign_of_life(now)
+            && let Some(outgoing) = &mut self.outgoing
+        {
+            outgoing.want_sign_of_life();
         }
     }
 
@@ -830,7 +743,7 @@ impl TransferPeer {
         }
         let mut any = self.begin_finish(with.transfer);
         self.speak(with.transfer);
-        for rail in &mut self.rails {
+        for rail in self.rails.iter_mut() {
             rail.local.blocked = false;
             rail.pump(&mut with.tools.network);
         }
@@ -917,7 +830,7 @@ impl TransferPeer {
         })?;
         self.by_write = by_write;
         self.report.transport = why.to_owned();
-        for rail in &mut self.rails {
+        for rail in self.rails.iter_mut() {
             rail.local.slot_writer = by_write.then(Box::default);
         }
         Ok(())
@@ -949,29 +862,28 @@ impl TransferPeer {
         }
     }
 
+    /// Whether a block may be sent now, as far as the peer, the application and the rate allow.
+    fn may_send(&self, with: &PeerContext<'_>) -> bool {
+        let Some(outgoing) = &self.outgoing else {
+            return false;
+        };
+        // What was written, and is not told of, is to be sent on credit, too.
+        let has_credit = !self.by_write || outgoing.room() > self.rails.unplaced() as u64;
+        let rate = &with.transfer.rate;
+        !with.transfer.paused && outgoing.may_send() && has_credit && rate.may(with.now())
+    }
+
     /// Sends the next block, by whichever rail has the most room. False: not now.
     fn send_next(&mut self, with: &mut PeerContext<'_>) -> bool {
-        let now = with.now();
-        let Some(outgoing) = self.outgoing.as_mut() else {
+        if !self.may_send(with) {
             return false;
-        };
-        let Some(next) = self.queue.front() else {
-            return false;
-        };
-        if with.transfer.paused || !outgoing.may_send() || !with.transfer.rate.may(with.now()) {
-            return false;
-        }
-        if self.by_write {
-            // What was written, and is not told of, is to be sent on credit, too.
-            let unplaced: usize = self.rails.iter().map(SenderRail::unplaced).sum();
-            if outgoing.room() <= unplaced as u64 {
-                return false;
-            }
         }
         let depth = with.tools.config.depth as usize;
-        let able = self.rails.iter_mut();
-        let able = able.filter(|rail| rail.may_send(depth));
-        let Some(rail) = able.min_by_key(|rail| rail.local.in_flight) else {
+        let (Some(outgoing), Some(next), Some(rail)) = (
+            self.outgoing.as_mut(),
+            self.blocks.front(),
+            self.rails.with_room(depth),
+        ) else {
             return false;
         };
         let (Some(connection), Some(endpoint)) =
@@ -990,41 +902,38 @@ impl TransferPeer {
             }
             Some(slot_writer) => slot_writer.write(endpoint, next),
         };
-        match sent {
-            Ok(()) => {
-                if !self.by_write {
-                    outgoing.on_sent(rail.number, &block, crc);
-                }
-                rail.local.in_flight += 1;
-                let len = u64::from(block.len);
-                with.transfer.rate.take(len, now);
-                self.sent_bytes += len;
-                self.report.blocks += 1;
-                self.queue.pop_front();
-                true
-            }
-            Err(refused) => {
-                rail.local.blocked = matches!(refused, SendErrorKind::WouldBlock(_));
-                // Another rail may have room; that a connection is over, its own event says; and no
-                // other attempt makes a block of it that can be sent.
-                self.unsendable = is_unsendable(&refused).then(|| refused.to_string());
-                false
-            }
+        if let Err(refused) = sent {
+            rail.local.blocked = matches!(refused, SendErrorKind::WouldBlock(_));
+            // Another rail may have room; that a connection is over, its own event says; and no
+            // other attempt makes a block of it that can be sent.
+            self.unsendable = is_unsendable(&refused).then(|| refused.to_string());
+            return false;
         }
+        if !self.by_write {
+            outgoing.on_sent(rail.number, &block, crc);
+        }
+        rail.local.in_flight += 1;
+        let len = u64::from(block.len);
+        let now = with.now();
+        with.transfer.rate.take(len, now);
+        self.sent_bytes += len;
+        self.report.blocks += 1;
+        self.blocks.pop();
+        true
     }
 
     /// How it is, in words.
     pub(super) fn describe(&self, now: Instant) -> String {
-        let silent = now.saturating_duration_since(self.last_moved);
+        let silent = self.clock.unmoved_for(now);
         let outgoing = self.outgoing.as_ref().map(OutgoingStream::describe);
         let mut lines = vec![format!(
             "  peer {}: {:?}, nothing moved for {silent:.1?}; {} blocks being read, {} wait to be \
              sent; {} failures; {}",
             self.peer,
             self.stage,
-            self.assigned.len(),
-            self.queue.len(),
-            self.failures,
+            self.blocks.being_read(),
+            self.blocks.waiting(),
+            self.attempts.failures(),
             outgoing.unwrap_or_else(|| "no stream".to_owned()),
         )];
         lines.extend(
@@ -1037,60 +946,19 @@ impl TransferPeer {
 
     /// What it waits for, from now on.
     fn account(&mut self, transfer: &TransferState, now: Instant) {
-        let in_flight: usize = self.rails.iter().map(|rail| rail.local.in_flight).sum();
-        let has_slot = !self.by_write || self.rails.iter().any(SenderRail::has_slot);
+        let in_flight = self.rails.in_flight();
+        let has_slot = !self.by_write || self.rails.any_slot();
         let may = has_slot && self.outgoing.as_ref().is_some_and(OutgoingStream::may_send);
         let stall = match self.stage {
             PeerStage::Sending if transfer.paused || !transfer.rate.may(now) => Stall::Limit,
-            PeerStage::Sending if self.queue.is_empty() && in_flight == 0 => Stall::Disk,
-            PeerStage::Sending if self.queue.is_empty() => Stall::None,
+            PeerStage::Sending if self.blocks.waiting() == 0 && in_flight == 0 => Stall::Disk,
+            PeerStage::Sending if self.blocks.waiting() == 0 => Stall::None,
             PeerStage::Sending if !may && in_flight == 0 => Stall::Sink,
             PeerStage::Sending if !may => Stall::Credits,
             PeerStage::Sending => Stall::Wire,
             PeerStage::Finishing | PeerStage::Opening => Stall::Sink,
             _ => Stall::None,
         };
-        self.stalls.turn(stall, now);
-    }
-}
-
-/// Whether another attempt may go better.
-fn is_worth_a_retry(error: &StreamError) -> bool {
-    match error {
-        StreamError::Lost(_)
-        | StreamError::Endpoint(_)
-        | StreamError::Stalled { .. }
-        | StreamError::Deadline { .. } => true,
-        StreamError::Refused { code, .. } | StreamError::Failed { code, .. } => matches!(
-            *code,
-            RefusalCode::BUSY | RefusalCode::ALREADY | RefusalCode::LOST | RefusalCode::STALLED
-        ),
-        _ => false,
-    }
-}
-
-/// Whether a block can't be sent from where it lies, whatever becomes of connections.
-fn is_unsendable(refused: &SendErrorKind) -> bool {
-    matches!(
-        refused,
-        SendErrorKind::ForeignBuffer { .. }
-            | SendErrorKind::NotRegistered { .. }
-            | SendErrorKind::NotStaged { .. }
-            | SendErrorKind::TooLong { .. }
-            | SendErrorKind::TooManySegments { .. }
-            | SendErrorKind::Register(_)
-    )
-}
-
-/// What the peer is told of an error of this side.
-fn told(error: &StreamError) -> (RefusalCode, String) {
-    match error {
-        StreamError::GivenUp { code, reason } => (*code, reason.clone()),
-        StreamError::SourceChanged { .. } => (RefusalCode::SOURCE_CHANGED, error.to_string()),
-        StreamError::Deadline { .. } => (RefusalCode::DEADLINE, error.to_string()),
-        StreamError::Stalled { waits, .. } => (RefusalCode::STALLED, waits.clone()),
-        StreamError::File(_) => (RefusalCode::SOURCE, error.to_string()),
-        StreamError::Violation(_) => (RefusalCode::MALFORMED, error.to_string()),
-        _ => (RefusalCode::CANCELLED, error.to_string()),
+        self.clock.wait_for(stall, now);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::peer::ReadyBlock;
+use super::peer_blocks::ReadyBlock;
 use crate::endpoint::SendErrorKind;
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{ConnectionId, RemoteWindow, WindowDescriptor, WindowError};
