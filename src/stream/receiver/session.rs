@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::events::{Arrival, EventSender, StreamEvent};
+use super::events::{EventSender, StreamEvent};
 use super::receive_slots::ReceiveSlots;
 use super::session_rails::SessionRails;
 use super::session_report::SessionReport;
@@ -16,19 +16,13 @@ use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived};
 use crate::stream::incoming::{IncomingStream, MessageOutcome, Refusal};
 use crate::stream::sink::{Kept, ReadBack, SinkError};
 use crate::stream::wire::{BlockHeader, Features, Message, Placed};
-use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
+use crate::stream::{RefusalCode, StreamError, StreamViolation};
 
 /// Why a session is left whose sender can't write any more.
 const NO_SLOTS: &str = "the slots that blocks are written into went with a connection";
 
 /// Why a stream is left that its sender does not go on with.
 const PAUSED: &str = "its sender has paused it for longer than may be (ReceiverConfig::paused_for)";
-
-/// Control messages that wait on a connection at once.
-const WAITING: usize = 8;
-
-/// Blocks that may come damaged before the stream is given up.
-const DAMAGED_MAX: u64 = 1000;
 
 pub(super) struct Session {
     id: u64,
@@ -111,35 +105,19 @@ impl Session {
         self.grant_slots((connection, number), tools);
     }
 
-    /// Bytes of memory that its account takes.
+    /// Bytes of memory that its stream's state takes.
     pub(super) fn memory(&self) -> u64 {
         self.incoming.as_ref().map_or(0, IncomingStream::memory)
     }
 
     /// Puts into the outbox what the sender is to hear, unless that is still full of the last.
     fn say(&mut self, tools: &mut ReceiverTools) {
-        let Some(incoming) = &mut self.incoming else {
-            return;
-        };
-        let number = incoming.control_rail();
-        let any = || self.rails.any(&mut tools.rails).map(|rail| rail.number);
-        let Some(number) = number.or_else(any) else {
-            return;
-        };
-        incoming.set_control_rail(number);
-        let Some(rail) = self.rails.get(number, &mut tools.rails) else {
-            return;
-        };
-        // The last word is not put off: the connection is closed behind it.
-        while (rail.outbox.len() < WAITING || incoming.outcome().is_some())
-            && let Some(message) = incoming.next_control()
-        {
-            rail.outbox.push(&message);
-            incoming.on_control_sent();
+        if let Some(incoming) = &mut self.incoming {
+            self.rails.say(incoming, &mut tools.rails);
         }
     }
 
-    /// What becomes of it when its account says that it is over, and it did not end well.
+    /// Leaves a stream whose protocol is over, and did not end well.
     fn look(&mut self, tools: &mut ReceiverTools) {
         if self.stage.is_ending() {
             return;
@@ -157,8 +135,6 @@ impl Session {
             _ => self.leave(error, tools),
         }
     }
-
-    // ---- the beginning --------------------------------------------------------------------------
 
     pub(super) fn on_message(
         &mut self,
@@ -236,8 +212,6 @@ impl Session {
         self.rails.leave(tools);
     }
 
-    // ---- blocks ---------------------------------------------------------------------------------
-
     pub(super) fn on_block(
         &mut self,
         rail: u16,
@@ -270,8 +244,6 @@ impl Session {
         self.look(tools);
         Ok(())
     }
-
-    // ---- blocks that the sender wrote by itself -------------------------------------------------
 
     fn grant_slots(&mut self, rail: (ConnectionId, u16), tools: &mut ReceiverTools) {
         if let (Some(slots), Some(incoming)) = (&mut self.slots, &self.incoming) {
@@ -322,8 +294,6 @@ impl Session {
         }
     }
 
-    // ---- what the sink did ----------------------------------------------------------------------
-
     pub(super) fn on_done(&mut self, done: WriteDone, tools: &mut ReceiverTools) {
         self.sink.on_done();
         self.report.clock.on_moved(tools.now());
@@ -347,7 +317,9 @@ impl Session {
                 }
             }
             WriteOutcome::Written(block, Err(BlockWriteError::Crc(found))) => {
-                self.on_damaged(block, found);
+                if let Some(incoming) = &mut self.incoming {
+                    self.report.on_damaged(incoming, &block, found);
+                }
             }
             WriteOutcome::Written(block, Err(BlockWriteError::Sink(error))) => {
                 self.on_sink_failed(&error, Some(block.index), tools);
@@ -373,17 +345,6 @@ impl Session {
         self.give_up(code, &text, block, tools);
     }
 
-    fn on_damaged(&mut self, block: Block, found: u32) {
-        let damaged = self.report.on_damaged();
-        if let Some(incoming) = &mut self.incoming {
-            incoming.on_damaged(&block, found);
-            if damaged > DAMAGED_MAX {
-                let text = "blocks came damaged again and again";
-                incoming.fail(RefusalCode::DAMAGED, Some(block.index), text);
-            }
-        }
-    }
-
     fn accept(&mut self, kept: Kept, memory: Vec<Arc<Landing>>, tools: &mut ReceiverTools) {
         let Some(incoming) = &mut self.incoming else {
             return;
@@ -402,13 +363,9 @@ impl Session {
                 return self.give_up(RefusalCode::FEATURE, text, None, tools);
             }
         }
-        let arrival = self.arrival();
+        let arrival = self.sink.arrival(self.peer);
         tools.events.tell(StreamEvent::Began(arrival));
         self.advance(tools);
-    }
-
-    fn arrival(&self) -> Arrival {
-        self.sink.arrival(self.peer)
     }
 
     /// What follows from what came and what was done.
@@ -437,14 +394,12 @@ impl Session {
         let report = self.report.get().clone();
         tools
             .events
-            .tell(StreamEvent::Complete(self.arrival(), report));
+            .tell(StreamEvent::Complete(self.sink.arrival(self.peer), report));
         self.sink.close();
         self.stage = SessionStage::Over;
         self.say(tools);
         self.rails.leave(tools);
     }
-
-    // ---- the end that nobody wished for ---------------------------------------------------------
 
     /// The stream is given up by this side, for a reason that its sender is told.
     fn give_up(
@@ -508,7 +463,11 @@ impl Session {
     pub(super) fn tell_cut(&mut self, events: &mut EventSender) {
         if let Some(error) = self.cut.take() {
             let report = self.report.get().clone();
-            events.tell(StreamEvent::Cut(self.arrival(), error, report));
+            events.tell(StreamEvent::Cut(
+                self.sink.arrival(self.peer),
+                error,
+                report,
+            ));
         }
     }
 
@@ -544,7 +503,9 @@ impl Session {
         let paused = incoming.is_some_and(IncomingStream::is_paused);
         let sink_works = !self.sink.is_idle();
         let limit = self.stage.limit(&tools.config, paused, sink_works);
-        if self.is_paused_too_long(paused, tools) {
+        let paused_for = self.report.clock.paused_for(tools.now());
+        let is_paused = paused && self.stage == SessionStage::Receiving;
+        if is_paused && paused_for > tools.config.paused_for {
             let error = StreamError::Deadline { what: PAUSED };
             self.fail((RefusalCode::STALLED, PAUSED), None, error, tools);
         } else if self.has_lost_its_slots() {
@@ -578,52 +539,44 @@ impl Session {
         is_idle && incoming.is_some_and(|incoming| !incoming.have().is_full())
     }
 
-    fn is_paused_too_long(&self, paused: bool, tools: &ReceiverTools) -> bool {
-        let is_paused = paused && self.stage == SessionStage::Receiving;
-        is_paused && self.report.clock.paused_for(tools.now()) > tools.config.paused_for
-    }
-
     /// What it waits for and how it stands, for an error.
     fn describe_wait(&self) -> String {
         let what = self.stage.waits_for(!self.sink.is_idle());
+        format!(
+            "the receiver waited for {what} ({})",
+            self.describe_stream()
+        )
+    }
+
+    fn describe_stream(&self) -> String {
         let incoming = self.incoming.as_ref().map(IncomingStream::describe);
-        let incoming = incoming.unwrap_or_else(|| "no stream is open".to_owned());
-        format!("the receiver waited for {what} ({incoming})")
+        incoming.unwrap_or_else(|| "no stream is open".to_owned())
     }
 
     /// How it is, in words.
     pub(super) fn describe(&self, now: Instant) -> String {
         let silent = self.report.clock.silent_for(now);
-        let incoming = self.incoming.as_ref().map(IncomingStream::describe);
         format!(
             "session {}: {:?}, nothing moved for {silent:.1?}; {} jobs of its sink; rails {:?}; {}",
             self.id,
             self.stage,
             self.sink.jobs(),
             self.rails.numbers(),
-            incoming.unwrap_or_else(|| "no stream".to_owned()),
+            self.describe_stream(),
         )
     }
 
     /// Tells the sender what it is to hear.
     pub(super) fn speak(&mut self, tools: &mut ReceiverTools) {
-        let now = tools.now();
-        let Some(incoming) = &mut self.incoming else {
-            return;
-        };
         if self.stage == SessionStage::Opening || self.stage.is_ending() {
             return;
         }
-        if !self.sink.is_idle() && self.report.clock.take_sign_of_life(now) {
-            incoming.want_sign_of_life();
-        }
-        if self.report.clock.take_progress(now) {
-            incoming.want_progress();
+        if let Some(incoming) = &mut self.incoming {
+            let sink_works = !self.sink.is_idle();
+            self.report.clock.remind(incoming, sink_works, tools.now());
         }
         self.say(tools);
     }
-
-    // ---- the receiver ends ----------------------------------------------------------------------
 
     /// The threads that write have ended: what they did last.
     pub(super) fn on_last(&mut self, done: WriteDone) {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::stream::incoming::IncomingStream;
 use crate::stream::report::{Stall, StallClock, StreamReport};
 
 /// How often a sender is told that the sink works, though there is nothing new to say.
@@ -63,14 +64,14 @@ impl SessionClock {
         since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
-    /// Whether the sender is to be told now that the sink works.
-    pub(super) fn take_sign_of_life(&mut self, now: Instant) -> bool {
-        take(&mut self.sign_of_life_at, SIGN_OF_LIFE_EVERY, now)
-    }
-
-    /// Whether the sender is to be told now what is written.
-    pub(super) fn take_progress(&mut self, now: Instant) -> bool {
-        take(&mut self.progress_at, PROGRESS_EVERY, now)
+    /// Has the sender told from time to time that the sink works, and what is written.
+    pub(super) fn remind(&mut self, incoming: &mut IncomingStream, sink_works: bool, now: Instant) {
+        if sink_works && take(&mut self.sign_of_life_at, SIGN_OF_LIFE_EVERY, now) {
+            incoming.want_sign_of_life();
+        }
+        if take(&mut self.progress_at, PROGRESS_EVERY, now) {
+            incoming.want_progress();
+        }
     }
 
     /// From now on, this is waited for.

@@ -6,7 +6,11 @@ use super::rail::{Rails, ReceiverRail};
 use super::side::ReceiverTools;
 use crate::endpoint::ConnectionId;
 use crate::stream::RefusalCode;
+use crate::stream::incoming::IncomingStream;
 use crate::stream::wire::{Features, Message};
+
+/// Control messages that wait on a connection at once.
+const WAITING: usize = 8;
 
 /// The connections that a sender has made for a session.
 #[derive(Debug, Default)]
@@ -86,6 +90,26 @@ impl SessionRails {
     /// A connection is gone.
     pub(super) fn remove(&mut self, connection: ConnectionId) {
         self.rails.retain(|(rail, _)| *rail != connection);
+    }
+
+    /// Puts into an outbox what the sender is to hear of its stream, unless that is still full of
+    /// the last.
+    pub(super) fn say(&self, incoming: &mut IncomingStream, rails: &mut Rails) {
+        let number = incoming.control_rail();
+        let Some(number) = number.or_else(|| self.any(rails).map(|rail| rail.number)) else {
+            return;
+        };
+        incoming.set_control_rail(number);
+        let Some(rail) = self.get(number, rails) else {
+            return;
+        };
+        // The last word is not put off: the connection is closed behind it.
+        while (rail.outbox.len() < WAITING || incoming.outcome().is_some())
+            && let Some(message) = incoming.next_control()
+        {
+            rail.outbox.push(&message);
+            incoming.on_control_sent();
+        }
     }
 
     /// Says something on one of the connections.

@@ -9,6 +9,10 @@ use crate::stream::report::StreamReport;
 use crate::stream::sink::{BlockSink, ReadBack, SinkError, StreamOffer};
 use crate::stream::sums::BlockSums;
 use crate::stream::wire::Checks;
+use crate::stream::{Block, RefusalCode};
+
+/// Blocks that may come damaged before the stream is given up.
+const DAMAGED_MAX: u64 = 1000;
 
 /// The report of one session, and its times.
 pub(super) struct SessionReport {
@@ -38,10 +42,14 @@ impl SessionReport {
         self.report.doubled += 1;
     }
 
-    /// A block came damaged. How many have.
-    pub(super) fn on_damaged(&mut self) -> u64 {
+    /// A block came damaged; this is its CRC32C. After too many of them the stream is given up.
+    pub(super) fn on_damaged(&mut self, incoming: &mut IncomingStream, block: &Block, found: u32) {
         self.report.damaged += 1;
-        self.report.damaged
+        incoming.on_damaged(block, found);
+        if self.report.damaged > DAMAGED_MAX {
+            let text = "blocks came damaged again and again";
+            incoming.fail(RefusalCode::DAMAGED, Some(block.index), text);
+        }
     }
 
     /// A block is written.
