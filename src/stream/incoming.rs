@@ -1,5 +1,5 @@
-//! `IncomingStream`: the receiver's end of one stream's protocol: what was announced, what is there,
-//! what may come, and what the sender is to be told.
+//! `IncomingStream`: the receiver's end of one stream's protocol: what was announced, what is
+//! there, what may come, and what the sender is to be told.
 //!
 //! It does no input and output: the receiver's network thread gives it the messages of the sender
 //! and the outcome of each block, and sends the control messages that it asks for.

@@ -1,9 +1,9 @@
-//! `OutgoingStream`: the sender's end of one stream's protocol, for one peer: what the peer has, what
-//! is still to be sent, what may be sent, and how it ended.
+//! `OutgoingStream`: the sender's end of one stream's protocol, for one peer: what the peer has,
+//! what is still to be sent, what may be sent, and how it ended.
 //!
-//! It does no input and output: the sender's network thread asks it what it wants next, tells it what
-//! was sent on which connection (rail), gives it the messages of the peer, and sends the control
-//! messages that it asks for.
+//! It does no input and output: the sender's network thread asks it what it wants next, tells it
+//! what was sent on which connection (rail), gives it the messages of the peer, and sends the
+//! control messages that it asks for.
 //!
 //! ```text
 //!  Opening ─ Open, Manifest ×n said ─► Opened ─ Accept, Have ×n ─► Sending ◄─────────┐

@@ -14,6 +14,8 @@ mod peer_blocks;
 mod peer_clock;
 mod peer_errors;
 mod peer_rails;
+mod peer_session;
+mod peer_stage;
 mod rail;
 mod reading;
 mod side;

@@ -11,7 +11,7 @@ use crate::stream::{Limits, RefusalCode};
 #[derive(Debug, Clone)]
 pub(crate) struct IncomingSettings {
     pub(crate) limits: Limits,
-    /// Bytes of memory that accounts of streams may still take.
+    /// Bytes of memory that streams may still take for their state.
     pub(crate) memory_left: u64,
     /// What was agreed on in the handshake.
     pub(crate) features: Features,

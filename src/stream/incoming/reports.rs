@@ -1,5 +1,5 @@
-//! `ProgressReports`: what a sender is told while its blocks come: that it is accepted, what is here
-//! already, what was written, what came damaged.
+//! `ProgressReports`: what a sender is told while its blocks come: that it is accepted, what is
+//! here already, what was written, what came damaged.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! `OutgoingTransfer`: one transfer, on the network thread: what is to be read, and a peer for each peer.
+//! `OutgoingTransfer`: one transfer, on the network thread: what is to be read next, and its peers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use crate::stream::block_set::BlockSet;
 use crate::stream::content_hash::{BlockHash, ContentHash};
 use crate::stream::rate::RateLimit;
 use crate::stream::sums::BlockSums;
+use crate::stream::wire::{Open, OpenFlags};
 use crate::stream::workers::Guarded;
 use crate::stream::{
     Block, BlockPlan, BlockSource, RefusalCode, SourceError, StreamError, StreamIdentity,
@@ -24,7 +25,10 @@ use crate::stream::{
 /// for their being ready.
 const PLAN_WAIT: Duration = Duration::from_millis(500);
 
-/// What peers know of their transfer.
+/// The only stream of a session: each transfer makes a session of its own with each peer.
+const STREAM: u32 = 1;
+
+/// What the peers of a transfer share.
 pub(super) struct TransferState {
     pub(super) id: u64,
     pub(super) source: Guarded<dyn BlockSource>,
@@ -71,6 +75,29 @@ impl ReadContent {
 }
 
 impl TransferState {
+    /// What a peer is told first: how the source is cut, and what is asked of it.
+    pub(super) fn open(&self, plan: &TransferPlan, by_write: bool, restart: bool) -> Open {
+        let options = &self.options;
+        let mut flags = OpenFlags::empty();
+        flags.set(OpenFlags::CRC32C, options.crc32c);
+        flags.set(OpenFlags::BLAKE3, options.blake3);
+        flags.set(OpenFlags::BY_WRITE, by_write);
+        flags.set(OpenFlags::SYNC, options.sync);
+        flags.set(OpenFlags::READ_BACK, options.read_back);
+        flags.set(OpenFlags::RESTART, restart);
+        let manifest = self.source.manifest();
+        Open {
+            stream: STREAM,
+            flags,
+            block_bytes: plan.blocks.block_bytes(),
+            entries: manifest.len() as u64,
+            manifest_bytes: manifest.encoded_len(),
+            bytes: manifest.bytes(),
+            blocks: plan.blocks.blocks(),
+            identity: plan.identity,
+        }
+    }
+
     /// BLAKE3 of the content, if it was asked for, and all of it was read.
     pub(super) fn blake3(&self) -> Option<[u8; 32]> {
         self.content.as_ref()?.hash.finish()

@@ -4,6 +4,12 @@
 use crate::endpoint::SendErrorKind;
 use crate::stream::{RefusalCode, StreamError};
 
+/// Whether a peer has no room for another stream, connection or window.
+pub(super) fn is_busy(error: &StreamError) -> bool {
+    let busy = RefusalCode::BUSY;
+    matches!(error, StreamError::Refused { code, .. } if *code == busy)
+}
+
 /// Whether another attempt may go better.
 pub(super) fn is_worth_a_retry(error: &StreamError) -> bool {
     match error {

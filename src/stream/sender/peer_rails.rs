@@ -8,7 +8,7 @@ use super::side::{Route, SenderTools};
 use crate::random::random_u64;
 use crate::stream::handshake::DialSettings;
 use crate::stream::wire::Features;
-use crate::stream::{StreamError, auth};
+use crate::stream::{StreamError, StreamViolation, auth};
 
 /// The connections of a session. It is used as a slice of them, in the order in which they were
 /// dialed.
@@ -83,6 +83,16 @@ impl PeerRails {
         for mut rail in self.rails.drain(..) {
             tools.leave(&mut rail, politely);
         }
+    }
+
+    /// Where the rail of a number is.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn find(&self, number: u16) -> Result<usize, StreamViolation> {
+        let found = self.iter().position(|rail| rail.number == number);
+        let (what, value) = ("the number of a connection", number.into());
+        found.ok_or(StreamViolation::Count { what, value })
     }
 
     /// Whether any has had its handshake, and is there.

@@ -1,4 +1,4 @@
-//! Bytes of a peer that says anything at any time, for every reader and every account of a stream.
+//! Bytes of a peer that says anything at any time, for every parser and both ends of a stream.
 //! The fuzz target `stream_wire` and the tests run it.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! An [`OutgoingStream`] and an [`IncomingStream`] over connections that lose, double, damage and
-//! reorder blocks, and that break. Whatever happens, the sink ends up with exactly the source, or both sides know
-//! that it did not; and neither ever waits for the other for nothing.
+//! reorder blocks, and that break. Whatever happens, the sink ends up with exactly the source, or
+//! both sides know that it did not; and neither ever waits for the other for nothing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

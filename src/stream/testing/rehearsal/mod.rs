@@ -44,12 +44,12 @@ fn rehearse(script: Script, tally: &mut Tally) -> Result<u64, String> {
     let mut world = World::new(script);
     let ended = world.run()?;
     world.settle()?;
-    let news = world.news();
+    let events = world.events();
     for ended in &ended {
         judge(&world, ended, tally)?;
     }
-    for (number, news) in news.iter().enumerate() {
-        judge_news(&world, number, news)?;
+    for (number, events) in events.iter().enumerate() {
+        judge_events(&world, number, events)?;
     }
     tally.turns += world.turns;
     let trace = world.trace();
@@ -140,10 +140,10 @@ fn says_stalled(error: &StreamError) -> bool {
 }
 
 /// Each stream that began has ended once.
-fn judge_news(world: &World, number: usize, news: &[StreamEvent]) -> Result<(), String> {
+fn judge_events(world: &World, number: usize, events: &[StreamEvent]) -> Result<(), String> {
     let (mut open, mut over) = (BTreeSet::new(), BTreeSet::new());
-    for news in news {
-        match news {
+    for event in events {
+        match event {
             StreamEvent::Began(arrival) => drop(open.insert(arrival.session)),
             StreamEvent::Complete(arrival, _) | StreamEvent::Cut(arrival, ..) => {
                 // A sink that refuses is not told of as begun.
@@ -154,7 +154,7 @@ fn judge_news(world: &World, number: usize, news: &[StreamEvent]) -> Result<(), 
             }
             StreamEvent::Refused { .. } => {}
         }
-        if let StreamEvent::Cut(_, error, _) = news
+        if let StreamEvent::Cut(_, error, _) = event
             && says_stalled(error)
             && !world.script.may_stall()
         {
@@ -278,11 +278,14 @@ fn a_rail_that_is_refused_when_it_was_ready_is_one_rail_less() {
         let outcome = &ended.outcomes[0];
         assert!(outcome.result.is_ok(), "cut at {cut:?}: {outcome:?}");
         world.settle().expect("nothing is left");
-        let lost = |news: &StreamEvent| {
-            matches!(news, StreamEvent::Refused { code, .. }
+        let lost = |events: &StreamEvent| {
+            matches!(events, StreamEvent::Refused { code, .. }
                 if *code == RefusalCode::LOST)
         };
-        refused += world.news()[0].iter().filter(|news| lost(news)).count();
+        refused += world.events()[0]
+            .iter()
+            .filter(|events| lost(events))
+            .count();
         world.close().expect("everything is back");
     }
     assert!(refused > 0, "no rail came too late");

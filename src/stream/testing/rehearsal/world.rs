@@ -521,11 +521,11 @@ impl World {
     }
 
     /// What each receiver told of.
-    pub(in crate::stream) fn news(&self) -> Vec<Vec<StreamEvent>> {
-        let news = |receiver: &ReceiverByHand| {
+    pub(in crate::stream) fn events(&self) -> Vec<Vec<StreamEvent>> {
+        let events = |receiver: &ReceiverByHand| {
             std::iter::from_fn(|| receiver.handle.next(Duration::ZERO)).collect()
         };
-        self.receivers.iter().map(news).collect()
+        self.receivers.iter().map(events).collect()
     }
 
     /// Ends both sides, and looks whether everything is back: buffers, slots, keys.
