@@ -259,7 +259,8 @@ impl TransferPeer {
                 self.clock.on_moved(with.now());
             }
             ReceiveEvent::Window { event, .. } => {
-                if self.session.on_window_event(rail, event) {
+                let has_moved = self.session.on_window_event(rail, event);
+                if has_moved {
                     self.clock.on_moved(with.now());
                 }
             }

@@ -30,7 +30,7 @@ fn swallow(kind: Kind, times: u32) -> Option<Swallow> {
 /// What one transfer came to.
 struct Ended {
     outcome: PeerOutcome,
-    news: Vec<StreamEvent>,
+    events: Vec<StreamEvent>,
     /// Of it, what is whole at the receiver.
     whole: u32,
     /// When it was over, and when nothing was left of it.
@@ -49,19 +49,19 @@ fn over_both(options: &SendOptions, tune: impl Fn(&mut Script), judge: impl Fn(E
         let ended = world.run().expect("over in time").remove(0);
         let took = world.clock.passed();
         world.settle().expect("nothing is left");
-        let (mut news, whole) = (world.news(), world.sinks[0].whole(0));
+        let (mut events, whole) = (world.events(), world.sinks[0].whole(0));
         world.close().expect("everything is back");
         judge(Ended {
             outcome: ended.outcomes.into_iter().next().expect("of one peer"),
-            news: news.remove(0),
+            events: events.remove(0),
             whole,
             took,
         });
     }
 }
 
-fn last_cut(news: &[StreamEvent]) -> &StreamError {
-    match news.last() {
+fn last_cut(events: &[StreamEvent]) -> &StreamError {
+    match events.last() {
         Some(StreamEvent::Cut(_, error, _)) => error,
         other => panic!("{other:?}"),
     }
@@ -91,7 +91,7 @@ fn a_message_that_is_never_said_ends_in_an_error_that_names_it_on_both_sides() {
             let named = format!("the sender waited for {named}");
             assert!(waits.starts_with(&named), "{error}");
             // The receiver was told, and says what it waited for itself.
-            match last_cut(&ended.news) {
+            match last_cut(&ended.events) {
                 StreamError::Failed { code, reason, .. } => {
                     assert_eq!(*code, RefusalCode::STALLED);
                     assert!(reason.starts_with(&named), "{reason}");
@@ -113,7 +113,7 @@ fn a_receiver_that_waits_for_nothing_says_so_to_the_sender() {
     };
     over_both(&options, tune, |ended| {
         let named = "the receiver waited for blocks, or the sender to say that it has sent all";
-        match last_cut(&ended.news) {
+        match last_cut(&ended.events) {
             StreamError::Stalled { after, waits } => {
                 assert!(waits.starts_with(named), "{waits}");
                 assert!(*after > SHORT && *after < SHORT + SOON, "{after:?}");
@@ -235,7 +235,10 @@ fn who_works_for_long_is_waited_for() {
         };
         over_both(&options, tune, |ended| {
             ended.outcome.result.unwrap();
-            assert!(matches!(ended.news.last(), Some(StreamEvent::Complete(..))));
+            assert!(matches!(
+                ended.events.last(),
+                Some(StreamEvent::Complete(..))
+            ));
             assert!(ended.took >= 40 * WORK, "{:?}", ended.took);
         });
     }
@@ -255,7 +258,7 @@ fn a_source_or_a_sink_that_hangs_is_named() {
             }
             other => panic!("{other:?}"),
         }
-        match last_cut(&ended.news) {
+        match last_cut(&ended.events) {
             StreamError::Failed { reason, .. } => {
                 assert!(reason.contains("its source"), "{reason}")
             }
