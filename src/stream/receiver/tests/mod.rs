@@ -451,15 +451,17 @@ fn nothing_is_put_where_another_stream_keeps_what_it_has() {
         let config = ReceiverConfig::new(DirectorySink::new(to.path()).unwrap());
         let receiver = receiver(domain, config.block_bytes(8192));
         let key = "0".repeat(32);
-        for name in [
+        let names = [
             format!(".fabricast-{key}/journal"),
             format!(".fabricast-{key}/0"),
             format!(".FABRICAST-{key}/0"),
             format!("sub/.fabricast-{key}/0"),
             format!("sub/.fabricast-{key}"),
-        ] {
-            let (open, entries) = named(&name);
-            let mut caller = Caller::hello(domain, receiver.local_addr(), 1, 0);
+        ];
+        // A session each: the last one is there until its connection is gone at the receiver, too.
+        for (name, session) in names.iter().zip(1..) {
+            let (open, entries) = named(name);
+            let mut caller = Caller::hello(domain, receiver.local_addr(), session, 0);
             caller.outbox.push(&Message::Open(open));
             caller.outbox.push(&Message::Manifest(ManifestPart {
                 stream: 1,
@@ -481,7 +483,7 @@ fn nothing_is_put_where_another_stream_keeps_what_it_has() {
 /// Whatever nobody fetches, no more memory is taken than may be; what is left out of events is the
 /// manifests of the oldest.
 #[test]
-fn news_that_nobody_fetches_make_room_for_streams() {
+fn events_that_nobody_fetches_make_room_for_streams() {
     over_both(|domain| {
         const ENTRIES: usize = 500;
         const STREAMS: usize = 20;
