@@ -34,6 +34,9 @@ pub(super) struct Partials {
     offer: StreamOffer,
     files: OpenFiles,
     access: FileAccess,
+    /// Held while a file is made: the kernel makes one at a time in a directory, and threads that
+    /// waited for that in the kernel would spend the processor's time on it.
+    making: Mutex<()>,
     journal: Mutex<JournalFile>,
     clock: Clock,
 }
@@ -63,6 +66,7 @@ impl Partials {
             offer: offer.clone(),
             files: OpenFiles::counting_into(closed),
             access,
+            making: Mutex::new(()),
             journal: Mutex::new(journal),
             clock,
         })
@@ -272,6 +276,8 @@ impl Partials {
             false => (OFlags::RDWR, Mode::empty()),
         };
         let name = entry.to_string();
+        let lock = || self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let _making = make.then(lock);
         let fd = self.work.open_file(name.as_bytes(), flags, mode);
         fd.map_err(|error| SinkError::os(self.name(entry).as_bytes(), error))
     }
