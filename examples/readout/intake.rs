@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use crate::detector::Filled;
 
 /// The receiving ends of all detectors' queues.
-pub(crate) struct Intake(Vec<Queue>);
+pub(crate) struct IncomingStream(Vec<Queue>);
 
 struct Queue {
     detector: u16,
@@ -15,7 +15,7 @@ struct Queue {
     ended: bool,
 }
 
-impl Intake {
+impl IncomingStream {
     pub(crate) fn new(queues: impl Iterator<Item = (u16, Receiver<Filled>)>) -> Self {
         let queue = |(detector, filled)| Queue {
             detector,

@@ -21,7 +21,7 @@ use crate::clock::clock_id;
 use crate::detector::{Detector, Status};
 use crate::events::{Events, Part};
 use crate::failure::Failure;
-use crate::intake::Intake;
+use crate::intake::IncomingStream;
 use crate::link::{CONTROL, Link, Stage, unkey};
 use crate::progress::Progress;
 use crate::report::Report;
@@ -111,7 +111,7 @@ struct Session<'a> {
     detectors: Vec<Detector>,
     statuses: Vec<Arc<Status>>,
     threads: Vec<JoinHandle<()>>,
-    intake: Intake,
+    intake: IncomingStream,
     events: Events,
     counts: Counts,
     window_full: bool,
@@ -169,7 +169,7 @@ impl<'a> Session<'a> {
             answer_events: Vec::with_capacity(256),
             trigger,
             detectors,
-            intake: Intake::new(queues.into_iter()),
+            intake: IncomingStream::new(queues.into_iter()),
             progress: Progress::new(statuses.clone(), args.readout.ring as u64),
             statuses,
             threads: Vec::new(),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fabricast::buffer::DeviceBufferManager;
 use fabricast::stream::{
-    DirectorySink, DiscardSink, Limits, PresharedKey, ReceiverConfig, SinkFactory, StreamNews,
+    DirectorySink, DiscardSink, Limits, PresharedKey, ReceiverConfig, SinkFactory, StreamEvent,
     StreamReceiver, ThroughGpu,
 };
 
@@ -48,9 +48,9 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
 }
 
 /// What happened, for people; and if a stream is over, how it ended.
-fn tell(args: &RecvArgs, news: &StreamNews) -> Option<Result<(), Failure>> {
+fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Failure>> {
     match news {
-        StreamNews::Complete(stream, report) => {
+        StreamEvent::Complete(stream, report) => {
             match args.common.json {
                 true => say(report.to_json()),
                 false => {
@@ -65,11 +65,11 @@ fn tell(args: &RecvArgs, news: &StreamNews) -> Option<Result<(), Failure>> {
             }
             Some(Ok(()))
         }
-        StreamNews::Cut(_, error, report) => {
+        StreamEvent::Cut(_, error, report) => {
             let text = format!("a stream ended after {} bytes: {error}", report.bytes);
             Some(Err(Failure::new(text)))
         }
-        StreamNews::Refused { code, reason, .. } => {
+        StreamEvent::Refused { code, reason, .. } => {
             let text = match reason.is_empty() {
                 true => format!("refused: {code}"),
                 false => format!("refused: {code}: {reason}"),

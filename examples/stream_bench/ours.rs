@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
-    BlockSource, Limits, ReceiverConfig, SendOptions, SenderConfig, SinkFactory, StreamNews,
+    BlockSource, Limits, ReceiverConfig, SendOptions, SenderConfig, SinkFactory, StreamEvent,
     StreamReceiver, StreamSender,
 };
 use fabricast::{Domain, Fabric, PeerAddr};
@@ -109,9 +109,9 @@ pub(crate) fn receive(receiver: &StreamReceiver) -> Result<f64, Failure> {
     let cpu = cpu_seconds();
     loop {
         match receiver.next(LIMIT) {
-            Some(StreamNews::Complete(..)) => return Ok(cpu_seconds() - cpu),
-            Some(StreamNews::Cut(_, error, _)) => return Err(error.into()),
-            Some(StreamNews::Refused { code, reason, .. }) => {
+            Some(StreamEvent::Complete(..)) => return Ok(cpu_seconds() - cpu),
+            Some(StreamEvent::Cut(_, error, _)) => return Err(error.into()),
+            Some(StreamEvent::Refused { code, reason, .. }) => {
                 return fail(format!("refused: {code}: {reason}"));
             }
             Some(_) => {}

@@ -187,17 +187,19 @@ impl FileHandle {
     /// # Errors
     /// [`FileError`], with the bytes that are in the file.
     pub fn write(&self, memory: &[u8], offset: u64) -> Result<Transferred, FileError> {
+        self.write_with(memory, offset, &IoOptions::default())
+    }
+
+    /// [`write`](Self::write) with options of one call.
+    pub(crate) fn write_with(
+        &self,
+        memory: &[u8],
+        offset: u64,
+        options: &IoOptions,
+    ) -> Result<Transferred, FileError> {
         let memory = RawMemory::of(memory);
         // SAFETY: borrowed for this call, so that nobody writes there.
-        unsafe {
-            self.now(
-                Direction::Write,
-                memory,
-                offset,
-                &IoOptions::default(),
-                None,
-            )
-        }
+        unsafe { self.now(Direction::Write, memory, offset, options, None) }
     }
 
     /// Reads into a range of a buffer, on this thread; for GPU memory, and for options of one call.

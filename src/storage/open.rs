@@ -288,10 +288,26 @@ impl OpenOptions {
     /// compatibility mode, or are the error `DescriptorFlag` where that is off.
     pub fn from_fd(&self, fd: OwnedFd) -> Result<FileHandle, FileError> {
         let path = path_of(&fd);
+        match rustix::fs::fcntl_getfl(&fd) {
+            Ok(flags) => self.take_over(path, fd, flags),
+            Err(errno) => Err(FileError::new(FileOperation::Open, path, errno)),
+        }
+    }
+
+    /// [`from_fd`](Self::from_fd) for a descriptor of which it is known what it was opened by, and
+    /// with which flags: the kernel is not asked.
+    ///
+    /// # Errors
+    /// As [`from_fd`](Self::from_fd).
+    pub(crate) fn take_over(
+        &self,
+        path: Arc<Path>,
+        fd: OwnedFd,
+        flags: OFlags,
+    ) -> Result<FileHandle, FileError> {
         let failed =
             |kind: FileErrorKind| FileError::new(FileOperation::Open, Arc::clone(&path), kind);
         Defaults::check().map_err(|error| failed(error.into()))?;
-        let flags = rustix::fs::fcntl_getfl(&fd).map_err(|errno| failed(errno.into()))?;
         if let Some((flag, reason)) = refused_flag(flags) {
             return Err(failed(FileErrorKind::DescriptorFlag { flag, reason }));
         }

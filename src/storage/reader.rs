@@ -69,15 +69,14 @@ impl Default for ReaderOptions {
 }
 
 impl ReaderOptions {
-    /// The bytes of a block, where all settings are in their ranges.
-    fn check(&self, pool: &SharedBufferManager) -> Result<usize, Error> {
-        let slot_size = pool.slot_size();
-        let block_size = self.block_size.unwrap_or(slot_size);
+    /// Bytes of a block, where all settings are in their ranges.
+    fn checked_block_size(&self, pool: &SharedBufferManager) -> Result<usize, Error> {
+        let block_size = self.block_size.unwrap_or_else(|| pool.slot_size());
         check(
             "block_size",
             block_size as u64,
             1,
-            slot_size as u64,
+            pool.slot_size() as u64,
             "must be 1 byte to the size of the pool's slots",
         )?;
         check(
@@ -177,7 +176,8 @@ impl BlockReader {
         options: ReaderOptions,
     ) -> Result<Self, Error> {
         let (start, end) = bounds(&range);
-        let block_size = options.check(pool)?;
+        let block_size = options.checked_block_size(pool)?;
+        let ahead = options.ahead as usize;
         let mut batch = Batch::new(
             options.ahead,
             BatchOptions {
@@ -202,7 +202,6 @@ impl BlockReader {
             None => file.refresh_size().map_err(stat)?,
             Some(_) => 0,
         };
-        let ahead = options.ahead as usize;
         Ok(Self {
             file,
             pool: pool.clone(),

@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -326,6 +327,14 @@ impl IoStats {
     }
 }
 
+impl AddAssign for IoStats {
+    /// Adds what another file, or another set of files, has counted.
+    fn add_assign(&mut self, other: Self) {
+        self.read.add(&other.read);
+        self.write.add(&other.write);
+    }
+}
+
 /// Statistics of one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -347,6 +356,21 @@ impl DirectionStats {
         bounced_bytes: 0,
         latency: LatencyHistogram::ZERO,
     };
+
+    fn add(&mut self, other: &Self) {
+        for (sum, it) in self.back_ends.iter_mut().zip(&other.back_ends) {
+            sum.operations += it.operations;
+            sum.bytes += it.bytes;
+            sum.errors += it.errors;
+        }
+        self.direct_bytes += other.direct_bytes;
+        self.bounced_bytes += other.bounced_bytes;
+        let latency = &mut self.latency;
+        latency.total_ns = latency.total_ns.saturating_add(other.latency.total_ns);
+        for (sum, it) in latency.buckets.iter_mut().zip(&other.latency.buckets) {
+            *sum += it;
+        }
+    }
 
     /// What one back end did.
     pub fn back_end(&self, back_end: BackEnd) -> BackEndStats {

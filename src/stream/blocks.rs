@@ -17,7 +17,7 @@ pub struct Block {
 
 /// A file that has blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Run {
+struct FileRun {
     /// The number of its first block.
     first: u64,
     entry: usize,
@@ -31,7 +31,7 @@ struct Run {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockPlan {
     block_bytes: u32,
-    runs: Vec<Run>,
+    runs: Vec<FileRun>,
     blocks: u64,
     bytes: u64,
 }
@@ -50,7 +50,7 @@ impl BlockPlan {
             let size = manifest.size(entry).unwrap_or(0);
             if size > 0 {
                 let first = blocks;
-                runs.push(Run { first, entry, size });
+                runs.push(FileRun { first, entry, size });
                 // No overflow: there are at most as many blocks as bytes, and those can be counted.
                 blocks += size.div_ceil(block_bytes.into());
             }

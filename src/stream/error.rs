@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::wire::{Cancel, Failed, Refuse};
 use super::{ManifestError, NameError, WireError};
 use crate::endpoint::CloseReason;
 use crate::storage::FileError;
@@ -252,6 +253,36 @@ pub enum StreamError {
         /// What took so long.
         what: &'static str,
     },
+}
+
+impl From<&Refuse<'_>> for StreamError {
+    fn from(refuse: &Refuse<'_>) -> Self {
+        Self::Refused {
+            code: refuse.code,
+            details: refuse.details,
+            reason: refuse.reason.to_string(),
+        }
+    }
+}
+
+impl From<&Failed<'_>> for StreamError {
+    fn from(failed: &Failed<'_>) -> Self {
+        Self::Failed {
+            code: failed.code,
+            block: failed.block,
+            reason: failed.reason.to_string(),
+        }
+    }
+}
+
+impl From<&Cancel<'_>> for StreamError {
+    fn from(cancel: &Cancel<'_>) -> Self {
+        Self::Failed {
+            code: cancel.code,
+            block: None,
+            reason: cancel.reason.to_string(),
+        }
+    }
 }
 
 impl StreamError {

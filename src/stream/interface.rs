@@ -8,7 +8,7 @@ use crate::fabric::EndpointKind;
 use crate::{Domain, Error, PeerAddr, Region};
 
 #[cfg(all(test, not(loom)))]
-use super::rehearsal::Shore;
+use super::rehearsal::TestMachine;
 
 /// One network interface, for one side.
 #[derive(Debug, Clone)]
@@ -16,7 +16,7 @@ pub(super) enum Interface {
     Domain(Arc<Domain>),
     /// An arm that no program has outside of these tests: a match costs nothing there.
     #[cfg(all(test, not(loom)))]
-    Rehearsed(Shore),
+    Rehearsed(TestMachine),
 }
 
 impl From<&Arc<Domain>> for Interface {
@@ -31,7 +31,7 @@ impl Interface {
         match self {
             Self::Domain(domain) => domain.fabric().endpoint_kind(),
             #[cfg(all(test, not(loom)))]
-            Self::Rehearsed(shore) => shore.kind(),
+            Self::Rehearsed(machine) => machine.kind(),
         }
     }
 
@@ -61,7 +61,7 @@ impl Interface {
         match self {
             Self::Domain(domain) => Ok(region.register(domain)?),
             #[cfg(all(test, not(loom)))]
-            Self::Rehearsed(shore) => Ok(region.register_with(shore.memory())?),
+            Self::Rehearsed(machine) => Ok(region.register_with(machine.memory())?),
         }
     }
 
@@ -74,7 +74,7 @@ impl Interface {
         match self {
             Self::Domain(domain) => DuplexEndpoint::listen(domain, addr, config),
             #[cfg(all(test, not(loom)))]
-            Self::Rehearsed(shore) => shore.listen(config),
+            Self::Rehearsed(machine) => machine.listen(config),
         }
     }
 
@@ -83,7 +83,7 @@ impl Interface {
         match self {
             Self::Domain(domain) => DuplexEndpoint::dialing(domain, config),
             #[cfg(all(test, not(loom)))]
-            Self::Rehearsed(shore) => shore.dialing(config),
+            Self::Rehearsed(machine) => machine.dialing(config),
         }
     }
 }

@@ -17,7 +17,7 @@ const TIB: u64 = 1 << 40;
 /// | `blocks` | blocks of a stream; each takes 4.5 bytes of memory | 2^28 | 1 to 2^36 |
 /// | `block_bytes` | bytes of a block | 64 MiB | 1 to 1 GiB |
 /// | `streams` | streams at a time | 16 | 1 to 4,096 |
-/// | `memory` | bytes of all streams' accounts, besides the buffers | 256 MiB | 64 KiB and more |
+/// | `memory` | bytes of all streams' state, besides the buffers | 256 MiB | 64 KiB and more |
 /// | `resent` | blocks of a stream that may come damaged or twice | 1,048,576 | 0 and more |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -35,9 +35,9 @@ pub struct Limits {
     pub block_bytes: u32,
     /// Streams at a time, over all connections.
     pub streams: u32,
-    /// Bytes that the accounts of all streams take: their manifests, and what is known of their
-    /// blocks, and the manifests of news that nobody has fetched; those make room for a stream that
-    /// needs it.
+    /// Bytes that the state of all streams takes: their manifests, and what is known of their
+    /// blocks, and the manifests of events that nobody has fetched; those make room for a stream
+    /// that needs it.
     pub memory: u64,
     /// Blocks of a stream that may come damaged or twice, before it is given up.
     pub resent: u64,
@@ -103,7 +103,7 @@ impl Limits {
         self
     }
 
-    /// Sets how many bytes of memory the accounts of all streams may take.
+    /// Sets how many bytes of memory the state of all streams may take.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes;
         self
@@ -143,7 +143,7 @@ impl Limits {
         }
     }
 
-    /// Bytes of memory that the account of a stream takes, beside its buffers: what was announced,
+    /// Bytes of memory that the state of a stream takes, beside its buffers: what was announced,
     /// not what came. With BLAKE3 there is more.
     pub fn memory_of(entries: u64, manifest_bytes: u64, blocks: u64) -> u64 {
         let entries = entries.saturating_mul(ENTRY_MEMORY);

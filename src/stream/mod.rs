@@ -16,23 +16,24 @@ pub(crate) mod handshake;
 #[path = "testing/hostile.rs"]
 pub(crate) mod hostile;
 mod identity;
+pub(crate) mod incoming;
 mod interface;
 pub(crate) mod journal;
 mod limits;
 mod manifest;
 mod name;
 mod network;
+mod open_files;
 mod outbox;
+pub(crate) mod outgoing;
 mod rail;
 mod rate;
 mod receiver;
-pub(crate) mod receiving;
 #[cfg(all(test, not(loom)))]
 #[path = "testing/rehearsal/mod.rs"]
 mod rehearsal;
 mod report;
 mod sender;
-pub(crate) mod sending;
 #[cfg(test)]
 #[path = "tests/simulation.rs"]
 mod simulation;
@@ -61,7 +62,7 @@ pub use journal::JournalError;
 pub use limits::Limits;
 pub use manifest::{Entry, EntryKind, EntryProblem, Manifest, ManifestError, Modified};
 pub use name::{COMPONENT_LEN_MAX, NAME_LEN_MAX, NameError, RelativeName};
-pub use receiver::{Arrival, ReceiverConfig, StreamNews, StreamReceiver};
+pub use receiver::{Arrival, ReceiverConfig, StreamEvent, StreamReceiver};
 pub use report::{Stalls, StreamReport};
 pub use sender::{
     Peer, PeerOutcome, PeerProgress, SendOptions, SenderConfig, SlowPeer, StreamSender, Transfer,

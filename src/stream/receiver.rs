@@ -4,10 +4,15 @@
 #[path = "receiver/testing/by_hand.rs"]
 mod by_hand;
 mod config;
-mod landings;
-mod news;
+mod events;
 mod rail;
+mod receive_slots;
 mod session;
+mod session_clock;
+mod session_rails;
+mod session_report;
+mod session_sink;
+mod session_stage;
 mod side;
 mod writing;
 
@@ -15,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::config::{RECEIVES_BESIDE, RECEIVES_OF_WINDOWS};
-use self::news::Mailbox;
+use self::events::EventQueue;
 use self::side::ReceiverSide;
 use self::writing::{Writers, WritersSettings};
 use super::StreamError;
@@ -30,7 +35,7 @@ use crate::{Domain, PeerAddr, Region};
 #[cfg(all(test, not(loom)))]
 pub(super) use by_hand::ReceiverByHand;
 pub use config::ReceiverConfig;
-pub use news::{Arrival, StreamNews};
+pub use events::{Arrival, StreamEvent};
 
 /// Control messages in flight on a connection.
 const CONTROL_SENDS: u32 = 16;
@@ -46,14 +51,14 @@ const CONTROL_DEPTH: u32 = 4;
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use fabricast::stream::{DirectorySink, ReceiverConfig, StreamNews, StreamReceiver};
+/// use fabricast::stream::{DirectorySink, ReceiverConfig, StreamEvent, StreamReceiver};
 ///
 /// let fabric = fabricast::Fabric::builder().provider("tcp").node("10.0.0.2");
 /// let domain = fabric.open()?.open_domain()?;
 /// let config = ReceiverConfig::new(DirectorySink::new("/data")?);
 /// let receiver = StreamReceiver::listen(&domain, "10.0.0.2:7471".parse()?, config)?;
-/// while let Some(news) = receiver.next(Duration::from_secs(3600)) {
-///     if let StreamNews::Complete(stream, report) = news {
+/// while let Some(event) = receiver.next(Duration::from_secs(3600)) {
+///     if let StreamEvent::Complete(stream, report) = event {
 ///         println!("{} files: {report}", stream.entries);
 ///     }
 /// }
@@ -62,7 +67,7 @@ const CONTROL_DEPTH: u32 = 4;
 #[derive(Debug)]
 pub struct StreamReceiver {
     addrs: Vec<PeerAddr>,
-    news: Arc<Mailbox>,
+    events: Arc<EventQueue>,
     thread: ThreadHandle<ReceiverSide>,
     /// Where blocks arrive.
     #[cfg(test)]
@@ -132,17 +137,17 @@ impl StreamReceiver {
                 Some(landing_pool(windows, config.block_bytes)?)
             }
         };
-        let news = Arc::new(Mailbox::default());
+        let events = Arc::new(EventQueue::default());
         #[cfg(test)]
         pools.extend(landings.clone());
         let interfaces = places.iter().map(|(interface, _)| interface.clone());
         let interfaces: Vec<_> = interfaces.collect();
-        let (memory, told) = ((landings, slots), Arc::clone(&news));
+        let (memory, told) = ((landings, slots), Arc::clone(&events));
         let side = ReceiverSide::new(config, &interfaces, endpoints, memory, told, employ)?;
         let (handle, thread) = NetworkThread::new(side);
         let receiver = Self {
             addrs,
-            news,
+            events,
             thread: handle,
             #[cfg(test)]
             pools,
@@ -169,15 +174,15 @@ impl StreamReceiver {
     }
 
     /// What happened next; `None`: nothing within that time, or the receiver has ended.
-    pub fn next(&self, timeout: Duration) -> Option<StreamNews> {
-        self.news.next(timeout)
+    pub fn next(&self, timeout: Duration) -> Option<StreamEvent> {
+        self.events.next(timeout)
     }
 
     /// Takes no new streams, waits for those that are under way until the deadline, and cuts what
-    /// is left then. Returns when its threads have ended, with the news that nobody fetched.
-    pub fn stop(mut self, deadline: Instant) -> Vec<StreamNews> {
+    /// is left then. Returns when its threads have ended, with the events that nobody fetched.
+    pub fn stop(mut self, deadline: Instant) -> Vec<StreamEvent> {
         self.thread.stop(deadline);
-        self.news.take_all()
+        self.events.take_all()
     }
 
     /// What each stream is doing and waiting for, in words, for whoever looks for the reason why

@@ -5,6 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::ReadBack;
+use crate::storage::IoStats;
+use crate::storage::stats::DirectionStats;
+
 /// What a side waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stall {
@@ -123,10 +127,8 @@ pub struct StreamReport {
     pub reconnects: u64,
     /// Connections that were lost while others went on.
     pub rails_lost: u64,
-    /// Bytes that the sink read back to check them; at a sender 0.
-    pub read_back_bytes: u64,
-    /// How long that took; at a sender it is part of what it waited for the sink.
-    pub read_back_time: Duration,
+    /// What the sink read back to check it, and how long that took; at a sender nothing.
+    pub read_back: ReadBack,
     /// BLAKE3 of the content, where it was asked for: of one entry the plain hash of the file, of
     /// several the hash of their plain hashes, one behind the other in the order of the manifest.
     pub blake3: Option<[u8; 32]>,
@@ -146,6 +148,10 @@ pub struct StreamReport {
     pub path: String,
     /// Whether blocks came as messages or by RMA write, and why.
     pub transport: String,
+    /// What this side did with files: operations, bytes, errors and latencies by back end, and how
+    /// much went around the page cache. At a receiver of this stream; at a sender of its source,
+    /// for all peers and since the source was made. All zeros where there are no files.
+    pub io: IoStats,
 }
 
 /// Below this part of its time, a cause is no bottleneck.
@@ -202,14 +208,16 @@ impl StreamReport {
             "doubled": self.doubled,
             "reconnects": self.reconnects,
             "rails_lost": self.rails_lost,
-            "read_back_bytes": self.read_back_bytes,
-            "read_back_seconds": self.read_back_time.as_secs_f64(),
+            "read_back_bytes": self.read_back.bytes,
+            "read_back_seconds": self.read_back.took.as_secs_f64(),
             "blake3": self.blake3.map(hex),
             "blake3_compared": self.blake3_compared,
             "placed": self.placed,
             "hash_seconds": self.hash_time.as_secs_f64(),
             "path": self.path,
             "transport": self.transport,
+            "read": direction(&self.io.read),
+            "written": direction(&self.io.write),
             "bottleneck": self.bottleneck(),
         })
         .to_string()
@@ -231,12 +239,23 @@ impl fmt::Display for StreamReport {
             let seconds = self.hash_time.as_secs_f64();
             write!(f, "; BLAKE3 {} took {seconds:.3} s of CPU", hex(hash))?;
         }
-        if self.read_back_bytes > 0 {
-            let seconds = self.read_back_time.as_secs_f64();
+        if self.read_back.bytes > 0 {
+            let seconds = self.read_back.took.as_secs_f64();
             write!(f, "; reading back took {seconds:.3} s")?;
         }
         write!(f, "; bottleneck: {}", self.bottleneck())
     }
+}
+
+/// What was done with files in one direction.
+fn direction(io: &DirectionStats) -> Value {
+    json!({
+        "operations": io.operations(),
+        "bytes": io.bytes(),
+        "direct_bytes": io.direct_bytes,
+        "bounced_bytes": io.bounced_bytes,
+        "errors": io.errors(),
+    })
 }
 
 fn hex(hash: [u8; 32]) -> String {

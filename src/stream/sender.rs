@@ -1,18 +1,25 @@
 //! `StreamSender`: reads sources, and sends them to one peer or many.
 
+mod attempts;
 #[cfg(all(test, not(loom)))]
 #[path = "sender/testing/by_hand.rs"]
 mod by_hand;
 mod config;
-mod delivery;
 #[cfg(all(test, not(loom)))]
 #[path = "sender/tests/impostor.rs"]
 mod impostor_tests;
-mod lane;
-mod placing;
+mod outgoing_transfer;
+mod peer;
+mod peer_blocks;
+mod peer_clock;
+mod peer_errors;
+mod peer_rails;
+mod peer_session;
+mod peer_stage;
 mod rail;
 mod reading;
 mod side;
+mod slot_writer;
 mod transfer;
 
 use std::sync::Arc;
@@ -20,12 +27,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use self::reading::{ReadJob, ReadersSettings};
-use self::side::{Begin, SenderSide};
-use self::transfer::{Promised, Shared};
+use self::side::{NewTransfer, SenderSide};
+use self::transfer::{OutcomeGuard, Shared};
 use super::interface::Interface;
 use super::network::{NetworkThread, ThreadHandle};
 use super::wire::HEADER_LEN;
-use super::workers::{Theirs, Workers};
+use super::workers::{Guarded, Workers};
 use super::{BlockSource, StreamError};
 use crate::buffer::{SharedBufferConfig, SharedBufferManager};
 use crate::endpoint::duplex::DuplexConfig;
@@ -160,15 +167,15 @@ impl StreamSender {
             let most = u64::from(super::wire::RAILS_MAX);
             setting("rails", rails, 1, most, "1 to 64 connections for a peer")?;
         }
-        let source: Theirs<dyn BlockSource> = Theirs::new(Arc::new(source));
+        let source: Guarded<dyn BlockSource> = Guarded::new(Arc::new(source));
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::new(Shared::new(&peers, source.manifest().bytes()));
-        let begin = Begin {
+        let begin = NewTransfer {
             id,
             source,
             peers,
             options,
-            shared: Promised(Arc::clone(&shared)),
+            shared: OutcomeGuard(Arc::clone(&shared)),
         };
         let transfer = Transfer {
             id,

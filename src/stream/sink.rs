@@ -18,7 +18,7 @@ use super::{Block, BlockPlan, Manifest, StreamIdentity};
 use crate::buffer::DeviceBuffer;
 use crate::cuda::{CudaError, Stream};
 use crate::memory::MemoryError;
-use crate::storage::BackEnd;
+use crate::storage::{BackEnd, IoStats};
 
 pub use device::{DeviceSink, OnDevice};
 pub use directory::DirectorySink;
@@ -102,6 +102,11 @@ pub trait BlockSink: Send + Sync + std::fmt::Debug {
     /// What the bytes pass behind the memory that they arrive in, for reports; `None`: nothing but
     /// the host's memory.
     fn path(&self) -> Option<String> {
+        None
+    }
+
+    /// What was done with files so far, for reports; `None`: there are none.
+    fn io_stats(&self) -> Option<IoStats> {
         None
     }
 

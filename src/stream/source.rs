@@ -8,11 +8,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Manifest, NameError};
+use super::{Entry, EntryKind, Manifest, Modified, NameError, RelativeName};
 use crate::buffer::{Buffer, DeviceBuffer};
 use crate::cuda::{CudaError, Stream};
 use crate::memory::MemoryError;
-use crate::storage::{BackEnd, FileError};
+use crate::storage::{BackEnd, FileError, IoStats};
 
 pub use device::DeviceSource;
 pub use files::{FileSource, FileSourceBuilder, Skipped};
@@ -92,6 +92,11 @@ pub trait BlockSource: Send + Sync + std::fmt::Debug + 'static {
     /// What the bytes pass before they are in the memory that they are sent from, for reports;
     /// `None`: nothing but the host's memory.
     fn path(&self) -> Option<String> {
+        None
+    }
+
+    /// What was done with files so far, for reports; `None`: there are none.
+    fn io_stats(&self) -> Option<IoStats> {
         None
     }
 
@@ -190,4 +195,23 @@ impl SourceError {
             errno: error.raw_os_error().unwrap_or(libc::EIO),
         }
     }
+}
+
+fn relative<'a>(path: &Path, name: &'a [u8]) -> Result<RelativeName<'a>, SourceError> {
+    RelativeName::new(name).map_err(|reason| SourceError::Name {
+        path: path.into(),
+        reason,
+    })
+}
+
+/// A manifest of one entry that is no file here.
+fn single(name: &str, size: u64) -> Result<Manifest, SourceError> {
+    let entry = Entry {
+        kind: EntryKind::File,
+        mode: 0o644,
+        size,
+        modified: Modified::default(),
+        name: relative(Path::new(name), name.as_bytes())?,
+    };
+    Manifest::new([entry]).map_err(|error| SourceError::Manifest(error.to_string()))
 }

@@ -1,4 +1,5 @@
-//! `Sums`: what is computed of the bytes of a block while they are in the cache, on either side.
+//! `BlockSums`: what is computed of the bytes of a block while they are in the cache, on either
+//! side.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use crate::clock::Clock;
 
 /// The checksums of one block.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Sums {
+pub(super) struct BlockSums {
     /// 0 where nobody asked for it.
     pub(super) crc: u32,
     pub(super) hash: Option<BlockHash>,
@@ -16,7 +17,7 @@ pub(super) struct Sums {
     pub(super) hash_time: Duration,
 }
 
-impl Sums {
+impl BlockSums {
     /// Of a block whose CRC32C is known; `hashed`: the blocks of the stream, if its content is
     /// hashed.
     pub(super) fn new(

@@ -20,7 +20,7 @@ use super::source::{BlockSource, SourceError};
 use super::{Block, Manifest};
 use crate::buffer::{DeviceBuffer, DeviceBufferManager};
 use crate::cuda::{CudaError, Stream};
-use crate::storage::BackEnd;
+use crate::storage::{BackEnd, IoStats};
 
 /// How long a thread waits for a device buffer that another one has.
 const BUFFER_WAIT: Duration = Duration::from_secs(30);
@@ -58,7 +58,7 @@ const BUFFER_WAIT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct ThroughGpu<T> {
     inner: T,
-    passage: Passage,
+    stage: DeviceStage,
 }
 
 /// Why a hook does not let a block pass.
@@ -112,13 +112,13 @@ impl<T> ThroughGpu<T> {
     /// With buffers as long as the longest block, at least; one for each thread that reads or
     /// writes, or threads wait for one another.
     pub fn new(inner: T, pool: DeviceBufferManager) -> Self {
-        let passage = Passage {
+        let stage = DeviceStage {
             streams: Arc::new(CopyStreams::new(pool.device())),
             pool,
             hook: None,
             ways: Arc::default(),
         };
-        Self { inner, passage }
+        Self { inner, stage }
     }
 
     /// Called with each block while it is in the GPU's memory, by several threads at once; an error
@@ -133,14 +133,14 @@ impl<T> ThroughGpu<T> {
         mut self,
         hook: impl Fn(&DeviceBlock<'_>) -> Result<(), HookError> + Send + Sync + 'static,
     ) -> Self {
-        self.passage.hook = Some(Arc::new(hook));
+        self.stage.hook = Some(Arc::new(hook));
         self
     }
 }
 
-/// What blocks pass.
+/// What blocks pass between the host's memory and a source or a sink: a GPU's memory.
 #[derive(Clone)]
-struct Passage {
+struct DeviceStage {
     pool: DeviceBufferManager,
     streams: Arc<CopyStreams>,
     hook: Option<Arc<Hook>>,
@@ -152,7 +152,7 @@ struct Passage {
 const BY_CUFILE: u8 = 1;
 const STAGED: u8 = 2;
 
-impl Passage {
+impl DeviceStage {
     fn buffer(&self, len: usize) -> Result<DeviceBuffer, String> {
         let has = self.pool.slot_size();
         if len > has {
@@ -235,22 +235,26 @@ impl<S: BlockSource> BlockSource for ThroughGpu<S> {
     }
 
     fn read(&self, entry: usize, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
-        let passage = &self.passage;
-        let mut buffer = passage.buffer(into.len()).map_err(SourceError::Other)?;
-        passage.streams.with(|stream| {
+        let stage = &self.stage;
+        let mut buffer = stage.buffer(into.len()).map_err(SourceError::Other)?;
+        stage.streams.with(|stream| {
             let way = self
                 .inner
                 .read_to_device(entry, offset, &mut buffer, into, stream)?;
-            passage.note(way);
-            passage.run_hook((entry, offset), &buffer, stream)?;
+            stage.note(way);
+            stage.run_hook((entry, offset), &buffer, stream)?;
             Ok(buffer.copy_to_host(into, stream)?)
         })
     }
 
     fn path(&self) -> Option<String> {
-        let device = self.passage.pool.device();
-        let way = self.passage.way();
+        let device = self.stage.pool.device();
+        let way = self.stage.way();
         Some(format!("source → {way} → memory of {device}"))
+    }
+
+    fn io_stats(&self) -> Option<IoStats> {
+        self.inner.io_stats()
     }
 
     fn check_unchanged(&self) -> Result<(), SourceError> {
@@ -260,12 +264,12 @@ impl<S: BlockSource> BlockSource for ThroughGpu<S> {
 
 impl<F: SinkFactory> SinkFactory for ThroughGpu<F> {
     fn make(&self, offer: &StreamOffer) -> Result<Box<dyn BlockSink>, SinkError> {
-        Ok(Box::new(Passing {
+        Ok(Box::new(ThroughGpuSink {
             inner: self.inner.make(offer)?,
-            passage: Passage {
+            stage: DeviceStage {
                 // Of this stream alone.
                 ways: Arc::default(),
-                ..self.passage.clone()
+                ..self.stage.clone()
             },
         }))
     }
@@ -273,36 +277,40 @@ impl<F: SinkFactory> SinkFactory for ThroughGpu<F> {
 
 /// The sink of one stream.
 #[derive(Debug)]
-struct Passing {
+struct ThroughGpuSink {
     inner: Box<dyn BlockSink>,
-    passage: Passage,
+    stage: DeviceStage,
 }
 
-impl BlockSink for Passing {
+impl BlockSink for ThroughGpuSink {
     fn open(&self, offer: &StreamOffer, stop: &Stop) -> Result<Kept, SinkError> {
         self.inner.open(offer, stop)
     }
 
     fn write(&self, block: Block, crc: u32, bytes: &[u8]) -> Result<(), SinkError> {
-        let passage = &self.passage;
-        let mut buffer = passage.buffer(bytes.len()).map_err(SinkError::Other)?;
-        passage.streams.with(|stream| {
+        let stage = &self.stage;
+        let mut buffer = stage.buffer(bytes.len()).map_err(SinkError::Other)?;
+        stage.streams.with(|stream| {
             buffer.copy_from_host(bytes, stream)?;
-            passage.run_hook((block.entry, block.offset), &buffer, stream)?;
-            if passage.hook.is_some() {
+            stage.run_hook((block.entry, block.offset), &buffer, stream)?;
+            if stage.hook.is_some() {
                 // What writes the file has streams of its own.
                 stream.synchronize()?;
             }
             let way = self.inner.write_from_device(block, crc, &buffer, stream)?;
-            passage.note(way);
+            stage.note(way);
             Ok(())
         })
     }
 
     fn path(&self) -> Option<String> {
-        let device = self.passage.pool.device();
-        let way = self.passage.way();
+        let device = self.stage.pool.device();
+        let way = self.stage.way();
         Some(format!("memory of {device} → {way} → sink"))
+    }
+
+    fn io_stats(&self) -> Option<IoStats> {
+        self.inner.io_stats()
     }
 
     fn finish(&self, stop: &Stop) -> Result<ReadBack, SinkError> {
@@ -314,9 +322,9 @@ impl BlockSink for Passing {
     }
 }
 
-impl fmt::Debug for Passage {
+impl fmt::Debug for DeviceStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Passage")
+        f.debug_struct("DeviceStage")
             .field("pool", &self.pool)
             .field("hook", &self.hook.is_some())
             .finish_non_exhaustive()

@@ -21,6 +21,7 @@
 //!    │◄────────────────────────────────── Complete, or Failed │
 //! ```
 
+use super::blocks::Block;
 use super::error::RefusalCode;
 use layout::{BlockWire, HeaderWire};
 
@@ -44,100 +45,6 @@ pub(crate) const RAILS_MAX: u16 = 64;
 pub(crate) const SLOTS_MAX: u32 = 65_536;
 /// Bytes of a nonce, a proof, and a BLAKE3 hash.
 pub(crate) const HASH_LEN: usize = 32;
-
-/// Why the bytes of a stream's message could not be understood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WireError {
-    /// The header is not one of 64 bytes.
-    #[error("a header of {len} bytes, where it takes {HEADER_LEN}")]
-    HeaderLen {
-        /// Bytes that came.
-        len: usize,
-    },
-    /// The first four bytes are not those of a stream's message: the peer is another program.
-    #[error("the first four bytes are {0:02x?}, not those of a stream")]
-    Magic([u8; 4]),
-    /// A message of no kind that is known.
-    #[error("a message of kind {0} is not known")]
-    Kind(u8),
-    /// The header tells of another length than the message has, or the kind allows another only.
-    #[error(
-        "a payload of {len} bytes in a message of kind {kind}, where {said} are said or allowed"
-    )]
-    PayloadLen {
-        /// The kind of the message.
-        kind: u8,
-        /// What the header says, or the kind allows.
-        said: u64,
-        /// Bytes that came.
-        len: usize,
-    },
-    /// A bit or byte is set that has no meaning.
-    #[error("a message of kind {kind} has reserved bits set")]
-    Reserved {
-        /// The kind of the message.
-        kind: u8,
-    },
-    /// A field has a value that it can't have.
-    #[error("{name} can't be {value}")]
-    Field {
-        /// Name of the field in docs/wire.md.
-        name: &'static str,
-        /// What it was.
-        value: u64,
-    },
-    /// A list of ranges is not in order, or one of its ranges is empty or beyond the end.
-    #[error("range {index} of a list is out of order, empty or too long")]
-    Ranges {
-        /// Which, from 0.
-        index: usize,
-    },
-}
-
-fn field(name: &'static str, value: impl Into<u64>) -> WireError {
-    WireError::Field {
-        name,
-        value: value.into(),
-    }
-}
-
-/// The kind byte of a header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Kind(pub(crate) u8);
-
-impl Kind {
-    pub(crate) const HELLO: Self = Self(1);
-    /// From either side.
-    pub(crate) const PROOF: Self = Self(2);
-    pub(crate) const OPEN: Self = Self(3);
-    pub(crate) const MANIFEST: Self = Self(4);
-    pub(crate) const BLOCK: Self = Self(5);
-    pub(crate) const FINISH: Self = Self(6);
-    pub(crate) const RAIL_LOST: Self = Self(7);
-    pub(crate) const PLACED: Self = Self(8);
-    /// From either side.
-    pub(crate) const CANCEL: Self = Self(9);
-    pub(crate) const PAUSE: Self = Self(10);
-    pub(crate) const HELLO_ACK: Self = Self(17);
-    pub(crate) const ACCEPT: Self = Self(18);
-    pub(crate) const HAVE: Self = Self(19);
-    /// From either side in a handshake, from a receiver afterwards.
-    pub(crate) const REFUSE: Self = Self(20);
-    pub(crate) const CREDIT: Self = Self(21);
-    pub(crate) const WRITTEN: Self = Self(22);
-    pub(crate) const DAMAGED: Self = Self(23);
-    pub(crate) const MISSING: Self = Self(24);
-    pub(crate) const COMPLETE: Self = Self(25);
-    pub(crate) const FAILED: Self = Self(26);
-    pub(crate) const WINDOW: Self = Self(27);
-    pub(crate) const FREED: Self = Self(28);
-
-    /// The kind of a header, unless it is none of a stream's.
-    pub(crate) fn peek(header: &[u8]) -> Option<Self> {
-        (header.len() == HEADER_LEN && header.starts_with(&layout::MAGIC)).then(|| Self(header[4]))
-    }
-}
 
 bitflags::bitflags! {
     /// What a side can do (`Hello`), and what both do (`HelloAck`).
@@ -583,6 +490,18 @@ impl<'a> Message<'a> {
 }
 
 impl BlockHeader {
+    /// The header of a block of a stream.
+    pub(crate) fn new(stream: u32, block: &Block, crc: u32) -> Self {
+        Self {
+            stream,
+            index: block.index,
+            entry: block.entry as u64,
+            offset: block.offset,
+            len: block.len,
+            crc,
+        }
+    }
+
     /// The header of a block whose payload has `len` bytes, wherever they are. What
     /// [`Message::parse`] does for a `Block`, and faster.
     ///
@@ -643,12 +562,18 @@ pub(crate) fn exercise(header: &[u8], payload: &[u8]) {
     }
 }
 
+mod error;
+mod kind;
 mod layout;
 mod ranges;
 mod read;
 mod reason;
 mod write;
 
+use error::field;
+
+pub use error::WireError;
+pub(crate) use kind::Kind;
 pub(crate) use ranges::{Ranges, RangesBuilder};
 pub(crate) use reason::Reason;
 

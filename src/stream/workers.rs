@@ -100,24 +100,24 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| text_of(&*panic))
 }
 
-/// Something of the user's that several threads have. Whichever has it last drops it: a panic of
-/// that ends there.
+/// A source or a sink of the user's that several threads share. The last of them drops it: a panic
+/// of its destructor ends there.
 #[derive(Debug)]
-pub(super) struct Theirs<T: ?Sized>(Option<Arc<T>>);
+pub(super) struct Guarded<T: ?Sized>(Option<Arc<T>>);
 
-impl<T: ?Sized> Theirs<T> {
+impl<T: ?Sized> Guarded<T> {
     pub(super) fn new(it: Arc<T>) -> Self {
         Self(Some(it))
     }
 }
 
-impl<T: ?Sized> Clone for Theirs<T> {
+impl<T: ?Sized> Clone for Guarded<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<T: ?Sized> std::ops::Deref for Theirs<T> {
+impl<T: ?Sized> std::ops::Deref for Guarded<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -125,7 +125,7 @@ impl<T: ?Sized> std::ops::Deref for Theirs<T> {
     }
 }
 
-impl<T: ?Sized> Drop for Theirs<T> {
+impl<T: ?Sized> Drop for Guarded<T> {
     fn drop(&mut self) {
         let it = self.0.take();
         if let Err(text) = guarded(|| drop(it)) {
@@ -185,7 +185,7 @@ mod tests {
                 panic!("no luck");
             }
         }
-        let theirs = Theirs::new(Arc::new(Bomb));
+        let theirs = Guarded::new(Arc::new(Bomb));
         drop(theirs.clone());
         assert!(guarded(|| drop(theirs)).is_ok());
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fabricast::fabric::{AccessEnds, EndpointKind};
 use fabricast::stream::{
     DirectorySink, DiscardSink, FileSource, MemorySink, RefusalCode, SendOptions, StreamError,
-    StreamNews, StreamSender, Transport,
+    StreamEvent, StreamSender, Transport,
 };
 use fabricast::{Domain, Region};
 
@@ -69,7 +69,7 @@ fn both_sides_say_that_blocks_were_written_and_nothing_is_checked_that_was_not_a
             assert!(ours.transport.starts_with("RMA writes: "), "{ours:?}");
             assert_eq!(ours.blake3.is_some(), blake3);
             match next_end(&receiver) {
-                StreamNews::Complete(_, report) => {
+                StreamEvent::Complete(_, report) => {
                     assert!(report.transport.starts_with("RMA writes, "), "{report:?}");
                 }
                 other => panic!("{other:?}"),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
-    DirectorySink, FileSource, SendOptions, StreamNews, StreamReceiver, StreamSender, Transport,
+    DirectorySink, FileSource, SendOptions, StreamEvent, StreamReceiver, StreamSender, Transport,
 };
 
 use crate::common::child::{Child, argument, hear, role, tell};
@@ -65,7 +65,7 @@ fn be_receiver() {
     });
     loop {
         match receiver.next(PATIENCE) {
-            Some(StreamNews::Complete(..)) => tell("complete"),
+            Some(StreamEvent::Complete(..)) => tell("complete"),
             Some(news) => println!("{news:?}"),
             None => {}
         }

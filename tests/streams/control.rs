@@ -8,7 +8,7 @@ use fabricast::Domain;
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
     DirectorySink, DiscardSink, FileSource, Limits, Peer, PresharedKey, RefusalCode, SendOptions,
-    SlowPeer, StreamError, StreamNews, StreamReceiver, StreamSender, Transport,
+    SlowPeer, StreamError, StreamEvent, StreamReceiver, StreamSender, Transport,
 };
 
 use crate::world::*;
@@ -159,8 +159,8 @@ fn what_is_beyond_a_limit_is_refused_with_the_reason() {
                 StreamError::Refused { code, .. } => assert_eq!(code, expected),
                 other => panic!("{other:?}"),
             }
-            let refused = |news: &StreamNews| {
-                matches!(news, StreamNews::Refused { code, .. }
+            let refused = |news: &StreamEvent| {
+                matches!(news, StreamEvent::Refused { code, .. }
                     if *code == expected)
             };
             assert!(news.iter().any(refused), "{news:?}");
@@ -221,7 +221,10 @@ fn a_transfer_is_paused_slowed_and_cancelled() {
             other => panic!("{other:?}"),
         }
         match (next_end(&receiver), next_end(&receiver)) {
-            (StreamNews::Complete(..), StreamNews::Cut(_, StreamError::Failed { code, .. }, _)) => {
+            (
+                StreamEvent::Complete(..),
+                StreamEvent::Cut(_, StreamError::Failed { code, .. }, _),
+            ) => {
                 assert_eq!(code, RefusalCode::CANCELLED);
             }
             other => panic!("{other:?}"),

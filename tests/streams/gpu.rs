@@ -13,7 +13,7 @@ use fabricast::cuda::{Device, Stream};
 use fabricast::stream::{
     BlockSource, BufferSource, DeviceBlock, DeviceSink, DeviceSource, DirectorySink, DiscardSink,
     FileSource, MemorySink, OnDevice, PeerOutcome, ReceiverConfig, RefusalCode, SendOptions,
-    SinkError, SinkFactory, StreamError, StreamNews, StreamReceiver, StreamSender, ThroughGpu,
+    SinkError, SinkFactory, StreamError, StreamEvent, StreamReceiver, StreamSender, ThroughGpu,
 };
 use fabricast::{Domain, Region};
 
@@ -82,7 +82,7 @@ fn send_pinned(
 
 fn complete(receiver: &StreamReceiver) -> fabricast::stream::StreamReport {
     match next_end(receiver) {
-        StreamNews::Complete(_, report) => report,
+        StreamEvent::Complete(_, report) => report,
         other => panic!("{other:?}"),
     }
 }
@@ -328,12 +328,12 @@ fn what_a_hook_refuses_fails_the_stream_and_what_was_written_is_resumed() {
             let (code, reason) = given_up(first.result.expect_err("the sink's hook"));
             assert_eq!(code, RefusalCode::SINK);
             assert!(reason.contains("a bad checksum"), "{reason}");
-            assert!(matches!(next_end(&receiver), StreamNews::Cut(..)));
+            assert!(matches!(next_end(&receiver), StreamEvent::Cut(..)));
             let second = send_pinned(&domain, source(&bad), &receiver, SendOptions::default());
             let (code, reason) = given_up(second.result.expect_err("the source's hook"));
             assert_eq!(code, RefusalCode::SOURCE);
             assert!(reason.contains("a bad checksum"), "{reason}");
-            assert!(matches!(next_end(&receiver), StreamNews::Cut(..)));
+            assert!(matches!(next_end(&receiver), StreamEvent::Cut(..)));
             assert!(!to.path().join("file").exists());
             let third = send_pinned(&domain, source(&none), &receiver, SendOptions::default());
             third.result.expect("nobody refuses any more");
@@ -399,7 +399,7 @@ fn what_the_driver_refuses_fails_that_stream_alone() {
                     "{reason}"
                 );
                 assert!(
-                    matches!(next_end(&receiver), StreamNews::Cut(..)),
+                    matches!(next_end(&receiver), StreamEvent::Cut(..)),
                     "{function}"
                 );
                 assert!(sink.take().is_empty(), "{function}");
@@ -441,7 +441,7 @@ fn nothing_is_copied_before_the_producers_event() {
             let outcome = send_pinned(&domain, late, &receiver, SendOptions::default());
             let error = outcome.result.expect_err("it never happens").to_string();
             assert!(error.contains("did not happen in 50ms"), "{error}");
-            assert!(matches!(next_end(&receiver), StreamNews::Cut(..)));
+            assert!(matches!(next_end(&receiver), StreamEvent::Cut(..)));
 
             let source = source().after(stream.record().expect("an event"), PATIENCE);
             let producer = std::thread::spawn({

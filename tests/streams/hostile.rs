@@ -8,7 +8,7 @@ use fabricast::buffer::{HeaderSlotConfig, SharedBufferManager};
 use fabricast::endpoint::{ConnectionlessConfig, ConnectionlessEvent, HeaderMode, SendConfig};
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
-    DirectorySink, DiscardSink, FileSource, RefusalCode, SendOptions, StreamError, StreamNews,
+    DirectorySink, DiscardSink, FileSource, RefusalCode, SendOptions, StreamError, StreamEvent,
     StreamReceiver, StreamSender,
 };
 use fabricast::{
@@ -156,7 +156,7 @@ fn nonsense_ends_its_own_connection_and_no_other() {
             // In whatever order they came.
             while !expected.is_empty() {
                 match next_end(&receiver) {
-                    StreamNews::Refused { code, .. } => {
+                    StreamEvent::Refused { code, .. } => {
                         let at = expected.iter().position(|it| *it == code);
                         expected.swap_remove(at.unwrap_or_else(|| panic!("{code:?}")));
                     }
@@ -176,7 +176,7 @@ fn nonsense_ends_its_own_connection_and_no_other() {
             assert!(Instant::now() < by_then, "{}", of_receiver(&hasty));
         };
         match news {
-            StreamNews::Refused { code, .. } => assert_eq!(code, RefusalCode::DEADLINE),
+            StreamEvent::Refused { code, .. } => assert_eq!(code, RefusalCode::DEADLINE),
             other => panic!("{other:?}"),
         }
         hasty.stop(by());

@@ -7,7 +7,7 @@ use fabricast::buffer::Buffer;
 use fabricast::stream::{
     Block, BlockSink, BlockSource, DiscardSink, Entry, EntryKind, Kept, Manifest, Modified,
     ReadBack, RefusalCode, RelativeName, SendOptions, SinkError, SinkFactory, SourceError, Stop,
-    StreamError, StreamNews, StreamOffer, StreamSender,
+    StreamError, StreamEvent, StreamOffer, StreamSender,
 };
 
 use crate::world::*;
@@ -233,12 +233,12 @@ fn a_sink_that_panics_ends_its_own_stream_and_no_other() {
             };
             let ended = attempt();
             let said = match (&ended, next_end(&receiver)) {
-                (Ok(()), StreamNews::Complete(..)) => {
+                (Ok(()), StreamEvent::Complete(..)) => {
                     assert!(matches!(here, In::Path | In::Dropped), "{here:?}");
                     None
                 }
-                (Err(StreamError::Refused { code, reason, .. }), StreamNews::Refused { .. })
-                | (Err(StreamError::Failed { code, reason, .. }), StreamNews::Cut(..)) => {
+                (Err(StreamError::Refused { code, reason, .. }), StreamEvent::Refused { .. })
+                | (Err(StreamError::Failed { code, reason, .. }), StreamEvent::Cut(..)) => {
                     assert_eq!(*code, RefusalCode::SINK);
                     Some(reason.clone())
                 }

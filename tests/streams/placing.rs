@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fabricast::stream::{
     Block, BlockPlan, BlockSink, DirectorySink, Entry, EntryKind, FileSource, Kept, Manifest,
-    Modified, ReadBack, RelativeName, SendOptions, SinkError, SinkFactory, Stop, StreamIdentity,
-    StreamNews, StreamOffer, StreamSender, crc32c,
+    Modified, ReadBack, RelativeName, SendOptions, SinkError, SinkFactory, Stop, StreamEvent,
+    StreamIdentity, StreamOffer, StreamSender, crc32c,
 };
 
 use crate::world::*;
@@ -55,7 +55,7 @@ fn one_target_that_cannot_be_replaced_leaves_all_the_others_alone() {
             let error = outcome.result.unwrap_err().to_string();
             assert!(error.contains("b: Is a directory"), "{error}");
             match next_end(&receiver) {
-                StreamNews::Cut(_, _, report) => assert_eq!(report.placed, 0),
+                StreamEvent::Cut(_, _, report) => assert_eq!(report.placed, 0),
                 other => panic!("{other:?}"),
             }
             assert_eq!(text(to.path().join("a")), "old", "{what}");
@@ -67,7 +67,7 @@ fn one_target_that_cannot_be_replaced_leaves_all_the_others_alone() {
             outcomes[0].result.clone().unwrap();
             assert_eq!(text(to.path().join("a")), "new a");
             match next_end(&receiver) {
-                StreamNews::Complete(_, report) => assert_eq!(report.placed, 2),
+                StreamEvent::Complete(_, report) => assert_eq!(report.placed, 2),
                 other => panic!("{other:?}"),
             }
             receiver.stop(by());
@@ -96,7 +96,7 @@ fn a_file_where_a_directory_is_to_be_leaves_all_alone() {
         let error = outcomes[0].result.clone().unwrap_err().to_string();
         assert!(error.contains("tree/z: Not a directory"), "{error}");
         match next_end(&receiver) {
-            StreamNews::Cut(_, _, report) => assert_eq!(report.placed, 0),
+            StreamEvent::Cut(_, _, report) => assert_eq!(report.placed, 0),
             other => panic!("{other:?}"),
         }
         assert_eq!(text(to.path().join("tree/a")), "old");
@@ -160,7 +160,7 @@ fn a_stream_that_is_cut_while_it_finishes_says_that_all_of_it_is_there() {
         }
         drop(sender);
         match next_end(&receiver) {
-            StreamNews::Cut(_, _, report) => assert_eq!(report.placed, 2),
+            StreamEvent::Cut(_, _, report) => assert_eq!(report.placed, 2),
             other => panic!("{other:?}"),
         }
         assert_eq!(names(to.path()), ["a", "b"], "and nothing else");

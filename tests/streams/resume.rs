@@ -11,7 +11,7 @@ use fabricast::Domain;
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
     DirectorySink, FileSource, PeerOutcome, RefusalCode, SendOptions, SourceError, StreamError,
-    StreamNews, StreamReceiver, StreamSender, Transport,
+    StreamEvent, StreamReceiver, StreamSender, Transport,
 };
 
 use crate::common::child::{Child, argument, role, tell};
@@ -47,7 +47,7 @@ fn cut(domain: &Arc<Domain>, path: &Path, receiver: &StreamReceiver, transport: 
     gate.open();
     outcome.result.expect_err("it was cut");
     match next_end(receiver) {
-        StreamNews::Cut(..) => {}
+        StreamEvent::Cut(..) => {}
         other => panic!("{other:?}"),
     }
 }

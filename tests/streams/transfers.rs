@@ -5,9 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use fabricast::buffer::SharedBufferManager;
+use fabricast::storage::{BackEnd, BackEndChoice, DirectIo, OpenOptions, io_uring_refused};
 use fabricast::stream::{
-    BufferSource, DirectorySink, FileSource, FileSourceBuilder, MemorySink, RefusalCode,
-    SendOptions, SourceError, StreamError, StreamNews, StreamSender,
+    BlockSource, BufferSource, DirectorySink, FileSource, FileSourceBuilder, MemorySink,
+    RefusalCode, SendOptions, SourceError, StreamError, StreamEvent, StreamSender,
 };
 
 use crate::world::*;
@@ -38,7 +39,7 @@ fn a_file_arrives_whatever_its_size() {
             assert_eq!(outcome.report.bytes, size as u64);
             assert_same(&path, &to.path().join(&name));
             match next_end(&receiver) {
-                StreamNews::Complete(_, report) => assert_eq!(report.bytes, size as u64),
+                StreamEvent::Complete(_, report) => assert_eq!(report.bytes, size as u64),
                 other => panic!("{other:?}"),
             }
         }
@@ -97,13 +98,66 @@ fn a_tree_arrives_with_names_rights_and_times() {
             .unwrap();
         assert_same(&top, &arrived);
         match next_end(&receiver) {
-            StreamNews::Complete(arrival, report) => {
-                assert_eq!(report.read_back_bytes, arrival.bytes);
+            StreamEvent::Complete(arrival, report) => {
+                assert_eq!(report.read_back.bytes, arrival.bytes);
             }
             other => panic!("{other:?}"),
         }
         assert_eq!(names(to.path()).len(), 1, "nothing else is left there");
         receiver.stop(by());
+    });
+}
+
+#[test]
+fn both_sides_count_what_they_do_with_files_whatever_moves_the_bytes() {
+    let ways = [
+        (DirectIo::Auto, BackEndChoice::Auto, BackEnd::Posix),
+        (DirectIo::Off, BackEndChoice::Posix, BackEnd::Posix),
+        (DirectIo::On, BackEndChoice::IoUring, BackEnd::IoUring),
+    ];
+    over_both(|domain| {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let top = from.path().join("tree");
+        make_tree(&top);
+        fs::write(top.join("long"), content(1_000_001, 9)).unwrap();
+        let opened = OpenOptions::new().read(true).direct(DirectIo::On);
+        let probe = opened.open(top.join("long")).unwrap();
+        for (direct, choice, back_end) in ways {
+            let sink = DirectorySink::new(to.path()).unwrap();
+            let sink = sink.direct(direct).back_end(choice);
+            let receiver = listen(domain, receiver_config(sink));
+            let source = FileSource::builder().tree(&top);
+            let source = source.direct(direct).back_end(choice).build().unwrap();
+            let (bytes, options) = (source.manifest().bytes(), SendOptions::default());
+            let outcome = send_to(domain, source, &receiver, options);
+            outcome.result.unwrap();
+            assert_same(&top, &to.path().join("tree"));
+            let StreamEvent::Complete(_, report) = next_end(&receiver) else {
+                panic!("the stream did not arrive");
+            };
+            receiver.stop(by());
+            let (read, written) = (outcome.report.io.read, report.io.write);
+            // By themselves, as the settings are, writes go around the page cache.
+            let direct_sides = match direct {
+                DirectIo::On => [true, true],
+                DirectIo::Auto => [false, true],
+                DirectIo::Off => [false, false],
+            };
+            let sides = [(read, "sender"), (written, "receiver")];
+            for ((io, side), is_direct) in sides.into_iter().zip(direct_sides) {
+                assert_eq!(io.bytes(), bytes, "{side}: {io:?}");
+                assert_eq!(io.errors(), 0, "{side}: {io:?}");
+                assert_eq!(io.operations(), io.latency.count(), "{side}: {io:?}");
+                if choice != BackEndChoice::IoUring || io_uring_refused().is_none() {
+                    assert_eq!(io.back_end(back_end).bytes, bytes, "{side}: {io:?}");
+                }
+                match probe.direct_refused() {
+                    Some(_) => assert_eq!(io.direct_bytes, 0, "{side}: {io:?}"),
+                    None => assert_eq!(io.direct_bytes > bytes / 2, is_direct, "{side}: {io:?}"),
+                }
+            }
+            println!("{direct:?} by {choice:?}: {}", report.to_json());
+        }
     });
 }
 
@@ -233,10 +287,10 @@ fn both_sides_hash_the_content_and_say_what_that_cost() {
             assert_eq!((ours.blake3, ours.blake3_compared), (expected, true));
             assert!(!ours.hash_time.is_zero() && ours.hash_time <= ours.read_time);
             match next_end(&receiver) {
-                StreamNews::Complete(_, theirs) => {
+                StreamEvent::Complete(_, theirs) => {
                     assert_eq!((theirs.blake3, theirs.blake3_compared), (expected, true));
                     assert!(!theirs.hash_time.is_zero() && theirs.hash_time <= theirs.write_time);
-                    assert!(!theirs.read_back_time.is_zero());
+                    assert!(!theirs.read_back.took.is_zero());
                     assert!(theirs.to_string().contains("BLAKE3"), "{theirs}");
                 }
                 other => panic!("{other:?}"),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
     BlockSource, FileSource, Manifest, PeerOutcome, ReceiverConfig, SendOptions, SenderConfig,
-    SinkFactory, SourceError, StreamNews, StreamReceiver, StreamSender, Transfer, Transport,
+    SinkFactory, SourceError, StreamEvent, StreamReceiver, StreamSender, Transfer, Transport,
 };
 use fabricast::{Domain, PeerAddr};
 
@@ -192,13 +192,13 @@ impl BlockSource for Gated {
 }
 
 /// Waits for the next end of a stream.
-pub(crate) fn next_end(receiver: &StreamReceiver) -> StreamNews {
+pub(crate) fn next_end(receiver: &StreamReceiver) -> StreamEvent {
     let by = by();
     loop {
         let left = by.saturating_duration_since(Instant::now());
         let news = receiver.next(left);
         match news.unwrap_or_else(|| panic!("no news in time: {}", of_receiver(receiver))) {
-            StreamNews::Began(_) => {}
+            StreamEvent::Began(_) => {}
             other => return other,
         }
     }

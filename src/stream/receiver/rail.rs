@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Result};
 
-use super::side::Who;
+use super::side::RemotePeer;
 use crate::endpoint::ConnectionId;
 use crate::stream::rail::Rail;
 use crate::stream::wire::Features;
@@ -18,7 +18,7 @@ pub(super) fn features(windows: bool) -> Features {
 /// Whose a connection is.
 #[derive(Debug)]
 pub(super) struct RailOwner {
-    pub(super) peer: Who,
+    pub(super) peer: RemotePeer,
     /// Once the handshake is over.
     pub(super) session: Option<u64>,
 }

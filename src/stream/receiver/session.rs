@@ -1,28 +1,22 @@
 //! `Session`: one stream of a receiver, over the connections that its sender makes for it.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::landings::Landings;
-use super::news::{Arrival, News, StreamNews};
-use super::rail::{ReceiverRail, features};
-use super::side::{ReceiverTools, Who};
-use super::writing::{Arriving, Bytes, Damage, Did, WriteDone, WriteJob, WriteWork};
-use crate::buffer::BufferMut;
+use super::events::{EventSender, StreamEvent};
+use super::receive_slots::ReceiveSlots;
+use super::session_rails::SessionRails;
+use super::session_report::SessionReport;
+use super::session_sink::{SessionSink, reason_of};
+use super::session_stage::SessionStage;
+use super::side::{ReceiverTools, RemotePeer};
+use super::writing::{BlockBytes, BlockWriteError, WriteDone, WriteOutcome};
 use crate::endpoint::landing::Landing;
 use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived};
-use crate::stream::receiving::{self, Intake, IntakeSettings, Refusal};
-use crate::stream::report::{Stall, StallClock, StreamReport};
-use crate::stream::sink::{BlockSink, Kept, ReadBack, SinkError, Stop, StreamOffer};
-use crate::stream::wire::{
-    BlockHeader, Checks, Features, Message, Open, OpenFlags, PAYLOAD_ROOM_MIN, Placed,
-};
-use crate::stream::workers::{Theirs, guarded};
-use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
-
-/// What the sink does may take so many times as long as what the sender does.
-const LONG_WORK: u32 = 10;
+use crate::stream::incoming::{IncomingStream, MessageOutcome, Refusal};
+use crate::stream::sink::{Kept, ReadBack, SinkError};
+use crate::stream::wire::{BlockHeader, Features, Message, Placed};
+use crate::stream::{RefusalCode, StreamError, StreamViolation};
 
 /// Why a session is left whose sender can't write any more.
 const NO_SLOTS: &str = "the slots that blocks are written into went with a connection";
@@ -30,87 +24,33 @@ const NO_SLOTS: &str = "the slots that blocks are written into went with a conne
 /// Why a stream is left that its sender does not go on with.
 const PAUSED: &str = "its sender has paused it for longer than may be (ReceiverConfig::paused_for)";
 
-/// How often a sender is told that the sink works, though there is nothing new to say.
-const WORD_EVERY: Duration = Duration::from_millis(200);
-
-/// Control messages that wait on a connection at once.
-const WAITING: usize = 8;
-
-/// How often a sender is told what is written.
-const TOLD_EVERY: Duration = Duration::from_millis(100);
-
-/// Blocks that may come damaged before the stream is given up.
-const DAMAGED_MAX: u64 = 1000;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SessionStage {
-    /// Open, or the rest of the manifest, is still to come.
-    Opening,
-    /// The sink looks for what it has.
-    Proving,
-    Receiving,
-    /// The sink makes everything appear.
-    Finishing,
-    /// The sink is told to give it up, when it has done what it was given.
-    Leaving,
-    Over,
-}
-
 pub(super) struct Session {
     id: u64,
     name: [u8; 16],
-    peer: Who,
-    /// Connections, and the number that each has in the session.
-    rails: Vec<(ConnectionId, u16)>,
-    /// The numbers that there were.
-    numbers: BTreeSet<u16>,
+    peer: RemotePeer,
+    rails: SessionRails,
     stage: SessionStage,
-    intake: Option<Intake>,
-    offer: Option<StreamOffer>,
-    sink: Option<Theirs<dyn BlockSink>>,
-    /// Memory that the sender is to write into, until the sink is open.
-    memory: Vec<BufferMut>,
+    incoming: Option<IncomingStream>,
+    sink: SessionSink,
     /// Where the sender writes blocks by itself.
-    landings: Option<Landings>,
-    /// Jobs that the sink was given and has not done.
-    jobs: usize,
-    stop: Stop,
-    began: Instant,
-    last_moved: Instant,
-    /// Since when its sender has paused it, and no block has come.
-    paused_since: Option<Instant>,
-    told_at: Instant,
-    /// When the sender was told last that the sink works.
-    word_at: Instant,
-    stalls: StallClock,
-    report: StreamReport,
+    slots: Option<ReceiveSlots>,
+    report: SessionReport,
     /// Why it was cut: what the application is told once the sink is done.
     cut: Option<StreamError>,
 }
 
 impl Session {
-    pub(super) fn new(id: u64, name: [u8; 16], peer: Who, now: Instant) -> Self {
+    pub(super) fn new(id: u64, name: [u8; 16], peer: RemotePeer, now: Instant) -> Self {
         Self {
             id,
             name,
             peer,
-            rails: Vec::new(),
-            numbers: BTreeSet::new(),
+            rails: SessionRails::default(),
             stage: SessionStage::Opening,
-            intake: None,
-            offer: None,
-            sink: None,
-            memory: Vec::new(),
-            landings: None,
-            jobs: 0,
-            stop: Stop::default(),
-            began: now,
-            last_moved: now,
-            paused_since: None,
-            told_at: now,
-            word_at: now,
-            stalls: StallClock::new(now),
-            report: StreamReport::default(),
+            incoming: None,
+            sink: SessionSink::new(id),
+            slots: None,
+            report: SessionReport::new(now),
             cut: None,
         }
     }
@@ -124,7 +64,7 @@ impl Session {
     }
 
     pub(super) fn rails(&self) -> impl Iterator<Item = ConnectionId> + '_ {
-        self.rails.iter().map(|(rail, _)| *rail)
+        self.rails.connections()
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -133,31 +73,26 @@ impl Session {
 
     /// Whether an Open is what comes next.
     pub(super) fn awaits_open(&self) -> bool {
-        self.stage == SessionStage::Opening && self.intake.is_none()
+        self.stage == SessionStage::Opening && self.incoming.is_none()
     }
 
     /// Whether its sink keeps something under a key now.
     pub(super) fn writes(&self, key: [u8; 16]) -> bool {
-        let offer = self.offer.as_ref();
+        let offer = self.sink.offer();
         self.stage != SessionStage::Over && offer.is_some_and(|offer| offer.identity.key == key)
     }
 
     pub(super) fn silent_for(&self, now: Instant) -> Duration {
-        match self.stage {
+        match self.stage.is_of_sink() {
             // It is this side that works.
-            SessionStage::Proving | SessionStage::Finishing => Duration::ZERO,
-            _ => now.saturating_duration_since(self.last_moved),
+            true => Duration::ZERO,
+            false => self.report.clock.silent_for(now),
         }
     }
 
     /// Why there can be no connection of this number, if so.
     pub(super) fn refuses_rail(&self, number: u16) -> Option<(RefusalCode, &'static str)> {
-        if self.numbers.contains(&number) {
-            let text = "there is or was a connection of this number in the session";
-            return Some((RefusalCode::ALREADY, text));
-        }
-        let is_over = matches!(self.stage, SessionStage::Leaving | SessionStage::Over);
-        is_over.then_some((RefusalCode::LOST, "the session is over"))
+        self.rails.refuses(number, self.stage.is_ending())
     }
 
     pub(super) fn on_rail(
@@ -166,95 +101,40 @@ impl Session {
         number: u16,
         tools: &mut ReceiverTools,
     ) {
-        self.rails.push((connection, number));
-        self.numbers.insert(number);
+        self.rails.add(connection, number);
         self.grant_slots((connection, number), tools);
     }
 
-    /// Bytes of memory that its account takes.
+    /// Bytes of memory that its stream's state takes.
     pub(super) fn memory(&self) -> u64 {
-        self.intake.as_ref().map_or(0, Intake::memory)
-    }
-
-    /// One of its connections that are there.
-    fn any_rail<'a>(&self, tools: &'a mut ReceiverTools) -> Option<&'a mut ReceiverRail> {
-        let there = self.rails().find(|rail| tools.rails.contains_key(rail))?;
-        tools.rails.get_mut(&there)
-    }
-
-    /// Its connection of this number, if that is there.
-    fn rail<'a>(&self, number: u16, tools: &'a mut ReceiverTools) -> Option<&'a mut ReceiverRail> {
-        let (rail, _) = self.rails.iter().find(|(_, it)| *it == number)?;
-        tools.rails.get_mut(rail)
+        self.incoming.as_ref().map_or(0, IncomingStream::memory)
     }
 
     /// Puts into the outbox what the sender is to hear, unless that is still full of the last.
     fn say(&mut self, tools: &mut ReceiverTools) {
-        let home = self.intake.as_ref().and_then(Intake::home);
-        let home = home.or_else(|| self.any_rail(tools).map(|rail| rail.number));
-        let Some(home) = home else { return };
-        let rail = self.rail(home, tools);
-        let Some(intake) = &mut self.intake else {
-            return;
-        };
-        intake.set_home(home);
-        let Some(rail) = rail else { return };
-        // The last word is not put off: the connection is closed behind it.
-        while (rail.outbox.len() < WAITING || intake.outcome().is_some())
-            && let Some(message) = intake.next_to_say()
-        {
-            rail.outbox.push(&message);
-            intake.on_said();
+        if let Some(incoming) = &mut self.incoming {
+            self.rails.say(incoming, &mut tools.rails);
         }
     }
 
-    /// What becomes of it when its account says that it is over, and it did not end well.
+    /// Leaves a stream whose protocol is over, and did not end well.
     fn look(&mut self, tools: &mut ReceiverTools) {
-        if matches!(self.stage, SessionStage::Leaving | SessionStage::Over) {
+        if self.stage.is_ending() {
             return;
         }
-        let outcome = self.intake.as_ref().and_then(Intake::outcome);
+        let outcome = self.incoming.as_ref().and_then(IncomingStream::outcome);
         let Some(Err(error)) = outcome else { return };
         let error = error.clone().with_this_side(|| self.describe_wait());
         self.say(tools);
-        self.say_goodbye(tools);
+        self.rails.leave(tools);
         match (self.stage, &error) {
             (SessionStage::Opening, StreamError::GivenUp { code, reason }) => {
-                tools.news.refused(self.peer, *code, reason);
+                tools.events.refused(self.peer, *code, reason);
                 self.stage = SessionStage::Over;
             }
             _ => self.leave(error, tools),
         }
     }
-
-    /// A stream begins, if it is one that is taken.
-    fn open(
-        &mut self,
-        rail: u16,
-        open: &Open,
-        memory_left: u64,
-        tools: &ReceiverTools,
-    ) -> Result<(), Refusal> {
-        let config = &tools.config;
-        let by_write = open.flags.contains(OpenFlags::BY_WRITE);
-        let memory = match tools.landings.as_ref().filter(|_| by_write) {
-            Some(pool) => Landings::take(pool, config.window),
-            None => Vec::new(),
-        };
-        let settings = IntakeSettings {
-            limits: config.limits,
-            memory_left,
-            features: features(tools.landings.is_some()),
-            payload_max: config.block_bytes.max(PAYLOAD_ROOM_MIN),
-            window: config.window.into(),
-            slots: memory.len() as u32,
-        };
-        self.intake = Some(Intake::new(rail, *open, settings)?);
-        self.memory = memory;
-        Ok(())
-    }
-
-    // ---- the beginning --------------------------------------------------------------------------
 
     pub(super) fn on_message(
         &mut self,
@@ -263,27 +143,28 @@ impl Session {
         memory_left: u64,
         tools: &mut ReceiverTools,
     ) -> Result<(), StreamViolation> {
-        self.last_moved = tools.now();
-        if matches!(self.stage, SessionStage::Leaving | SessionStage::Over) {
+        self.report.clock.on_moved(tools.now());
+        if self.stage.is_ending() {
             return Ok(());
         }
-        match (message, &mut self.intake) {
-            (Message::Open(open), None) => {
-                if let Err(refusal) = self.open(rail, open, memory_left, tools) {
+        match (message, &mut self.incoming) {
+            (Message::Open(open), None) => match tools.open_stream(rail, open, memory_left) {
+                Ok((incoming, memory)) => {
+                    self.incoming = Some(incoming);
+                    self.sink.set_memory(memory);
+                }
+                Err(refusal) => {
                     self.refuse(open.stream, &refusal, tools);
                     return Ok(());
                 }
-            }
+            },
             (Message::Placed(placed), Some(_)) => self.on_placed(rail, placed, tools)?,
-            (_, Some(intake)) => {
-                if let receiving::MessageOutcome::CloseRail(lost) =
-                    intake.on_message(rail, message)?
-                {
-                    self.close_rail(lost, tools);
+            (_, Some(incoming)) => {
+                if let MessageOutcome::CloseRail(lost) = incoming.on_message(rail, message)? {
+                    self.rails.abort(lost, tools);
                 }
                 if matches!(message, Message::Pause(_)) {
-                    // Going on for a moment, and sending nothing, is no end of a pause.
-                    self.paused_since.get_or_insert_with(|| tools.now());
+                    self.report.clock.on_pause(tools.now());
                 }
                 self.look(tools);
             }
@@ -297,89 +178,39 @@ impl Session {
         Ok(())
     }
 
-    /// The sender has lost this connection: whatever still came on it was sent again.
-    fn close_rail(&self, lost: u16, tools: &mut ReceiverTools) {
-        if let Some(rail) = self.rail(lost, tools)
-            && let (port, Some(connection)) = (rail.port, rail.connection())
-        {
-            tools.network.abort_connection(port, connection);
-        }
-    }
-
     /// The manifest is whole: the sink is asked what it has.
     fn prove(&mut self, tools: &mut ReceiverTools) {
-        let Some(intake) = &self.intake else { return };
-        let open = *intake.open();
-        let has = |flag| open.flags.contains(flag);
-        let offer = StreamOffer {
-            identity: open.identity,
-            manifest: Arc::clone(intake.manifest()),
-            plan: Arc::clone(intake.plan()),
-            crc32c: has(OpenFlags::CRC32C),
-            blake3: has(OpenFlags::BLAKE3),
-            sync: has(OpenFlags::SYNC),
-            read_back: has(OpenFlags::READ_BACK),
-            restart: has(OpenFlags::RESTART),
+        let Some(incoming) = &self.incoming else {
+            return;
         };
-        let made = guarded(|| tools.config.sink.make(&offer));
-        match made.unwrap_or_else(|text| Err(SinkError::Other(text))) {
-            Ok(sink) => {
-                self.sink = Some(Theirs::new(sink.into()));
-                self.offer = Some(offer.clone());
-                self.stage = SessionStage::Proving;
-                let memory = std::mem::take(&mut self.memory);
-                self.give(WriteWork::Open(offer, self.stop.clone(), memory), tools);
-            }
-            Err(error) => {
-                let (code, text) = told(&error);
-                let refusal = Refusal::new(code, text);
-                self.refuse(open.stream, &refusal, tools);
-            }
+        match self.sink.open(incoming, tools) {
+            Ok(()) => self.stage = SessionStage::Proving,
+            Err(error) => self.refuse_by_sink(&error, tools),
         }
     }
 
-    fn give(&mut self, what: WriteWork, tools: &ReceiverTools) {
-        if let Some(sink) = &self.sink {
-            self.jobs += 1;
-            tools.give(WriteJob {
-                session: self.id,
-                sink: sink.clone(),
-                what,
-            });
-        }
+    /// The stream is not taken, since the sink does not take it.
+    fn refuse_by_sink(&mut self, error: &SinkError, tools: &mut ReceiverTools) {
+        let stream = self.incoming.as_ref().map_or(0, |it| it.open().stream);
+        let (code, text) = reason_of(error);
+        self.sink.close();
+        self.refuse(stream, &Refusal::new(code, text), tools);
     }
 
     /// The stream is not taken: its sender is told why, and left.
     pub(super) fn refuse(&mut self, stream: u32, refusal: &Refusal, tools: &mut ReceiverTools) {
-        match &mut self.intake {
-            Some(intake) => {
-                intake.refuse(refusal.clone());
+        match &mut self.incoming {
+            Some(incoming) => {
+                incoming.refuse(refusal.clone());
                 self.say(tools);
             }
-            None => self.tell(&refusal.message(stream), tools),
+            None => self.rails.tell(&refusal.message(stream), &mut tools.rails),
         }
         let (code, text) = (refusal.code, &refusal.reason);
-        tools.news.refused(self.peer, code, text);
+        tools.events.refused(self.peer, code, text);
         self.stage = SessionStage::Over;
-        self.say_goodbye(tools);
+        self.rails.leave(tools);
     }
-
-    /// Where there is no account that would.
-    fn tell(&self, message: &Message<'_>, tools: &mut ReceiverTools) {
-        if let Some(rail) = self.any_rail(tools) {
-            rail.outbox.push(message);
-        }
-    }
-
-    fn say_goodbye(&self, tools: &mut ReceiverTools) {
-        for (connection, _) in &self.rails {
-            if let Some(rail) = tools.rails.get_mut(connection) {
-                rail.leave(&tools.network);
-            }
-        }
-    }
-
-    // ---- blocks ---------------------------------------------------------------------------------
 
     pub(super) fn on_block(
         &mut self,
@@ -388,7 +219,7 @@ impl Session {
         arrived: Arrived,
         tools: &mut ReceiverTools,
     ) -> Result<(), StreamViolation> {
-        self.last_moved = tools.now();
+        self.report.clock.on_moved(tools.now());
         if self.stage != SessionStage::Receiving {
             let state = "no block is expected";
             return match self.stage {
@@ -396,42 +227,27 @@ impl Session {
                 _ => Err(StreamViolation::Unexpected { kind: 5, state }),
             };
         }
-        let Some(intake) = &mut self.intake else {
+        let Some(incoming) = &mut self.incoming else {
             return Ok(());
         };
-        match intake.on_message(rail, &Message::Block(*header))? {
-            receiving::MessageOutcome::Block(block) => {
-                self.paused_since = intake.is_paused().then_some(tools.now());
-                let arriving = arriving(intake, (block, header.crc), Bytes::Message(arrived));
-                self.give(WriteWork::Write(arriving), tools);
+        match incoming.on_message(rail, &Message::Block(*header))? {
+            MessageOutcome::Block(block) => {
+                self.report
+                    .clock
+                    .on_block(incoming.is_paused(), tools.now());
+                let bytes = BlockBytes::Message(arrived);
+                self.sink.write(incoming, (block, header.crc), bytes, tools);
             }
-            receiving::MessageOutcome::Twice => self.report.doubled += 1,
+            MessageOutcome::Twice => self.report.on_doubled(),
             _ => {}
         }
         self.look(tools);
         Ok(())
     }
 
-    // ---- blocks that the sender wrote by itself -------------------------------------------------
-
-    /// Lets the sender write slots by one of its connections: as many as its share.
-    fn grant_slots(
-        &mut self,
-        (connection, number): (ConnectionId, u16),
-        tools: &mut ReceiverTools,
-    ) {
-        let (Some(landings), Some(intake)) = (&mut self.landings, &self.intake) else {
-            return;
-        };
-        let Some(rail) = tools.rails.get_mut(&connection) else {
-            return;
-        };
-        let Some(endpoint) = tools.network.endpoint(rail.port) else {
-            return;
-        };
-        let grant = (number, intake.open().stream, landings.share(rail.rails()));
-        if let Err(error) = landings.grant(grant, (endpoint, connection), &mut rail.outbox) {
-            tracing::warn!(%error, "a stream's sender gets fewer slots to write into");
+    fn grant_slots(&mut self, rail: (ConnectionId, u16), tools: &mut ReceiverTools) {
+        if let (Some(slots), Some(incoming)) = (&mut self.slots, &self.incoming) {
+            slots.grant_share(rail, incoming.open().stream, tools);
         }
     }
 
@@ -441,27 +257,28 @@ impl Session {
         placed: &Placed,
         tools: &mut ReceiverTools,
     ) -> Result<(), StreamViolation> {
-        let Some(intake) = &mut self.intake else {
+        let Some(incoming) = &mut self.incoming else {
             return Ok(());
         };
         let message = Message::Placed(*placed);
-        let Some(landings) = &mut self.landings else {
+        let Some(slots) = &mut self.slots else {
             // It says why that has no place here.
-            return intake.on_message(rail, &message).map(drop);
+            return incoming.on_message(rail, &message).map(drop);
         };
-        let landing = landings.on_placed(rail, placed.slot)?;
-        match intake.on_message(rail, &message)? {
-            receiving::MessageOutcome::Block(block) => {
-                self.paused_since = intake.is_paused().then_some(tools.now());
-                landings.keep(block.index, rail, placed.slot);
-                let bytes = Bytes::Landed(landing);
-                let arriving = arriving(intake, (block, placed.block.crc), bytes);
-                self.give(WriteWork::Write(arriving), tools);
+        let landing = slots.on_placed(rail, placed.slot)?;
+        match incoming.on_message(rail, &message)? {
+            MessageOutcome::Block(block) => {
+                self.report
+                    .clock
+                    .on_block(incoming.is_paused(), tools.now());
+                slots.keep(block.index, rail, placed.slot);
+                let (crc, bytes) = (placed.block.crc, BlockBytes::Slot(landing));
+                self.sink.write(incoming, (block, crc), bytes, tools);
             }
-            receiving::MessageOutcome::Twice => {
-                self.report.doubled += 1;
-                let freed = landings.free(rail, placed.slot, intake.open().stream);
-                self.tell_freed(freed, tools);
+            MessageOutcome::Twice => {
+                self.report.on_doubled();
+                let freed = slots.free(rail, placed.slot, incoming.open().stream);
+                self.rails.tell_on(freed, &mut tools.rails);
             }
             _ => {}
         }
@@ -471,204 +288,131 @@ impl Session {
 
     /// The slot that a block was in may be written again.
     fn free_slot(&mut self, block: u64, tools: &mut ReceiverTools) {
-        if let (Some(landings), Some(intake)) = (&mut self.landings, &self.intake) {
-            let freed = landings.on_done(block, intake.open().stream);
-            self.tell_freed(freed, tools);
+        if let (Some(slots), Some(incoming)) = (&mut self.slots, &self.incoming) {
+            let freed = slots.on_done(block, incoming.open().stream);
+            self.rails.tell_on(freed, &mut tools.rails);
         }
     }
-
-    fn tell_freed(&self, freed: Option<(u16, Message<'static>)>, tools: &mut ReceiverTools) {
-        if let Some((number, message)) = freed
-            && let Some(rail) = self.rail(number, tools)
-        {
-            rail.outbox.push(&message);
-        }
-    }
-
-    // ---- what the sink did ----------------------------------------------------------------------
 
     pub(super) fn on_done(&mut self, done: WriteDone, tools: &mut ReceiverTools) {
-        self.jobs -= 1;
-        self.last_moved = self.last_moved.max(tools.now());
-        if let Did::Written(block, _) = &done.did {
+        self.sink.on_done();
+        self.report.clock.on_moved(tools.now());
+        if let WriteOutcome::Written(block, _) = &done.did {
             self.free_slot(block.index, tools);
         }
-        let failed = match done.did {
-            Did::Abandoned => {
+        match done.did {
+            WriteOutcome::Abandoned => {
                 self.stage = SessionStage::Over;
-                self.tell_cut(&mut tools.news);
-                self.say_goodbye(tools);
-                return;
+                self.tell_cut(&mut tools.events);
+                return self.rails.leave(tools);
             }
-            Did::Finished(finished)
-                if matches!(self.stage, SessionStage::Leaving | SessionStage::Over) =>
-            {
-                self.count_placed(&finished);
-                None
-            }
-            _ if matches!(self.stage, SessionStage::Leaving | SessionStage::Over) => None,
-            Did::Opened(Ok(kept), memory) => {
-                self.accept(kept, memory, tools);
-                None
-            }
-            Did::Opened(Err(error), _) => {
-                let stream = self
-                    .intake
-                    .as_ref()
-                    .map_or(0, |intake| intake.open().stream);
-                let (code, text) = told(&error);
-                self.sink = None;
-                let refusal = Refusal::new(code, text);
-                return self.refuse(stream, &refusal, tools);
-            }
-            Did::Written(block, Ok(sums)) => {
-                self.report.write_time += done.took;
-                self.report.hash_time += sums.hash_time;
-                if let Some(intake) = &mut self.intake {
-                    intake.on_written(&block, sums.crc, sums.hash);
+            WriteOutcome::Finished(finished) => self.on_finished(finished, tools),
+            _ if self.stage.is_ending() => {}
+            WriteOutcome::Opened(Ok(kept), memory) => self.accept(kept, memory, tools),
+            WriteOutcome::Opened(Err(error), _) => return self.refuse_by_sink(&error, tools),
+            WriteOutcome::Written(block, Ok(sums)) => {
+                self.report.on_written(done.took, &sums);
+                if let Some(incoming) = &mut self.incoming {
+                    incoming.on_written(&block, sums.crc, sums.hash);
                 }
-                None
             }
-            Did::Written(block, Err(Damage::Crc(found))) => {
-                self.on_damaged(block, found);
-                None
+            WriteOutcome::Written(block, Err(BlockWriteError::Crc(found))) => {
+                if let Some(incoming) = &mut self.incoming {
+                    self.report.on_damaged(incoming, &block, found);
+                }
             }
-            Did::Written(block, Err(Damage::Sink(error))) => Some((error, Some(block.index))),
-            Did::Finished(Ok(read_back)) => {
-                self.count_placed(&Ok(read_back));
-                self.complete(read_back, tools);
-                None
+            WriteOutcome::Written(block, Err(BlockWriteError::Sink(error))) => {
+                self.on_sink_failed(&error, Some(block.index), tools);
             }
-            Did::Finished(Err(error)) => {
-                self.count_placed(&Err(error.clone()));
-                Some((error, None))
-            }
-        };
-        if let Some((error, block)) = failed {
-            let (code, text) = told(&error);
-            let reason = StreamError::GivenUp {
-                code,
-                reason: text.clone(),
-            };
-            self.fail((code, &text), block, reason, tools);
         }
         self.look(tools);
         self.advance(tools);
     }
 
-    /// What is under its names, however the stream ends.
-    fn count_placed(&mut self, finished: &Result<ReadBack, SinkError>) {
-        let entries = self.offer.as_ref().map_or(0, |it| it.manifest.len());
-        self.report.placed = match finished {
-            Ok(_) => entries as u64,
-            Err(SinkError::Placed { placed, .. }) => *placed,
-            Err(_) => 0,
-        };
+    /// The sink has made everything appear, or has not.
+    fn on_finished(&mut self, finished: Result<ReadBack, SinkError>, tools: &mut ReceiverTools) {
+        self.report.count_placed(self.sink.offer(), &finished);
+        match finished {
+            _ if self.stage.is_ending() => {}
+            Ok(read_back) => self.complete(read_back, tools),
+            Err(error) => self.on_sink_failed(&error, None, tools),
+        }
     }
 
-    fn on_damaged(&mut self, block: Block, found: u32) {
-        self.report.damaged += 1;
-        if let Some(intake) = &mut self.intake {
-            intake.on_damaged(&block, found);
-            if self.report.damaged > DAMAGED_MAX {
-                let text = "blocks came damaged again and again";
-                intake.fail(RefusalCode::DAMAGED, Some(block.index), text);
-            }
-        }
+    /// The stream is given up because of its sink.
+    fn on_sink_failed(&mut self, error: &SinkError, block: Option<u64>, tools: &mut ReceiverTools) {
+        let (code, text) = reason_of(error);
+        self.give_up(code, &text, block, tools);
     }
 
     fn accept(&mut self, kept: Kept, memory: Vec<Arc<Landing>>, tools: &mut ReceiverTools) {
-        let Some(intake) = &mut self.intake else {
+        let Some(incoming) = &mut self.incoming else {
             return;
         };
         let (have, bytes, digest, content) = kept.into_parts();
-        intake.accept_counted((have, bytes), digest, content);
-        self.report.resumed_bytes = intake.bytes();
+        incoming.accept_counted((have, bytes), digest, content);
+        self.report.on_resumed(incoming.bytes());
         self.stage = SessionStage::Receiving;
         if !memory.is_empty() {
-            self.landings = Some(Landings::new(memory));
-            for rail in self.rails.clone() {
+            self.slots = Some(ReceiveSlots::new(memory));
+            for rail in self.rails.numbered() {
                 self.grant_slots(rail, tools);
             }
-            if self.landings.as_ref().is_some_and(Landings::has_none) {
+            if self.slots.as_ref().is_some_and(ReceiveSlots::has_none) {
                 let text = "no window could be opened to its sender";
-                let code = RefusalCode::FEATURE;
-                let error = StreamError::GivenUp {
-                    code,
-                    reason: text.to_owned(),
-                };
-                return self.fail((code, text), None, error, tools);
+                return self.give_up(RefusalCode::FEATURE, text, None, tools);
             }
         }
-        let arrival = self.arrival();
-        tools.news.tell(StreamNews::Began(arrival));
+        let arrival = self.sink.arrival(self.peer);
+        tools.events.tell(StreamEvent::Began(arrival));
         self.advance(tools);
-    }
-
-    fn arrival(&self) -> Arrival {
-        let offer = self.offer.as_ref();
-        Arrival {
-            session: self.id,
-            peer: self.peer,
-            identity: offer.map(|offer| offer.identity).unwrap_or_default(),
-            entries: offer.map_or(0, |offer| offer.manifest.len() as u64),
-            bytes: offer.map_or(0, |offer| offer.manifest.bytes()),
-            manifest: offer.map(|offer| Arc::clone(&offer.manifest)),
-        }
     }
 
     /// What follows from what came and what was done.
     fn advance(&mut self, tools: &mut ReceiverTools) {
-        let Some(intake) = &self.intake else { return };
+        let Some(incoming) = &self.incoming else {
+            return;
+        };
         match self.stage {
-            SessionStage::Opening if intake.is_announced() => self.prove(tools),
-            SessionStage::Receiving if intake.is_whole() && self.jobs == 0 => {
+            SessionStage::Opening if incoming.is_announced() => self.prove(tools),
+            SessionStage::Receiving if incoming.is_whole() && self.sink.is_idle() => {
                 self.stage = SessionStage::Finishing;
-                self.give(WriteWork::Finish(self.stop.clone()), tools);
+                self.sink.finish(tools);
             }
-            SessionStage::Leaving if self.jobs == 0 => self.give(WriteWork::Abandon, tools),
+            SessionStage::Leaving if self.sink.is_idle() => self.sink.abandon(tools),
             _ => {}
         }
     }
 
     fn complete(&mut self, read_back: ReadBack, tools: &mut ReceiverTools) {
-        let (Some(intake), Some(offer)) = (&mut self.intake, &self.offer) else {
+        let (Some(incoming), Some(offer)) = (&mut self.incoming, self.sink.offer()) else {
             return;
         };
-        let mut checks = Checks::empty();
-        checks.set(Checks::CRC32C, offer.crc32c);
-        checks.set(Checks::SYNC, offer.sync);
-        checks.set(Checks::READ_BACK, offer.read_back);
-        self.report.blake3 = intake.complete(checks).blake3;
-        self.report.blake3_compared = intake.is_blake3_compared();
-        self.report.transport = match self.landings {
-            Some(_) => "RMA writes, each block copied once out of its slot".to_owned(),
-            None => "messages".to_owned(),
-        };
-        self.report.bytes = offer.manifest.bytes();
-        self.report.blocks = offer.plan.blocks();
-        self.report.read_back_bytes = read_back.bytes;
-        self.report.read_back_time = read_back.took;
-        self.close_report(tools);
-        let report = self.report.clone();
+        self.report
+            .complete(incoming, offer, self.slots.is_some(), read_back);
+        self.report.close(self.sink.get(), tools);
+        let report = self.report.get().clone();
         tools
-            .news
-            .tell(StreamNews::Complete(self.arrival(), report));
-        self.sink = None;
+            .events
+            .tell(StreamEvent::Complete(self.sink.arrival(self.peer), report));
+        self.sink.close();
         self.stage = SessionStage::Over;
         self.say(tools);
-        self.say_goodbye(tools);
+        self.rails.leave(tools);
     }
 
-    fn close_report(&mut self, tools: &ReceiverTools) {
-        let now = tools.now();
-        self.report.path = tools.path(self.sink.as_deref());
-        self.stalls.turn(Stall::None, now);
-        self.report.stalls = self.stalls.totals();
-        self.report.took = now - self.began;
+    /// The stream is given up by this side, for a reason that its sender is told.
+    fn give_up(
+        &mut self,
+        code: RefusalCode,
+        text: &str,
+        block: Option<u64>,
+        tools: &mut ReceiverTools,
+    ) {
+        let reason = text.to_owned();
+        let error = StreamError::GivenUp { code, reason };
+        self.fail((code, text), block, error, tools);
     }
-
-    // ---- the end that nobody wished for ---------------------------------------------------------
 
     /// The stream is given up: its sender is told why.
     pub(super) fn fail(
@@ -678,44 +422,52 @@ impl Session {
         error: StreamError,
         tools: &mut ReceiverTools,
     ) {
-        if matches!(self.stage, SessionStage::Leaving | SessionStage::Over) {
+        if self.stage.is_ending() {
             return;
         }
-        match &mut self.intake {
-            Some(intake) => {
-                intake.fail(code, block, text);
+        match &mut self.incoming {
+            Some(incoming) => {
+                incoming.fail(code, block, text);
                 self.say(tools);
             }
-            None => self.tell(&Refusal::new(code, text).message(0), tools),
+            None => {
+                let refusal = Refusal::new(code, text);
+                self.rails.tell(&refusal.message(0), &mut tools.rails);
+            }
         }
-        self.say_goodbye(tools);
+        self.rails.leave(tools);
         self.leave(error, tools);
     }
 
     /// Nothing more is taken; the sink gives it up when it has done what it was given.
     fn leave(&mut self, error: StreamError, tools: &mut ReceiverTools) {
-        self.stop.set();
-        self.close_report(tools);
-        self.report.bytes = self.intake.as_ref().map_or(0, Intake::bytes);
-        if self.offer.is_some() {
+        self.sink.stop();
+        let bytes = self.incoming.as_ref().map_or(0, IncomingStream::bytes);
+        self.report.cut(bytes);
+        self.report.close(self.sink.get(), tools);
+        if self.sink.offer().is_some() {
             self.cut = Some(error);
         }
-        self.stage = match self.sink {
-            Some(_) => SessionStage::Leaving,
-            None => SessionStage::Over,
-        };
-        match self.stage {
-            SessionStage::Leaving if self.jobs == 0 => self.give(WriteWork::Abandon, tools),
-            SessionStage::Leaving => {}
-            _ => self.tell_cut(&mut tools.news),
+        if self.sink.get().is_none() {
+            self.stage = SessionStage::Over;
+            return self.tell_cut(&mut tools.events);
+        }
+        self.stage = SessionStage::Leaving;
+        if self.sink.is_idle() {
+            self.sink.abandon(tools);
         }
     }
 
     /// Not before the sink has put down what it keeps: whoever hears of it may look for that, or go
     /// on with it.
-    pub(super) fn tell_cut(&mut self, news: &mut News) {
+    pub(super) fn tell_cut(&mut self, events: &mut EventSender) {
         if let Some(error) = self.cut.take() {
-            news.tell(StreamNews::Cut(self.arrival(), error, self.report.clone()));
+            let report = self.report.get().clone();
+            events.tell(StreamEvent::Cut(
+                self.sink.arrival(self.peer),
+                error,
+                report,
+            ));
         }
     }
 
@@ -725,56 +477,46 @@ impl Session {
         reason: CloseReason,
         tools: &mut ReceiverTools,
     ) {
-        let gone = self.rails.iter().find(|(rail, _)| *rail == connection);
-        if let (Some((_, number)), Some(intake)) = (gone, &mut self.intake) {
-            intake.on_rail_gone(*number);
-            let mut others = self
-                .rails
-                .iter()
-                .filter_map(|(rail, _)| tools.rails.get(rail));
-            if others.any(|rail| rail.can(Features::RAIL_GONE)) {
-                intake.tell_rail_gone(*number);
+        let gone = self.rails.number_of(connection);
+        if let (Some(number), Some(incoming)) = (gone, &mut self.incoming) {
+            incoming.on_rail_gone(number);
+            if self.rails.any_can(Features::RAIL_GONE, &tools.rails) {
+                incoming.tell_rail_gone(number);
             }
-            if let Some(landings) = &mut self.landings {
-                landings.on_rail_gone(*number);
+            if let Some(slots) = &mut self.slots {
+                slots.on_rail_gone(number);
             }
         }
-        self.rails.retain(|(rail, _)| *rail != connection);
-        let others = self.rails().any(|rail| tools.rails.contains_key(&rail));
-        if !others && !matches!(self.stage, SessionStage::Leaving | SessionStage::Over) {
+        self.rails.remove(connection);
+        let others = self.rails.is_any_there(&tools.rails);
+        if !others && !self.stage.is_ending() {
             self.leave(StreamError::Lost(reason), tools);
         }
     }
 
     pub(super) fn on_time(&mut self, tools: &mut ReceiverTools) {
-        let silent = tools.now().saturating_duration_since(self.last_moved);
-        let config = &tools.config;
-        let paused = self.intake.as_ref().is_some_and(Intake::is_paused);
-        let limit = match self.stage {
-            SessionStage::Opening => config.handshake_timeout.max(config.stalled_after),
-            // A pause has a limit of its own.
-            SessionStage::Receiving if paused => Duration::MAX,
-            SessionStage::Receiving if self.jobs == 0 => config.stalled_after,
-            // It is the sink that works: it has its time, and the sender hears of it.
-            SessionStage::Receiving | SessionStage::Proving | SessionStage::Finishing => {
-                config.stalled_after.saturating_mul(LONG_WORK)
-            }
-            SessionStage::Leaving | SessionStage::Over => return,
-        };
-        if self.is_paused_too_long(paused, tools) {
+        if self.stage.is_ending() {
+            return;
+        }
+        let silent = self.report.clock.silent_for(tools.now());
+        let incoming = self.incoming.as_ref();
+        let paused = incoming.is_some_and(IncomingStream::is_paused);
+        let sink_works = !self.sink.is_idle();
+        let limit = self.stage.limit(&tools.config, paused, sink_works);
+        let paused_for = self.report.clock.paused_for(tools.now());
+        let is_paused = paused && self.stage == SessionStage::Receiving;
+        if is_paused && paused_for > tools.config.paused_for {
             let error = StreamError::Deadline { what: PAUSED };
             self.fail((RefusalCode::STALLED, PAUSED), None, error, tools);
         } else if self.has_lost_its_slots() {
             // Its sender begins another session, which has slots of its own, as if it had lost its
             // last connection.
-            let (code, reason) = (RefusalCode::LOST, NO_SLOTS.to_owned());
-            let error = StreamError::GivenUp { code, reason };
-            self.fail((code, NO_SLOTS), None, error, tools);
-        } else if silent > limit {
+            self.give_up(RefusalCode::LOST, NO_SLOTS, None, tools);
+        } else if limit.is_some_and(|limit| silent > limit) {
             let waits = self.describe_wait();
-            let code = match self.jobs {
-                0 => RefusalCode::STALLED,
-                _ => RefusalCode::SINK,
+            let code = match sink_works {
+                true => RefusalCode::SINK,
+                false => RefusalCode::STALLED,
             };
             let told = waits.clone();
             let error = StreamError::Stalled {
@@ -783,136 +525,75 @@ impl Session {
             };
             self.fail((code, &told), None, error, tools);
         }
-        let stall = match self.stage {
-            SessionStage::Receiving if self.jobs == 0 => Stall::Wire,
-            SessionStage::Finishing => Stall::Sink,
-            _ => Stall::None,
-        };
-        self.stalls.turn(stall, tools.now());
+        let stall = self.stage.stall(!self.sink.is_idle());
+        self.report.clock.wait_for(stall, tools.now());
     }
 
     /// Whether blocks are missing, and no connection that is left has a slot for them. The memory
     /// of those that were lost is free again when nobody can reach it any more, which may be never:
     /// it is not waited for.
     fn has_lost_its_slots(&self) -> bool {
-        let has_none = self.landings.as_ref().is_some_and(Landings::has_none);
-        let intake = self.intake.as_ref().filter(|_| has_none);
-        let is_idle = self.stage == SessionStage::Receiving && self.jobs == 0;
-        is_idle && intake.is_some_and(|intake| !intake.have().is_full())
-    }
-
-    fn is_paused_too_long(&self, paused: bool, tools: &ReceiverTools) -> bool {
-        let since = self.paused_since;
-        let since = since.filter(|_| paused && self.stage == SessionStage::Receiving);
-        since.is_some_and(|since| {
-            tools.now().saturating_duration_since(since) > tools.config.paused_for
-        })
+        let has_none = self.slots.as_ref().is_some_and(ReceiveSlots::has_none);
+        let incoming = self.incoming.as_ref().filter(|_| has_none);
+        let is_idle = self.stage == SessionStage::Receiving && self.sink.is_idle();
+        is_idle && incoming.is_some_and(|incoming| !incoming.have().is_full())
     }
 
     /// What it waits for and how it stands, for an error.
     fn describe_wait(&self) -> String {
-        let what = match self.stage {
-            SessionStage::Opening => "the sender to open the stream",
-            _ if self.jobs > 0 => "its sink",
-            _ => "blocks, or the sender to say that it has sent all",
-        };
-        let intake = self.intake.as_ref().map(Intake::describe);
-        let intake = intake.unwrap_or_else(|| "no stream is open".to_owned());
-        format!("the receiver waited for {what} ({intake})")
+        let what = self.stage.waits_for(!self.sink.is_idle());
+        format!(
+            "the receiver waited for {what} ({})",
+            self.describe_stream()
+        )
+    }
+
+    fn describe_stream(&self) -> String {
+        let incoming = self.incoming.as_ref().map(IncomingStream::describe);
+        incoming.unwrap_or_else(|| "no stream is open".to_owned())
     }
 
     /// How it is, in words.
     pub(super) fn describe(&self, now: Instant) -> String {
-        let silent = now.saturating_duration_since(self.last_moved);
-        let intake = self.intake.as_ref().map(Intake::describe);
+        let silent = self.report.clock.silent_for(now);
         format!(
             "session {}: {:?}, nothing moved for {silent:.1?}; {} jobs of its sink; rails {:?}; {}",
             self.id,
             self.stage,
-            self.jobs,
-            self.rails
-                .iter()
-                .map(|(_, number)| *number)
-                .collect::<Vec<_>>(),
-            intake.unwrap_or_else(|| "no stream".to_owned()),
+            self.sink.jobs(),
+            self.rails.numbers(),
+            self.describe_stream(),
         )
     }
 
     /// Tells the sender what it is to hear.
     pub(super) fn speak(&mut self, tools: &mut ReceiverTools) {
-        let now = tools.now();
-        let Some(intake) = &mut self.intake else {
-            return;
-        };
-        if !matches!(
-            self.stage,
-            SessionStage::Proving | SessionStage::Receiving | SessionStage::Finishing
-        ) {
+        if self.stage == SessionStage::Opening || self.stage.is_ending() {
             return;
         }
-        if self.jobs > 0 && now.saturating_duration_since(self.word_at) >= WORD_EVERY {
-            self.word_at = now;
-            intake.say_that_it_works();
-        }
-        if now.saturating_duration_since(self.told_at) >= TOLD_EVERY {
-            self.told_at = now;
-            intake.want_progress();
+        if let Some(incoming) = &mut self.incoming {
+            let sink_works = !self.sink.is_idle();
+            self.report.clock.remind(incoming, sink_works, tools.now());
         }
         self.say(tools);
     }
 
-    // ---- the receiver ends ----------------------------------------------------------------------
-
     /// The threads that write have ended: what they did last.
     pub(super) fn on_last(&mut self, done: WriteDone) {
-        self.jobs -= 1;
+        self.sink.on_done();
         match done.did {
-            Did::Abandoned => self.stage = SessionStage::Over,
-            Did::Finished(finished) => self.count_placed(&finished),
+            WriteOutcome::Abandoned => self.stage = SessionStage::Over,
+            WriteOutcome::Finished(finished) => {
+                self.report.count_placed(self.sink.offer(), &finished);
+            }
             _ => {}
         }
     }
 
     /// No thread is left that would tell the sink.
     pub(super) fn abandon_now(&self) {
-        if let Some(sink) = self
-            .sink
-            .as_ref()
-            .filter(|_| self.stage != SessionStage::Over)
-            && let Err(text) = guarded(|| sink.abandon())
-        {
-            tracing::warn!(%text, "a sink panicked");
+        if self.stage != SessionStage::Over {
+            self.sink.abandon_now();
         }
     }
-}
-
-/// What is to be done with a block.
-fn arriving(intake: &Intake, (block, crc): (Block, u32), bytes: Bytes) -> Arriving {
-    let flags = intake.open().flags;
-    let hashed = flags.contains(OpenFlags::BLAKE3);
-    Arriving {
-        block,
-        crc: flags.contains(OpenFlags::CRC32C).then_some(crc),
-        hashed: hashed.then(|| Arc::clone(intake.plan())),
-        bytes,
-    }
-}
-
-/// What a sender is told of a sink's error.
-fn told(error: &SinkError) -> (RefusalCode, String) {
-    let cause = match error {
-        SinkError::Placed { error, .. } => error,
-        error => error,
-    };
-    let code = match cause {
-        SinkError::SourceChanged => RefusalCode::SOURCE_CHANGED,
-        SinkError::Busy => RefusalCode::ALREADY,
-        SinkError::TooLarge { .. } => RefusalCode::SPACE,
-        SinkError::Os { errno, .. } if [libc::ENOSPC, libc::EDQUOT].contains(errno) => {
-            RefusalCode::SPACE
-        }
-        SinkError::Stopped => RefusalCode::CLOSING,
-        _ => RefusalCode::SINK,
-    };
-    (code, error.to_string())
 }

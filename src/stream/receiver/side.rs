@@ -6,21 +6,25 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::config::ReceiverConfig;
-use super::news::{Mailbox, News};
+use super::events::{EventQueue, EventSender};
 use super::rail::{RailOwner, Rails, ReceiverRail, features};
+use super::receive_slots::ReceiveSlots;
 use super::session::Session;
 use super::writing::{WriteDone, WriteJob, Writers, WritersSettings};
-use crate::buffer::SharedBufferManager;
+use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{
     CloseReason, ConnectionEvent, ConnectionId, Message as Arrived, ReceiveEvent,
 };
+use crate::storage::IoStats;
 use crate::stream::auth;
 use crate::stream::handshake::AnswerSettings;
+use crate::stream::incoming::{IncomingSettings, IncomingStream, Refusal};
 use crate::stream::interface::{self, Interface};
 use crate::stream::network::{Network, StreamSide};
-use crate::stream::receiving::{Intake, Refusal};
-use crate::stream::wire::{BlockHeader, Kind, Message, PAYLOAD_ROOM_MIN, Reason, Refuse};
+use crate::stream::wire::{
+    BlockHeader, Kind, Message, Open, OpenFlags, PAYLOAD_ROOM_MIN, Reason, Refuse,
+};
 use crate::stream::workers::guarded;
 use crate::stream::{BlockSink, RefusalCode, StreamError, StreamViolation, report};
 use crate::{Error, PeerAddr};
@@ -38,10 +42,10 @@ pub(super) struct ReceiverTools {
     /// What blocks come by, in words.
     providers: String,
     /// Where senders write by themselves, where they may.
-    pub(super) landings: Option<SharedBufferManager>,
+    pub(super) slot_pool: Option<SharedBufferManager>,
     pub(super) config: ReceiverConfig,
     writers: Writers,
-    pub(super) news: News,
+    pub(super) events: EventSender,
 }
 
 impl ReceiverTools {
@@ -51,10 +55,14 @@ impl ReceiverTools {
     }
 
     /// The rail of a connection that a sender has made.
-    fn answer(&self, at: (usize, ConnectionId), peer: Who) -> Result<ReceiverRail, StreamError> {
+    fn answer(
+        &self,
+        at: (usize, ConnectionId),
+        peer: RemotePeer,
+    ) -> Result<ReceiverRail, StreamError> {
         let config = &self.config;
         let settings = AnswerSettings {
-            features: features(self.landings.is_some()),
+            features: features(self.slot_pool.is_some()),
             streams: 1,
             payload_max: config.block_bytes.max(PAYLOAD_ROOM_MIN),
             key: config.key.clone(),
@@ -72,6 +80,34 @@ impl ReceiverTools {
         Ok(rail)
     }
 
+    /// A stream begins, if it is one that is taken; with memory that its sender is to write into.
+    /// `memory_left`: bytes that its state may take.
+    ///
+    /// # Errors
+    /// Why it is not taken.
+    pub(super) fn open_stream(
+        &self,
+        rail: u16,
+        open: &Open,
+        memory_left: u64,
+    ) -> Result<(IncomingStream, Vec<BufferMut>), Refusal> {
+        let config = &self.config;
+        let by_write = open.flags.contains(OpenFlags::BY_WRITE);
+        let memory = match self.slot_pool.as_ref().filter(|_| by_write) {
+            Some(pool) => ReceiveSlots::take(pool, config.window),
+            None => Vec::new(),
+        };
+        let settings = IncomingSettings {
+            limits: config.limits,
+            memory_left,
+            features: features(self.slot_pool.is_some()),
+            payload_max: config.block_bytes.max(PAYLOAD_ROOM_MIN),
+            window: config.window.into(),
+            slots: memory.len() as u32,
+        };
+        Ok((IncomingStream::new(rail, *open, settings)?, memory))
+    }
+
     /// Which way the bytes of a stream take to its sink.
     pub(super) fn path(&self, sink: Option<&dyn BlockSink>) -> String {
         let memory = report::memory(self.config.pinned);
@@ -81,6 +117,13 @@ impl ReceiverTools {
             Some(behind) => format!("{providers}; {memory} → {behind}"),
             None => format!("{providers}; {memory}"),
         }
+    }
+
+    /// What was done with the files of a sink, if it has any.
+    pub(super) fn io_stats(&self, sink: Option<&dyn BlockSink>) -> IoStats {
+        // As above.
+        let stats = guarded(|| sink.and_then(BlockSink::io_stats)).unwrap_or_default();
+        stats.unwrap_or_default()
     }
 
     pub(super) fn give(&self, job: WriteJob) {
@@ -104,8 +147,8 @@ impl ReceiverSide {
         config: ReceiverConfig,
         interfaces: &[Interface],
         endpoints: Vec<DuplexEndpoint>,
-        (landings, slots): (Option<SharedBufferManager>, usize),
-        news: Arc<Mailbox>,
+        (slot_pool, slots): (Option<SharedBufferManager>, usize),
+        events: Arc<EventQueue>,
         employ: impl FnOnce(WritersSettings) -> Result<Writers, Error>,
     ) -> Result<Self, Error> {
         let clock = config.clock.clone();
@@ -130,10 +173,10 @@ impl ReceiverSide {
                 network,
                 rails: Rails::new(),
                 providers: interface::describe(interfaces.iter()),
-                landings,
+                slot_pool,
                 config,
                 writers,
-                news: News::new(news),
+                events: EventSender::new(events),
             },
             sessions: BTreeMap::new(),
             by_name: HashMap::new(),
@@ -144,7 +187,7 @@ impl ReceiverSide {
 
     // ---- events ---------------------------------------------------------------------------------
 
-    fn on_connected(&mut self, port: usize, connection: ConnectionId, peer: Who) {
+    fn on_connected(&mut self, port: usize, connection: ConnectionId, peer: RemotePeer) {
         match self.tools.answer((port, connection), peer) {
             Ok(rail) => drop(self.tools.rails.insert(connection, rail)),
             Err(error) => {
@@ -239,7 +282,7 @@ impl ReceiverSide {
             tracing::warn!(%error, ?peer, "a stream's handshake failed");
             rail.leave(&self.tools.network);
             let code = code_of(error);
-            self.tools.news.refused(peer, code, &error.to_string());
+            self.tools.events.refused(peer, code, &error.to_string());
         }
     }
 
@@ -255,7 +298,7 @@ impl ReceiverSide {
             reason: Reason::new(text),
         }));
         rail.leave(&self.tools.network);
-        self.tools.news.refused(rail.local.peer, code, text);
+        self.tools.events.refused(rail.local.peer, code, text);
     }
 
     fn on_stream_message(
@@ -288,7 +331,7 @@ impl ReceiverSide {
             }
         }
         let left = match message {
-            Message::Open(open) if awaited => self.memory_left(Intake::memory_for(open)),
+            Message::Open(open) if awaited => self.memory_left(IncomingStream::memory_for(open)),
             _ => 0,
         };
         match self.sessions.get_mut(&id) {
@@ -297,12 +340,12 @@ impl ReceiverSide {
         }
     }
 
-    /// Bytes of memory that the account of one more stream may take, which asks for so many. News
+    /// Bytes of memory that one more stream may take for its state, which asks for so many. Events
     /// that nobody fetched make room for it.
     fn memory_left(&self, asked: u64) -> u64 {
         let used: u64 = self.sessions.values().map(Session::memory).sum();
         let left = self.tools.config.limits.memory.saturating_sub(used);
-        left - self.tools.news.keep_within(left.saturating_sub(asked))
+        left - self.tools.events.keep_within(left.saturating_sub(asked))
     }
 
     fn on_violation(&mut self, connection: ConnectionId, violation: StreamViolation) {
@@ -425,7 +468,7 @@ impl StreamSide for ReceiverSide {
         let now = self.tools.now();
         let mut lines = vec!["receiver:".to_owned()];
         lines.extend(self.tools.network.describe());
-        if let Some(pool) = &self.tools.landings {
+        if let Some(pool) = &self.tools.slot_pool {
             let (free, slots) = (pool.free_count(), pool.slots());
             lines.push(format!("{free} of {slots} slots of windows free"));
         }
@@ -452,7 +495,7 @@ impl StreamSide for ReceiverSide {
         }
         for session in self.sessions.values_mut() {
             session.abandon_now();
-            session.tell_cut(&mut self.tools.news);
+            session.tell_cut(&mut self.tools.events);
         }
     }
 }
@@ -484,5 +527,5 @@ fn code_of(error: &StreamError) -> RefusalCode {
     }
 }
 
-/// Who a peer is, where the provider tells.
-pub(super) type Who = Option<PeerAddr>;
+/// The address of a peer, where the provider tells.
+pub(super) type RemotePeer = Option<PeerAddr>;

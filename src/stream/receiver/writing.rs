@@ -13,60 +13,60 @@ use crate::endpoint::landing::Landing;
 use crate::event_loop::Waker;
 use crate::stream::digest::{Crc32c, crc32c};
 use crate::stream::sink::{BlockSink, Kept, ReadBack, SinkError, Stop, StreamOffer};
-use crate::stream::sums::Sums;
-use crate::stream::workers::{Theirs, Workers, guarded};
+use crate::stream::sums::BlockSums;
+use crate::stream::workers::{Guarded, Workers, guarded};
 use crate::stream::{Block, BlockPlan};
 
 /// Something that a sink is to do.
 pub(super) struct WriteJob {
     pub(super) session: u64,
-    pub(super) sink: Theirs<dyn BlockSink>,
+    pub(super) sink: Guarded<dyn BlockSink>,
     pub(super) what: WriteWork,
 }
 
 pub(super) enum WriteWork {
     /// With memory that the sender is to write into.
     Open(StreamOffer, Stop, Vec<BufferMut>),
-    Write(Arriving),
+    Write(ArrivedBlock),
     Finish(Stop),
     Abandon,
 }
 
 /// A block that came.
-pub(super) struct Arriving {
+pub(super) struct ArrivedBlock {
     pub(super) block: Block,
     /// Its checksum, if it is to be checked.
     pub(super) crc: Option<u32>,
     /// The blocks of the stream, if its content is to be hashed.
     pub(super) hashed: Option<Arc<BlockPlan>>,
-    pub(super) bytes: Bytes,
+    pub(super) bytes: BlockBytes,
 }
 
 /// Where the bytes of a block are.
-pub(super) enum Bytes {
+pub(super) enum BlockBytes {
     /// Dropping it gives its buffer back to the endpoint.
     Message(Message),
     /// Written there by the sender, who may go on writing.
-    Landed(Arc<Landing>),
+    Slot(Arc<Landing>),
 }
 
 /// What became of it.
 pub(super) struct WriteDone {
     pub(super) session: u64,
-    pub(super) did: Did,
+    pub(super) did: WriteOutcome,
     pub(super) took: Duration,
 }
 
-pub(super) enum Did {
+pub(super) enum WriteOutcome {
     Opened(Result<Kept, SinkError>, Vec<Arc<Landing>>),
-    Written(Block, Result<Sums, Damage>),
+    Written(Block, Result<BlockSums, BlockWriteError>),
     Finished(Result<ReadBack, SinkError>),
     Abandoned,
 }
 
 /// Why a block was not written.
 #[derive(Debug)]
-pub(super) enum Damage {
+pub(super) enum BlockWriteError {
     /// Its bytes have another checksum than the one that came with it.
     Crc(u32),
     Sink(SinkError),
@@ -146,19 +146,21 @@ pub(super) fn run(job: WriteJob, clock: &Clock) -> WriteDone {
             let opened = opened.map(|kept| kept.or_none_of(&offer));
             // Clearing it takes its time, too.
             let memory = memory.into_iter().map(Landing::new);
-            Did::Opened(opened, memory.map(Arc::new).collect())
+            WriteOutcome::Opened(opened, memory.map(Arc::new).collect())
         }
         WriteWork::Finish(stop) => {
             let finished = guarded(|| sink.finish(&stop));
-            Did::Finished(finished.unwrap_or_else(|text| Err(panicked(text))))
+            WriteOutcome::Finished(finished.unwrap_or_else(|text| Err(panicked(text))))
         }
         WriteWork::Abandon => {
             if let Err(text) = guarded(|| sink.abandon()) {
                 tracing::warn!(%text, "a sink panicked");
             }
-            Did::Abandoned
+            WriteOutcome::Abandoned
         }
-        WriteWork::Write(arriving) => Did::Written(arriving.block, write(&*sink, &arriving, clock)),
+        WriteWork::Write(arriving) => {
+            WriteOutcome::Written(arriving.block, write(&*sink, &arriving, clock))
+        }
     };
     WriteDone {
         session,
@@ -167,14 +169,18 @@ pub(super) fn run(job: WriteJob, clock: &Clock) -> WriteDone {
     }
 }
 
-fn write(sink: &dyn BlockSink, arriving: &Arriving, clock: &Clock) -> Result<Sums, Damage> {
+fn write(
+    sink: &dyn BlockSink,
+    arriving: &ArrivedBlock,
+    clock: &Clock,
+) -> Result<BlockSums, BlockWriteError> {
     match &arriving.bytes {
-        Bytes::Message(message) => {
+        BlockBytes::Message(message) => {
             let bytes = message.payload();
             let crc = arriving.crc.map_or(0, |_| crc32c(bytes));
             check_and_write(sink, arriving, (bytes, crc), clock)
         }
-        Bytes::Landed(landing) => COPY.with_borrow_mut(|copy| {
+        BlockBytes::Slot(landing) => COPY.with_borrow_mut(|copy| {
             copy.resize(arriving.block.len as usize, 0);
             let crc = copy_out(landing, copy, arriving.crc.is_some());
             check_and_write(sink, arriving, (copy, crc), clock)
@@ -205,16 +211,16 @@ fn copy_out(landing: &Landing, copy: &mut [u8], sum: bool) -> u32 {
 
 fn check_and_write(
     sink: &dyn BlockSink,
-    arriving: &Arriving,
+    arriving: &ArrivedBlock,
     (bytes, crc): (&[u8], u32),
     clock: &Clock,
-) -> Result<Sums, Damage> {
+) -> Result<BlockSums, BlockWriteError> {
     if arriving.crc.is_some_and(|said| said != crc) {
-        return Err(Damage::Crc(crc));
+        return Err(BlockWriteError::Crc(crc));
     }
     let hashed = arriving.hashed.as_deref();
-    let sums = Sums::new(crc, hashed, &arriving.block, bytes, clock);
+    let sums = BlockSums::new(crc, hashed, &arriving.block, bytes, clock);
     let written = guarded(|| sink.write(arriving.block, crc, bytes));
     let written = written.unwrap_or_else(|text| Err(SinkError::Other(text)));
-    written.map(|()| sums).map_err(Damage::Sink)
+    written.map(|()| sums).map_err(BlockWriteError::Sink)
 }

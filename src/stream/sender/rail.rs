@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Formatter, Result};
 
-use super::placing::Placing;
+use super::slot_writer::SlotWriter;
 use crate::stream::network::CONTROL_ROOM;
 use crate::stream::rail::Rail;
 use crate::stream::wire::CONTROL_PAYLOAD_MAX;
@@ -13,7 +13,7 @@ pub(super) struct RailBlocks {
     /// Blocks on their way.
     pub(super) in_flight: usize,
     /// Where blocks go by RMA write.
-    pub(super) placing: Option<Box<Placing>>,
+    pub(super) slot_writer: Option<Box<SlotWriter>>,
     /// The last block was refused for now; until the next turn.
     pub(super) blocked: bool,
 }
@@ -30,7 +30,7 @@ impl SenderRail {
     /// Whether a block may go by it: what was said before goes first, but a write overtakes.
     pub(super) fn may_send(&self, depth: usize) -> bool {
         let blocks = &self.local;
-        let has_room = match blocks.placing {
+        let has_room = match blocks.slot_writer {
             None => self.outbox.is_empty(),
             Some(_) => self.has_slot(),
         };
@@ -39,14 +39,14 @@ impl SenderRail {
 
     /// Whether a block could be written. The slots of a connection that is gone are of no use.
     pub(super) fn has_slot(&self) -> bool {
-        let placing = self.local.placing.as_ref().filter(|_| self.is_ready());
-        placing.is_some_and(|placing| placing.has_room())
+        let slot_writer = self.local.slot_writer.as_ref().filter(|_| self.is_ready());
+        slot_writer.is_some_and(|slot_writer| slot_writer.has_room())
     }
 
     /// Blocks that were written, or are, and that the peer was not told of.
     pub(super) fn unplaced(&self) -> usize {
-        let placing = self.local.placing.as_ref();
-        placing.map_or(0, |placing| placing.unplaced())
+        let slot_writer = self.local.slot_writer.as_ref();
+        slot_writer.map_or(0, |slot_writer| slot_writer.unplaced())
     }
 
     /// Bytes that a control message may have.
@@ -62,8 +62,8 @@ impl Display for RailBlocks {
         if self.blocked {
             f.write_str(", blocked")?;
         }
-        match &self.placing {
-            Some(placing) => write!(f, ", {}", placing.describe()),
+        match &self.slot_writer {
+            Some(slot_writer) => write!(f, ", {}", slot_writer.describe()),
             None => Ok(()),
         }
     }

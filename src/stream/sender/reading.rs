@@ -9,21 +9,21 @@ use crate::buffer::{Buffer, BufferMut};
 use crate::clock::Clock;
 use crate::event_loop::Waker;
 use crate::stream::digest::crc32c;
-use crate::stream::sums::Sums;
-use crate::stream::workers::{Theirs, Workers, guarded};
+use crate::stream::sums::BlockSums;
+use crate::stream::workers::{Guarded, Workers, guarded};
 use crate::stream::{Block, BlockPlan, BlockSource, SourceError};
 
 /// One block that is to be read.
 pub(super) struct ReadJob {
     pub(super) transfer: u64,
-    pub(super) source: Theirs<dyn BlockSource>,
+    pub(super) source: Guarded<dyn BlockSource>,
     pub(super) what: ReadWork,
-    pub(super) sums: Wanted,
+    pub(super) sums: SumsWanted,
 }
 
 /// What is computed of a block while it is in the cache.
 #[derive(Debug, Clone)]
-pub(super) struct Wanted {
+pub(super) struct SumsWanted {
     pub(super) crc: bool,
     /// The blocks of the stream, if its content is hashed, and this one was not yet.
     pub(super) hashed: Option<Arc<BlockPlan>>,
@@ -51,7 +51,7 @@ pub(super) struct ReadDone {
 pub(super) struct ReadBlock {
     /// None: nothing was to be read.
     pub(super) bytes: Option<Buffer>,
-    pub(super) sums: Sums,
+    pub(super) sums: BlockSums,
 }
 
 /// What readers are employed with.
@@ -77,10 +77,10 @@ pub(super) fn spawn(with: ReadersSettings) -> Result<Workers<ReadJob>, Error> {
     })
 }
 
-impl Wanted {
-    fn of(&self, block: &Block, bytes: &[u8], clock: &Clock) -> Sums {
+impl SumsWanted {
+    fn of(&self, block: &Block, bytes: &[u8], clock: &Clock) -> BlockSums {
         let crc = if self.crc { crc32c(bytes) } else { 0 };
-        Sums::new(crc, self.hashed.as_deref(), block, bytes, clock)
+        BlockSums::new(crc, self.hashed.as_deref(), block, bytes, clock)
     }
 }
 
@@ -98,7 +98,7 @@ pub(super) fn run(job: ReadJob, clock: &Clock) -> ReadDone {
             let checked = checked.unwrap_or_else(|panic| Err(SourceError::Other(panic)));
             let nothing = ReadBlock {
                 bytes: None,
-                sums: Sums::default(),
+                sums: BlockSums::default(),
             };
             (None, checked.map(|()| nothing))
         }

@@ -14,16 +14,17 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::config::{Peer, SendOptions, SenderConfig};
-use super::delivery::Delivery;
+use super::outgoing_transfer::OutgoingTransfer;
 use super::rail::SenderRail;
 use super::reading::{ReadDone, ReadJob, ReadersSettings};
-use super::transfer::Promised;
+use super::transfer::OutcomeGuard;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::{ConnectionEvent, ConnectionId, ReceiveEvent};
 use crate::fabric::EndpointKind;
+use crate::storage::IoStats;
 use crate::stream::interface::{self, Interface};
 use crate::stream::network::{Network, StreamSide};
-use crate::stream::workers::{Theirs, Workers, guarded};
+use crate::stream::workers::{Guarded, Workers, guarded};
 use crate::stream::{BlockSource, RefusalCode, StreamError, report};
 use crate::{Error, PeerAddr};
 
@@ -35,16 +36,16 @@ const LAST_READS: Duration = Duration::from_secs(10);
 
 /// A transfer that is to begin.
 #[derive(Debug)]
-pub(super) struct Begin {
+pub(super) struct NewTransfer {
     pub(super) id: u64,
-    pub(super) source: Theirs<dyn BlockSource>,
+    pub(super) source: Guarded<dyn BlockSource>,
     pub(super) peers: Vec<Peer>,
     pub(super) options: SendOptions,
-    pub(super) shared: Promised,
+    pub(super) shared: OutcomeGuard,
 }
 
 /// How connections are made by one interface.
-pub(super) struct Dock {
+pub(super) struct Dialer {
     interface: Interface,
     /// The endpoint of all of them. None over FI_EP_RDM: there, a second connection between two
     /// endpoints ends the first, so that each needs an endpoint of its own.
@@ -55,14 +56,14 @@ pub(super) struct Dock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) transfer: u64,
-    pub(super) lane: usize,
+    pub(super) peer: usize,
     pub(super) rail: usize,
 }
 
-/// What deliveries and lanes use of the side.
+/// What transfers and peers use of the side.
 pub(super) struct SenderTools {
     pub(super) network: Network,
-    pub(super) docks: Vec<Dock>,
+    pub(super) dialers: Vec<Dialer>,
     pub(super) routes: HashMap<ConnectionId, Route>,
     pub(super) config: SenderConfig,
     /// Since when reads are under way, and none has come back.
@@ -75,7 +76,7 @@ impl SenderTools {
         interfaces: Vec<Interface>,
         mut network: Network,
     ) -> Result<Self, StreamError> {
-        let mut docks = Vec::new();
+        let mut dialers = Vec::new();
         for interface in interfaces {
             let shared = match interface.kind() {
                 EndpointKind::Msg => {
@@ -84,11 +85,11 @@ impl SenderTools {
                 }
                 EndpointKind::Rdm => None,
             };
-            docks.push(Dock { interface, shared });
+            dialers.push(Dialer { interface, shared });
         }
         Ok(Self {
             network,
-            docks,
+            dialers,
             routes: HashMap::new(),
             config,
             reads_since: None,
@@ -103,14 +104,14 @@ impl SenderTools {
     /// Starts to connect by an interface: the port, and the connection.
     pub(super) fn dial(
         &mut self,
-        dock: usize,
+        dialer: usize,
         addr: &PeerAddr,
         route: Route,
     ) -> Result<(usize, ConnectionId), StreamError> {
-        let port = match self.docks[dock].shared {
+        let port = match self.dialers[dialer].shared {
             Some(port) => port,
             None => {
-                let interface = &self.docks[dock].interface;
+                let interface = &self.dialers[dialer].interface;
                 let config = super::duplex(interface, &self.config, 1)?;
                 let endpoint = interface.dialing(&config)?;
                 self.network.add_port(endpoint, true)?
@@ -127,19 +128,26 @@ impl SenderTools {
     pub(super) fn writes(&mut self, port: usize, bytes: u32) -> (bool, bool) {
         let endpoint = self.network.endpoint(port);
         let can = endpoint.is_some_and(|endpoint| endpoint.can_write(bytes.into()));
-        let mut interfaces = self.docks.iter().map(|dock| &dock.interface);
+        let mut interfaces = self.dialers.iter().map(|dialer| &dialer.interface);
         (can, interfaces.all(Interface::favours_writes))
     }
 
     /// Which way the bytes of a source take.
     pub(super) fn path(&self, source: &dyn BlockSource) -> String {
-        let providers = interface::describe(self.docks.iter().map(|dock| &dock.interface));
+        let providers = interface::describe(self.dialers.iter().map(|dialer| &dialer.interface));
         let memory = report::memory(self.config.pinned);
         // It is only shown: a panic there is no reason to end a transfer.
         match guarded(|| source.path()).unwrap_or_default() {
             Some(before) => format!("{before} → {memory}; {providers}"),
             None => format!("{memory}; {providers}"),
         }
+    }
+
+    /// What was done with the files of a source, if it has any.
+    pub(super) fn io_stats(&self, source: &dyn BlockSource) -> IoStats {
+        // As above.
+        let stats = guarded(|| source.io_stats()).unwrap_or_default();
+        stats.unwrap_or_default()
     }
 
     /// Nothing of it is looked at any more; what was sent arrives, if that is polite. Whether it
@@ -156,7 +164,7 @@ impl SenderTools {
     }
 }
 
-/// The deliveries of a sender, and what they are read with.
+/// The transfers of a sender, and what they are read with.
 pub(super) struct SenderSide {
     tools: SenderTools,
     pool: SharedBufferManager,
@@ -164,8 +172,8 @@ pub(super) struct SenderSide {
     reads: Receiver<ReadDone>,
     /// Reads that are under way.
     reading: usize,
-    deliveries: BTreeMap<u64, Delivery>,
-    /// The delivery that was served last: of equal priorities, the next is first.
+    transfers: BTreeMap<u64, OutgoingTransfer>,
+    /// The transfer that was served last: of equal priorities, the next is first.
     last: u64,
 }
 
@@ -194,42 +202,42 @@ impl SenderSide {
             readers,
             reads,
             reading: 0,
-            deliveries: BTreeMap::new(),
+            transfers: BTreeMap::new(),
             last: 0,
         })
     }
 
-    pub(super) fn begin(&mut self, begin: Begin) {
+    pub(super) fn begin(&mut self, begin: NewTransfer) {
         let id = begin.id;
-        let delivery = Delivery::new(begin, &mut self.tools);
-        self.deliveries.insert(id, delivery);
+        let transfer = OutgoingTransfer::new(begin, &mut self.tools);
+        self.transfers.insert(id, transfer);
     }
 
-    /// Lets a delivery act. It calls code of the user's: when that panics, this transfer ends, and
+    /// Lets a transfer act. It calls code of the user's: when that panics, this transfer ends, and
     /// no other. None: it has ended.
     pub(super) fn act<T>(
         &mut self,
         id: u64,
-        act: impl FnOnce(&mut Delivery, &mut SenderTools) -> T,
+        act: impl FnOnce(&mut OutgoingTransfer, &mut SenderTools) -> T,
     ) -> Option<T> {
-        let delivery = self.deliveries.get_mut(&id)?;
+        let transfer = self.transfers.get_mut(&id)?;
         let tools = &mut self.tools;
-        match guarded(|| act(delivery, tools)) {
+        match guarded(|| act(transfer, tools)) {
             Ok(done) => Some(done),
             Err(reason) => {
                 tracing::warn!(%reason, "a transfer is given up");
                 let code = RefusalCode::SOURCE;
-                delivery.break_off(&StreamError::GivenUp { code, reason }, tools);
-                self.deliveries.remove(&id);
+                transfer.break_off(&StreamError::GivenUp { code, reason }, tools);
+                self.transfers.remove(&id);
                 None
             }
         }
     }
 
     /// The same with all of them; whether one did something.
-    fn each(&mut self, act: impl Fn(&mut Delivery, &mut SenderTools) -> bool) -> bool {
+    fn each(&mut self, act: impl Fn(&mut OutgoingTransfer, &mut SenderTools) -> bool) -> bool {
         let (mut from, mut any) = (0, false);
-        while let Some((&id, _)) = self.deliveries.range(from..).next() {
+        while let Some((&id, _)) = self.transfers.range(from..).next() {
             any |= self.act(id, &act).unwrap_or(true);
             from = id + 1;
         }
@@ -242,8 +250,8 @@ impl SenderSide {
             any = true;
             self.reading -= 1;
             self.tools.reads_since = (self.reading > 0).then_some(self.tools.now());
-            self.act(done.transfer, |delivery, tools| {
-                delivery.on_read(done, tools)
+            self.act(done.transfer, |transfer, tools| {
+                transfer.on_read(done, tools)
             });
         }
         any
@@ -255,9 +263,9 @@ impl SenderSide {
         while self.reading < 2 * self.pool.slots() {
             let Some(id) = self.next_reader() else { break };
             let pool = self.pool.clone();
-            let job = self.act(id, |delivery, _| {
-                let what = delivery.begin_read(&pool)?;
-                Some(delivery.job(what))
+            let job = self.act(id, |transfer, _| {
+                let what = transfer.begin_read(&pool)?;
+                Some(transfer.job(what))
             });
             // One that ended instead leaves the others their turn.
             let Some(job) = job else { continue };
@@ -281,11 +289,11 @@ impl SenderSide {
     fn next_reader(&self) -> Option<u64> {
         let slots = self.pool.slots();
         let free = self.pool.free_count() > 0;
-        let able = self.deliveries.iter();
-        let able = able.filter(|(_, delivery)| delivery.wants_read(free, slots, self.tools.now()));
-        let best = able.max_by_key(|(id, delivery)| {
+        let able = self.transfers.iter();
+        let able = able.filter(|(_, transfer)| transfer.wants_read(free, slots, self.tools.now()));
+        let best = able.max_by_key(|(id, transfer)| {
             let behind = **id <= self.last;
-            (delivery.priority(), !behind, std::cmp::Reverse(**id))
+            (transfer.priority(), !behind, std::cmp::Reverse(**id))
         });
         best.map(|(id, _)| *id)
     }
@@ -315,25 +323,25 @@ impl StreamSide for SenderSide {
         let Some(&route) = self.tools.routes.get(&connection) else {
             return;
         };
-        self.act(route.transfer, |delivery, tools| {
-            delivery.on_event(route, event, tools);
+        self.act(route.transfer, |transfer, tools| {
+            transfer.on_event(route, event, tools);
         });
     }
 
     fn turn(&mut self) -> bool {
         let mut work = self.take_reads();
-        self.each(|delivery, tools| {
-            delivery.on_time(tools);
+        self.each(|transfer, tools| {
+            transfer.on_time(tools);
             false
         });
         work |= self.begin_reads();
-        work |= self.each(Delivery::pump);
-        self.deliveries.retain(|_, delivery| !delivery.is_over());
+        work |= self.each(OutgoingTransfer::pump);
+        self.transfers.retain(|_, transfer| !transfer.is_over());
         work
     }
 
     fn is_idle(&self) -> bool {
-        self.deliveries.is_empty()
+        self.transfers.is_empty()
     }
 
     fn describe(&self) -> String {
@@ -344,14 +352,14 @@ impl StreamSide for SenderSide {
             self.pool.slots(),
         )];
         lines.extend(self.tools.network.describe());
-        let deliveries = self.deliveries.values();
-        lines.extend(deliveries.map(|delivery| delivery.describe(self.tools.now())));
+        let transfers = self.transfers.values();
+        lines.extend(transfers.map(|transfer| transfer.describe(self.tools.now())));
         lines.join("\n")
     }
 
     fn end(mut self, reason: &StreamError) {
-        self.each(|delivery, tools| {
-            delivery.fail_all(reason, tools);
+        self.each(|transfer, tools| {
+            transfer.fail_all(reason, tools);
             false
         });
         // Nobody waits for a room in the queue of what was read: it has one for each job.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::config::Peer;
-use super::delivery::Delivery;
+use super::outgoing_transfer::OutgoingTransfer;
 use super::side::{SenderSide, SenderTools};
 use crate::stream::network::Orders;
 use crate::stream::{RefusalCode, StreamError, StreamReport};
@@ -107,11 +107,12 @@ impl Shared {
     }
 }
 
-/// Held by whoever carries a transfer out: however that ends, nobody waits for ever.
+/// The network thread holds this while it carries a transfer out. When it is dropped, peers that
+/// have no outcome get one, so that nobody waits for ever.
 #[derive(Debug)]
-pub(super) struct Promised(pub(super) Arc<Shared>);
+pub(super) struct OutcomeGuard(pub(super) Arc<Shared>);
 
-impl std::ops::Deref for Promised {
+impl std::ops::Deref for OutcomeGuard {
     type Target = Shared;
 
     fn deref(&self) -> &Shared {
@@ -119,7 +120,7 @@ impl std::ops::Deref for Promised {
     }
 }
 
-impl Drop for Promised {
+impl Drop for OutcomeGuard {
     fn drop(&mut self) {
         self.0.end_all(&StreamError::GivenUp {
             code: RefusalCode::CLOSING,
@@ -163,30 +164,30 @@ impl Transfer {
 
     /// Sends no further block until [`resume`](Self::resume). Peers are told, and wait.
     pub fn pause(&self) {
-        self.ask(|delivery, tools| delivery.pause(true, tools));
+        self.ask(|transfer, tools| transfer.pause(true, tools));
     }
 
     /// Goes on after [`pause`](Self::pause).
     pub fn resume(&self) {
-        self.ask(|delivery, tools| delivery.pause(false, tools));
+        self.ask(|transfer, tools| transfer.pause(false, tools));
     }
 
     /// Ends it. Peers are told; what they have they keep, for a later transfer of the same source.
     pub fn cancel(&self) {
-        self.ask(Delivery::cancel);
+        self.ask(OutgoingTransfer::cancel);
     }
 
     /// Of two transfers that could send, the one with the higher number does.
     pub fn set_priority(&self, priority: u8) {
-        self.ask(move |delivery, _| delivery.set_priority(priority));
+        self.ask(move |transfer, _| transfer.set_priority(priority));
     }
 
     /// Bytes a second at most, all peers together; none: no limit.
     pub fn set_rate(&self, bytes_per_second: Option<u64>) {
-        self.ask(move |delivery, tools| delivery.set_rate(bytes_per_second, tools.now()));
+        self.ask(move |transfer, tools| transfer.set_rate(bytes_per_second, tools.now()));
     }
 
-    fn ask(&self, order: impl FnOnce(&mut Delivery, &mut SenderTools) + Send + 'static) {
+    fn ask(&self, order: impl FnOnce(&mut OutgoingTransfer, &mut SenderTools) + Send + 'static) {
         let id = self.id;
         self.orders.give(move |side| {
             side.act(id, order);

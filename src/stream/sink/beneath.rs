@@ -7,7 +7,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,23 +43,39 @@ impl Beneath {
         )?)
     }
 
+    /// A directory that is open already.
+    pub(crate) fn of(directory: OwnedFd) -> Self {
+        Self(directory)
+    }
+
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    /// Opens a file below, no symbolic link being followed on the way or at its end.
-    pub(crate) fn open_file(&self, name: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
-        // A FIFO would wait for its other end.
-        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let fd = match self.by_openat2(name, flags) {
+    /// Opens a file below, no symbolic link being followed on the way or at its end. `mode` is that
+    /// of a file that is made (`OFlags::CREATE`).
+    ///
+    /// The descriptor has no O_NOFOLLOW, which cuFile refuses.
+    pub(crate) fn open_file(&self, name: &[u8], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        // Opened in one direction, a FIFO would wait for its other end.
+        let may_wait = !flags.contains(OFlags::RDWR);
+        let mut flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+        flags.set(OFlags::NONBLOCK, may_wait);
+        let fd = match self.by_openat2(name, flags, mode) {
             Some(opened) => opened?,
             None => {
                 let (parent, last) = self.parent(name, false)?;
-                rustix::fs::openat(&parent, last, flags, Mode::empty())?
+                let checked = rustix::fs::openat(&parent, last, flags | OFlags::NOFOLLOW, mode)?;
+                // The same file once more: a flag of a descriptor can't be taken away.
+                let path = format!("/proc/self/fd/{}", checked.as_raw_fd());
+                let flags = flags - OFlags::CREATE - OFlags::EXCL - OFlags::TRUNC;
+                rustix::fs::open(path, flags, Mode::empty())?
             }
         };
-        let now = rustix::fs::fcntl_getfl(&fd)?;
-        rustix::fs::fcntl_setfl(&fd, now - OFlags::NONBLOCK)?;
+        if may_wait {
+            // Of the flags that can be changed it has no other one.
+            rustix::fs::fcntl_setfl(&fd, OFlags::empty())?;
+        }
         Ok(fd)
     }
 
@@ -94,7 +110,7 @@ impl Beneath {
             return self.0.try_clone();
         }
         let flags = directory_flags();
-        match self.by_openat2(name, flags) {
+        match self.by_openat2(name, flags, Mode::empty()) {
             Some(Ok(fd)) => return Ok(fd),
             Some(Err(error)) if !(make && error.kind() == io::ErrorKind::NotFound) => {
                 return Err(error);
@@ -116,7 +132,7 @@ impl Beneath {
     }
 
     /// None: the kernel has no such call.
-    fn by_openat2(&self, name: &[u8], flags: OFlags) -> Option<io::Result<OwnedFd>> {
+    fn by_openat2(&self, name: &[u8], flags: OFlags, mode: Mode) -> Option<io::Result<OwnedFd>> {
         if NO_OPENAT2.load(Ordering::Relaxed) {
             return None;
         }
@@ -126,7 +142,7 @@ impl Beneath {
         // EAGAIN: something was renamed meanwhile, and the kernel could not say that nothing
         // escaped.
         for _ in 0..16 {
-            match rustix::fs::openat2(&self.0, name, flags, Mode::empty(), resolve) {
+            match rustix::fs::openat2(&self.0, name, flags, mode, resolve) {
                 Ok(fd) => return Some(Ok(fd)),
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(Errno::NOSYS | Errno::PERM) => {
@@ -172,16 +188,31 @@ mod tests {
     fn nothing_escapes(beneath: &Beneath, inner: &Path) {
         for name in [&b"up/secret"[..], b"out", b"up/inner/sub/a file"] {
             beneath
-                .open_file(name, OFlags::RDONLY)
+                .open_file(name, OFlags::RDONLY, Mode::empty())
                 .expect_err("it leads through a link");
         }
         beneath
             .directory(b"up/made", true)
             .expect_err("it leads through a link");
         assert!(!inner.join("../made").exists());
-        beneath
-            .open_file(b"sub/a file", OFlags::RDONLY)
+        let file = beneath
+            .open_file(b"sub/a file", OFlags::RDONLY, Mode::empty())
             .expect("it is below");
+        let flags = rustix::fs::fcntl_getfl(&file).expect("flags");
+        let refused = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        assert!(!flags.intersects(refused), "cuFile refuses {flags:?}");
+        let made = OFlags::RDWR | OFlags::CREATE;
+        beneath
+            .open_file(b"out", made, Mode::from_raw_mode(0o600))
+            .expect_err("it is a link");
+        let file = beneath
+            .open_file(b"sub/made", made, Mode::from_raw_mode(0o600))
+            .expect("made below");
+        rustix::io::write(&file, b"x").expect("it may be written");
+        assert_eq!(
+            beneath.stat(b"sub/made").expect("there").st_mode & 0o777,
+            0o600
+        );
         beneath.directory(b"sub/x/y z", true).expect("made");
         assert!(inner.join("sub/x/y z").is_dir());
         beneath

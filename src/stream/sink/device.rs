@@ -40,7 +40,7 @@ pub struct OnDevice {
 ///     Ok(Region::device(len).build()?.slice(0..len)?)
 /// });
 /// let config = ReceiverConfig::new(sink.clone()).pinned(true);
-/// // ... a `StreamReceiver` says `StreamNews::Complete`, then:
+/// // ... a `StreamReceiver` says `StreamEvent::Complete`, then:
 /// for stream in sink.take() {
 ///     println!("{:?} at {:?}", stream.manifest, stream.bytes.map(|bytes| bytes.address()));
 /// }

@@ -8,6 +8,7 @@
 //!    a/b/file.h5          at the end: renamed to here, one by one
 //! ```
 
+mod journal_file;
 mod partials;
 
 use std::cell::Cell;
@@ -27,7 +28,7 @@ use super::{BlockSink, Kept, ReadBack, SinkError, SinkFactory, Stop, StreamOffer
 use crate::buffer::DeviceBuffer;
 use crate::clock::Clock;
 use crate::cuda::Stream;
-use crate::storage::BackEnd;
+use crate::storage::{BackEnd, BackEndChoice, DirectIo, IoStats};
 use crate::stream::Block;
 use crate::stream::name::HIDDEN_PREFIX;
 use crate::stream::{Entry, EntryKind};
@@ -50,7 +51,18 @@ const SYNC_EACH_MAX: usize = 64;
 /// Permissions (the lowest nine bits) and times of modification are the sender's; owners are this
 /// process's.
 #[derive(Debug, Clone)]
-pub struct DirectorySink(Arc<Beneath>);
+pub struct DirectorySink {
+    directory: Arc<Beneath>,
+    access: FileAccess,
+}
+
+/// How files are written.
+#[derive(Debug, Clone, Copy)]
+struct FileAccess {
+    /// Of blocks in the host's memory.
+    direct: DirectIo,
+    back_end: BackEndChoice,
+}
 
 impl DirectorySink {
     /// A directory that exists, and that this process may write to.
@@ -61,7 +73,32 @@ impl DirectorySink {
         let directory = Beneath::open(&path.into())?;
         // Said now, not when the first sender is there.
         directory.check_writable()?;
-        Ok(Self(Arc::new(directory)))
+        Ok(Self {
+            directory: Arc::new(directory),
+            access: FileAccess {
+                direct: DirectIo::Auto,
+                back_end: BackEndChoice::Auto,
+            },
+        })
+    }
+
+    /// Whether blocks are written around the page cache, as far as they are whole pages. Default:
+    /// [`DirectIo::Auto`], as for every [`FileHandle`](crate::storage::FileHandle): what arrives is
+    /// on the device sooner and takes less of the processor, and is not in the page cache for who
+    /// reads it next. Blocks that go through a GPU's memory
+    /// ([`ThroughGpu`](crate::stream::ThroughGpu)) are written from there as [`DirectIo::Auto`]
+    /// says at least.
+    #[must_use]
+    pub fn direct(mut self, direct: DirectIo) -> Self {
+        self.access.direct = direct;
+        self
+    }
+
+    /// What moves the bytes. Default: [`BackEndChoice::Auto`].
+    #[must_use]
+    pub fn back_end(mut self, back_end: BackEndChoice) -> Self {
+        self.access.back_end = back_end;
+        self
     }
 
     /// Removes what cut streams left behind of which nothing was written for so long. Whatever is
@@ -74,7 +111,7 @@ impl DirectorySink {
         let before = SystemTime::now().checked_sub(older_than);
         let Some(before) = before else { return Ok(0) };
         let mut gone = 0;
-        for found in rustix::fs::Dir::read_from(self.0.fd())? {
+        for found in rustix::fs::Dir::read_from(self.directory.fd())? {
             let found = found?;
             let name = found.file_name().to_bytes();
             let hex = name
@@ -84,12 +121,12 @@ impl DirectorySink {
                 continue;
             }
             // Whoever is at work there has the lock.
-            let Ok(work) = lock(&self.0, name) else {
+            let Ok(work) = lock(&self.directory, name) else {
                 continue;
             };
-            let is_stale = partials::is_stale(work.as_fd(), before);
+            let is_stale = journal_file::is_stale(work.as_fd(), before);
             if is_stale.unwrap_or(false) && partials::clear(work.as_fd()).is_ok() {
-                let removed = rustix::fs::unlinkat(self.0.fd(), name, AtFlags::REMOVEDIR);
+                let removed = rustix::fs::unlinkat(self.directory.fd(), name, AtFlags::REMOVEDIR);
                 gone += usize::from(removed.is_ok());
             }
         }
@@ -112,12 +149,20 @@ fn lock(directory: &Beneath, name: &[u8]) -> Result<OwnedFd, Errno> {
 
 impl SinkFactory for DirectorySink {
     fn make(&self, offer: &StreamOffer) -> Result<Box<dyn BlockSink>, SinkError> {
-        Ok(Box::new(Receiving {
-            directory: Arc::clone(&self.0),
+        Ok(Box::new(self.receiving(offer)))
+    }
+}
+
+impl DirectorySink {
+    fn receiving(&self, offer: &StreamOffer) -> Receiving {
+        Receiving {
+            directory: Arc::clone(&self.directory),
+            access: self.access,
             offer: offer.clone(),
             work: Mutex::new(None),
             any: AtomicBool::new(false),
-        }))
+            io: Arc::default(),
+        }
     }
 }
 
@@ -125,11 +170,14 @@ impl SinkFactory for DirectorySink {
 #[derive(Debug)]
 struct Receiving {
     directory: Arc<Beneath>,
+    access: FileAccess,
     offer: StreamOffer,
     /// None: not open, or over.
     work: Mutex<Option<Arc<Partials>>>,
     /// Something was written or kept that a later stream can go on from.
     any: AtomicBool,
+    /// What was done with the files that are closed.
+    io: Arc<Mutex<IoStats>>,
 }
 
 impl Receiving {
@@ -340,7 +388,8 @@ impl Receiving {
 
 impl BlockSink for Receiving {
     fn open(&self, _offer: &StreamOffer, stop: &Stop) -> Result<Kept, SinkError> {
-        let partials = Partials::open(self.open_work()?, &self.offer, Clock::system())?;
+        let files = (self.access, Arc::clone(&self.io));
+        let partials = Partials::open(self.open_work()?, &self.offer, files, Clock::system())?;
         let have = partials.prove(stop)?;
         self.any
             .fetch_or(!have.blocks().is_empty(), Ordering::Relaxed);
@@ -365,6 +414,14 @@ impl BlockSink for Receiving {
         let way = self.partials()?.write_from_device(block, crc, from)?;
         self.any.store(true, Ordering::Relaxed);
         Ok(way)
+    }
+
+    fn io_stats(&self) -> Option<IoStats> {
+        let work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(match &*work {
+            Some(partials) => partials.io_stats(),
+            None => *self.io.lock().unwrap_or_else(PoisonError::into_inner),
+        })
     }
 
     fn finish(&self, stop: &Stop) -> Result<ReadBack, SinkError> {
@@ -450,12 +507,8 @@ mod tests {
             read_back: false,
             restart: false,
         };
-        let sink = Receiving {
-            directory: DirectorySink::new(to.path()).expect("it is there").0,
-            offer: offer.clone(),
-            work: Mutex::new(None),
-            any: AtomicBool::new(false),
-        };
+        let sink = DirectorySink::new(to.path()).expect("it is there");
+        let sink = sink.receiving(&offer);
         let stop = Stop::default();
         sink.open(&offer, &stop).expect("opened");
         for block in offer.plan.iter() {

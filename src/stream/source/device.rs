@@ -53,7 +53,7 @@ impl DeviceSource {
     pub fn new(name: &str, slice: RegionSlice, stamp: [u8; 16]) -> Result<Self, SourceError> {
         let streams = CopyStreams::of(&slice)?;
         Ok(Self {
-            manifest: super::files::single(name, slice.len() as u64)?,
+            manifest: super::single(name, slice.len() as u64)?,
             slice,
             stamp,
             streams,

@@ -21,7 +21,7 @@ impl BufferSource {
     /// # Errors
     /// [`SourceError::Name`] for a name that can't be sent.
     pub fn new(name: &str, buffer: Buffer, stamp: [u8; 16]) -> Result<Self, SourceError> {
-        let manifest = super::files::single(name, buffer.len() as u64)?;
+        let manifest = super::single(name, buffer.len() as u64)?;
         Ok(Self {
             manifest,
             buffer,

@@ -1,4 +1,4 @@
-//! Bytes of a peer that says anything at any time, for every reader and every account of a stream.
+//! Bytes of a peer that says anything at any time, for every parser and both ends of a stream.
 //! The fuzz target `stream_wire` and the tests run it.
 
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use super::auth::PresharedKey;
 use super::block_set::BlockSet;
 use super::blocks::{Block, BlockPlan};
 use super::handshake::{AnswerSettings, Answering, DialSettings, Dialing, Then};
+use super::incoming::{IncomingSettings, IncomingStream, MessageOutcome};
 use super::journal;
 use super::limits::Limits;
 use super::manifest::{
     Announced, Entry, EntryKind, Manifest, ManifestLimits, ManifestParser, Modified,
 };
 use super::name::RelativeName;
-use super::receiving::{Intake, IntakeSettings, MessageOutcome};
-use super::sending::Outlay;
+use super::outgoing::OutgoingStream;
 use super::wire::{self, Checks, Features, HEADER_LEN, Message, Open, OpenFlags, StreamIdentity};
 
 /// The bytes, read once; behind their end everything is 0.
@@ -164,8 +164,8 @@ fn send_to(input: &mut Input<'_>) {
     let manifest = files();
     let plan = Arc::new(BlockPlan::new(&manifest, 16));
     let flags = OpenFlags::from_bits_truncate(input.byte() & 0x11);
-    let mut outlay = Outlay::new(open(&manifest, &plan, flags), Arc::clone(&plan), 0);
-    outlay.add_rail(1);
+    let mut outgoing = OutgoingStream::new(open(&manifest, &plan, flags), Arc::clone(&plan), 0);
+    outgoing.add_rail(1);
     let mut lost = [false; 2];
     while !input.0.is_empty() {
         let rail = u16::from(input.byte() & 1);
@@ -173,39 +173,39 @@ fn send_to(input: &mut Input<'_>) {
             0..=2 => {
                 let (header, payload) = input.message();
                 if let Ok(message) = Message::parse(&header, &payload) {
-                    let _ = outlay.on_message(&message);
+                    let _ = outgoing.on_message(&message);
                 }
             }
             3 | 4 => {
-                if outlay.next_to_say(rail, 8192, &manifest).is_some() {
-                    outlay.on_said(rail);
+                if outgoing.next_control(rail, 8192, &manifest).is_some() {
+                    outgoing.on_control_sent(rail);
                 }
             }
             5 | 6 => {
-                let index = outlay.first_wanted(input.number());
+                let index = outgoing.first_wanted(input.number());
                 if let Some(index) = index
                     && !lost[usize::from(rail)]
-                    && outlay.may_send()
+                    && outgoing.may_send()
                 {
-                    assert!(outlay.take(index));
+                    assert!(outgoing.take(index));
                     let block = plan.get(index).expect("it wants what there is");
-                    outlay.on_sent(rail, &block, 7);
+                    outgoing.on_sent(rail, &block, 7);
                 }
             }
             _ if input.byte() == 1 => {
                 lost[usize::from(rail)] = true;
-                outlay.on_rail_lost(rail);
+                outgoing.on_rail_lost(rail);
             }
-            _ if input.byte() & 1 == 0 => outlay.allow_finish(),
-            _ => drop(outlay.inquire()),
+            _ if input.byte() & 1 == 0 => outgoing.allow_finish(),
+            _ => drop(outgoing.inquire()),
         }
-        if let Some(Ok(complete)) = outlay.outcome() {
+        if let Some(Ok(complete)) = outgoing.outcome() {
             assert_eq!(
                 (complete.blocks, complete.bytes),
                 (plan.blocks(), plan.bytes())
             );
             assert_eq!(
-                outlay.first_wanted(0),
+                outgoing.first_wanted(0),
                 None,
                 "all was sent before it was complete"
             );
@@ -215,7 +215,7 @@ fn send_to(input: &mut Input<'_>) {
 
 /// An honest receiver, and a sender that is the bytes.
 fn receive_from(input: &mut Input<'_>) {
-    let settings = IntakeSettings {
+    let settings = IncomingSettings {
         limits: Limits::default().resent(20),
         memory_left: 1 << 20,
         features: Features::all(),
@@ -224,7 +224,7 @@ fn receive_from(input: &mut Input<'_>) {
         slots: 4,
     };
     let mut writing: Vec<Block> = Vec::new();
-    let Some(mut intake) = begin(input, settings) else {
+    let Some(mut incoming) = begin(input, settings) else {
         return;
     };
     while !input.0.is_empty() {
@@ -234,70 +234,70 @@ fn receive_from(input: &mut Input<'_>) {
                 let (header, payload) = input.message();
                 let message = Message::parse(&header, &payload);
                 if let Ok(message) = message
-                    && let Ok(MessageOutcome::Block(block)) = intake.on_message(rail, &message)
+                    && let Ok(MessageOutcome::Block(block)) = incoming.on_message(rail, &message)
                 {
                     assert!(!writing.contains(&block), "no block is written twice");
-                    assert_eq!(intake.plan().get(block.index), Some(block));
+                    assert_eq!(incoming.plan().get(block.index), Some(block));
                     writing.push(block);
                 }
             }
             4 => {
-                if intake.next_to_say().is_some() {
-                    intake.on_said();
+                if incoming.next_control().is_some() {
+                    incoming.on_control_sent();
                 }
             }
             5 => {
                 if let Some(block) = writing.pop() {
-                    intake.on_written(&block, 7, None);
+                    incoming.on_written(&block, 7, None);
                 }
             }
             6 => {
                 if let Some(block) = writing.pop() {
-                    intake.on_damaged(&block, 8);
+                    incoming.on_damaged(&block, 8);
                 }
             }
             _ => {
-                intake.on_rail_gone(rail);
-                intake.set_home(1 - rail);
+                incoming.on_rail_gone(rail);
+                incoming.set_control_rail(1 - rail);
             }
         }
-        if intake.is_whole() {
-            assert!(intake.have().is_full() && writing.is_empty());
-            intake.complete(Checks::all());
+        if incoming.is_whole() {
+            assert!(incoming.have().is_full() && writing.is_empty());
+            incoming.complete(Checks::all());
         }
-        if intake.is_announced() {
-            intake.accept(BlockSet::new(intake.plan().blocks()), 0, None);
+        if incoming.is_announced() {
+            incoming.accept(BlockSet::new(incoming.plan().blocks()), 0, None);
         }
     }
 }
 
 /// A stream that the bytes open; else one that is opened honestly, up to where blocks may come.
-fn begin(input: &mut Input<'_>, settings: IntakeSettings) -> Option<Intake> {
+fn begin(input: &mut Input<'_>, settings: IncomingSettings) -> Option<IncomingStream> {
     if input.byte() & 1 == 0 {
         let (header, payload) = input.message();
         return match Message::parse(&header, &payload) {
-            Ok(Message::Open(open)) => Intake::new(0, open, settings).ok(),
+            Ok(Message::Open(open)) => IncomingStream::new(0, open, settings).ok(),
             _ => None,
         };
     }
     let manifest = files();
     let plan = BlockPlan::new(&manifest, 16);
     let open = open(&manifest, &plan, OpenFlags::CRC32C);
-    let mut intake = Intake::new(0, open, settings).ok()?;
+    let mut incoming = IncomingStream::new(0, open, settings).ok()?;
     let (entries, _) = manifest.encode_part(0, 8192);
     let part = wire::ManifestPart {
         stream: 1,
         first: 0,
         entries: &entries,
     };
-    let arrival = intake.on_message(0, &Message::Manifest(part));
+    let arrival = incoming.on_message(0, &Message::Manifest(part));
     assert_eq!(arrival, Ok(MessageOutcome::Announced));
     let mut have = BlockSet::new(plan.blocks());
     if input.byte() & 1 != 0 {
         have.insert(3);
     }
-    intake.accept(have, 5, None);
-    Some(intake)
+    incoming.accept(have, 5, None);
+    Some(incoming)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::sender::PeerOutcome;
 use super::{
     DirectorySink, FileSource, ReceiverConfig, RefusalCode, SendOptions, SenderConfig, StreamError,
-    StreamNews, StreamReceiver, StreamSender,
+    StreamEvent, StreamReceiver, StreamSender,
 };
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::duplex::faults::{Dice, FaultConfig, Faults};
@@ -45,7 +45,7 @@ fn domain(kind: EndpointKind) -> Option<Arc<Domain>> {
 struct Ended {
     outcome: PeerOutcome,
     /// At the receiver, if it ended there, too.
-    news: Vec<StreamNews>,
+    news: Vec<StreamEvent>,
     took: Duration,
 }
 
@@ -140,7 +140,7 @@ fn blocks_that_are_lost_doubled_damaged_and_overtaken_arrive_once_and_right() {
                 .result
                 .unwrap_or_else(|error| panic!("{what}: {error}"));
             println!("{what}: {:?}, {report}", ended.took);
-            let Some(StreamNews::Complete(_, received)) = ended.news.last() else {
+            let Some(StreamEvent::Complete(_, received)) = ended.news.last() else {
                 panic!("{what}: {:?}", ended.news)
             };
             let again = report.sent_bytes > report.bytes;

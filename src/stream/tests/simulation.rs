@@ -1,6 +1,6 @@
-//! An [`Outlay`] and an [`Intake`] over connections that lose, double, damage and reorder blocks,
-//! and that break. Whatever happens, the sink ends up with exactly the source, or both sides know
-//! that it did not; and neither ever waits for the other for nothing.
+//! An [`OutgoingStream`] and an [`IncomingStream`] over connections that lose, double, damage and
+//! reorder blocks, and that break. Whatever happens, the sink ends up with exactly the source, or
+//! both sides know that it did not; and neither ever waits for the other for nothing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use super::block_set::BlockSet;
 use super::blocks::{Block, BlockPlan};
 use super::digest::{StreamDigest, crc32c};
 use super::error::{RefusalCode, StreamError};
+use super::incoming::{IncomingSettings, IncomingStream, MessageOutcome};
 use super::limits::Limits;
 use super::manifest::{Entry, EntryKind, Manifest, Modified};
 use super::name::RelativeName;
-use super::receiving::{Intake, IntakeSettings, MessageOutcome};
-use super::sending::Outlay;
+use super::outgoing::OutgoingStream;
 use super::slots::{SlotBook, SlotGrants};
 use super::wire::{
     Accept, Checks, Damaged, Features, Freed, HEADER_LEN, Message, Open, OpenFlags, Placed,
@@ -68,9 +68,9 @@ struct World {
     sink: Vec<Vec<u8>>,
     manifest: Manifest,
     plan: Arc<BlockPlan>,
-    outlay: Outlay,
-    intake: Option<Intake>,
-    settings: IntakeSettings,
+    outgoing: OutgoingStream,
+    incoming: Option<IncomingStream>,
+    settings: IncomingSettings,
     /// What the sink has from before.
     before: BlockSet,
     wires: Vec<Wire>,
@@ -120,25 +120,25 @@ impl World {
         };
         self.idle = if moved { 0 } else { self.idle + 1 };
         if self.idle == 500 {
-            self.outlay.inquire();
+            self.outgoing.inquire();
         }
     }
 
     fn read_one(&mut self) -> bool {
-        if self.outlay.first_wanted(0).is_none() && self.read.is_empty() && self.dice.one_in(2) {
-            self.outlay.allow_finish();
+        if self.outgoing.first_wanted(0).is_none() && self.read.is_empty() && self.dice.one_in(2) {
+            self.outgoing.allow_finish();
         }
         if self.read.len() >= 4 {
             return false;
         }
         let from = self.dice.roll(self.plan.blocks().max(1));
-        let wanted = self.outlay.first_wanted(from);
-        let Some(index) = wanted.or_else(|| self.outlay.first_wanted(0)) else {
+        let wanted = self.outgoing.first_wanted(from);
+        let Some(index) = wanted.or_else(|| self.outgoing.first_wanted(0)) else {
             return false;
         };
-        assert!(self.outlay.take(index) && !self.outlay.take(index));
+        assert!(self.outgoing.take(index) && !self.outgoing.take(index));
         if self.dice.one_in(20) {
-            self.outlay.give_back(index);
+            self.outgoing.give_back(index);
             return true;
         }
         self.read.push_back(self.plan.get(index).unwrap());
@@ -157,7 +157,7 @@ impl World {
         let Some(rail) = self.live_rail() else {
             return false;
         };
-        if !self.outlay.may_send() {
+        if !self.outgoing.may_send() {
             return false;
         }
         let Some(block) = self.read.pop_front() else {
@@ -165,8 +165,8 @@ impl World {
         };
         let bytes = self.bytes_of(&block);
         let crc = crc32c(&bytes);
-        let header = self.outlay.header(&block, crc);
-        self.outlay.on_sent(rail, &block, crc);
+        let header = self.outgoing.header(&block, crc);
+        self.outgoing.on_sent(rail, &block, crc);
         let mut packet = Packet::new(&Message::Block(header));
         packet.payload = bytes;
         self.carry(rail, packet);
@@ -185,7 +185,7 @@ impl World {
             return true;
         }
         let unplaced = (slots.writing.len() + slots.written.len()) as u64;
-        if !self.outlay.may_send() || self.outlay.room() <= unplaced || self.read.is_empty() {
+        if !self.outgoing.may_send() || self.outgoing.room() <= unplaced || self.read.is_empty() {
             return false;
         }
         let Some((slot, _)) = slots.book.take() else {
@@ -209,7 +209,7 @@ impl World {
         let Some(slots) = &mut self.slots else {
             return false;
         };
-        if !self.outlay.may_place() {
+        if !self.outgoing.may_place() {
             return false;
         }
         let Some((block, crc, slot)) = slots.written.pop_front() else {
@@ -217,10 +217,10 @@ impl World {
         };
         slots.book.on_placed(slot);
         let placed = Placed {
-            block: self.outlay.header(&block, crc),
+            block: self.outgoing.header(&block, crc),
             slot,
         };
-        self.outlay.on_sent(0, &block, crc);
+        self.outgoing.on_sent(0, &block, crc);
         let packet = Packet::new(&Message::Placed(placed));
         self.wires[0].to_receiver.push_back(packet);
         true
@@ -261,12 +261,12 @@ impl World {
 
     fn say_sender(&mut self) -> bool {
         if self.is_talkative && self.dice.one_in(30) {
-            self.outlay.say_that_it_works();
+            self.outgoing.want_sign_of_life();
         }
         let Some(rail) = self.live_rail() else {
             return false;
         };
-        let Some(message) = self.outlay.next_to_say(rail, 8192, &self.manifest) else {
+        let Some(message) = self.outgoing.next_control(rail, 8192, &self.manifest) else {
             return false;
         };
         let packet = Packet::new(&message);
@@ -274,37 +274,37 @@ impl World {
             // The endpoint has no room now.
             return true;
         }
-        self.outlay.on_said(rail);
+        self.outgoing.on_control_sent(rail);
         self.wires[usize::from(rail)].to_receiver.push_back(packet);
         true
     }
 
     fn say_receiver(&mut self) -> bool {
-        let Some(intake) = &mut self.intake else {
+        let Some(incoming) = &mut self.incoming else {
             return false;
         };
-        if intake.home().is_none() {
+        if incoming.control_rail().is_none() {
             let live = (0..self.wires.len()).find(|rail| !self.wires[*rail].receiver_knows);
             match live {
-                Some(rail) => intake.set_home(rail as u16),
+                Some(rail) => incoming.set_control_rail(rail as u16),
                 None => return false,
             }
         }
-        let rail = intake.home().unwrap();
+        let rail = incoming.control_rail().unwrap();
         if self.dice.one_in(10) {
-            intake.want_progress();
+            incoming.want_progress();
         }
         if self.is_talkative && self.dice.one_in(30) {
-            intake.say_that_it_works();
+            incoming.want_sign_of_life();
         }
-        let Some(message) = intake.next_to_say() else {
+        let Some(message) = incoming.next_control() else {
             return false;
         };
         let packet = Packet::new(&message);
         if self.dice.one_in(4) {
             return true;
         }
-        intake.on_said();
+        incoming.on_control_sent();
         self.wires[usize::from(rail)].to_sender.push_back(packet);
         true
     }
@@ -331,7 +331,7 @@ impl World {
     }
 
     fn on_sender(&mut self, message: &Message<'_>) {
-        let taken = self.outlay.on_message(message);
+        let taken = self.outgoing.on_message(message);
         taken.expect("an honest receiver keeps to the protocol");
         let Some(slots) = &mut self.slots else { return };
         match message {
@@ -343,13 +343,14 @@ impl World {
 
     fn on_receiver(&mut self, rail: u16, message: &Message<'_>, payload: &[u8]) {
         if let Message::Open(open) = message {
-            let intake = Intake::new(rail, *open, self.settings.clone()).expect("it is admitted");
-            self.intake = Some(intake);
+            let incoming =
+                IncomingStream::new(rail, *open, self.settings.clone()).expect("it is admitted");
+            self.incoming = Some(incoming);
             self.decide();
             return;
         }
-        let intake = self.intake.as_mut().expect("the first message opens");
-        let arrival = intake
+        let incoming = self.incoming.as_mut().expect("the first message opens");
+        let arrival = incoming
             .on_message(rail, message)
             .expect("an honest sender keeps to the protocol");
         match (arrival, message) {
@@ -360,7 +361,7 @@ impl World {
                     .iter()
                     .any(|(other, _, _)| other.index == block.index);
                 assert!(
-                    !written && !intake.have().contains(block.index),
+                    !written && !incoming.have().contains(block.index),
                     "no block is written twice"
                 );
                 self.writing.push((block, header.crc, payload.to_vec()));
@@ -385,11 +386,11 @@ impl World {
     }
 
     fn decide(&mut self) {
-        let intake = self.intake.as_mut().unwrap();
-        if !intake.is_announced() {
+        let incoming = self.incoming.as_mut().unwrap();
+        if !incoming.is_announced() {
             return;
         }
-        let sizes: Vec<usize> = intake
+        let sizes: Vec<usize> = incoming
             .manifest()
             .iter()
             .map(|entry| entry.size as usize)
@@ -402,7 +403,7 @@ impl World {
             let bytes = &self.sink[block.entry][begin..begin + block.len as usize];
             digest.add(index, block.len, crc32c(bytes));
         }
-        intake.accept(self.before.clone(), digest.part(), None);
+        incoming.accept(self.before.clone(), digest.part(), None);
         let Some(slots) = &mut self.slots else { return };
         for _ in 0..slots.count {
             let window = Window {
@@ -419,11 +420,11 @@ impl World {
     }
 
     fn write_one(&mut self) -> bool {
-        let Some(intake) = &mut self.intake else {
+        let Some(incoming) = &mut self.incoming else {
             return false;
         };
-        if intake.is_whole() {
-            intake.complete(Checks::CRC32C);
+        if incoming.is_whole() {
+            incoming.complete(Checks::CRC32C);
             return true;
         }
         if self.writing.is_empty() {
@@ -432,24 +433,24 @@ impl World {
         let at = self.dice.roll(self.writing.len() as u64) as usize;
         let (block, said, bytes) = self.writing.swap_remove(at);
         self.free_slot(block.index);
-        let Some(intake) = &mut self.intake else {
+        let Some(incoming) = &mut self.incoming else {
             return false;
         };
         let crc = crc32c(&bytes);
         if crc != said {
-            intake.on_damaged(&block, crc);
+            incoming.on_damaged(&block, crc);
             return true;
         }
         let begin = block.offset as usize;
         self.sink[block.entry][begin..begin + bytes.len()].copy_from_slice(&bytes);
-        intake.on_written(&block, crc, None);
+        incoming.on_written(&block, crc, None);
         true
     }
 
     /// Cuts a connection, brings the news to one of its ends, or makes a new one.
     fn break_one(&mut self) -> bool {
         let rail = self.dice.roll(self.wires.len() as u64) as usize;
-        let may_cut = self.outlay.is_accepted() && self.wires.len() < 12;
+        let may_cut = self.outgoing.is_accepted() && self.wires.len() < 12;
         if may_cut && !self.wires[rail].is_cut && self.dice.one_in(self.faults.cut) {
             let wire = &mut self.wires[rail];
             wire.is_cut = true;
@@ -460,7 +461,7 @@ impl World {
             wire.to_sender.truncate(keep);
             let number = self.wires.len() as u16;
             self.wires.push(Wire::default());
-            self.outlay.add_rail(number);
+            self.outgoing.add_rail(number);
             return true;
         }
         let wire = &mut self.wires[rail];
@@ -469,13 +470,13 @@ impl World {
         }
         if !wire.sender_knows && wire.to_sender.is_empty() {
             wire.sender_knows = true;
-            self.outlay.on_rail_lost(rail as u16);
+            self.outgoing.on_rail_lost(rail as u16);
             return true;
         }
         if !wire.receiver_knows && wire.to_receiver.is_empty() {
             wire.receiver_knows = true;
-            if let Some(intake) = &mut self.intake {
-                intake.on_rail_gone(rail as u16);
+            if let Some(incoming) = &mut self.incoming {
+                incoming.on_rail_gone(rail as u16);
             }
             return true;
         }
@@ -487,20 +488,20 @@ impl World {
         for _ in 0..400_000 {
             self.step();
             let is_over = self
-                .intake
+                .incoming
                 .as_ref()
                 .is_some_and(|it| it.outcome().is_some());
-            if is_over && self.outlay.outcome().is_some() {
+            if is_over && self.outgoing.outcome().is_some() {
                 return;
             }
             assert!(
                 self.idle < 20_000,
                 "both wait for nothing: {:#?} {:#?}",
-                self.outlay,
-                self.intake
+                self.outgoing,
+                self.incoming
             );
         }
-        panic!("it does not end: {:#?} {:#?}", self.outlay, self.intake);
+        panic!("it does not end: {:#?} {:#?}", self.outgoing, self.incoming);
     }
 }
 
@@ -529,8 +530,8 @@ fn open(manifest: &Manifest, plan: &BlockPlan) -> Open {
     }
 }
 
-fn settings(window: u64) -> IntakeSettings {
-    IntakeSettings {
+fn settings(window: u64) -> IncomingSettings {
+    IncomingSettings {
         limits: Limits::default(),
         memory_left: 1 << 20,
         features: Features::empty(),
@@ -565,8 +566,8 @@ fn world(
             sink[block.entry][range.clone()].copy_from_slice(&source[block.entry][range]);
         }
     }
-    let mut outlay = Outlay::new(open(&manifest, &plan), Arc::clone(&plan), 0);
-    (1..rails).for_each(|rail| outlay.add_rail(rail));
+    let mut outgoing = OutgoingStream::new(open(&manifest, &plan), Arc::clone(&plan), 0);
+    (1..rails).for_each(|rail| outgoing.add_rail(rail));
     World {
         dice,
         faults,
@@ -574,8 +575,8 @@ fn world(
         sink,
         manifest,
         plan,
-        outlay,
-        intake: None,
+        outgoing,
+        incoming: None,
         settings: settings(window),
         before,
         wires: (0..rails).map(|_| Wire::default()).collect(),
@@ -594,7 +595,7 @@ fn by_write(sizes: &[usize], had: &[bool], window: u64, slots: u32, seed: u64) -
     world.settings.slots = slots;
     let mut open = open(&world.manifest, &world.plan);
     open.flags |= OpenFlags::BY_WRITE;
-    world.outlay = Outlay::new(open, Arc::clone(&world.plan), 0);
+    world.outgoing = OutgoingStream::new(open, Arc::clone(&world.plan), 0);
     world.slots = Some(Slots {
         count: slots,
         ..Slots::default()
@@ -605,10 +606,10 @@ fn by_write(sizes: &[usize], had: &[bool], window: u64, slots: u32, seed: u64) -
 impl World {
     fn check_complete(&mut self) {
         self.run();
-        let outcome = self.outlay.outcome().unwrap();
+        let outcome = self.outgoing.outcome().unwrap();
         let complete = outcome.as_ref().expect("an honest network gets it there");
         assert_eq!(
-            self.intake
+            self.incoming
                 .as_ref()
                 .unwrap()
                 .outcome()
@@ -624,7 +625,7 @@ impl World {
         }
         assert_eq!(complete.digest, digest.digest());
         assert_eq!(
-            self.outlay.written(),
+            self.outgoing.written(),
             (self.plan.blocks(), self.plan.bytes())
         );
     }
@@ -635,8 +636,8 @@ fn without_faults_each_block_is_sent_once() {
     for sizes in [&[][..], &[0], &[1], &[0, 5000, 0, 16, 17]] {
         let mut world = world(sizes, &[false], 4, 1, NO_FAULTS, 5);
         world.check_complete();
-        assert_eq!(world.outlay.sent(), (world.plan.blocks(), 0));
-        assert_eq!(world.intake.unwrap().arrived(), (world.plan.blocks(), 0));
+        assert_eq!(world.outgoing.sent(), (world.plan.blocks(), 0));
+        assert_eq!(world.incoming.unwrap().arrived(), (world.plan.blocks(), 0));
     }
 }
 
@@ -645,13 +646,13 @@ fn without_faults_each_block_is_sent_once() {
 fn what_comes_damaged_before_finish_is_said_is_sent_first() {
     let mut world = world(&[100], &[false], 8, 1, NO_FAULTS, 12);
     let World {
-        outlay,
+        outgoing,
         manifest,
         plan,
         ..
     } = &mut world;
-    while outlay.next_to_say(0, 8192, manifest).is_some() {
-        outlay.on_said(0);
+    while outgoing.next_control(0, 8192, manifest).is_some() {
+        outgoing.on_control_sent(0);
     }
     let accept = Accept {
         stream: 1,
@@ -660,28 +661,28 @@ fn what_comes_damaged_before_finish_is_said_is_sent_first() {
         have_digest: 0,
         slots: 0,
     };
-    outlay.on_message(&Message::Accept(accept)).unwrap();
+    outgoing.on_message(&Message::Accept(accept)).unwrap();
     for block in plan.iter() {
-        assert!(outlay.take(block.index));
-        outlay.on_sent(0, &block, 1);
+        assert!(outgoing.take(block.index));
+        outgoing.on_sent(0, &block, 1);
     }
-    outlay.allow_finish();
+    outgoing.allow_finish();
     let (stream, index, crc) = (1, 3, 2);
     let damaged = Message::Damaged(Damaged { stream, index, crc });
-    outlay.on_message(&damaged).unwrap();
-    assert!(!outlay.is_finishing() && outlay.wants(index));
-    assert!(outlay.next_to_say(0, 8192, manifest).is_none());
+    outgoing.on_message(&damaged).unwrap();
+    assert!(!outgoing.is_finishing() && outgoing.wants(index));
+    assert!(outgoing.next_control(0, 8192, manifest).is_none());
 }
 
 #[test]
 fn what_the_sink_has_is_not_sent() {
     let mut world = world(&[16 * 5000], &[true, false], 8, 1, NO_FAULTS, 6);
     world.check_complete();
-    assert_eq!(world.outlay.had(), (2500, 16 * 2500));
-    assert_eq!(world.outlay.sent(), (2500, 0));
+    assert_eq!(world.outgoing.had(), (2500, 16 * 2500));
+    assert_eq!(world.outgoing.sent(), (2500, 0));
     let mut all = world_all_there();
     all.check_complete();
-    assert_eq!(all.outlay.sent(), (0, 0));
+    assert_eq!(all.outgoing.sent(), (0, 0));
 }
 
 fn world_all_there() -> World {
@@ -701,11 +702,11 @@ fn a_source_that_changes_under_way_is_found_out() {
         world.source[0]
             .iter_mut()
             .for_each(|byte| *byte = byte.wrapping_add(1));
-        if world.outlay.outcome().is_some() {
+        if world.outgoing.outcome().is_some() {
             break;
         }
     }
-    match world.outlay.outcome() {
+    match world.outgoing.outcome() {
         Some(Err(StreamError::Failed { code, .. })) => assert_eq!(*code, RefusalCode::DIGEST),
         other => panic!("{other:?}"),
     }
@@ -715,15 +716,15 @@ fn a_source_that_changes_under_way_is_found_out() {
 fn a_sender_that_gives_up_is_understood() {
     let mut world = world(&[4000], &[false], 8, 2, NO_FAULTS, 9);
     while world
-        .intake
+        .incoming
         .as_ref()
-        .is_none_or(|intake| intake.bytes() < 1000)
+        .is_none_or(|incoming| incoming.bytes() < 1000)
     {
         world.step();
     }
-    world.outlay.give_up(RefusalCode::CANCELLED, "enough");
+    world.outgoing.give_up(RefusalCode::CANCELLED, "enough");
     world.run();
-    match world.intake.unwrap().outcome() {
+    match world.incoming.unwrap().outcome() {
         Some(Err(StreamError::Failed { code, reason, .. })) => {
             assert_eq!((*code, reason.as_str()), (RefusalCode::CANCELLED, "enough"));
         }
@@ -735,16 +736,16 @@ fn a_sender_that_gives_up_is_understood() {
 fn a_sink_that_fails_is_understood() {
     let mut world = world(&[4000], &[false], 8, 2, NO_FAULTS, 10);
     while world
-        .intake
+        .incoming
         .as_ref()
-        .is_none_or(|intake| intake.bytes() < 1000)
+        .is_none_or(|incoming| incoming.bytes() < 1000)
     {
         world.step();
     }
-    let intake = world.intake.as_mut().unwrap();
-    intake.fail(RefusalCode::SPACE, Some(7), "no space left on device");
+    let incoming = world.incoming.as_mut().unwrap();
+    incoming.fail(RefusalCode::SPACE, Some(7), "no space left on device");
     world.run();
-    match world.outlay.outcome() {
+    match world.outgoing.outcome() {
         Some(Err(StreamError::Failed { code, block, .. })) => {
             assert_eq!((*code, *block), (RefusalCode::SPACE, Some(7)));
         }
@@ -761,8 +762,8 @@ fn blocks_that_are_always_damaged_end_it() {
     let mut world = world(&[400], &[false], 8, 1, faults, 11);
     world.settings.limits.resent = 50;
     world.run();
-    assert!(world.outlay.outcome().unwrap().is_err());
-    assert!(world.intake.unwrap().outcome().unwrap().is_err());
+    assert!(world.outgoing.outcome().unwrap().is_err());
+    assert!(world.incoming.unwrap().outcome().unwrap().is_err());
 }
 
 /// Transfers of all sizes around the bounds of blocks, by message and by write, in any order of
@@ -800,7 +801,7 @@ fn transfers_in_any_order_of_turns_come_to_an_end() {
         };
         world.is_talkative = true;
         world.check_complete();
-        let (sent, resent) = world.outlay.sent();
+        let (sent, resent) = world.outgoing.sent();
         assert_eq!(resent, 0, "transfer {number}");
         blocks += sent;
     }
@@ -829,7 +830,7 @@ proptest! {
         };
         let mut world = world(&sizes, &had, window, rails, faults, seed);
         // The world's faults hit each block several times in a row at times.
-        world.outlay.allow_resent(1 << 20);
+        world.outgoing.allow_resent(1 << 20);
         world.check_complete();
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::outbox::Swallow;
 use super::rehearsal::{Mishap, Script, Side, Wish, World};
 use super::wire::Kind;
-use super::{PeerOutcome, RefusalCode, SendOptions, StreamError, StreamNews, Transport};
+use super::{PeerOutcome, RefusalCode, SendOptions, StreamError, StreamEvent, Transport};
 use crate::protocol::connection::Form;
 
 /// For how long nothing may move, where that is what is tested, and elsewhere.
@@ -30,7 +30,7 @@ fn swallow(kind: Kind, times: u32) -> Option<Swallow> {
 /// What one transfer came to.
 struct Ended {
     outcome: PeerOutcome,
-    news: Vec<StreamNews>,
+    events: Vec<StreamEvent>,
     /// Of it, what is whole at the receiver.
     whole: u32,
     /// When it was over, and when nothing was left of it.
@@ -49,20 +49,20 @@ fn over_both(options: &SendOptions, tune: impl Fn(&mut Script), judge: impl Fn(E
         let ended = world.run().expect("over in time").remove(0);
         let took = world.clock.passed();
         world.settle().expect("nothing is left");
-        let (mut news, whole) = (world.news(), world.shelves[0].whole(0));
+        let (mut events, whole) = (world.events(), world.sinks[0].whole(0));
         world.close().expect("everything is back");
         judge(Ended {
             outcome: ended.outcomes.into_iter().next().expect("of one peer"),
-            news: news.remove(0),
+            events: events.remove(0),
             whole,
             took,
         });
     }
 }
 
-fn last_cut(news: &[StreamNews]) -> &StreamError {
-    match news.last() {
-        Some(StreamNews::Cut(_, error, _)) => error,
+fn last_cut(events: &[StreamEvent]) -> &StreamError {
+    match events.last() {
+        Some(StreamEvent::Cut(_, error, _)) => error,
         other => panic!("{other:?}"),
     }
 }
@@ -91,7 +91,7 @@ fn a_message_that_is_never_said_ends_in_an_error_that_names_it_on_both_sides() {
             let named = format!("the sender waited for {named}");
             assert!(waits.starts_with(&named), "{error}");
             // The receiver was told, and says what it waited for itself.
-            match last_cut(&ended.news) {
+            match last_cut(&ended.events) {
                 StreamError::Failed { code, reason, .. } => {
                     assert_eq!(*code, RefusalCode::STALLED);
                     assert!(reason.starts_with(&named), "{reason}");
@@ -113,7 +113,7 @@ fn a_receiver_that_waits_for_nothing_says_so_to_the_sender() {
     };
     over_both(&options, tune, |ended| {
         let named = "the receiver waited for blocks, or the sender to say that it has sent all";
-        match last_cut(&ended.news) {
+        match last_cut(&ended.events) {
             StreamError::Stalled { after, waits } => {
                 assert!(waits.starts_with(named), "{waits}");
                 assert!(*after > SHORT && *after < SHORT + SOON, "{after:?}");
@@ -235,7 +235,10 @@ fn who_works_for_long_is_waited_for() {
         };
         over_both(&options, tune, |ended| {
             ended.outcome.result.unwrap();
-            assert!(matches!(ended.news.last(), Some(StreamNews::Complete(..))));
+            assert!(matches!(
+                ended.events.last(),
+                Some(StreamEvent::Complete(..))
+            ));
             assert!(ended.took >= 40 * WORK, "{:?}", ended.took);
         });
     }
@@ -255,7 +258,7 @@ fn a_source_or_a_sink_that_hangs_is_named() {
             }
             other => panic!("{other:?}"),
         }
-        match last_cut(&ended.news) {
+        match last_cut(&ended.events) {
             StreamError::Failed { reason, .. } => {
                 assert!(reason.contains("its source"), "{reason}")
             }

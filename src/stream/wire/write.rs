@@ -34,18 +34,8 @@ pub(super) fn message<'s>(message: &'s Message<'_>, header: &mut [u8; HEADER_LEN
             first: it.first.into(),
             ..zeroed()
         }),
-        Message::Finish(it) => new(0).with(&FinishWire {
-            sent_here: it.sent_here.into(),
-            sent: it.sent.into(),
-            lap: it.lap.into(),
-            digest: it.digest.into(),
-            ..zeroed()
-        }),
-        Message::RailLost(it) => new(0).with(&RailLostWire {
-            sent_there: it.sent_there.into(),
-            rail: it.rail.into(),
-            ..zeroed()
-        }),
+        Message::Finish(it) => new(0).with(&finish(it)),
+        Message::RailLost(it) => new(0).with(&rail_lost(it)),
         Message::Accept(it) => new(0).with(&accept(it)),
         Message::Have(it) | Message::Missing(it) => {
             new(if it.more { MORE } else { 0 }).with(&RangesWire {
@@ -57,18 +47,8 @@ pub(super) fn message<'s>(message: &'s Message<'_>, header: &mut [u8; HEADER_LEN
         Message::Written(it) => new(0).with(&counts(it.blocks, it.bytes, 0)),
         Message::Damaged(it) => new(0).with(&counts(it.index, 0, it.crc)),
         Message::Freed(it) => new(0).with(&counts(0, 0, it.slot)),
-        Message::Complete(it) => new(it.checks.bits()).with(&CompleteWire {
-            blocks: it.blocks.into(),
-            bytes: it.bytes.into(),
-            digest: it.digest.into(),
-            ..zeroed()
-        }),
-        Message::Window(it) => new(0).with(&WindowWire {
-            stride: it.stride.into(),
-            first_slot: it.first_slot.into(),
-            slots: it.slots.into(),
-            ..zeroed()
-        }),
+        Message::Complete(it) => new(it.checks.bits()).with(&complete(it)),
+        Message::Window(it) => new(0).with(&window(it)),
         Message::Refuse(it) => new(0).with(&given_up(it.code, it.details)),
         Message::Cancel(it) => new(0).with(&given_up(it.code, [0; 2])),
         Message::Failed(it) => new(0).with(&given_up(it.code, [it.block.unwrap_or(NO_BLOCK), 0])),
@@ -181,6 +161,42 @@ fn given_up(code: RefusalCode, details: [u64; 2]) -> ReasonWire {
     ReasonWire {
         details: details.map(Into::into),
         code: code.0.into(),
+        ..zeroed()
+    }
+}
+
+fn finish(finish: &Finish) -> FinishWire {
+    FinishWire {
+        sent_here: finish.sent_here.into(),
+        sent: finish.sent.into(),
+        lap: finish.lap.into(),
+        digest: finish.digest.into(),
+        ..zeroed()
+    }
+}
+
+fn rail_lost(rail_lost: &RailLost) -> RailLostWire {
+    RailLostWire {
+        sent_there: rail_lost.sent_there.into(),
+        rail: rail_lost.rail.into(),
+        ..zeroed()
+    }
+}
+
+fn complete(complete: &Complete) -> CompleteWire {
+    CompleteWire {
+        blocks: complete.blocks.into(),
+        bytes: complete.bytes.into(),
+        digest: complete.digest.into(),
+        ..zeroed()
+    }
+}
+
+fn window(window: &Window<'_>) -> WindowWire {
+    WindowWire {
+        stride: window.stride.into(),
+        first_slot: window.first_slot.into(),
+        slots: window.slots.into(),
         ..zeroed()
     }
 }

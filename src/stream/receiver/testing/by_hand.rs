@@ -3,7 +3,7 @@
 use super::writing::{self, WriteDone, WriteJob};
 use super::*;
 use crate::stream::network::StreamSide;
-use crate::stream::rehearsal::Crew;
+use crate::stream::rehearsal::HeldWorkers;
 
 /// A receiver whose turns are taken, and whose blocks are written, when the test says so.
 pub(in crate::stream) struct ReceiverByHand {
@@ -11,7 +11,7 @@ pub(in crate::stream) struct ReceiverByHand {
     pub(in crate::stream) handle: StreamReceiver,
     thread: NetworkThread<ReceiverSide>,
     /// For blocks, and for what takes long.
-    writers: Vec<Crew<WriteJob, WriteDone>>,
+    writers: Vec<HeldWorkers<WriteJob, WriteDone>>,
 }
 
 /// Threads for what takes long.
@@ -24,7 +24,12 @@ impl ReceiverByHand {
             let (workers, queues) = Writers::by_hand(with.bounds);
             for (queue, threads) in queues.into_iter().zip([with.threads, LONG_THREADS]) {
                 let (done, clock) = (with.done.clone(), with.clock.clone());
-                writers.push(Crew::new(threads, (queue, done), clock, writing::run));
+                writers.push(HeldWorkers::new(
+                    threads,
+                    (queue, done),
+                    clock,
+                    writing::run,
+                ));
             }
             Ok(workers)
         };
@@ -50,20 +55,20 @@ impl ReceiverByHand {
     /// What its writers do now; each job takes as long as is said of it. Whether one was done.
     pub(in crate::stream) fn write(&mut self, takes: &mut dyn FnMut() -> Duration) -> bool {
         let mut any = false;
-        for crew in &mut self.writers {
-            any |= crew.work(|_| takes());
+        for workers in &mut self.writers {
+            any |= workers.work(|_| takes());
         }
         any
     }
 
     /// What hangs hangs no more.
     pub(in crate::stream) fn let_go(&mut self) {
-        self.writers.iter_mut().for_each(Crew::let_go);
+        self.writers.iter_mut().for_each(HeldWorkers::let_go);
     }
 
     pub(in crate::stream) fn next_written(&self) -> Option<Instant> {
         let crews = self.writers.iter();
-        crews.filter_map(Crew::next_done).min()
+        crews.filter_map(HeldWorkers::next_done).min()
     }
 
     /// Connections that it has, and streams that are not over.
@@ -81,7 +86,7 @@ impl ReceiverByHand {
         self.handle.thread.cut();
         self.turn();
         let stops = self.thread.has_stopped();
-        self.writers.iter_mut().for_each(Crew::finish);
+        self.writers.iter_mut().for_each(HeldWorkers::finish);
         self.thread.end_now();
         stops.then_some(self.handle)
     }

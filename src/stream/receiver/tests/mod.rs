@@ -146,7 +146,7 @@ fn who_does_not_say_who_it_is_hears_that_its_time_is_over() {
         clock.advance(time);
         silent.assert_refused(RefusalCode::DEADLINE);
         match receiver.next(PATIENCE) {
-            Some(StreamNews::Refused { code, .. }) => assert_eq!(code, RefusalCode::DEADLINE),
+            Some(StreamEvent::Refused { code, .. }) => assert_eq!(code, RefusalCode::DEADLINE),
             other => panic!("{other:?}"),
         }
         receiver.stop(Instant::now());
@@ -256,10 +256,10 @@ impl BlockSink for CountingSink {
 }
 
 /// The next end of a stream.
-fn next_end(receiver: &StreamReceiver) -> StreamNews {
+fn next_end(receiver: &StreamReceiver) -> StreamEvent {
     loop {
-        match receiver.next(PATIENCE).expect("news in time") {
-            StreamNews::Began(_) => {}
+        match receiver.next(PATIENCE).expect("events in time") {
+            StreamEvent::Began(_) => {}
             other => return other,
         }
     }
@@ -283,7 +283,7 @@ fn a_second_open_with_a_key_in_use_ends_the_stream_and_its_sink_is_told() {
         let (code, reason) = second.failed.take().expect("it is told why");
         assert_eq!(code, RefusalCode::MALFORMED, "{reason}");
         match next_end(&receiver) {
-            StreamNews::Cut(arrival, error, _) => {
+            StreamEvent::Cut(arrival, error, _) => {
                 assert_eq!(arrival.identity.key, [2; 16]);
                 assert!(matches!(error, StreamError::Violation(_)), "{error:?}");
             }
@@ -330,8 +330,8 @@ fn who_was_refused_gets_no_more_time_by_asking_again() {
         assert_eq!(code, RefusalCode::ALREADY, "{reason}");
         assert!(reason.contains("under way"), "{reason}");
         let mut refused = 0;
-        while let Some(news) = receiver.next(Duration::from_millis(1)) {
-            refused += usize::from(matches!(news, StreamNews::Refused { .. }));
+        while let Some(event) = receiver.next(Duration::from_millis(1)) {
+            refused += usize::from(matches!(event, StreamEvent::Refused { .. }));
         }
         assert_eq!(refused, 1, "it is refused once, and that is said once");
         receiver.stop(Instant::now());
@@ -361,13 +361,13 @@ fn every_stream_that_was_cut_leaves_however_slowly_sinks_open() {
         });
         let began = Instant::now();
         let by = began + PATIENCE;
-        let news = receiver.stop(by);
+        let events = receiver.stop(by);
         assert!(Instant::now() < by, "it ends before its time is over");
         // A sink that opened before the end of its connection was heard of has begun.
-        let (cut, others): (Vec<_>, Vec<_>) = news
+        let (cut, others): (Vec<_>, Vec<_>) = events
             .iter()
-            .partition(|news| matches!(news, StreamNews::Cut(..)));
-        let begun = |news: &&StreamNews| matches!(news, StreamNews::Began(..));
+            .partition(|events| matches!(events, StreamEvent::Cut(..)));
+        let begun = |events: &&StreamEvent| matches!(events, StreamEvent::Began(..));
         assert!(others.iter().all(begun), "{others:?}");
         assert_eq!(cut.len(), STREAMS);
     });
@@ -410,7 +410,7 @@ fn a_sender_that_pauses_for_too_long_is_left_and_what_it_sent_is_kept() {
         assert_eq!(code, RefusalCode::STALLED, "{reason}");
         assert!(reason.contains("paused"), "{reason}");
         match next_end(&receiver) {
-            StreamNews::Cut(_, StreamError::Deadline { what }, _) => {
+            StreamEvent::Cut(_, StreamError::Deadline { what }, _) => {
                 assert!(what.contains("paused"), "{what}");
             }
             other => panic!("{other:?}"),
@@ -451,15 +451,17 @@ fn nothing_is_put_where_another_stream_keeps_what_it_has() {
         let config = ReceiverConfig::new(DirectorySink::new(to.path()).unwrap());
         let receiver = receiver(domain, config.block_bytes(8192));
         let key = "0".repeat(32);
-        for name in [
+        let names = [
             format!(".fabricast-{key}/journal"),
             format!(".fabricast-{key}/0"),
             format!(".FABRICAST-{key}/0"),
             format!("sub/.fabricast-{key}/0"),
             format!("sub/.fabricast-{key}"),
-        ] {
-            let (open, entries) = named(&name);
-            let mut caller = Caller::hello(domain, receiver.local_addr(), 1, 0);
+        ];
+        // A session each: the last one is there until its connection is gone at the receiver, too.
+        for (name, session) in names.iter().zip(1..) {
+            let (open, entries) = named(name);
+            let mut caller = Caller::hello(domain, receiver.local_addr(), session, 0);
             caller.outbox.push(&Message::Open(open));
             caller.outbox.push(&Message::Manifest(ManifestPart {
                 stream: 1,
@@ -469,7 +471,7 @@ fn nothing_is_put_where_another_stream_keeps_what_it_has() {
             let reason = caller.assert_refused(RefusalCode::NAMES);
             assert!(reason.contains(".fabricast-"), "{reason}");
             match next_end(&receiver) {
-                StreamNews::Refused { code, .. } => assert_eq!(code, RefusalCode::NAMES),
+                StreamEvent::Refused { code, .. } => assert_eq!(code, RefusalCode::NAMES),
                 other => panic!("{other:?}"),
             }
             assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 0);
@@ -478,10 +480,10 @@ fn nothing_is_put_where_another_stream_keeps_what_it_has() {
     });
 }
 
-/// Whatever nobody fetches, no more memory is taken than may be; what is left out of news is the
+/// Whatever nobody fetches, no more memory is taken than may be; what is left out of events is the
 /// manifests of the oldest.
 #[test]
-fn news_that_nobody_fetches_make_room_for_streams() {
+fn events_that_nobody_fetches_make_room_for_streams() {
     over_both(|domain| {
         const ENTRIES: usize = 500;
         const STREAMS: usize = 20;
@@ -527,9 +529,9 @@ fn news_that_nobody_fetches_make_room_for_streams() {
             });
         }
         let (mut bytes, mut ended, mut last) = (0, Vec::new(), 0);
-        for news in receiver.stop(Instant::now() + PATIENCE) {
-            let (StreamNews::Began(arrival) | StreamNews::Cut(arrival, ..)) = news else {
-                panic!("{news:?}");
+        for events in receiver.stop(Instant::now() + PATIENCE) {
+            let (StreamEvent::Began(arrival) | StreamEvent::Cut(arrival, ..)) = events else {
+                panic!("{events:?}");
             };
             assert_eq!(arrival.entries, ENTRIES as u64);
             if let Some(manifest) = &arrival.manifest

@@ -3,14 +3,14 @@
 use super::reading::{self, ReadDone, ReadJob, ReadersSettings};
 use super::*;
 use crate::stream::network::StreamSide;
-use crate::stream::rehearsal::Crew;
+use crate::stream::rehearsal::HeldWorkers;
 
 /// A sender whose turns are taken, and whose blocks are read, when the test says so.
 pub(in crate::stream) struct SenderByHand {
     /// For what an application asks of it.
     pub(in crate::stream) handle: StreamSender,
     thread: NetworkThread<SenderSide>,
-    readers: Crew<ReadJob, ReadDone>,
+    readers: HeldWorkers<ReadJob, ReadDone>,
 }
 
 impl SenderByHand {
@@ -19,7 +19,12 @@ impl SenderByHand {
         let employ = |with: ReadersSettings| {
             let (workers, queue) = Workers::by_hand(with.bound);
             let run = reading::run;
-            readers = Some(Crew::new(with.threads, (queue, with.done), with.clock, run));
+            readers = Some(HeldWorkers::new(
+                with.threads,
+                (queue, with.done),
+                with.clock,
+                run,
+            ));
             Ok(workers)
         };
         let (handle, thread) =

@@ -1,101 +1,53 @@
 //! `Partials`: the files of a stream that is not whole yet, and the journal of what is in them.
 
-use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::{Advice, AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::fs::{
+    Advice, AtFlags, FallocateFlags, Mode, OFlags, fadvise, fdatasync, fstat, ftruncate,
+};
 use rustix::io::Errno;
 
-use super::dress;
+use super::journal_file::{JOURNAL, JournalFile, read_journal};
+use super::{FileAccess, dress};
 use crate::buffer::DeviceBuffer;
 use crate::clock::Clock;
-use crate::storage::{BackEnd, FileError, FileErrorKind, FileHandle, IoOptions};
+use crate::storage::{
+    BackEnd, DirectIo, Direction, FileError, FileErrorKind, FileHandle, FileOperation, IoOptions,
+    IoStats, OpenOptions,
+};
 use crate::stream::Block;
 use crate::stream::Entry;
 use crate::stream::block_set::BlockSet;
 use crate::stream::digest::crc32c;
-use crate::stream::journal::{
-    self, Claims, JOURNAL_HEADER_LEN, JournalError, JournalHeader, JournalReader,
-};
+use crate::stream::journal::{JournalError, JournalHeader};
+use crate::stream::open_files::{DEVICE_FILE_MIN, OpenFile, OpenFiles, direct_for};
+use crate::stream::sink::beneath::Beneath;
 use crate::stream::sink::{Kept, ReadBack, SinkError, Stop, StreamOffer};
 
-const JOURNAL: &str = "journal";
-
-/// Bytes of a journal that are read at once.
-const JOURNAL_PIECE: usize = 64 << 10;
-
-/// Files that are held open for the next block of theirs.
-const OPEN_MAX: usize = 32;
-
-/// The journal is written when it has so many records, or blocks of so many bytes: what a kill
-/// costs at most is sent again.
-const RECORDS_MAX: usize = 64;
-const BYTES_MAX: u64 = 16 << 20;
-/// Or when it was not written for so long.
-const WRITTEN_EVERY: Duration = Duration::from_millis(100);
-
+/// The files of a stream that is not whole yet, by the numbers of their entries.
 #[derive(Debug)]
 pub(super) struct Partials {
-    work: OwnedFd,
+    work: Beneath,
     offer: StreamOffer,
-    /// What the records of its journal begin from.
-    seal: u32,
-    open: Mutex<VecDeque<(usize, Arc<OpenFile>)>>,
-    journal: Mutex<Writer>,
+    files: OpenFiles,
+    access: FileAccess,
+    /// Held while a file is made: the kernel makes one at a time in a directory, and threads that
+    /// waited for that in the kernel would spend the processor's time on it.
+    making: Mutex<()>,
+    journal: Mutex<JournalFile>,
     clock: Clock,
 }
 
-/// A file that is held open.
-#[derive(Debug)]
-struct OpenFile {
-    file: File,
-    /// For a GPU's memory; made when it is needed.
-    for_devices: Mutex<Option<Arc<FileHandle>>>,
-}
-
-impl OpenFile {
-    fn for_devices(&self) -> Result<Arc<FileHandle>, FileError> {
-        let made = self.for_devices.lock();
-        let mut made = made.unwrap_or_else(PoisonError::into_inner);
-        if let Some(handle) = &*made {
-            return Ok(Arc::clone(handle));
-        }
-        // Opened once more, without the flags that cuFile refuses.
-        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let handle = Arc::new(FileHandle::open(path, "r+")?);
-        *made = Some(Arc::clone(&handle));
-        Ok(handle)
-    }
-}
-
-impl std::ops::Deref for OpenFile {
-    type Target = File;
-
-    fn deref(&self) -> &File {
-        &self.file
-    }
-}
-
-/// The journal's end.
-#[derive(Debug)]
-struct Writer {
-    file: File,
-    unwritten: Vec<u8>,
-    records: usize,
-    bytes: u64,
-    written_at: Instant,
-}
-
 impl Partials {
-    /// Finds what an earlier stream left, or begins anew.
+    /// Finds what an earlier stream left, or begins anew. What is done with the files is added to
+    /// `closed`.
     pub(super) fn open(
         work: OwnedFd,
         offer: &StreamOffer,
+        (access, closed): (FileAccess, Arc<Mutex<IoStats>>),
         clock: Clock,
     ) -> Result<Self, SinkError> {
         let header = JournalHeader::new(offer.identity, &offer.manifest, &offer.plan);
@@ -108,25 +60,25 @@ impl Partials {
         if known.is_none() {
             clear(work.as_fd()).map_err(|error| SinkError::os(JOURNAL.as_bytes(), error))?;
         }
-        let file = open_journal(work.as_fd(), &header, known)?;
+        let journal = JournalFile::open(work.as_fd(), &header, known, clock.clone())?;
         Ok(Self {
-            work,
+            work: Beneath::of(work),
             offer: offer.clone(),
-            seal: header.seal(),
-            open: Mutex::new(VecDeque::new()),
-            journal: Mutex::new(Writer {
-                file,
-                unwritten: Vec::new(),
-                records: 0,
-                bytes: 0,
-                written_at: clock.now(),
-            }),
+            files: OpenFiles::counting_into(closed),
+            access,
+            making: Mutex::new(()),
+            journal: Mutex::new(journal),
             clock,
         })
     }
 
+    /// What was done with the files so far.
+    pub(super) fn io_stats(&self) -> IoStats {
+        self.files.io_stats()
+    }
+
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.work.as_fd()
+        self.work.fd()
     }
 
     /// Which of the blocks that the journal names are there, byte for byte.
@@ -150,14 +102,14 @@ impl Partials {
     ) -> Result<(), SinkError> {
         let offer = &self.offer;
         let header = JournalHeader::new(offer.identity, &offer.manifest, &offer.plan);
-        let Ok((claims, _)) = read_journal(self.work.as_fd(), &header)? else {
+        let Ok((claims, _)) = read_journal(self.work.fd(), &header)? else {
             return Ok(());
         };
         let mut buffer = Vec::new();
         for index in claims.blocks().ranges(0).flatten() {
             stop.check()?;
             if let (Some(place), Some(crc)) = (offer.plan.get(index), claims.crc(index))
-                && self.read_block(place, &mut buffer).is_ok()
+                && self.read_block(place, &mut buffer)
             {
                 check(place, crc, &buffer);
             }
@@ -165,16 +117,22 @@ impl Partials {
         Ok(())
     }
 
-    fn read_block(&self, place: Block, buffer: &mut Vec<u8>) -> io::Result<()> {
-        let file = self.file(place.entry, false)?;
+    /// Whether all of a block is there.
+    fn read_block(&self, place: Block, buffer: &mut Vec<u8>) -> bool {
         buffer.resize(place.len as usize, 0);
-        file.read_exact_at(buffer, place.offset)
+        let file = self.file(place.entry, false);
+        let read = file.map(|file| file.read(buffer, place.offset));
+        matches!(read, Ok(Ok(read)) if read.bytes == buffer.len())
     }
 
     pub(super) fn write(&self, place: Block, crc: u32, bytes: &[u8]) -> Result<(), SinkError> {
-        let failed = |error| SinkError::os(self.name(place.entry).as_bytes(), error);
-        let file = self.file(place.entry, true).map_err(failed)?;
-        file.write_all_at(bytes, place.offset).map_err(failed)?;
+        let file = self.file(place.entry, true)?;
+        let options = IoOptions {
+            direct: Some(self.access.direct),
+            ..IoOptions::default()
+        };
+        let written = file.write_with(bytes, place.offset, &options);
+        written.map_err(|error| self.file_error(place.entry, error))?;
         self.record(place, crc)
     }
 
@@ -185,17 +143,14 @@ impl Partials {
         crc: u32,
         from: &DeviceBuffer,
     ) -> Result<BackEnd, SinkError> {
-        let failed = |error| SinkError::os(self.name(place.entry).as_bytes(), error);
-        let file = self.file(place.entry, true).map_err(failed)?;
-        let refused = |error| self.file_error(place.entry, error);
-        let handle = file.for_devices().map_err(refused)?;
+        let file = self.file(place.entry, true)?;
         let options = IoOptions {
             // Nothing else was given the buffer.
             sync_default_stream: Some(false),
             ..IoOptions::default()
         };
-        let moved = handle.write_from(from, .., place.offset, &options);
-        let moved = moved.map_err(refused)?;
+        let moved = file.write_from(from, .., place.offset, &options);
+        let moved = moved.map_err(|error| self.file_error(place.entry, error))?;
         self.record(place, crc)?;
         Ok(moved.back_end)
     }
@@ -210,29 +165,18 @@ impl Partials {
 
     /// A block is written: the journal says so, some time.
     fn record(&self, place: Block, crc: u32) -> Result<(), SinkError> {
-        if !self.offer.crc32c {
-            return Ok(());
+        match self.offer.crc32c {
+            true => self.journal().record(place, crc),
+            false => Ok(()),
         }
-        let record = journal::record(self.seal, place.index, crc);
-        let mut journal = self.journal();
-        journal.unwritten.extend_from_slice(&record);
-        journal.records += 1;
-        journal.bytes += u64::from(place.len);
-        if journal.records >= RECORDS_MAX
-            || journal.bytes >= BYTES_MAX
-            || self.clock.since(journal.written_at) >= WRITTEN_EVERY
-        {
-            return journal.flush(&self.clock);
-        }
-        Ok(())
     }
 
     /// What was written is in the journal.
     pub(super) fn flush(&self) -> Result<(), SinkError> {
-        self.journal().flush(&self.clock)
+        self.journal().flush()
     }
 
-    fn journal(&self) -> std::sync::MutexGuard<'_, Writer> {
+    fn journal(&self) -> std::sync::MutexGuard<'_, JournalFile> {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -241,11 +185,10 @@ impl Partials {
         let began = self.clock.now();
         self.sync_each()?;
         let files = self.offer.manifest.iter().enumerate();
-        for (number, entry) in files.filter(|(_, entry)| entry.size > 0) {
-            let failed = |error| SinkError::os(entry.name.as_bytes(), error);
-            let file = self.file(number, false).map_err(failed)?;
+        for (number, _) in files.filter(|(_, entry)| entry.size > 0) {
             // It is advice: where it is not taken, the page cache is what is read.
-            let _ = rustix::fs::fadvise(&file.file, 0, None, Advice::DontNeed);
+            let drop_pages = |fd: BorrowedFd<'_>| fadvise(fd, 0, None, Advice::DontNeed);
+            let _ = self.with_descriptor(number, false, drop_pages)?;
         }
         let mut right = BlockSet::new(self.offer.plan.blocks());
         self.check_each(stop, |place, crc, bytes| {
@@ -272,31 +215,30 @@ impl Partials {
     pub(super) fn sync_each(&self) -> Result<(), SinkError> {
         let files = self.offer.manifest.iter().enumerate();
         for (number, entry) in files.filter(|(_, entry)| entry.size > 0) {
-            let failed = |error| SinkError::os(entry.name.as_bytes(), error);
-            let file = self.file(number, false).map_err(failed)?;
-            file.sync_data().map_err(failed)?;
+            let synced = self.with_descriptor(number, false, |fd| fdatasync(fd))?;
+            synced.map_err(|error| SinkError::os(entry.name.as_bytes(), error))?;
         }
         Ok(())
     }
 
     /// Makes the file of an entry what it is to be under its name: its length, rights and times.
     pub(super) fn finish(&self, number: usize, entry: Entry<'_>) -> Result<(), SinkError> {
-        let failed = |error: io::Error| SinkError::os(entry.name.as_bytes(), error);
         // One without bytes was never written; any other one is there.
-        let file = self.file(number, entry.size == 0).map_err(failed)?;
-        if file.metadata().map_err(failed)?.len() != entry.size {
-            file.set_len(entry.size).map_err(failed)?;
-        }
-        dress(&file.file, &entry).map_err(failed)?;
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|(known, _)| *known != number);
+        let finished = self.with_descriptor(number, entry.size == 0, |fd| {
+            if u64::try_from(fstat(fd)?.st_size) != Ok(entry.size) {
+                ftruncate(fd, entry.size)?;
+            }
+            dress(fd, &entry)
+        })?;
+        finished.map_err(|error| SinkError::os(entry.name.as_bytes(), error))?;
+        self.files.close(number);
         Ok(())
     }
 
     /// All is where it belongs: what is left goes.
     pub(super) fn remove(&self) {
         // What can't be removed hurts nobody.
-        let _ = clear(self.work.as_fd());
+        let _ = clear(self.work.fd());
     }
 
     fn name(&self, entry: usize) -> String {
@@ -304,37 +246,61 @@ impl Partials {
         entry.map_or_else(String::new, |entry| entry.name.to_string())
     }
 
-    fn file(&self, entry: usize, make: bool) -> io::Result<Arc<OpenFile>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = open.iter().position(|(known, _)| *known == entry)
-            && let Some(found) = open.remove(at)
-        {
-            let file = Arc::clone(&found.1);
-            open.push_back(found);
-            return Ok(file);
-        }
-        let mut flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        flags.set(OFlags::CREATE, make);
-        let mode = Mode::from_raw_mode(0o600);
-        let file = rustix::fs::openat(&self.work, entry.to_string(), flags, mode)?;
+    fn file(&self, entry: usize, make: bool) -> Result<Arc<OpenFile>, SinkError> {
+        self.files.get(entry, || self.open_file(entry, make))
+    }
+
+    fn open_file(&self, entry: usize, make: bool) -> Result<FileHandle, SinkError> {
+        let fd = self.open_descriptor(entry, make)?;
+        let size = self.offer.manifest.size(entry).unwrap_or(0);
         if make {
-            self.make_room(file.as_fd(), entry)?;
+            let made = self.make_room(fd.as_fd(), size);
+            made.map_err(|error| SinkError::os(self.name(entry).as_bytes(), error))?;
         }
-        let file = Arc::new(OpenFile {
-            file: File::from(file),
-            for_devices: Mutex::default(),
-        });
-        if open.len() >= OPEN_MAX {
-            open.pop_front();
-        }
-        open.push_back((entry, Arc::clone(&file)));
-        Ok(file)
+        // What comes out of a GPU's memory may go around the page cache whatever holds for the
+        // host's.
+        let direct = match self.access.direct {
+            DirectIo::Off if size >= DEVICE_FILE_MIN => DirectIo::Auto,
+            direct => direct_for(direct, Direction::Write, size),
+        };
+        let options = OpenOptions::new().direct(direct);
+        let options = options.back_end(self.access.back_end);
+        let path = PathBuf::from(self.name(entry)).into();
+        let opened = options.take_over(path, fd, OFlags::RDWR);
+        opened.map_err(|error| self.file_error(entry, error))
+    }
+
+    fn open_descriptor(&self, entry: usize, make: bool) -> Result<OwnedFd, SinkError> {
+        let (flags, mode) = match make {
+            true => (OFlags::RDWR | OFlags::CREATE, Mode::from_raw_mode(0o600)),
+            false => (OFlags::RDWR, Mode::empty()),
+        };
+        let name = entry.to_string();
+        let lock = || self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let _making = make.then(lock);
+        let fd = self.work.open_file(name.as_bytes(), flags, mode);
+        fd.map_err(|error| SinkError::os(self.name(entry).as_bytes(), error))
+    }
+
+    /// Does something with a file as a whole: by the descriptor that its blocks went through, if
+    /// that is still open, so that an error of writing back is not missed.
+    fn with_descriptor<T>(
+        &self,
+        entry: usize,
+        make: bool,
+        work: impl FnOnce(BorrowedFd<'_>) -> T,
+    ) -> Result<T, SinkError> {
+        let Some(file) = self.files.find(entry) else {
+            return Ok(work(self.open_descriptor(entry, make)?.as_fd()));
+        };
+        let file = file.file(FileOperation::Stat);
+        let file = file.map_err(|error| self.file_error(entry, error))?;
+        Ok(work(file.buffered()))
     }
 
     /// Where the file system can say beforehand whether there is room, it is asked; small files are
     /// not worth the call.
-    fn make_room(&self, file: BorrowedFd<'_>, entry: usize) -> io::Result<()> {
-        let size = self.offer.manifest.get(entry).map_or(0, |entry| entry.size);
+    fn make_room(&self, file: BorrowedFd<'_>, size: u64) -> io::Result<()> {
         if size <= u64::from(self.offer.plan.block_bytes()) || rustix::fs::fstat(file)?.st_size > 0
         {
             return Ok(());
@@ -355,83 +321,6 @@ impl Partials {
             Err(error) => Err(error.into()),
         }
     }
-}
-
-impl Writer {
-    fn flush(&mut self, clock: &Clock) -> Result<(), SinkError> {
-        let written = self.file.write_all(&self.unwritten);
-        written.map_err(|error| SinkError::os(JOURNAL.as_bytes(), error))?;
-        self.unwritten.clear();
-        (self.records, self.bytes) = (0, 0);
-        self.written_at = clock.now();
-        Ok(())
-    }
-}
-
-/// What an earlier stream wrote of itself, and where its whole records end; or why that is of no
-/// use for the stream of `wanted`.
-fn read_journal(
-    work: BorrowedFd<'_>,
-    wanted: &JournalHeader,
-) -> Result<Result<(Claims, u64), JournalError>, SinkError> {
-    let failed = |error: io::Error| SinkError::os(JOURNAL.as_bytes(), error);
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let mut file = match rustix::fs::openat(work, JOURNAL, flags, Mode::empty()) {
-        Ok(fd) => File::from(fd),
-        Err(Errno::NOENT) => return Ok(Err(JournalError::Header)),
-        Err(error) => return Err(failed(error.into())),
-    };
-    let mut header = [0; JOURNAL_HEADER_LEN];
-    match file.read_exact(&mut header) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            return Ok(Err(JournalError::Header));
-        }
-        read => read.map_err(failed)?,
-    }
-    let checked = JournalHeader::parse(&header).and_then(|known| known.check(wanted));
-    if let Err(error) = checked {
-        return Ok(Err(error));
-    }
-    let mut reader = JournalReader::new(wanted);
-    let mut piece = vec![0; JOURNAL_PIECE];
-    loop {
-        let len = file.read(&mut piece).map_err(failed)?;
-        if len == 0 {
-            return Ok(Ok(reader.finish()));
-        }
-        if let Err(error) = reader.feed(&piece[..len]) {
-            return Ok(Err(error));
-        }
-    }
-}
-
-/// The journal, with its header, to be written at its end; what is behind the last whole record
-/// goes.
-fn open_journal(
-    work: BorrowedFd<'_>,
-    header: &JournalHeader,
-    known: Option<u64>,
-) -> Result<File, SinkError> {
-    let failed = |error: io::Error| SinkError::os(JOURNAL.as_bytes(), error);
-    let flags =
-        OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::APPEND;
-    let fd = rustix::fs::openat(work, JOURNAL, flags, Mode::from_raw_mode(0o600));
-    let mut file = File::from(fd.map_err(|error| failed(error.into()))?);
-    file.set_len(known.unwrap_or(0)).map_err(failed)?;
-    if known.is_none() {
-        file.write_all(&header.encode()).map_err(failed)?;
-    }
-    Ok(file)
-}
-
-/// Whether it has a journal, of which nothing was written since then.
-pub(super) fn is_stale(work: BorrowedFd<'_>, since: SystemTime) -> io::Result<bool> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let mut journal = File::from(rustix::fs::openat(work, JOURNAL, flags, Mode::empty())?);
-    let mut header = [0; JOURNAL_HEADER_LEN];
-    journal.read_exact(&mut header)?;
-    let is_ours = JournalHeader::parse(&header).is_ok();
-    Ok(is_ours && journal.metadata()?.modified()? < since)
 }
 
 /// Removes the files of the hidden directory: there are no others in it.

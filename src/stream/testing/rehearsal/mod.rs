@@ -7,10 +7,10 @@
 //!   FABRICAST_SEED=7               the first seed; with FABRICAST_REHEARSALS=1, only that one
 //! ```
 
-mod crew;
-mod goods;
+mod contents;
+mod held_workers;
+mod machine;
 mod script;
-mod shore;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,13 +21,13 @@ use std::time::Duration;
 use self::world::Ended;
 use super::outbox::Swallow;
 use super::wire::Kind;
-use super::{BufferSource, RefusalCode, SendOptions, StreamError, StreamNews, Transport};
+use super::{BufferSource, RefusalCode, SendOptions, StreamError, StreamEvent, Transport};
 use crate::buffer::SharedBufferManager;
 use crate::protocol::connection::Form;
 
-pub(super) use crew::Crew;
+pub(super) use held_workers::HeldWorkers;
+pub(super) use machine::TestMachine;
 pub(super) use script::{End, Mishap, Script, Side, Wish};
-pub(super) use shore::Shore;
 pub(super) use world::World;
 
 /// What rehearsals came to, together.
@@ -44,12 +44,12 @@ fn rehearse(script: Script, tally: &mut Tally) -> Result<u64, String> {
     let mut world = World::new(script);
     let ended = world.run()?;
     world.settle()?;
-    let news = world.news();
+    let events = world.events();
     for ended in &ended {
         judge(&world, ended, tally)?;
     }
-    for (number, news) in news.iter().enumerate() {
-        judge_news(&world, number, news)?;
+    for (number, events) in events.iter().enumerate() {
+        judge_events(&world, number, events)?;
     }
     tally.turns += world.turns;
     let trace = world.trace();
@@ -67,7 +67,7 @@ fn judge(world: &World, ended: &Ended, tally: &mut Tally) -> Result<(), String> 
     }
     for (outcome, receiver) in ended.outcomes.iter().zip(&errand.receivers) {
         tally.transfers += 1;
-        let whole = world.shelves[*receiver].whole(number);
+        let whole = world.sinks[*receiver].whole(number);
         match &outcome.result {
             Ok(()) if whole == 0 => return Err(format!("{number} is said to be whole")),
             Ok(()) => tally.complete += 1,
@@ -140,21 +140,21 @@ fn says_stalled(error: &StreamError) -> bool {
 }
 
 /// Each stream that began has ended once.
-fn judge_news(world: &World, number: usize, news: &[StreamNews]) -> Result<(), String> {
+fn judge_events(world: &World, number: usize, events: &[StreamEvent]) -> Result<(), String> {
     let (mut open, mut over) = (BTreeSet::new(), BTreeSet::new());
-    for news in news {
-        match news {
-            StreamNews::Began(arrival) => drop(open.insert(arrival.session)),
-            StreamNews::Complete(arrival, _) | StreamNews::Cut(arrival, ..) => {
+    for event in events {
+        match event {
+            StreamEvent::Began(arrival) => drop(open.insert(arrival.session)),
+            StreamEvent::Complete(arrival, _) | StreamEvent::Cut(arrival, ..) => {
                 // A sink that refuses is not told of as begun.
                 open.remove(&arrival.session);
                 if !over.insert(arrival.session) {
                     return Err(format!("session {} ends twice", arrival.session));
                 }
             }
-            StreamNews::Refused { .. } => {}
+            StreamEvent::Refused { .. } => {}
         }
-        if let StreamNews::Cut(_, error, _) = news
+        if let StreamEvent::Cut(_, error, _) = event
             && says_stalled(error)
             && !world.script.may_stall()
         {
@@ -278,11 +278,14 @@ fn a_rail_that_is_refused_when_it_was_ready_is_one_rail_less() {
         let outcome = &ended.outcomes[0];
         assert!(outcome.result.is_ok(), "cut at {cut:?}: {outcome:?}");
         world.settle().expect("nothing is left");
-        let lost = |news: &StreamNews| {
-            matches!(news, StreamNews::Refused { code, .. }
+        let lost = |events: &StreamEvent| {
+            matches!(events, StreamEvent::Refused { code, .. }
                 if *code == RefusalCode::LOST)
         };
-        refused += world.news()[0].iter().filter(|news| lost(news)).count();
+        refused += world.events()[0]
+            .iter()
+            .filter(|events| lost(events))
+            .count();
         world.close().expect("everything is back");
     }
     assert!(refused > 0, "no rail came too late");
@@ -403,7 +406,7 @@ fn what_is_sent_in_vain_again_and_again_has_an_end() {
             60_000 * (1 + outcome.report.reconnects)
         );
         assert_eq!(
-            u64::from(world.shelves[0].whole(0)),
+            u64::from(world.sinks[0].whole(0)),
             1 + outcome.report.reconnects
         );
         world.settle().expect("nothing is left");

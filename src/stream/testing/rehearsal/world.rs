@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-use super::goods::{Goods, Shelves};
+use super::contents::{TestSinks, TestSource};
+use super::machine::TestMachine;
 use super::script::{End, Mishap, Script, Side, Wish, dice};
-use super::shore::Shore;
 use crate::clock::Clock;
 use crate::endpoint::duplex::faults::Dice;
 use crate::endpoint::link::PostRefused;
@@ -18,7 +18,8 @@ use crate::stream::interface::Interface;
 use crate::stream::receiver::ReceiverByHand;
 use crate::stream::sender::SenderByHand;
 use crate::stream::{
-    BlockSource, Peer, PeerOutcome, ReceiverConfig, SendOptions, SenderConfig, StreamNews, Transfer,
+    BlockSource, Peer, PeerOutcome, ReceiverConfig, SendOptions, SenderConfig, StreamEvent,
+    Transfer,
 };
 
 /// What is to be done at a time.
@@ -55,11 +56,11 @@ pub(in crate::stream) struct World {
     pub(in crate::stream) clock: Clock,
     began: Instant,
     net: Net,
-    shores: BTreeMap<Side, Shore>,
+    machines: BTreeMap<Side, TestMachine>,
     conditions: BTreeMap<Side, Condition>,
     sender: SenderByHand,
     receivers: Vec<ReceiverByHand>,
-    pub(in crate::stream) shelves: Vec<Shelves>,
+    pub(in crate::stream) sinks: Vec<TestSinks>,
     transfers: BTreeMap<usize, Transfer>,
     cancelled: Vec<usize>,
     /// By time, and then in the order in which they were written down.
@@ -90,31 +91,31 @@ impl World {
     pub(in crate::stream) fn new(script: Script) -> Self {
         let (net, clock) = (Net::new(script.net), Clock::held());
         let kind = kind(script.net.form);
-        let mut shores = BTreeMap::from([(Side::Sender, Shore::new(&net, kind))]);
+        let mut machines = BTreeMap::from([(Side::Sender, TestMachine::new(&net, kind))]);
         let mut conditions = BTreeMap::from([(Side::Sender, Condition::default())]);
-        let (mut receivers, mut shelves) = (Vec::new(), Vec::new());
+        let (mut receivers, mut sinks) = (Vec::new(), Vec::new());
         for number in 0..script.receivers.len() {
-            let (shore, shelf) = (Shore::new(&net, kind), Shelves::default());
-            let config = receiver_config(&script, number, &clock, &shelf);
-            let interface = Interface::Rehearsed(shore.clone());
+            let (machine, sink) = (TestMachine::new(&net, kind), TestSinks::default());
+            let config = receiver_config(&script, number, &clock, &sink);
+            let interface = Interface::Rehearsed(machine.clone());
             let place = (interface, "192.0.2.2:1".parse().expect("an address"));
             receivers.push(ReceiverByHand::open(place, config));
-            shores.insert(Side::Receiver(number), shore);
+            machines.insert(Side::Receiver(number), machine);
             conditions.insert(Side::Receiver(number), Condition::default());
-            shelves.push(shelf);
+            sinks.push(sink);
         }
-        let interface = Interface::Rehearsed(shores[&Side::Sender].clone());
+        let interface = Interface::Rehearsed(machines[&Side::Sender].clone());
         let sender = SenderByHand::open(interface, sender_config(&script, &clock));
         let mut this = Self {
             began: clock.now(),
             dice: dice(!script.seed),
             clock,
             net,
-            shores,
+            machines,
             conditions,
             sender,
             receivers,
-            shelves,
+            sinks,
             transfers: BTreeMap::new(),
             cancelled: Vec::new(),
             acts: BTreeMap::new(),
@@ -179,11 +180,11 @@ impl World {
         match wish {
             Wish::Begin(errand) => {
                 let plan = self.script.errands[errand].clone();
-                let goods = Goods::new(self.script.seed << 3 | errand as u64, &plan.sizes);
+                let source = TestSource::new(self.script.seed << 3 | errand as u64, &plan.sizes);
                 let peers = plan.receivers.iter();
                 let peers = peers.map(|to| Peer::from(self.receivers[*to].handle.local_addr()));
                 let handle = &self.sender.handle;
-                let transfer = handle.send(goods, peers.collect::<Vec<_>>(), plan.options);
+                let transfer = handle.send(source, peers.collect::<Vec<_>>(), plan.options);
                 self.transfers.insert(errand, transfer.expect("it begins"));
             }
             Wish::Pause(errand) => self.transfers[&errand].pause(),
@@ -217,7 +218,7 @@ impl World {
                 return;
             }
             Mishap::Refuse(receiver, dials) => {
-                let links = self.shores[&Side::Receiver(receiver)].links();
+                let links = self.machines[&Side::Receiver(receiver)].links();
                 return self.net.refuse_dials(links[0], dials);
             }
             Mishap::Freeze(side, time) => {
@@ -307,9 +308,9 @@ impl World {
     /// What the provider takes and tells, as it is just now.
     fn provide(&mut self) -> bool {
         let mut any = false;
-        for (side, shore) in &self.shores {
+        for (side, machine) in &self.machines {
             let condition = self.conditions[side];
-            for link in shore.links() {
+            for link in machine.links() {
                 let refused = (condition.jammed > 0).then_some(PostRefused::Again);
                 self.net.refuse_all_sends(link, refused);
                 self.net.hold_reports(link, condition.late > 0);
@@ -339,7 +340,7 @@ impl World {
             Side::Sender => self.sender.due(),
             Side::Receiver(number) => self.receivers[number].due(),
         };
-        let links = self.shores[&side].links();
+        let links = self.machines[&side].links();
         condition.is_called
             || self.clock.now() >= due
             || links.iter().any(|link| self.net.has_news(*link))
@@ -384,7 +385,7 @@ impl World {
         let mut any = self.follow();
         any |= self.provide();
         any |= self.deliver();
-        let mut sides: Vec<_> = self.shores.keys().copied().collect();
+        let mut sides: Vec<_> = self.machines.keys().copied().collect();
         while !sides.is_empty() {
             let next = self.dice.roll(sides.len() as u64) as usize;
             let side = sides.swap_remove(next);
@@ -396,7 +397,7 @@ impl World {
 
     /// Whether somebody was not told yet of what it has sent.
     fn holds_reports(&self) -> bool {
-        let mut links = self.shores.values().flat_map(Shore::links);
+        let mut links = self.machines.values().flat_map(TestMachine::links);
         links.any(|link| self.net.held_reports(link) > 0)
     }
 
@@ -520,21 +521,21 @@ impl World {
     }
 
     /// What each receiver told of.
-    pub(in crate::stream) fn news(&self) -> Vec<Vec<StreamNews>> {
-        let news = |receiver: &ReceiverByHand| {
+    pub(in crate::stream) fn events(&self) -> Vec<Vec<StreamEvent>> {
+        let events = |receiver: &ReceiverByHand| {
             std::iter::from_fn(|| receiver.handle.next(Duration::ZERO)).collect()
         };
-        self.receivers.iter().map(news).collect()
+        self.receivers.iter().map(events).collect()
     }
 
     /// Ends both sides, and looks whether everything is back: buffers, slots, keys.
     pub(in crate::stream) fn close(self) -> Result<(), String> {
         let Self {
             net,
-            shores,
+            machines,
             sender,
             receivers,
-            shelves,
+            sinks,
             transfers,
             ..
         } = self;
@@ -550,15 +551,15 @@ impl World {
                 &format!("{free} of {slots} buffers are back"),
             )?;
         }
-        for shelves in &shelves {
-            let offences = shelves.offences();
+        for sinks in &sinks {
+            let offences = sinks.offences();
             check(offences.is_empty(), &format!("{offences:?}"))?;
-            check(shelves.in_use() == 0, "each sink was told its end")?;
+            check(sinks.in_use() == 0, "each sink was told its end")?;
         }
         drop((sender, receivers, transfers));
         net.check();
-        for (side, shore) in &shores {
-            let open = net.open_of(shore.memory());
+        for (side, machine) in &machines {
+            let open = net.open_of(machine.memory());
             check(
                 open == 0,
                 &format!("{open} registrations of {side:?} are open"),
@@ -597,10 +598,10 @@ fn receiver_config(
     script: &Script,
     number: usize,
     clock: &Clock,
-    shelves: &Shelves,
+    sinks: &TestSinks,
 ) -> ReceiverConfig {
     let plan = &script.receivers[number];
-    let mut config = ReceiverConfig::new(shelves.clone())
+    let mut config = ReceiverConfig::new(sinks.clone())
         .block_bytes(plan.block_bytes)
         .connections(12)
         .buffers(plan.buffers)

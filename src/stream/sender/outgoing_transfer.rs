@@ -1,20 +1,22 @@
-//! `Delivery`: one transfer, on the network thread: what is to be read, and a lane for each peer.
+//! `OutgoingTransfer`: one transfer, on the network thread: what is to be read next, and its peers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::config::{SendOptions, SlowPeer};
-use super::lane::{Lane, LaneContext, Ready};
-use super::reading::{ReadDone, ReadJob, ReadWork, Wanted};
-use super::side::{Begin, Route, SenderTools};
-use super::transfer::Promised;
+use super::peer::{PeerContext, TransferPeer};
+use super::peer_blocks::ReadyBlock;
+use super::reading::{ReadDone, ReadJob, ReadWork, SumsWanted};
+use super::side::{NewTransfer, Route, SenderTools};
+use super::transfer::OutcomeGuard;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::ReceiveEvent;
 use crate::stream::block_set::BlockSet;
 use crate::stream::content_hash::{BlockHash, ContentHash};
 use crate::stream::rate::RateLimit;
-use crate::stream::sums::Sums;
-use crate::stream::workers::Theirs;
+use crate::stream::sums::BlockSums;
+use crate::stream::wire::{Open, OpenFlags};
+use crate::stream::workers::Guarded;
 use crate::stream::{
     Block, BlockPlan, BlockSource, RefusalCode, SourceError, StreamError, StreamIdentity,
 };
@@ -23,16 +25,19 @@ use crate::stream::{
 /// for their being ready.
 const PLAN_WAIT: Duration = Duration::from_millis(500);
 
-/// What lanes know of their delivery.
-pub(super) struct Shipment {
+/// The only stream of a session: each transfer makes a session of its own with each peer.
+const STREAM: u32 = 1;
+
+/// What the peers of a transfer share.
+pub(super) struct TransferState {
     pub(super) id: u64,
-    pub(super) source: Theirs<dyn BlockSource>,
+    pub(super) source: Guarded<dyn BlockSource>,
     pub(super) options: SendOptions,
-    pub(super) shared: Promised,
+    pub(super) shared: OutcomeGuard,
     /// None: no peer has said yet how long its blocks may be.
-    pub(super) plan: Option<Plan>,
+    pub(super) plan: Option<TransferPlan>,
     /// Where it was asked for, and there is a plan.
-    content: Option<Content>,
+    content: Option<ReadContent>,
     pub(super) rate: RateLimit,
     pub(super) paused: bool,
     /// Since when reads are under way, of whichever transfer, and none has come back.
@@ -43,18 +48,18 @@ pub(super) struct Shipment {
 
 /// How the source is cut, and what that is called.
 #[derive(Debug, Clone)]
-pub(super) struct Plan {
+pub(super) struct TransferPlan {
     pub(super) blocks: Arc<BlockPlan>,
     pub(super) identity: StreamIdentity,
 }
 
 /// The hash of what was read, whichever peer it was read for.
-struct Content {
+struct ReadContent {
     hash: ContentHash,
     hashed: BlockSet,
 }
 
-impl Content {
+impl ReadContent {
     fn new(plan: &BlockPlan, entries: usize) -> Self {
         Self {
             hash: ContentHash::new(plan, entries),
@@ -69,16 +74,39 @@ impl Content {
     }
 }
 
-impl Shipment {
+impl TransferState {
+    /// What a peer is told first: how the source is cut, and what is asked of it.
+    pub(super) fn open(&self, plan: &TransferPlan, by_write: bool, restart: bool) -> Open {
+        let options = &self.options;
+        let mut flags = OpenFlags::empty();
+        flags.set(OpenFlags::CRC32C, options.crc32c);
+        flags.set(OpenFlags::BLAKE3, options.blake3);
+        flags.set(OpenFlags::BY_WRITE, by_write);
+        flags.set(OpenFlags::SYNC, options.sync);
+        flags.set(OpenFlags::READ_BACK, options.read_back);
+        flags.set(OpenFlags::RESTART, restart);
+        let manifest = self.source.manifest();
+        Open {
+            stream: STREAM,
+            flags,
+            block_bytes: plan.blocks.block_bytes(),
+            entries: manifest.len() as u64,
+            manifest_bytes: manifest.encoded_len(),
+            bytes: manifest.bytes(),
+            blocks: plan.blocks.blocks(),
+            identity: plan.identity,
+        }
+    }
+
     /// BLAKE3 of the content, if it was asked for, and all of it was read.
     pub(super) fn blake3(&self) -> Option<[u8; 32]> {
         self.content.as_ref()?.hash.finish()
     }
 }
 
-pub(super) struct Delivery {
-    shipment: Shipment,
-    lanes: Vec<Lane>,
+pub(super) struct OutgoingTransfer {
+    transfer: TransferState,
+    peers: Vec<TransferPeer>,
     /// Where the search for the next block begins.
     cursor: u64,
     /// Blocks that are being read.
@@ -90,19 +118,19 @@ pub(super) struct Delivery {
     deadline: Option<Instant>,
 }
 
-impl Delivery {
-    pub(super) fn new(begin: Begin, tools: &mut SenderTools) -> Self {
-        let Begin {
+impl OutgoingTransfer {
+    pub(super) fn new(begin: NewTransfer, tools: &mut SenderTools) -> Self {
+        let NewTransfer {
             id,
             source,
             peers,
             options,
             shared,
         } = begin;
-        let lanes = peers.into_iter().enumerate();
-        let lanes = lanes.map(|(number, peer)| Lane::new(peer, number, tools.now()));
+        let peers = peers.into_iter().enumerate();
+        let peers = peers.map(|(number, peer)| TransferPeer::new(peer, number, tools.now()));
         let mut this = Self {
-            lanes: lanes.collect(),
+            peers: peers.collect(),
             cursor: 0,
             reading: 0,
             checking: false,
@@ -112,7 +140,7 @@ impl Delivery {
             deadline: options
                 .deadline
                 .and_then(|time| tools.now().checked_add(time)),
-            shipment: Shipment {
+            transfer: TransferState {
                 id,
                 source,
                 rate: RateLimit::new(options.rate, tools.now()),
@@ -125,44 +153,44 @@ impl Delivery {
                 checked: false,
             },
         };
-        this.each_lane(tools, Lane::connect);
+        this.each_peer(tools, TransferPeer::connect);
         this
     }
 
-    fn each_lane(
+    fn each_peer(
         &mut self,
         tools: &mut SenderTools,
-        mut act: impl FnMut(&mut Lane, &mut LaneContext<'_>),
+        mut act: impl FnMut(&mut TransferPeer, &mut PeerContext<'_>),
     ) {
-        let shipment = &mut self.shipment;
-        let mut with = LaneContext { shipment, tools };
-        for lane in &mut self.lanes {
-            act(lane, &mut with);
+        let transfer = &mut self.transfer;
+        let mut with = PeerContext { transfer, tools };
+        for peer in &mut self.peers {
+            act(peer, &mut with);
         }
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.lanes.iter().all(Lane::is_over)
+        self.peers.iter().all(TransferPeer::is_over)
     }
 
     // ---- control --------------------------------------------------------------------------------
 
     pub(super) fn priority(&self) -> u8 {
-        self.shipment.options.priority
+        self.transfer.options.priority
     }
 
     pub(super) fn set_priority(&mut self, priority: u8) {
-        self.shipment.options.priority = priority;
+        self.transfer.options.priority = priority;
     }
 
     pub(super) fn set_rate(&mut self, rate: Option<u64>, now: Instant) {
-        self.shipment.rate = RateLimit::new(rate, now);
+        self.transfer.rate = RateLimit::new(rate, now);
     }
 
     pub(super) fn pause(&mut self, on: bool, tools: &mut SenderTools) {
-        if std::mem::replace(&mut self.shipment.paused, on) != on {
-            for lane in &mut self.lanes {
-                lane.tell_paused(on, tools.now());
+        if std::mem::replace(&mut self.transfer.paused, on) != on {
+            for peer in &mut self.peers {
+                peer.tell_paused(on, tools.now());
             }
         }
     }
@@ -177,24 +205,24 @@ impl Delivery {
 
     /// Every peer that is not done is told, and left.
     pub(super) fn fail_all(&mut self, error: &StreamError, tools: &mut SenderTools) {
-        self.each_lane(tools, |lane, with| lane.give_up(error.clone(), with));
+        self.each_peer(tools, |peer, with| peer.give_up(error.clone(), with));
     }
 
     /// Code of the user's panicked somewhere here: nothing of this is asked any more, not even the
     /// source.
     pub(super) fn break_off(&mut self, error: &StreamError, tools: &mut SenderTools) {
-        for lane in &mut self.lanes {
-            lane.break_off(tools);
+        for peer in &mut self.peers {
+            peer.break_off(tools);
         }
-        self.shipment.shared.end_all(error);
+        self.transfer.shared.end_all(error);
     }
 
     // ---- what happens ---------------------------------------------------------------------------
 
     pub(super) fn on_event(&mut self, route: Route, event: ReceiveEvent, tools: &mut SenderTools) {
-        if let Some(lane) = self.lanes.get_mut(route.lane) {
-            let shipment = &mut self.shipment;
-            lane.on_event(route.rail, event, &mut LaneContext { shipment, tools });
+        if let Some(peer) = self.peers.get_mut(route.peer) {
+            let transfer = &mut self.transfer;
+            peer.on_event(route.rail, event, &mut PeerContext { transfer, tools });
         }
     }
 
@@ -203,11 +231,11 @@ impl Delivery {
             let what = "the deadline of the transfer is over";
             self.fail_all(&StreamError::Deadline { what }, tools);
         }
-        self.shipment.reads_since = tools.reads_since;
+        self.transfer.reads_since = tools.reads_since;
         self.cut(tools.now(), tools.config.block_bytes);
-        self.each_lane(tools, Lane::on_time);
+        self.each_peer(tools, TransferPeer::on_time);
         self.judge_slow(tools);
-        if self.begin_by.is_none() && self.lanes.iter().any(Lane::is_sending) {
+        if self.begin_by.is_none() && self.peers.iter().any(TransferPeer::is_sending) {
             self.begin_by = Some(tools.now() + PLAN_WAIT);
         }
     }
@@ -215,45 +243,49 @@ impl Delivery {
     /// Decides on the size of blocks: what there are buffers for and each peer takes, once each has
     /// spoken or has had its time.
     fn cut(&mut self, now: Instant, most: u32) {
-        if self.shipment.plan.is_some() {
+        if self.transfer.plan.is_some() {
             return;
         }
-        let rooms: Vec<u32> = self.lanes.iter().filter_map(Lane::payload_max).collect();
+        let rooms: Vec<u32> = self
+            .peers
+            .iter()
+            .filter_map(TransferPeer::payload_max)
+            .collect();
         if rooms.is_empty() {
             return;
         }
         let by = *self.plan_by.get_or_insert(now + PLAN_WAIT);
         let all = self
-            .lanes
+            .peers
             .iter()
-            .all(|lane| lane.payload_max().is_some() || lane.has_failed_once());
+            .all(|peer| peer.payload_max().is_some() || peer.has_failed_once());
         if !all && now < by {
             return;
         }
         let least = rooms.into_iter().min().unwrap_or(most).min(most);
-        let source = &*self.shipment.source;
-        let hashed = self.shipment.options.blake3;
+        let source = &*self.transfer.source;
+        let hashed = self.transfer.options.blake3;
         let block_bytes = match hashed {
             // Such blocks can be hashed each by itself.
             true => 1 << least.ilog2(),
             false => least,
         };
-        let plan = Plan::new(source, block_bytes);
-        let content = || Content::new(&plan.blocks, source.manifest().len());
-        self.shipment.content = hashed.then(content);
-        self.shipment.plan = Some(plan);
+        let plan = TransferPlan::new(source, block_bytes);
+        let content = || ReadContent::new(&plan.blocks, source.manifest().len());
+        self.transfer.content = hashed.then(content);
+        self.transfer.plan = Some(plan);
     }
 
     fn judge_slow(&mut self, tools: &mut SenderTools) {
-        let several = self.lanes.iter().filter(|lane| lane.is_sending()).count() > 1;
-        let limit = match self.shipment.options.slow {
+        let several = self.peers.iter().filter(|peer| peer.is_sending()).count() > 1;
+        let limit = match self.transfer.options.slow {
             SlowPeer::Wait(time) | SlowPeer::Drop(time) if several => time,
             _ => return,
         };
-        self.each_lane(tools, |lane, with| {
-            if lane.held_up_for(with.now()) > limit {
+        self.each_peer(tools, |peer, with| {
+            if peer.held_up_for(with.now()) > limit {
                 let what = "the peer takes blocks more slowly than the others may wait for";
-                lane.give_up(StreamError::Deadline { what }, with);
+                peer.give_up(StreamError::Deadline { what }, with);
             }
         });
     }
@@ -262,35 +294,35 @@ impl Delivery {
 
     /// Whether a read could be begun now, `free`: if there is a buffer.
     pub(super) fn wants_read(&self, free: bool, slots: usize, now: Instant) -> bool {
-        let shipment = &self.shipment;
+        let transfer = &self.transfer;
         if self.checking_is_due() {
             return true;
         }
-        let together = self.lanes.iter().all(Lane::is_settled);
+        let together = self.peers.iter().all(TransferPeer::is_settled);
         let begun = together || self.begin_by.is_some_and(|by| now >= by);
-        if shipment.paused || !shipment.rate.may(now) || !free || !begun {
+        if transfer.paused || !transfer.rate.may(now) || !free || !begun {
             return false;
         }
         // What is lent takes no buffer: it is bounded here.
-        let held = self.lanes.iter().map(Lane::held).max().unwrap_or(0);
+        let held = self.peers.iter().map(TransferPeer::held).max().unwrap_or(0);
         held < slots && self.next_block(slots).is_some()
     }
 
     /// The next block that a peer wants which has room for it.
     fn next_block(&self, slots: usize) -> Option<u64> {
-        let sending = self.lanes.iter().filter(|lane| lane.is_sending());
+        let sending = self.peers.iter().filter(|peer| peer.is_sending());
         let share = self.share(slots);
         let first = |from: u64| {
-            let able = sending.clone().filter(|lane| lane.held() < share);
-            able.filter_map(|lane| lane.first_wanted(from)).min()
+            let able = sending.clone().filter(|peer| peer.held() < share);
+            able.filter_map(|peer| peer.first_wanted(from)).min()
         };
         first(self.cursor).or_else(|| first(0))
     }
 
     /// Blocks that one peer may hold: all, where the others wait for it.
     fn share(&self, slots: usize) -> usize {
-        let sending = self.lanes.iter().filter(|lane| lane.is_sending()).count();
-        match self.shipment.options.slow {
+        let sending = self.peers.iter().filter(|peer| peer.is_sending()).count();
+        match self.transfer.options.slow {
             SlowPeer::CatchUp | SlowPeer::Drop(_) if sending > 1 => (slots / sending).max(1),
             _ => slots,
         }
@@ -304,9 +336,9 @@ impl Delivery {
         }
         let slots = pool.slots();
         let index = self.next_block(slots)?;
-        let block = self.shipment.plan.as_ref()?.blocks.get(index)?;
+        let block = self.transfer.plan.as_ref()?.blocks.get(index)?;
         let lent = self
-            .shipment
+            .transfer
             .source
             .lend(block.entry, block.offset, block.len as usize);
         let what = match lent {
@@ -314,20 +346,20 @@ impl Delivery {
             None => ReadWork::Read(block, pool.try_acquire()?),
         };
         let share = self.share(slots);
-        for lane in &mut self.lanes {
-            if lane.held() < share {
-                lane.assign(index);
+        for peer in &mut self.peers {
+            if peer.held() < share {
+                peer.assign(index);
             }
         }
         self.cursor = index + 1;
         self.reading += 1;
-        self.shipment.checked = false;
+        self.transfer.checked = false;
         Some(what)
     }
 
     pub(super) fn job(&self, what: ReadWork) -> ReadJob {
-        let shipment = &self.shipment;
-        let hashed = match (&what, &shipment.content, &shipment.plan) {
+        let transfer = &self.transfer;
+        let hashed = match (&what, &transfer.content, &transfer.plan) {
             (ReadWork::Read(block, _) | ReadWork::Lent(block, _), Some(content), Some(plan)) => {
                 let new = !content.hashed.contains(block.index);
                 new.then(|| Arc::clone(&plan.blocks))
@@ -335,11 +367,11 @@ impl Delivery {
             _ => None,
         };
         ReadJob {
-            transfer: self.shipment.id,
-            source: self.shipment.source.clone(),
+            transfer: self.transfer.id,
+            source: self.transfer.source.clone(),
             what,
-            sums: Wanted {
-                crc: shipment.options.crc32c,
+            sums: SumsWanted {
+                crc: transfer.options.crc32c,
                 hashed,
             },
         }
@@ -353,20 +385,20 @@ impl Delivery {
         match (done.result, done.block) {
             (Ok(read), Some(block)) => {
                 let Some(bytes) = read.bytes else { return };
-                let Sums {
+                let BlockSums {
                     crc,
                     hash,
                     hash_time,
                 } = read.sums;
-                if let (Some(content), Some(hash)) = (&mut self.shipment.content, hash) {
+                if let (Some(content), Some(hash)) = (&mut self.transfer.content, hash) {
                     content.add(&block, hash);
                 }
-                for lane in &mut self.lanes {
+                for peer in &mut self.peers {
                     let bytes = bytes.clone();
-                    lane.on_read(Ready { block, bytes, crc }, done.took, hash_time);
+                    peer.on_read(ReadyBlock { block, bytes, crc }, done.took, hash_time);
                 }
             }
-            (Ok(_), None) => self.shipment.checked = self.reading == 0,
+            (Ok(_), None) => self.transfer.checked = self.reading == 0,
             (Err(error), _) => self.fail_all(&source_failed(error), tools),
         }
     }
@@ -374,38 +406,38 @@ impl Delivery {
     /// All blocks were read: before anybody is told so, the source is asked whether it is still
     /// what it was.
     fn checking_is_due(&self) -> bool {
-        let waits = |lane: &Lane| lane.waits_for_check();
+        let waits = |peer: &TransferPeer| peer.waits_for_check();
         !self.checking
-            && !self.shipment.checked
+            && !self.transfer.checked
             && self.reading == 0
-            && self.lanes.iter().any(waits)
+            && self.peers.iter().any(waits)
     }
 
     /// How it is, in words.
     pub(super) fn describe(&self, now: Instant) -> String {
-        let shipment = &self.shipment;
+        let transfer = &self.transfer;
         let mut lines = vec![format!(
             "transfer {}: {} reads under way{}{}{}{}",
-            shipment.id,
+            transfer.id,
             self.reading,
             if self.checking {
                 ", the source is being checked"
             } else {
                 ""
             },
-            if shipment.checked {
+            if transfer.checked {
                 ", the source is checked"
             } else {
                 ""
             },
-            if shipment.plan.is_none() {
+            if transfer.plan.is_none() {
                 ", no plan yet"
             } else {
                 ""
             },
-            if shipment.paused { ", paused" } else { "" },
+            if transfer.paused { ", paused" } else { "" },
         )];
-        lines.extend(self.lanes.iter().map(|lane| lane.describe(now)));
+        lines.extend(self.peers.iter().map(|peer| peer.describe(now)));
         lines.join("\n")
     }
 
@@ -414,12 +446,12 @@ impl Delivery {
     /// Sends what can be sent now; whether that was anything.
     pub(super) fn pump(&mut self, tools: &mut SenderTools) -> bool {
         let mut any = false;
-        self.each_lane(tools, |lane, with| any |= lane.pump(with));
+        self.each_peer(tools, |peer, with| any |= peer.pump(with));
         any
     }
 }
 
-impl Plan {
+impl TransferPlan {
     fn new(source: &dyn BlockSource, block_bytes: u32) -> Self {
         let manifest = source.manifest();
         let mut hasher = blake3::Hasher::new();

@@ -1,9 +1,9 @@
-//! `Placing`: blocks that go by RMA write: into slots that the peer of one rail has granted, and
-//! the peer is told of each when it is there.
+//! `SlotWriter`: writes blocks (RMA) into the slots that the peer of one rail has granted, and says
+//! which of them the peer is to be told of.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::lane::Ready;
+use super::peer_blocks::ReadyBlock;
 use crate::endpoint::SendErrorKind;
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{ConnectionId, RemoteWindow, WindowDescriptor, WindowError};
@@ -20,7 +20,7 @@ pub(super) struct InSlot {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Placing {
+pub(super) struct SlotWriter {
     windows: Vec<RemoteWindow>,
     slots: SlotBook,
     /// Writes in flight, by the number of the block.
@@ -29,7 +29,7 @@ pub(super) struct Placing {
     written: VecDeque<InSlot>,
 }
 
-impl Placing {
+impl SlotWriter {
     /// The peer lets slots be written.
     pub(super) fn on_window(
         &mut self,
@@ -69,7 +69,7 @@ impl Placing {
     pub(super) fn write(
         &mut self,
         endpoint: &mut DuplexEndpoint,
-        ready: &Ready,
+        ready: &ReadyBlock,
     ) -> Result<(), SendErrorKind> {
         let Some((slot, place)) = self.slots.take() else {
             return Err(SendErrorKind::WouldBlock(crate::endpoint::Blocked::Credits));

@@ -1,9 +1,10 @@
-//! `Landings`: the slots that the sender of one stream writes its blocks into, and which block is
-//! in which.
+//! `ReceiveSlots`: the slots that the sender of one stream writes its blocks into, and which block
+//! is in which.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::side::ReceiverTools;
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::landing::Landing;
@@ -24,7 +25,7 @@ struct Slot {
 
 /// The slots of one stream, over all its connections.
 #[derive(Debug, Default)]
-pub(super) struct Landings {
+pub(super) struct ReceiveSlots {
     /// Those that no connection has yet.
     spare: Vec<Arc<Landing>>,
     /// Of each connection, by its number in the session.
@@ -33,7 +34,7 @@ pub(super) struct Landings {
     taken: HashMap<u64, (u16, u32)>,
 }
 
-impl Landings {
+impl ReceiveSlots {
     /// Memory for so many slots, or fewer, if there is not so much.
     pub(super) fn take(pool: &SharedBufferManager, slots: u32) -> Vec<BufferMut> {
         (0..slots).map_while(|_| pool.try_acquire()).collect()
@@ -90,6 +91,25 @@ impl Landings {
             }));
         }
         Ok(())
+    }
+
+    /// Lets a sender write slots by one of its connections: as many as its share.
+    pub(super) fn grant_share(
+        &mut self,
+        (connection, number): (ConnectionId, u16),
+        stream: u32,
+        tools: &mut ReceiverTools,
+    ) {
+        let Some(rail) = tools.rails.get_mut(&connection) else {
+            return;
+        };
+        let Some(endpoint) = tools.network.endpoint(rail.port) else {
+            return;
+        };
+        let grant = (number, stream, self.share(rail.rails()));
+        if let Err(error) = self.grant(grant, (endpoint, connection), &mut rail.outbox) {
+            tracing::warn!(%error, "a stream's sender gets fewer slots to write into");
+        }
     }
 
     /// Whether no connection has a slot.
@@ -156,9 +176,9 @@ mod tests {
             Err(error) => return println!("SKIPPED: {error}"),
         };
         let pool = SharedBufferManager::allocate(4, 4096).expect("a pool");
-        let memory = Landings::take(&pool, 4);
+        let memory = ReceiveSlots::take(&pool, 4);
         let memory = memory.into_iter().map(|it| Arc::new(Landing::new(it)));
-        let mut landings = Landings::new(memory.collect());
+        let mut slots = ReceiveSlots::new(memory.collect());
         let config = duplex(&(&domain).into(), &SenderConfig::default(), 1).expect("settings");
         let mut endpoint = DuplexEndpoint::dialing(&domain, &config).expect("an endpoint");
         // Nobody answers there, so nothing can be exposed to it.
@@ -166,10 +186,10 @@ mod tests {
         let to = nobody.local_addr().expect("an address").into();
         let connection = endpoint.dial(&to).expect("dialed");
         let mut outbox = Outbox::default();
-        let granted = landings.grant((0, 1, 2), (&mut endpoint, connection), &mut outbox);
+        let granted = slots.grant((0, 1, 2), (&mut endpoint, connection), &mut outbox);
         assert!(granted.is_err());
-        assert_eq!((landings.spare.len(), outbox.len()), (4, 0));
-        assert!(landings.has_none());
-        assert_eq!(landings.share(2), 4);
+        assert_eq!((slots.spare.len(), outbox.len()), (4, 0));
+        assert!(slots.has_none());
+        assert_eq!(slots.share(2), 4);
     }
 }

@@ -1,5 +1,5 @@
-//! `Goods` and `Shelves`: what is sent and where it goes, in memory, each byte of which follows
-//! from the number of its transfer.
+//! `TestSource` and `TestSinks`: what is sent and where it goes, in memory. Each byte follows from
+//! the number of its transfer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,12 +28,12 @@ fn is_right(transfer: u64, block: &Block, bytes: &[u8]) -> bool {
 
 /// A source.
 #[derive(Debug)]
-pub(super) struct Goods {
+pub(super) struct TestSource {
     transfer: u64,
     manifest: Manifest,
 }
 
-impl Goods {
+impl TestSource {
     pub(super) fn new(transfer: u64, sizes: &[u64]) -> Self {
         let names: Vec<_> = (0..sizes.len())
             .map(|entry| format!("{transfer}/{entry}"))
@@ -52,7 +52,7 @@ impl Goods {
     }
 }
 
-impl BlockSource for Goods {
+impl BlockSource for TestSource {
     fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -73,7 +73,7 @@ impl BlockSource for Goods {
 
 /// What a receiver has: streams that are whole, and parts of those that were cut.
 #[derive(Debug, Clone, Default)]
-pub(in crate::stream) struct Shelves(Arc<Mutex<Inside>>);
+pub(in crate::stream) struct TestSinks(Arc<Mutex<Inside>>);
 
 #[derive(Debug, Default)]
 struct Inside {
@@ -91,7 +91,7 @@ struct Part {
     in_use: bool,
 }
 
-impl Shelves {
+impl TestSinks {
     fn lock(&self) -> MutexGuard<'_, Inside> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,10 +120,10 @@ fn transfer_of(offer: &StreamOffer) -> u64 {
     number.expect("a name of a rehearsal")
 }
 
-impl SinkFactory for Shelves {
+impl SinkFactory for TestSinks {
     fn make(&self, offer: &StreamOffer) -> Result<Box<dyn BlockSink>, SinkError> {
-        Ok(Box::new(Shelf {
-            shelves: self.clone(),
+        Ok(Box::new(TestSink {
+            sinks: self.clone(),
             transfer: transfer_of(offer),
             offer: offer.clone(),
         }))
@@ -132,16 +132,16 @@ impl SinkFactory for Shelves {
 
 /// A sink.
 #[derive(Debug)]
-struct Shelf {
-    shelves: Shelves,
+struct TestSink {
+    sinks: TestSinks,
     transfer: u64,
     offer: StreamOffer,
 }
 
-impl Shelf {
+impl TestSink {
     /// Does something with the part that this sink has; it must have it.
     fn with<T>(&self, what: &str, act: impl FnOnce(&mut Part) -> T) -> Result<T, SinkError> {
-        let mut inside = self.shelves.lock();
+        let mut inside = self.sinks.lock();
         let part = inside.parts.get_mut(&self.offer.identity.key);
         if let Some(part) = part.filter(|part| part.in_use) {
             return Ok(act(part));
@@ -152,9 +152,9 @@ impl Shelf {
     }
 }
 
-impl BlockSink for Shelf {
+impl BlockSink for TestSink {
     fn open(&self, offer: &StreamOffer, _stop: &Stop) -> Result<Kept, SinkError> {
-        let mut inside = self.shelves.lock();
+        let mut inside = self.sinks.lock();
         let part = inside.parts.entry(offer.identity.key).or_default();
         if std::mem::replace(&mut part.in_use, true) {
             let offence = format!("transfer {} is open twice", self.transfer);
@@ -181,7 +181,7 @@ impl BlockSink for Shelf {
         if twice || !is_right(self.transfer, &block, bytes) {
             let what = if twice { "comes twice" } else { "is wrong" };
             let offence = format!("block {} of transfer {} {what}", block.index, self.transfer);
-            self.shelves.lock().offences.push(offence);
+            self.sinks.lock().offences.push(offence);
         }
         Ok(())
     }
@@ -194,7 +194,7 @@ impl BlockSink for Shelf {
             let is_there = |block: &Block| blocks.contains_key(&block.index);
             plan.iter().find(|block| !is_there(block))
         })?;
-        let mut inside = self.shelves.lock();
+        let mut inside = self.sinks.lock();
         if let Some(block) = lacks {
             let offence = format!("transfer {transfer} ends without block {}", block.index);
             inside.offences.push(offence);
@@ -205,7 +205,7 @@ impl BlockSink for Shelf {
 
     fn abandon(&self) {
         // After an `open` that failed, there is nothing to give up.
-        let mut inside = self.shelves.lock();
+        let mut inside = self.sinks.lock();
         if let Some(part) = inside.parts.get_mut(&self.offer.identity.key) {
             part.in_use = false;
         }

@@ -1,12 +1,14 @@
 //! What is admitted, and what a sender may not do. The rest: `stream/tests` and `stream/testing`.
 
 use super::*;
+use crate::stream::digest::StreamDigest;
+use crate::stream::limits::Limits;
 use crate::stream::manifest::{Entry, EntryKind, Modified};
 use crate::stream::name::RelativeName;
-use crate::stream::wire::StreamIdentity;
+use crate::stream::wire::{Features, StreamIdentity};
 
-fn settings() -> IntakeSettings {
-    IntakeSettings {
+fn settings() -> IncomingSettings {
+    IncomingSettings {
         limits: Limits::default(),
         memory_left: 1 << 20,
         features: Features::empty(),
@@ -45,26 +47,26 @@ fn open() -> Open {
     }
 }
 
-fn announced(open: Open) -> (Intake, Result<MessageOutcome, StreamViolation>) {
-    let mut intake = Intake::new(0, open, settings()).unwrap();
+fn announced(open: Open) -> (IncomingStream, Result<MessageOutcome, StreamViolation>) {
+    let mut incoming = IncomingStream::new(0, open, settings()).unwrap();
     let (entries, _) = manifest().encode_part(0, 8192);
     let part = ManifestPart {
         stream: 1,
         first: 0,
         entries: &entries,
     };
-    let arrival = intake.on_message(0, &Message::Manifest(part));
-    (intake, arrival)
+    let arrival = incoming.on_message(0, &Message::Manifest(part));
+    (incoming, arrival)
 }
 
 /// A stream whose blocks may come.
-fn begun() -> Intake {
-    let (mut intake, arrival) = announced(open());
+fn begun() -> IncomingStream {
+    let (mut incoming, arrival) = announced(open());
     assert_eq!(arrival, Ok(MessageOutcome::Announced));
-    intake.accept(BlockSet::new(10), 0, None);
-    assert!(matches!(intake.next_to_say(), Some(Message::Accept(_))));
-    intake.on_said();
-    intake
+    incoming.accept(BlockSet::new(10), 0, None);
+    assert!(matches!(incoming.next_control(), Some(Message::Accept(_))));
+    incoming.on_control_sent();
+    incoming
 }
 
 fn block(index: u64) -> BlockHeader {
@@ -80,10 +82,10 @@ fn block(index: u64) -> BlockHeader {
 
 #[test]
 fn what_is_beyond_a_limit_is_refused_before_it_comes() {
-    let refused = |open: Open, change: &dyn Fn(&mut IntakeSettings)| {
+    let refused = |open: Open, change: &dyn Fn(&mut IncomingSettings)| {
         let mut settings = settings();
         change(&mut settings);
-        let refusal = Intake::new(0, open, settings).unwrap_err();
+        let refusal = IncomingStream::new(0, open, settings).unwrap_err();
         (refusal.code, refusal.details)
     };
     let bytes = refused(open(), &|it| it.limits.bytes = 99);
@@ -141,19 +143,19 @@ fn directories_on_the_way_count_as_entries() {
             blocks: 0,
             ..open()
         };
-        let mut intake = Intake::new(0, open, settings).unwrap();
+        let mut incoming = IncomingStream::new(0, open, settings).unwrap();
         let part = ManifestPart {
             stream: 1,
             first: 0,
             entries: &entries,
         };
-        let arrival = intake.on_message(0, &Message::Manifest(part));
+        let arrival = incoming.on_message(0, &Message::Manifest(part));
         if fits {
             assert_eq!(arrival, Ok(MessageOutcome::Announced));
             continue;
         }
         assert_eq!(arrival, Ok(MessageOutcome::Over), "{limit}");
-        match intake.next_to_say() {
+        match incoming.next_control() {
             Some(Message::Refuse(refuse)) => assert_eq!(refuse.code, RefusalCode::ENTRIES),
             other => panic!("{other:?}"),
         }
@@ -166,9 +168,9 @@ fn a_manifest_that_is_not_as_announced_is_refused() {
         blocks: 11,
         ..open()
     };
-    let (mut intake, arrival) = announced(other);
+    let (mut incoming, arrival) = announced(other);
     assert_eq!(arrival, Ok(MessageOutcome::Over));
-    match intake.next_to_say() {
+    match incoming.next_control() {
         Some(Message::Refuse(refuse)) => assert_eq!(refuse.code, RefusalCode::MALFORMED),
         other => panic!("{other:?}"),
     }
@@ -192,14 +194,14 @@ fn blocks_that_the_stream_does_not_have_end_it() {
         BlockHeader { len: 9, ..block(1) },
     ];
     for header in wrong {
-        let mut intake = begun();
+        let mut incoming = begun();
         let index = header.index;
-        let result = intake.on_message(0, &Message::Block(header));
+        let result = incoming.on_message(0, &Message::Block(header));
         assert_eq!(result, Err(StreamViolation::NoSuchBlock { index }));
-        assert!(matches!(intake.next_to_say(), Some(Message::Failed(_))));
-        intake.on_said();
+        assert!(matches!(incoming.next_control(), Some(Message::Failed(_))));
+        incoming.on_control_sent();
         assert!(matches!(
-            intake.outcome(),
+            incoming.outcome(),
             Some(Err(StreamError::Violation(_)))
         ));
     }
@@ -207,7 +209,7 @@ fn blocks_that_the_stream_does_not_have_end_it() {
 
 #[test]
 fn a_sender_that_claims_more_than_was_granted_ends_it() {
-    let mut intake = begun();
+    let mut incoming = begun();
     let finish = Finish {
         stream: 1,
         lap: 0,
@@ -216,37 +218,37 @@ fn a_sender_that_claims_more_than_was_granted_ends_it() {
         digest: 0,
         blake3: None,
     };
-    let result = intake.on_message(0, &Message::Finish(finish));
+    let result = incoming.on_message(0, &Message::Finish(finish));
     let (sent, granted) = (3, 2);
     assert_eq!(result, Err(StreamViolation::OverCredit { sent, granted }));
 }
 
 #[test]
 fn a_damaged_block_is_asked_for_again() {
-    let mut intake = begun();
-    let arrival = intake.on_message(0, &Message::Block(block(3)));
+    let mut incoming = begun();
+    let arrival = incoming.on_message(0, &Message::Block(block(3)));
     let Ok(MessageOutcome::Block(taken)) = arrival else {
         panic!("{arrival:?}");
     };
-    let twice = intake.on_message(0, &Message::Block(block(3)));
+    let twice = incoming.on_message(0, &Message::Block(block(3)));
     assert_eq!(twice, Ok(MessageOutcome::Twice));
-    intake.on_damaged(&taken, 7);
+    incoming.on_damaged(&taken, 7);
     let mut said = Vec::new();
-    while let Some(message) = intake.next_to_say() {
+    while let Some(message) = incoming.next_control() {
         said.push(message.kind());
-        intake.on_said();
+        incoming.on_control_sent();
     }
     assert!(
         said.contains(&crate::stream::wire::Kind::DAMAGED),
         "{said:?}"
     );
-    let again = intake.on_message(0, &Message::Block(block(3)));
+    let again = incoming.on_message(0, &Message::Block(block(3)));
     assert_eq!(again, Ok(MessageOutcome::Block(taken)));
 }
 
 /// A stream of two blocks of 1024 bytes whose blocks are there; the sender says that the content
 /// has this hash.
-fn hashed(said: Option<[u8; HASH_LEN]>) -> Intake {
+fn hashed(said: Option<[u8; HASH_LEN]>) -> IncomingStream {
     let bytes = [7; 2048];
     let manifest = manifest_of(2048);
     let open = Open {
@@ -258,20 +260,20 @@ fn hashed(said: Option<[u8; HASH_LEN]>) -> Intake {
         ..open()
     };
     let features = Features::all();
-    let settings = IntakeSettings {
+    let settings = IncomingSettings {
         features,
         ..settings()
     };
-    let mut intake = Intake::new(0, open, settings).unwrap();
+    let mut incoming = IncomingStream::new(0, open, settings).unwrap();
     let (entries, _) = manifest.encode_part(0, 8192);
     let part = ManifestPart {
         stream: 1,
         first: 0,
         entries: &entries,
     };
-    intake.on_message(0, &Message::Manifest(part)).unwrap();
+    incoming.on_message(0, &Message::Manifest(part)).unwrap();
     // The sink has the second block.
-    let plan = Arc::clone(intake.plan());
+    let plan = Arc::clone(incoming.plan());
     let (first, second) = (plan.get(0).unwrap(), plan.get(1).unwrap());
     let hash = |block: &Block| BlockHash::new(&plan, block, &bytes[..1024]);
     let (mut have, mut content) = (BlockSet::new(2), ContentHash::new(&plan, 1));
@@ -279,18 +281,18 @@ fn hashed(said: Option<[u8; HASH_LEN]>) -> Intake {
     content.add(&second, hash(&second));
     let mut digest = StreamDigest::new(2);
     digest.add(1, 1024, 5);
-    intake.accept(have, digest.part(), Some(content));
-    while intake.next_to_say().is_some() {
-        intake.on_said();
+    incoming.accept(have, digest.part(), Some(content));
+    while incoming.next_control().is_some() {
+        incoming.on_control_sent();
     }
     let came = BlockHeader {
         len: 1024,
         ..block(0)
     };
-    intake.on_message(0, &Message::Block(came)).unwrap();
-    assert_eq!(intake.blake3(), None, "not all of it is there");
-    intake.on_written(&first, 5, Some(hash(&first)));
-    assert_eq!(intake.blake3(), Some(*blake3::hash(&bytes).as_bytes()));
+    incoming.on_message(0, &Message::Block(came)).unwrap();
+    assert_eq!(incoming.blake3(), None, "not all of it is there");
+    incoming.on_written(&first, 5, Some(hash(&first)));
+    assert_eq!(incoming.blake3(), Some(*blake3::hash(&bytes).as_bytes()));
     digest.add(0, 1024, 5);
     let finish = Finish {
         stream: 1,
@@ -300,26 +302,26 @@ fn hashed(said: Option<[u8; HASH_LEN]>) -> Intake {
         digest: digest.digest(),
         blake3: said,
     };
-    intake.on_message(0, &Message::Finish(finish)).unwrap();
-    intake
+    incoming.on_message(0, &Message::Finish(finish)).unwrap();
+    incoming
 }
 
 #[test]
 fn content_with_another_hash_is_not_complete() {
     let right = *blake3::hash(&[7; 2048]).as_bytes();
     for (said, compared) in [(Some(right), true), (None, false)] {
-        let mut intake = hashed(said);
-        assert!(intake.is_whole());
-        assert_eq!(intake.is_blake3_compared(), compared);
-        intake.complete(Checks::CRC32C);
-        match intake.next_to_say() {
+        let mut incoming = hashed(said);
+        assert!(incoming.is_whole());
+        assert_eq!(incoming.is_blake3_compared(), compared);
+        incoming.complete(Checks::CRC32C);
+        match incoming.next_control() {
             Some(Message::Complete(complete)) => assert_eq!(complete.blake3, Some(right)),
             other => panic!("{other:?}"),
         }
     }
     let mut wrong = hashed(Some([1; HASH_LEN]));
     assert!(!wrong.is_whole());
-    match wrong.next_to_say() {
+    match wrong.next_control() {
         Some(Message::Failed(failed)) => assert_eq!(failed.code, RefusalCode::DIGEST),
         other => panic!("{other:?}"),
     }

@@ -1,10 +1,10 @@
-//! `StreamNews`: what a receiver tells its application.
+//! `StreamEvent`: what a receiver tells its application.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::side::Who;
+use super::side::RemotePeer;
 use crate::PeerAddr;
 use crate::stream::{Manifest, RefusalCode, StreamError, StreamIdentity, StreamReport};
 
@@ -30,7 +30,7 @@ pub struct Arrival {
 /// What happened at a [`StreamReceiver`](super::StreamReceiver).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub enum StreamNews {
+pub enum StreamEvent {
     /// A stream was accepted.
     Began(Arrival),
     /// A stream is complete: the sink has it, checked, and as its sender asked on the device.
@@ -50,7 +50,7 @@ pub enum StreamNews {
     },
 }
 
-impl StreamNews {
+impl StreamEvent {
     fn arrival_mut(&mut self) -> Option<&mut Arrival> {
         match self {
             Self::Began(arrival) | Self::Complete(arrival, _) | Self::Cut(arrival, ..) => {
@@ -70,98 +70,98 @@ impl StreamNews {
     }
 }
 
-/// News that wait for the application.
-const NEWS_MAX: usize = 4096;
+/// Events that wait for the application, at most.
+const EVENTS_MAX: usize = 4096;
 
-/// News between the network thread and the application.
+/// The events between the network thread and the application.
 #[derive(Debug, Default)]
-pub(super) struct Mailbox {
-    inside: Mutex<Inside>,
+pub(super) struct EventQueue {
+    state: Mutex<QueueState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Inside {
-    waiting: VecDeque<StreamNews>,
+struct QueueState {
+    waiting: VecDeque<StreamEvent>,
     /// Nothing more comes.
     is_closed: bool,
 }
 
-impl Mailbox {
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+impl EventQueue {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The oldest, once there is one; `None`: nothing within that time, or nothing comes any more.
-    pub(super) fn next(&self, timeout: Duration) -> Option<StreamNews> {
+    pub(super) fn next(&self, timeout: Duration) -> Option<StreamEvent> {
         // Without an end where the clock has none.
         let by = Instant::now().checked_add(timeout);
-        let mut inside = self.lock();
+        let mut state = self.lock();
         loop {
-            if let Some(news) = inside.waiting.pop_front() {
-                return Some(news);
+            if let Some(event) = state.waiting.pop_front() {
+                return Some(event);
             }
-            if inside.is_closed {
+            if state.is_closed {
                 return None;
             }
             let left = match by {
                 Some(by) => by.checked_duration_since(Instant::now())?,
                 None => timeout,
             };
-            let waited = self.changed.wait_timeout(inside, left);
-            inside = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// All that nobody fetched.
-    pub(super) fn take_all(&self) -> Vec<StreamNews> {
+    pub(super) fn take_all(&self) -> Vec<StreamEvent> {
         self.lock().waiting.drain(..).collect()
     }
 }
 
-/// The way to the application.
-pub(super) struct News {
-    mailbox: Arc<Mailbox>,
-    /// News that nobody fetched, and that were thrown away.
+/// The network thread's end of an [`EventQueue`].
+pub(super) struct EventSender {
+    queue: Arc<EventQueue>,
+    /// Events that nobody fetched, and that were thrown away.
     missed: u64,
 }
 
-impl News {
-    pub(super) fn new(mailbox: Arc<Mailbox>) -> Self {
-        Self { mailbox, missed: 0 }
+impl EventSender {
+    pub(super) fn new(queue: Arc<EventQueue>) -> Self {
+        Self { queue, missed: 0 }
     }
 
-    pub(super) fn tell(&mut self, news: StreamNews) {
-        let mut inside = self.mailbox.lock();
-        if inside.waiting.len() < NEWS_MAX {
-            inside.waiting.push_back(news);
-            drop(inside);
-            return self.mailbox.changed.notify_one();
+    pub(super) fn tell(&mut self, event: StreamEvent) {
+        let mut state = self.queue.lock();
+        if state.waiting.len() < EVENTS_MAX {
+            state.waiting.push_back(event);
+            drop(state);
+            return self.queue.changed.notify_one();
         }
-        drop(inside);
+        drop(state);
         // Without a listener the queue fills up, and streams go on.
         self.missed += 1;
         if self.missed == 1 {
             tracing::warn!(
-                "nobody fetches the news of a stream receiver: the latest are thrown away"
+                "nobody fetches the events of a stream receiver: the latest are thrown away"
             );
         }
     }
 
-    pub(super) fn refused(&mut self, peer: Who, code: RefusalCode, reason: &str) {
+    pub(super) fn refused(&mut self, peer: RemotePeer, code: RefusalCode, reason: &str) {
         let reason = reason.to_owned();
-        self.tell(StreamNews::Refused { peer, code, reason });
+        self.tell(StreamEvent::Refused { peer, code, reason });
     }
 
-    /// Lets manifests of waiting news take so many bytes at most: the oldest go first. How many
+    /// Lets manifests of waiting events take so many bytes at most: the oldest go first. How many
     /// they take.
     pub(super) fn keep_within(&self, most: u64) -> u64 {
-        let mut inside = self.mailbox.lock();
+        let mut state = self.queue.lock();
         let mut counted = HashSet::new();
         let (mut bytes, mut full) = (0_u64, false);
         // From the latest on; what begins and ends a stream has one manifest.
-        for news in inside.waiting.iter_mut().rev() {
-            let Some(manifest) = news.manifest() else {
+        for event in state.waiting.iter_mut().rev() {
+            let Some(manifest) = event.manifest() else {
                 continue;
             };
             if counted.contains(&Arc::as_ptr(manifest)) {
@@ -170,7 +170,7 @@ impl News {
             let more = manifest.memory();
             full |= bytes.saturating_add(more) > most;
             if full {
-                if let Some(arrival) = news.arrival_mut() {
+                if let Some(arrival) = event.arrival_mut() {
                     arrival.manifest = None;
                 }
                 continue;
@@ -182,9 +182,9 @@ impl News {
     }
 }
 
-impl Drop for News {
+impl Drop for EventSender {
     fn drop(&mut self) {
-        self.mailbox.lock().is_closed = true;
-        self.mailbox.changed.notify_all();
+        self.queue.lock().is_closed = true;
+        self.queue.changed.notify_all();
     }
 }

@@ -1,4 +1,4 @@
-//! `Shore`: one machine at a net in memory, with all the links that a side opens there.
+//! `TestMachine`: one machine at a net in memory, with all the links that a side opens there.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,14 +9,14 @@ use crate::fabric::EndpointKind;
 use crate::{Error, PeerAddr};
 
 #[derive(Debug, Clone)]
-pub(in crate::stream) struct Shore {
+pub(in crate::stream) struct TestMachine {
     net: Net,
     kind: EndpointKind,
     machine: Arc<FakeMemory>,
     links: Arc<Mutex<Vec<usize>>>,
 }
 
-impl Shore {
+impl TestMachine {
     pub(super) fn new(net: &Net, kind: EndpointKind) -> Self {
         Self {
             net: net.clone(),

@@ -1,5 +1,5 @@
-//! `Crew`: the threads that read or write, played by the test: each job takes its time by the held
-//! clock.
+//! `HeldWorkers`: the threads that read or write, played by the test: each job takes its time by
+//! the held clock.
 
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crossbeam_channel::Receiver;
 use crate::clock::Clock;
 
 /// So many threads, none of which is one.
-pub(in crate::stream) struct Crew<J, D> {
+pub(in crate::stream) struct HeldWorkers<J, D> {
     threads: usize,
     queue: Receiver<J>,
     done: SyncSender<D>,
@@ -19,7 +19,7 @@ pub(in crate::stream) struct Crew<J, D> {
     under_way: Vec<(Instant, J)>,
 }
 
-impl<J, D> Crew<J, D> {
+impl<J, D> HeldWorkers<J, D> {
     pub(in crate::stream) fn new(
         threads: u32,
         (queue, done): (Receiver<J>, SyncSender<D>),

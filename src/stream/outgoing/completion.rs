@@ -1,0 +1,27 @@
+//! What a receiver says when it is complete, against what was asked of it.
+
+use crate::stream::StreamViolation;
+use crate::stream::wire::{Checks, Complete, OpenFlags};
+
+/// Whether a receiver has checked all that was asked for.
+///
+/// # Errors
+/// It has not.
+pub(super) fn check_asked(flags: OpenFlags, complete: &Complete) -> Result<(), StreamViolation> {
+    let asked = [
+        (OpenFlags::CRC32C, Checks::CRC32C),
+        (OpenFlags::BLAKE3, Checks::BLAKE3),
+        (OpenFlags::SYNC, Checks::SYNC),
+        (OpenFlags::READ_BACK, Checks::READ_BACK),
+    ];
+    let lacks = |(flag, check): &&(OpenFlags, Checks)| {
+        flags.contains(*flag) && !complete.checks.contains(*check)
+    };
+    let Some((flag, _)) = asked.iter().find(lacks) else {
+        return Ok(());
+    };
+    Err(StreamViolation::Count {
+        what: "the checks: one that was asked for was not done",
+        value: flag.bits().into(),
+    })
+}

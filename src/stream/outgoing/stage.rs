@@ -1,0 +1,43 @@
+//! `OutgoingStage`: how far a stream is at its sender.
+
+use super::had_blocks::HadBlocks;
+
+/// How far a stream is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OutgoingStage {
+    /// What is said of the stream: nothing, or `Open` and the manifest up to this entry.
+    Opening {
+        is_open: bool,
+        next: usize,
+    },
+    /// All was said; the peer has not accepted.
+    Opened,
+    /// The peer has accepted, and says what it has.
+    Having(HadBlocks),
+    Sending,
+    Over,
+}
+
+impl OutgoingStage {
+    /// Open was said, and the manifest up to this entry, of so many.
+    pub(super) fn opened_up_to(next: usize, entries: u64) -> Self {
+        match next as u64 == entries {
+            true => Self::Opened,
+            false => Self::Opening {
+                is_open: true,
+                next,
+            },
+        }
+    }
+
+    /// As it is said in an error.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::Opening { .. } => "the stream is being opened",
+            Self::Opened => "the stream is not accepted yet",
+            Self::Having(_) => "the peer says what it has",
+            Self::Sending => "blocks are sent",
+            Self::Over => "the stream is over",
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `SessionReport`: how one session goes: what its application is told in the end.
+
+use std::time::{Duration, Instant};
+
+use super::session_clock::SessionClock;
+use super::side::ReceiverTools;
+use crate::stream::incoming::IncomingStream;
+use crate::stream::report::StreamReport;
+use crate::stream::sink::{BlockSink, ReadBack, SinkError, StreamOffer};
+use crate::stream::sums::BlockSums;
+use crate::stream::wire::Checks;
+use crate::stream::{Block, RefusalCode};
+
+/// Blocks that may come damaged before the stream is given up.
+const DAMAGED_MAX: u64 = 1000;
+
+/// The report of one session, and its times.
+pub(super) struct SessionReport {
+    report: StreamReport,
+    pub(super) clock: SessionClock,
+}
+
+impl SessionReport {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            report: StreamReport::default(),
+            clock: SessionClock::new(now),
+        }
+    }
+
+    pub(super) fn get(&self) -> &StreamReport {
+        &self.report
+    }
+
+    /// The sink has so many bytes of an earlier stream.
+    pub(super) fn on_resumed(&mut self, bytes: u64) {
+        self.report.resumed_bytes = bytes;
+    }
+
+    /// A block came twice.
+    pub(super) fn on_doubled(&mut self) {
+        self.report.doubled += 1;
+    }
+
+    /// A block came damaged; this is its CRC32C. After too many of them the stream is given up.
+    pub(super) fn on_damaged(&mut self, incoming: &mut IncomingStream, block: &Block, found: u32) {
+        self.report.damaged += 1;
+        incoming.on_damaged(block, found);
+        if self.report.damaged > DAMAGED_MAX {
+            let text = "blocks came damaged again and again";
+            incoming.fail(RefusalCode::DAMAGED, Some(block.index), text);
+        }
+    }
+
+    /// A block is written.
+    pub(super) fn on_written(&mut self, took: Duration, sums: &BlockSums) {
+        self.report.write_time += took;
+        self.report.hash_time += sums.hash_time;
+    }
+
+    /// Counts what is under its names, however the stream ends.
+    pub(super) fn count_placed(
+        &mut self,
+        offer: Option<&StreamOffer>,
+        finished: &Result<ReadBack, SinkError>,
+    ) {
+        self.report.placed = match finished {
+            Ok(_) => offer.map_or(0, |offer| offer.manifest.len() as u64),
+            Err(SinkError::Placed { placed, .. }) => *placed,
+            Err(_) => 0,
+        };
+    }
+
+    /// All is there: the stream is completed, and its sender is to be told.
+    pub(super) fn complete(
+        &mut self,
+        incoming: &mut IncomingStream,
+        offer: &StreamOffer,
+        by_write: bool,
+        read_back: ReadBack,
+    ) {
+        let mut checks = Checks::empty();
+        checks.set(Checks::CRC32C, offer.crc32c);
+        checks.set(Checks::SYNC, offer.sync);
+        checks.set(Checks::READ_BACK, offer.read_back);
+        let report = &mut self.report;
+        report.blake3 = incoming.complete(checks).blake3;
+        report.blake3_compared = incoming.is_blake3_compared();
+        report.transport = match by_write {
+            true => "RMA writes, each block copied once out of its slot".to_owned(),
+            false => "messages".to_owned(),
+        };
+        report.bytes = offer.manifest.bytes();
+        report.blocks = offer.plan.blocks();
+        report.read_back = read_back;
+    }
+
+    /// The stream is cut; the sink has so many bytes of it.
+    pub(super) fn cut(&mut self, bytes: u64) {
+        self.report.bytes = bytes;
+    }
+
+    /// Nothing more is waited for: which way the bytes took, and how long.
+    pub(super) fn close(&mut self, sink: Option<&dyn BlockSink>, tools: &ReceiverTools) {
+        self.report.path = tools.path(sink);
+        self.report.io = tools.io_stats(sink);
+        self.clock.close(&mut self.report, tools.now());
+    }
+}

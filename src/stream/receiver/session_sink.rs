@@ -1,0 +1,192 @@
+//! `SessionSink`: the sink of one session, and the jobs that it was given.
+
+use std::sync::Arc;
+
+use super::events::Arrival;
+use super::side::{ReceiverTools, RemotePeer};
+use super::writing::{ArrivedBlock, BlockBytes, WriteJob, WriteWork};
+use crate::buffer::BufferMut;
+use crate::stream::incoming::IncomingStream;
+use crate::stream::sink::{BlockSink, SinkError, SinkFactory, Stop, StreamOffer};
+use crate::stream::wire::OpenFlags;
+use crate::stream::workers::{Guarded, guarded};
+use crate::stream::{Block, RefusalCode};
+
+/// What a session has of its sink.
+pub(super) struct SessionSink {
+    session: u64,
+    sink: Option<Guarded<dyn BlockSink>>,
+    offer: Option<StreamOffer>,
+    /// Memory that the sender is to write into, until the sink is open.
+    memory: Vec<BufferMut>,
+    /// Jobs that the sink was given and has not done.
+    jobs: usize,
+    stop: Stop,
+}
+
+impl SessionSink {
+    pub(super) fn new(session: u64) -> Self {
+        Self {
+            session,
+            sink: None,
+            offer: None,
+            memory: Vec::new(),
+            jobs: 0,
+            stop: Stop::default(),
+        }
+    }
+
+    /// Memory that the sender is to write into.
+    pub(super) fn set_memory(&mut self, memory: Vec<BufferMut>) {
+        self.memory = memory;
+    }
+
+    /// Makes the sink of a stream whose manifest is whole, and asks it what it has.
+    ///
+    /// # Errors
+    /// What the factory answers.
+    pub(super) fn open(
+        &mut self,
+        incoming: &IncomingStream,
+        tools: &ReceiverTools,
+    ) -> Result<(), SinkError> {
+        let offer = offer_of(incoming);
+        let made = guarded(|| SinkFactory::make(&*tools.config.sink, &offer));
+        let sink = made.unwrap_or_else(|text| Err(SinkError::Other(text)))?;
+        self.sink = Some(Guarded::new(sink.into()));
+        self.offer = Some(offer.clone());
+        let memory = std::mem::take(&mut self.memory);
+        self.give(WriteWork::Open(offer, self.stop.clone(), memory), tools);
+        Ok(())
+    }
+
+    /// Gives a block to the sink, which was taken in by `incoming`.
+    pub(super) fn write(
+        &mut self,
+        incoming: &IncomingStream,
+        (block, crc): (Block, u32),
+        bytes: BlockBytes,
+        tools: &ReceiverTools,
+    ) {
+        let flags = incoming.open().flags;
+        let hashed = flags.contains(OpenFlags::BLAKE3);
+        let arrived = ArrivedBlock {
+            block,
+            crc: flags.contains(OpenFlags::CRC32C).then_some(crc),
+            hashed: hashed.then(|| Arc::clone(incoming.plan())),
+            bytes,
+        };
+        self.give(WriteWork::Write(arrived), tools);
+    }
+
+    /// All blocks are written.
+    pub(super) fn finish(&mut self, tools: &ReceiverTools) {
+        self.give(WriteWork::Finish(self.stop.clone()), tools);
+    }
+
+    /// The stream is given up.
+    pub(super) fn abandon(&mut self, tools: &ReceiverTools) {
+        self.give(WriteWork::Abandon, tools);
+    }
+
+    fn give(&mut self, what: WriteWork, tools: &ReceiverTools) {
+        if let Some(sink) = &self.sink {
+            self.jobs += 1;
+            tools.give(WriteJob {
+                session: self.session,
+                sink: sink.clone(),
+                what,
+            });
+        }
+    }
+
+    /// A job is done.
+    pub(super) fn on_done(&mut self) {
+        self.jobs -= 1;
+    }
+
+    /// Jobs that are not done.
+    pub(super) fn jobs(&self) -> usize {
+        self.jobs
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.jobs == 0
+    }
+
+    /// What it is doing is to be given up.
+    pub(super) fn stop(&self) {
+        self.stop.set();
+    }
+
+    pub(super) fn get(&self) -> Option<&dyn BlockSink> {
+        self.sink.as_deref()
+    }
+
+    /// The sink is done with.
+    pub(super) fn close(&mut self) {
+        self.sink = None;
+    }
+
+    /// What the stream is, once it was offered to a sink.
+    pub(super) fn offer(&self) -> Option<&StreamOffer> {
+        self.offer.as_ref()
+    }
+
+    /// The stream, as the application is told of it.
+    pub(super) fn arrival(&self, peer: RemotePeer) -> Arrival {
+        let offer = self.offer.as_ref();
+        Arrival {
+            session: self.session,
+            peer,
+            identity: offer.map(|offer| offer.identity).unwrap_or_default(),
+            entries: offer.map_or(0, |offer| offer.manifest.len() as u64),
+            bytes: offer.map_or(0, |offer| offer.manifest.bytes()),
+            manifest: offer.map(|offer| Arc::clone(&offer.manifest)),
+        }
+    }
+
+    /// Tells the sink at once that the stream is given up: no thread is left that would.
+    pub(super) fn abandon_now(&self) {
+        if let Some(sink) = &self.sink
+            && let Err(text) = guarded(|| sink.abandon())
+        {
+            tracing::warn!(%text, "a sink panicked");
+        }
+    }
+}
+
+/// What a sink is offered of a stream whose manifest is whole.
+fn offer_of(incoming: &IncomingStream) -> StreamOffer {
+    let open = *incoming.open();
+    let has = |flag| open.flags.contains(flag);
+    StreamOffer {
+        identity: open.identity,
+        manifest: Arc::clone(incoming.manifest()),
+        plan: Arc::clone(incoming.plan()),
+        crc32c: has(OpenFlags::CRC32C),
+        blake3: has(OpenFlags::BLAKE3),
+        sync: has(OpenFlags::SYNC),
+        read_back: has(OpenFlags::READ_BACK),
+        restart: has(OpenFlags::RESTART),
+    }
+}
+
+/// What a sender is told of a sink's error.
+pub(super) fn reason_of(error: &SinkError) -> (RefusalCode, String) {
+    let cause = match error {
+        SinkError::Placed { error, .. } => error,
+        error => error,
+    };
+    let code = match cause {
+        SinkError::SourceChanged => RefusalCode::SOURCE_CHANGED,
+        SinkError::Busy => RefusalCode::ALREADY,
+        SinkError::TooLarge { .. } => RefusalCode::SPACE,
+        SinkError::Os { errno, .. } if [libc::ENOSPC, libc::EDQUOT].contains(errno) => {
+            RefusalCode::SPACE
+        }
+        SinkError::Stopped => RefusalCode::CLOSING,
+        _ => RefusalCode::SINK,
+    };
+    (code, error.to_string())
+}

@@ -1,0 +1,599 @@
+//! `TransferPeer`: one peer of a transfer: its session, how far it is, its attempts and its end.
+
+use std::time::{Duration, Instant};
+
+use super::attempts::Attempts;
+use super::config::Peer;
+use super::outgoing_transfer::TransferState;
+use super::peer_blocks::ReadyBlock;
+use super::peer_clock::PeerClock;
+use super::peer_errors::{is_busy, is_worth_a_retry};
+use super::peer_rails::RailDial;
+use super::peer_session::PeerSession;
+use super::peer_stage::{PeerStage, PeerWait};
+use super::rail::SenderRail;
+use super::side::SenderTools;
+use super::transfer::PeerOutcome;
+use crate::endpoint::{CloseReason, ConnectionEvent, Message as Arrived, ReceiveEvent};
+use crate::stream::outbox::CONTROL_KEY;
+use crate::stream::outgoing::OutgoingStream;
+use crate::stream::report::StreamReport;
+use crate::stream::wire::{Features, Message};
+use crate::stream::{RefusalCode, StreamError, StreamViolation};
+
+/// What a receiver says in place of a stream's number when it speaks of a connection.
+const NO_STREAM: u32 = 0;
+
+/// What the source does, and what a receiver does before it accepts and at the end that does not
+/// say that it works, may take so many times as long as the rest.
+const LONG_WORK: u32 = 10;
+
+/// A peer that says again and again that its sink works is believed for so many times
+/// `stalled_after` in which nothing moves.
+const LONG_WORD: u32 = 2 * LONG_WORK;
+
+/// What a peer has of its transfer, and of the side.
+pub(super) struct PeerContext<'a> {
+    pub(super) transfer: &'a mut TransferState,
+    pub(super) tools: &'a mut SenderTools,
+}
+
+impl PeerContext<'_> {
+    /// When this turn began.
+    pub(super) fn now(&self) -> Instant {
+        self.tools.now()
+    }
+}
+
+/// One peer of a transfer.
+pub(super) struct TransferPeer {
+    peer: Peer,
+    number: usize,
+    stage: PeerStage,
+    session: PeerSession,
+    /// The receiver had no window left.
+    no_windows: bool,
+    attempts: Attempts,
+    clock: PeerClock,
+    report: StreamReport,
+    sent_bytes: u64,
+}
+
+impl TransferPeer {
+    pub(super) fn new(peer: Peer, number: usize, now: Instant) -> Self {
+        Self {
+            peer,
+            number,
+            stage: PeerStage::Connecting,
+            session: PeerSession::default(),
+            no_windows: false,
+            attempts: Attempts::default(),
+            clock: PeerClock::new(now),
+            report: StreamReport::default(),
+            sent_bytes: 0,
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.stage == PeerStage::Over
+    }
+
+    /// Whether blocks may be sent to it.
+    pub(super) fn is_sending(&self) -> bool {
+        self.stage == PeerStage::Sending
+    }
+
+    /// The longest block that it takes, once it has said so.
+    pub(super) fn payload_max(&self) -> Option<u32> {
+        let ready = self
+            .session
+            .rails
+            .first()
+            .filter(|_| self.stage != PeerStage::Over);
+        ready.and_then(SenderRail::payload_max)
+    }
+
+    pub(super) fn has_failed_once(&self) -> bool {
+        self.attempts.has_failed()
+    }
+
+    /// Blocks that are read for it, wait for it, or are on their way to it.
+    pub(super) fn held(&self) -> usize {
+        self.session.held()
+    }
+
+    /// It takes blocks now, or has shown that it will not soon.
+    pub(super) fn is_settled(&self) -> bool {
+        matches!(
+            self.stage,
+            PeerStage::Sending | PeerStage::Finishing | PeerStage::Over
+        ) || self.attempts.has_failed()
+    }
+
+    pub(super) fn first_wanted(&self, from: u64) -> Option<u64> {
+        let outgoing = self.session.outgoing.as_ref()?;
+        outgoing.first_wanted(from).filter(|_| self.is_sending())
+    }
+
+    /// A block is being read; it is among those, if the peer wants it.
+    pub(super) fn assign(&mut self, index: u64) {
+        if self.is_sending() {
+            self.session.assign(index);
+        }
+    }
+
+    pub(super) fn on_read(&mut self, ready: ReadyBlock, took: Duration, hash_time: Duration) {
+        self.clock.forget_source();
+        if self.session.blocks.on_read(ready) {
+            self.report.read_time += took;
+            self.report.hash_time += hash_time;
+        }
+    }
+
+    /// Everything was sent, and the source was not asked yet whether it is still what it was.
+    pub(super) fn waits_for_check(&self) -> bool {
+        self.is_sending() && self.session.has_sent_all()
+    }
+
+    /// How long it has held blocks that others wait for, and taken none.
+    pub(super) fn held_up_for(&self, now: Instant) -> Duration {
+        match self.is_sending() && self.held() > self.session.blocks.being_read() {
+            true => self.clock.unmoved_for(now),
+            false => Duration::ZERO,
+        }
+    }
+
+    pub(super) fn tell_paused(&mut self, on: bool, now: Instant) {
+        self.clock.on_moved(now);
+        if let Some(outgoing) = &mut self.session.outgoing {
+            outgoing.pause(on);
+        }
+    }
+
+    /// Begins a session: its first rail.
+    pub(super) fn connect(&mut self, with: &mut PeerContext<'_>) {
+        self.stage = PeerStage::Connecting;
+        self.session.rails.begin_session();
+        self.clock.on_moved(with.now());
+        if let Err(error) = self.dial(with) {
+            self.on_lost(error, with);
+        }
+    }
+
+    /// How many rails a session has.
+    fn wanted_rails(&self, transfer: &TransferState) -> u16 {
+        let addrs = u16::try_from(self.peer.addrs.len()).unwrap_or(u16::MAX);
+        addrs.saturating_mul(transfer.options.rails)
+    }
+
+    /// Starts the next rail.
+    fn dial(&mut self, with: &mut PeerContext<'_>) -> Result<(), StreamError> {
+        let dial = RailDial {
+            transfer: with.transfer.id,
+            peer: self.number,
+            to: &self.peer,
+            wanted: self.wanted_rails(with.transfer),
+            by_write: self.session.by_write,
+        };
+        self.session.rails.dial(&dial, with.tools)
+    }
+
+    /// The last connection is gone, or can't be made: another attempt, or the end.
+    fn on_lost(&mut self, error: StreamError, with: &mut PeerContext<'_>) {
+        self.attempts.on_failed();
+        self.no_windows |= self.session.by_write && is_busy(&error);
+        // A peer that was told why hears it before the end.
+        let is_told = matches!(error, StreamError::Stalled { .. });
+        self.session.leave(is_told, with.tools);
+        let most = with.transfer.options.reconnects;
+        let Some(wait) = self.attempts.next(most, is_worth_a_retry(&error)) else {
+            return self.end(Err(error), with);
+        };
+        self.report.reconnects += 1;
+        let (peer, attempt) = (&self.peer, self.attempts.failures());
+        tracing::debug!(%peer, %error, attempt, "a stream connects again");
+        self.stage = PeerStage::Resting {
+            until: with.now() + wait,
+        };
+    }
+
+    /// This side gives it up: the peer is told.
+    pub(super) fn give_up(&mut self, error: StreamError, with: &mut PeerContext<'_>) {
+        if self.is_over() {
+            return;
+        }
+        self.session.tell_why(&error, with);
+        self.end(Err(error), with);
+    }
+
+    /// Its connections end, and nothing else is done.
+    pub(super) fn break_off(&mut self, tools: &mut SenderTools) {
+        self.session.leave(false, tools);
+        self.stage = PeerStage::Over;
+    }
+
+    fn end(&mut self, result: Result<(), StreamError>, with: &mut PeerContext<'_>) {
+        if self.is_over() {
+            return;
+        }
+        self.clock.close(&mut self.report, with.now());
+        self.report.path = with.tools.path(&*with.transfer.source);
+        self.report.io = with.tools.io_stats(&*with.transfer.source);
+        self.report.sent_bytes = self.sent_bytes;
+        self.report.bytes = match result {
+            Ok(()) => with.transfer.shared.total(),
+            Err(_) => self.attempts.most_written(),
+        };
+        let shared = &with.transfer.shared;
+        shared.tell(self.number, self.report.bytes, self.sent_bytes);
+        self.session.leave(true, with.tools);
+        self.stage = PeerStage::Over;
+        let outcome = PeerOutcome {
+            peer: self.peer.clone(),
+            result,
+            report: self.report.clone(),
+        };
+        with.transfer.shared.end(self.number, outcome);
+    }
+
+    pub(super) fn on_event(
+        &mut self,
+        rail: usize,
+        event: ReceiveEvent,
+        with: &mut PeerContext<'_>,
+    ) {
+        match event {
+            ReceiveEvent::Connection(_, ConnectionEvent::Connected(_)) => {
+                self.session.rails[rail].on_connected()
+            }
+            ReceiveEvent::Message(message) => {
+                if let Err(error) = self.on_message(rail, &message, with) {
+                    match self.session.rails[rail].is_ready() {
+                        true => self.on_refused(error, with),
+                        false => self.on_rail_failed(rail, error, with),
+                    }
+                }
+            }
+            ReceiveEvent::Completed { key, .. } if key != CONTROL_KEY => {
+                self.session.rails[rail].local.in_flight -= 1;
+                self.clock.on_moved(with.now());
+            }
+            ReceiveEvent::Window { event, .. } => {
+                let has_moved = self.session.on_window_event(rail, event);
+                if has_moved {
+                    self.clock.on_moved(with.now());
+                }
+            }
+            ReceiveEvent::Failed { key, .. } if key != CONTROL_KEY => {
+                // Whether it arrived is not known; the peer says what it lacks.
+                self.session.rails[rail].local.in_flight -= 1;
+            }
+            ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                self.lose_rail(rail, false, StreamError::Lost(reason), with);
+            }
+            _ => {}
+        }
+    }
+
+    /// The peer does not take it, or does not keep to the protocol.
+    fn on_refused(&mut self, error: StreamError, with: &mut PeerContext<'_>) {
+        match is_worth_a_retry(&error) {
+            true => self.on_lost(error, with),
+            false => self.give_up(error, with),
+        }
+    }
+
+    /// A handshake was not to be: the peer is told, where there is something to tell.
+    fn on_rail_failed(&mut self, rail: usize, error: StreamError, with: &mut PeerContext<'_>) {
+        self.session.rails[rail].pump(&mut with.tools.network);
+        self.lose_rail(rail, true, error, with);
+    }
+
+    /// One connection is left, and others that are ready go on without it: what was on the way
+    /// there may have arrived, and the receiver says what it lacks.
+    fn lose_rail(
+        &mut self,
+        rail: usize,
+        politely: bool,
+        error: StreamError,
+        with: &mut PeerContext<'_>,
+    ) {
+        let was_ready = with.tools.leave(&mut self.session.rails[rail], politely);
+        if !self.session.rails.any_ready() {
+            return self.on_refused(error, with);
+        }
+        tracing::warn!(%error, peer = %self.peer, "a stream goes on with a rail less");
+        if was_ready && self.session.on_rail_lost(rail) {
+            self.report.rails_lost += 1;
+        }
+    }
+
+    /// The receiver has lost one of the connections, which this side may not have heard of: what it
+    /// says of it comes by another one.
+    fn on_rail_gone(&mut self, number: u16, with: &mut PeerContext<'_>) -> Result<(), StreamError> {
+        let rail = self.session.rails.find(number)?;
+        if !self.session.rails[rail].is_gone() {
+            let error = StreamError::Lost(CloseReason::PeerLost { errno: None });
+            self.lose_rail(rail, false, error, with);
+        }
+        Ok(())
+    }
+
+    fn on_message(
+        &mut self,
+        rail: usize,
+        arrived: &Arrived,
+        with: &mut PeerContext<'_>,
+    ) -> Result<(), StreamError> {
+        self.session.rails[rail].last_heard = with.now();
+        if !self.session.rails[rail].is_ready() {
+            return self.on_handshake(rail, arrived, with);
+        }
+        let message = Message::parse(arrived.header(), arrived.payload());
+        let message = message.map_err(StreamViolation::from)?;
+        if let Message::Refuse(refuse) = &message
+            && refuse.stream == NO_STREAM
+        {
+            // It is this connection that is not taken: its session may have ended there while its
+            // handshake was under way.
+            self.on_rail_failed(rail, refuse.into(), with);
+            return Ok(());
+        }
+        if let Message::RailLost(lost) = &message
+            && self.session.rails[rail].can(Features::RAIL_GONE)
+        {
+            return self.on_rail_gone(lost.rail, with);
+        }
+        let Some(outgoing) = &mut self.session.outgoing else {
+            let kind = message.kind().0;
+            let state = "no stream is open";
+            return Err(StreamViolation::Unexpected { kind, state }.into());
+        };
+        let advances = outgoing.advances();
+        outgoing.on_message(&message)?;
+        match &message {
+            _ if outgoing.advances() > advances => self.clock.on_moved(with.now()),
+            Message::Written(_) => self.clock.on_sign_of_life(with.now()),
+            // What says nothing new is no movement: a peer that answers questions may stand still,
+            // too.
+            _ => {}
+        }
+        if matches!(message, Message::Window(_) | Message::Freed(_)) {
+            return self.session.on_slots(rail, &message, with);
+        }
+        if self.stage == PeerStage::Opening && outgoing.is_accepted() {
+            self.stage = PeerStage::Sending;
+            (_, self.report.resumed_bytes) = outgoing.had();
+            self.more_rails(with);
+        }
+        self.after_message(with)
+    }
+
+    /// A message came on a connection whose handshake is not over.
+    fn on_handshake(
+        &mut self,
+        rail: usize,
+        arrived: &Arrived,
+        with: &mut PeerContext<'_>,
+    ) -> Result<(), StreamError> {
+        self.clock.on_moved(with.now());
+        if let Some(agreed) = self.session.rails[rail].on_handshake(arrived, with.now())? {
+            match &mut self.session.outgoing {
+                Some(outgoing) => outgoing.add_rail(agreed.rail),
+                None => self.stage = PeerStage::Ready,
+            }
+        }
+        Ok(())
+    }
+
+    /// The others, now that the receiver knows the session.
+    fn more_rails(&mut self, with: &mut PeerContext<'_>) {
+        for _ in self.session.rails.dialed()..self.wanted_rails(with.transfer) {
+            if let Err(error) = self.dial(with) {
+                tracing::warn!(%error, peer = %self.peer, "a rail of a stream could not be made");
+                break;
+            }
+        }
+    }
+
+    fn after_message(&mut self, with: &mut PeerContext<'_>) -> Result<(), StreamError> {
+        let written = self.session.written_bytes();
+        let shared = &with.transfer.shared;
+        shared.tell(self.number, written, self.sent_bytes);
+        self.attempts.on_written(written);
+        let Some(outgoing) = &self.session.outgoing else {
+            return Ok(());
+        };
+        self.report.damaged = outgoing.damaged();
+        match outgoing.outcome() {
+            Some(Ok(complete)) => {
+                self.report.blake3 = complete.blake3;
+                self.report.blake3_compared = complete.blake3.is_some() && outgoing.has_blake3();
+                self.end(Ok(()), with);
+            }
+            Some(Err(error)) => {
+                let error = error.clone();
+                return Err(error.with_this_side(|| self.describe_wait(with.transfer, with.now())));
+            }
+            // Something is missing: another lap.
+            None if self.stage == PeerStage::Finishing && !outgoing.is_finishing() => {
+                self.stage = PeerStage::Sending;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_time(&mut self, with: &mut PeerContext<'_>) {
+        let now = with.now();
+        for rail in 0..self.session.rails.len() {
+            if let Some(error) = self.session.rails[rail].on_time(now) {
+                self.on_rail_failed(rail, error, with);
+                break;
+            }
+        }
+        let silent = self.clock.silent_for(now);
+        let may_ask = self.clock.may_ask(now);
+        if may_ask && self.session.inquire() {
+            self.clock.on_asked(now);
+        }
+        match self.stage {
+            PeerStage::Resting { until } if now >= until => self.connect(with),
+            PeerStage::Resting { .. } | PeerStage::Over => {}
+            // The endpoint has its own timeout; this is that of the handshake behind it.
+            PeerStage::Connecting if silent > 2 * with.tools.config.connect_timeout => {
+                let what = "the handshake";
+                self.on_lost(StreamError::Deadline { what }, with);
+            }
+            PeerStage::Connecting => {}
+            PeerStage::Ready | PeerStage::Opening | PeerStage::Sending | PeerStage::Finishing => {
+                self.watch(silent, with);
+            }
+        }
+    }
+
+    /// What it waits for and how it stands, for an error.
+    fn describe_wait(&self, transfer: &TransferState, now: Instant) -> String {
+        let what = self.stage.wait(&self.session, transfer, now).text();
+        let rails = self.session.describe_rails(now).join("; ");
+        let stream = self.session.describe_stream();
+        format!("the sender waited for {what} ({stream}; {rails})")
+    }
+
+    /// Ends what does not move any more: this side, the peer and the source each have their time.
+    fn watch(&mut self, silent: Duration, with: &mut PeerContext<'_>) {
+        let now = with.now();
+        let stalled = with.transfer.options.stalled_after;
+        let wait = self.stage.wait(&self.session, with.transfer, now);
+        match wait {
+            PeerWait::Own => self.clock.forget_source(),
+            PeerWait::Source | PeerWait::Readers(_) => {
+                let since = match wait {
+                    PeerWait::Readers(since) => since,
+                    _ => self.clock.source_since(now),
+                };
+                let after = now.saturating_duration_since(since);
+                if after > stalled.saturating_mul(LONG_WORK) {
+                    let waits = self.describe_wait(with.transfer, now);
+                    return self.give_up(StreamError::Stalled { after, waits }, with);
+                }
+            }
+            PeerWait::Peer(_) => {
+                self.clock.forget_source();
+                let limit = match self.session.may_take_long(self.stage) {
+                    true => stalled.saturating_mul(LONG_WORK),
+                    false => stalled,
+                };
+                // A peer ends by its own limit long before its word has counted for so long.
+                let unmoved = self.clock.unmoved_for(now);
+                let is_held = unmoved > stalled.saturating_mul(LONG_WORD);
+                if silent > limit || is_held {
+                    self.on_stalled(silent.max(unmoved), with);
+                }
+                return;
+            }
+        }
+        // It is not the peer that is waited for, and it hears so.
+        self.clock.on_moved(now);
+        if self.clock.take_sign_of_life(now)
+            && let Some(outgoing) = &mut self.session.outgoing
+        {
+            outgoing.want_sign_of_life();
+        }
+    }
+
+    /// Nothing moves though the peer is there: it is told what is waited for, and another attempt
+    /// is made, if there is one left.
+    fn on_stalled(&mut self, after: Duration, with: &mut PeerContext<'_>) {
+        let waits = self.describe_wait(with.transfer, with.now());
+        tracing::warn!(peer = %self.peer, ?after, %waits, "a stream stands still");
+        let error = StreamError::Stalled { after, waits };
+        self.session.tell_why(&error, with);
+        self.on_lost(error, with);
+    }
+
+    pub(super) fn pump(&mut self, with: &mut PeerContext<'_>) -> bool {
+        if self.stage == PeerStage::Ready
+            && with.transfer.plan.is_some()
+            && let Err(error) = self.open(with)
+        {
+            self.give_up(error, with);
+        }
+        if self.session.by_write {
+            self.session.place();
+        }
+        let mut any = self.begin_finish(with.transfer);
+        self.session.speak(with.transfer);
+        for rail in self.session.rails.iter_mut() {
+            rail.local.blocked = false;
+            rail.pump(&mut with.tools.network);
+        }
+        while self.is_sending()
+            && let Some(bytes) = self.session.send_next(with)
+        {
+            self.sent_bytes += bytes;
+            self.report.blocks += 1;
+            any = true;
+        }
+        if any && let Err(error) = self.after_message(with) {
+            self.on_refused(error, with);
+        }
+        if let Some(reason) = self.session.unsendable.take() {
+            let code = RefusalCode::SOURCE;
+            self.give_up(StreamError::GivenUp { code, reason }, with);
+        }
+        let now = with.now();
+        let stall = self.stage.stall(&self.session, with.transfer, now);
+        self.clock.wait_for(stall, now);
+        any
+    }
+
+    /// Everything was sent, and the source is still what it was: that is said next.
+    fn begin_finish(&mut self, transfer: &TransferState) -> bool {
+        if !self.waits_for_check() || !transfer.checked {
+            return false;
+        }
+        self.session.allow_finish(transfer.blake3());
+        self.stage = PeerStage::Finishing;
+        true
+    }
+
+    fn open(&mut self, with: &mut PeerContext<'_>) -> Result<(), StreamError> {
+        let Some(plan) = &with.transfer.plan else {
+            return Ok(());
+        };
+        let options = &with.transfer.options;
+        let wanted = (options.transport, self.no_windows);
+        let block_bytes = plan.blocks.block_bytes();
+        let session = &mut self.session;
+        let why = session.choose_transport(wanted, block_bytes, with.tools)?;
+        self.report.transport = why.to_owned();
+        // Only once: what the receiver has from this transfer, it keeps.
+        let restart = options.restart && self.sent_bytes == 0;
+        let open = with.transfer.open(plan, self.session.by_write, restart);
+        let home = self.session.rails.first().map_or(0, |rail| rail.number);
+        let mut outgoing = OutgoingStream::new(open, plan.blocks.clone(), home);
+        outgoing.pause(with.transfer.paused);
+        self.session.outgoing = Some(outgoing);
+        self.stage = PeerStage::Opening;
+        Ok(())
+    }
+
+    /// How it is, in words.
+    pub(super) fn describe(&self, now: Instant) -> String {
+        let silent = self.clock.unmoved_for(now);
+        let mut lines = vec![format!(
+            "  peer {}: {:?}, nothing moved for {silent:.1?}; {} blocks being read, {} wait to be \
+             sent; {} failures; {}",
+            self.peer,
+            self.stage,
+            self.session.blocks.being_read(),
+            self.session.blocks.waiting(),
+            self.attempts.failures(),
+            self.session.describe_stream(),
+        )];
+        let rails = self.session.describe_rails(now);
+        lines.extend(rails.into_iter().map(|rail| format!("    {rail}")));
+        lines.join("\n")
+    }
+}

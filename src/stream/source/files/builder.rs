@@ -1,0 +1,121 @@
+//! `FileSourceBuilder`: what a source of files is to be made of.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use super::FileSource;
+use super::survey::Survey;
+use crate::storage::{BackEndChoice, DirectIo};
+use crate::stream::SourceError;
+
+/// What a [`FileSource`] is to be made of.
+#[derive(Debug, Clone)]
+pub struct FileSourceBuilder {
+    parts: Vec<SourcePart>,
+    direct: DirectIo,
+    back_end: BackEndChoice,
+}
+
+impl Default for FileSourceBuilder {
+    fn default() -> Self {
+        Self {
+            parts: Vec::new(),
+            direct: DirectIo::Auto,
+            back_end: BackEndChoice::Auto,
+        }
+    }
+}
+
+/// A file or a tree that was asked for.
+#[derive(Debug, Clone)]
+pub(super) struct SourcePart {
+    pub(super) path: PathBuf,
+    /// None: the last part of its path.
+    pub(super) name: Option<String>,
+    pub(super) range: Option<Range<u64>>,
+    pub(super) tree: bool,
+}
+
+impl FileSourceBuilder {
+    /// A file, under the last part of its path.
+    #[must_use]
+    pub fn file(self, path: impl Into<PathBuf>) -> Self {
+        self.part(path.into(), None, None, false)
+    }
+
+    /// A file, under another name: relative, with '/' between its parts.
+    #[must_use]
+    pub fn file_as(self, path: impl Into<PathBuf>, name: impl Into<String>) -> Self {
+        self.part(path.into(), Some(name.into()), None, false)
+    }
+
+    /// Some bytes of a file, as a file of their own.
+    #[must_use]
+    pub fn range(self, path: impl Into<PathBuf>, bytes: Range<u64>) -> Self {
+        self.part(path.into(), None, Some(bytes), false)
+    }
+
+    /// A directory, and everything below it.
+    #[must_use]
+    pub fn tree(self, path: impl Into<PathBuf>) -> Self {
+        self.part(path.into(), None, None, true)
+    }
+
+    /// A file or a directory with everything below it, whichever is there.
+    #[must_use]
+    pub fn path(self, path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        let tree = path.is_dir();
+        self.part(path, None, None, tree)
+    }
+
+    /// Whether files are read around the page cache, as far as they are whole pages. Default:
+    /// [`DirectIo::Auto`].
+    #[must_use]
+    pub fn direct(mut self, direct: DirectIo) -> Self {
+        self.direct = direct;
+        self
+    }
+
+    /// What moves the bytes. Default: [`BackEndChoice::Auto`].
+    #[must_use]
+    pub fn back_end(mut self, back_end: BackEndChoice) -> Self {
+        self.back_end = back_end;
+        self
+    }
+
+    fn part(
+        mut self,
+        path: PathBuf,
+        name: Option<String>,
+        range: Option<Range<u64>>,
+        tree: bool,
+    ) -> Self {
+        self.parts.push(SourcePart {
+            path,
+            name,
+            range,
+            tree,
+        });
+        self
+    }
+
+    /// Looks at everything once: sizes, times, names.
+    ///
+    /// # Errors
+    /// A path that is not there or can't be read, a name that can't be sent or comes twice, or
+    /// nothing at all.
+    pub fn build(self) -> Result<FileSource, SourceError> {
+        if self.parts.is_empty() {
+            return Err(SourceError::Empty);
+        }
+        let mut survey = Survey::default();
+        for part in &self.parts {
+            match part.tree {
+                true => survey.add_tree(part)?,
+                false => survey.add_file(part)?,
+            }
+        }
+        survey.finish(self.direct, self.back_end)
+    }
+}
