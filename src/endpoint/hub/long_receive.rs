@@ -161,6 +161,17 @@ impl Drop for LongPool {
     }
 }
 
+/// The long messages that one peer sends.
+#[derive(Default)]
+pub(super) struct LongArrivals {
+    /// The one that it writes.
+    receive: Option<Box<LongReceive>>,
+    /// Where they land, where each is copied out.
+    own_landing: Option<Box<OwnLanding>>,
+    /// What comes behind one that waits for a fence, and that one.
+    pub(super) held: Option<VecDeque<BehindFence>>,
+}
+
 /// A destination that a peer may write now. Field order is drop order: the registration closes
 /// before the memory goes.
 pub(super) struct LongReceive {
@@ -332,10 +343,12 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             .registrar()
             .unwrap_or_else(|| self.link.registrar());
         let (registration, address, key) = match &mut self.long {
-            Some(long) if long.copies => match open_own(&mut peer.own_landing, long, registrar) {
-                Some((address, key)) => (None, address, key),
-                None => return self.refuse_long(id, 0),
-            },
+            Some(long) if long.copies => {
+                match open_own(&mut peer.long.own_landing, long, registrar) {
+                    Some((address, key)) => (None, address, key),
+                    None => return self.refuse_long(id, 0),
+                }
+            }
             _ => match landing.open(registrar, len, peer.header_mode) {
                 Ok((registration, address)) => {
                     let key = registration.key;
@@ -349,7 +362,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             let whole_by = long.settings.whole_by(self.timer.now(), len as u64);
             peer.machine.bound_long(whole_by);
         }
-        peer.long = Some(Box::new(LongReceive {
+        peer.long.receive = Some(Box::new(LongReceive {
             registration,
             landing,
             len,
@@ -383,7 +396,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
-        let Some(long) = peer.long.take() else {
+        let Some(long) = peer.long.receive.take() else {
             return;
         };
         let LongReceive {
@@ -392,7 +405,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             len,
         } = *long;
         drop(registration);
-        if let (Some(own), LongBuffer::Host(buffer)) = (&peer.own_landing, &mut landing) {
+        if let (Some(own), LongBuffer::Host(buffer)) = (&peer.long.own_landing, &mut landing) {
             own.memory.copy_out(0, &mut buffer[..len]);
             self.stats.long_copied += len as u64;
         }
@@ -410,7 +423,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         match self.exposed.begin() {
             None => self.finish_long(id, sequence, (landing, len), events),
             Some(epoch) => {
-                let held = peer.held.get_or_insert_default();
+                let held = peer.long.held.get_or_insert_default();
                 held.push_back(BehindFence::Long {
                     epoch,
                     sequence,
@@ -418,7 +431,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                     len,
                 });
                 peer.machine.hold_goodbye(true);
-                self.fencing.push_back((epoch, id));
+                self.fencing.wait_for(epoch, id);
             }
         }
         self.touch(id);
@@ -427,7 +440,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Something for the application that came behind a long message, which comes first.
     #[cold]
     pub(super) fn hold(&mut self, id: ConnectionId, event: ReceiveEvent) {
-        let held = self.peers.get_mut(id).and_then(|peer| peer.held.as_mut());
+        let held = self
+            .peers
+            .get_mut(id)
+            .and_then(|peer| peer.long.held.as_mut());
         if let Some(held) = held {
             held.push_back(BehindFence::Event(event));
         }
@@ -437,7 +453,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// are handed out, up to the next one.
     pub(super) fn hand_out_held(&mut self, id: ConnectionId, events: &mut Vec<E>) {
         let peer = self.peers.get_mut(id);
-        let Some(mut held) = peer.and_then(|peer| peer.held.take()) else {
+        let Some(mut held) = peer.and_then(|peer| peer.long.held.take()) else {
             return;
         };
         while let Some(next) = self.take_passed(&mut held) {
@@ -453,7 +469,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         }
         if let Some(peer) = self.peers.get_mut(id) {
             peer.machine.hold_goodbye(!held.is_empty());
-            peer.held = Some(held).filter(|held| !held.is_empty());
+            peer.long.held = Some(held).filter(|held| !held.is_empty());
         }
         self.touch(id);
     }
@@ -598,7 +614,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
-        let held = peer.held.is_some();
+        let held = peer.long.held.is_some();
         let header = match &lone {
             Some(_) => 0..0,
             None => match wire::split(peer.header_mode, &buffer[..len]) {
@@ -630,13 +646,13 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         if let Some(long) = &mut self.long {
             long.waiting.retain(|(waiting, _)| *waiting != id);
         }
-        if let Some(own) = peer.own_landing.take() {
+        if let Some(own) = peer.long.own_landing.take() {
             // Of what was granted, the rest is nobody's but this side's.
-            drop(peer.long.take());
+            drop(peer.long.receive.take());
             self.exposed
                 .keep(id, Some(own.registration), own.memory.into());
         }
-        if let Some(long) = peer.long.take() {
+        if let Some(long) = peer.long.receive.take() {
             let LongReceive {
                 registration,
                 landing,

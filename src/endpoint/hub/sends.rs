@@ -1,7 +1,8 @@
 //! The messages that a hub sends: what its faces ask for, on one connection or on several.
 
+use super::completion_reader::SentInARow;
 use super::outbound::{self, Outbound, PeerOutbound};
-use super::{Hub, Peer, SentInARow};
+use super::{Hub, Peer};
 use crate::buffer::{HeaderSlotManager, Payload};
 use crate::clock::Clock;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
@@ -212,8 +213,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 
     // ---- outcomes -------------------------------------------------------------------------------
 
-    /// Messages are over that went well, and were told. Their connection is looked at where that may
-    /// be what it waits for: most have nothing to do then.
+    /// Messages are over that went well, and were told. Their connection is looked at where that
+    /// may be what it waits for: most have nothing to do then.
     #[inline]
     pub(super) fn on_plain_sent(&mut self, sent: SentInARow) {
         if sent.count > 0 {
