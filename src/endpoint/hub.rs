@@ -26,7 +26,7 @@ use cm_queue::{CmQueue, EVENT_QUEUE_BROKE};
 use completion_reader::CompletionReader;
 use directory::Directory;
 use fencing::Fencing;
-use long_receive::LongPool;
+use long_pool::LongPool;
 use outbound::Outbound;
 use peer::Peer;
 use shared::{Shared, share};
@@ -42,18 +42,22 @@ mod coarse_clock;
 mod completion_reader;
 pub(crate) mod conn_table;
 pub(crate) mod control;
+mod data_op;
 mod deadlines;
 mod dialing;
 mod directory;
 pub(crate) mod event;
 mod feeding;
 mod fencing;
+pub(crate) mod headers;
 pub(crate) mod in_flight_max;
 mod later;
+mod leases;
 pub(crate) mod line;
+mod long_buffer;
+mod long_pool;
 mod long_receive;
 mod long_send;
-mod long_sends;
 mod marks;
 mod outbound;
 pub(crate) mod outgoing;
@@ -62,6 +66,7 @@ mod peer;
 mod peer_controls;
 mod peer_receives;
 pub(crate) mod posted;
+mod posting;
 mod received;
 mod recent_lease;
 pub(crate) mod scoped;
@@ -69,6 +74,7 @@ mod sends;
 mod settings;
 mod shared;
 mod shared_receives;
+mod staging_client;
 mod standing;
 mod status;
 mod subscriptions;
@@ -173,7 +179,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         // Messages have stats of their own.
         let one_sided = match self.outbound.sends_messages() {
             true => SendStats::default(),
-            false => self.outbound.stats,
+            false => self.outbound.account.stats,
         };
         ReceiveStats {
             one_sided: OneSidedStats {

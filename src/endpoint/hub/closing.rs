@@ -11,9 +11,9 @@ use super::peer::{Descriptors, Peer};
 use crate::Error;
 use crate::contain::say;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
+use crate::endpoint::hub::data_op::DataOp;
 use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::hub::long_send::LongSend;
-use crate::endpoint::hub::outgoing::DataOp;
 use crate::endpoint::hub::posted::OrphanedLong;
 use crate::endpoint::hub::scoped::ScopedRegistrations;
 use crate::endpoint::link::{CloseFailed, Link, LinkConn};
@@ -305,9 +305,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             posted.adopt_long(posted_in_part);
         }
         NeverPosted {
-            messages: line.end_messages(posted, outgoing),
+            messages: line.messages.end(posted, outgoing),
             long,
-            operations: line.end_operations(outgoing),
+            operations: line.operations.end(outgoing),
         }
     }
 
@@ -495,7 +495,7 @@ impl<L: Link, E: HubEvent> Drop for Hub<L, E> {
         let hub = &mut *guard.0;
         hub.buffers.leave();
         hub.outbound.stop();
-        let abandoned = hub.outbound.stats.in_flight;
+        let abandoned = hub.outbound.account.stats.in_flight;
         let ids = hub.peers.ids();
         if hub.link.form() == Form::Rdm {
             hub.tell_peers(&ids);

@@ -7,10 +7,13 @@ use crate::buffer::{HeaderSlotManager, Payload};
 use crate::clock::Clock;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level};
+use crate::endpoint::hub::data_op::DataOp;
 use crate::endpoint::hub::event::HubEvent;
-use crate::endpoint::hub::line::{Line, LineState, Posting, ReadyMessage};
-use crate::endpoint::hub::outgoing::{self, DataOp, Header, PostingContext, PreparedHeader};
+use crate::endpoint::hub::headers::{Header, PreparedHeader};
+use crate::endpoint::hub::line::{Line, LineState, ReadyMessage};
+use crate::endpoint::hub::outgoing::{self, PostingContext};
 use crate::endpoint::hub::posted::MessageOp;
+use crate::endpoint::hub::posting::Posting;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, PostRefused};
 use crate::endpoint::staging::StagingRing;
@@ -123,7 +126,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Whether a slot is free to stage something in. If not, `wait` wakes when one is.
     pub(crate) fn has_staging(&self) -> bool {
         let outgoing = &self.outbound.outgoing;
-        outgoing.has_staging() || outgoing.arm_staging()
+        outgoing.staging.has_room() || outgoing.staging.arm()
     }
 
     // ---- one message ----------------------------------------------------------------------------
@@ -218,7 +221,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     #[inline]
     pub(super) fn on_plain_sent(&mut self, sent: SentInARow) {
         if sent.count > 0 {
-            self.outbound.count_sent(sent.count);
+            self.outbound.account.count_sent(sent.count);
             self.on_outcomes(sent);
         }
     }
@@ -296,7 +299,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 
     pub(crate) fn send_stats(&self) -> SendStats {
         match self.outbound.sends_messages() {
-            true => self.outbound.stats,
+            true => self.outbound.account.stats,
             false => SendStats::default(),
         }
     }
@@ -393,7 +396,7 @@ impl<L: Link> PeerSender<'_, L> {
         let (line, mut way) = self.way();
         line.offer_long(&mut way, (payload, header, key, len), posted)?;
         let own = &mut self.peer.outbound;
-        self.outbound.count_accepted(own, len);
+        self.outbound.account.count_accepted(own, len);
         // The next poll makes the offer.
         self.outbound.count_waiting(self.id, own);
         Ok(())
@@ -414,7 +417,7 @@ impl<L: Link> PeerSender<'_, L> {
         let posted = match outgoing.shape() {
             Shape::TwoMessages => {
                 let (line, mut way) = self.way();
-                let posted = line.post_new(&mut way, context, iov);
+                let posted = line.messages.post_new(&mut way, context, iov);
                 posted.map(|()| self.on_posted())
             }
             Shape::Iov | Shape::Headroom => {
@@ -424,7 +427,9 @@ impl<L: Link> PeerSender<'_, L> {
         };
         match posted {
             Ok(()) => {
-                self.outbound.count_accepted(&mut self.peer.outbound, len);
+                self.outbound
+                    .account
+                    .count_accepted(&mut self.peer.outbound, len);
                 Ok(())
             }
             Err(refused) => Err(self.undo(context, refused)),
@@ -460,7 +465,7 @@ impl<L: Link> PeerSender<'_, L> {
             unreachable!("the context is the one of a message");
         };
         let (_, payload) = self.outbound.outgoing.end(&mut op);
-        self.outbound.stats.eagain += u64::from(refused == PostRefused::Again);
+        self.outbound.account.stats.eagain += u64::from(refused == PostRefused::Again);
         (outgoing::refused_by_provider(refused), payload)
     }
 
@@ -486,14 +491,14 @@ impl<L: Link> PeerSender<'_, L> {
         let scope = peer.scoped.scope();
         let behind = kind == SendErrorKind::WouldBlock(Blocked::Provider)
             && peer.outbound.messages() == LineState::Gated;
-        let staged = outbound.outgoing.must_stage(&payload, scope);
+        let staged = outbound.outgoing.staging.must_stage(&payload, scope);
         if !behind && !payload.is_gated() && staged == Ok(false) {
             return Err((kind, payload));
         }
         if let Err(kind) = outbound.may_send(peer) {
             return Err((kind, payload));
         }
-        let payload = outbound.outgoing.stage(payload, scope)?;
+        let payload = outbound.outgoing.staging.stage(payload, scope)?;
         let peer_max = peer.machine.peer_receive_size();
         let measured = outbound.outgoing.measure(&payload, header.len(), peer_max);
         let len = match measured {
@@ -502,9 +507,10 @@ impl<L: Link> PeerSender<'_, L> {
         };
         let posted = outbound.stamp(self.clock);
         let (line, mut way) = self.way();
-        line.accept(&mut way, (payload, header, key), posted)?;
+        line.messages
+            .accept(&mut way, (payload, header, key), posted)?;
         let own = &mut self.peer.outbound;
-        self.outbound.count_accepted(own, len);
+        self.outbound.account.count_accepted(own, len);
         self.outbound.count_waiting(self.id, own);
         Ok(())
     }
@@ -569,7 +575,9 @@ impl<L: Link> PeerSender<'_, L> {
                 let to = (self.id, &mut *self.peer);
                 let (_, mut way) = outbound::way(self.outbound, self.link, to);
                 let data = way.take_credit();
-                self.outbound.count_accepted(&mut self.peer.outbound, len);
+                self.outbound
+                    .account
+                    .count_accepted(&mut self.peer.outbound, len);
                 let message = (context, data);
                 Ok(ReadyMessage { message, iov })
             }
@@ -579,7 +587,8 @@ impl<L: Link> PeerSender<'_, L> {
 
     fn post_ready(&mut self, ready: ReadyMessage, more: bool) {
         let (line, mut way) = self.way();
-        line.post_or_wait(&mut way, ready.message, ready.iov, more);
+        line.messages
+            .post_or_wait(&mut way, ready.message, ready.iov, more);
         self.on_posted();
     }
 }

@@ -393,7 +393,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         // What can never be is said first: who is blocked tries again.
         let remote = one_sided::check(&peer.machine, id, rma, wanted)?;
         blocked?;
-        self.outbound.has_room(&peer.outbound)?;
+        self.outbound.account.has_room(&peer.outbound)?;
         match peer.outbound.operations() {
             LineState::Open => Ok(remote),
             LineState::Full | LineState::Gated => Err(SendErrorKind::WouldBlock(Blocked::Provider)),
@@ -437,7 +437,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         );
         let Err((refused, mut op)) = sent else {
             let len = how.remote.len as u64;
-            self.outbound.count_accepted(&mut peer.outbound, len);
+            self.outbound
+                .account
+                .count_accepted(&mut peer.outbound, len);
             return Ok(());
         };
         self.outbound.outgoing.end_one_sided(&mut op);
@@ -535,7 +537,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             return;
         };
         let (line, mut way) = outbound::way(&mut self.outbound, &mut self.link, (id, peer));
-        let revoked = line.as_mut().map(|line| line.revoke(window, &mut way));
+        let revoked = line
+            .as_mut()
+            .map(|line| line.operations.revoke(window, &mut way));
         let (over, passing) = revoked.unwrap_or_default();
         let uses = |op: &&OneSided| op.connection == id && op.window == window;
         let posted = self.outbound.posted.one_sided.iter().filter(uses).count();
