@@ -8,6 +8,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::account::SendAccount;
+use self::refused::RefusedPeers;
 use super::peer::Peer;
 use super::sends::{OnAbandoned, SendsSettings};
 use super::{HubSettings, WindowSettings};
@@ -33,8 +35,6 @@ use crate::fabric::Shape;
 use crate::id::{ConnectionId, EndpointId};
 use crate::memory::{Registrar, Scope};
 use crate::protocol::wire::{HeaderMode, WindowId};
-use account::SendAccount;
-use refused::RefusedPeers;
 
 mod account;
 mod outcomes;

@@ -1,5 +1,8 @@
 //! The messages that a hub sends: what its faces ask for, on one connection or on several.
 
+use std::fmt;
+use std::time::Duration;
+
 use super::completion_reader::SentInARow;
 use super::outbound::{self, Outbound, PeerOutbound};
 use super::{Hub, Peer};
@@ -24,8 +27,6 @@ use crate::protocol::connection::{Form, LONG_ANSWERS_MAX, State};
 use crate::protocol::credit::CREDIT_MESSAGES_MAX;
 use crate::protocol::wire::HeaderMode;
 use crate::stats::SendStats;
-use std::fmt;
-use std::time::Duration;
 
 /// RDM form: receives of each connection for the peer's grants, out of the 8 that may be unread:
 /// the others find one of those that connections share, or wait at the provider.
