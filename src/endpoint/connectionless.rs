@@ -9,6 +9,7 @@
 
 mod config;
 mod event;
+mod news;
 mod peers;
 
 use std::sync::Arc;
@@ -17,14 +18,14 @@ use std::time::{Duration, Instant};
 use libfabric_sys as sys;
 
 use self::config::{OnAbandoned, WINDOWS};
-use self::peers::{ConnectionStage, PeerLoss, Peers};
+use self::peers::{ConnectionStage, Peers};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::contain::contain;
 use crate::endpoint::delivery::Deliveries;
 use crate::endpoint::error::{Blocked, PeerError, Refused, SendErrorKind};
-use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
+use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::hub::{Hub, SendsSettings};
 use crate::endpoint::link::fd_limit;
@@ -52,7 +53,8 @@ pub use event::{ConnectionlessEvent, PeerId, PeerInUse, PeerMessage, SendTo};
 ///
 /// As with [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy), payloads go out from where they
 /// lie, and each accepted key has exactly one outcome. Messages to one peer arrive in the order in
-/// which they were sent, as long as it is not [down](ConnectionEvent::Disconnected).
+/// which they were sent, as long as it is not
+/// [down](crate::endpoint::ConnectionEvent::Disconnected).
 ///
 /// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an
 /// [`EventLoop`](crate::event_loop::EventLoop).
@@ -185,9 +187,10 @@ impl ConnectionlessEndpoint {
 
     // ---- peers ----------------------------------------------------------------------------------
 
-    /// Adds a peer, and says hello to it: [`Connected`](ConnectionEvent::Connected) or
-    /// [`Disconnected`](ConnectionEvent::Disconnected) follows. One that is known already is only
-    /// found.
+    /// Adds a peer, and says hello to it:
+    /// [`Connected`](crate::endpoint::ConnectionEvent::Connected) or
+    /// [`Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) follows. One that is known
+    /// already is only found.
     ///
     /// # Errors
     ///
@@ -302,7 +305,7 @@ impl ConnectionlessEndpoint {
     /// `key` is the caller's own, comes back unchanged, and need not be unique. A first send to an
     /// address adds the peer, and is refused as back-pressure:
     /// [`Writable`](ConnectionlessEvent::Writable) says when it has answered,
-    /// [`Disconnected`](ConnectionEvent::Disconnected) that it will not.
+    /// [`Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) that it will not.
     ///
     /// A message that is longer than the peer's receive buffers goes where the peer is a
     /// [`ReceiveEndpoint`](crate::ReceiveEndpoint) with
@@ -394,95 +397,6 @@ impl ConnectionlessEndpoint {
             self.core.clock(),
             timeout,
         ))
-    }
-
-    fn tell(&mut self, inbox: &mut Vec<ReceiveEvent>, events: &mut Vec<ConnectionlessEvent>) {
-        let mut answers = Vec::new();
-        for event in inbox.drain(..) {
-            if let ReceiveEvent::Request(request) = event {
-                let refusal = self.peers.refusal(request.peer, self.accept_unknown);
-                let connection = request.connection;
-                self.core.answer(connection, refusal, &mut answers);
-            } else {
-                let told = match event {
-                    ReceiveEvent::Connection(connection, event) => {
-                        self.on_connection(connection, event, &mut answers)
-                    }
-                    event => ConnectionlessEvent::of(event, &mut self.peers),
-                };
-                let forgotten = told.as_ref().and_then(|told| self.forgotten_by(told));
-                events.extend(told);
-                events.extend(forgotten.map(|peer| ConnectionlessEvent::Removed { peer }));
-            }
-        }
-        if !answers.is_empty() {
-            self.tell(&mut answers, events);
-        }
-    }
-
-    /// Who came by itself, and goes with this event.
-    fn forgotten_by(&self, told: &ConnectionlessEvent) -> Option<PeerId> {
-        match told {
-            &ConnectionlessEvent::Connection(peer, ConnectionEvent::Disconnected(_)) => {
-                self.peers.get(peer).is_none().then_some(peer)
-            }
-            _ => None,
-        }
-    }
-
-    fn on_connection(
-        &mut self,
-        connection: ConnectionId,
-        event: ConnectionEvent,
-        more: &mut Vec<ReceiveEvent>,
-    ) -> Option<ConnectionlessEvent> {
-        match event {
-            ConnectionEvent::Connected(info) => self.on_connected(connection, info),
-            ConnectionEvent::Disconnected(_) => match self.peers.on_disconnected(connection)? {
-                PeerLoss::Down(peer) => Some(ConnectionlessEvent::Connection(peer, event)),
-                PeerLoss::GoesOn(connection) => {
-                    more.push(ReceiveEvent::Writable { connection });
-                    None
-                }
-            },
-            ConnectionEvent::PeerClosing => {
-                let peer = self.peers.of(connection)?;
-                let closing = ConnectionStage::Closing;
-                self.peers.set_stage(peer, connection, closing);
-                None
-            }
-            ConnectionEvent::Unresponsive | ConnectionEvent::Responsive => {
-                let peer = self.peers.of(connection)?;
-                Some(ConnectionlessEvent::Connection(peer, event))
-            }
-            // Not of a hub's connection.
-            ConnectionEvent::Late | ConnectionEvent::Reconnecting { .. } => None,
-        }
-    }
-
-    fn on_connected(
-        &mut self,
-        connection: ConnectionId,
-        info: crate::endpoint::event::ConnectionInfo,
-    ) -> Option<ConnectionlessEvent> {
-        let addr = info.peer?;
-        let known = self.peers.of(connection).or_else(|| self.peers.at(&addr));
-        let peer = known.or_else(|| self.peers.add(addr, false))?;
-        let was_up = self.peers.get(peer)?.is_up();
-        self.peers.set_stage(peer, connection, ConnectionStage::Up);
-        if self.peers.get(peer)?.leaving {
-            let deadline = self.core.clock().now() + self.close_timeout;
-            self.core.begin_close(connection, deadline);
-            return None;
-        }
-        let event = ConnectionEvent::Connected(info);
-        (!was_up).then_some(ConnectionlessEvent::Connection(peer, event))
-    }
-
-    /// Peers that are being removed go with their last connection.
-    fn end_leaving(&mut self, events: &mut Vec<ConnectionlessEvent>) {
-        let gone = self.peers.take_gone().into_iter();
-        events.extend(gone.map(|peer| ConnectionlessEvent::Removed { peer }));
     }
 
     // ---- the end --------------------------------------------------------------------------------

@@ -7,32 +7,27 @@ use std::time::{Duration, Instant};
 
 use libfabric_sys as sys;
 
+use self::core::{SendCore, SendSettings};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload};
 use crate::clock::Clock;
-use crate::endpoint::hub::in_flight_max::InFlightMax;
-use crate::endpoint::reconnect::Redial;
-
+use crate::endpoint::error::{BatchError, Refused};
 use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
-use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
-use crate::endpoint::windows::handle::Windows;
-
+use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::limits::moment_in;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
-use crate::id::EndpointId;
-
 use crate::endpoint::link::wait::EndpointWait;
-use crate::protocol::connection::{CloseReason, Form, State};
-
-use crate::endpoint::error::{BatchError, Refused};
+use crate::endpoint::reconnect::Redial;
+use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
+use crate::endpoint::windows::handle::Windows;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, PeerAddr};
+use crate::id::EndpointId;
 use crate::memory::HeldRegistration;
 use crate::process::Here;
+use crate::protocol::connection::{CloseReason, Form, State};
 use crate::stats::SendStats;
-
-use self::core::{SendCore, SendSettings};
 
 pub(crate) mod core;
 mod status;

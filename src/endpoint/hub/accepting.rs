@@ -1,21 +1,22 @@
 //! How a listener comes by its connections: requests, what is said of them, and what a connection
 //! begins with.
 
-use std::sync::Arc;
-
-use super::peer::{Descriptors, Peer};
+use super::cm_queue::WaitingRequest;
+use super::feeding::PostedReceive;
+use super::long_receive::LongArrivals;
+use super::peer::{Peer, PeerLiveness};
+use super::peer_controls::PeerControls;
+use super::peer_receives::PeerReceives;
 use super::shared::{EarlyMessages, ORPHANS_MAX, Shared};
-use super::{Hub, PostedReceive, Receives, WaitingRequest};
+use super::{Hub, Receives};
 use crate::Error;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::hub::scoped::ScopedRegistrations;
-use crate::endpoint::link::socket::KernelWatch;
 use crate::endpoint::link::{CmData, ConnKey, Link, LinkConn};
 use crate::id::ConnectionId;
 use crate::protocol::connection::{CloseReason, Connection, LocalParams};
-use crate::protocol::liveness::KernelBytes;
 use crate::protocol::wire::{self, HeaderMode, Refusal, RefusalCode};
 
 impl<L: Link, E: HubEvent> Hub<L, E> {
@@ -37,7 +38,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let deadline = self.timer.now() + self.settings.handshake_timeout;
         self.timer.disturb();
         let peer = self.link.peer_of(&request);
-        self.waiting.insert(
+        self.cm.requests.insert(
             id,
             WaitingRequest {
                 request,
@@ -56,8 +57,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Everything that can be said of a request before anything is made for it.
     pub(super) fn judge(&self, data: &CmData) -> Result<(), Refusal> {
         let limit = self.settings.max_connections;
-        let open = (self.peers.len() + self.waiting.len()) as u64;
-        if self.closing || self.failed.is_some() || !self.settings.accepts {
+        let open = (self.peers.len() + self.cm.requests.len()) as u64;
+        if self.standing.may_connect().is_err() || !self.settings.accepts {
             return Err(Refusal::new(RefusalCode::CLOSING, [0, 0]));
         }
         if open >= u64::from(limit) {
@@ -67,7 +68,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let params = self.params(0, 0);
         let judge = Connection::accept(self.link.form(), params, data.as_slice(), self.timer.now());
         let free = self.free_receives() as u64;
-        let need = self.receives.with(judge.receives_per_credit()).min;
+        let need = self.buffers.receives.with(judge.receives_per_credit()).min;
         if free < need.into() {
             let details = [free, need.into()];
             return Err(Refusal::new(RefusalCode::NO_BUFFERS, details));
@@ -114,26 +115,28 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 return tracing::warn!(%error, "a connection could not be made");
             }
         };
-        let receives = self.receives.with(peer.machine.receives_per_credit());
+        let receives = self
+            .buffers
+            .receives
+            .with(peer.machine.receives_per_credit());
         let want = self.first_target(receives);
-        while peer.posted < want && self.give_receive(&mut peer, id) == PostedReceive::Yes {}
-        if peer.posted < receives.min {
+        while peer.receives.posted < want && self.give_receive(&mut peer, id) == PostedReceive::Yes
+        {
+        }
+        if peer.receives.posted < receives.min {
             tracing::warn!("a connection could not be made: the provider takes no receives");
             peer.machine.abort(CloseReason::ClosedLocally);
             self.peers.put(id, peer);
             return self.act(id, events);
         }
-        // The credits promised are receives that are posted, less the reserve.
-        peer.target = peer.posted;
-        let credits = peer.credits();
-        peer.covered = u64::from(credits);
+        let credits = peer.receives.begin();
         peer.machine = Connection::accept(
             self.link.form(),
             self.params(credits, peer.link.key()),
             data.as_slice(),
             self.timer.now(),
         );
-        self.by_key.insert(peer.link.key(), id);
+        self.directory.add(peer.link.key(), id);
         self.peers.put(id, peer);
         self.act(id, events);
     }
@@ -145,40 +148,18 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     ) -> Result<Peer<L::Conn>, Error> {
         let mut scoped = ScopedRegistrations::new(&link, self.link.registrar());
         let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
-        let known = match link.registrar() {
-            Some(_) => None,
-            None => self.known_descriptors(),
-        };
-        let descriptors = match known {
-            Some(known) => known,
-            None => Arc::new(Descriptors {
-                pool: scoped.hold(self.pool.region(), registrar)?,
-                control: scoped.hold(self.control.region(), registrar)?,
-            }),
-        };
-        if link.registrar().is_none() {
-            self.descriptors = Arc::downgrade(&descriptors);
-        }
+        let buffers = &mut self.buffers;
+        let descriptors = buffers.descriptors(&self.link, &link, &mut scoped)?;
         let per_credit = machine.receives_per_credit().max(self.per_credit_dialed());
         let outbound = self.outbound.join(&mut scoped, registrar)?;
         Ok(Peer {
             machine,
             link,
-            reserve: self.receives.reserve,
-            per_credit,
-            posted: 0,
-            controls: 0,
-            target: 0,
-            hungry: false,
-            starved: false,
+            receives: PeerReceives::new(self.buffers.receives.reserve, per_credit),
+            controls: PeerControls::default(),
+            liveness: PeerLiveness::default(),
             established: false,
             dialed: false,
-            timed: false,
-            heard: false,
-            kernel_bytes: KernelBytes::default(),
-            kernel_watch: KernelWatch::NotAsked,
-            covered: 0,
-            unsent: None,
             header_mode: HeaderMode::Raw,
             lone_header: None,
             outbound,
@@ -186,19 +167,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 .shared
                 .as_ref()
                 .map(|_| EarlyMessages::boxed(self.settings.depth * per_credit)),
-            long: None,
-            own_landing: None,
-            held: None,
+            long: LongArrivals::default(),
             descriptors,
             scoped,
         })
-    }
-
-    /// What other connections use, unless the application has deregistered the pool since.
-    pub(super) fn known_descriptors(&self) -> Option<Arc<Descriptors>> {
-        let scope = self.link.registrar().scope();
-        let known = self.descriptors.upgrade();
-        known.filter(|_| self.pool.region().is_registered(scope))
     }
 
     /// How many receives a new connection gets: the depth, but so that each further connection can
@@ -207,7 +179,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let others = self.settings.max_connections
             - 1
             - (self.peers.len() as u32).min(self.settings.max_connections - 1);
-        let kept = (others * self.receives.min) as usize;
+        let kept = (others * self.buffers.receives.min) as usize;
         let share = self
             .free_receives()
             .saturating_sub(kept)
@@ -218,10 +190,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Receives that a new connection could have.
     pub(super) fn free_receives(&self) -> usize {
         match &self.shared {
-            None => self.pool.free_count(),
+            None => self.buffers.pool.free_count(),
             Some(shared) if shared.orphans.len() >= ORPHANS_MAX => 0,
             Some(Shared { receives, .. }) => {
-                let free = self.pool.free_count() + receives.surplus() as usize;
+                let free = self.buffers.pool.free_count() + receives.surplus() as usize;
                 free.min(receives.room() as usize)
             }
         }
@@ -296,8 +268,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         if std::mem::replace(&mut peer.established, true) {
             return;
         }
+        self.directory.on_established();
         self.stats.connections += 1;
-        peer.kernel_watch = self.link.watch(&peer.link, &self.settings.watch);
+        peer.liveness.kernel_watch = self.link.watch(&peer.link, &self.settings.watch);
         peer.learn_header_mode();
         let Some(info) = self.info(id) else { return };
         tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");
@@ -314,7 +287,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         refusal: Option<Refusal>,
         events: &mut Vec<E>,
     ) -> bool {
-        let Some(WaitingRequest { request, data, .. }) = self.waiting.remove(&id) else {
+        let Some(WaitingRequest { request, data, .. }) = self.cm.requests.remove(&id) else {
             return false;
         };
         match refusal {
@@ -324,7 +297,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             }
             None => self.admit(id, request, &data, events),
         }
-        if !self.marks.is_empty() {
+        if !self.cq.marks.is_empty() {
             self.wait.wake();
         }
         true

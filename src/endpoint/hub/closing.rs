@@ -4,16 +4,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::Hub;
 use super::long_receive::BehindFence;
 use super::outbound::{Outbound, PeerOutbound};
 use super::peer::{Descriptors, Peer};
-use super::{Hub, MARK_READS_MAX};
 use crate::Error;
 use crate::contain::say;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
+use crate::endpoint::hub::data_op::DataOp;
 use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::hub::long_send::LongSend;
-use crate::endpoint::hub::outgoing::DataOp;
 use crate::endpoint::hub::posted::OrphanedLong;
 use crate::endpoint::hub::scoped::ScopedRegistrations;
 use crate::endpoint::link::{CloseFailed, Link, LinkConn};
@@ -24,6 +24,10 @@ use crate::in_flight::{ContextKind, InFlight};
 use crate::protocol::connection::{CloseReason, Form};
 use crate::protocol::wire::{ByeReason, HeaderMode, Refusal, RefusalCode};
 use crate::stats;
+
+/// Reads of the completion queue in one poll, beyond its first, for connections whose end waits for
+/// what lies in it.
+const MARK_READS_MAX: usize = 16;
 
 /// What waits until the completions that lay in the queue were read.
 pub(super) enum Mark {
@@ -77,8 +81,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 
     /// Begins the polite close of every connection; requests are refused from now on.
     pub(crate) fn begin_close_all(&mut self, deadline: Instant) {
-        self.closing = true;
-        let waiting: Vec<_> = self.waiting.keys().copied().collect();
+        self.standing.closing = true;
+        let waiting: Vec<_> = self.cm.requests.keys().copied().collect();
         for id in waiting {
             let refusal = Refusal::new(RefusalCode::CLOSING, [0, 0]);
             // A refusal has no event.
@@ -115,11 +119,11 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let Some(mut peer) = self.peers.remove(id) else {
             return;
         };
-        self.by_key.remove(&peer.link.key());
-        if peer.hungry {
-            self.hungry.retain(|hungry| *hungry != id);
+        self.directory.remove(peer.link.key(), peer.established);
+        if peer.receives.hungry {
+            self.buffers.hungry.retain(|hungry| *hungry != id);
         }
-        if peer.timed {
+        if peer.liveness.timed {
             self.timer.disturb();
         }
         let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
@@ -133,18 +137,18 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             self.outbound.tell_kept(id, events);
             self.fail_unposted(never_posted, reason, events);
             self.retire_windows(id, events);
-            let posts = peer.controls + self.outbound.posted.count_of(id);
-            self.leave_shared(id, peer.posted, posts, peer.link);
+            let posts = peer.controls.posted() + self.outbound.posted.count_of(id);
+            self.leave_shared(id, peer.receives.posted, posts, peer.link);
         } else {
             match self.link.close(peer.link) {
                 Ok(()) => {
-                    return self.marks.leave(Mark::Closed(Box::new(Closed {
+                    return self.cq.marks.leave(Mark::Closed(Box::new(Closed {
                         id,
                         reason,
                         established: peer.established,
                         dialed: peer.dialed,
                         header_mode: peer.header_mode,
-                        held: peer.held,
+                        held: peer.long.held,
                         _descriptors: peer.descriptors,
                         _scoped: peer.scoped,
                         outbound: peer.outbound,
@@ -153,10 +157,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 Err(CloseFailed(errno)) => {
                     // Before code of others can be called, which may panic: the slabs are never
                     // freed.
-                    self.leaked = true;
+                    self.standing.leaked = true;
                     std::mem::forget(peer.descriptors);
                     peer.scoped.leak();
-                    self.abandon_held(id, peer.held);
+                    self.abandon_held(id, peer.long.held);
                     peer.outbound.leak();
                     let never_posted = self.take_unposted(&mut peer.outbound);
                     self.leak_ops_of(id, errno, events);
@@ -204,17 +208,17 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     pub(super) fn act_and_end(&mut self, events: &mut Vec<E>) {
         self.act_on_touched(events);
         for _ in 0..MARK_READS_MAX {
-            if self.marks.is_empty() {
+            if self.cq.marks.is_empty() {
                 return;
             }
             self.read_completions(events);
             self.feed(events);
-            while let Some(mark) = self.marks.take_passed() {
+            while let Some(mark) = self.cq.marks.take_passed() {
                 self.on_mark(mark, events);
             }
             self.act_on_touched(events);
         }
-        if !self.marks.is_empty() {
+        if !self.cq.marks.is_empty() {
             self.wait.wake();
         }
     }
@@ -248,12 +252,12 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Connections whose endpoint is closed, and whose end is not told yet.
     pub(super) fn ending(&self) -> usize {
         let closed = |mark: &&Mark| matches!(mark, Mark::Closed(_));
-        self.marks.iter().filter(closed).count()
+        self.cq.marks.iter().filter(closed).count()
     }
 
     /// What went out of connections whose endpoint is closed, and whose end is not told yet.
     pub(super) fn ended_outbounds(&self) -> impl Iterator<Item = (ConnectionId, &PeerOutbound)> {
-        self.marks.iter().filter_map(|mark| match mark {
+        self.cq.marks.iter().filter_map(|mark| match mark {
             Mark::Closed(closed) => Some((closed.id, &closed.outbound)),
             Mark::Gone(_) => None,
         })
@@ -301,9 +305,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             posted.adopt_long(posted_in_part);
         }
         NeverPosted {
-            messages: line.end_messages(posted, outgoing),
+            messages: line.messages.end(posted, outgoing),
             long,
-            operations: line.end_operations(outgoing),
+            operations: line.operations.end(outgoing),
         }
     }
 
@@ -349,13 +353,13 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// The endpoint is not to be believed any more: every connection is closed, requests are
     /// refused.
     pub(super) fn fail(&mut self, reason: &'static str) {
-        if self.failed.is_some() {
+        if self.standing.failed.is_some() {
             return;
         }
-        self.failed = Some(reason);
+        self.standing.failed = Some(reason);
         for (id, peer) in self.peers.iter_mut() {
             peer.machine.abort(CloseReason::EndpointFailed(reason));
-            self.touched.push(id);
+            self.agenda.touch(id);
         }
         self.wait.wake();
     }
@@ -450,15 +454,15 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 self.abandon_unposted(id, never_posted);
             }
             Ok(()) => {
-                self.abandon_held(id, peer.held);
+                self.abandon_held(id, peer.long.held);
                 self.abandon_ops_of(id, &mut peer.outbound);
             }
             Err(CloseFailed(errno)) => {
                 // As in `close_conn`.
-                self.leaked = true;
+                self.standing.leaked = true;
                 std::mem::forget(peer.descriptors);
                 peer.scoped.leak();
-                self.abandon_held(id, peer.held);
+                self.abandon_held(id, peer.long.held);
                 peer.outbound.leak();
                 let never_posted = self.take_unposted(&mut peer.outbound);
                 self.abandon_leaked(Some(id));
@@ -476,7 +480,7 @@ struct LeakLast<'a, L: Link, E: HubEvent>(&'a mut Hub<L, E>);
 impl<L: Link, E: HubEvent> Drop for LeakLast<'_, L, E> {
     fn drop(&mut self) {
         let hub = &mut *self.0;
-        if hub.leaked {
+        if hub.standing.leaked {
             hub.outbound.posted.leak();
             let empty = InFlight::new(0, ContextKind::Opaque);
             std::mem::forget(std::mem::replace(&mut hub.in_flight, empty));
@@ -489,9 +493,9 @@ impl<L: Link, E: HubEvent> Drop for Hub<L, E> {
     fn drop(&mut self) {
         let guard = LeakLast(self);
         let hub = &mut *guard.0;
-        hub.pool.remove_waker(hub.pool_waker);
+        hub.buffers.leave();
         hub.outbound.stop();
-        let abandoned = hub.outbound.stats.in_flight;
+        let abandoned = hub.outbound.account.stats.in_flight;
         let ids = hub.peers.ids();
         if hub.link.form() == Form::Rdm {
             hub.tell_peers(&ids);
@@ -499,7 +503,7 @@ impl<L: Link, E: HubEvent> Drop for Hub<L, E> {
         for id in ids {
             hub.close_one(id);
         }
-        for mark in hub.marks.take_all() {
+        for mark in hub.cq.marks.take_all() {
             if let Mark::Closed(mut closed) = mark {
                 hub.abandon_held(closed.id, closed.held.take());
                 hub.abandon_ops_of(closed.id, &mut closed.outbound);

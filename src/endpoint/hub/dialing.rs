@@ -2,16 +2,17 @@
 //!
 //! From the hello-ack on there is no difference between the two.
 
-use super::{CM_LATER_MAX, Hub, Peer, PostedReceive, Receives};
+use super::feeding::PostedReceive;
+use super::{Hub, Peer, Receives};
 use crate::Error;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::hub::event::{HubEvent, Tell};
-use crate::endpoint::link::{CmData, CmEvent, ConnKey, Link, LinkConn};
+use crate::endpoint::link::{CmData, ConnKey, Link, LinkConn};
 use crate::error::FabricErrno;
 use crate::fabric::PeerAddr;
 use crate::id::ConnectionId;
-use crate::protocol::connection::{CloseReason, Connection, LocalParams, State};
+use crate::protocol::connection::{CloseReason, Connection, LocalParams};
 use crate::protocol::wire::{self, Hello};
 
 impl<L: Link, E: HubEvent> Hub<L, E> {
@@ -33,9 +34,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             .ok_or(Error::TooManyConnections { limit })?;
         let made = self.make_dialed(id, addr);
         let peer = made.inspect_err(|_| drop(self.peers.remove(id)))?;
-        self.by_key.insert(peer.link.key(), id);
+        self.directory.add(peer.link.key(), id);
         self.peers.put(id, peer);
-        self.dialed += 1;
+        self.directory.dialed += 1;
         self.touch(id);
         // Its deadline comes before those that the timer knows; the next poll sends the hello.
         self.timer.forget();
@@ -49,14 +50,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     }
 
     fn may_dial(&self) -> Result<(), Error> {
-        if let Some(reason) = self.failed {
-            return Err(Error::EndpointFailed(reason));
-        }
-        if self.closing {
-            return Err(Error::Closed(CloseReason::ClosedLocally));
-        }
+        self.standing.may_connect()?;
         let limit = self.settings.max_connections;
-        if self.peers.len() + self.waiting.len() >= limit as usize {
+        if self.peers.len() + self.cm.requests.len() >= limit as usize {
             return Err(Error::TooManyConnections { limit });
         }
         let (free, needed) = (self.free_receives(), self.dialed_receives().min as usize);
@@ -78,14 +74,14 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let mut peer = Box::new(self.make_conn(link, machine)?);
         let receives = self.dialed_receives();
         let want = self.first_target(receives);
-        while peer.posted < want && self.give_receive(&mut peer, id) == PostedReceive::Yes {}
-        if peer.posted < receives.min {
+        while peer.receives.posted < want && self.give_receive(&mut peer, id) == PostedReceive::Yes
+        {
+        }
+        if peer.receives.posted < receives.min {
             return Err(self.give_up_dialed(id, peer));
         }
         peer.dialed = true;
-        peer.target = peer.posted;
-        let credits = peer.credits();
-        peer.covered = u64::from(credits);
+        let credits = peer.receives.begin();
         let params = self.dialing_params(credits, peer.link.key());
         peer.machine = Connection::initiate(form, params, self.timer.now());
         Ok(peer)
@@ -98,7 +94,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     }
 
     fn dialed_receives(&self) -> Receives {
-        self.receives.with(self.per_credit_dialed())
+        self.buffers.receives.with(self.per_credit_dialed())
     }
 
     /// Headers travel alone on these where this side asks for it, and on no others: the peer has to
@@ -118,7 +114,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     #[cold]
     fn give_up_dialed(&mut self, id: ConnectionId, mut peer: Box<Peer<L::Conn>>) -> Error {
         let error = Error::NoReceiveBuffers {
-            free: peer.posted as usize,
+            free: peer.receives.posted as usize,
             needed: self.dialed_receives().min as usize,
         };
         peer.machine.abort(CloseReason::ClosedLocally);
@@ -143,49 +139,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         }
     }
 
-    /// MSG form: a message may be in the completion queue before its connection's answer is read
-    /// from the event queue. Whatever else is there is kept for later, since completions are being
-    /// looked at; what others ask for is bounded.
-    #[cold]
-    pub(super) fn read_answers(&mut self) {
-        for _ in 0..CM_LATER_MAX {
-            let Ok(Some(event)) = self.link.poll_cm() else {
-                return;
-            };
-            match event {
-                // Refused by the drop.
-                CmEvent::Request { .. } if self.cm_later.len() >= CM_LATER_MAX => {
-                    self.stats.refused += 1;
-                }
-                CmEvent::Connected { conn, data } => {
-                    self.with_key(conn, |machine| machine.on_connected(data.as_slice()));
-                }
-                CmEvent::Refused { conn, errno, data } => {
-                    self.with_key(conn, |machine| machine.on_refused(errno, data.as_slice()));
-                }
-                other => self.cm_later.push_back(other),
-            }
-        }
-    }
-
-    /// MSG form: true when the connection is still being made, whatever the event queue says.
-    #[cold]
-    pub(super) fn still_connecting(&mut self, id: ConnectionId) -> bool {
-        let connecting = |this: &Self| {
-            let peer = this.peers.get(id);
-            peer.is_some_and(|peer| peer.machine.state() == State::Connecting)
-        };
-        if !connecting(self) {
-            return false;
-        }
-        self.read_answers();
-        connecting(self)
-    }
-
     /// RDM form: a peer says hello that another process had the address of, when this side
     /// connected there. That one is gone.
     pub(super) fn end_former_lives(&mut self, addr: Option<PeerAddr>, hello: &CmData) {
-        let (true, Some(addr)) = (self.shared.is_some() && self.dialed > 0, addr) else {
+        let (true, Some(addr)) = (self.shared.is_some() && self.directory.dialed > 0, addr) else {
             return;
         };
         let Ok(hello) = Hello::parse(hello.as_slice()) else {
@@ -198,7 +155,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 && peer.machine.peer().is_some_and(former)
             {
                 peer.machine.on_lost(None);
-                self.touched.push(id);
+                self.agenda.touch(id);
             }
         }
     }
@@ -211,7 +168,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         established: bool,
         events: &mut Vec<E>,
     ) {
-        self.dialed -= 1;
+        self.directory.dialed -= 1;
         if !established {
             events.tell(ReceiveEvent::Connection(
                 id,

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::peer::Peer;
-use super::{Hub, Op, PostedReceive};
+use super::{Hub, Op};
 use crate::buffer::BufferMut;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::hub::event::{HubEvent, Tell};
@@ -11,39 +11,40 @@ use crate::endpoint::link::Link;
 use crate::id::ConnectionId;
 use crate::protocol::connection::State;
 
-impl<L: Link, E: HubEvent> Hub<L, E> {
-    pub(super) fn arm_pool(&mut self) {
-        self.pool.arm(self.pool_waker);
-        if self.pool.free_count() > 0 {
-            self.wait.wake();
-        }
-    }
+/// Whether a receive was posted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum PostedReceive {
+    Yes,
+    PoolEmpty,
+    No,
+}
 
+impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Posts receives for the connections that want some, in turn, as far as the pool goes.
     pub(super) fn feed(&mut self, events: &mut Vec<E>) {
         if self.shared.is_some() {
             self.feed_shared();
         }
-        for _ in 0..self.hungry.len() {
-            let Some(id) = self.hungry.pop_front() else {
+        for _ in 0..self.buffers.hungry.len() {
+            let Some(id) = self.buffers.hungry.pop_front() else {
                 return;
             };
             let Some(mut peer) = self.peers.take(id) else {
                 continue;
             };
             let last = self.feed_conn(&mut peer, id);
-            peer.hungry = last != PostedReceive::Yes;
-            peer.starved &= last == PostedReceive::PoolEmpty;
+            peer.receives.hungry = last != PostedReceive::Yes;
+            peer.receives.starved &= last == PostedReceive::PoolEmpty;
             self.peers.put(id, peer);
             match last {
                 PostedReceive::Yes => {}
                 // Offered again: the peer may have no credit left to wake us with.
                 PostedReceive::No => {
-                    self.hungry.push_back(id);
-                    self.retry = true;
+                    self.buffers.hungry.push_back(id);
+                    self.agenda.retry = true;
                 }
                 PostedReceive::PoolEmpty => {
-                    self.hungry.push_front(id);
+                    self.buffers.hungry.push_front(id);
                     return self.starve(events);
                 }
             }
@@ -55,12 +56,12 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         peer: &mut Peer<L::Conn>,
         id: ConnectionId,
     ) -> PostedReceive {
-        let before = peer.posted;
+        let before = peer.receives.posted;
         let mut last = PostedReceive::Yes;
-        while peer.posted < peer.target && last == PostedReceive::Yes {
+        while peer.receives.lack() && last == PostedReceive::Yes {
             last = self.give_receive(peer, id);
         }
-        if peer.posted > before {
+        if peer.receives.posted > before {
             peer.count_reposted();
             self.touch(id);
         }
@@ -70,12 +71,12 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// The pool is empty: those that wait for it are told, once. Those that came last were not told
     /// yet, and no others: so each connection is looked at once, not each one at each poll.
     pub(super) fn starve(&mut self, events: &mut Vec<E>) {
-        self.arm_pool();
-        let first = self.hungry.front().copied();
-        for &id in first.iter().chain(self.hungry.iter().skip(1).rev()) {
+        self.buffers.arm(&self.wait);
+        let first = self.buffers.hungry.front().copied();
+        for &id in first.iter().chain(self.buffers.hungry.iter().skip(1).rev()) {
             match self.peers.get_mut(id) {
-                Some(peer) if !peer.starved => {
-                    peer.starved = true;
+                Some(peer) if !peer.receives.starved => {
+                    peer.receives.starved = true;
                     self.stats.starved += 1;
                     events.tell(ReceiveEvent::Starved { connection: id });
                 }
@@ -90,7 +91,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         peer: &mut Peer<L::Conn>,
         id: ConnectionId,
     ) -> PostedReceive {
-        match self.pool.try_acquire() {
+        match self.buffers.pool.try_acquire() {
             Some(buffer) => self.post_buffer(peer, id, buffer),
             None => PostedReceive::PoolEmpty,
         }
@@ -134,7 +135,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         // nobody else access, until its completion was read or the endpoint was closed.
         match unsafe { self.link.post_receive(&peer.link, base, len, desc, context) } {
             Ok(()) => {
-                peer.posted += 1;
+                peer.receives.posted += 1;
                 PostedReceive::Yes
             }
             Err(_) => {

@@ -9,8 +9,9 @@ use crate::buffer::{LeasedPayload, Payload};
 use crate::endpoint::error::{Blocked, SendErrorKind, WindowError};
 use crate::endpoint::hub::control::HeldDescriptor;
 use crate::endpoint::hub::event::HubEvent;
-use crate::endpoint::hub::line::{LineState, Posting};
-use crate::endpoint::hub::outgoing;
+use crate::endpoint::hub::leases;
+use crate::endpoint::hub::line::LineState;
+use crate::endpoint::hub::posting::Posting;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, RemoteRange};
 use crate::endpoint::staging::{StagingRing, staged_segment};
@@ -50,7 +51,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         if !payload.is_gated() && !staged && !self.waits_behind(id, &kind) {
             return Err((kind, payload));
         }
-        let ring = self.outbound.outgoing.ring().cloned();
+        let ring = self.outbound.outgoing.staging.ring().cloned();
         let max_bytes = self.max_bytes();
         let way = |payload| Later::of(ring.as_ref(), payload, scope, max_bytes);
         self.queue_write(payload, target, key, way)
@@ -73,7 +74,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         if !staged && !self.waits_behind(id, &kind) {
             return Err((kind, into));
         }
-        let ring = self.outbound.outgoing.ring().cloned();
+        let ring = self.outbound.outgoing.staging.ring().cloned();
         let max_bytes = self.max_bytes();
         let slots = |into: &_| match staged {
             true => later::staged_read(ring.as_ref(), into, max_bytes).map(Some),
@@ -130,7 +131,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             peer.machine.on_lost(Some(error.errno));
         }
         if let Some(line) = peer.outbound.line() {
-            line.on_piece(piece, error);
+            line.operations.on_piece(piece, error);
         }
         self.drive_line(id, events);
         self.outbound.retry |= self.outbound.pause(&self.peers).is_some();
@@ -149,7 +150,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         // What can never be is said first: who is blocked tries again.
         let remote = one_sided::check_in_pieces(&peer.machine, id, rma, wanted)?;
         may_use(peer, wanted.immediate)?;
-        self.outbound.has_room(&peer.outbound).map(|()| remote)
+        self.outbound
+            .account
+            .has_room(&peer.outbound)
+            .map(|()| remote)
     }
 
     /// The connection with what operations on it go through, if it stands.
@@ -177,8 +181,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let counted = peer.machine.on_window_posted(how.immediate.is_some());
         debug_assert!(counted.is_ok(), "`admit_later` asked the same");
         let (own, len) = (&mut peer.outbound, how.remote.len as u64);
-        own.open_line().push_operation(op, iov, how);
-        self.outbound.count_accepted(own, len);
+        own.open_line().operations.push(op, iov, how);
+        self.outbound.account.count_accepted(own, len);
         self.outbound.count_waiting(id, own);
     }
 
@@ -195,7 +199,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let unstaged = || SendErrorKind::NotStaged { segment: 0 };
         let region = slots.region().ok_or_else(unstaged)?;
         let way = self.posting(id).ok_or(WindowError::NotConnected)?;
-        let held = outgoing::hold_region(region, Some(way.conn), way.scoped);
+        let held = leases::hold_region(region, Some(way.conn), way.scoped);
         held.map_err(|error| error.unwrap_or_else(unstaged))
     }
 

@@ -7,158 +7,33 @@
 //! The header of a message that lands in a device's memory lies there, too, in front of the
 //! payload: it is copied out when the message is whole, and what arrived is flushed before.
 
-#![allow(unsafe_code)]
-
 use std::collections::VecDeque;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::long_buffer::{LongBuffer, Unread, take_header};
+use super::long_pool::LongPool;
 use super::{Hub, Peer};
-use crate::Error;
-use crate::buffer::{
-    Buffer, BufferMut, DEVICE_ALIGNMENT, DeviceBuffer, DeviceBufferManager, SharedBufferManager,
-    WakerId,
-};
-use crate::cuda::{CudaError, Stream};
+use crate::buffer::{Buffer, BufferMut};
 use crate::endpoint::delivery::DeviceMessage;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::hub::event::{HubEvent, Tell};
-use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::link::{Link, LinkConn};
-use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::message::Message;
 use crate::endpoint::windows::landing::Landing;
-use crate::endpoint::windows::window::WindowMemory;
 use crate::error::FabricErrno;
 use crate::id::ConnectionId;
-use crate::memory::{Access, MemoryError, RawRegistration, RegisterError, Registrar};
-use crate::protocol::wire::{self, HeaderMode, WireError};
+use crate::memory::{Access, RawRegistration, RegisterError, Registrar};
+use crate::protocol::wire::{self, HeaderMode};
 
-/// Bytes of a header whose length nobody knows that are copied out of a device's memory at first; a
-/// longer one takes a second copy.
-const HEADER_AT_FIRST: usize = 512;
-
-/// Where long messages go, and who waits for room there.
-pub(super) struct LongPool {
-    pool: SharedBufferManager,
-    waker: WakerId,
-    /// In a device's memory.
-    device: Option<DevicePool>,
-    /// What messages are copied out of, where a sender can't be kept from writing; made when the
-    /// first one comes.
-    landings: Option<SharedBufferManager>,
-    copies: bool,
-    /// Offers that found the pool empty; whoever came first is served first.
-    waiting: VecDeque<(ConnectionId, u64)>,
-    settings: LongMessages,
-}
-
-struct DevicePool {
-    pool: DeviceBufferManager,
-    waker: WakerId,
-    /// Of the copies of headers.
-    stream: Stream,
-    /// The provider does not write there.
-    refused: bool,
-}
-
-impl DevicePool {
-    fn new(pool: DeviceBufferManager, wait: &Arc<EndpointWait>) -> Result<Self, Error> {
-        let stream = Stream::new(pool.device()).map_err(|source| MemoryError::Cuda {
-            what: "a stream for long messages",
-            source,
-        })?;
-        let waker = Arc::clone(wait);
-        let waker = pool.add_waker(Arc::new(move || waker.wake()));
-        Ok(Self {
-            pool,
-            waker,
-            stream,
-            refused: false,
-        })
-    }
-}
-
-impl Drop for DevicePool {
-    fn drop(&mut self) {
-        self.pool.remove_waker(self.waker);
-    }
-}
-
-impl LongPool {
-    /// `copies`: nothing ends what a sender may write but the end of the endpoint.
-    pub(super) fn new(
-        long: LongMessages,
-        copies: bool,
-        wait: &Arc<EndpointWait>,
-    ) -> Result<Self, Error> {
-        let settings = long.clone();
-        let LongMessages { pool, device, .. } = long;
-        let device = device.filter(|_| !copies);
-        let device = device.map(|pool| DevicePool::new(pool, wait)).transpose()?;
-        let waker = Arc::clone(wait);
-        let waker = pool.add_waker(Arc::new(move || waker.wake()));
-        Ok(Self {
-            pool,
-            waker,
-            device,
-            landings: None,
-            copies,
-            waiting: VecDeque::new(),
-            settings,
-        })
-    }
-
-    /// The longest message that is taken.
-    fn limit(&self) -> usize {
-        let device = self.usable_device().map_or(0, |it| it.pool.slot_size());
-        self.pool.slot_size().max(device)
-    }
-
-    fn usable_device(&self) -> Option<&DevicePool> {
-        self.device.as_ref().filter(|device| !device.refused)
-    }
-
-    /// A buffer for a message of so many bytes, which are no more than the limit; `None`: none is
-    /// free, and somebody will say so.
-    fn acquire(&self, len: usize) -> Option<LongBuffer> {
-        if let Some(device) = self.usable_device()
-            && len <= device.pool.slot_size()
-        {
-            let acquire = || device.pool.try_acquire().map(LongBuffer::Device);
-            return acquire().or_else(|| device.pool.arm(device.waker).then(acquire)?);
-        }
-        let acquire = || self.pool.try_acquire().map(LongBuffer::Host);
-        acquire().or_else(|| {
-            self.pool.arm(self.waker);
-            acquire()
-        })
-    }
-
-    /// Memory of a connection's own to land in; `None`: as many connections as the pool has slots
-    /// have some, or had.
-    fn landing(&mut self) -> Option<Arc<Landing>> {
-        if self.landings.is_none() {
-            let slots = u32::try_from(self.pool.slots()).unwrap_or(u32::MAX);
-            match SharedBufferManager::allocate(slots, self.pool.slot_size()) {
-                Ok(landings) => self.landings = Some(landings),
-                Err(error) => tracing::warn!(%error, "no memory for long messages to land in"),
-            }
-        }
-        let buffer = self.landings.as_ref()?.try_acquire()?;
-        Some(Arc::new(Landing::new(buffer)))
-    }
-
-    /// Someone waits for room.
-    pub(super) fn is_awaited(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-}
-
-impl Drop for LongPool {
-    fn drop(&mut self) {
-        self.pool.remove_waker(self.waker);
-    }
+/// The long messages that one peer sends.
+#[derive(Default)]
+pub(super) struct LongArrivals {
+    /// The one that it writes.
+    receive: Option<Box<LongReceive>>,
+    /// Where they land, where each is copied out.
+    own_landing: Option<Box<OwnLanding>>,
+    /// What comes behind one that waits for a fence, and that one.
+    pub(super) held: Option<VecDeque<BehindFence>>,
 }
 
 /// A destination that a peer may write now. Field order is drop order: the registration closes
@@ -200,73 +75,10 @@ pub(super) enum BehindFence {
     Event(ReceiveEvent),
 }
 
-/// Where a long message lands.
-pub(super) enum LongBuffer {
-    Host(BufferMut),
-    Device(DeviceBuffer),
-}
-
-impl LongBuffer {
-    /// Lets a peer write the first `len` bytes; where they begin.
-    fn open(
-        &mut self,
-        registrar: &dyn Registrar,
-        len: usize,
-        mode: HeaderMode,
-    ) -> Result<(RawRegistration, u64), RegisterError> {
-        match self {
-            Self::Host(buffer) => {
-                let Some(base) = NonNull::new(buffer.as_mut_ptr()) else {
-                    unreachable!("a buffer lies somewhere");
-                };
-                let registration = registrar.register_window(base, len, Access::WRITE)?;
-                Ok((registration, base.as_ptr().addr() as u64))
-            }
-            Self::Device(buffer) => {
-                let shift = shift(mode, len, buffer.capacity());
-                buffer.skip(shift);
-                buffer.set_len(len);
-                let Some(range) = buffer.range() else {
-                    unreachable!("a pool in a device's memory");
-                };
-                let registration = registrar.register_device(&range, Some(Access::WRITE))?;
-                Ok((registration, buffer.address()))
-            }
-        }
-    }
-}
-
-/// How far into its slot a message goes, so that its payload begins where slots may.
-fn shift(mode: HeaderMode, len: usize, room: usize) -> usize {
-    match mode {
-        HeaderMode::Fixed(header) => {
-            let header = usize::from(header);
-            let shift = header.next_multiple_of(DEVICE_ALIGNMENT) - header;
-            if len + shift <= room { shift } else { 0 }
-        }
-        HeaderMode::Prefixed | HeaderMode::Raw => 0,
-    }
-}
-
-impl From<LongBuffer> for WindowMemory {
-    fn from(landing: LongBuffer) -> Self {
-        match landing {
-            LongBuffer::Host(buffer) => buffer.into(),
-            LongBuffer::Device(buffer) => buffer.into(),
-        }
-    }
-}
-
 /// A message whose turn may not have come yet (RDM form).
 pub(super) enum Due<M> {
     Message(M),
     Long(LongBuffer, usize),
-}
-
-/// Why a message in a device's memory can't be handed out.
-enum Unread {
-    Header(WireError),
-    Cuda(CudaError),
 }
 
 impl<L: Link, E: HubEvent> Hub<L, E> {
@@ -332,10 +144,12 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             .registrar()
             .unwrap_or_else(|| self.link.registrar());
         let (registration, address, key) = match &mut self.long {
-            Some(long) if long.copies => match open_own(&mut peer.own_landing, long, registrar) {
-                Some((address, key)) => (None, address, key),
-                None => return self.refuse_long(id, 0),
-            },
+            Some(long) if long.copies => {
+                match open_own(&mut peer.long.own_landing, long, registrar) {
+                    Some((address, key)) => (None, address, key),
+                    None => return self.refuse_long(id, 0),
+                }
+            }
             _ => match landing.open(registrar, len, peer.header_mode) {
                 Ok((registration, address)) => {
                     let key = registration.key;
@@ -349,7 +163,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             let whole_by = long.settings.whole_by(self.timer.now(), len as u64);
             peer.machine.bound_long(whole_by);
         }
-        peer.long = Some(Box::new(LongReceive {
+        peer.long.receive = Some(Box::new(LongReceive {
             registration,
             landing,
             len,
@@ -383,7 +197,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
-        let Some(long) = peer.long.take() else {
+        let Some(long) = peer.long.receive.take() else {
             return;
         };
         let LongReceive {
@@ -392,7 +206,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             len,
         } = *long;
         drop(registration);
-        if let (Some(own), LongBuffer::Host(buffer)) = (&peer.own_landing, &mut landing) {
+        if let (Some(own), LongBuffer::Host(buffer)) = (&peer.long.own_landing, &mut landing) {
             own.memory.copy_out(0, &mut buffer[..len]);
             self.stats.long_copied += len as u64;
         }
@@ -410,7 +224,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         match self.exposed.begin() {
             None => self.finish_long(id, sequence, (landing, len), events),
             Some(epoch) => {
-                let held = peer.held.get_or_insert_default();
+                let held = peer.long.held.get_or_insert_default();
                 held.push_back(BehindFence::Long {
                     epoch,
                     sequence,
@@ -418,7 +232,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                     len,
                 });
                 peer.machine.hold_goodbye(true);
-                self.fencing.push_back((epoch, id));
+                self.fencing.wait_for(epoch, id);
             }
         }
         self.touch(id);
@@ -427,7 +241,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Something for the application that came behind a long message, which comes first.
     #[cold]
     pub(super) fn hold(&mut self, id: ConnectionId, event: ReceiveEvent) {
-        let held = self.peers.get_mut(id).and_then(|peer| peer.held.as_mut());
+        let held = self
+            .peers
+            .get_mut(id)
+            .and_then(|peer| peer.long.held.as_mut());
         if let Some(held) = held {
             held.push_back(BehindFence::Event(event));
         }
@@ -437,7 +254,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// are handed out, up to the next one.
     pub(super) fn hand_out_held(&mut self, id: ConnectionId, events: &mut Vec<E>) {
         let peer = self.peers.get_mut(id);
-        let Some(mut held) = peer.and_then(|peer| peer.held.take()) else {
+        let Some(mut held) = peer.and_then(|peer| peer.long.held.take()) else {
             return;
         };
         while let Some(next) = self.take_passed(&mut held) {
@@ -453,7 +270,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         }
         if let Some(peer) = self.peers.get_mut(id) {
             peer.machine.hold_goodbye(!held.is_empty());
-            peer.held = Some(held).filter(|held| !held.is_empty());
+            peer.long.held = Some(held).filter(|held| !held.is_empty());
         }
         self.touch(id);
     }
@@ -598,7 +415,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
-        let held = peer.held.is_some();
+        let held = peer.long.held.is_some();
         let header = match &lone {
             Some(_) => 0..0,
             None => match wire::split(peer.header_mode, &buffer[..len]) {
@@ -630,13 +447,13 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         if let Some(long) = &mut self.long {
             long.waiting.retain(|(waiting, _)| *waiting != id);
         }
-        if let Some(own) = peer.own_landing.take() {
+        if let Some(own) = peer.long.own_landing.take() {
             // Of what was granted, the rest is nobody's but this side's.
-            drop(peer.long.take());
+            drop(peer.long.receive.take());
             self.exposed
                 .keep(id, Some(own.registration), own.memory.into());
         }
-        if let Some(long) = peer.long.take() {
+        if let Some(long) = peer.long.receive.take() {
             let LongReceive {
                 registration,
                 landing,
@@ -672,41 +489,4 @@ fn open_own(
     let own = own.as_ref()?;
     let address = own.memory.base().as_ptr().addr() as u64;
     Some((address, own.registration.key))
-}
-
-/// Takes the header off a message in a device's memory, where every byte of it is visible from now
-/// on.
-fn take_header(
-    buffer: &mut DeviceBuffer,
-    mode: HeaderMode,
-    stream: &Stream,
-) -> Result<Vec<u8>, Unread> {
-    buffer.device().see_writes().map_err(Unread::Cuda)?;
-    let mut bytes = vec![0; header_guess(mode).min(buffer.len())];
-    loop {
-        buffer
-            .copy_to_host(&mut bytes, stream)
-            .map_err(Unread::Cuda)?;
-        match wire::split(mode, &bytes) {
-            Ok((header, payload)) => {
-                buffer.skip(payload.start);
-                bytes.truncate(header.end);
-                bytes.drain(..header.start);
-                return Ok(bytes);
-            }
-            Err(WireError::Short { need, .. }) if bytes.len() < need && need <= buffer.len() => {
-                bytes.resize(need, 0);
-            }
-            Err(error) => return Err(Unread::Header(error)),
-        }
-    }
-}
-
-/// So many bytes of a message have its header, most likely.
-fn header_guess(mode: HeaderMode) -> usize {
-    match mode {
-        HeaderMode::Raw => 0,
-        HeaderMode::Fixed(header) => header.into(),
-        HeaderMode::Prefixed => HEADER_AT_FIRST,
-    }
 }

@@ -6,17 +6,21 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use super::{Hub, outbound};
 use crate::buffer::{GateError, Payload};
 use crate::endpoint::error::SendErrorKind;
 use crate::endpoint::event::Level;
 use crate::endpoint::hub::control::HeldDescriptor;
-use crate::endpoint::hub::line::Posting;
-use crate::endpoint::hub::outgoing::{self, Header, LongOp, Outgoing, PostingContext};
+use crate::endpoint::hub::data_op::LongOp;
+use crate::endpoint::hub::event::HubEvent;
+use crate::endpoint::hub::headers::Header;
+use crate::endpoint::hub::outgoing::{self, Outgoing, PostingContext};
 use crate::endpoint::hub::posted::{LongPiece, PieceOp, TimedOp};
+use crate::endpoint::hub::posting::Posting;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaPost};
 use crate::endpoint::staging::PIECE_BYTES;
-use crate::error::FabricErrno;
+use crate::error::{CompletionError, FabricErrno};
 use crate::id::ConnectionId;
 
 /// Pieces of a long message in flight at once, at most. A connection has one message.
@@ -230,10 +234,10 @@ impl LongSend {
         while self.pieces < PIECES_MAX && self.offset < self.len && way.machine.may_write_long() {
             let run = &self.op.runs[self.run];
             if run.device.is_some() {
-                let staged = way.outgoing.stage_piece(run, self.at, bytes as usize);
+                let staged = way.outgoing.staging.piece(run, self.at, bytes as usize);
                 let Some((mut payload, len)) = staged else {
                     self.retry = true;
-                    way.outgoing.arm_staging();
+                    way.outgoing.staging.arm();
                     return;
                 };
                 // What it says is heard at the next look.
@@ -292,7 +296,7 @@ impl LongSend {
         // memory alive, registered and unwritten, until no piece is in flight any more (`end`) or
         // the endpoint was closed. Where the connection is over before, `Posted` has this
         // (`Posted::adopt_long`); it is leaked where the endpoint does not close
-        // (`Line::leak_long`, `Posted::leak`).
+        // (`Posted::leak`).
         let Err(refused) = (unsafe { way.link.post_write(way.conn, &post) }) else {
             return Ok(());
         };
@@ -343,6 +347,86 @@ impl LongSend {
     }
 }
 
+impl<L: Link, E: HubEvent> Hub<L, E> {
+    /// The peer says where the message is to be.
+    pub(super) fn on_long_granted(&mut self, id: ConnectionId, target: (u64, u64)) {
+        let Some(peer) = self.peers.get_mut(id) else {
+            return;
+        };
+        let (line, mut way) = outbound::way(&mut self.outbound, &mut self.link, (id, peer));
+        if let Some(line) = line {
+            line.on_long_granted(target, &mut way);
+            self.outbound.retry |= line.pause().is_some();
+        }
+    }
+
+    /// The peer does not take it.
+    pub(super) fn on_long_refused(
+        &mut self,
+        id: ConnectionId,
+        limit: Option<u64>,
+        events: &mut Vec<E>,
+    ) {
+        let error = match limit {
+            Some(limit) => CompletionError::too_long(limit),
+            None => CompletionError::new(libc::ECANCELED),
+        };
+        let line = self.peers.get_mut(id).and_then(|it| it.outbound.line());
+        if let Some(long) = line.and_then(|line| line.take_long()) {
+            self.on_long_over(*long, Some(error), events);
+        }
+    }
+
+    /// A piece is over.
+    pub(super) fn on_long_piece(
+        &mut self,
+        piece: LongPiece,
+        error: Option<CompletionError>,
+        events: &mut Vec<E>,
+    ) {
+        let LongPiece { connection, held } = piece;
+        drop(held);
+        let Some(peer) = self.peers.get_mut(connection) else {
+            return self.on_orphaned_piece(connection, events);
+        };
+        let to = (connection, peer);
+        let (line, mut way) = outbound::way(&mut self.outbound, &mut self.link, to);
+        if let Some(line) = line {
+            let whole = line.on_long_piece(error.map(|error| error.errno), &mut way);
+            let over = if whole { line.take_long() } else { None };
+            self.outbound.retry |= line.pause().is_some();
+            if let Some(long) = over {
+                self.on_long_over(*long, None, events);
+            }
+        }
+        self.touch(connection);
+    }
+
+    /// The same where the connection is over. Its message was told of then, and is given back with
+    /// its last piece; its address goes with the last thing that the provider has of it.
+    fn on_orphaned_piece(&mut self, id: ConnectionId, events: &mut Vec<E>) {
+        if let Some(orphan) = self.outbound.posted.on_orphaned_piece(id) {
+            self.outbound.on_orphan_over(orphan, None, events);
+        }
+        self.on_orphan(id);
+    }
+
+    /// The message is over, and the provider has nothing of it.
+    pub(super) fn on_long_over(
+        &mut self,
+        long: LongSend,
+        error: Option<CompletionError>,
+        events: &mut Vec<E>,
+    ) {
+        let id = long.connection();
+        self.outbound.on_long_over(long, error, events);
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.outbound.in_flight -= 1;
+            self.touch(id);
+        }
+    }
+}
+
 /// Its bytes will never come.
 fn lose<L: Link>(way: &mut Posting<'_, L>, error: &GateError) {
     tracing::debug!(%error, "a long message can't be sent");
@@ -354,6 +438,57 @@ impl PieceOp {
         match self {
             Self::Long(piece) => piece.held,
             Self::OneSided(_) => Payload::empty(),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::buffer::Payload;
+    use crate::endpoint::hub::conn_table::NOBODY;
+    use crate::endpoint::hub::posted::PieceOp;
+    use crate::endpoint::link::fake::NetConfig;
+    use crate::endpoint::testing::hubs::{HubSetup, Hubs};
+    use crate::event_loop::WaitSource;
+    use crate::protocol::connection::Form;
+
+    /// One-sided operations may have them all.
+    #[test]
+    fn a_message_that_finds_no_free_piece_waits_until_there_is_one() {
+        for form in [Form::Msg, Form::Rdm] {
+            let setup = HubSetup {
+                net: NetConfig {
+                    form,
+                    max_message: 100,
+                    ..NetConfig::default()
+                },
+                receive_slots: 160,
+                sends_long: true,
+                long: Some((2, 4096)),
+                ..HubSetup::default()
+            };
+            let (mut hubs, ids) = Hubs::star(&setup, 2);
+            let mut taken = Vec::new();
+            let pieces = &mut hubs.hubs[0].core().outbound.posted.pieces;
+            while pieces.vacant().is_some() {
+                let held = Payload::empty();
+                let connection = NOBODY;
+                let piece = PieceOp::Long(LongPiece { connection, held });
+                taken.extend(pieces.begin(piece).map_err(drop));
+            }
+            hubs.hubs[0].send_long(ids[0], 1).unwrap();
+            hubs.settle();
+            assert!(hubs.hubs[0].completed.is_empty(), "{form:?}");
+            let wakes = hubs.hubs[0].core().wait().next_deadline();
+            assert!(wakes.is_some(), "nobody would look again");
+            for context in taken {
+                drop(hubs.hubs[0].core().outbound.posted.pieces.abort(context));
+            }
+            hubs.settle();
+            assert_eq!(hubs.hubs[0].completed, [1], "{form:?}");
+            assert_eq!(hubs.hubs[1].received, [1]);
+            hubs.end();
         }
     }
 }

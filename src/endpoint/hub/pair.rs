@@ -9,7 +9,7 @@
 use std::num::NonZeroUsize;
 
 use crate::buffer::TakenSlot;
-use crate::endpoint::hub::outgoing::DataOp;
+use crate::endpoint::hub::data_op::DataOp;
 use crate::endpoint::hub::posted::{MessageOp, Posted};
 use crate::id::ConnectionId;
 

@@ -1,13 +1,14 @@
 //! `Peer`: what a hub keeps of one connection.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::long_receive::{BehindFence, LongReceive, OwnLanding};
+use super::long_receive::LongArrivals;
 use super::outbound::PeerOutbound;
+use super::peer_controls::PeerControls;
+use super::peer_receives::PeerReceives;
 use super::shared::EarlyMessages;
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, BufferMut};
 use crate::endpoint::hub::control::HeldDescriptor;
 use crate::endpoint::hub::scoped::ScopedRegistrations;
 use crate::endpoint::link::socket::KernelWatch;
@@ -20,48 +21,42 @@ use crate::protocol::wire::{ControlBody, HeaderMode};
 pub(super) struct Peer<C> {
     pub(super) machine: Connection,
     pub(super) link: C,
-    /// Receives beyond the credits.
-    pub(super) reserve: u32,
-    /// Receives that a credit stands for.
-    pub(super) per_credit: u32,
-    /// Receives posted now; in the RDM form those of the shared ones that were promised to it.
-    pub(super) posted: u32,
-    /// Control messages in flight.
-    pub(super) controls: u32,
-    /// Receives that this connection should have posted.
-    pub(super) target: u32,
-    /// In the list of connections that want buffers.
-    pub(super) hungry: bool,
-    pub(super) starved: bool,
+    pub(super) receives: PeerReceives,
+    pub(super) controls: PeerControls,
+    pub(super) liveness: PeerLiveness,
     pub(super) established: bool,
     /// This side made it.
     pub(super) dialed: bool,
-    /// Its machine wants to be looked at some time.
-    pub(super) timed: bool,
-    /// In the list of connections that were heard since the last look at the clock.
-    pub(super) heard: bool,
-    pub(super) kernel_bytes: KernelBytes,
-    pub(super) kernel_watch: KernelWatch,
-    /// Data messages, from the first on, for which a receive was posted: those received, and those
-    /// that may still come.
-    pub(super) covered: u64,
-    /// A control message that waits: for the last one to be sent, or for room in the provider's
-    /// full queue.
-    pub(super) unsent: Option<Box<(u32, ControlBody)>>,
     pub(super) header_mode: HeaderMode,
     /// A header that came by itself, and waits for its payload.
     pub(super) lone_header: Option<Box<Option<Buffer>>>,
     pub(super) outbound: PeerOutbound,
     /// In the RDM form.
     pub(super) early: Option<Box<EarlyMessages>>,
-    /// The long message that the peer writes.
-    pub(super) long: Option<Box<LongReceive>>,
-    /// Where its long messages land, where each is copied out.
-    pub(super) own_landing: Option<Box<OwnLanding>>,
-    /// What comes behind a long message that waits for a fence, and that message.
-    pub(super) held: Option<VecDeque<BehindFence>>,
+    pub(super) long: LongArrivals,
     pub(super) descriptors: Arc<Descriptors>,
     pub(super) scoped: ScopedRegistrations,
+}
+
+/// What a hub knows of the life of a peer, besides what its machine does.
+pub(super) struct PeerLiveness {
+    /// Its machine wants to be looked at some time.
+    pub(super) timed: bool,
+    /// In the list of connections that were heard since the last look at the clock.
+    pub(super) heard: bool,
+    kernel_bytes: KernelBytes,
+    pub(super) kernel_watch: KernelWatch,
+}
+
+impl Default for PeerLiveness {
+    fn default() -> Self {
+        Self {
+            timed: false,
+            heard: false,
+            kernel_bytes: KernelBytes::default(),
+            kernel_watch: KernelWatch::NotAsked,
+        }
+    }
 }
 
 /// Of the regions that connections receive into and send control messages from: those of the domain
@@ -74,15 +69,15 @@ pub(super) struct Descriptors {
 impl<C> Peer<C> {
     /// While one control message waits there is no next one.
     pub(super) fn next_action(&mut self) -> Option<Action> {
-        match self.unsent {
-            Some(_) => self.machine.next_news(),
-            None => self.machine.next_action(),
+        match self.controls.have_unsent() {
+            true => self.machine.next_news(),
+            false => self.machine.next_action(),
         }
     }
 
     /// What waited and can be offered again; it is of no use any more when the connection is over.
     pub(super) fn take_unsent(&mut self) -> Option<Box<(u32, ControlBody)>> {
-        let unsent = self.unsent.take();
+        let unsent = self.controls.take_unsent();
         unsent.filter(|_| self.machine.state() != State::Closed)
     }
 
@@ -100,18 +95,18 @@ impl<C> Peer<C> {
         [machine, bye].into_iter().flatten().min()
     }
 
-    /// Data messages that the receives posted now can hold.
-    pub(super) fn credits(&self) -> u32 {
-        self.posted.saturating_sub(self.reserve) / self.per_credit
+    /// Keeps a header that came by itself for its payload: two receives stand for a credit of such
+    /// a peer.
+    pub(super) fn keep_header(&mut self, buffer: BufferMut, len: usize) {
+        let taken = self.machine.on_header(len as u64);
+        **self.lone_header.get_or_insert_default() = taken.ok().map(|()| buffer.freeze(len));
     }
 
     /// Tells the machine of receives that can hold data messages again; the reserve is none of
     /// them.
     pub(super) fn count_reposted(&mut self) {
-        let covered = self.machine.received() + u64::from(self.credits());
-        let new = covered.saturating_sub(self.covered);
+        let new = self.receives.cover(self.machine.received());
         if new > 0 {
-            self.covered = covered;
             self.machine.on_reposted(new);
         }
     }
@@ -122,7 +117,7 @@ impl<C: LinkConn> Peer<C> {
     pub(super) fn ask_kernel<L: Link<Conn = C>>(&mut self, link: &mut L) {
         if let Some(since) = self.machine.silent_since()
             && let Some(count) = link.bytes_received(&mut self.link)
-            && self.kernel_bytes.came(since, count)
+            && self.liveness.kernel_bytes.came(since, count)
         {
             self.machine.on_bytes();
         }

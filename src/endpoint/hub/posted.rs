@@ -4,8 +4,9 @@
 use std::time::Instant;
 
 use crate::buffer::Payload;
+use crate::endpoint::hub::data_op::DataOp;
 use crate::endpoint::hub::long_send::LongSend;
-use crate::endpoint::hub::outgoing::{DataOp, Outgoing};
+use crate::endpoint::hub::outgoing::Outgoing;
 use crate::endpoint::hub::pair::HeaderOp;
 use crate::endpoint::link::RmaLimits;
 use crate::endpoint::windows::one_sided::{self, OneSided};

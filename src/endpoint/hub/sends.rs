@@ -1,15 +1,22 @@
 //! The messages that a hub sends: what its faces ask for, on one connection or on several.
 
+use std::fmt;
+use std::time::Duration;
+
+use super::completion_reader::SentInARow;
 use super::outbound::{self, Outbound, PeerOutbound};
-use super::{Hub, Peer, SentInARow};
+use super::{Hub, Peer};
 use crate::buffer::{HeaderSlotManager, Payload};
 use crate::clock::Clock;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level};
+use crate::endpoint::hub::data_op::DataOp;
 use crate::endpoint::hub::event::HubEvent;
-use crate::endpoint::hub::line::{Line, LineState, Posting, ReadyMessage};
-use crate::endpoint::hub::outgoing::{self, DataOp, Header, PostingContext, PreparedHeader};
+use crate::endpoint::hub::headers::{Header, PreparedHeader};
+use crate::endpoint::hub::line::{Line, LineState, ReadyMessage};
+use crate::endpoint::hub::outgoing::{self, PostingContext};
 use crate::endpoint::hub::posted::MessageOp;
+use crate::endpoint::hub::posting::Posting;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, PostRefused};
 use crate::endpoint::staging::StagingRing;
@@ -20,8 +27,6 @@ use crate::protocol::connection::{Form, LONG_ANSWERS_MAX, State};
 use crate::protocol::credit::CREDIT_MESSAGES_MAX;
 use crate::protocol::wire::HeaderMode;
 use crate::stats::SendStats;
-use std::fmt;
-use std::time::Duration;
 
 /// RDM form: receives of each connection for the peer's grants, out of the 8 that may be unread:
 /// the others find one of those that connections share, or wait at the provider.
@@ -122,7 +127,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Whether a slot is free to stage something in. If not, `wait` wakes when one is.
     pub(crate) fn has_staging(&self) -> bool {
         let outgoing = &self.outbound.outgoing;
-        outgoing.has_staging() || outgoing.arm_staging()
+        outgoing.staging.has_room() || outgoing.staging.arm()
     }
 
     // ---- one message ----------------------------------------------------------------------------
@@ -212,12 +217,12 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 
     // ---- outcomes -------------------------------------------------------------------------------
 
-    /// Messages are over that went well, and were told. Their connection is looked at where that may
-    /// be what it waits for: most have nothing to do then.
+    /// Messages are over that went well, and were told. Their connection is looked at where that
+    /// may be what it waits for: most have nothing to do then.
     #[inline]
     pub(super) fn on_plain_sent(&mut self, sent: SentInARow) {
         if sent.count > 0 {
-            self.outbound.count_sent(sent.count);
+            self.outbound.account.count_sent(sent.count);
             self.on_outcomes(sent);
         }
     }
@@ -295,7 +300,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 
     pub(crate) fn send_stats(&self) -> SendStats {
         match self.outbound.sends_messages() {
-            true => self.outbound.stats,
+            true => self.outbound.account.stats,
             false => SendStats::default(),
         }
     }
@@ -392,7 +397,7 @@ impl<L: Link> PeerSender<'_, L> {
         let (line, mut way) = self.way();
         line.offer_long(&mut way, (payload, header, key, len), posted)?;
         let own = &mut self.peer.outbound;
-        self.outbound.count_accepted(own, len);
+        self.outbound.account.count_accepted(own, len);
         // The next poll makes the offer.
         self.outbound.count_waiting(self.id, own);
         Ok(())
@@ -413,7 +418,7 @@ impl<L: Link> PeerSender<'_, L> {
         let posted = match outgoing.shape() {
             Shape::TwoMessages => {
                 let (line, mut way) = self.way();
-                let posted = line.post_new(&mut way, context, iov);
+                let posted = line.messages.post_new(&mut way, context, iov);
                 posted.map(|()| self.on_posted())
             }
             Shape::Iov | Shape::Headroom => {
@@ -423,7 +428,9 @@ impl<L: Link> PeerSender<'_, L> {
         };
         match posted {
             Ok(()) => {
-                self.outbound.count_accepted(&mut self.peer.outbound, len);
+                self.outbound
+                    .account
+                    .count_accepted(&mut self.peer.outbound, len);
                 Ok(())
             }
             Err(refused) => Err(self.undo(context, refused)),
@@ -459,7 +466,7 @@ impl<L: Link> PeerSender<'_, L> {
             unreachable!("the context is the one of a message");
         };
         let (_, payload) = self.outbound.outgoing.end(&mut op);
-        self.outbound.stats.eagain += u64::from(refused == PostRefused::Again);
+        self.outbound.account.stats.eagain += u64::from(refused == PostRefused::Again);
         (outgoing::refused_by_provider(refused), payload)
     }
 
@@ -485,14 +492,14 @@ impl<L: Link> PeerSender<'_, L> {
         let scope = peer.scoped.scope();
         let behind = kind == SendErrorKind::WouldBlock(Blocked::Provider)
             && peer.outbound.messages() == LineState::Gated;
-        let staged = outbound.outgoing.must_stage(&payload, scope);
+        let staged = outbound.outgoing.staging.must_stage(&payload, scope);
         if !behind && !payload.is_gated() && staged == Ok(false) {
             return Err((kind, payload));
         }
         if let Err(kind) = outbound.may_send(peer) {
             return Err((kind, payload));
         }
-        let payload = outbound.outgoing.stage(payload, scope)?;
+        let payload = outbound.outgoing.staging.stage(payload, scope)?;
         let peer_max = peer.machine.peer_receive_size();
         let measured = outbound.outgoing.measure(&payload, header.len(), peer_max);
         let len = match measured {
@@ -501,9 +508,10 @@ impl<L: Link> PeerSender<'_, L> {
         };
         let posted = outbound.stamp(self.clock);
         let (line, mut way) = self.way();
-        line.accept(&mut way, (payload, header, key), posted)?;
+        line.messages
+            .accept(&mut way, (payload, header, key), posted)?;
         let own = &mut self.peer.outbound;
-        self.outbound.count_accepted(own, len);
+        self.outbound.account.count_accepted(own, len);
         self.outbound.count_waiting(self.id, own);
         Ok(())
     }
@@ -568,7 +576,9 @@ impl<L: Link> PeerSender<'_, L> {
                 let to = (self.id, &mut *self.peer);
                 let (_, mut way) = outbound::way(self.outbound, self.link, to);
                 let data = way.take_credit();
-                self.outbound.count_accepted(&mut self.peer.outbound, len);
+                self.outbound
+                    .account
+                    .count_accepted(&mut self.peer.outbound, len);
                 let message = (context, data);
                 Ok(ReadyMessage { message, iov })
             }
@@ -578,7 +588,8 @@ impl<L: Link> PeerSender<'_, L> {
 
     fn post_ready(&mut self, ready: ReadyMessage, more: bool) {
         let (line, mut way) = self.way();
-        line.post_or_wait(&mut way, ready.message, ready.iov, more);
+        line.messages
+            .post_or_wait(&mut way, ready.message, ready.iov, more);
         self.on_posted();
     }
 }

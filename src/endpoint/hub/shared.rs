@@ -6,8 +6,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use super::feeding::PostedReceive;
+use super::long_receive::Due;
 use super::outbound::{Outbound, told};
-use super::{Due, Hub, Op, Peer, PostedReceive};
+use super::{Hub, Op, Peer};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::hub::conn_table::NOBODY;
@@ -38,8 +40,6 @@ pub(super) struct Shared<C> {
     last: (ConnKey, ConnectionId),
     /// Receives that failed since one was good.
     failures: u32,
-    /// A hello came, and the link has a request.
-    asked: bool,
     /// Connections that are over while so many control messages and sends of theirs are in flight:
     /// their addresses must stay.
     pub(super) orphans: HashMap<ConnectionId, (C, u32)>,
@@ -62,7 +62,6 @@ pub(super) fn share<L: Link>(
         receives: SharedReceives::new(pool.slots(), link.limits().shared_receives),
         last: (0, NOBODY),
         failures: 0,
-        asked: false,
         orphans: HashMap::new(),
         pool_desc: HeldDescriptor::new(pool.region(), registrar)?,
         control_desc: HeldDescriptor::new(control.region(), registrar)?,
@@ -183,12 +182,6 @@ impl<C> Peer<C> {
 }
 
 impl<L: Link, E: HubEvent> Hub<L, E> {
-    /// True when a hello came since the last look.
-    pub(super) fn take_asked(&mut self) -> bool {
-        let asked = |shared: &mut Shared<_>| std::mem::take(&mut shared.asked);
-        self.shared.as_mut().is_some_and(asked)
-    }
-
     /// RDM form: a message belongs to the connection that it names, whoever posted the receive.
     pub(super) fn on_shared(
         &mut self,
@@ -217,14 +210,15 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let (mark, number) = data.map_or((0, 0), wire::split_numbered);
         let (kind, index) = wire::split_cq_data(mark);
         if kind == ControlKind::HELLO {
-            shared.asked = true;
+            // The link has a request.
+            self.cm.hurry();
             return self.link.take_hello(&buffer[..len.min(buffer.len())]);
         }
         let key = index as ConnKey;
         let (last_key, last) = shared.last;
         let id = if last_key == key && self.peers.get(last).is_some() {
             last
-        } else if let Some(&id) = self.by_key.get(&key) {
+        } else if let Some(id) = self.directory.find(key) {
             shared.last = (key, id);
             id
         } else {
@@ -254,13 +248,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             return;
         };
         // A peer that sends what it may not uses others' receives; they are replaced.
-        let promised = peer.posted.min(1);
-        peer.posted -= promised;
+        let promised = peer.receives.posted.min(1);
+        peer.receives.posted -= promised;
         shared.receives.release(promised);
-        if !peer.hungry {
-            peer.hungry = true;
-            self.hungry.push_back(id);
-        }
+        self.buffers.on_hungry(id, &mut peer.receives);
         self.touch(id);
     }
 
@@ -428,9 +419,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         while self.shared.as_ref().is_some_and(|s| s.receives.lacks()) {
             match self.post_shared() {
                 PostedReceive::Yes => {}
-                PostedReceive::PoolEmpty => return self.arm_pool(),
+                PostedReceive::PoolEmpty => return self.buffers.arm(&self.wait),
                 PostedReceive::No => {
-                    self.retry = true;
+                    self.agenda.retry = true;
                     return;
                 }
             }
@@ -438,7 +429,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     }
 
     fn post_shared(&mut self) -> PostedReceive {
-        match self.pool.try_acquire() {
+        match self.buffers.pool.try_acquire() {
             Some(buffer) => self.post_shared_buffer(buffer),
             None => PostedReceive::PoolEmpty,
         }
@@ -483,7 +474,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         }
         if let Some(shared) = &mut self.shared {
             shared.receives.promise();
-            peer.posted += 1;
+            peer.receives.posted += 1;
         }
         PostedReceive::Yes
     }
@@ -494,7 +485,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             && let Some(shared) = &mut self.shared
         {
             shared.receives.promise();
-            peer.posted += 1;
+            peer.receives.posted += 1;
         }
     }
 
@@ -525,7 +516,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             return true;
         }
         // Before code of others can be called, which may panic: the slabs are never freed.
-        self.leaked = true;
+        self.standing.leaked = true;
         shared.pool_desc.leak();
         shared.control_desc.leak();
         let posted = &self.outbound.posted;

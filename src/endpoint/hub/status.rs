@@ -44,7 +44,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let outgoing = &self.outbound.outgoing;
         let sends = self.outbound.sends_messages();
         let (max_message, credits) = match sends {
-            false => (self.settings.max_message, peer.credits()),
+            false => (self.settings.max_message, peer.receives.credits()),
             true => (
                 outgoing.max_message(peer.machine.peer_receive_size()),
                 hello.map_or(0, |hello| hello.credits),
@@ -67,7 +67,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             },
             shape: if sends { outgoing.shape() } else { taken },
             inject: if sends { outgoing.inject() } else { 0 },
-            kernel_watch: peer.kernel_watch,
+            kernel_watch: peer.liveness.kernel_watch,
         }
     }
 

@@ -2,8 +2,13 @@
 
 use std::time::Instant;
 
+use super::Hub;
 use crate::clock::Clock;
 use crate::endpoint::hub::coarse_clock::CoarseClock;
+use crate::endpoint::hub::control::CONTROL_RETRY;
+use crate::endpoint::hub::event::HubEvent;
+use crate::endpoint::link::Link;
+use crate::protocol::wire::{Refusal, RefusalCode};
 
 /// Polls between two looks at the clock while something comes in each of them.
 const CLOCK_INTERVAL: u32 = 64;
@@ -116,5 +121,71 @@ impl HubTimer {
     /// The first of all that is known here.
     pub(super) fn next(&self) -> Option<Instant> {
         self.armed.into_iter().chain(self.layer).min()
+    }
+}
+
+impl<L: Link, E: HubEvent> Hub<L, E> {
+    pub(super) fn on_time(&mut self, events: &mut Vec<E>) {
+        let now = self.timer.now();
+        while let Some(id) = self.agenda.pop_heard() {
+            if let Some(peer) = self.peers.get_mut(id) {
+                peer.liveness.heard = false;
+                peer.machine.tick(now);
+                self.agenda.touch(id);
+            }
+        }
+        // The timer does not know of a deadline that came since it was set.
+        if !self.timer.has_passed(now) && !self.outbound.deadlines.are_due(now) {
+            return;
+        }
+        for (id, peer) in self.peers.iter_mut() {
+            if peer.next_deadline().is_some_and(|at| at <= now) {
+                peer.ask_kernel(&mut self.link);
+                if !self.cq.backlog.is_read() {
+                    peer.machine.postpone(now);
+                }
+                peer.machine.tick(now);
+                peer.give_up_on_early(now);
+                let limit = self.settings.patience.lost;
+                peer.give_up_on_owed(now, limit, self.cq.backlog.is_read());
+                self.agenda.touch(id);
+            }
+        }
+        for id in self.cm.take_late(now) {
+            self.answer(
+                id,
+                Some(Refusal::new(RefusalCode::UNANSWERED, [0, 0])),
+                events,
+            );
+        }
+        self.check_deadlines(now, events);
+        if now >= self.cm.next_reap {
+            self.stats.reaped += self
+                .link
+                .reap_half_open(now, self.settings.handshake_timeout);
+            self.cm.next_reap = now + self.settings.handshake_timeout / 2;
+        }
+    }
+
+    pub(super) fn arm_timer(&mut self) {
+        let machines = self
+            .peers
+            .iter()
+            .filter_map(|(_, peer)| peer.next_deadline());
+        let waiting = self.cm.requests.values().map(|waiting| waiting.deadline);
+        let reap = self.settings.accepts.then_some(self.cm.next_reap);
+        let all = machines.chain(waiting).chain(reap);
+        let first = all.chain(self.outbound.deadlines.next()).min();
+        self.timer.arm(first);
+        self.set_timer();
+    }
+
+    pub(super) fn set_timer(&self) {
+        let line = self.outbound.pause(&self.peers);
+        let retry = self.agenda.retry || self.outbound.retry;
+        let pause = line.or_else(|| retry.then_some(CONTROL_RETRY));
+        let retry = pause.map(|pause| self.timer.now() + pause);
+        let all = [self.timer.next(), retry, self.link.next_deadline()];
+        self.wait.set_deadline(all.into_iter().flatten().min());
     }
 }

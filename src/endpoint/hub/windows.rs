@@ -150,16 +150,16 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// each peer is asked whether it is done.
     pub(super) fn ask_fences(&mut self) {
         let epoch = self.exposed.epoch();
-        if self.fence_asked == epoch || self.shared.is_some() {
+        if self.fencing.asked == epoch || self.shared.is_some() {
             return;
         }
-        self.fence_asked = epoch;
+        self.fencing.asked = epoch;
         let now = self.timer.now();
         for (id, peer) in self.peers.iter_mut() {
             if let Some(epoch) = peer.link.participant().and_then(Participant::lags) {
                 let nonce = crate::random::random_u64();
                 peer.machine.fence(epoch, nonce, now);
-                self.touched.push(id);
+                self.agenda.touch(id);
             }
         }
     }
@@ -174,13 +174,13 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Gives back what nobody can reach any more, and hands out long messages whose senders can't
     /// write any more.
     pub(super) fn release_passed(&mut self, events: &mut Vec<E>) {
-        while let Some(&(epoch, id)) = self.fencing.front()
-            && self.exposed.has_passed(epoch)
+        while let Some(id) = self
+            .fencing
+            .take_passed(|epoch| self.exposed.has_passed(epoch))
         {
-            self.fencing.pop_front();
             self.hand_out_held(id, events);
         }
-        let long = self.fencing.front().map(|(epoch, _)| *epoch);
+        let long = self.fencing.first();
         self.exposed
             .release_passed(long, |id, event| events.tell(told(id, event)));
     }
@@ -217,7 +217,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
-        let held = peer.held.is_some();
+        let held = peer.long.held.is_some();
         if peer.machine.on_peer_wrote().is_ok() {
             self.stats.peer_writes += 1;
             // It took no receive: its credit is free again.
@@ -393,7 +393,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         // What can never be is said first: who is blocked tries again.
         let remote = one_sided::check(&peer.machine, id, rma, wanted)?;
         blocked?;
-        self.outbound.has_room(&peer.outbound)?;
+        self.outbound.account.has_room(&peer.outbound)?;
         match peer.outbound.operations() {
             LineState::Open => Ok(remote),
             LineState::Full | LineState::Gated => Err(SendErrorKind::WouldBlock(Blocked::Provider)),
@@ -437,7 +437,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         );
         let Err((refused, mut op)) = sent else {
             let len = how.remote.len as u64;
-            self.outbound.count_accepted(&mut peer.outbound, len);
+            self.outbound
+                .account
+                .count_accepted(&mut peer.outbound, len);
             return Ok(());
         };
         self.outbound.outgoing.end_one_sided(&mut op);
@@ -535,7 +537,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             return;
         };
         let (line, mut way) = outbound::way(&mut self.outbound, &mut self.link, (id, peer));
-        let revoked = line.as_mut().map(|line| line.revoke(window, &mut way));
+        let revoked = line
+            .as_mut()
+            .map(|line| line.operations.revoke(window, &mut way));
         let (over, passing) = revoked.unwrap_or_default();
         let uses = |op: &&OneSided| op.connection == id && op.window == window;
         let posted = self.outbound.posted.one_sided.iter().filter(uses).count();

@@ -26,7 +26,7 @@ use crate::buffer::Payload;
 use crate::contain::contain;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
-use crate::endpoint::hub::outgoing::PreparedHeader;
+use crate::endpoint::hub::headers::PreparedHeader;
 use crate::endpoint::hub::{Hub, SubscriptionNews};
 use crate::endpoint::link::Link;
 use crate::error::CompletionError;

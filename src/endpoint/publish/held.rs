@@ -1,7 +1,7 @@
 //! `PublicationHold`: what a publication holds until it is over.
 
 use crate::buffer::Payload;
-use crate::endpoint::hub::outgoing::PreparedHeader;
+use crate::endpoint::hub::headers::PreparedHeader;
 
 /// What a publication holds until it is over.
 pub(super) struct PublicationHold {

@@ -12,7 +12,7 @@ use crate::endpoint::error::{Blocked, Refused, SendErrorKind, WindowError};
 use crate::endpoint::event::{
     ConnectionEvent, ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent,
 };
-use crate::endpoint::hub::outgoing;
+use crate::endpoint::hub::headers::Header;
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::link::Link;
 use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
@@ -226,7 +226,7 @@ impl<L: Link> SendCore<L> {
         key: u64,
     ) -> Result<(), Refused<Payload>> {
         match self.hub.sender(self.connection) {
-            Some(mut sender) => sender.send(payload, outgoing::Header::Bytes(header), key),
+            Some(mut sender) => sender.send(payload, Header::Bytes(header), key),
             None => Err(self.refuse(payload, key)),
         }
     }

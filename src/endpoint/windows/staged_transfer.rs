@@ -1,5 +1,5 @@
-//! `StagedTransfer`: a one-sided operation whose bytes go through slots of the host's memory, piece by
-//! piece. It knows no GPU.
+//! `StagedTransfer`: a one-sided operation whose bytes go through slots of the host's memory, piece
+//! by piece. It knows no GPU.
 //!
 //! ```text
 //!  write: free slot ─► copy under way ─► posted ─► over: the slot is free, for the next piece

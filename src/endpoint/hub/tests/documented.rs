@@ -2,11 +2,11 @@
 //! works there, and what is refused before anything is posted. Some of them have also run on soft
 //! RDMA ([`Provider::ran_on`]).
 
-use crate::endpoint::error::{SendErrorKind, WindowError};
 use std::time::Duration;
 
 use crate::Error;
 use crate::buffer::Payload;
+use crate::endpoint::error::{SendErrorKind, WindowError};
 use crate::endpoint::event::{ConnectionEvent, Level, ReceiveEvent};
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
 use crate::endpoint::reconnect::ReconnectPolicy;

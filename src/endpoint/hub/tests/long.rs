@@ -1,11 +1,11 @@
 //! Long messages over the fake link: piece by piece, in their place, with one outcome whatever
 //! happens.
 
-use crate::endpoint::error::{Blocked, SendErrorKind};
 use std::time::Duration;
 
 use proptest::prelude::*;
 
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
 use crate::endpoint::link::{PostRefused, RmaLimits};

@@ -1,11 +1,11 @@
 //! What a receive endpoint owes its caller and its peers when either the provider or a peer
 //! misbehaves.
 
-use crate::endpoint::error::{Blocked, SendErrorKind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::Error;
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::RESERVE;
 use crate::endpoint::link::fake::{CloseMode, FakeLink, FakeWait, NetConfig, Step, some_addr};

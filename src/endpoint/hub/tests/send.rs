@@ -2,11 +2,11 @@
 
 #![allow(unsafe_code)]
 
-use crate::endpoint::error::{Blocked, MessageLimit, SendErrorKind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::buffer::{Payload, RingConfig, RingRegion, Segment};
+use crate::endpoint::error::{Blocked, MessageLimit, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, FakeWait, NetConfig, Step, some_addr};

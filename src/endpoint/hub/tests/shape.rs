@@ -1,10 +1,10 @@
 //! Shapes, batches and injection over the fake link.
 
-use crate::endpoint::error::{Blocked, SendErrorKind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::buffer::{Buffer, Payload};
+use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, Inject, Level, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, NetConfig, some_addr};

@@ -1,12 +1,12 @@
 //! Random walks of both cores over the fake link, against the rig's model: which key is owed, with
 //! which buffer.
 
-use crate::endpoint::error::SendErrorKind;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
 use crate::buffer::SharedBufferManager;
+use crate::endpoint::error::SendErrorKind;
 use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, ReceiveEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, NetConfig};

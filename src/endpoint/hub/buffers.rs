@@ -1,0 +1,104 @@
+//! `HubBuffers`: what a hub receives into and sends its control messages from, and which
+//! connections want some of it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use super::peer::Descriptors;
+use super::peer_receives::PeerReceives;
+use super::settings::{HubSettings, Receives};
+use crate::Error;
+use crate::buffer::{SharedBufferManager, WakerId};
+use crate::endpoint::hub::control::ControlBuffers;
+use crate::endpoint::hub::scoped::ScopedRegistrations;
+use crate::endpoint::link::wait::EndpointWait;
+use crate::endpoint::link::{Link, LinkConn};
+use crate::id::ConnectionId;
+use crate::protocol::connection::Form;
+
+/// The buffers that all connections share.
+pub(super) struct HubBuffers {
+    pub(super) pool: SharedBufferManager,
+    waker: WakerId,
+    pub(super) control: ControlBuffers,
+    /// Those of the domain, while a connection has them.
+    descriptors: Weak<Descriptors>,
+    /// Of a connection on which a credit stands for one.
+    pub(super) receives: Receives,
+    /// Whoever came first is served first; those behind the first that starves were told, but for
+    /// the last ones.
+    pub(super) hungry: VecDeque<ConnectionId>,
+}
+
+impl HubBuffers {
+    pub(super) fn new<L: Link>(
+        pool: SharedBufferManager,
+        settings: &HubSettings,
+        link: &L,
+        wait: &Arc<EndpointWait>,
+    ) -> Result<Self, Error> {
+        let waker = Arc::clone(wait);
+        let waker = pool.add_waker(Arc::new(move || waker.wake()));
+        let controls = settings.controls(link);
+        let control = match (link.form(), settings.has_one_pool()) {
+            (_, true) => ControlBuffers::of(&pool),
+            (Form::Msg, false) => ControlBuffers::new(controls)?,
+            (Form::Rdm, false) => ControlBuffers::for_hellos(controls)?,
+        };
+        Ok(Self {
+            pool,
+            waker,
+            control,
+            descriptors: Weak::new(),
+            receives: settings.receives(link.form()),
+            hungry: VecDeque::new(),
+        })
+    }
+
+    /// The pool is empty: it wakes the endpoint when a buffer is free.
+    pub(super) fn arm(&self, wait: &EndpointWait) {
+        self.pool.arm(self.waker);
+        if self.pool.free_count() > 0 {
+            wait.wake();
+        }
+    }
+
+    /// A connection wants receives.
+    #[inline]
+    pub(super) fn on_hungry(&mut self, id: ConnectionId, receives: &mut PeerReceives) {
+        if !receives.hungry {
+            receives.hungry = true;
+            self.hungry.push_back(id);
+        }
+    }
+
+    /// What a connection receives with and sends control messages with: what others of the domain
+    /// use, unless the application has deregistered the pool since, or its endpoint's own.
+    pub(super) fn descriptors<L: Link>(
+        &mut self,
+        link: &L,
+        conn: &L::Conn,
+        scoped: &mut ScopedRegistrations,
+    ) -> Result<Arc<Descriptors>, Error> {
+        let own = conn.registrar();
+        let registrar = own.unwrap_or_else(|| link.registrar());
+        let known = self.descriptors.upgrade().filter(|_| own.is_none());
+        let is_registered = || self.pool.region().is_registered(registrar.scope());
+        if let Some(known) = known.filter(|_| is_registered()) {
+            return Ok(known);
+        }
+        let made = Arc::new(Descriptors {
+            pool: scoped.hold(self.pool.region(), registrar)?,
+            control: scoped.hold(self.control.region(), registrar)?,
+        });
+        if own.is_none() {
+            self.descriptors = Arc::downgrade(&made);
+        }
+        Ok(made)
+    }
+
+    /// The endpoint is dropped.
+    pub(super) fn leave(&self) {
+        self.pool.remove_waker(self.waker);
+    }
+}

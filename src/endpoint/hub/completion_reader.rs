@@ -1,0 +1,195 @@
+//! `CompletionReader`: how far the completion queue of a hub was read, and what waits for that.
+
+use super::closing::Mark;
+use super::marks::Marks;
+use super::{Hub, Op};
+use crate::Error;
+use crate::endpoint::hub::conn_table::NOBODY;
+use crate::endpoint::hub::event::HubEvent;
+use crate::endpoint::hub::posted::PieceOp;
+use crate::endpoint::link::backlog::Backlog;
+use crate::endpoint::link::{COMPLETION_BATCH, Completions, Link, LinkCompletion, PEER_WROTE};
+use crate::error::CompletionError;
+use crate::id::ConnectionId;
+use crate::in_flight::ContextError;
+use crate::protocol::connection::Form;
+
+/// Reads a completion queue in batches.
+pub(super) struct CompletionReader {
+    batch: Completions,
+    pub(super) backlog: Backlog,
+    /// Ends of connections that wait for what lies in the queue.
+    pub(super) marks: Marks<Mark>,
+}
+
+impl CompletionReader {
+    /// Of a queue that so many operations can have completions in.
+    pub(super) fn new(in_flight_max: u64) -> Self {
+        Self {
+            batch: Vec::with_capacity(COMPLETION_BATCH),
+            backlog: Backlog::new(in_flight_max),
+            marks: Marks::new(in_flight_max),
+        }
+    }
+
+    /// Reads one batch: how many completions there are, and whether the queue goes on.
+    #[inline]
+    pub(super) fn read<L: Link>(&mut self, link: &mut L) -> (usize, Result<usize, Error>) {
+        let read = link.poll_completions(&mut self.batch);
+        let found = self.batch.len();
+        self.backlog.on_read(found);
+        self.marks.on_read(found);
+        (found, read)
+    }
+
+    /// What was read, to be [given back](Self::put_back) without its completions.
+    #[inline]
+    pub(super) fn take_batch(&mut self) -> Completions {
+        std::mem::take(&mut self.batch)
+    }
+
+    #[inline]
+    pub(super) fn put_back(&mut self, batch: Completions) {
+        self.batch = batch;
+    }
+}
+
+/// Messages of one connection that are over and went well, counted together.
+#[derive(Clone, Copy)]
+pub(super) struct SentInARow {
+    pub(super) connection: ConnectionId,
+    pub(super) count: u32,
+}
+
+impl Default for SentInARow {
+    fn default() -> Self {
+        Self {
+            connection: NOBODY,
+            count: 0,
+        }
+    }
+}
+
+impl<L: Link, E: HubEvent> Hub<L, E> {
+    /// One batch of completions.
+    pub(super) fn read_completions(&mut self, events: &mut Vec<E>) -> usize {
+        self.stats.cq_reads += 1;
+        let (found, read) = self.cq.read(&mut self.link);
+        if found == 0 {
+            self.stats.cq_reads_empty += 1;
+        } else {
+            let mut completions = self.cq.take_batch();
+            let mut sent = SentInARow::default();
+            for completion in completions.drain(..) {
+                // What most of them are, where messages are sent.
+                if completion.error.is_none()
+                    && let Some(id) = self.outbound.on_plain(completion.context, events)
+                {
+                    if sent.connection != id {
+                        self.on_plain_sent(std::mem::take(&mut sent));
+                        sent.connection = id;
+                    }
+                    sent.count += 1;
+                    continue;
+                }
+                self.on_plain_sent(std::mem::take(&mut sent));
+                self.on_completion(completion, events);
+            }
+            self.on_plain_sent(sent);
+            self.cq.put_back(completions);
+        }
+        if let Err(error) = read {
+            tracing::error!(%error, "the completion queue broke");
+            self.fail("the completion queue broke");
+        }
+        found
+    }
+
+    #[inline]
+    fn on_completion(&mut self, completion: LinkCompletion, events: &mut Vec<E>) {
+        let LinkCompletion {
+            context,
+            len,
+            data,
+            error,
+        } = completion;
+        match self.in_flight.finish(context) {
+            // RDM form: those that all connections share.
+            Ok(Op::Receive {
+                connection: NOBODY,
+                buffer,
+            }) => self.on_shared(buffer, len, data, error, events),
+            Ok(Op::Receive {
+                connection: id,
+                buffer,
+            }) => match error {
+                None => self.on_received(id, buffer, len, data, events),
+                Some(error) => self.on_receive_failed(id, error.errno),
+            },
+            Ok(Op::ControlSend {
+                connection: id,
+                kind,
+                ..
+            }) => {
+                let Some(peer) = self.peers.get_mut(id) else {
+                    return self.on_orphan(id);
+                };
+                peer.controls.on_over();
+                match error {
+                    None => peer.machine.on_control_done(kind),
+                    Some(error) => peer.machine.on_lost(Some(error.errno)),
+                }
+                self.touch(id);
+            }
+            Err(reason) => self.on_outbound_over(context, (reason, data), error, events),
+        }
+    }
+
+    /// A completion of what this side posted for its application.
+    #[inline]
+    fn on_outbound_over(
+        &mut self,
+        context: usize,
+        (reason, data): (ContextError, Option<u64>),
+        error: Option<Box<CompletionError>>,
+        events: &mut Vec<E>,
+    ) {
+        if error.is_none() && self.on_one_sided_done(context, events) {
+            return;
+        }
+        let error = error.map(|error| *error);
+        let posted = &mut self.outbound.posted;
+        if let Ok(op) = posted.messages.finish(context) {
+            return self.on_message_over(op, error, events);
+        }
+        match posted.one_sided.finish(context) {
+            Ok(op) => self.on_one_sided(op, error, events),
+            Err(_) if context == PEER_WROTE && data.is_some() => {
+                self.cq.marks.on_strange();
+                self.on_peer_wrote(data, events);
+            }
+            Err(_) => match posted.pieces.finish(context) {
+                Ok(PieceOp::OneSided(piece)) => self.on_one_sided_piece(piece, error, events),
+                Ok(PieceOp::Long(piece)) => self.on_long_piece(piece, error, events),
+                Err(_) => self.on_unknown(context, reason, error),
+            },
+        }
+    }
+
+    /// A completion that names no operation in flight.
+    #[cold]
+    fn on_unknown(&mut self, context: usize, reason: ContextError, error: Option<CompletionError>) {
+        self.stats.unknown_completions += 1;
+        // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
+        if self.link.form() == Form::Rdm && error.is_some() {
+            return tracing::debug!(
+                context,
+                ?reason,
+                ?error,
+                "a failure that names no operation"
+            );
+        }
+        tracing::error!(context, ?reason, "a completion that names no operation");
+        self.fail("a completion named no operation in flight");
+    }
+}
