@@ -255,6 +255,14 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         self.cq.marks.iter().filter(closed).count()
     }
 
+    /// Why a connection ended whose endpoint is closed, and whose end is not told yet.
+    pub(super) fn ending_reason(&self, id: ConnectionId) -> Option<CloseReason> {
+        self.cq.marks.iter().find_map(|mark| match mark {
+            Mark::Closed(closed) if closed.id == id => Some(closed.reason),
+            _ => None,
+        })
+    }
+
     /// What went out of connections whose endpoint is closed, and whose end is not told yet.
     pub(super) fn ended_outbounds(&self) -> impl Iterator<Item = (ConnectionId, &PeerOutbound)> {
         self.cq.marks.iter().filter_map(|mark| match mark {

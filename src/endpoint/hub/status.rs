@@ -30,7 +30,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 
     /// Why a connection ends, which is not told yet.
     pub(crate) fn close_reason(&self, id: ConnectionId) -> Option<CloseReason> {
-        self.peers.get(id)?.machine.close_reason()
+        match self.peers.get(id) {
+            Some(peer) => peer.machine.close_reason(),
+            None => self.ending_reason(id),
+        }
     }
 
     /// What was agreed as a connection was made; means something once it stands.

@@ -248,13 +248,13 @@ impl<L: Link> SendCore<L> {
     /// There is no connection.
     #[cold]
     fn refuse<T>(&mut self, given: T, key: u64) -> Refused<T> {
-        let kind = match self.ended {
-            _ if self.redial.at().is_some() => {
-                self.refused = true;
-                SendErrorKind::WouldBlock(Blocked::Connecting)
-            }
-            Some(reason) => SendErrorKind::Closed(reason),
-            None => SendErrorKind::NoConnection,
+        let kind = if self.redial.at().is_some() {
+            self.refused = true;
+            SendErrorKind::WouldBlock(Blocked::Connecting)
+        } else {
+            // Its end may not be told yet.
+            let ended = self.close_reason().or_else(|| Some(end_of(&self.early)?.1));
+            ended.map_or(SendErrorKind::NoConnection, SendErrorKind::Closed)
         };
         self.hub.refuse_without_connection(&kind);
         Refused::new(kind, given, key)
@@ -278,9 +278,9 @@ impl<L: Link> SendCore<L> {
         level: Level,
         key: u64,
     ) -> Result<(), Refused<Payload>> {
-        match self.ended {
-            None => self.hub.write(payload, place, data, level, key),
-            Some(_) => Err(self.refuse(payload, key)),
+        match self.hub.conn(self.connection) {
+            Some(_) => self.hub.write(payload, place, data, level, key),
+            None => Err(self.refuse(payload, key)),
         }
     }
 
@@ -291,9 +291,9 @@ impl<L: Link> SendCore<L> {
         place: WindowPlace<'_>,
         key: u64,
     ) -> Result<(), Refused<Destination>> {
-        match self.ended {
-            None => self.hub.read(into, place, key),
-            Some(_) => Err(self.refuse(into, key)),
+        match self.hub.conn(self.connection) {
+            Some(_) => self.hub.read(into, place, key),
+            None => Err(self.refuse(into, key)),
         }
     }
 

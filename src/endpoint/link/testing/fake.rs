@@ -8,11 +8,12 @@
 
 #![allow(unsafe_code)]
 
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
@@ -238,11 +239,48 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub(crate) struct FakeMemory {
     id: usize,
-    guard: Arc<ScopeGuard>,
+    guard: Arc<FakeScope>,
     ledger: SharedLedger,
     /// When memory that peers could reach is free.
     access: Arc<AccessLedger>,
     device: Option<DeviceSupport>,
+}
+
+/// A scope, which is free again when the test that allocated it is over: what such a test leaks by
+/// intent keeps its scope else, and a process has 64.
+#[derive(Debug)]
+struct FakeScope {
+    scope: Scope,
+    guard: Mutex<Option<ScopeGuard>>,
+}
+
+impl FakeScope {
+    fn allocate() -> Arc<Self> {
+        let guard = Scope::allocate().expect("fewer than 64 scopes at a time");
+        let scope = guard.scope();
+        let guard = Mutex::new(Some(guard));
+        let fake = Arc::new(Self { scope, guard });
+        ALLOCATED.with_borrow_mut(|all| {
+            all.0.retain(|fake| fake.strong_count() > 0);
+            all.0.push(Arc::downgrade(&fake));
+        });
+        fake
+    }
+}
+
+/// Those of one thread: each test has its own.
+struct AllocatedScopes(Vec<Weak<FakeScope>>);
+
+impl Drop for AllocatedScopes {
+    fn drop(&mut self) {
+        for leaked in self.0.iter().filter_map(Weak::upgrade) {
+            drop(lock(&leaked.guard).take());
+        }
+    }
+}
+
+thread_local! {
+    static ALLOCATED: RefCell<AllocatedScopes> = const { RefCell::new(AllocatedScopes(Vec::new())) };
 }
 
 impl FakeMemory {
@@ -251,7 +289,7 @@ impl FakeMemory {
         inner.next_registrar += 1;
         Self {
             id: inner.next_registrar,
-            guard: Arc::new(Scope::allocate().expect("fewer than 64 scopes at a time")),
+            guard: FakeScope::allocate(),
             ledger: Arc::clone(ledger),
             access: AccessLedger::new(),
             device,
@@ -271,7 +309,7 @@ impl FakeMemory {
 
 impl Registrar for FakeMemory {
     fn scope(&self) -> Scope {
-        self.guard.scope()
+        self.guard.scope
     }
 
     fn register(&self, base: NonNull<u8>, len: usize) -> Result<RawRegistration, RegisterError> {
@@ -323,7 +361,7 @@ impl FakeMemory {
 struct OpenMr {
     id: usize,
     ledger: SharedLedger,
-    _guard: Arc<ScopeGuard>,
+    _guard: Arc<FakeScope>,
 }
 
 impl Drop for OpenMr {
