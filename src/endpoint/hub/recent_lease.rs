@@ -46,7 +46,7 @@ impl RecentLease {
     /// Ends the lease if no operation lives on it.
     #[inline]
     pub(crate) fn rest(&mut self) {
-        if self.uses == 0 {
+        if self.uses == 0 && self.held.is_some() {
             self.held = None;
         }
     }

@@ -323,7 +323,9 @@ impl<L: Link> SendCore<L> {
         if self.ended.is_some() {
             self.connect_again(events);
         }
-        events.append(&mut self.early);
+        if !self.early.is_empty() {
+            events.append(&mut self.early);
+        }
         // A hub that failed has ended its connections, and says so by their events.
         let _ = self.hub.poll(events);
         if !self.stands || self.hub.is_empty() {
