@@ -280,7 +280,8 @@ impl Drop for AllocatedScopes {
 }
 
 thread_local! {
-    static ALLOCATED: RefCell<AllocatedScopes> = const { RefCell::new(AllocatedScopes(Vec::new())) };
+    static ALLOCATED: RefCell<AllocatedScopes> =
+        const { RefCell::new(AllocatedScopes(Vec::new())) };
 }
 
 impl FakeMemory {
