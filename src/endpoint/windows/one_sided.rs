@@ -35,9 +35,8 @@ pub(crate) struct OneSided {
     pub(crate) posted: Option<Instant>,
     /// Its outcome was told, though the provider may still use its memory.
     pub(crate) told: bool,
-    /// Its registration is kept open by the core's
-    /// [`RecentLease`](crate::endpoint::hub::recent_lease::RecentLease), which counts it until the
-    /// core has said that it is over.
+    /// Its registration is kept open by the hub's `RecentLease`, which counts it until the hub has
+    /// said that it is over.
     pub(crate) recent: bool,
 }
 
