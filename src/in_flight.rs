@@ -309,7 +309,7 @@ impl<T> InFlight<T> {
     }
 
     /// The operations in flight, in no particular order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> + Clone {
         self.slots.iter().filter_map(|slot| slot.op.as_ref())
     }
 

@@ -30,6 +30,10 @@ pub struct SendStats {
     pub in_flight_max: u64,
     /// Bytes accepted, headers included.
     pub bytes: u64,
+    /// Of these, messages that were packed into frames.
+    pub packed: u64,
+    /// Frames that they went out in.
+    pub frames: u64,
     /// Sends refused with `WouldBlock`.
     pub would_block: u64,
     /// Posts that the provider answered with `-FI_EAGAIN`.
@@ -85,6 +89,10 @@ pub struct ReceiveStats {
     pub messages: u64,
     /// Their bytes, headers included.
     pub bytes: u64,
+    /// Of these, messages that came in frames.
+    pub packed: u64,
+    /// Frames that they came in.
+    pub frames: u64,
     /// Connections that stood.
     pub connections: u64,
     /// Of these, connections that are closed again.

@@ -112,6 +112,8 @@ pub(crate) struct Case {
     pub(crate) buffer: usize,
     /// How long a small message waits for others, in microseconds.
     pub(crate) flush_us: u64,
+    /// `send` and `rdm`: the library packs messages up to so many bytes; 0: none.
+    pub(crate) pack: usize,
     /// Subscribers of a publisher.
     pub(crate) subscribers: u8,
 }

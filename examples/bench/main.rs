@@ -116,6 +116,9 @@ struct Options {
         value_parser = clap::value_parser!(u64).range(1..=1_000_000)
     )]
     flush_us: u64,
+    /// The library packs messages of up to so many bytes (header included), 0 for none: send, rdm
+    #[arg(long, default_value_t = 0)]
+    pack: usize,
     /// For publish: subscribers, all in the server's process.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     subscribers: u8,
@@ -194,6 +197,7 @@ impl Options {
             bare_connections: self.bare_connections,
             buffer: self.buffer,
             flush_us: self.flush_us,
+            pack: self.pack,
             subscribers: self.subscribers,
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabricast::buffer::{HeaderSlotConfig, Payload, SharedBufferManager};
-use fabricast::endpoint::{HeaderMode, ReceiveConfig, SendConfig};
+use fabricast::endpoint::{HeaderMode, Packing, ReceiveConfig, SendConfig};
 use fabricast::fabric::{EndpointKind, FabricBuilder, PeerAddr, WaitObject};
 use fabricast::{
     ConnectionEvent, Domain, Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
@@ -24,6 +24,11 @@ use crate::error::{Failure, fail};
 /// as fast as it fits a cache.
 const HELD: usize = 32;
 const HELD_BYTES: usize = 2 << 20;
+/// Receives for frames, and their size: as many as may be in flight.
+const FRAME: usize = 32 << 10;
+const FRAMES: u32 = 64;
+/// Payloads of a sender that packs: many more than frames in flight.
+const PACKED: usize = 4096;
 const CONNECT: Duration = Duration::from_secs(10);
 
 fn builder(case: &Case) -> FabricBuilder {
@@ -54,11 +59,13 @@ pub(crate) fn has_provider(case: &Case) -> bool {
 
 fn listen(domain: &Arc<Domain>, case: &Case) -> Result<ReceiveEndpoint, Failure> {
     let config = ReceiveConfig::default()
-        .incoming(|incoming| {
-            incoming
+        .incoming(|incoming| match case.pack {
+            0 => incoming
                 .max_message((HEADER + case.size).next_multiple_of(64))
                 .depth(case.window() as u32)
-                .slots((case.receive_depth() + (HELD_BYTES / case.size).clamp(2, HELD)) as u32)
+                .slots((case.receive_depth() + (HELD_BYTES / case.size).clamp(2, HELD)) as u32),
+            // Receives for whole frames.
+            _ => incoming.max_message(FRAME).depth(FRAMES).slots(FRAMES + 2 + 16),
         })
         .connection(|c| c.max_connections(1));
     let addr = match case.local_node() {
@@ -72,6 +79,7 @@ fn listen(domain: &Arc<Domain>, case: &Case) -> Result<ReceiveEndpoint, Failure>
 struct Sender {
     endpoint: SendEndpointZeroCopy,
     payloads: VecDeque<Payload>,
+    all: usize,
     /// Half of them.
     low: usize,
     events: Vec<SendEvent>,
@@ -79,13 +87,21 @@ struct Sender {
 
 impl Sender {
     fn connect(domain: &Arc<Domain>, case: &Case, to: PeerAddr) -> Result<Self, Failure> {
-        let pool = SharedBufferManager::allocate(case.depth as u32, case.size)?;
+        let slots = match case.pack {
+            0 => case.depth,
+            _ => PACKED,
+        };
+        let pool = SharedBufferManager::allocate(slots as u32, case.size)?;
         pool.region().register(domain)?;
-        let payloads = std::iter::from_fn(|| pool.try_acquire())
+        let payloads: VecDeque<_> = std::iter::from_fn(|| pool.try_acquire())
             .map(|buffer| buffer.freeze(case.size).into())
             .collect();
         let config = SendConfig::default().outgoing(|out| {
             out.depth(case.depth as u32)
+                .packing(match case.pack {
+                    0 => Packing::Off,
+                    bytes => Packing::UpTo(bytes),
+                })
                 .header_mode(HeaderMode::Fixed(HEADER as u16))
                 .headers(HeaderSlotConfig {
                     slots: case.depth as u32,
@@ -94,8 +110,9 @@ impl Sender {
         });
         Ok(Self {
             endpoint: SendEndpointZeroCopy::connect(domain, to, config)?,
+            low: payloads.len() / 2,
+            all: payloads.len(),
             payloads,
-            low: case.depth / 2,
             events: Vec::with_capacity(64),
         })
     }
@@ -278,7 +295,7 @@ pub(crate) fn send<T>(
         }
         let found = sender.poll()?;
         pacer.on_poll(found)?;
-        if pacer.is_over() && sender.payloads.len() == case.depth {
+        if pacer.is_over() && sender.payloads.len() == sender.all {
             return Ok((pacer.finish(), arrived()?));
         }
     }

@@ -57,7 +57,7 @@ impl Wish {
         let Self { side, case, back } = self;
         let back = back.map_or_else(|| "-".to_owned(), |addr| addr.to_string());
         format!(
-            "run {} {} {} {} {} {} {} {} {} {} {} {back}",
+            "run {} {} {} {} {} {} {} {} {} {} {} {} {back}",
             side.name(),
             case.operation.name(),
             case.size,
@@ -68,6 +68,7 @@ impl Wish {
             case.bare_connections,
             case.buffer,
             case.flush_us,
+            case.pack,
             case.subscribers,
         )
     }
@@ -86,6 +87,7 @@ impl Wish {
             connections,
             buffer,
             flush_us,
+            pack,
             subscribers,
             back,
         ] = words[..]
@@ -105,6 +107,7 @@ impl Wish {
                 bare_connections: connections.parse()?,
                 buffer: buffer.parse()?,
                 flush_us: flush_us.parse()?,
+                pack: pack.parse()?,
                 subscribers: subscribers.parse()?,
             },
             back: if back == "-" {

@@ -360,6 +360,19 @@ impl ConnectionlessEndpoint {
         }
     }
 
+    /// Posts what was packed ([`OutgoingSettings::packing`]) and would wait for the next poll.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Forked`].
+    ///
+    /// [`OutgoingSettings::packing`]: crate::endpoint::OutgoingSettings::packing
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.core.owner().check()?;
+        self.core.flush();
+        Ok(())
+    }
+
     // ---- polling --------------------------------------------------------------------------------
 
     /// Drives everything, and appends what happened. Returns how many events were added.

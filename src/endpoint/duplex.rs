@@ -15,7 +15,7 @@ use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::error::{Refused, WindowError};
-use crate::endpoint::event::{DeadlinePolicy, Inject, Level, ReceiveEvent};
+use crate::endpoint::event::{DeadlinePolicy, Inject, Level, Packing, ReceiveEvent};
 use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::limits::{self, PATIENCE};
@@ -121,6 +121,7 @@ impl DuplexConfig {
                 level: Level::Sent,
                 shape: None,
                 inject: Inject::Auto,
+                packing: Packing::Off,
                 deadline: Some(self.send_deadline),
                 policy: DeadlinePolicy::FailConnection,
                 staging: None,

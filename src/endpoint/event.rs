@@ -14,7 +14,7 @@ use crate::id::ConnectionId;
 use crate::protocol::connection::CloseReason;
 use crate::protocol::wire::HeaderMode;
 
-pub use crate::fabric::{Inject, Level};
+pub use crate::fabric::{Inject, Level, Packing};
 
 /// What to do when a posted send has not completed within its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -11,6 +11,7 @@ use self::cm_queue::{CmQueue, EVENT_QUEUE_BROKE};
 use self::completion_reader::CompletionReader;
 use self::directory::Directory;
 use self::fencing::Fencing;
+use self::frames::Frames;
 use self::long_pool::LongPool;
 use self::outbound::Outbound;
 use self::peer::Peer;
@@ -49,6 +50,8 @@ mod directory;
 pub(crate) mod event;
 mod feeding;
 mod fencing;
+mod frame_receive;
+mod frames;
 pub(crate) mod headers;
 pub(crate) mod in_flight_max;
 mod later;
@@ -253,6 +256,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         }
         if look_everywhere {
             self.revoke_abandoned();
+        }
+        if self.outbound.frames.as_ref().is_some_and(Frames::has_open) {
+            self.flush();
         }
         let found = self.read_completions(events);
         let is_due = self.cm.is_due(found, self.directory.has_handshakes());

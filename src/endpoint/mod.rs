@@ -95,7 +95,7 @@ pub use connectionless::{
 };
 pub use delivery::{DeviceDelivery, DeviceMessage};
 pub use event::{
-    ConnectionEvent, ConnectionInfo, ConnectionRequest, DeadlinePolicy, Inject, Level,
+    ConnectionEvent, ConnectionInfo, ConnectionRequest, DeadlinePolicy, Inject, Level, Packing,
     ReceiveEvent, SendEvent,
 };
 pub use header_source::HeaderSource;

@@ -109,6 +109,7 @@ impl SendConfig {
             header_mode: outgoing.mode(),
             shape: outgoing.shape,
             inject: outgoing.inject_or_auto(),
+            packing: outgoing.packing_or_off(),
             windows: connection.windows_of(SettingsOf::Send),
             patience: connection.patience,
             watch: connection.watch,
@@ -311,6 +312,17 @@ impl SendEndpointZeroCopy {
             (sent, None) => Ok(sent),
             (sent, Some(refused)) => Err(BatchError { sent, refused }),
         }
+    }
+
+    /// Posts what was packed ([`OutgoingSettings::packing`]) and would wait for the next poll.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Forked`].
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.core.owner().check()?;
+        self.core.flush();
+        Ok(())
     }
 
     /// The windows of the connection: memory of the peer that this side writes and reads, and

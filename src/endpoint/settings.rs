@@ -43,6 +43,8 @@ impl SettingsOf {
     const OF_ONE: &[Self] = &[Self::Send, Self::Buffered];
     /// Those that send messages with a header.
     const WITH_HEADERS: &[Self] = &[Self::Send, Self::Publish, Self::Connectionless];
+    /// Those that pack small messages.
+    const PACKING: &[Self] = &[Self::Send, Self::Connectionless];
     /// Those that send messages.
     const SENDING: &[Self] = &[
         Self::Send,

@@ -85,7 +85,7 @@ pub(crate) use operation::{
     COMPLETION_BATCH, CmData, Completions, LinkCompletion, PEER_WROTE, PostRefused, RemoteRange,
     RmaPost, SendPost,
 };
-pub use operation::{Inject, Level};
+pub use operation::{Inject, Level, Packing};
 pub(crate) use pep::{Pep, in_use, local_info};
 pub(crate) use queue::{Cq, Eq, RawEvent};
 pub(crate) use resolver::JobId;

@@ -35,6 +35,24 @@ pub enum Inject {
     UpTo(usize),
 }
 
+/// Which messages are copied into a frame with others, while an earlier one is in flight; a frame is
+/// one message of the provider's. It leaves when it is full, at the next poll, and with a flush. A
+/// message that finds nothing in flight leaves at once, without a copy. A post costs about as much
+/// for 20 bytes as for 2,000, so this is what makes many small messages fast. Each keeps its header,
+/// key, number, deadline and outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Packing {
+    /// Messages of up to 4,352 bytes, header included.
+    Auto,
+    /// None.
+    #[default]
+    Off,
+    /// Messages of at most so many bytes, header included; never more than a frame takes, which is
+    /// 32,764 bytes or what the peer's receives do.
+    UpTo(usize),
+}
+
 /// The most bytes of private data that a connection request, an acceptance or a refusal carries.
 ///
 /// Providers take 256 at least and some write past their own buffer beyond it, so we stay far

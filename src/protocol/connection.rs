@@ -48,6 +48,7 @@ pub(crate) use windows::{WINDOW_MESSAGES_MAX, WINDOWS_MAX};
 mod action;
 mod data;
 mod fences;
+mod frames;
 mod goodbye;
 mod handshake;
 mod headers;
@@ -98,6 +99,7 @@ struct Pending {
 /// MSG form: the CQ data of a header that travels alone, and of the payload behind it.
 const LONE_HEADER: u32 = (ControlKind::HEADER.0 as u32) << wire::INDEX_BITS;
 const LONE_PAYLOAD: u32 = (ControlKind::PAYLOAD.0 as u32) << wire::INDEX_BITS;
+const MSG_FRAME: u32 = (ControlKind::FRAME.0 as u32) << wire::INDEX_BITS;
 
 /// One connection. See the module's description.
 #[derive(Debug)]
@@ -158,6 +160,7 @@ impl Connection {
             (Form::Msg, None) => Some(Arrival::Data),
             (Form::Msg, Some(Ok(LONE_HEADER))) => Some(Arrival::Header),
             (Form::Msg, Some(Ok(LONE_PAYLOAD))) => Some(Arrival::Payload),
+            (Form::Msg, Some(Ok(MSG_FRAME))) => Some(Arrival::Frame),
             (Form::Msg, Some(Ok(cq_data))) => Some(Arrival::Control(cq_data)),
             (Form::Rdm, Some(Ok(cq_data))) => self.on_rdm_message(cq_data),
             // Anybody can send to an endpoint that is not connected.
@@ -178,6 +181,7 @@ impl Connection {
             ControlKind::DATA => Arrival::Data,
             ControlKind::HEADER => Arrival::Header,
             ControlKind::PAYLOAD => Arrival::Payload,
+            ControlKind::FRAME => Arrival::Frame,
             _ => Arrival::Control(cq_data),
         };
         (index == self.own_index()).then_some(arrival)

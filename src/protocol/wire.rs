@@ -6,6 +6,7 @@
 //! like.
 
 mod control;
+pub(crate) mod frame;
 mod header;
 mod hello;
 mod mark;
@@ -70,6 +71,9 @@ pub(crate) const FEATURE_SHORT_MARKS: u32 = 1 << 5;
 /// Feature bit: headers may travel in messages of their own, and the speaker has a second receive
 /// for each credit.
 pub(crate) const FEATURE_TWO_MESSAGES: u32 = 1 << 4;
+
+/// Feature bit: the speaker takes frames.
+pub(crate) const FEATURE_FRAMES: u32 = 1 << 7;
 
 /// First bytes of a hello, a hello-ack and a refusal.
 const MAGIC: [u8; 4] = *b"FbCt";
@@ -153,6 +157,7 @@ pub(crate) fn exercise(bytes: &[u8]) {
         assert_eq!(Refusal::parse(&refusal.encode()), Ok(refusal));
         assert!(!refusal.to_string().is_empty());
     }
+    frame::exercise(bytes);
     for kind in 0..=u8::MAX {
         if let Ok(control) = Control::parse(ControlKind(kind), bytes) {
             assert_eq!(control.kind(), ControlKind(kind));

@@ -175,6 +175,7 @@ impl ConnectionlessConfig {
                 level: outgoing.level_or_sent(),
                 shape: None,
                 inject: Inject::Auto,
+                packing: outgoing.packing_or_off(),
                 deadline: outgoing.deadline,
                 policy: outgoing.deadline_policy,
                 staging: outgoing.staging.clone(),

@@ -246,6 +246,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         if self.settings.publishing {
             features |= wire::FEATURE_PUBLISH;
         }
+        if self.settings.depth > 0 || self.outbound.frames.is_some() {
+            features |= wire::FEATURE_FRAMES;
+        }
         features
     }
 
@@ -272,6 +275,12 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         self.stats.connections += 1;
         peer.liveness.kernel_watch = self.link.watch(&peer.link, &self.settings.watch);
         peer.learn_header_mode();
+        if let (Some(own), Some(frames)) = (&mut peer.outbound.frames, &self.outbound.frames)
+            && peer.machine.has_frames()
+        {
+            let max = self.outbound.outgoing.max_message(peer.machine.peer_receive_size());
+            own.begin(frames, max);
+        }
         let Some(info) = self.info(id) else { return };
         tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");
         events.tell(ReceiveEvent::Connection(

@@ -14,7 +14,7 @@ use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::data_op::DataOp;
 use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::hub::long_send::LongSend;
-use crate::endpoint::hub::posted::OrphanedLong;
+use crate::endpoint::hub::posted::{MessageOp, OrphanedLong};
 use crate::endpoint::hub::scoped::ScopedRegistrations;
 use crate::endpoint::link::{CloseFailed, Link, LinkConn};
 use crate::endpoint::windows::one_sided::OneSided;
@@ -64,6 +64,9 @@ struct NeverPosted {
 impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Begins the polite close of one connection: true if there is such a connection.
     pub(crate) fn begin_close(&mut self, id: ConnectionId, deadline: Instant) -> bool {
+        if let Some(mut sender) = self.sender(id) {
+            sender.post_frame();
+        }
         let Some(peer) = self.peers.get_mut(id) else {
             return false;
         };
@@ -305,15 +308,25 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let Outbound {
             posted, outgoing, ..
         } = &mut self.outbound;
+        let frame = own.take_frame();
+        let frame = frame.and_then(|context| posted.messages.finish(context).ok());
+        let frame = frame.into_iter().filter_map(MessageOp::into_data);
         let Some(mut line) = own.take_line() else {
-            return NeverPosted::default();
+            return NeverPosted {
+                messages: frame.collect(),
+                ..NeverPosted::default()
+            };
         };
         let mut long = line.take_long();
         if let Some(posted_in_part) = long.take_if(|long| long.has_pieces()) {
             posted.adopt_long(posted_in_part);
         }
         NeverPosted {
-            messages: line.messages.end(posted, outgoing),
+            messages: {
+                let mut messages = line.messages.end(posted, outgoing);
+                messages.extend(frame);
+                messages
+            },
             long,
             operations: line.operations.end(outgoing),
         }
@@ -390,9 +403,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             operations,
         } = never_posted;
         let outbound = &mut self.outbound;
-        for mut op in messages {
-            drop(outbound.outgoing.end(&mut op));
-            outbound.abandon(id, op.key);
+        for op in messages {
+            outbound.abandon_message(op);
         }
         if let Some(long) = long {
             let (key, _) = long.end(&mut outbound.outgoing);
@@ -409,11 +421,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let rma = self.link.limits().rma;
         let outbound = &mut self.outbound;
         outbound.posted.drop_pieces(of, rma.as_ref());
-        for mut op in outbound.posted.take_messages(of, &outbound.outgoing) {
-            drop(outbound.outgoing.end(&mut op));
-            if !op.told {
-                outbound.abandon(op.connection, op.key);
-            }
+        for op in outbound.posted.take_messages(of, &outbound.outgoing) {
+            outbound.abandon_message(op);
         }
         for OrphanedLong { send, told } in outbound.posted.take_orphans(of) {
             let id = send.connection();
@@ -440,6 +449,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         for op in self.outbound.posted.timed() {
             if only.is_none_or(|only| only == op.connection) {
                 keys.push((op.connection, op.key));
+                keys.extend(op.others.iter().map(|message| (op.connection, message.key)));
             }
         }
         for (id, key) in keys {

@@ -11,6 +11,7 @@ use crate::buffer::{GateError, LeasedPayload, TakenSlot};
 use crate::buffer::{Leases, Payload};
 use crate::cuda::Device;
 use crate::endpoint::hub::control::HeldDescriptor;
+use crate::endpoint::hub::frames::PackedMessages;
 use crate::id::ConnectionId;
 
 /// A data message in flight, with everything that must stay alive until it is over.
@@ -36,9 +37,20 @@ pub(crate) struct DataOp {
     /// Shape `TwoMessages`: the header that travels in front of it, by its context, until that is
     /// over.
     pub(crate) header: Option<NonZeroUsize>,
+    /// It is a frame, with these messages, whose keys have the outcomes; none are left when those
+    /// were told.
+    pub(super) packed: Option<Box<PackedMessages>>,
 }
 
 impl DataOp {
+    /// The keys that have an outcome with it.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = u64> {
+        let packed = self.packed.as_ref();
+        let own = packed.is_none().then_some(self.key);
+        let packed = packed.into_iter().flat_map(|packed| packed.iter());
+        own.into_iter().chain(packed.map(|message| message.key))
+    }
+
     /// Whether it may be posted now, as far as it is concerned. `behind`: others are in front of
     /// it, and what is under way is not asked about.
     ///
@@ -68,6 +80,7 @@ impl DataOp {
             told: false,
             recent: false,
             header: None,
+            packed: None,
         }
     }
 }

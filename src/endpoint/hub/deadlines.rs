@@ -132,11 +132,13 @@ impl DeadlineScan {
             return;
         }
         *op.posted = None;
-        self.late.push(LateOp {
+        let others = op.others.iter().map(|message| message.key);
+        let keys = [op.key].into_iter().chain(others);
+        self.late.extend(keys.map(|key| LateOp {
             connection: op.connection,
             posted,
             sequence: op.sequence,
-            key: op.key,
-        });
+            key,
+        }));
     }
 }

@@ -115,6 +115,7 @@ impl LongSend {
             connection: self.connection,
             sequence: 0,
             key: self.key,
+            others: &[],
             posted: &mut self.posted,
         }
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use self::account::SendAccount;
 use self::refused::RefusedPeers;
+use super::frames::Frames;
 use super::peer::Peer;
 use super::sends::{OnAbandoned, SendsSettings};
 use super::{HubSettings, WindowSettings};
@@ -21,6 +22,7 @@ use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{Inject, Level};
 use crate::endpoint::hub::conn_table::ConnTable;
 use crate::endpoint::hub::control::HeldDescriptor;
+use crate::endpoint::hub::data_op::DataOp;
 use crate::endpoint::hub::deadlines::{Deadlines, LateOp};
 use crate::endpoint::hub::line::{Driven, Line, LineState};
 use crate::endpoint::hub::outgoing::{self, Outgoing};
@@ -31,7 +33,7 @@ use crate::endpoint::link::Link;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::staging::StagingRing;
 use crate::endpoint::windows::one_sided::{Local, OneSided};
-use crate::fabric::Shape;
+use crate::fabric::{Packing, Shape};
 use crate::id::{ConnectionId, EndpointId};
 use crate::memory::{Registrar, Scope};
 use crate::protocol::wire::{HeaderMode, WindowId};
@@ -56,6 +58,8 @@ pub(super) struct Outbound {
     /// One-sided operations so far.
     operations: u64,
     pub(super) account: SendAccount,
+    /// Where small messages are packed.
+    pub(super) frames: Option<Frames>,
     refused: RefusedPeers,
     /// Connections with something in their line.
     waiting: Vec<ConnectionId>,
@@ -65,7 +69,7 @@ pub(super) struct Outbound {
     /// RDM form: held until the endpoint is closed, since sends may outlive their connections.
     shared_desc: Option<HeldDescriptor>,
     on_abandoned: Option<OnAbandoned>,
-    wait: Arc<EndpointWait>,
+    pub(super) wait: Arc<EndpointWait>,
 }
 /// The line of a connection, if it has one, and what it posts with.
 #[inline]
@@ -110,6 +114,8 @@ impl Outbound {
             true => Some(HeldDescriptor::new(headers.region(), link.registrar())?),
             false => None,
         };
+        let shared = link.shares_endpoint().then(|| link.registrar());
+        let frames = Frames::new(sends.packing, total, shared)?;
         let waker = Arc::clone(wait);
         let headers_waker = headers.add_waker(Arc::new(move || waker.wake()));
         let outgoing = Outgoing::new(
@@ -130,6 +136,7 @@ impl Outbound {
             posted: Posted::new(messages, total, pieces, limits.contexts),
             operations: 0,
             account: SendAccount::new(bounds),
+            frames,
             refused: RefusedPeers::default(),
             waiting: Vec::new(),
             retry: false,
@@ -160,7 +167,10 @@ impl Outbound {
     ) -> Result<PeerOutbound, Error> {
         let region = self.outgoing.headers().region();
         let held = self.sends_messages.then(|| scoped.hold(region, registrar));
+        let frames = self.frames.as_ref();
+        let frames = frames.map(|frames| frames.join(scoped, registrar));
         Ok(PeerOutbound {
+            frames: frames.transpose()?,
             header_desc: held.transpose()?.map(Box::new),
             in_flight: 0,
             line: None,
@@ -342,6 +352,23 @@ impl Outbound {
         }
     }
 
+    /// The same of a message, whose slot and payload are free.
+    pub(super) fn abandon_message(&mut self, mut op: DataOp) {
+        drop(self.outgoing.end(&mut op));
+        if op.told {
+            return;
+        }
+        let (connection, key) = (op.connection, op.key);
+        match op.packed.take() {
+            None => self.abandon(connection, key),
+            Some(packed) => {
+                let keys: Vec<_> = packed.iter().map(|message| message.key).collect();
+                drop(packed);
+                keys.into_iter().for_each(|key| self.abandon(connection, key));
+            }
+        }
+    }
+
     /// The endpoint is dropped.
     pub(super) fn stop(&mut self) {
         self.outgoing.headers().remove_waker(self.headers_waker);
@@ -382,6 +409,7 @@ impl SendsSettings {
             level: Level::Sent,
             shape: None,
             inject: Inject::Auto,
+            packing: Packing::Off,
             deadline: windows.deadline,
             policy: windows.policy,
             staging: None,

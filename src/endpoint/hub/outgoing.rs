@@ -23,7 +23,7 @@ use crate::buffer::{FrontError, HeaderSlotManager, LeasedPayload, Leases, Payloa
 use crate::endpoint::error::{Blocked, MessageLimit, SendErrorKind};
 use crate::endpoint::event::{Inject, Level};
 use crate::endpoint::hub::data_op::DataOp;
-use crate::endpoint::hub::headers::{Header, HeaderWriter, PreparedHeader};
+use crate::endpoint::hub::headers::{Header, HeaderWriter, Prefix, PreparedHeader};
 use crate::endpoint::hub::leases::lease_each;
 use crate::endpoint::hub::pair::HeaderOp;
 use crate::endpoint::hub::posted::MessageOp;
@@ -149,6 +149,18 @@ impl Outgoing {
 
     pub(crate) fn shape(&self) -> Shape {
         self.shape
+    }
+
+    /// Whether a header of so many bytes can be sent.
+    #[inline]
+    pub(super) fn takes_header(&self, len: usize) -> bool {
+        self.headers.check(len).is_ok()
+    }
+
+    /// What the header mode puts in front of a header.
+    #[inline]
+    pub(super) fn prefix(&self, header: &[u8]) -> Prefix {
+        self.headers.prefix(header)
     }
 
     /// Messages up to so many bytes are injected.
@@ -566,6 +578,7 @@ fn place<C>(
         told: false,
         recent: held.recent,
         header: None,
+        packed: None,
     }))
 }
 /// The CQ data of a data message with this number.

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::buffer::Payload;
 use crate::endpoint::hub::data_op::DataOp;
+use crate::endpoint::hub::frames::PackedMessage;
 use crate::endpoint::hub::long_send::LongSend;
 use crate::endpoint::hub::outgoing::Outgoing;
 use crate::endpoint::hub::pair::HeaderOp;
@@ -23,6 +24,13 @@ pub(crate) enum MessageOp {
 
 impl MessageOp {
     pub(crate) fn data(&self) -> Option<&DataOp> {
+        match self {
+            Self::Data(op) => Some(op),
+            Self::Header(_) => None,
+        }
+    }
+
+    pub(crate) fn into_data(self) -> Option<DataOp> {
         match self {
             Self::Data(op) => Some(op),
             Self::Header(_) => None,
@@ -71,15 +79,21 @@ pub(crate) struct TimedOp<'a> {
     pub(crate) connection: ConnectionId,
     pub(crate) sequence: u64,
     pub(crate) key: u64,
+    /// Messages of the same frame, behind the first.
+    pub(crate) others: &'a [PackedMessage],
     pub(crate) posted: &'a mut Option<Instant>,
 }
 
 impl DataOp {
     fn timed(&mut self) -> TimedOp<'_> {
+        let packed = self.packed.as_deref();
+        let first = packed.and_then(|packed| packed.split_first());
+        let (first, others) = first.map_or((None, &[][..]), |(first, others)| (Some(first), others));
         TimedOp {
             connection: self.connection,
             sequence: self.sequence,
-            key: self.key,
+            key: first.map_or(self.key, |first| first.key),
+            others,
             posted: &mut self.posted,
         }
     }
@@ -91,6 +105,7 @@ impl OneSided {
             connection: self.connection,
             sequence: self.sequence,
             key: self.key,
+            others: &[],
             posted: &mut self.posted,
         }
     }
@@ -137,7 +152,7 @@ impl Posted {
     }
 
     /// Messages whose outcome was not told.
-    pub(crate) fn sends(&self) -> impl Iterator<Item = &DataOp> {
+    pub(crate) fn sends(&self) -> impl Iterator<Item = &DataOp> + Clone {
         let data = self.messages.iter().filter_map(MessageOp::data);
         data.filter(|op| !op.told)
     }

@@ -85,6 +85,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                     self.hand_out(id, sequence, (buffer, len), lone, events);
                 }
             }
+            Some(Arrival::Frame) => self.on_frame(id, (buffer, len), events),
             Some(Arrival::Header) => peer.keep_header(buffer, len),
             Some(Arrival::Control(cq_data)) => self.on_control(id, cq_data, (buffer, len), events),
             None => {}

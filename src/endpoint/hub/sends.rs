@@ -21,7 +21,7 @@ use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, PostRefused};
 use crate::endpoint::staging::StagingRing;
 use crate::error::CompletionError;
-use crate::fabric::Shape;
+use crate::fabric::{Packing, Shape};
 use crate::id::ConnectionId;
 use crate::protocol::connection::{Form, LONG_ANSWERS_MAX, State};
 use crate::protocol::credit::CREDIT_MESSAGES_MAX;
@@ -44,6 +44,7 @@ pub(crate) struct SendsSettings {
     /// None: what the provider's limit on segments allows.
     pub(crate) shape: Option<Shape>,
     pub(crate) inject: Inject,
+    pub(crate) packing: Packing,
     pub(crate) deadline: Option<Duration>,
     pub(crate) policy: DeadlinePolicy,
     /// For payloads in a GPU's memory that the provider can't read.
@@ -215,6 +216,23 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         }
     }
 
+    /// Posts what was packed, on all connections.
+    pub(crate) fn flush(&mut self) {
+        let Some(frames) = &mut self.outbound.frames else {
+            return;
+        };
+        let open = frames.take_open();
+        for &id in &open {
+            if let Some(mut sender) = self.sender(id) {
+                sender.post_frame();
+            }
+        }
+        if let Some(frames) = &mut self.outbound.frames {
+            frames.put_back(open);
+        }
+        self.wait.set_unsent(false);
+    }
+
     // ---- outcomes -------------------------------------------------------------------------------
 
     /// Messages are over that went well, and were told. Their connection is looked at where that
@@ -317,22 +335,22 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let long = peers.chain(self.ended_outbounds().map(|(_, own)| own));
         let long = long.filter_map(PeerOutbound::long);
         let long = long.map(|long| (long.connection(), long.key));
-        let sends = sends.map(|op| (op.connection, op.key));
+        let sends = sends.flat_map(|op| op.keys().map(|key| (op.connection, key)));
         sends.chain(long).collect()
     }
 }
 
 /// One connection of a hub, with all that its messages go through.
 pub(crate) struct PeerSender<'a, L: Link> {
-    id: ConnectionId,
-    peer: &'a mut Peer<L::Conn>,
-    outbound: &'a mut Outbound,
-    link: &'a mut L,
-    clock: &'a Clock,
+    pub(super) id: ConnectionId,
+    pub(super) peer: &'a mut Peer<L::Conn>,
+    pub(super) outbound: &'a mut Outbound,
+    pub(super) link: &'a mut L,
+    pub(super) clock: &'a Clock,
 }
 
 impl<L: Link> PeerSender<'_, L> {
-    fn way(&mut self) -> (&mut Line, Posting<'_, L>) {
+    pub(super) fn way(&mut self) -> (&mut Line, Posting<'_, L>) {
         let (line, way) = outbound::way(self.outbound, self.link, (self.id, self.peer));
         (line.get_or_insert_default(), way)
     }
@@ -345,6 +363,16 @@ impl<L: Link> PeerSender<'_, L> {
         mut header: Header<'_>,
         key: u64,
     ) -> Result<(), Refused<Payload>> {
+        let mut payload = payload;
+        if self.peer.outbound.packs() {
+            match self.send_packed(payload, &header, key) {
+                Ok(()) => return Ok(()),
+                Err((None, alone)) => payload = alone,
+                Err((Some(kind), refused)) => {
+                    return self.send_otherwise(kind, refused, header, key);
+                }
+            }
+        }
         let (kind, payload) = match self.outbound.admit(self.peer, &payload, header.len()) {
             Ok(len) => match self.post(payload, header.again(), key, len) {
                 Ok(()) => return Ok(()),
@@ -472,7 +500,7 @@ impl<L: Link> PeerSender<'_, L> {
 
     /// What was accepted is posted, unless it is in the line now: then it waits, or was the end of
     /// its connection.
-    fn on_posted(&mut self) {
+    pub(super) fn on_posted(&mut self) {
         let own = &mut self.peer.outbound;
         if own.messages() != LineState::Open {
             self.outbound.count_waiting(self.id, own);
@@ -526,7 +554,7 @@ impl<L: Link> PeerSender<'_, L> {
     ) -> (usize, Option<Refused<Payload>>) {
         // Two messages each would take the flag apart.
         let outgoing = &self.outbound.outgoing;
-        let joins = outgoing.uses_more() && outgoing.shape() != Shape::TwoMessages;
+        let joins = !self.peer.outbound.packs() && outgoing.uses_more() && outgoing.shape() != Shape::TwoMessages;
         let (mut sent, mut ready, mut refused) = (0, None, None);
         for (payload, header, key) in messages {
             let header = Header::Bytes(header.as_ref());

@@ -229,7 +229,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         };
         self.use_promise(id);
         match kind {
-            ControlKind::DATA | ControlKind::HEADER | ControlKind::PAYLOAD => {
+            ControlKind::DATA
+            | ControlKind::HEADER
+            | ControlKind::PAYLOAD
+            | ControlKind::FRAME => {
                 self.put_due(id, number, Due::Message((buffer, len, mark)), events);
             }
             ControlKind::BYE => self.on_bye(id, (buffer, len, mark), events),

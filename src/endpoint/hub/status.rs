@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::{Hub, Peer};
 use crate::buffer::HeaderSlotManager;
 use crate::endpoint::event::ConnectionInfo;
+use crate::endpoint::hub::data_op::DataOp;
 use crate::endpoint::hub::event::HubEvent;
 use crate::endpoint::link::{Link, LinkConn};
 use crate::endpoint::send::SendStatus;
@@ -80,7 +81,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let messages = posted.sends().filter(|op| op.connection == id);
         let one_sided = posted.one_sided.iter();
         let one_sided = one_sided.filter(|op| op.connection == id && !op.told);
-        let posted = messages.map(|op| op.key).chain(one_sided.map(|op| op.key));
+        let posted = messages.flat_map(DataOp::keys).chain(one_sided.map(|op| op.key));
         let own = self.peers.get(id).map(|peer| &peer.outbound);
         let ended = || self.ended_outbounds().find(|(ended, _)| *ended == id);
         let own = own.or_else(|| ended().map(|(_, own)| own));
@@ -96,6 +97,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         };
         let posted = &self.outbound.posted;
         let messages = posted.sends().filter(|op| op.connection == id);
+        // A frame is in flight as one.
+        let packed = messages.clone().map(|op| op.keys().count() as u32 - 1);
+        let packed: u32 = packed.sum();
         let one_sided = posted.one_sided.iter();
         let one_sided = one_sided.filter(|op| op.connection == id && !op.told);
         let posted = messages
@@ -113,7 +117,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         }
         let stands = peer.machine.state() == State::Established;
         SendStatus {
-            in_flight: peer.outbound.in_flight,
+            in_flight: peer.outbound.in_flight + packed,
             credits: if stands { peer.machine.credits() } else { 0 },
             blocked: peer.outbound.blocked(),
             oldest: oldest.map(|at| self.clock().since(at)),

@@ -42,6 +42,8 @@ pub(crate) struct EndpointWait {
     woken: AtomicBool,
     /// Someone prepared to sleep since the last poll: the next poll must look everywhere.
     slept: AtomicBool,
+    /// Something was accepted that the next poll posts: nobody sleeps before that.
+    unsent: AtomicBool,
     /// By when the endpoint wants to be polled.
     deadline: AtomicDeadline,
     /// The same of an endpoint that packs what this one sends.
@@ -88,6 +90,7 @@ impl EndpointWait {
             wake_fd,
             woken: AtomicBool::new(false),
             slept: AtomicBool::new(true),
+            unsent: AtomicBool::new(false),
             deadline: AtomicDeadline::never(clock.now()),
             packer_deadline: AtomicDeadline::never(clock.now()),
             clock,
@@ -109,6 +112,16 @@ impl EndpointWait {
             // The counter of an eventfd that was just read cannot be full, so this cannot fail for
             // want of room.
             let _ = rustix::io::write(&self.wake_fd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Something was accepted that is posted by the next poll, or nothing is any more. Wakes who
+    /// sleeps; who does not, won't before that poll.
+    pub(crate) fn set_unsent(&self, unsent: bool) {
+        // SeqCst, as in `prepare_wait`: of this and a sleeper, one sees the other's word.
+        self.unsent.store(unsent, Ordering::SeqCst);
+        if unsent && self.slept.load(Ordering::SeqCst) {
+            self.wake();
         }
     }
 
@@ -177,8 +190,8 @@ impl WaitSource for EndpointWait {
     }
 
     fn prepare_wait(&self) -> Result<bool, Error> {
-        self.slept.store(true, Ordering::Release);
-        if self.woken.load(Ordering::Acquire) {
+        self.slept.store(true, Ordering::SeqCst);
+        if self.unsent.load(Ordering::SeqCst) || self.woken.load(Ordering::Acquire) {
             return Ok(false);
         }
         self.link.try_wait()

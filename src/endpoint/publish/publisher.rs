@@ -13,7 +13,7 @@ use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::error::Refused;
 
-use crate::endpoint::event::{ConnectionRequest, Inject};
+use crate::endpoint::event::{ConnectionRequest, Inject, Packing};
 use crate::endpoint::header_source::HeaderSource;
 use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
@@ -213,6 +213,7 @@ impl PublishConfig {
                 level: self.outgoing.level_or_sent(),
                 shape: None,
                 inject: Inject::Auto,
+                packing: Packing::Off,
                 deadline: self.outgoing.deadline,
                 policy: self.outgoing.deadline_policy,
                 staging: self.outgoing.staging.clone(),

@@ -10,7 +10,7 @@ use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind, WindowError};
 use crate::endpoint::event::{
-    ConnectionEvent, ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent,
+    ConnectionEvent, ConnectionInfo, DeadlinePolicy, Inject, Level, Packing, SendEvent,
 };
 use crate::endpoint::hub::headers::Header;
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
@@ -43,6 +43,7 @@ pub(crate) struct SendSettings {
     /// None: what the provider's limit on segments allows.
     pub(crate) shape: Option<Shape>,
     pub(crate) inject: Inject,
+    pub(crate) packing: Packing,
     /// Windows that this side may expose at once.
     pub(crate) windows: u32,
     pub(crate) patience: Patience,
@@ -83,6 +84,7 @@ impl SendSettings {
                 level: self.level,
                 shape: self.shape,
                 inject: self.inject,
+                packing: self.packing,
                 long: true,
                 deadline: self.send_deadline,
                 policy: self.deadline_policy,
@@ -316,6 +318,11 @@ impl<L: Link> SendCore<L> {
     }
 
     // ---- polling --------------------------------------------------------------------------------
+
+    /// Posts what was packed.
+    pub(crate) fn flush(&mut self) {
+        self.hub.flush();
+    }
 
     /// Drives the connection and appends what happened.
     pub(crate) fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::buffer::HeaderSlotConfig;
-use crate::endpoint::event::{DeadlinePolicy, Inject, Level};
+use crate::endpoint::event::{DeadlinePolicy, Inject, Level, Packing};
 use crate::endpoint::header_source::HeaderSource;
 use crate::endpoint::limits::{check_count, check_deadline};
 use crate::endpoint::settings::SettingsOf;
@@ -27,6 +27,7 @@ use crate::protocol::wire::HeaderMode;
 /// | `header_mode` | send, publish, connectionless | | `Prefixed` | see [`HeaderMode`] |
 /// | `shape` | send, buffered | | what the provider's segments allow | see [`Shape`] |
 /// | `inject` | send, buffered | | `Auto` | see [`Inject`] |
+/// | `packing` | send, connectionless | | `Off` | see [`Packing`] |
 /// | `level` | send, buffered, publish, connectionless | | `Sent` | see [`Level`] |
 /// | `deadline` | all | time | 30 s | 1 ms to 24 h, or none |
 /// | `deadline_policy` | all | | `FailConnection` | see [`DeadlinePolicy`] |
@@ -51,6 +52,7 @@ pub struct OutgoingSettings {
     header_mode: Option<HeaderMode>,
     pub(crate) shape: Option<Shape>,
     inject: Option<Inject>,
+    packing: Option<Packing>,
     level: Option<Level>,
     pub(crate) deadline: Option<Duration>,
     pub(crate) deadline_policy: DeadlinePolicy,
@@ -66,6 +68,7 @@ impl Default for OutgoingSettings {
             header_mode: None,
             shape: None,
             inject: None,
+            packing: None,
             level: None,
             deadline: Some(Duration::from_secs(30)),
             deadline_policy: DeadlinePolicy::FailConnection,
@@ -126,6 +129,14 @@ impl OutgoingSettings {
     #[must_use]
     pub fn inject(mut self, inject: Inject) -> Self {
         self.inject = Some(inject);
+        self
+    }
+
+    /// Which messages are packed into frames.
+    /// [`SendStats::frames`](crate::SendStats::frames) says how many left.
+    #[must_use]
+    pub fn packing(mut self, packing: Packing) -> Self {
+        self.packing = Some(packing);
         self
     }
 
@@ -199,6 +210,10 @@ impl OutgoingSettings {
         self.inject.unwrap_or(Inject::Auto)
     }
 
+    pub(crate) fn packing_or_off(&self) -> Packing {
+        self.packing.unwrap_or_default()
+    }
+
     pub(crate) fn check(&self, of: SettingsOf) -> Result<(), Error> {
         self.check_owner(of)?;
         let reason = match of {
@@ -216,6 +231,7 @@ impl OutgoingSettings {
         of.refuse_unless(with_headers, "header_mode", self.header_mode.as_ref())?;
         of.refuse_unless(SettingsOf::OF_ONE, "shape", self.shape.as_ref())?;
         of.refuse_unless(SettingsOf::OF_ONE, "inject", self.inject.as_ref())?;
+        of.refuse_unless(SettingsOf::PACKING, "packing", self.packing.as_ref())?;
         of.refuse_unless(SettingsOf::SENDING, "level", self.level.as_ref())
     }
 }

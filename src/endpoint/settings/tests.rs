@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::buffer::{HeaderSlotConfig, SharedBufferManager};
-use crate::endpoint::event::{DeadlinePolicy, Inject, Level};
+use crate::endpoint::event::{DeadlinePolicy, Inject, Packing, Level};
 use crate::endpoint::settings::{
     ConnectionSettings, IncomingSettings, OutgoingSettings, SettingsOf,
 };
@@ -117,6 +117,7 @@ fn the_table_of_outgoing_settings_is_what_the_code_does() {
         }),
         ("shape", |(of, s)| (of, s.shape(Some(Shape::Iov)))),
         ("inject", |(of, s)| (of, s.inject(Inject::Off))),
+        ("packing", |(of, s)| (of, s.packing(Packing::Auto))),
         ("level", |(of, s)| (of, s.level(Level::Delivered))),
         ("deadline_policy", |(of, s)| {
             (of, s.deadline_policy(DeadlinePolicy::Notify))

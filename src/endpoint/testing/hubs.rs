@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::error::{Refused, SendErrorKind};
-use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, ReceiveEvent};
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, Packing, ReceiveEvent};
 use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::link::ConnKey;
@@ -118,6 +118,7 @@ impl HubSetup {
                 level: Level::Sent,
                 shape: self.shape,
                 inject: Inject::Auto,
+                packing: Packing::Off,
                 deadline: self.deadline,
                 policy: self.policy,
                 staging: None,

@@ -14,7 +14,7 @@ use crate::buffer::{
 use crate::clock::Clock;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{
-    ConnectionEvent, DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent,
+    ConnectionEvent, DeadlinePolicy, Inject, Level, Packing, ReceiveEvent, SendEvent,
 };
 use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
@@ -55,6 +55,7 @@ pub(crate) struct Setup {
     pub(crate) header_mode: HeaderMode,
     pub(crate) shape: Option<Shape>,
     pub(crate) inject: Inject,
+    pub(crate) packing: Packing,
     pub(crate) level: Level,
     /// Bytes in front of each payload.
     pub(crate) headroom: usize,
@@ -91,6 +92,7 @@ impl Default for Setup {
             header_mode: HeaderMode::Prefixed,
             shape: None,
             inject: Inject::Auto,
+            packing: Packing::Off,
             level: Level::Sent,
             headroom: 0,
             payloads: 16,
@@ -654,6 +656,7 @@ pub(crate) fn send_settings(setup: &Setup, abandoned: &Arc<Mutex<Vec<u64>>>) -> 
         header_mode: setup.header_mode,
         shape: setup.shape,
         inject: setup.inject,
+        packing: setup.packing,
         windows: 16,
         patience: setup.patience,
         watch: TcpWatch::default(),

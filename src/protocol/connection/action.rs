@@ -60,6 +60,8 @@ pub(crate) enum Arrival {
     Header,
     /// The payload of the header in front of it: for `on_payload`.
     Payload,
+    /// Several data messages in one: for `on_frame`.
+    Frame,
     /// With this CQ data: for `on_control`.
     Control(u32),
 }

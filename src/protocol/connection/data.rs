@@ -18,6 +18,8 @@ pub(super) struct Data {
     /// A credit message was handed to the endpoint and its send has not completed.
     credit_under_way: bool,
     pub(super) headers: Headers,
+    /// Messages that came in frames, less those frames.
+    joined: u64,
 }
 
 impl Data {
@@ -30,6 +32,7 @@ impl Data {
             settled: 0,
             credit_under_way: false,
             headers: Headers::default(),
+            joined: 0,
         }
     }
 
@@ -204,7 +207,7 @@ impl Connection {
             return Err(Dropped);
         }
         self.hear();
-        let sequence = self.data.receive.received();
+        let sequence = self.data.receive.received() + self.data.joined;
         let found: Result<(), Violation> = if self.goodbye.is_heard() {
             Err(Violation::OutOfTurn("data after its goodbye"))
         } else if len > limit {
@@ -219,6 +222,11 @@ impl Connection {
             self.violate(violation);
             Dropped
         })
+    }
+
+    /// The message that came last was a frame, with so many more in it than one.
+    pub(super) fn on_joined(&mut self, more: u64) {
+        self.data.joined += more;
     }
 
     /// `n` receive buffers that had held data messages are posted again.

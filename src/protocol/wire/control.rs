@@ -74,6 +74,9 @@ impl ControlKind {
     pub(crate) const PAYLOAD: Self = Self(35);
     /// Not a message at all: the immediate data of a one-sided write.
     pub(crate) const WRITTEN: Self = Self(33);
+    /// Not a control message but a frame: several data messages in one. Its low two bits are those
+    /// of [`WRITTEN`](Self::WRITTEN), which has no short marks.
+    pub(crate) const FRAME: Self = Self(37);
 }
 
 impl fmt::Debug for ControlKind {
@@ -100,6 +103,7 @@ impl fmt::Debug for ControlKind {
             Self::HEADER => "HEADER",
             Self::PAYLOAD => "PAYLOAD",
             Self::WRITTEN => "WRITTEN",
+            Self::FRAME => "FRAME",
             Self(other) => return write!(f, "ControlKind({other})"),
         };
         f.write_str(name)

@@ -29,7 +29,7 @@ pub(crate) const SHORT_NUMBERS: u32 = 1 << (SHORT_KIND - SHORT_NUMBER);
 /// are half of the numbers.
 pub(crate) const SHORT_DEPTH_MAX: u32 = SHORT_NUMBERS / 4;
 
-/// RDM form: the mark of numbered messages of a kind (32 to 35), without their numbers. Where a
+/// RDM form: the mark of numbered messages of a kind (32, 34, 35, 37), without their numbers. Where a
 /// provider has but 4 bytes of CQ data (`short`), the number has to go in there, too.
 pub(crate) fn mark(short: bool, kind: ControlKind, index: u32) -> u32 {
     if short {
@@ -79,8 +79,12 @@ pub(crate) fn cq_data(kind: ControlKind, index: u32) -> u32 {
 /// Kind and connection index of a message that came with CQ data.
 pub(crate) fn split_cq_data(cq_data: u32) -> (ControlKind, u32) {
     if is_short(cq_data) {
-        let kind = ControlKind::DATA.0 | (cq_data >> SHORT_KIND & 3) as u8;
-        return (ControlKind(kind), cq_data & SHORT_INDEX_MASK);
+        let kind = match ControlKind::DATA.0 | (cq_data >> SHORT_KIND & 3) as u8 {
+            // What is written has no mark, so frames have these bits.
+            kind if kind == ControlKind::WRITTEN.0 => ControlKind::FRAME,
+            kind => ControlKind(kind),
+        };
+        return (kind, cq_data & SHORT_INDEX_MASK);
     }
     (ControlKind((cq_data >> 24) as u8), cq_data & INDEX_MASK)
 }

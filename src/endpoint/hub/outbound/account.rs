@@ -63,6 +63,34 @@ impl SendAccount {
         stats.in_flight_max = stats.in_flight_max.max(stats.in_flight);
     }
 
+    /// A frame was begun, which is in flight as one message is; those in it are counted by
+    /// themselves.
+    pub(in crate::endpoint::hub) fn count_frame(&mut self, own: &mut PeerOutbound) {
+        own.in_flight += 1;
+        self.held += 1;
+        self.stats.frames += 1;
+    }
+
+    /// One more in a frame has an outcome to come.
+    #[inline]
+    pub(in crate::endpoint::hub) fn count_packed(&mut self, len: u64) {
+        let stats = &mut self.stats;
+        stats.posted += 1;
+        stats.packed += 1;
+        stats.in_flight += 1;
+        stats.bytes += len;
+        stats.in_flight_max = stats.in_flight_max.max(stats.in_flight);
+    }
+
+    /// So many messages of a frame have their outcomes, which went well, but for the one that the
+    /// frame is counted as.
+    #[inline]
+    pub(super) fn count_frame_sent(&mut self, messages: usize) {
+        let others = messages as u64 - 1;
+        self.stats.in_flight -= others;
+        self.stats.completed += others;
+    }
+
     /// One has its outcome.
     #[inline]
     pub(super) fn count_told(&mut self, failed: bool) {

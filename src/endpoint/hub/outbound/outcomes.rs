@@ -5,6 +5,7 @@ use crate::buffer::Payload;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::hub::data_op::DataOp;
 use crate::endpoint::hub::event::{HubEvent, Tell};
+use crate::endpoint::hub::frames::{PackedMessage, PackedMessages};
 use crate::endpoint::hub::line::{Driven, Over};
 use crate::endpoint::hub::long_send::LongSend;
 use crate::endpoint::hub::posted::{MessageOp, OrphanedLong};
@@ -30,11 +31,29 @@ impl Outbound {
                 return None;
             }
         };
-        let connection = op.connection;
+        let (connection, packed) = (op.connection, op.packed.take());
         let (key, payload) = self.outgoing.end(op);
         finished.clear_away();
-        events.push(E::completed(connection, key, payload));
+        match packed {
+            None => events.push(E::completed(connection, key, payload)),
+            Some(packed) => self.tell_frame_sent(connection, packed, events),
+        }
         Some(connection)
+    }
+
+    /// A frame is over that went well: tells the outcome of each message.
+    fn tell_frame_sent<E: HubEvent>(
+        &mut self,
+        connection: ConnectionId,
+        mut packed: Box<PackedMessages>,
+        events: &mut Vec<E>,
+    ) {
+        self.account.count_frame_sent(packed.len());
+        let completed = |PackedMessage { key, payload }| E::completed(connection, key, payload);
+        events.extend(packed.drain(..).map(completed));
+        if let Some(frames) = &mut self.frames {
+            frames.recycle(packed);
+        }
     }
 
     /// A message is over, and the provider is done with it. False: its outcome was told before.
@@ -44,9 +63,16 @@ impl Outbound {
         error: Option<CompletionError>,
         events: &mut Vec<E>,
     ) -> bool {
-        let (connection, told) = (op.connection, op.told);
+        let (connection, told, packed) = (op.connection, op.told, op.packed.take());
         let (key, payload) = self.outgoing.end(&mut op);
         self.account.end();
+        if let Some(packed) = packed {
+            // Those whose outcomes were told have their payloads since.
+            for PackedMessage { key, payload } in *packed {
+                self.tell_message(connection, (key, payload), error.clone(), events);
+            }
+            return !told;
+        }
         if told {
             // Its connection is over; now its address may go, too.
             events.tell(ReceiveEvent::Released {
@@ -183,14 +209,23 @@ impl Outbound {
                 && op.connection == id
                 && !std::mem::replace(&mut op.told, true)
             {
-                messages.push((op.sequence, op.key));
+                let sequence = op.sequence;
+                match &mut op.packed {
+                    None => messages.push((sequence, op.key, Payload::empty())),
+                    // The provider has the copies only.
+                    Some(packed) => {
+                        let packed = packed.drain(..);
+                        messages.extend(packed.map(|one| (sequence, one.key, one.payload)));
+                    }
+                }
             }
         }
-        messages.sort_unstable();
+        // Stable: those of a frame have one number.
+        messages.sort_by_key(|(sequence, ..)| *sequence);
         // Nothing was sent behind it.
         for orphan in &mut self.posted.orphans {
             if orphan.send.connection() == id && !std::mem::replace(&mut orphan.told, true) {
-                messages.push((u64::MAX, orphan.send.key));
+                messages.push((u64::MAX, orphan.send.key, Payload::empty()));
             }
         }
         let mut operations = Vec::new();
@@ -201,12 +236,12 @@ impl Outbound {
         }
         operations.sort_unstable();
         let count = messages.len() + operations.len();
-        for (_, key) in messages {
+        for (_, key, payload) in messages {
             self.account.count_told(true);
             events.tell(ReceiveEvent::Failed {
                 connection: id,
                 key,
-                payload: Payload::empty(),
+                payload,
                 error: error.clone(),
                 kept,
             });

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use crate::endpoint::error::Blocked;
 use crate::endpoint::hub::control::HeldDescriptor;
+use crate::endpoint::hub::frames::PeerFrames;
 use crate::endpoint::hub::line::{Line, LineState};
 use crate::endpoint::hub::long_send::LongSend;
 
@@ -13,6 +14,8 @@ pub(in crate::endpoint::hub) struct PeerOutbound {
     /// many connections on which it only receives.
     pub(super) header_desc: Option<Box<HeldDescriptor>>,
     pub(in crate::endpoint::hub) in_flight: u32,
+    /// Where small messages may be packed.
+    pub(in crate::endpoint::hub) frames: Option<Box<PeerFrames>>,
     /// From the first time on that something waits.
     pub(super) line: Option<Box<Line>>,
     /// In the list of connections with something in their line.
@@ -84,12 +87,18 @@ impl PeerOutbound {
         if let Some(desc) = &mut self.header_desc {
             desc.release();
         }
+        if let Some(frames) = &mut self.frames {
+            frames.release();
+        }
     }
 
     /// The connection's endpoint would not close.
     pub(in crate::endpoint::hub) fn leak(&mut self) {
         if let Some(desc) = &mut self.header_desc {
             desc.leak();
+        }
+        if let Some(frames) = &mut self.frames {
+            frames.leak();
         }
     }
 

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::error::{Blocked, SendErrorKind};
-use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, ReceiveEvent};
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, Packing, ReceiveEvent};
 use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::hub::long_send::PIECES_MAX;
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
@@ -939,6 +939,7 @@ fn hub_over(domain: &Arc<Domain>) -> Hub<ProviderLink> {
             level: Level::Sent,
             shape: None,
             inject: Inject::Auto,
+            packing: Packing::Off,
             deadline: Some(Duration::from_secs(60)),
             policy: DeadlinePolicy::FailConnection,
             staging: None,

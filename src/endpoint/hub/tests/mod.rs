@@ -3,6 +3,7 @@
 mod bounds;
 mod device;
 mod documented;
+mod frames;
 mod future;
 mod gate;
 mod long;

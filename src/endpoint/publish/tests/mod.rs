@@ -17,7 +17,7 @@ use super::wanted::SubscribeError;
 use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::error::{Blocked, SendErrorKind};
-use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level};
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, Packing};
 use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, FakeLink, FakeWait, Net, NetConfig, addr_of};
@@ -97,6 +97,7 @@ impl Stage {
                 level: Level::Sent,
                 shape: None,
                 inject: Inject::Auto,
+                packing: Packing::Off,
                 deadline: self.deadline,
                 policy: DeadlinePolicy::FailConnection,
                 staging: None,

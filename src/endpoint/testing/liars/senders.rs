@@ -16,7 +16,7 @@ use super::crowd::{Crowd, Input, Liar, control, control2, kinds, mark, remember}
 use super::{CONNECTIONS_MAX, LONG, SLOT, WINDOW_SLOTS, free_slots, slots_of};
 use crate::buffer::{BufferMut, HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
 use crate::clock::Clock;
-use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, SendEvent};
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, Packing, SendEvent};
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::{LinkConn, RemoteRange};
@@ -126,6 +126,7 @@ fn settings(abandoned: &Arc<Mutex<Vec<u64>>>) -> SendSettings {
         header_mode: HeaderMode::Raw,
         shape: None,
         inject: Inject::Auto,
+        packing: Packing::Off,
         windows: WINDOW_SLOTS,
         patience: Patience {
             unresponsive: None,

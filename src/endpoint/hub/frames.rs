@@ -1,0 +1,397 @@
+//! `Frames`: small messages that go out together, copied into one registered buffer.
+//!
+//! ```text
+//!  send ─► nothing in flight: posted by itself
+//!        └► something is: copied behind the others of the open frame
+//!                             │ full, or the next poll, or a flush
+//!                             ▼
+//!                         one message: one credit, one completion, one outcome for each key
+//! ```
+//!
+//! An open frame lies in the slab from its first message on, with its credit and its number taken,
+//! as a message that waits in a line does; what lies here is where the next one goes.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::time::Instant;
+
+use super::outbound::PeerOutbound;
+use super::sends::PeerSender;
+use crate::buffer::{BufferMut, LeasedPayload, Leases, Payload, SharedBufferManager};
+use crate::endpoint::error::{Blocked, SendErrorKind};
+use crate::endpoint::hub::control::HeldDescriptor;
+use crate::endpoint::hub::data_op::DataOp;
+use crate::endpoint::hub::headers::Header;
+use crate::endpoint::hub::line::LineState;
+use crate::endpoint::hub::posted::MessageOp;
+use crate::endpoint::hub::scoped::ScopedRegistrations;
+use crate::endpoint::link::Link;
+use crate::endpoint::link::iov::IovList;
+use crate::error::Error;
+use crate::fabric::Packing;
+use crate::id::ConnectionId;
+use crate::memory::{Registrar, Scope};
+use crate::protocol::connection::SendBlocked;
+use crate::protocol::wire::frame::{self, FRAME_MAX, LENGTH_LEN, MESSAGES_MAX};
+
+/// Buffers for frames that an endpoint has, at most: 4 MiB.
+const BUFFERS_MAX: u32 = 128;
+
+/// Messages up to so many bytes are packed, where nobody says otherwise: copying that many costs
+/// less than a post.
+const PACK_BELOW: usize = 4096 + 256;
+
+/// Fewer bytes than this are no frame: a peer whose receives are smaller gets each message by
+/// itself.
+const FRAME_MIN: usize = 512;
+
+/// A message that travels in a frame, until that is over.
+#[derive(Debug)]
+pub(crate) struct PackedMessage {
+    pub(crate) key: u64,
+    /// What was copied.
+    pub(crate) payload: Payload,
+}
+
+/// Those of one frame, in their order.
+pub(crate) type PackedMessages = Vec<PackedMessage>;
+
+/// What the frames of all connections of a hub have in common.
+pub(super) struct Frames {
+    pool: SharedBufferManager,
+    /// Bytes of the largest message that is packed.
+    below: usize,
+    /// Lists to be used again.
+    spare: Vec<Box<PackedMessages>>,
+    /// Connections with an open frame.
+    open: Vec<ConnectionId>,
+    /// RDM form: held until the endpoint is closed, as that of the header slots is.
+    _shared_desc: Option<HeldDescriptor>,
+}
+
+impl Frames {
+    /// For so many messages in flight; none where nothing is packed.
+    pub(super) fn new(
+        packing: Packing,
+        total: u32,
+        shared: Option<&dyn Registrar>,
+    ) -> Result<Option<Self>, Error> {
+        let below = match packing {
+            Packing::Off => return Ok(None),
+            Packing::Auto => PACK_BELOW,
+            Packing::UpTo(bytes) => bytes,
+        };
+        let pool = SharedBufferManager::allocate(total.clamp(2, BUFFERS_MAX), FRAME_MAX)?;
+        let desc = shared.map(|registrar| HeldDescriptor::new(pool.region(), registrar));
+        Ok(Some(Self {
+            _shared_desc: desc.transpose()?,
+            pool,
+            below: below.min(FRAME_MAX - LENGTH_LEN),
+            spare: Vec::new(),
+            open: Vec::new(),
+        }))
+    }
+
+    /// What a new connection needs.
+    pub(super) fn join(
+        &self,
+        scoped: &mut ScopedRegistrations,
+        registrar: &dyn Registrar,
+    ) -> Result<Box<PeerFrames>, Error> {
+        Ok(Box::new(PeerFrames {
+            desc: scoped.hold(self.pool.region(), registrar)?,
+            message_max: 0,
+            frame_max: 0,
+            open: None,
+        }))
+    }
+
+    /// Some connection has an open frame.
+    #[inline]
+    pub(super) fn has_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Connections that may have an open frame.
+    pub(super) fn take_open(&mut self) -> Vec<ConnectionId> {
+        std::mem::take(&mut self.open)
+    }
+
+    /// The list that [`take_open`](Self::take_open) gave, for the next ones.
+    pub(super) fn put_back(&mut self, mut open: Vec<ConnectionId>) {
+        open.clear();
+        if self.open.is_empty() {
+            self.open = open;
+        }
+    }
+
+    /// A list whose messages had their outcomes.
+    #[inline]
+    pub(super) fn recycle(&mut self, messages: Box<PackedMessages>) {
+        debug_assert!(messages.is_empty());
+        self.spare.push(messages);
+    }
+}
+
+/// The frames of one connection.
+pub(super) struct PeerFrames {
+    /// Of the frames' buffers, for this connection.
+    desc: HeldDescriptor,
+    /// Bytes of the largest message that is packed; 0: none is, the peer takes no frames.
+    message_max: usize,
+    frame_max: usize,
+    open: Option<OpenFrame>,
+}
+
+/// A frame that messages are still put into.
+struct OpenFrame {
+    context: usize,
+    data: u64,
+    buffer: BufferMut,
+    /// Where the next one goes.
+    at: usize,
+    count: usize,
+}
+
+impl PeerFrames {
+    /// The connection stands, to a peer that takes messages of so many bytes.
+    pub(super) fn begin(&mut self, frames: &Frames, receive_max: u64) {
+        let receive_max = usize::try_from(receive_max).unwrap_or(usize::MAX);
+        self.frame_max = receive_max.min(FRAME_MAX);
+        if self.frame_max >= FRAME_MIN {
+            self.message_max = frames.below.min(self.frame_max - LENGTH_LEN);
+        }
+    }
+
+    fn desc(&self) -> *mut c_void {
+        self.desc.desc()
+    }
+
+    #[inline]
+    fn has_room(&self, len: usize) -> bool {
+        self.open.as_ref().is_some_and(|open| {
+            open.count < MESSAGES_MAX && open.at + LENGTH_LEN + len <= self.frame_max
+        })
+    }
+
+    /// Nothing that uses the buffers is posted, or will be.
+    pub(super) fn release(&mut self) {
+        self.desc.release();
+    }
+
+    /// The connection's endpoint would not close.
+    pub(super) fn leak(&mut self) {
+        self.desc.leak();
+    }
+}
+
+impl PeerOutbound {
+    /// Small messages may go out in frames on this connection.
+    #[inline]
+    pub(super) fn packs(&self) -> bool {
+        let frames = self.frames.as_ref();
+        frames.is_some_and(|frames| frames.message_max > 0)
+    }
+
+    /// The context of the open frame, whose connection is over.
+    pub(super) fn take_frame(&mut self) -> Option<usize> {
+        Some(self.frames.as_mut()?.open.take()?.context)
+    }
+}
+
+/// Why a message was not put into a frame.
+enum NotPacked {
+    /// It goes by itself.
+    Alone,
+    Refused(SendErrorKind),
+}
+
+impl From<SendErrorKind> for NotPacked {
+    fn from(kind: SendErrorKind) -> Self {
+        Self::Refused(kind)
+    }
+}
+
+impl<L: Link> PeerSender<'_, L> {
+    /// Puts a message into the open frame, or says why not; then what is in the frame is posted
+    /// first.
+    #[inline(always)]
+    pub(super) fn send_packed(
+        &mut self,
+        payload: Payload,
+        header: &Header<'_>,
+        key: u64,
+    ) -> Result<(), (Option<SendErrorKind>, Payload)> {
+        let Header::Bytes(header) = header else {
+            return Err((None, payload));
+        };
+        let Some(len) = self.packable(&payload, header.len()) else {
+            self.post_frame();
+            return Err((None, payload));
+        };
+        // A lone message leaves at once, and without a copy.
+        if self.peer.outbound.in_flight == 0 {
+            return Err((None, payload));
+        }
+        match self.frame_for(len) {
+            Ok(()) => {}
+            Err(NotPacked::Alone) => return Err((None, payload)),
+            Err(NotPacked::Refused(kind)) => return Err((Some(kind), payload)),
+        }
+        self.copy_in(payload, header, key, len);
+        Ok(())
+    }
+
+    /// Bytes of a message, framing included, if it is one that goes in a frame.
+    #[inline]
+    fn packable(&self, payload: &Payload, header_len: usize) -> Option<usize> {
+        let max = self.peer.outbound.frames.as_ref()?.message_max;
+        let outgoing = &self.outbound.outgoing;
+        let len = outgoing.header_mode().overhead() + header_len + payload.host_bytes()?;
+        (len <= max && outgoing.takes_header(header_len)).then_some(len)
+    }
+
+    /// Sees to it that there is an open frame with room for a message.
+    #[inline]
+    fn frame_for(&mut self, len: usize) -> Result<(), NotPacked> {
+        let frames = self.peer.outbound.frames.as_ref();
+        if frames.is_some_and(|frames| frames.has_room(len)) {
+            // The frame has its credit.
+            return match self.peer.machine.may_send() {
+                Ok(()) | Err(SendBlocked::NoCredit) => Ok(()),
+                Err(_) => Err(self.outbound.may_take(self.peer).err().map_or(
+                    NotPacked::Alone,
+                    NotPacked::Refused,
+                )),
+            };
+        }
+        self.post_frame();
+        self.begin_frame()
+    }
+
+    /// Opens a frame: takes its credit, its place in the account and a buffer.
+    fn begin_frame(&mut self) -> Result<(), NotPacked> {
+        let (outbound, peer) = (&mut *self.outbound, &mut *self.peer);
+        outbound.may_take(peer)?;
+        outbound.account.has_room(&peer.outbound)?;
+        if peer.outbound.messages() != LineState::Open {
+            return Err(SendErrorKind::WouldBlock(Blocked::Provider).into());
+        }
+        let Some(frames) = &mut outbound.frames else {
+            return Err(NotPacked::Alone);
+        };
+        // The frames of others have them all; this connection must not wait for those.
+        let Some(buffer) = frames.pool.try_acquire() else {
+            return Err(NotPacked::Alone);
+        };
+        let packed = frames.spare.pop().unwrap_or_default();
+        let is_first = frames.open.is_empty();
+        frames.open.push(self.id);
+        let posted = outbound.stamp(self.clock);
+        let op = DataOp::frame(
+            (self.id, peer.scoped.scope()),
+            peer.machine.sent(),
+            posted,
+            packed,
+        );
+        let data = peer.machine.on_frame_begun();
+        let Some(vacant) = outbound.posted.messages.vacant() else {
+            unreachable!("the hub counts what is in flight, and its slab has room for that");
+        };
+        let context = vacant.fill(MessageOp::Data(op));
+        outbound.account.count_frame(&mut peer.outbound);
+        if let Some(frames) = &mut peer.outbound.frames {
+            frames.open = Some(OpenFrame {
+                context,
+                data,
+                buffer,
+                at: 0,
+                count: 0,
+            });
+        }
+        if is_first {
+            // Who goes to sleep now has to poll first.
+            outbound.wait.set_unsent(true);
+        }
+        Ok(())
+    }
+
+    /// Copies a message behind those of the open frame, which has room for it.
+    #[inline(always)]
+    fn copy_in(&mut self, payload: Payload, header: &[u8], key: u64, len: usize) {
+        let open = self.peer.outbound.frames.as_mut();
+        let Some(open) = open.and_then(|frames| frames.open.as_mut()) else {
+            unreachable!("`frame_for` saw to it");
+        };
+        let end = open.at + LENGTH_LEN + len;
+        let out = &mut open.buffer[open.at..end];
+        frame::put_length(out, len);
+        let prefix = self.outbound.outgoing.prefix(header);
+        let prefix = prefix.as_slice();
+        let out = &mut out[LENGTH_LEN..];
+        out[..prefix.len()].copy_from_slice(prefix);
+        let out = &mut out[prefix.len()..];
+        out[..header.len()].copy_from_slice(header);
+        payload.copy_to(&mut out[header.len()..]);
+        (open.at, open.count) = (end, open.count + 1);
+        let context = open.context;
+        let op = self.outbound.posted.data(context);
+        let Some(packed) = op.and_then(|op| op.packed.as_mut()) else {
+            unreachable!("an open frame is in the slab");
+        };
+        packed.push(PackedMessage { key, payload });
+        self.outbound.account.count_packed(len as u64);
+    }
+
+    /// Posts what is in the open frame, if there is one. It waits in the line where the provider
+    /// has no room.
+    pub(crate) fn post_frame(&mut self) {
+        let Some(frames) = &mut self.peer.outbound.frames else {
+            return;
+        };
+        let Some(open) = frames.open.take() else {
+            return;
+        };
+        let desc = frames.desc();
+        let buffer = open.buffer.freeze(open.at);
+        let mut iov = IovList::new();
+        iov.push(buffer.as_ptr(), buffer.len(), desc);
+        let scope = self.peer.scoped.scope();
+        if let Some(op) = self.outbound.posted.data(open.context) {
+            // SAFETY: the connection holds the registration of the frames' buffers until nothing
+            // that uses them is posted (`PeerFrames::desc`), and so does the endpoint where posts
+            // outlive connections (`Frames::_shared_desc`).
+            op.payload = unsafe { LeasedPayload::new(buffer.into(), Leases::elsewhere(scope)) };
+        }
+        let message = (open.context, Some(open.data));
+        let (line, mut way) = self.way();
+        line.messages.post_or_wait(&mut way, message, iov, false);
+        self.on_posted();
+    }
+}
+
+impl DataOp {
+    /// A frame without a message.
+    fn frame(
+        (connection, scope): (ConnectionId, Scope),
+        sequence: u64,
+        posted: Option<Instant>,
+        packed: Box<PackedMessages>,
+    ) -> Self {
+        // SAFETY: there is no lease.
+        let payload = unsafe { LeasedPayload::new(Payload::empty(), Leases::elsewhere(scope)) };
+        Self {
+            connection,
+            key: 0,
+            payload,
+            slot: None,
+            sequence,
+            posted,
+            told: false,
+            recent: false,
+            header: None,
+            packed: Some(packed),
+        }
+    }
+}
