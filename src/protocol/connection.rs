@@ -489,6 +489,9 @@ fn send_control(control: &Control, peer: u64) -> Action {
 #[path = "connection/tests/explore.rs"]
 mod explore;
 #[cfg(test)]
+#[path = "connection/tests/frames.rs"]
+mod frames_tests;
+#[cfg(test)]
 #[path = "connection/tests/headers.rs"]
 mod headers_tests;
 #[cfg(test)]

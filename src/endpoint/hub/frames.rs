@@ -44,7 +44,7 @@ const PACK_BELOW: usize = 4096 + 256;
 
 /// Fewer bytes than this are no frame: a peer whose receives are smaller gets each message by
 /// itself.
-const FRAME_MIN: usize = 512;
+const FRAME_MIN: usize = 64;
 
 /// A message that travels in a frame, until that is over.
 #[derive(Debug)]

@@ -237,7 +237,10 @@ impl World {
             return;
         }
         let flags = input.byte();
-        let known = wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS | wire::FEATURE_LONG;
+        let known = wire::FEATURE_HEARTBEAT
+            | wire::FEATURE_WINDOWS
+            | wire::FEATURE_LONG
+            | wire::FEATURE_FRAMES;
         let hello = Hello {
             kind: HelloKind::Hello,
             header_mode: HeaderMode::Raw,

@@ -211,11 +211,11 @@ impl Outbound {
             {
                 let sequence = op.sequence;
                 match &mut op.packed {
-                    None => messages.push((sequence, op.key, Payload::empty())),
+                    None => messages.push((sequence, op.key, None)),
                     // The provider has the copies only.
                     Some(packed) => {
                         let packed = packed.drain(..);
-                        messages.extend(packed.map(|one| (sequence, one.key, one.payload)));
+                        messages.extend(packed.map(|one| (sequence, one.key, Some(one.payload))));
                     }
                 }
             }
@@ -225,7 +225,7 @@ impl Outbound {
         // Nothing was sent behind it.
         for orphan in &mut self.posted.orphans {
             if orphan.send.connection() == id && !std::mem::replace(&mut orphan.told, true) {
-                messages.push((u64::MAX, orphan.send.key, Payload::empty()));
+                messages.push((u64::MAX, orphan.send.key, None));
             }
         }
         let mut operations = Vec::new();
@@ -236,14 +236,19 @@ impl Outbound {
         }
         operations.sort_unstable();
         let count = messages.len() + operations.len();
+        let copied = CompletionError {
+            provider_message: "the connection is over; what was given was copied".to_owned(),
+            ..error.clone()
+        };
         for (_, key, payload) in messages {
             self.account.count_told(true);
+            let error = if payload.is_some() { &copied } else { error };
             events.tell(ReceiveEvent::Failed {
                 connection: id,
                 key,
-                payload,
+                kept: kept && payload.is_none(),
+                payload: payload.unwrap_or_default(),
                 error: error.clone(),
-                kept,
             });
         }
         for (_, key, write) in operations {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use crate::endpoint::error::SendErrorKind;
-use crate::endpoint::event::DeadlinePolicy;
+use crate::endpoint::event::{DeadlinePolicy, Packing};
 use crate::endpoint::link::fake::{CloseMode, NetConfig, addr_of};
 use crate::endpoint::link::{PostRefused, RmaLimits};
 use crate::endpoint::testing::hubs::{HubSetup, Hubs};
@@ -107,7 +107,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn setup() -> impl Strategy<Value = HubSetup> {
+    let packing = prop_oneof![Just(Packing::Off), Just(Packing::UpTo(60))];
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let flags = (flags, packing);
     let shapes = prop_oneof![
         Just((Shape::Iov, 4)),
         Just((Shape::Headroom, 1)),
@@ -118,7 +120,7 @@ fn setup() -> impl Strategy<Value = HubSetup> {
     let long = (any::<bool>(), long);
     (flags, shapes, sizes, long).prop_map(|(flags, (shape, iov_limit), sizes, long)| {
         let base = NetConfig::default();
-        let (rdm, cells, endpoint_scope, timed) = flags;
+        let ((rdm, cells, endpoint_scope, timed), packing) = flags;
         let (depth, headers, receive_depth) = sizes;
         HubSetup {
             net: NetConfig {
@@ -142,6 +144,7 @@ fn setup() -> impl Strategy<Value = HubSetup> {
             },
             depth,
             header_slots: headers,
+            packing,
             receive_depth,
             deadline: timed.then_some(Duration::from_secs(3600)),
             policy: DeadlinePolicy::Notify,

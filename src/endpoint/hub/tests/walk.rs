@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::error::SendErrorKind;
-use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, ReceiveEvent};
+use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Packing, ReceiveEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
 use crate::endpoint::testing::rig::{
@@ -82,10 +82,11 @@ fn setup() -> impl Strategy<Value = Setup> {
         any::<bool>(),
         any::<bool>(),
         any::<bool>(),
+        prop_oneof![Just(Packing::Off), Just(Packing::UpTo(60))],
     );
     let sizes = (1u32..6, 1u32..6, 4u32..12);
     (flags, sizes, framing()).prop_map(|(flags, (depth, headers, slots), framing)| {
-        let (rdm, cells, endpoint_scope, notify, short_cq_data) = flags;
+        let (rdm, cells, endpoint_scope, notify, short_cq_data, packing) = flags;
         let (shape, iov_limit, header_mode, uses_more, inject_pays) = framing;
         Setup {
             net: NetConfig {
@@ -108,6 +109,7 @@ fn setup() -> impl Strategy<Value = Setup> {
             headroom: 10,
             depth,
             header_slots: headers,
+            packing,
             receive_slots: slots,
             max_connections: 1,
             send_deadline: notify.then_some(Duration::from_secs(3600)),

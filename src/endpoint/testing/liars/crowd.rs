@@ -118,6 +118,24 @@ pub(super) fn control2(kind: u8, number: u64, value: u64, value2: u64) -> [u8; 3
     bytes
 }
 
+/// A frame of a few messages, most of them of the lengths that they say; sometimes none, or what
+/// is no frame at all.
+fn frame(input: &mut Input<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..input.below(4) {
+        let len = input.below(SLOT / 8);
+        let said = match input.byte() {
+            0..8 => u32::from(input.byte()) << 24 | len as u32,
+            8..16 => len as u32 + 1,
+            _ => len as u32,
+        };
+        bytes.extend(said.to_le_bytes());
+        bytes.extend([7; SLOT][..len].iter());
+    }
+    bytes.truncate(SLOT);
+    bytes
+}
+
 /// As in docs/wire.md.
 pub(super) mod kinds {
     pub(in super::super) const CREDIT: u8 = 1;
@@ -132,6 +150,7 @@ pub(super) mod kinds {
     pub(in super::super) const LONG_REFUSED: u8 = 12;
     pub(in super::super) const FENCE: u8 = 14;
     pub(in super::super) const FENCED: u8 = 15;
+    pub(in super::super) const FRAME: u8 = 37;
 }
 
 /// The liars of one network, and what they did.
@@ -266,6 +285,10 @@ impl Crowd {
             return;
         }
         liar.said += 1;
+        if input.bit() {
+            let frame = frame(input);
+            return self.net.say(liar.conn, Some(mark(kinds::FRAME)), &frame);
+        }
         let bytes = [7; SLOT];
         self.net.say(liar.conn, None, &bytes[..input.below(SLOT)]);
     }

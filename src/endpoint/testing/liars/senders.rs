@@ -126,7 +126,7 @@ fn settings(abandoned: &Arc<Mutex<Vec<u64>>>) -> SendSettings {
         header_mode: HeaderMode::Raw,
         shape: None,
         inject: Inject::Auto,
-        packing: Packing::Off,
+        packing: Packing::Auto,
         windows: WINDOW_SLOTS,
         patience: Patience {
             unresponsive: None,
@@ -224,7 +224,10 @@ impl World {
                 self.crowd.net.refuse_by_hand(initiator, &words);
                 continue;
             }
-            let known = wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS | wire::FEATURE_LONG;
+            let known = wire::FEATURE_HEARTBEAT
+                | wire::FEATURE_WINDOWS
+                | wire::FEATURE_LONG
+                | wire::FEATURE_FRAMES;
             let hello = Hello {
                 kind: HelloKind::Ack,
                 header_mode: HeaderMode::Raw,

@@ -523,7 +523,9 @@ fn hostile_inputs_are_refused_or_understood() {
 
 #[test]
 fn marks_of_data_messages_are_told_apart_and_read_back() {
-    proptest!(|(short: bool, kind in 32u8..36, index in 1u32..=SHORT_INDEX_MASK, number: u32)| {
+    // Those that are numbered; what is written has no mark.
+    let kinds = prop_oneof![Just(32u8), Just(34), Just(35), Just(37)];
+    proptest!(|(short: bool, kind in kinds, index in 1u32..=SHORT_INDEX_MASK, number: u32)| {
         let mark = mark(short, ControlKind(kind), index);
         let data = numbered(mark, number.into());
         prop_assert_eq!(u32::try_from(data).is_ok(), short || number == 0);
@@ -536,6 +538,9 @@ fn marks_of_data_messages_are_told_apart_and_read_back() {
     let data = |short| numbered(mark(short, ControlKind::DATA, 3), 70_000);
     assert_eq!(data(false), 0x0001_1170_2000_0003);
     assert_eq!(data(true), 0x88b8_0003);
+    let frame = |short| numbered(mark(short, ControlKind::FRAME, 3), 70_000);
+    assert_eq!(frame(false), 0x0001_1170_2500_0003);
+    assert_eq!(frame(true), 0xa8b8_0003);
     // A control message of every kind is none.
     for kind in 0..128 {
         assert!(!is_short(cq_data(ControlKind(kind), INDEX_MASK)));
@@ -568,4 +573,58 @@ fn a_heartbeat_has_room_for_counts_and_zeros_are_none() {
     assert_eq!(bytes[16..24], plain.as_slice()[16..24]);
     assert_eq!(bytes[24..32], [4, 3, 2, 1, 0, 0, 0, 0x80]);
     assert_eq!(Counts::parse(&bytes[..31]), None);
+}
+
+#[test]
+fn a_frame_has_these_bytes() {
+    let bytes = [2, 0, 0, 0, b'a', b'b', 0, 0, 0, 0, 1, 0, 0, 0, b'c'];
+    let read: Result<Vec<_>, _> = frame::messages(&bytes).collect();
+    assert_eq!(read, Ok(vec![4..6, 10..10, 14..15]));
+    let mut length = [0xff; 6];
+    frame::put_length(&mut length, 0x0102);
+    assert_eq!(length, [2, 1, 0, 0, 0xff, 0xff]);
+}
+
+#[test]
+fn what_is_no_frame_is_told_where_it_ends() {
+    let read = |bytes: &[u8]| -> (usize, Option<WireError>) {
+        let mut messages = frame::messages(bytes);
+        let good = messages.by_ref().take_while(Result::is_ok).count();
+        assert!(messages.next().is_none(), "nothing comes behind an error");
+        (good, frame::messages(bytes).find_map(Result::err))
+    };
+    let short = |len, need| Some(WireError::Short { len, need });
+    assert_eq!(read(&[]), (0, short(0, 4)), "no message at all");
+    assert_eq!(read(&[1, 0, 0]), (0, short(3, 4)));
+    assert_eq!(read(&[1, 0, 0, 0]), (0, short(0, 1)));
+    assert_eq!(read(&[0, 0, 0, 0, 9]), (1, short(1, 4)));
+    assert_eq!(read(&[0xff; 8]), (0, short(4, u32::MAX as usize)));
+    let most = [0; 4 * frame::MESSAGES_MAX];
+    assert_eq!(read(&most), (frame::MESSAGES_MAX, None));
+    let more = [0; 4 * (frame::MESSAGES_MAX + 1)];
+    let (good, error) = read(&more);
+    assert_eq!(good, frame::MESSAGES_MAX);
+    assert!(matches!(error, Some(WireError::Field { value: 513, .. })));
+}
+
+#[test]
+fn frames_are_read_as_they_were_written() {
+    proptest!(|(lengths in proptest::collection::vec(0usize..200, 1..64), cut in 0usize..40)| {
+        let mut bytes = Vec::new();
+        let mut places = Vec::new();
+        for (n, len) in lengths.iter().enumerate() {
+            let at = bytes.len();
+            bytes.resize(at + frame::LENGTH_LEN, 0);
+            frame::put_length(&mut bytes[at..], *len);
+            bytes.resize(bytes.len() + len, n as u8);
+            places.push(at + frame::LENGTH_LEN..bytes.len());
+        }
+        let read: Result<Vec<_>, _> = frame::messages(&bytes).collect();
+        prop_assert_eq!(&read.unwrap(), &places);
+        bytes.truncate(bytes.len().saturating_sub(cut));
+        exercise(&bytes);
+        let whole = places.iter().take_while(|place| place.end <= bytes.len()).count();
+        let read = frame::messages(&bytes).take_while(Result::is_ok).count();
+        prop_assert_eq!(read, whole);
+    });
 }
