@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use fabricast::buffer::{Payload, SharedBufferManager};
-use fabricast::endpoint::{CloseReason, ConnectionId, ReceiveConfig, SendConfig};
+use fabricast::endpoint::{CloseReason, ConnectionId, Packing, ReceiveConfig, SendConfig};
 use fabricast::fabric::EndpointKind;
 use fabricast::{
     ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
@@ -509,7 +509,18 @@ pub(crate) fn connect_limit() -> Duration {
 
 /// A sender with default settings, as patient as this machine wants it.
 pub(crate) fn sending() -> SendConfig {
-    SendConfig::default().connection(|c| c.connect_timeout(connect_limit()))
+    SendConfig::default()
+        .connection(|c| c.connect_timeout(connect_limit()))
+        .outgoing(|out| out.packing(packing()))
+}
+
+/// Whether small messages are packed in tests that say nothing of it: where the environment says
+/// so, in a run of its own.
+pub(crate) fn packing() -> Packing {
+    match std::env::var_os("FABRICAST_TEST_PACKING") {
+        Some(_) => Packing::Auto,
+        None => Packing::Off,
+    }
 }
 
 /// A receiver with a small pool: 64 KiB messages, few connections.

@@ -49,6 +49,7 @@ fn config() -> ConnectionlessConfig {
     ConnectionlessConfig::default()
         .max_peers(8)
         .incoming(|incoming| incoming.max_message(4096))
+        .outgoing(|out| out.packing(common::packing()))
         .connection(|c| c.connect_timeout(connect_limit()))
 }
 

@@ -18,5 +18,6 @@ mod mixed;
 mod named;
 #[path = "../common/namespaces.rs"]
 mod namespaces;
+mod packed;
 mod publish;
 mod shapes;

@@ -1,0 +1,224 @@
+//! Small messages that go out in frames, over the real providers: what arrives is what would arrive
+//! without them.
+
+use std::collections::HashMap;
+
+use fabricast::buffer::{Payload, SharedBufferManager};
+use fabricast::endpoint::{
+    ConnectionlessConfig, ConnectionlessEvent, Message, Packing, SendErrorKind,
+};
+use fabricast::fabric::EndpointKind;
+use fabricast::{
+    ConnectionlessEndpoint, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
+};
+
+use crate::common::{
+    self, Random, SOON, Watchdog, any_port, connect_limit, domain, domain_of, drive, pattern, pool,
+    small_receiver,
+};
+
+const MESSAGES: u64 = 4000;
+const LONGEST: u64 = 6000;
+
+/// A message with a number, of any length: its header says the number, its payload the length.
+fn payload(pool: &SharedBufferManager, number: u64, len: usize) -> Option<Payload> {
+    let mut buffer = pool.try_acquire()?;
+    buffer[..len].copy_from_slice(&pattern(number, len));
+    Some(buffer.freeze(len).into())
+}
+
+/// The messages of one connection, in their order, each as it was sent.
+#[derive(Default)]
+struct Heard {
+    next: u64,
+    held: Vec<Message>,
+}
+
+impl Heard {
+    fn take(&mut self, message: Message) {
+        let number = u64::from_le_bytes(message.header().try_into().expect("a number"));
+        assert_eq!(number, self.next, "in order");
+        self.next += 1;
+        assert_eq!(message.sequence(), self.next, "counted without a gap");
+        assert_eq!(message.payload(), pattern(number, message.payload().len()));
+        // Some are kept for a while, with the frame that they came in.
+        if number % 97 == 0 {
+            self.held.push(message);
+        }
+        if self.held.len() > 8 {
+            let kept = self.held.remove(0);
+            let number = u64::from_le_bytes(kept.header().try_into().expect("a number"));
+            assert_eq!(kept.payload(), pattern(number, kept.payload().len()));
+        }
+    }
+}
+
+#[test]
+fn messages_of_any_length_arrive_in_order_and_each_key_has_one_outcome() {
+    let _dog = Watchdog::new("packed");
+    let Some(domain) = domain() else { return };
+    let mut random = Random::from_printed_seed("packed");
+    let listening = ReceiveEndpoint::listen(&domain, any_port(), small_receiver());
+    let mut receiver = listening.expect("it listens");
+    let config = common::sending().outgoing(|out| out.packing(Packing::Auto).depth(8));
+    let connecting = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), config);
+    let mut sender = connecting.expect("begun");
+    let pool = pool(&domain, 512, LONGEST as usize);
+    let (mut sent, mut came) = (Vec::new(), Vec::new());
+    let (mut next, mut owed, mut heard) = (0, HashMap::new(), Heard::default());
+    drive("all messages", SOON, || {
+        for _ in 0..random.below(300) {
+            // Mostly small ones; one in 16 goes by itself.
+            let most = if random.below(16) == 0 { LONGEST } else { 200 };
+            let len = random.below(most) as usize;
+            if next == MESSAGES {
+                break;
+            }
+            let Some(payload) = payload(&pool, next, len) else {
+                break;
+            };
+            match sender.send_data(payload, &next.to_le_bytes(), next) {
+                Ok(()) => {
+                    owed.insert(next, len);
+                    next += 1;
+                }
+                Err(refused) => {
+                    assert!(refused.is_would_block(), "{refused}");
+                    break;
+                }
+            }
+        }
+        if random.below(8) == 0 {
+            sender.flush().expect("not forked");
+        }
+        sender.poll(&mut sent).expect("it works");
+        for event in sent.drain(..) {
+            match event {
+                SendEvent::Completed { key, payload } => {
+                    let len = owed.remove(&key).expect("one outcome");
+                    assert_eq!(payload.len_bytes(), len, "its payload comes back");
+                }
+                SendEvent::Failed { error, .. } => panic!("{error}"),
+                _ => {}
+            }
+        }
+        receiver.poll(&mut came).expect("it works");
+        for event in came.drain(..) {
+            if let ReceiveEvent::Message(message) = event {
+                heard.take(message);
+            }
+        }
+        heard.next == MESSAGES && owed.is_empty()
+    });
+    let (sending, receiving) = (sender.stats(), receiver.stats());
+    assert_eq!((sending.posted, receiving.messages), (MESSAGES, MESSAGES));
+    assert!(sending.packed > MESSAGES / 2, "{sending:?}");
+    assert!(sending.frames < sending.packed / 10, "{sending:?}");
+    assert_eq!((sending.packed, sending.frames), (receiving.packed, receiving.frames));
+    assert_eq!(sending.bytes, receiving.bytes);
+    drop(heard);
+    assert_eq!(pool.free_count(), pool.slots());
+}
+
+#[test]
+fn what_is_packed_leaves_before_the_goodbye() {
+    let _dog = Watchdog::new("packed goodbye");
+    let Some(domain) = domain() else { return };
+    let listening = ReceiveEndpoint::listen(&domain, any_port(), small_receiver());
+    let mut receiver = listening.expect("it listens");
+    let addr = receiver.local_addr();
+    let other = std::thread::spawn({
+        let domain = domain.clone();
+        move || {
+            let config = common::sending().outgoing(|out| out.packing(Packing::Auto));
+            let connecting = SendEndpointZeroCopy::connect(&domain, addr, config);
+            let mut sender = connecting.expect("begun");
+            sender.wait_connected().expect("connected");
+            let pool = pool(&domain, 100, 64);
+            for number in 0..100_u64 {
+                let payload = payload(&pool, number, 64).expect("100 are free");
+                let sent = sender.send_data(payload, &number.to_le_bytes(), number);
+                sent.expect("there is room");
+            }
+            let events = sender.close(common::after(SOON)).expect("closed");
+            let done = |event: &&SendEvent| matches!(event, SendEvent::Completed { .. });
+            assert_eq!(events.iter().filter(done).count(), 100);
+        }
+    });
+    let (mut came, mut heard) = (Vec::new(), Heard::default());
+    drive("all messages", SOON, || {
+        receiver.poll(&mut came).expect("it works");
+        for event in came.drain(..) {
+            if let ReceiveEvent::Message(message) = event {
+                heard.take(message);
+            }
+        }
+        heard.next == 100 && receiver.connections() == 0
+    });
+    other.join().expect("the sender is done");
+}
+
+#[test]
+fn endpoints_without_connections_pack_for_each_peer() {
+    let _dog = Watchdog::new("packed connectionless");
+    let Some(domain) = domain_of(EndpointKind::Rdm) else {
+        return;
+    };
+    let open = || {
+        let config = ConnectionlessConfig::default()
+            .max_peers(4)
+            .outgoing(|out| out.packing(Packing::Auto))
+            .connection(|c| c.connect_timeout(connect_limit()));
+        ConnectionlessEndpoint::open(&domain, any_port(), config).expect("open")
+    };
+    let (mut sender, mut receivers) = (open(), [open(), open()]);
+    let peers = [0, 1].map(|n: usize| sender.add_peer(receivers[n].local_addr()).expect("added"));
+    let pool = pool(&domain, 512, 256);
+    let (mut next, mut done) = ([0_u64; 2], [0_u64; 2]);
+    let mut heard = [Heard::default(), Heard::default()];
+    let mut events = Vec::new();
+    drive("all messages", SOON, || {
+        for n in 0..2 {
+            for _ in 0..50 {
+                let number = next[n];
+                if number == MESSAGES {
+                    break;
+                }
+                let Some(payload) = payload(&pool, number, (number % 200) as usize) else {
+                    break;
+                };
+                match sender.send_data(peers[n], payload, &number.to_le_bytes(), number) {
+                    Ok(()) => next[n] += 1,
+                    Err(refused) => {
+                        let waits = matches!(refused.kind, SendErrorKind::WouldBlock(_));
+                        assert!(waits, "{refused}");
+                        break;
+                    }
+                }
+            }
+        }
+        sender.poll(&mut events).expect("it works");
+        for event in events.drain(..) {
+            match event {
+                ConnectionlessEvent::Completed { peer, key, .. } => {
+                    let n = usize::from(peer == peers[1]);
+                    assert_eq!(key, done[n], "in order");
+                    done[n] += 1;
+                }
+                ConnectionlessEvent::Failed { error, .. } => panic!("{error}"),
+                _ => {}
+            }
+        }
+        for (receiver, heard) in receivers.iter_mut().zip(&mut heard) {
+            receiver.poll(&mut events).expect("it works");
+            for event in events.drain(..) {
+                if let ConnectionlessEvent::Message { message, .. } = event {
+                    heard.take(message.into_message());
+                }
+            }
+        }
+        heard.iter().all(|heard| heard.next == MESSAGES) && done == [MESSAGES; 2]
+    });
+    let stats = sender.send_stats();
+    assert!(stats.packed > MESSAGES && stats.frames < stats.packed / 4, "{stats:?}");
+}
