@@ -9,7 +9,7 @@
 
 mod config;
 mod event;
-mod news;
+mod hub_events;
 mod peers;
 
 use std::sync::Arc;
@@ -200,7 +200,7 @@ impl ConnectionlessEndpoint {
         if let Some(peer) = self.peers.at(&addr) {
             let known = self.peers.get_mut(peer).ok_or(PeerError::Unknown)?;
             known.added = true;
-            if known.lane().is_none() && !known.leaving {
+            if known.usable_connection().is_none() && !known.leaving {
                 self.dial(peer, addr)?;
             }
             return Ok(peer);
@@ -326,7 +326,7 @@ impl ConnectionlessEndpoint {
         key: u64,
     ) -> Result<(), Refused<Payload>> {
         let payload = payload.into();
-        match self.lane(to.into()) {
+        match self.usable_connection(to.into()) {
             Ok(conn) => self.core.send_data(conn, payload, header, key),
             Err(kind) => Err(Refused::new(kind, payload, key)),
         }
@@ -334,7 +334,7 @@ impl ConnectionlessEndpoint {
 
     /// The connection that a message goes by; one is made where there is none.
     #[inline]
-    fn lane(&mut self, to: SendTo) -> Result<ConnectionId, SendErrorKind> {
+    fn usable_connection(&mut self, to: SendTo) -> Result<ConnectionId, SendErrorKind> {
         self.core.owner().check()?;
         let id = match to {
             SendTo::Peer(peer) => peer,
@@ -348,7 +348,7 @@ impl ConnectionlessEndpoint {
         if peer.leaving {
             return Err(SendErrorKind::Closing);
         }
-        match peer.lane() {
+        match peer.usable_connection() {
             Some((_, ConnectionStage::Closing)) => {
                 Err(SendErrorKind::WouldBlock(Blocked::Connecting))
             }

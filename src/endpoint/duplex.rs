@@ -26,7 +26,7 @@ use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::wait::LinkWait;
-use crate::endpoint::windows::landing::Landing;
+use crate::endpoint::windows::volatile_buffer::VolatileBuffer;
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowPlace};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
@@ -268,7 +268,7 @@ impl DuplexEndpoint {
     pub(crate) fn expose(
         &mut self,
         connection: ConnectionId,
-        memory: Arc<Landing>,
+        memory: Arc<VolatileBuffer>,
     ) -> Result<LocalWindow, WindowError> {
         self.check_here()?;
         let exposed = self.core.expose(connection, memory.into(), Access::WRITE);

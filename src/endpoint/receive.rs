@@ -159,8 +159,8 @@ impl ReceiveConfig {
         let Some(delivery) = &self.incoming.delivery else {
             return Ok(());
         };
-        let landing = self.long.as_ref().and_then(|long| long.device.as_ref());
-        if landing.is_some_and(|pool| delivery.is_to(pool)) {
+        let pool_of_long = self.long.as_ref().and_then(|long| long.device.as_ref());
+        if pool_of_long.is_some_and(|pool| delivery.is_to(pool)) {
             let reason = "must be other buffers than those where long messages land";
             return Err(config("deliver_to", "the same pool".to_owned(), reason));
         }

@@ -308,8 +308,8 @@ impl Connection {
     /// The next thing to do, in the only order that makes sense; `None` when there is nothing for
     /// now.
     pub(crate) fn next_action(&mut self) -> Option<Action> {
-        if let Some(news) = self.next_news() {
-            return Some(news);
+        if let Some(action) = self.next_urgent() {
+            return Some(action);
         }
         if self.state == State::Closed {
             return None;
@@ -322,9 +322,9 @@ impl Connection {
             .or_else(|| self.next_control())
     }
 
-    /// The same while a control message waits to be sent: the handshake, what the application is to
-    /// hear, and the end.
-    pub(crate) fn next_news(&mut self) -> Option<Action> {
+    /// The next thing that does not wait until the last control message is sent: the handshake, what
+    /// the application is to hear, and the end.
+    pub(crate) fn next_urgent(&mut self) -> Option<Action> {
         if let Some(action) = self.pending.handshake.take() {
             return Some(*action);
         }

@@ -200,7 +200,7 @@ pub enum StreamError {
     #[error("{0}")]
     Endpoint(std::sync::Arc<crate::Error>),
     /// The peer did not take the stream, or the connection.
-    #[error("refused: {}", Said(.code, .reason))]
+    #[error("refused: {}", RefusalText(.code, .reason))]
     Refused {
         /// Why.
         code: RefusalCode,
@@ -210,7 +210,7 @@ pub enum StreamError {
         reason: String,
     },
     /// The peer gave the stream up.
-    #[error("given up by the peer: {}", Said(.code, .reason))]
+    #[error("given up by the peer: {}", RefusalText(.code, .reason))]
     Failed {
         /// Why.
         code: RefusalCode,
@@ -220,7 +220,7 @@ pub enum StreamError {
         reason: String,
     },
     /// This side gave the stream up.
-    #[error("given up: {}", Said(.code, .reason))]
+    #[error("given up: {}", RefusalText(.code, .reason))]
     GivenUp {
         /// Why.
         code: RefusalCode,
@@ -305,9 +305,9 @@ impl StreamError {
 }
 
 /// A code, and what the peer adds to it.
-struct Said<'a>(&'a RefusalCode, &'a str);
+struct RefusalText<'a>(&'a RefusalCode, &'a str);
 
-impl fmt::Display for Said<'_> {
+impl fmt::Display for RefusalText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.1 {
             "" => self.0.fmt(f),

@@ -129,20 +129,20 @@ impl StreamReceiver {
             endpoints.push(endpoint);
         }
         let can_write = endpoints.iter().all(|endpoint| endpoint.can_write(1));
-        let landings = match windows {
+        let slot_memory = match windows {
             0 => None,
             _ if !can_write => None,
             _ => {
                 slots += windows as usize;
-                Some(landing_pool(windows, config.block_bytes)?)
+                Some(slot_pool(windows, config.block_bytes)?)
             }
         };
         let events = Arc::new(EventQueue::default());
         #[cfg(test)]
-        pools.extend(landings.clone());
+        pools.extend(slot_memory.clone());
         let interfaces = places.iter().map(|(interface, _)| interface.clone());
         let interfaces: Vec<_> = interfaces.collect();
-        let (memory, told) = ((landings, slots), Arc::clone(&events));
+        let (memory, told) = ((slot_memory, slots), Arc::clone(&events));
         let side = ReceiverSide::new(config, &interfaces, endpoints, memory, told, employ)?;
         let (handle, thread) = NetworkThread::new(side);
         let receiver = Self {
@@ -212,7 +212,7 @@ fn windows(places: &[(Interface, PeerAddr)], config: &ReceiverConfig) -> u32 {
 }
 
 /// Memory that senders write into; it takes some when a stream first uses it.
-fn landing_pool(slots: u32, block_bytes: u32) -> Result<SharedBufferManager, StreamError> {
+fn slot_pool(slots: u32, block_bytes: u32) -> Result<SharedBufferManager, StreamError> {
     let config = SharedBufferConfig {
         slots: Some(slots),
         alignment: 4096,

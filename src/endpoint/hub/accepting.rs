@@ -58,7 +58,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     pub(super) fn judge(&self, data: &CmData) -> Result<(), Refusal> {
         let limit = self.settings.max_connections;
         let open = (self.peers.len() + self.cm.requests.len()) as u64;
-        if self.standing.may_connect().is_err() || !self.settings.accepts {
+        if self.state.may_connect().is_err() || !self.settings.accepts {
             return Err(Refusal::new(RefusalCode::CLOSING, [0, 0]));
         }
         if open >= u64::from(limit) {

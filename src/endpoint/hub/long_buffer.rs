@@ -61,8 +61,8 @@ fn shift(mode: HeaderMode, len: usize, room: usize) -> usize {
 }
 
 impl From<LongBuffer> for WindowMemory {
-    fn from(landing: LongBuffer) -> Self {
-        match landing {
+    fn from(long: LongBuffer) -> Self {
+        match long {
             LongBuffer::Host(buffer) => buffer.into(),
             LongBuffer::Device(buffer) => buffer.into(),
         }

@@ -516,7 +516,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             return true;
         }
         // Before code of others can be called, which may panic: the slabs are never freed.
-        self.standing.leaked = true;
+        self.state.leaked = true;
         shared.pool_desc.leak();
         shared.control_desc.leak();
         let posted = &self.outbound.posted;

@@ -8,7 +8,7 @@ use super::subscribe_event::{PublisherId, SubscribeEvent};
 use super::wanted::{SubscribeError, TagEvent, Wanted};
 use crate::Error;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
-use crate::endpoint::hub::{Hub, SubscriptionNews};
+use crate::endpoint::hub::{Hub, SubscriptionEvent};
 use crate::endpoint::link::Link;
 use crate::endpoint::message::Message;
 use crate::endpoint::reconnect::{self, ReconnectPolicy, Redial};
@@ -54,7 +54,7 @@ pub(crate) struct SubscribeCore<L: Link> {
     look: Option<Instant>,
     stats: SubscribeStats,
     raw: Vec<ReceiveEvent>,
-    news: Vec<(ConnectionId, SubscriptionNews)>,
+    subscription_events: Vec<(ConnectionId, SubscriptionEvent)>,
 }
 
 impl<L: Link> SubscribeCore<L> {
@@ -71,7 +71,7 @@ impl<L: Link> SubscribeCore<L> {
             look: None,
             stats: SubscribeStats::default(),
             raw: Vec::new(),
-            news: Vec::new(),
+            subscription_events: Vec::new(),
         }
     }
 
@@ -202,9 +202,10 @@ impl<L: Link> SubscribeCore<L> {
         let polled = self.core.poll(&mut raw);
         // First: an answer says from which number on gaps are gaps, and the first publications may
         // have come with it.
-        self.core.take_subscription_news(&mut self.news);
-        while let Some((connection, news)) = self.news.pop() {
-            self.on_news(connection, news, &mut raw);
+        self.core
+            .take_subscription_events(&mut self.subscription_events);
+        while let Some((connection, event)) = self.subscription_events.pop() {
+            self.on_subscription_event(connection, event, &mut raw);
         }
         events.append(&mut self.later);
         let mut more = Vec::new();
@@ -220,13 +221,13 @@ impl<L: Link> SubscribeCore<L> {
         polled
     }
 
-    fn on_news(
+    fn on_subscription_event(
         &mut self,
         connection: ConnectionId,
-        news: SubscriptionNews,
+        event: SubscriptionEvent,
         raw: &mut Vec<ReceiveEvent>,
     ) {
-        let SubscriptionNews::Answered(request, answer) = news else {
+        let SubscriptionEvent::Answered(request, answer) = event else {
             return;
         };
         let Some(&publisher) = self.by_connection.get(&connection) else {

@@ -1,4 +1,4 @@
-//! What the hub below says of its connections, as news of peers.
+//! How events of the hub's connections become events of peers.
 
 use super::peers::{ConnectionStage, PeerLoss};
 use super::{ConnectionlessEndpoint, ConnectionlessEvent, PeerId};
