@@ -57,7 +57,7 @@ fn listen(domain: &Arc<Domain>, case: &Case) -> Result<ReceiveEndpoint, Failure>
         .incoming(|incoming| {
             incoming
                 .max_message((HEADER + case.size).next_multiple_of(64))
-                .depth(case.window() as u32)
+                .credits(case.window() as u32)
                 .slots((case.receive_depth() + (HELD_BYTES / case.size).clamp(2, HELD)) as u32)
         })
         .connection(|c| c.max_connections(1));

@@ -27,7 +27,7 @@ use crate::endpoint::delivery::Deliveries;
 use crate::endpoint::error::{Blocked, PeerError, Refused, SendErrorKind};
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::hub::in_flight_max::InFlightMax;
-use crate::endpoint::hub::{Hub, SendsSettings};
+use crate::endpoint::hub::{Hub, OutboundSettings};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::settings::SettingsOf;
@@ -148,7 +148,7 @@ impl ConnectionlessEndpoint {
                        ReceiveEndpoint",
             });
         }
-        config.check(WINDOWS.reserve() + SendsSettings::grants(Form::Rdm) + 1)?;
+        config.check(WINDOWS.reserve() + OutboundSettings::grants(Form::Rdm) + 1)?;
         let source = config.outgoing.headers_of(SettingsOf::Connectionless);
         let headers = source.manager()?;
         let data = source.hold(domain)?;

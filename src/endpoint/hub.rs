@@ -83,7 +83,7 @@ mod tests;
 mod timer;
 mod windows;
 
-pub(crate) use sends::SendsSettings;
+pub(crate) use sends::{OnAbandoned, OutboundSettings};
 pub(crate) use settings::{CONTROLS_PER_CONNECTION, HubSettings, RESERVE, Receives};
 pub(crate) use subscriptions::SubscriptionEvent;
 pub(crate) use windows::WindowSettings;

@@ -29,7 +29,7 @@ use std::time::Instant;
 
 use crate::errno::FabricErrno;
 pub(crate) use crate::protocol::close_reason::{CloseReason, Violation};
-use crate::protocol::liveness::Silence;
+use crate::protocol::liveness::SilenceTimer;
 use crate::protocol::wire::{self, Control, ControlKind, Hello, Refusal, RefusalCode, WireError};
 pub(crate) use action::{Action, Arrival, Dropped, SendBlocked};
 use data::Data;
@@ -120,7 +120,7 @@ pub(crate) struct Connection {
     fences: Option<Box<Fences>>,
     /// From the first message about one on.
     subscriptions: Option<Box<Subscriptions>>,
-    silence: Option<Silence>,
+    silence: Option<SilenceTimer>,
     heartbeats: Heartbeats,
     pending: Pending,
     /// Boxed: a listener has thousands of connections, and few of them are over.
@@ -142,7 +142,7 @@ impl Connection {
             long: None,
             fences: None,
             subscriptions: None,
-            silence: Silence::new(local.patience, now),
+            silence: SilenceTimer::new(local.liveness, now),
             heartbeats: Heartbeats::default(),
             pending: Pending::default(),
             reason: None,
@@ -322,8 +322,8 @@ impl Connection {
             .or_else(|| self.next_control())
     }
 
-    /// The next thing that does not wait until the last control message is sent: the handshake, what
-    /// the application is to hear, and the end.
+    /// The next thing that does not wait until the last control message is sent: the handshake,
+    /// what the application is to hear, and the end.
     pub(crate) fn next_urgent(&mut self) -> Option<Action> {
         if let Some(action) = self.pending.handshake.take() {
             return Some(*action);

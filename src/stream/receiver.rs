@@ -180,7 +180,7 @@ impl StreamReceiver {
 
     /// Takes no new streams, waits for those that are under way until the deadline, and cuts what
     /// is left then. Returns when its threads have ended, with the events that nobody fetched.
-    pub fn stop(mut self, deadline: Instant) -> Vec<StreamEvent> {
+    pub fn close(mut self, deadline: Instant) -> Vec<StreamEvent> {
         self.thread.stop(deadline);
         self.events.take_all()
     }
@@ -205,7 +205,7 @@ impl Drop for StreamReceiver {
 fn windows(places: &[(Interface, PeerAddr)], config: &ReceiverConfig) -> u32 {
     let mut interfaces = places.iter().map(|(interface, _)| interface);
     let favoured = interfaces.all(Interface::favours_writes);
-    config.windows.unwrap_or(match favoured {
+    config.rma_slots.unwrap_or(match favoured {
         true => config.buffers,
         false => 0,
     })
@@ -239,8 +239,8 @@ fn duplex(config: &ReceiverConfig, windows: u32) -> Result<DuplexConfig, StreamE
     Ok(DuplexConfig {
         header_len: HEADER_LEN as u16,
         pool,
-        depth: config.window + CONTROL_DEPTH,
-        send_depth: CONTROL_SENDS,
+        credits: config.credits + CONTROL_DEPTH,
+        depth: CONTROL_SENDS,
         max_connections: config.connections,
         connect_timeout: config.handshake_timeout,
         close_timeout: Duration::from_secs(2),

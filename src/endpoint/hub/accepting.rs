@@ -166,7 +166,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             early: self
                 .shared
                 .as_ref()
-                .map(|_| EarlyMessages::boxed(self.settings.depth * per_credit)),
+                .map(|_| EarlyMessages::boxed(self.settings.credits * per_credit)),
             long: LongArrivals::default(),
             descriptors,
             scoped,
@@ -205,18 +205,18 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             require_header_mode: self.settings.header_mode,
             features: self.features(),
             require_features: self.required_features(),
-            receive_size: match self.settings.depth {
+            receive_size: match self.settings.credits {
                 0 => 0,
                 _ => self.settings.max_message,
             },
-            receive_depth: self.settings.depth,
+            receive_depth: self.settings.credits,
             credits,
             incarnation: crate::endpoint::incarnation(),
             connection: crate::endpoint::hello_connection(self.link.form(), key),
             connect_timeout: self.settings.handshake_timeout,
             close_timeout: self.settings.close_timeout,
             max_credit_window: wire::CREDIT_WINDOW_MAX,
-            patience: self.settings.patience,
+            liveness: self.settings.liveness,
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use self::account::SendAccount;
 use self::refused::RefusedPeers;
 use super::peer::Peer;
-use super::sends::{OnAbandoned, SendsSettings};
+use super::sends::{OnAbandoned, OutboundSettings};
 use super::{HubSettings, WindowSettings};
 use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, WakerId};
@@ -103,7 +103,7 @@ impl Outbound {
         let (_, long_pieces) = settings.long_pieces();
         let sends_long = long_pieces > 0 && limits.rma.is_some();
         let sends = settings.sends.take();
-        let sends = sends.map_or_else(|| SendsSettings::none(&settings.windows), Ok)?;
+        let sends = sends.map_or_else(|| OutboundSettings::none(&settings.windows), Ok)?;
         let shape = outgoing::choose_shape(sends.shape, limits)?;
         let headers = sends.headers;
         let shared_desc = match link.shares_endpoint() && sends_messages {
@@ -367,7 +367,7 @@ impl Outbound {
     }
 }
 
-impl SendsSettings {
+impl OutboundSettings {
     /// No messages are sent: the account has one-sided operations only.
     fn none(windows: &WindowSettings) -> Result<Self, Error> {
         let headers = HeaderSlotManager::new(HeaderSlotConfig {

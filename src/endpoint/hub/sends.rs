@@ -33,7 +33,7 @@ use crate::stats::SendStats;
 const SHARED_GRANTS: u32 = 1;
 
 /// What an endpoint with many connections needs to know in order to send.
-pub(crate) struct SendsSettings {
+pub(crate) struct OutboundSettings {
     pub(crate) headers: HeaderSlotManager,
     pub(crate) header_mode: HeaderMode,
     /// Sends in flight on one connection.
@@ -56,7 +56,7 @@ pub(crate) struct SendsSettings {
 
 pub(crate) type OnAbandoned = Box<dyn FnMut(ConnectionId, u64) + Send>;
 
-impl SendsSettings {
+impl OutboundSettings {
     /// Receives of each connection for the peer's grants.
     pub(crate) fn grants(form: Form) -> u32 {
         match form {
@@ -75,9 +75,9 @@ impl SendsSettings {
     }
 }
 
-impl fmt::Debug for SendsSettings {
+impl fmt::Debug for OutboundSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendsSettings")
+        f.debug_struct("OutboundSettings")
             .field("depth", &self.depth)
             .field("total", &self.total)
             .finish_non_exhaustive()

@@ -306,7 +306,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let early = self.peers.get_mut(id)?.early.as_mut()?;
         let next = early.messages.take_next();
         if next.is_none() && (early.owed.is_some() || early.is_owed()) {
-            early.expect(self.timer.now(), self.settings.patience.lost);
+            early.expect(self.timer.now(), self.settings.liveness.lost);
         }
         next
     }
@@ -329,7 +329,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             return machine.violate(Violation::OutOfTurn(what));
         }
         early.on_said(sent);
-        early.expect(self.timer.now(), self.settings.patience.lost);
+        early.expect(self.timer.now(), self.settings.liveness.lost);
     }
 
     /// The goodbye that waited, if everything is here now that was sent before it.

@@ -64,7 +64,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             max_message,
             credits,
             // Where nothing comes in, it is how what goes out is told.
-            header_mode: match self.settings.depth {
+            header_mode: match self.settings.credits {
                 0 => outgoing.header_mode(),
                 _ => peer.header_mode,
             },

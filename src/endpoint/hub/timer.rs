@@ -146,7 +146,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 }
                 peer.machine.tick(now);
                 peer.give_up_on_early(now);
-                let limit = self.settings.patience.lost;
+                let limit = self.settings.liveness.lost;
                 peer.give_up_on_owed(now, limit, self.cq.backlog.is_read());
                 self.agenda.touch(id);
             }

@@ -3,8 +3,7 @@
 //!
 //! One publication is one header slot, filled once, and one payload, of which every send has a
 //! handle. Each subscriber has a queue ([`SubscriberQueues`]): what the provider has no room for
-//! waits there, or is
-//! dropped, as its policy says.
+//! waits there or is dropped, as the policy says.
 //!
 //! What has to be staged is copied once, and what waits for an event waits once: every send has a
 //! handle on the copy, and on the gates ([`Payload::share`]). The sends wait where all do, in the

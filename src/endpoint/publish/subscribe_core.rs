@@ -421,7 +421,7 @@ impl<L: Link> SubscribeCore<L> {
     }
 
     /// Begins the polite close of one publisher's connection. False: there is no such publisher.
-    pub(crate) fn disconnect(&mut self, publisher: PublisherId, deadline: Instant) -> bool {
+    pub(crate) fn close_connection(&mut self, publisher: PublisherId, deadline: Instant) -> bool {
         let Some(found) = self.publishers.get_mut(&publisher) else {
             return false;
         };
@@ -446,7 +446,7 @@ impl<L: Link> SubscribeCore<L> {
         self.closing = true;
         let ids: Vec<_> = self.publishers.keys().copied().collect();
         for id in ids {
-            self.disconnect(id, deadline);
+            self.close_connection(id, deadline);
         }
     }
 

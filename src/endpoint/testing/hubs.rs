@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::endpoint::error::{Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, ReceiveEvent};
 use crate::endpoint::hub::in_flight_max::InFlightMax;
-use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
+use crate::endpoint::hub::{Hub, HubSettings, OutboundSettings, WindowSettings};
 use crate::endpoint::link::ConnKey;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
 use crate::endpoint::message::Message;
@@ -110,7 +110,7 @@ impl HubSetup {
             ..base
         };
         HubSettings {
-            sends: Some(SendsSettings {
+            sends: Some(OutboundSettings {
                 headers: headers.clone(),
                 header_mode: HeaderMode::Prefixed,
                 depth: self.depth,

@@ -422,10 +422,7 @@ impl ExposedWindows {
     ) {
         loop {
             let passed = self.watcher.ledger().passed();
-            while self
-                .unreleased
-                .front()
-                .is_some_and(|unreleased| unreleased.epoch <= passed)
+            while self.unreleased.front().is_some_and(|it| it.epoch <= passed)
                 && let Some(unreleased) = self.unreleased.pop_front()
             {
                 if let Some(event) = unreleased.exposed.release(unreleased.window) {
@@ -453,11 +450,7 @@ impl ExposedWindows {
     /// What is not released comes back with the end of an endpoint only, which may be far: the
     /// application hears of each once.
     fn tell_quarantined(&mut self, mut tell: impl FnMut(ConnectionId, WindowEvent)) {
-        let untold = self
-            .unreleased
-            .iter_mut()
-            .filter(|unreleased| !unreleased.told);
-        for unreleased in untold {
+        for unreleased in self.unreleased.iter_mut().filter(|it| !it.told) {
             unreleased.told = true;
             let window = unreleased.window;
             tell(unreleased.connection, WindowEvent::Quarantined { window });

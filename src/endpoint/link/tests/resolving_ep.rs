@@ -96,13 +96,13 @@ fn connect(domain: &Arc<Domain>, peer: &PeerAddr, timeout: Duration) -> SendCore
         ..Setup::default()
     };
     let waiter = link.waiter();
-    let settings = send_settings(&setup, &Arc::default());
+    let settings = send_settings(&setup, &Arc::default(), &headers);
     SendCore::connect(
         link,
         waiter,
         Clock::system(),
         *peer,
-        settings.of_hub(headers),
+        settings,
         Redial::new(ReconnectPolicy::off(), 0),
     )
     .unwrap()
@@ -132,7 +132,7 @@ fn a_connection_goes_on_when_its_provider_has_found_the_peer() {
     let Some(domain) = domain() else { return };
     let (provider, _hook) = Provider::hook(&domain, 0);
     let config = ReceiveConfig::default()
-        .incoming(|incoming| incoming.slots(16).depth(4))
+        .incoming(|incoming| incoming.slots(16).credits(4))
         .connection(|c| c.max_connections(2));
     let mut receiver =
         ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse().unwrap(), config).unwrap();
