@@ -428,8 +428,7 @@ impl<L: Link> PublishCore<L> {
             .answer_subscription(connection, outcome, next, raw);
     }
 
-    // ---- queues
-    // ----------------------------------------------------------------------------------
+    // ---- queues --------------------------------------------------------------------------------
 
     /// Posts what waits for a subscriber, as far as it has room.
     fn fill(&mut self, connection: ConnectionId) {
