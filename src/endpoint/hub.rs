@@ -124,7 +124,7 @@ pub(crate) struct Hub<L: Link, E: HubEvent = ReceiveEvent> {
     fencing: Fencing,
     long: Option<LongPool>,
     link: L,
-    /// What its face calls events.
+    /// The face's type of events.
     face: PhantomData<fn() -> E>,
 }
 
@@ -197,7 +197,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         &self.wait
     }
 
-    /// What it judges deadlines by.
+    /// The clock by which the hub judges deadlines.
     pub(crate) fn clock(&self) -> &Clock {
         self.timer.clock()
     }

@@ -57,7 +57,7 @@ impl RefusalCode {
     pub const DIGEST: Self = Self(20);
     /// A person, or the application, ended it.
     pub const CANCELLED: Self = Self(21);
-    /// It took longer than it was given.
+    /// The stream took longer than its deadline.
     pub const DEADLINE: Self = Self(22);
     /// The last connection is gone.
     pub const LOST: Self = Self(23);
@@ -118,7 +118,7 @@ impl fmt::Debug for RefusalCode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamViolation {
-    /// It can't be understood.
+    /// The message can't be understood.
     #[error(transparent)]
     Wire(#[from] WireError),
     /// A message at a time, or from a side, where it has no place.
@@ -148,7 +148,7 @@ pub enum StreamViolation {
     Count {
         /// Which count.
         what: &'static str,
-        /// What it was.
+        /// The value that was given.
         value: u64,
     },
     /// The manifest is not what was announced, or not one that is taken.
@@ -167,7 +167,7 @@ pub enum StreamError {
         name: &'static str,
         /// What was asked for.
         value: u64,
-        /// What it may be.
+        /// The values that are allowed.
         range: &'static str,
     },
     /// A name that a stream can't carry.
@@ -247,7 +247,7 @@ pub enum StreamError {
         /// What this side waited for, and how it stood, in words.
         waits: String,
     },
-    /// It took longer than it may.
+    /// Something took longer than it may.
     #[error("not done in time: {what}")]
     Deadline {
         /// What took so long.

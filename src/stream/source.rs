@@ -119,12 +119,12 @@ pub enum SourceError {
     /// The system refused.
     #[error("{path}: {}", io::Error::from_raw_os_error(*errno))]
     Os {
-        /// What it was about.
+        /// The file or directory.
         path: PathBufText,
         /// The system's error number, as errno(3) counts them.
         errno: i32,
     },
-    /// It is not what it was when the stream began.
+    /// The source is not what it was when the stream began.
     #[error("{what}: {how} while it was sent")]
     Changed {
         /// The name of the entry.
@@ -132,16 +132,16 @@ pub enum SourceError {
         /// In which way.
         how: &'static str,
     },
-    /// It is neither a regular file nor a directory.
+    /// The path is neither a regular file nor a directory.
     #[error("{path}: it is neither a regular file nor a directory")]
     NoFile {
-        /// What it was about.
+        /// The file or directory.
         path: PathBufText,
     },
     /// A name can't be sent, or there are two of it.
     #[error("{path}: {reason}")]
     Name {
-        /// What it was about.
+        /// The file or directory.
         path: PathBufText,
         /// What is wrong with its name.
         reason: NameError,

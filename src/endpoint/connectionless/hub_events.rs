@@ -34,7 +34,7 @@ impl ConnectionlessEndpoint {
         }
     }
 
-    /// Who came by itself, and goes with this event.
+    /// The peer that was not added by the application, and is forgotten with this event.
     fn forgotten_by(&self, told: &ConnectionlessEvent) -> Option<PeerId> {
         match told {
             &ConnectionlessEvent::Connection(peer, ConnectionEvent::Disconnected(_)) => {

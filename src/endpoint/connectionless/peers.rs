@@ -31,7 +31,7 @@ pub(super) struct AddedPeer {
     sends_on: Option<ConnectionId>,
     /// The application named it; else it came by itself, and is forgotten when it goes.
     pub(super) added: bool,
-    /// It is being removed.
+    /// The peer is being removed.
     pub(super) leaving: bool,
     /// Payloads that the provider kept.
     pub(super) kept: u32,
@@ -74,7 +74,7 @@ impl AddedPeer {
     }
 }
 
-/// Of which peer a connection is, or was.
+/// The peer of a connection, which may be over.
 #[derive(Clone, Copy, Debug)]
 struct ConnectionPeer {
     peer: PeerId,
@@ -86,7 +86,7 @@ struct ConnectionPeer {
 /// What the end of a connection is for its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerLoss {
-    /// Whoever waited for that one may send by this one.
+    /// The peer has another connection: sends that waited for the lost one may go by this one.
     GoesOn(ConnectionId),
     Down(PeerId),
 }
@@ -141,7 +141,7 @@ impl Peers {
         self.table.ids().into_iter().map(PeerId)
     }
 
-    /// Whose a connection is, or was while the provider keeps something of it.
+    /// The peer of a connection, as long as the provider keeps something of the connection.
     pub(super) fn of(&self, conn: ConnectionId) -> Option<PeerId> {
         self.by_conn.get(&conn).map(|of| of.peer)
     }

@@ -21,9 +21,9 @@ pub(super) struct HubBuffers {
     pub(super) pool: SharedBufferManager,
     waker: WakerId,
     pub(super) control: ControlBuffers,
-    /// Those of the domain, while a connection has them.
+    /// The descriptors of the domain, as long as a connection uses them.
     descriptors: Weak<Descriptors>,
-    /// Of a connection on which a credit stands for one.
+    /// The receives of a connection on which a credit stands for one receive.
     pub(super) receives: Receives,
     /// Whoever came first is served first; those behind the first that starves were told, but for
     /// the last ones.

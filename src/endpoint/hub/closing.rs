@@ -46,7 +46,7 @@ pub(super) struct Closed {
     header_mode: HeaderMode,
     /// Long messages that wait for fences, and what came behind them.
     held: Option<VecDeque<BehindFence>>,
-    /// What its operations used.
+    /// The descriptors that operations of the connection used.
     _descriptors: Arc<Descriptors>,
     _scoped: ScopedRegistrations,
     outbound: PeerOutbound,

@@ -57,7 +57,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         self.queue_write(payload, target, key, way)
     }
 
-    /// The same of a read.
+    /// Puts a read that was refused with `kind` into the line of its connection, if it may wait
+    /// there.
     #[cold]
     pub(super) fn read_later(
         &mut self,

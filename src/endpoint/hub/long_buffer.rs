@@ -103,7 +103,7 @@ pub(super) fn take_header(
     }
 }
 
-/// So many bytes of a message have its header, most likely.
+/// How many bytes of a message to copy so that they hold the whole header, most likely.
 fn header_guess(mode: HeaderMode) -> usize {
     match mode {
         HeaderMode::Raw => 0,

@@ -28,11 +28,11 @@ pub(super) struct LongPool {
     pub(super) settings: LongMessages,
 }
 
-/// The same in a device's memory.
+/// The pool for long messages in a device's memory.
 pub(super) struct DevicePool {
     pool: DeviceBufferManager,
     waker: WakerId,
-    /// Of the copies of headers.
+    /// The stream on which headers are copied to the host.
     pub(super) stream: Stream,
     /// The provider does not write there.
     pub(super) refused: bool,

@@ -90,7 +90,7 @@ pub(super) fn way<'a, L: Link>(
 }
 
 impl Outbound {
-    /// Of a hub with such settings; takes those of its messages out of them.
+    /// Makes the part of a hub with these settings, and takes `settings.sends`.
     pub(super) fn new<L: Link>(
         settings: &mut HubSettings,
         link: &L,
@@ -305,7 +305,7 @@ impl Outbound {
         lines.filter_map(|line| line.pause()).min()
     }
 
-    /// What is late now.
+    /// Takes the operations whose deadline has passed.
     pub(super) fn take_late<C>(
         &mut self,
         now: Instant,

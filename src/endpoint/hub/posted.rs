@@ -189,7 +189,7 @@ impl Posted {
         messages
     }
 
-    /// The same for one-sided operations.
+    /// Takes the one-sided operations out.
     pub(crate) fn take_one_sided(&mut self, of: Option<ConnectionId>) -> Vec<OneSided> {
         let is_of = |op: &OneSided| of.is_none_or(|id| op.connection == id);
         let mut operations = self.one_sided.take_where(is_of);

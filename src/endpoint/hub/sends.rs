@@ -41,7 +41,7 @@ pub(crate) struct OutboundSettings {
     /// Sends in flight on all of them.
     pub(crate) total: u32,
     pub(crate) level: Level,
-    /// None: what the provider's limit on segments allows.
+    /// `None`: the shape that the provider's limit on segments allows.
     pub(crate) shape: Option<Shape>,
     pub(crate) inject: Inject,
     pub(crate) deadline: Option<Duration>,

@@ -48,7 +48,7 @@ pub(crate) struct HubSettings {
     pub(crate) windows: WindowSettings,
     /// Where messages go that are too long for a receive; with `windows.long`.
     pub(crate) long: Option<LongMessages>,
-    /// None: it sends nothing.
+    /// `None`: the hub sends no messages.
     pub(crate) sends: Option<OutboundSettings>,
     /// Its peers subscribe, or publish; others are refused.
     pub(crate) publishing: bool,
@@ -68,7 +68,7 @@ pub(crate) struct Receives {
 }
 
 impl Receives {
-    /// Those of a connection on which a credit stands for so many.
+    /// The receives of a connection on which a credit stands for `per_credit` of them.
     pub(crate) fn with(self, per_credit: u32) -> Self {
         let scaled = |receives: u32| self.reserve + (receives - self.reserve) * per_credit;
         Self {

@@ -80,7 +80,7 @@ const SECOND_LOOK: Duration = Duration::from_millis(100);
 pub(super) struct EarlyMessages {
     messages: Reorder<Due<Early>>,
     bye: Option<LateBye>,
-    /// So many messages were sent, as the peer says: modulo 2^32.
+    /// The messages that the peer says that it sent, modulo 2^32.
     said: u32,
     owed: Option<Owed>,
 }
@@ -147,7 +147,7 @@ impl EarlyMessages {
     }
 }
 
-/// Of two counts modulo 2^32.
+/// Whether one count is above another, modulo 2^32.
 fn is_above(count: u32, than: u32) -> bool {
     let ahead = count.wrapping_sub(than);
     ahead != 0 && ahead < 1 << 31

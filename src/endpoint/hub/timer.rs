@@ -62,7 +62,7 @@ impl HubTimer {
         false
     }
 
-    /// The same of a poll that looks at everything else.
+    /// Counts a poll. True: it looks at deadlines and at every connection, as each idle poll does.
     #[inline]
     pub(super) fn begin_look(&mut self, idle: bool) -> bool {
         self.polls_without_look += 1;
@@ -108,7 +108,7 @@ impl HubTimer {
         std::mem::take(&mut self.stale)
     }
 
-    /// It is set to the first of all deadlines.
+    /// Sets the timer to the first of all deadlines.
     pub(super) fn arm(&mut self, first: Option<Instant>) {
         self.armed = first;
     }

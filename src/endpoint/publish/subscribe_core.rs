@@ -47,7 +47,7 @@ pub(crate) struct SubscribeCore<L: Link> {
     publishers: HashMap<PublisherId, Publisher>,
     by_connection: HashMap<ConnectionId, PublisherId>,
     next_id: u64,
-    /// What is to be told at the next poll.
+    /// Events that the next poll reports.
     later: Vec<SubscribeEvent>,
     closing: bool,
     /// When a layer above has something to look at.

@@ -61,14 +61,14 @@ pub(crate) struct SendCore<L: Link> {
     peer: PeerAddr,
     /// The one that there is, or was.
     connection: ConnectionId,
-    /// It stands.
+    /// The connection is established.
     stands: bool,
     /// Why it ended.
     ended: Option<CloseReason>,
     redial: Redial,
     /// Something was refused between two connections.
     refused: bool,
-    /// What is to be told by the next poll.
+    /// Events that the next poll reports.
     early: Vec<SendEvent>,
 }
 
@@ -135,7 +135,7 @@ impl<L: Link> SendCore<L> {
         self.hub.wait()
     }
 
-    /// What it judges deadlines by.
+    /// The clock by which deadlines are judged.
     pub(crate) fn clock(&self) -> &Clock {
         self.hub.clock()
     }

@@ -11,7 +11,7 @@ use crate::stream::{Limits, PresharedKey, StreamError};
 /// Receives that a connection takes beside its blocks, at most.
 pub(super) const RECEIVES_BESIDE: u32 = 11;
 
-/// And for what is said of windows, where there are some.
+/// Receives for messages about windows, where there are some.
 pub(super) const RECEIVES_OF_WINDOWS: u32 = 3;
 
 /// The settings of a [`StreamReceiver`](super::StreamReceiver).

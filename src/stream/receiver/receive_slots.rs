@@ -26,9 +26,9 @@ struct Slot {
 /// The slots of one stream, over all its connections.
 #[derive(Debug, Default)]
 pub(super) struct ReceiveSlots {
-    /// Those that no connection has yet.
+    /// Buffers that no connection has yet.
     spare: Vec<Arc<VolatileBuffer>>,
-    /// Of each connection, by its number in the session.
+    /// The slots of each connection, by its number in the session.
     grants: HashMap<u16, SlotGrants<Slot>>,
     /// Where the blocks lie that are being checked and written.
     taken: HashMap<u64, (u16, u32)>,
@@ -121,7 +121,7 @@ impl ReceiveSlots {
     ///
     /// # Errors
     ///
-    /// It is none of its slots, or there is another block in it.
+    /// The slot is none of the connection's, or there is another block in it.
     pub(super) fn on_placed(
         &mut self,
         rail: u16,

@@ -539,7 +539,7 @@ impl Session {
         is_idle && incoming.is_some_and(|incoming| !incoming.have().is_full())
     }
 
-    /// What it waits for and how it stands, for an error.
+    /// The session's state and what it waits for, for an error.
     fn describe_wait(&self) -> String {
         let what = self.stage.waits_for(!self.sink.is_idle());
         format!(

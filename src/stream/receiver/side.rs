@@ -275,7 +275,7 @@ impl ReceiverSide {
         }
     }
 
-    /// It said what the peer is to hear, if anything.
+    /// Closes a connection whose handshake failed, and which has told its peer why.
     fn on_failed_handshake(&mut self, connection: ConnectionId, error: &StreamError) {
         if let Some(rail) = self.tools.rails.get_mut(&connection) {
             let peer = rail.local.peer;

@@ -189,7 +189,7 @@ fn write(
 }
 
 thread_local! {
-    /// What is checked and written of a block that its sender may still change.
+    /// The copy of a block that its sender may still change: this is checked and written.
     static COPY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 

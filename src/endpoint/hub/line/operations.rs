@@ -34,7 +34,7 @@ impl WaitingOperation {
         !matches!(&self.op.local, Local::Staged(transfer) if transfer.has_begun())
     }
 
-    /// It ends here: its connection, and the lease that all share, count it no more.
+    /// Ends the operation: its connection, and the lease that all share, count it no more.
     fn over<L: Link>(self, error: Option<CompletionError>, way: &mut Posting<'_, L>) -> Over {
         let Self { mut op, how } = self;
         way.outgoing.end_one_sided(&mut op);
@@ -204,7 +204,7 @@ impl OperationLine {
         all
     }
 
-    /// For whoever looks at deadlines.
+    /// The operations, for the scan of deadlines.
     pub(super) fn timed(&mut self) -> impl Iterator<Item = TimedOp<'_>> {
         self.ops_mut().map(OneSided::timed)
     }
