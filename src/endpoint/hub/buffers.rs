@@ -25,8 +25,8 @@ pub(super) struct HubBuffers {
     descriptors: Weak<Descriptors>,
     /// The receives of a connection on which a credit stands for one receive.
     pub(super) receives: Receives,
-    /// Whoever came first is served first; those behind the first that starves were told, but for
-    /// the last ones.
+    /// Connections that lack receive buffers, first come, first served. While the pool is empty,
+    /// all but the newest few of them have been reported as starved.
     pub(super) hungry: VecDeque<ConnectionId>,
 }
 

@@ -139,15 +139,15 @@ fn begin_each(
         };
         let stream = &streams[at];
         match way {
-            // SAFETY: whoever has this gate owns the region that the bytes lie in, and the slot,
-            // which nobody looks at before the gate is open; both stay until it was settled
-            // (`Gated::settle`, `StagedTransfer::settle`), which waits for the stream.
             CopyDirection::Out => {
+                // SAFETY: whoever has this gate owns the region that the bytes lie in, and the
+                // slot, which nobody looks at before the gate is open; both stay until it was
+                // settled (`Gated::settle`, `StagedTransfer::settle`), which waits for the stream.
                 unsafe { stream.copy_to_host(copy.slot, copy.address, copy.len) }?
             }
-            // SAFETY: as above; the bytes of the slot have come, and nobody writes there before it
-            // was settled.
             CopyDirection::In => {
+                // SAFETY: as above; the bytes of the slot have come, and nobody writes there before
+                // it was settled.
                 unsafe { stream.copy_to_device(copy.address, copy.slot, copy.len) }?
             }
         }
