@@ -48,7 +48,7 @@ pub(crate) struct PublishCore<L: Link> {
     /// When the last publication, or look at the clock, was.
     now: Instant,
     raw: Vec<ReceiveEvent>,
-    subscription_events: Vec<(ConnectionId, SubscriptionEvent)>,
+    requests: Vec<(ConnectionId, SubscriptionEvent)>,
     header: PublicationHeader,
     members: Vec<ConnectionId>,
 }
@@ -66,7 +66,7 @@ impl<L: Link> PublishCore<L> {
             blocked: None,
             closing: false,
             raw: Vec::new(),
-            subscription_events: Vec::new(),
+            requests: Vec::new(),
             header: PublicationHeader::default(),
             members: Vec::new(),
             settings,
@@ -288,9 +288,8 @@ impl<L: Link> PublishCore<L> {
         let mut raw = std::mem::take(&mut self.raw);
         let polled = self.core.poll(&mut raw);
         self.absorb(&mut raw);
-        self.core
-            .take_subscription_events(&mut self.subscription_events);
-        while let Some((connection, event)) = self.subscription_events.pop() {
+        self.core.take_subscription_events(&mut self.requests);
+        while let Some((connection, event)) = self.requests.pop() {
             self.on_subscription_event(connection, event, &mut raw);
             self.absorb(&mut raw);
         }
