@@ -187,7 +187,7 @@ pub(crate) struct Deliveries<E: MessageEvent> {
     /// In the order in which it came.
     queue: VecDeque<HeldBack<E>>,
     /// Handed out before their copies were done: what those need.
-    copying_out: VecDeque<CopyInFlight>,
+    in_flight: VecDeque<CopyInFlight>,
 }
 
 enum HeldBack<E: MessageEvent> {
@@ -201,7 +201,7 @@ enum HeldBack<E: MessageEvent> {
 /// A message on its way to a device buffer.
 struct MessageCopy {
     buffer: DeviceBuffer,
-    copying_out: CopyInFlight,
+    in_flight: CopyInFlight,
 }
 
 impl MessageCopy {
@@ -237,7 +237,7 @@ impl MessageCopy {
         });
         match waited {
             Ok(event) => Ok(Self {
-                copying_out: CopyInFlight {
+                in_flight: CopyInFlight {
                     event: Some(event),
                     pace,
                     region: Some(Arc::clone(buffer.region())),
@@ -255,7 +255,7 @@ impl MessageCopy {
 
     /// The message, with its payload where it is or will be, and what the copy needs until then.
     fn hand_out(self) -> (DeviceMessage, CopyInFlight) {
-        let Some(message) = &self.copying_out.message else {
+        let Some(message) = &self.in_flight.message else {
             unreachable!("taken by the drop only");
         };
         let message = DeviceMessage {
@@ -264,13 +264,13 @@ impl MessageCopy {
             header: message.header().into(),
             payload: self.buffer,
         };
-        (message, self.copying_out)
+        (message, self.in_flight)
     }
 
     /// The copy failed.
     fn fail(mut self) -> Message {
-        self.copying_out.event = None;
-        match self.copying_out.message.take() {
+        self.in_flight.event = None;
+        match self.in_flight.message.take() {
             Some(message) => message,
             None => unreachable!("taken by the drop only"),
         }
@@ -324,7 +324,7 @@ impl<E: MessageEvent> fmt::Debug for Deliveries<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Deliveries")
             .field("queued", &self.queue.len())
-            .field("copying_out", &self.copying_out.len())
+            .field("in_flight", &self.in_flight.len())
             .finish_non_exhaustive()
     }
 }
@@ -347,7 +347,7 @@ impl<E: MessageEvent> Deliveries<E> {
             spare: Vec::new(),
             settings,
             queue: VecDeque::new(),
-            copying_out: VecDeque::new(),
+            in_flight: VecDeque::new(),
         })
     }
 
@@ -367,12 +367,12 @@ impl<E: MessageEvent> Deliveries<E> {
             }
         }
         while self
-            .copying_out
+            .in_flight
             .front_mut()
             .is_some_and(|it| it.is_over() == Ok(true))
         {
-            if let Some(mut copying_out) = self.copying_out.pop_front() {
-                self.spare.extend(copying_out.event.take());
+            if let Some(mut in_flight) = self.in_flight.pop_front() {
+                self.spare.extend(in_flight.event.take());
             }
         }
         self.begin();
@@ -407,17 +407,17 @@ impl<E: MessageEvent> Deliveries<E> {
                 HeldBack::Message(..) => return self.queue.push_front(held),
                 HeldBack::Event(event) => events.push(event),
                 HeldBack::MessageCopy(copying, about) if self.settings.stream.is_some() => {
-                    let (message, copying_out) = copying.hand_out();
+                    let (message, in_flight) = copying.hand_out();
                     events.push(E::delivered(message, about));
-                    self.copying_out.push_back(copying_out);
+                    self.in_flight.push_back(in_flight);
                 }
-                HeldBack::MessageCopy(mut copying, about) => match copying.copying_out.is_over() {
+                HeldBack::MessageCopy(mut copying, about) => match copying.in_flight.is_over() {
                     Ok(false) => {
                         return self.queue.push_front(HeldBack::MessageCopy(copying, about));
                     }
                     Ok(true) => {
-                        let (message, mut copying_out) = copying.hand_out();
-                        self.spare.extend(copying_out.event.take());
+                        let (message, mut in_flight) = copying.hand_out();
+                        self.spare.extend(in_flight.event.take());
                         events.push(E::delivered(message, about));
                     }
                     Err(error) => events.push(E::undelivered(copying.fail(), error, about)),
@@ -431,7 +431,7 @@ impl<E: MessageEvent> Deliveries<E> {
         let copies = matches!(self.queue.front(), Some(HeldBack::MessageCopy(..)));
         let pause = match () {
             () if copies => GATE_RETRY,
-            () if !self.queue.is_empty() || !self.copying_out.is_empty() => CONTROL_RETRY,
+            () if !self.queue.is_empty() || !self.in_flight.is_empty() => CONTROL_RETRY,
             () => return None,
         };
         Some(clock.now() + pause)
@@ -451,9 +451,9 @@ impl<E: MessageEvent> Deliveries<E> {
                 HeldBack::Message(message, about) => events.push(E::message(message, about)),
                 HeldBack::Event(event) => events.push(event),
                 HeldBack::MessageCopy(copying, about) => {
-                    let (message, copying_out) = copying.hand_out();
+                    let (message, in_flight) = copying.hand_out();
                     // Which waits for it.
-                    drop(copying_out);
+                    drop(in_flight);
                     events.push(E::delivered(message, about));
                 }
             }

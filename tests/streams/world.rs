@@ -51,7 +51,7 @@ pub(crate) fn over_both(test: impl Fn(&Arc<Domain>)) {
 }
 
 /// The same by messages, and by RMA writes, for which the receiver needs
-/// [windows](ReceiverConfig::windows).
+/// [RMA slots](ReceiverConfig::rma_slots).
 pub(crate) fn over_both_by_both(test: impl Fn(&Arc<Domain>, Transport)) {
     over_both(|domain| {
         for transport in [Transport::Message, Transport::Write] {

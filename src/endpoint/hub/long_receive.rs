@@ -28,11 +28,11 @@ use crate::protocol::wire::{self, HeaderMode};
 /// The long messages that one peer sends.
 #[derive(Default)]
 pub(super) struct LongArrivals {
-    /// The one that it writes.
+    /// The message that the peer writes now.
     receive: Option<Box<LongReceive>>,
-    /// Where they land, where each is copied out.
+    /// Where the peer writes them, where each is copied out of there.
     own_window: Option<Box<LongWindow>>,
-    /// What comes behind one that waits for a fence, and that one.
+    /// A message that waits for a fence, and what came behind it.
     pub(super) held: Option<VecDeque<BehindFence>>,
 }
 
@@ -44,8 +44,8 @@ pub(super) struct LongReceive {
     len: usize,
 }
 
-/// Where all long messages of a connection land, one after the other, whose sender nothing keeps
-/// from writing.
+/// The memory that a peer writes all its long messages into, one after the other. Nothing keeps the
+/// peer from writing there later.
 pub(super) struct LongWindow {
     registration: RawRegistration,
     memory: Arc<VolatileBuffer>,
@@ -464,8 +464,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     }
 }
 
-/// The window of a connection that long messages are written to. It is opened for the first one:
-/// where it lies, and its key.
+/// Opens the window of a connection that its long messages are written to, with the first of them.
+/// Gives where it lies, and its key.
 fn open_own(
     own: &mut Option<Box<LongWindow>>,
     long: &mut LongPool,
