@@ -312,7 +312,12 @@ fn receive(ordinal: u32) -> Result<(), Failure> {
     let (slots, max_message) = (2 * DEPTH + 4, size + 64);
     let config = || {
         ReceiveConfig::default()
-            .incoming(|incoming| incoming.max_message(max_message).slots(slots).depth(DEPTH))
+            .incoming(|incoming| {
+                incoming
+                    .max_message(max_message)
+                    .slots(slots)
+                    .credits(DEPTH)
+            })
             .connection(|c| c.max_connections(1))
     };
     let stride = max_message.next_multiple_of(512);

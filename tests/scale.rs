@@ -140,7 +140,7 @@ fn receive(listener: &mut ReceiveEndpoint, seen: &mut Seen, done: impl Fn(&Seen)
 
 fn config(connections: usize, pool: &SharedBufferManager) -> ReceiveConfig {
     ReceiveConfig::default()
-        .incoming(|incoming| incoming.pool(pool).depth(DEPTH))
+        .incoming(|incoming| incoming.pool(pool).credits(DEPTH))
         .connection(|c| {
             c.max_connections(connections as u32)
                 .connect_timeout(LIMIT)

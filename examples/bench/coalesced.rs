@@ -53,7 +53,7 @@ impl Server {
             .incoming(|incoming| {
                 incoming
                     .max_message(case.buffer)
-                    .depth(network.window() as u32)
+                    .credits(network.window() as u32)
                     .slots((network.receive_depth() + 32) as u32)
             })
             .connection(|c| c.max_connections(1));

@@ -62,10 +62,13 @@ fn listen(domain: &Arc<Domain>, case: &Case) -> Result<ReceiveEndpoint, Failure>
         .incoming(|incoming| match case.pack {
             0 => incoming
                 .max_message((HEADER + case.size).next_multiple_of(64))
-                .depth(case.window() as u32)
+                .credits(case.window() as u32)
                 .slots((case.receive_depth() + (HELD_BYTES / case.size).clamp(2, HELD)) as u32),
             // Receives for whole frames.
-            _ => incoming.max_message(FRAME).depth(FRAMES).slots(FRAMES + 2 + 16),
+            _ => incoming
+                .max_message(FRAME)
+                .credits(FRAMES)
+                .slots(FRAMES + 2 + 16),
         })
         .connection(|c| c.max_connections(1));
     let addr = match case.local_node() {

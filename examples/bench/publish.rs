@@ -82,7 +82,7 @@ impl Subscribers {
             .incoming(|incoming| {
                 incoming
                     .max_message((FRONT + HEADER + case.size).next_multiple_of(64))
-                    .depth(case.window() as u32)
+                    .credits(case.window() as u32)
                     .slots((case.receive_depth() + 32) as u32)
             })
             .connection(|c| c.max_connections(1));

@@ -48,7 +48,7 @@ impl Receiver {
             .incoming(|incoming| {
                 incoming
                     .max_message(room)
-                    .depth(plan.depth)
+                    .credits(plan.depth)
                     .slots(2 * plan.depth + 4)
                     // The kernel's stream waits for the bytes; nobody else does.
                     .deliver_to(DeviceDelivery::new(pool).stream(hook.stream()))

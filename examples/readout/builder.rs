@@ -87,7 +87,7 @@ impl<'a> Builder<'a> {
                 incoming
                     .max_message(args.max_message())
                     .slots(slots)
-                    .depth(credits)
+                    .credits(credits)
             })
             .connection(|c| {
                 c.max_connections(connections)

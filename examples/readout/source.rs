@@ -627,7 +627,7 @@ fn listen_for_answers(
             incoming
                 .slots((builders + 2) * (CREDITS + 2))
                 .max_message(HEADER_LEN + ANSWER_LEN_MAX)
-                .depth(CREDITS)
+                .credits(CREDITS)
         })
         .header_mode(HEADER_MODE);
     let any_port = SocketAddr::new(local, 0);

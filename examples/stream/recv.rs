@@ -38,7 +38,7 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
         if args.once
             && let Some(result) = ended
         {
-            receiver.stop(Instant::now() + GOODBYE);
+            receiver.close(Instant::now() + GOODBYE);
             return result;
         }
         if let Some(Err(failure)) = ended {
@@ -101,14 +101,14 @@ fn config(args: &RecvArgs) -> Result<ReceiverConfig, Failure> {
     let mut config = base
         .block_bytes(args.common.block)
         .buffers(2 * args.common.buffers)
-        .window(args.common.buffers)
+        .credits(args.common.buffers)
         .connections(args.peers)
         .writers(args.writers)
         .pinned(args.common.gpu.is_some())
         .stalled_after(args.common.patience())
         .limits(limits);
     if let Some(windows) = args.windows {
-        config = config.windows(windows);
+        config = config.rma_slots(windows);
     }
     if let Some(path) = &args.common.key {
         config = config.key(PresharedKey::from_file(path).map_err(Failure::of)?);

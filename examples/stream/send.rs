@@ -54,7 +54,7 @@ pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
         shown.show(&transfer.progress());
     };
     drop(shown);
-    sender.stop(Instant::now() + GOODBYE);
+    sender.close(Instant::now() + GOODBYE);
     tell(args, &outcomes, entries, &domains[0].report())
 }
 

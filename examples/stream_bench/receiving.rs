@@ -34,7 +34,7 @@ pub(crate) fn serve(case: &Case) -> Result<(), Failure> {
             way if way.is_ours() => {
                 let receiver = ours::receiver(case, DirectorySink::new(sink)?, (false, 0))?;
                 let cpu = ours::receive(&receiver)?;
-                receiver.stop(ours::goodbye());
+                receiver.close(ours::goodbye());
                 empty(Path::new(sink))?;
                 Ok(cpu)
             }

@@ -158,7 +158,7 @@ impl<'a> Far<'a> {
     pub(crate) fn receive(&self, directory: &Path) -> Result<f64, Failure> {
         let receiver = ours::receiver(self.case, self.sink(directory)?, (true, 0))?;
         let cpu = ours::receive(&receiver)?;
-        receiver.stop(ours::goodbye());
+        receiver.close(ours::goodbye());
         Ok(cpu)
     }
 

@@ -9,7 +9,7 @@
 
 mod config;
 mod event;
-mod news;
+mod hub_events;
 mod peers;
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::endpoint::delivery::Deliveries;
 use crate::endpoint::error::{Blocked, PeerError, Refused, SendErrorKind};
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::hub::in_flight_max::InFlightMax;
-use crate::endpoint::hub::{Hub, SendsSettings};
+use crate::endpoint::hub::{Hub, OutboundSettings};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::settings::SettingsOf;
@@ -148,7 +148,7 @@ impl ConnectionlessEndpoint {
                        ReceiveEndpoint",
             });
         }
-        config.check(WINDOWS.reserve() + SendsSettings::grants(Form::Rdm) + 1)?;
+        config.check(WINDOWS.reserve() + OutboundSettings::grants(Form::Rdm) + 1)?;
         let source = config.outgoing.headers_of(SettingsOf::Connectionless);
         let headers = source.manager()?;
         let data = source.hold(domain)?;
@@ -200,7 +200,7 @@ impl ConnectionlessEndpoint {
         if let Some(peer) = self.peers.at(&addr) {
             let known = self.peers.get_mut(peer).ok_or(PeerError::Unknown)?;
             known.added = true;
-            if known.lane().is_none() && !known.leaving {
+            if known.usable_connection().is_none() && !known.leaving {
                 self.dial(peer, addr)?;
             }
             return Ok(peer);
@@ -326,7 +326,7 @@ impl ConnectionlessEndpoint {
         key: u64,
     ) -> Result<(), Refused<Payload>> {
         let payload = payload.into();
-        match self.lane(to.into()) {
+        match self.usable_connection(to.into()) {
             Ok(conn) => self.core.send_data(conn, payload, header, key),
             Err(kind) => Err(Refused::new(kind, payload, key)),
         }
@@ -334,7 +334,7 @@ impl ConnectionlessEndpoint {
 
     /// The connection that a message goes by; one is made where there is none.
     #[inline]
-    fn lane(&mut self, to: SendTo) -> Result<ConnectionId, SendErrorKind> {
+    fn usable_connection(&mut self, to: SendTo) -> Result<ConnectionId, SendErrorKind> {
         self.core.owner().check()?;
         let id = match to {
             SendTo::Peer(peer) => peer,
@@ -348,7 +348,7 @@ impl ConnectionlessEndpoint {
         if peer.leaving {
             return Err(SendErrorKind::Closing);
         }
-        match peer.lane() {
+        match peer.usable_connection() {
             Some((_, ConnectionStage::Closing)) => {
                 Err(SendErrorKind::WouldBlock(Blocked::Connecting))
             }

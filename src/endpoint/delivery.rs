@@ -187,7 +187,7 @@ pub(crate) struct Deliveries<E: MessageEvent> {
     /// In the order in which it came.
     queue: VecDeque<HeldBack<E>>,
     /// Handed out before their copies were done: what those need.
-    landing: VecDeque<CopyInFlight>,
+    in_flight: VecDeque<CopyInFlight>,
 }
 
 enum HeldBack<E: MessageEvent> {
@@ -201,7 +201,7 @@ enum HeldBack<E: MessageEvent> {
 /// A message on its way to a device buffer.
 struct MessageCopy {
     buffer: DeviceBuffer,
-    landing: CopyInFlight,
+    in_flight: CopyInFlight,
 }
 
 impl MessageCopy {
@@ -220,7 +220,7 @@ impl MessageCopy {
         let begun = match bytes.len() {
             0 => Ok(()),
             // SAFETY: the buffer has one owner and room for the bytes (`set_len` checked it); its
-            // region and the message, which nobody writes to, stay until the landing has waited for
+            // region and the message, which nobody writes to, stay until the copy has waited for
             // the copy.
             len => unsafe { stream.copy_to_device(buffer.address(), from, len) },
         };
@@ -237,7 +237,7 @@ impl MessageCopy {
         });
         match waited {
             Ok(event) => Ok(Self {
-                landing: CopyInFlight {
+                in_flight: CopyInFlight {
                     event: Some(event),
                     pace,
                     region: Some(Arc::clone(buffer.region())),
@@ -255,7 +255,7 @@ impl MessageCopy {
 
     /// The message, with its payload where it is or will be, and what the copy needs until then.
     fn hand_out(self) -> (DeviceMessage, CopyInFlight) {
-        let Some(message) = &self.landing.message else {
+        let Some(message) = &self.in_flight.message else {
             unreachable!("taken by the drop only");
         };
         let message = DeviceMessage {
@@ -264,13 +264,13 @@ impl MessageCopy {
             header: message.header().into(),
             payload: self.buffer,
         };
-        (message, self.landing)
+        (message, self.in_flight)
     }
 
     /// The copy failed.
     fn fail(mut self) -> Message {
-        self.landing.event = None;
-        match self.landing.message.take() {
+        self.in_flight.event = None;
+        match self.in_flight.message.take() {
             Some(message) => message,
             None => unreachable!("taken by the drop only"),
         }
@@ -324,7 +324,7 @@ impl<E: MessageEvent> fmt::Debug for Deliveries<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Deliveries")
             .field("queued", &self.queue.len())
-            .field("landing", &self.landing.len())
+            .field("in_flight", &self.in_flight.len())
             .finish_non_exhaustive()
     }
 }
@@ -347,7 +347,7 @@ impl<E: MessageEvent> Deliveries<E> {
             spare: Vec::new(),
             settings,
             queue: VecDeque::new(),
-            landing: VecDeque::new(),
+            in_flight: VecDeque::new(),
         })
     }
 
@@ -367,12 +367,12 @@ impl<E: MessageEvent> Deliveries<E> {
             }
         }
         while self
-            .landing
+            .in_flight
             .front_mut()
             .is_some_and(|it| it.is_over() == Ok(true))
         {
-            if let Some(mut landing) = self.landing.pop_front() {
-                self.spare.extend(landing.event.take());
+            if let Some(mut in_flight) = self.in_flight.pop_front() {
+                self.spare.extend(in_flight.event.take());
             }
         }
         self.begin();
@@ -407,17 +407,17 @@ impl<E: MessageEvent> Deliveries<E> {
                 HeldBack::Message(..) => return self.queue.push_front(held),
                 HeldBack::Event(event) => events.push(event),
                 HeldBack::MessageCopy(copying, about) if self.settings.stream.is_some() => {
-                    let (message, landing) = copying.hand_out();
+                    let (message, in_flight) = copying.hand_out();
                     events.push(E::delivered(message, about));
-                    self.landing.push_back(landing);
+                    self.in_flight.push_back(in_flight);
                 }
-                HeldBack::MessageCopy(mut copying, about) => match copying.landing.is_over() {
+                HeldBack::MessageCopy(mut copying, about) => match copying.in_flight.is_over() {
                     Ok(false) => {
                         return self.queue.push_front(HeldBack::MessageCopy(copying, about));
                     }
                     Ok(true) => {
-                        let (message, mut landing) = copying.hand_out();
-                        self.spare.extend(landing.event.take());
+                        let (message, mut in_flight) = copying.hand_out();
+                        self.spare.extend(in_flight.event.take());
                         events.push(E::delivered(message, about));
                     }
                     Err(error) => events.push(E::undelivered(copying.fail(), error, about)),
@@ -431,7 +431,7 @@ impl<E: MessageEvent> Deliveries<E> {
         let copies = matches!(self.queue.front(), Some(HeldBack::MessageCopy(..)));
         let pause = match () {
             () if copies => GATE_RETRY,
-            () if !self.queue.is_empty() || !self.landing.is_empty() => CONTROL_RETRY,
+            () if !self.queue.is_empty() || !self.in_flight.is_empty() => CONTROL_RETRY,
             () => return None,
         };
         Some(clock.now() + pause)
@@ -451,9 +451,9 @@ impl<E: MessageEvent> Deliveries<E> {
                 HeldBack::Message(message, about) => events.push(E::message(message, about)),
                 HeldBack::Event(event) => events.push(event),
                 HeldBack::MessageCopy(copying, about) => {
-                    let (message, landing) = copying.hand_out();
+                    let (message, in_flight) = copying.hand_out();
                     // Which waits for it.
-                    drop(landing);
+                    drop(in_flight);
                     events.push(E::delivered(message, about));
                 }
             }

@@ -17,8 +17,8 @@ use crate::clock::Clock;
 use crate::endpoint::error::{Refused, WindowError};
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level, Packing, ReceiveEvent};
 use crate::endpoint::hub::in_flight_max::InFlightMax;
-use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
-use crate::endpoint::limits::{self, PATIENCE};
+use crate::endpoint::hub::{Hub, HubSettings, OutboundSettings, WindowSettings};
+use crate::endpoint::limits::{self, LIVENESS_DEFAULT};
 #[cfg(test)]
 use crate::endpoint::link::Link;
 use crate::endpoint::link::fd_limit;
@@ -26,7 +26,7 @@ use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::wait::LinkWait;
-use crate::endpoint::windows::landing::Landing;
+use crate::endpoint::windows::volatile_buffer::VolatileBuffer;
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowPlace};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
@@ -34,7 +34,7 @@ use crate::id::ConnectionId;
 use crate::memory::Access;
 use crate::process::Here;
 use crate::protocol::connection::{CloseReason, Form};
-use crate::protocol::liveness::Patience;
+use crate::protocol::liveness::LivenessTimeouts;
 use crate::protocol::wire::{HeaderMode, WindowDescriptor};
 
 /// What a duplex endpoint is over: in this crate's own tests, a net in memory will do, too.
@@ -52,9 +52,9 @@ pub(crate) struct DuplexConfig {
     /// Where messages arrive; its slots have room for header and payload.
     pub(crate) pool: SharedBufferManager,
     /// Messages granted to each peer at once.
-    pub(crate) depth: u32,
+    pub(crate) credits: u32,
     /// Sends in flight on one connection.
-    pub(crate) send_depth: u32,
+    pub(crate) depth: u32,
     pub(crate) max_connections: u32,
     pub(crate) connect_timeout: Duration,
     pub(crate) close_timeout: Duration,
@@ -75,12 +75,12 @@ pub(crate) struct DuplexConfig {
 
 impl DuplexConfig {
     /// Receives that a connection takes from the pool, at most.
-    pub(crate) fn receives(kind: EndpointKind, depth: u32, windows: u32) -> u32 {
+    pub(crate) fn receives(kind: EndpointKind, credits: u32, windows: u32) -> u32 {
         let windows = WindowSettings {
             windows,
             ..WindowSettings::none()
         };
-        windows.reserve() + SendsSettings::grants(form(kind)) + depth
+        windows.reserve() + OutboundSettings::grants(form(kind)) + credits
     }
 
     fn windows(&self) -> WindowSettings {
@@ -101,9 +101,11 @@ impl DuplexConfig {
 
     fn settings(&self, headers: &HeaderSlotManager, accepts: bool) -> HubSettings {
         let silence = self.lost_after;
-        let unresponsive = PATIENCE.unresponsive.filter(|sooner| *sooner < silence);
+        let unresponsive = LIVENESS_DEFAULT
+            .unresponsive
+            .filter(|sooner| *sooner < silence);
         HubSettings {
-            depth: self.depth,
+            credits: self.credits,
             max_connections: self.max_connections,
             max_message: self.pool.slot_size() as u64,
             ask: false,
@@ -113,10 +115,10 @@ impl DuplexConfig {
             header_mode: Some(HeaderMode::Fixed(self.header_len)),
             windows: self.windows(),
             long: None,
-            sends: Some(SendsSettings {
+            sends: Some(OutboundSettings {
                 headers: headers.clone(),
                 header_mode: HeaderMode::Fixed(self.header_len),
-                depth: self.send_depth,
+                depth: self.depth,
                 total: self.total(),
                 level: Level::Sent,
                 shape: None,
@@ -130,7 +132,7 @@ impl DuplexConfig {
                 on_abandoned: None,
             }),
             publishing: false,
-            patience: Patience {
+            liveness: LivenessTimeouts {
                 unresponsive,
                 lost: Some(silence),
             },
@@ -139,7 +141,7 @@ impl DuplexConfig {
     }
 
     fn total(&self) -> u32 {
-        self.send_depth.saturating_mul(self.max_connections)
+        self.depth.saturating_mul(self.max_connections)
     }
 }
 
@@ -269,7 +271,7 @@ impl DuplexEndpoint {
     pub(crate) fn expose(
         &mut self,
         connection: ConnectionId,
-        memory: Arc<Landing>,
+        memory: Arc<VolatileBuffer>,
     ) -> Result<LocalWindow, WindowError> {
         self.check_here()?;
         let exposed = self.core.expose(connection, memory.into(), Access::WRITE);

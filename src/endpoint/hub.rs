@@ -12,11 +12,11 @@ use self::completion_reader::CompletionReader;
 use self::directory::Directory;
 use self::fencing::Fencing;
 use self::frames::Frames;
+use self::hub_state::HubState;
 use self::long_pool::LongPool;
 use self::outbound::Outbound;
 use self::peer::Peer;
 use self::shared::{Shared, share};
-use self::standing::Standing;
 use self::timer::HubTimer;
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
@@ -53,6 +53,7 @@ mod fencing;
 mod frame_receive;
 mod frames;
 pub(crate) mod headers;
+mod hub_state;
 pub(crate) mod in_flight_max;
 mod later;
 mod leases;
@@ -78,7 +79,6 @@ mod settings;
 mod shared;
 mod shared_receives;
 mod staging_client;
-mod standing;
 mod status;
 mod subscriptions;
 #[cfg(all(test, not(loom)))]
@@ -86,9 +86,9 @@ mod tests;
 mod timer;
 mod windows;
 
-pub(crate) use sends::SendsSettings;
+pub(crate) use sends::{OnAbandoned, OutboundSettings};
 pub(crate) use settings::{CONTROLS_PER_CONNECTION, HubSettings, RESERVE, Receives};
-pub(crate) use subscriptions::SubscriptionNews;
+pub(crate) use subscriptions::SubscriptionEvent;
 pub(crate) use windows::WindowSettings;
 
 /// An operation in flight, with what must stay alive until it is over.
@@ -115,19 +115,19 @@ pub(crate) struct Hub<L: Link, E: HubEvent = ReceiveEvent> {
     cq: CompletionReader,
     stats: ReceiveStats,
     timer: HubTimer,
-    standing: Standing,
+    state: HubState,
     /// In the RDM form.
     shared: Option<Shared<L::Conn>>,
     buffers: HubBuffers,
     wait: Arc<EndpointWait>,
     outbound: Outbound,
     /// For the layer above, which takes it after each poll.
-    subscription_news: Vec<(ConnectionId, SubscriptionNews)>,
+    subscription_events: Vec<(ConnectionId, SubscriptionEvent)>,
     exposed: ExposedWindows,
     fencing: Fencing,
     long: Option<LongPool>,
     link: L,
-    /// What its face calls events.
+    /// The face's type of events.
     face: PhantomData<fn() -> E>,
 }
 
@@ -160,11 +160,11 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             in_flight: InFlight::new(capacity, limits.contexts),
             stats: ReceiveStats::default(),
             timer: HubTimer::new(clock),
-            standing: Standing::default(),
+            state: HubState::default(),
             shared,
             buffers,
             outbound,
-            subscription_news: Vec::new(),
+            subscription_events: Vec::new(),
             exposed: ExposedWindows::new(windows, &wait, link.ledger(), rma),
             fencing: Fencing::default(),
             long: long.transpose()?,
@@ -200,7 +200,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         &self.wait
     }
 
-    /// What it judges deadlines by.
+    /// The clock by which the hub judges deadlines.
     pub(crate) fn clock(&self) -> &Clock {
         self.timer.clock()
     }
@@ -236,14 +236,14 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// good.
     pub(crate) fn poll(&mut self, events: &mut Vec<E>) -> Result<(), Error> {
         self.drive(events);
-        self.standing
+        self.state
             .failed
             .map_or(Ok(()), |reason| Err(Error::EndpointFailed(reason)))
     }
 
     fn drive(&mut self, events: &mut Vec<E>) {
         let look_everywhere = self.wait.begin_poll();
-        if let Some(reason) = self.standing.failed {
+        if let Some(reason) = self.state.failed {
             // Whoever still asks is refused, as long as there is a queue to hear of it.
             if reason != EVENT_QUEUE_BROKE {
                 self.read_cm(events);
@@ -366,12 +366,12 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 Action::LongGranted { base, key } => self.on_long_granted(id, (base, key)),
                 Action::LongRefused { limit } => self.on_long_refused(id, limit, events),
                 Action::SubscriptionAsked(request) => {
-                    self.subscription_news
-                        .push((id, SubscriptionNews::Asked(request)));
+                    self.subscription_events
+                        .push((id, SubscriptionEvent::Asked(request)));
                 }
                 Action::SubscriptionAnswered { request, answer } => {
-                    let news = SubscriptionNews::Answered(request, answer);
-                    self.subscription_news.push((id, news));
+                    let event = SubscriptionEvent::Answered(request, answer);
+                    self.subscription_events.push((id, event));
                 }
             }
         }

@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::clock::Clock;
 use crate::protocol::connection::WINDOWS_MAX;
-use crate::protocol::liveness::Patience;
+use crate::protocol::liveness::LivenessTimeouts;
 
 /// When silence of a peer is reported, and when it ends the connection, by default.
-pub(crate) const PATIENCE: Patience = Patience {
+pub(crate) const LIVENESS_DEFAULT: LivenessTimeouts = LivenessTimeouts {
     unresponsive: Some(Duration::from_secs(5)),
     lost: Some(Duration::from_secs(60)),
 };
 
-pub(crate) fn check_patience(patience: &Patience) -> Result<(), Error> {
+pub(crate) fn check_liveness(liveness: &LivenessTimeouts) -> Result<(), Error> {
     let least = Duration::from_millis(10);
-    let Patience { unresponsive, lost } = *patience;
+    let LivenessTimeouts { unresponsive, lost } = *liveness;
     match unresponsive {
         Some(time) if time < least || time > Duration::from_secs(3600) => {
             let reason = "must be 10 ms to 1 h, or none";

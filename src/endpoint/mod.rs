@@ -114,7 +114,7 @@ pub use settings::{ConnectionSettings, IncomingSettings, OutgoingSettings};
 pub use staging::{StagingConfig, StagingRing, StagingStats};
 pub use windows::destination::Destination;
 pub use windows::handle::Windows;
-pub(crate) use windows::landing;
+pub(crate) use windows::volatile_buffer;
 pub use windows::window::{LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace};
 
 /// Which life of this process this is, for peers: drawn once, at random, so that a restarted

@@ -57,14 +57,14 @@ pub enum AcceptPolicy {
 /// | `long_messages` | a pool for messages above `max_message` | none | see [`LongMessages`] |
 ///
 /// The pool takes `slots × max_message` bytes. Each connection keeps two receives posted beyond its
-/// depth: so a dead peer is noticed while all messages are held. With windows, it keeps two more
+/// credits: so a dead peer is noticed while all messages are held. With windows, it keeps two more
 /// for what peers say about them, and two with long messages.
 ///
 /// ```
 /// use fabricast::endpoint::ReceiveConfig;
 ///
 /// let config = ReceiveConfig::default()
-///     .incoming(|incoming| incoming.slots(64).depth(8))
+///     .incoming(|incoming| incoming.slots(64).credits(8))
 ///     .connection(|c| c.max_connections(4));
 /// # let _ = config;
 /// ```
@@ -143,10 +143,10 @@ impl ReceiveConfig {
     /// Messages that say in 4 bytes of CQ data whose they are and which one (docs/wire.md, short
     /// marks).
     fn check_short_marks(&self) -> Result<(), Error> {
-        let (depth, connections) = (self.incoming.depth, self.max_connections());
-        if depth > SHORT_DEPTH_MAX {
+        let (credits, connections) = (self.incoming.credits, self.max_connections());
+        if credits > SHORT_DEPTH_MAX {
             let reason = "must be at most 4096 messages, as the provider has 4 bytes of CQ data";
-            return Err(config("depth", depth.to_string(), reason));
+            return Err(config("credits", credits.to_string(), reason));
         }
         if connections > SHORT_INDEX_MASK - 1 {
             let reason = "must be at most 32766, as the provider has 4 bytes of CQ data";
@@ -159,8 +159,8 @@ impl ReceiveConfig {
         let Some(delivery) = &self.incoming.delivery else {
             return Ok(());
         };
-        let landing = self.long.as_ref().and_then(|long| long.device.as_ref());
-        if landing.is_some_and(|pool| delivery.is_to(pool)) {
+        let pool_of_long = self.long.as_ref().and_then(|long| long.device.as_ref());
+        if pool_of_long.is_some_and(|pool| delivery.is_to(pool)) {
             let reason = "must be other buffers than those where long messages land";
             return Err(config("deliver_to", "the same pool".to_owned(), reason));
         }
@@ -196,7 +196,7 @@ impl ReceiveConfig {
 
     fn settings(self, max_message: usize) -> HubSettings {
         HubSettings {
-            depth: self.incoming.depth,
+            credits: self.incoming.credits,
             max_connections: self.max_connections(),
             max_message: max_message as u64,
             ask: self.connection.asks(),
@@ -208,7 +208,7 @@ impl ReceiveConfig {
             long: self.long,
             sends: None,
             publishing: false,
-            patience: self.connection.patience,
+            liveness: self.connection.liveness,
             watch: self.connection.watch,
         }
     }
@@ -423,8 +423,8 @@ mod tests {
                 "depth",
             ),
             (
-                ReceiveConfig::default().incoming(|incoming| incoming.depth(0)),
-                "depth",
+                ReceiveConfig::default().incoming(|incoming| incoming.credits(0)),
+                "credits",
             ),
             (
                 ReceiveConfig::default().incoming(|incoming| incoming.slots(191)),

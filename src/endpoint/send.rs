@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use libfabric_sys as sys;
 
-use self::core::{SendCore, SendSettings};
+use self::core::SendCore;
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload};
 use crate::clock::Clock;
 use crate::endpoint::error::{BatchError, Refused};
 use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
 use crate::endpoint::hub::in_flight_max::InFlightMax;
+use crate::endpoint::hub::{HubSettings, OnAbandoned, OutboundSettings};
 use crate::endpoint::limits::moment_in;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
@@ -93,29 +94,15 @@ impl SendConfig {
         self.outgoing.check(SettingsOf::Send)
     }
 
-    fn settings(self) -> SendSettings {
-        let Self {
-            connection,
-            outgoing,
-            on_abandoned,
-        } = self;
-        SendSettings {
-            depth: outgoing.depth_of(SettingsOf::Send),
-            level: outgoing.level_or_sent(),
-            connect_timeout: connection.connect_timeout,
-            close_timeout: connection.close_timeout,
-            send_deadline: outgoing.deadline,
-            deadline_policy: outgoing.deadline_policy,
-            header_mode: outgoing.mode(),
-            shape: outgoing.shape,
-            inject: outgoing.inject_or_auto(),
-            packing: outgoing.packing_or_off(),
-            windows: connection.windows_of(SettingsOf::Send),
-            patience: connection.patience,
-            watch: connection.watch,
-            staging: outgoing.staging,
-            on_abandoned,
-        }
+    fn settings(self, headers: HeaderSlotManager) -> HubSettings {
+        let sends = OutboundSettings {
+            on_abandoned: self.on_abandoned.map(|mut hear| {
+                let hear: OnAbandoned = Box::new(move |_, key| hear(key));
+                hear
+            }),
+            ..self.outgoing.outbound_of(SettingsOf::Send, headers)
+        };
+        core::settings(sends, &self.connection)
     }
 }
 
@@ -223,8 +210,7 @@ impl SendEndpointZeroCopy {
         let data = source.hold(domain)?;
         let redial = Redial::new(config.connection.reconnect, crate::endpoint::seed());
         let endpoint = config.connection.endpoint;
-        let settings = config.settings();
-        let settings = settings.of_hub(headers);
+        let settings = config.settings(headers);
         let form = match domain.fabric().endpoint_kind() {
             EndpointKind::Msg => Form::Msg,
             EndpointKind::Rdm => Form::Rdm,

@@ -45,28 +45,29 @@ impl LogLevel {
 ///
 /// * [`tcp_ports`](Self::tcp_ports): the ports that listeners with port 0 get, 1 to 65,535, low at
 ///   most high; by default the system's. `FI_TCP_PORT_LOW_RANGE`, `FI_TCP_PORT_HIGH_RANGE`.
-/// * [`tcp_interface`](Self::tcp_interface): the name of a network interface; by default all.
-///   `FI_TCP_IFACE`.
-/// * [`tcp_nodelay`](Self::tcp_nodelay): by default on, but for
-///   [`BulkData`](super::TrafficClass::BulkData). `FI_TCP_NODELAY`.
-/// * [`tcp_staging_bytes`](Self::tcp_staging_bytes): the bytes in which small sends are gathered,
-///   up to 1 GiB; 0: none; by default 9,000. `FI_TCP_STAGING_SBUF_SIZE`.
-/// * [`tcp_prefetch_bytes`](Self::tcp_prefetch_bytes): the bytes that are read ahead, up to 1 GiB;
-///   0: none; by default 9,000. `FI_TCP_PREFETCH_RBUF_SIZE`.
 /// * [`log_level`](Self::log_level): by default `Warn`. `FI_LOG_LEVEL`.
-/// * [`log_providers`](Self::log_providers): names, with commas between; by default all.
-///   `FI_LOG_PROV`.
-/// * [`providers`](Self::providers): names, with commas between; by default all. `FI_PROVIDER`.
-/// * [`provider_path`](Self::provider_path): directories, with colons between; by default
-///   libfabric's. `FI_PROVIDER_PATH`.
-/// * [`universe_size`](Self::universe_size): how many peers libfabric prepares for, 1 to 2³¹ - 1;
-///   by default 256. `FI_UNIVERSE_SIZE`.
 /// * [`registration_cache`](Self::registration_cache): a [`RegistrationCache`]; without a variable
 ///   it is off. `FI_MR_CACHE_MAX_COUNT`, `FI_MR_CACHE_MONITOR`.
 /// * [`fork_safe`](Self::fork_safe): set or not; by default not. `RDMAV_FORK_SAFE`,
 ///   `RDMAV_HUGEPAGES_SAFE`, `CXI_FORK_SAFE`, `CXI_FORK_SAFE_HP`, which rdma-core and libcxi read.
 ///
-/// libfabric 1.17 and 2.x know all of them, but for those of `fork_safe`.
+/// Every other one is set by its own name, with [`variable`](Self::variable):
+///
+/// | variable | unit | default | range |
+/// |---|---|---|---|
+/// | `FI_TCP_IFACE` | network interface of `tcp`, such as `eth0` | all | |
+/// | `FI_TCP_NODELAY` | small messages are sent at once | 1, but for [`BulkData`] | 0, 1 |
+/// | `FI_TCP_STAGING_SBUF_SIZE` | bytes in which small sends are gathered | 9,000 | to 1 GiB |
+/// | `FI_TCP_PREFETCH_RBUF_SIZE` | bytes that are read ahead, and copied | 9,000 | to 1 GiB |
+/// | `FI_LOG_PROV` | providers whose log is written, with commas | all | |
+/// | `FI_PROVIDER` | providers that there are at all, with commas | all | |
+/// | `FI_PROVIDER_PATH` | directories of providers, with colons | libfabric's | |
+/// | `FI_UNIVERSE_SIZE` | peers that libfabric prepares for | 256 | 1 to 2³¹ - 1 |
+///
+/// [`BulkData`]: super::TrafficClass::BulkData
+///
+/// libfabric 1.17 and 2.x know all of them, but for those of `fork_safe`. Of a variable that is not
+/// named here, libfabric checks the value, or ignores it.
 ///
 /// A variable that is in the environment already stays as it is: who starts the program has the
 /// last word.
@@ -94,58 +95,10 @@ impl ProcessSettings {
             .set("FI_TCP_PORT_HIGH_RANGE", high)
     }
 
-    /// The network interface that the `tcp` provider uses, such as `eth0`.
-    #[must_use]
-    pub fn tcp_interface(self, name: &str) -> Self {
-        self.set("FI_TCP_IFACE", name)
-    }
-
-    /// Whether small messages are sent at once.
-    #[must_use]
-    pub fn tcp_nodelay(self, on: bool) -> Self {
-        self.set("FI_TCP_NODELAY", u8::from(on))
-    }
-
-    /// Bytes in which the `tcp` provider gathers small sends before it hands them to the kernel.
-    #[must_use]
-    pub fn tcp_staging_bytes(self, bytes: u32) -> Self {
-        self.set("FI_TCP_STAGING_SBUF_SIZE", bytes)
-    }
-
-    /// Bytes that the `tcp` provider reads ahead; they are copied once more.
-    #[must_use]
-    pub fn tcp_prefetch_bytes(self, bytes: u32) -> Self {
-        self.set("FI_TCP_PREFETCH_RBUF_SIZE", bytes)
-    }
-
     /// What libfabric writes to the standard error stream.
     #[must_use]
     pub fn log_level(self, level: LogLevel) -> Self {
         self.set("FI_LOG_LEVEL", level.name())
-    }
-
-    /// The providers whose log is written.
-    #[must_use]
-    pub fn log_providers(self, names: &[&str]) -> Self {
-        self.set("FI_LOG_PROV", names.join(","))
-    }
-
-    /// The providers that libfabric offers at all.
-    #[must_use]
-    pub fn providers(self, names: &[&str]) -> Self {
-        self.set("FI_PROVIDER", names.join(","))
-    }
-
-    /// Where libfabric looks for providers that are libraries of their own.
-    #[must_use]
-    pub fn provider_path(self, directories: &[&str]) -> Self {
-        self.set("FI_PROVIDER_PATH", directories.join(":"))
-    }
-
-    /// How many peers libfabric prepares for.
-    #[must_use]
-    pub fn universe_size(self, peers: u32) -> Self {
-        self.set("FI_UNIVERSE_SIZE", peers)
     }
 
     /// Whether libfabric keeps registrations, with their keys, that were closed (`verbs`,
@@ -183,6 +136,12 @@ impl ProcessSettings {
             .set("RDMAV_HUGEPAGES_SAFE", 1)
             .set("CXI_FORK_SAFE", 1)
             .set("CXI_FORK_SAFE_HP", 1)
+    }
+
+    /// Sets a variable of libfabric's by its own name (`fi_info -e` lists them).
+    #[must_use]
+    pub fn variable(self, name: &'static str, value: impl ToString) -> Self {
+        self.set(name, value)
     }
 
     fn set(mut self, variable: &'static str, value: impl ToString) -> Self {
@@ -232,31 +191,39 @@ impl ProcessSettings {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let number = |name: &str| -> Option<u64> {
-            let (_, value) = self.variables.iter().find(|(other, _)| *other == name)?;
-            value.parse().ok()
-        };
-        let ports = ["FI_TCP_PORT_LOW_RANGE", "FI_TCP_PORT_HIGH_RANGE"].map(number);
+        let mut ports = [None, None];
+        for (name, value) in &self.variables {
+            let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+            if name.is_empty() || !name.chars().all(is_name) {
+                let reason = "is no name of a variable: letters, digits and _";
+                return Err(refused(name, value, reason));
+            }
+            if value.is_empty() || value.contains('\0') {
+                return Err(refused(name, value, "is empty, or holds a 0 byte"));
+            }
+            let number = value.parse::<u64>().ok();
+            let (range, reason) = match *name {
+                "FI_TCP_PORT_LOW_RANGE" | "FI_TCP_PORT_HIGH_RANGE" => {
+                    ports[usize::from(name.contains("HIGH"))] = number;
+                    (0..=65_535, "must be 1 to 65535")
+                }
+                "FI_TCP_STAGING_SBUF_SIZE" | "FI_TCP_PREFETCH_RBUF_SIZE" => {
+                    (0..=1 << 30, "must be at most 1 GiB")
+                }
+                "FI_UNIVERSE_SIZE" => (1..=(1 << 31) - 1, "must be 1 to 2147483647"),
+                _ => continue,
+            };
+            if !number.is_some_and(|number| range.contains(&number)) {
+                return Err(refused(name, value, reason));
+            }
+        }
         if let [Some(low), Some(high)] = ports
             && (low == 0 || low > high)
         {
             let reason = "must be 1 to 65535, the low end at most the high one";
             return Err(refused("tcp_ports", &format!("{low} to {high}"), reason));
         }
-        for field in ["FI_TCP_STAGING_SBUF_SIZE", "FI_TCP_PREFETCH_RBUF_SIZE"] {
-            if let Some(bytes) = number(field).filter(|bytes| *bytes > 1 << 30) {
-                return Err(refused(field, &bytes.to_string(), "must be at most 1 GiB"));
-            }
-        }
-        if let Some(peers) = number("FI_UNIVERSE_SIZE").filter(|n| !(1..1 << 31).contains(n)) {
-            let reason = "must be 1 to 2147483647";
-            return Err(refused("universe_size", &peers.to_string(), reason));
-        }
-        let odd = |(_, value): &&(&str, String)| value.is_empty() || value.contains('\0');
-        match self.variables.iter().find(odd) {
-            Some((name, value)) => Err(refused(name, value, "is empty, or holds a 0 byte")),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -278,8 +245,8 @@ mod tests {
             .tcp_ports(1, 2)
             .tcp_ports(30_000, 30_010)
             .log_level(LogLevel::Info)
-            .providers(&["tcp", "shm"])
-            .tcp_nodelay(false)
+            .variable("FI_PROVIDER", "tcp,shm")
+            .variable("FI_TCP_NODELAY", 0)
             .fork_safe();
         let variables: Vec<_> = settings.variables().collect();
         assert_eq!(
@@ -320,15 +287,33 @@ mod tests {
         for (settings, field) in [
             (ProcessSettings::default().tcp_ports(0, 5), "tcp_ports"),
             (ProcessSettings::default().tcp_ports(6, 5), "tcp_ports"),
-            (ProcessSettings::default().universe_size(0), "universe_size"),
-            (ProcessSettings::default().tcp_interface(""), "FI_TCP_IFACE"),
             (
-                ProcessSettings::default().tcp_interface("a\0b"),
+                ProcessSettings::default().variable("FI_UNIVERSE_SIZE", 0),
+                "FI_UNIVERSE_SIZE",
+            ),
+            (
+                ProcessSettings::default().variable("FI_TCP_IFACE", ""),
                 "FI_TCP_IFACE",
             ),
             (
-                ProcessSettings::default().tcp_staging_bytes(u32::MAX),
+                ProcessSettings::default().variable("FI_TCP_IFACE", "a\0b"),
+                "FI_TCP_IFACE",
+            ),
+            (
+                ProcessSettings::default().variable("FI_TCP_STAGING_SBUF_SIZE", u32::MAX),
                 "FI_TCP_STAGING_SBUF_SIZE",
+            ),
+            (
+                ProcessSettings::default().variable("FI_UNIVERSE_SIZE", "many"),
+                "many",
+            ),
+            (
+                ProcessSettings::default().variable("FI_LOG_PROV=tcp", "x"),
+                "no name of a variable",
+            ),
+            (
+                ProcessSettings::default().variable("", "x"),
+                "no name of a variable",
             ),
         ] {
             let error = settings.check().unwrap_err().to_string();

@@ -63,9 +63,9 @@ struct Core<S> {
 }
 
 /// Rings at whichever driver is still there: a reactor keeps it, and must not keep the driver.
-struct Bell<S: Sender>(Weak<Driver<S>>);
+struct DriverWake<S: Sender>(Weak<Driver<S>>);
 
-impl<S: Sender> Wake for Bell<S> {
+impl<S: Sender> Wake for DriverWake<S> {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -108,7 +108,7 @@ impl<S: Sender> Driver<S> {
         };
         Ok(Arc::new_cyclic(|driver| Self {
             core: Mutex::new(core),
-            bell: Waker::from(Arc::new(Bell(Weak::clone(driver)))),
+            bell: Waker::from(Arc::new(DriverWake(Weak::clone(driver)))),
             wait,
         }))
     }

@@ -29,7 +29,7 @@ use std::time::Instant;
 
 use crate::errno::FabricErrno;
 pub(crate) use crate::protocol::close_reason::{CloseReason, Violation};
-use crate::protocol::liveness::Silence;
+use crate::protocol::liveness::SilenceTimer;
 use crate::protocol::wire::{self, Control, ControlKind, Hello, Refusal, RefusalCode, WireError};
 pub(crate) use action::{Action, Arrival, Dropped, SendBlocked};
 use data::Data;
@@ -122,7 +122,7 @@ pub(crate) struct Connection {
     fences: Option<Box<Fences>>,
     /// From the first message about one on.
     subscriptions: Option<Box<Subscriptions>>,
-    silence: Option<Silence>,
+    silence: Option<SilenceTimer>,
     heartbeats: Heartbeats,
     pending: Pending,
     /// Boxed: a listener has thousands of connections, and few of them are over.
@@ -144,7 +144,7 @@ impl Connection {
             long: None,
             fences: None,
             subscriptions: None,
-            silence: Silence::new(local.patience, now),
+            silence: SilenceTimer::new(local.liveness, now),
             heartbeats: Heartbeats::default(),
             pending: Pending::default(),
             reason: None,
@@ -312,8 +312,8 @@ impl Connection {
     /// The next thing to do, in the only order that makes sense; `None` when there is nothing for
     /// now.
     pub(crate) fn next_action(&mut self) -> Option<Action> {
-        if let Some(news) = self.next_news() {
-            return Some(news);
+        if let Some(action) = self.next_urgent() {
+            return Some(action);
         }
         if self.state == State::Closed {
             return None;
@@ -326,9 +326,9 @@ impl Connection {
             .or_else(|| self.next_control())
     }
 
-    /// The same while a control message waits to be sent: the handshake, what the application is to
-    /// hear, and the end.
-    pub(crate) fn next_news(&mut self) -> Option<Action> {
+    /// The next thing that does not wait until the last control message is sent: the handshake,
+    /// what the application is to hear, and the end.
+    pub(crate) fn next_urgent(&mut self) -> Option<Action> {
         if let Some(action) = self.pending.handshake.take() {
             return Some(*action);
         }

@@ -1,4 +1,4 @@
-//! `Silence`: for how long a peer has said nothing, and what is to be said of it. Pure.
+//! `SilenceTimer`: for how long a peer has said nothing, and what is to be said of it. Pure.
 //!
 //! ```text
 //!  heard ──a third of the shorter time──► ask ──t1──► Unresponsive ──t2──► Lost
@@ -9,8 +9,8 @@
 //! Hearing costs no look at the clock: it sets a flag, and the next look takes its own time for the
 //! time of hearing. So a verdict may come late by the time between two looks, and never early.
 //!
-//! Silence counts against a peer only while this side listens. A verdict that came due while nobody
-//! looked waits for a second look a moment later, and until that queue was read
+//! SilenceTimer counts against a peer only while this side listens. A verdict that came due while
+//! nobody looked waits for a second look a moment later, and until that queue was read
 //! ([`Backlog`](crate::endpoint::link::backlog::Backlog)): what the peer said meanwhile lies in it.
 
 use std::time::{Duration, Instant};
@@ -20,15 +20,15 @@ const SECOND_LOOK_MAX: Duration = Duration::from_millis(100);
 
 /// How long a peer may say nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Patience {
+pub(crate) struct LivenessTimeouts {
     /// Then it is reported as unresponsive; nothing else happens.
     pub(crate) unresponsive: Option<Duration>,
     /// Then it is lost.
     pub(crate) lost: Option<Duration>,
 }
 
-impl Patience {
-    /// Silence means nothing.
+impl LivenessTimeouts {
+    /// SilenceTimer means nothing.
     #[cfg(test)]
     pub(crate) const ENDLESS: Self = Self {
         unresponsive: None,
@@ -42,7 +42,7 @@ impl Patience {
         }
     }
 
-    /// Silence after which the peer is asked for a sign of life.
+    /// SilenceTimer after which the peer is asked for a sign of life.
     fn ask_after(&self) -> Duration {
         self.shorter().unwrap_or_default() / 3
     }
@@ -55,7 +55,7 @@ impl Patience {
 
 /// What silence says of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum LivenessVerdict {
     /// Nothing yet, but it should be asked for a sign of life.
     Ask,
     /// It may be stopped, or busy with something else.
@@ -69,8 +69,8 @@ pub(crate) enum Verdict {
 
 /// The silence of one peer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Silence {
-    patience: Patience,
+pub(crate) struct SilenceTimer {
+    liveness: LivenessTimeouts,
     /// Something came since the last look.
     heard: bool,
     /// Nothing was heard since then.
@@ -83,12 +83,12 @@ pub(crate) struct Silence {
     second_look: Option<Instant>,
 }
 
-impl Silence {
+impl SilenceTimer {
     /// Begins to listen; none where silence means nothing.
-    pub(crate) fn new(patience: Patience, now: Instant) -> Option<Self> {
-        patience.shorter()?;
+    pub(crate) fn new(liveness: LivenessTimeouts, now: Instant) -> Option<Self> {
+        liveness.shorter()?;
         Some(Self {
-            patience,
+            liveness,
             heard: true,
             since: now,
             looked: now,
@@ -107,8 +107,8 @@ impl Silence {
 
     /// A look at the clock: what is to be said of the peer, if anything. At most one verdict a
     /// look; look again.
-    pub(crate) fn look(&mut self, now: Instant) -> Option<Verdict> {
-        let away = now.saturating_duration_since(self.looked) > self.patience.moment();
+    pub(crate) fn look(&mut self, now: Instant) -> Option<LivenessVerdict> {
+        let away = now.saturating_duration_since(self.looked) > self.liveness.moment();
         self.looked = now;
         if std::mem::take(&mut self.heard) {
             self.since = now;
@@ -118,42 +118,42 @@ impl Silence {
         }
         let due = self.next_verdict().filter(|(due, _)| now >= *due);
         if away && due.is_some() && self.second_look.is_none() {
-            self.second_look = Some(now + self.patience.moment());
+            self.second_look = Some(now + self.liveness.moment());
         }
-        if !self.asked && now >= self.since + self.patience.ask_after() {
+        if !self.asked && now >= self.since + self.liveness.ask_after() {
             self.asked = true;
-            return Some(Verdict::Ask);
+            return Some(LivenessVerdict::Ask);
         }
         let (_, verdict) = due?;
         if self.second_look.is_some_and(|at| now < at) {
             return None;
         }
         self.second_look = None;
-        self.unresponsive |= verdict == Verdict::Unresponsive;
+        self.unresponsive |= verdict == LivenessVerdict::Unresponsive;
         Some(verdict)
     }
 
     /// What the peer said may lie in a queue that was not read so far yet: no verdict for a moment.
     pub(crate) fn postpone(&mut self, now: Instant) {
         if self.next_verdict().is_some_and(|(due, _)| now >= due) {
-            self.second_look = Some(now + self.patience.moment());
+            self.second_look = Some(now + self.liveness.moment());
         }
     }
 
     /// When the next look has something to say, at the earliest.
     pub(crate) fn next_look(&self) -> Option<Instant> {
         if self.heard {
-            return Some(self.looked + self.patience.ask_after());
+            return Some(self.looked + self.liveness.ask_after());
         }
         if !self.asked {
-            return Some(self.since + self.patience.ask_after());
+            return Some(self.since + self.liveness.ask_after());
         }
         if self.second_look.is_some() {
             return self.second_look;
         }
         let (due, _) = self.next_verdict()?;
         // A look shortly before shows that somebody listens; then the verdict is on time.
-        let before = due.checked_sub(self.patience.moment()).unwrap_or(due);
+        let before = due.checked_sub(self.liveness.moment()).unwrap_or(due);
         Some(if self.looked < before { before } else { due })
     }
 
@@ -162,16 +162,16 @@ impl Silence {
         self.since
     }
 
-    fn next_verdict(&self) -> Option<(Instant, Verdict)> {
-        match self.patience {
-            Patience {
+    fn next_verdict(&self) -> Option<(Instant, LivenessVerdict)> {
+        match self.liveness {
+            LivenessTimeouts {
                 unresponsive: Some(after),
                 ..
-            } if !self.unresponsive => Some((self.since + after, Verdict::Unresponsive)),
-            Patience {
+            } if !self.unresponsive => Some((self.since + after, LivenessVerdict::Unresponsive)),
+            LivenessTimeouts {
                 lost: Some(silence),
                 ..
-            } => Some((self.since + silence, Verdict::Lost { silence })),
+            } => Some((self.since + silence, LivenessVerdict::Lost { silence })),
             _ => None,
         }
     }

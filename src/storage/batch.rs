@@ -8,9 +8,9 @@
 //! ```
 
 mod entry;
+mod maybe_dangling;
 mod on_ring;
 mod on_threads;
-mod still;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,9 +20,9 @@ use std::time::Instant;
 
 use self::on_ring::OnRing;
 use self::on_threads::OnThreads;
-use super::course::wants_direct;
 use super::file::File;
 use super::io_buffer::IoBuf;
+use super::transfer_route::wants_direct;
 use super::uring::probe::probe;
 use super::uring::ring::DEPTH_MAX;
 use super::{
@@ -95,13 +95,13 @@ impl<B> fmt::Debug for BatchRefused<B> {
 }
 
 /// Where outcomes go: to the caller, as far as it has room, else they are kept.
-struct Outlet<'a, B> {
+struct EventOutput<'a, B> {
     events: &'a mut Vec<BatchEvent<B>>,
     room: usize,
     kept: &'a mut VecDeque<BatchEvent<B>>,
 }
 
-impl<B> Outlet<'_, B> {
+impl<B> EventOutput<'_, B> {
     /// `make` is called where the outcome is to lie: it is too long to be moved twice.
     #[inline(always)]
     fn give(&mut self, make: impl FnOnce() -> BatchEvent<B>) {
@@ -362,15 +362,15 @@ impl<B: IoBuf> Batch<B> {
         let kept = self.done.len().min(max);
         events.extend(self.done.drain(..kept));
         let missing = min.min(max) - kept.min(min);
-        let mut outlet = Outlet {
+        let mut output = EventOutput {
             events,
             room: max - kept,
             kept: &mut self.done,
         };
         let waited = match &mut self.runner {
-            Runner::Ring(ring) => ring.wait(missing, deadline, &mut outlet).map_err(entered),
+            Runner::Ring(ring) => ring.wait(missing, deadline, &mut output).map_err(entered),
             Runner::Threads(threads) => {
-                threads.wait(missing, deadline, &mut outlet);
+                threads.wait(missing, deadline, &mut output);
                 Ok(())
             }
         };

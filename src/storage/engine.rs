@@ -89,7 +89,7 @@ pub(crate) trait Engine: Send + Sync {
 }
 
 /// The engine for a transfer. `Auto` in the host's memory is POSIX: what else a long one may take,
-/// [`Course`](super::course::Course) decides.
+/// [`TransferRoute`](super::transfer_route::TransferRoute) decides.
 pub(crate) fn engine_for(
     file: &File,
     choice: BackEndChoice,

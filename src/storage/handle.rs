@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use crate::Error;
 
-use super::course::Course;
 use super::file::{DirectAlignment, File};
 use super::io_buffer::{RawMemory, checked_range};
 use super::operation::{Operation, Subject, transfer};
+use super::transfer_route::TransferRoute;
 use super::{
     Direction, FileError, FileErrorKind, FileOperation, IoBuf, IoBufMut, IoFuture, IoOptions,
     IoOutcome, IoStats, OpenOptions, Place, ThreadPool, Transferred,
@@ -437,10 +437,10 @@ impl FileHandle {
         };
         let subject = self.subject(operation, offset, memory.len())?;
         let threads = pool.map_or(1, |pool| pool.threads() + 1);
-        let course = Course::new(&subject.file, direction, memory, offset, options, threads);
-        let course = course.map_err(|kind| subject.error(memory.len(), kind))?;
+        let route = TransferRoute::new(&subject.file, direction, memory, offset, options, threads);
+        let route = route.map_err(|kind| subject.error(memory.len(), kind))?;
         // SAFETY: the caller's promise.
-        unsafe { transfer(subject, memory, course, pool) }
+        unsafe { transfer(subject, memory, route, pool) }
     }
 
     /// A transfer that goes on when this returns.
@@ -461,13 +461,13 @@ impl FileHandle {
             let part = self.part(operation, memory, range, offset)?;
             let subject = self.subject(operation, offset, part.len())?;
             let failed = |kind| subject.error(part.len(), kind);
-            let pool = if Course::is_done_at_once(&subject.file, part, options) {
+            let pool = if TransferRoute::is_done_at_once(&subject.file, part, options) {
                 None
             } else {
                 Some(self.pool(options).map_err(failed)?)
             };
             let threads = pool.as_ref().map_or(1, |pool| pool.threads().max(1));
-            let course = Course::new(
+            let route = TransferRoute::new(
                 &subject.file,
                 subject.direction,
                 part,
@@ -475,20 +475,20 @@ impl FileHandle {
                 options,
                 threads,
             );
-            Ok((part.len(), course.map_err(failed)?, subject, pool))
+            Ok((part.len(), route.map_err(failed)?, subject, pool))
         };
-        let (len, course, subject, pool) = match accepted() {
+        let (len, route, subject, pool) = match accepted() {
             Ok(accepted) => accepted,
             Err(error) => return IoFuture::ready(buffer, Err(error)),
         };
         if len == 0 {
-            return IoFuture::ready(buffer, Ok(Transferred::new(course.engine.back_end())));
+            return IoFuture::ready(buffer, Ok(Transferred::new(route.engine.back_end())));
         }
         // Inside of the buffer, as was just checked.
         let start = checked_range(range, memory.len()).map_or(0, |(start, _)| start);
         let place = |buffer: &mut B| RawMemory::new(place(buffer)).part(start, len);
         // SAFETY: the caller's promise.
-        let operation = unsafe { Operation::new(subject, course, buffer, place) };
+        let operation = unsafe { Operation::new(subject, route, buffer, place) };
         let Some(pool) = pool else {
             // By this thread, and nobody else has heard of it.
             return IoFuture::over(operation.wait());

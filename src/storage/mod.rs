@@ -38,7 +38,7 @@ mod block;
 pub mod block_device;
 mod bounce;
 mod compat;
-mod course;
+mod transfer_route;
 pub mod cufile {
     //! cuFile, NVIDIA's GPUDirect Storage, which [`FileHandle`](super::FileHandle) uses by itself:
     //! the crate `fabricast-cufile`, whole.

@@ -20,12 +20,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
-use super::course::Course;
 use super::engine::{Task, TaskOutcome};
 use super::file::File;
 use super::io_buffer::RawMemory;
 use super::stats::Record;
 use super::thread_pool::{Run, ThreadPool};
+use super::transfer_route::TransferRoute;
 use super::{BackEnd, Direction, FileError, FileErrorKind, FileOperation, IoOutcome, Transferred};
 use fabricast_process::contained;
 
@@ -50,7 +50,7 @@ impl Subject {
 pub(crate) struct Transfer {
     subject: Subject,
     memory: RawMemory,
-    course: Course,
+    route: TransferRoute,
     /// The next task that nobody has begun. More are asked for than there are.
     next: AtomicU64,
     /// Tasks that have not ended.
@@ -60,7 +60,7 @@ pub(crate) struct Transfer {
     stop: AtomicUsize,
     direct: AtomicUsize,
     bounced: AtomicUsize,
-    /// What moved the bytes, where it was not the course's engine.
+    /// What moved the bytes, where it was not the route's engine.
     instead: OnceLock<BackEnd>,
     /// Why it stopped there.
     error: Mutex<Option<FileErrorKind>>,
@@ -75,13 +75,13 @@ impl Transfer {
     /// # Safety
     /// `memory` is good to write, with nobody else reading or writing it (a read), or good to read
     /// (a write), until the last task has ended or the transfer is dropped without a step.
-    pub(crate) unsafe fn new(subject: Subject, memory: RawMemory, course: Course) -> Self {
+    pub(crate) unsafe fn new(subject: Subject, memory: RawMemory, route: TransferRoute) -> Self {
         Self {
             subject,
             memory,
-            course,
+            route,
             next: AtomicU64::new(0),
-            left: AtomicU32::new(course.tasks.count()),
+            left: AtomicU32::new(route.tasks.count()),
             stop: AtomicUsize::new(usize::MAX),
             direct: AtomicUsize::new(0),
             bounced: AtomicUsize::new(0),
@@ -96,11 +96,11 @@ impl Transfer {
     /// last of all to end.
     fn step(&self) -> Option<bool> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
-        if index >= u64::from(self.course.tasks.count()) {
+        if index >= u64::from(self.route.tasks.count()) {
             return None;
         }
         // Below a count that is a `u32`.
-        let (start, len) = self.course.tasks.range(index as u32);
+        let (start, len) = self.route.tasks.range(index as u32);
         let is_wanted = !self.cancelled.load(Ordering::Relaxed);
         if is_wanted && start < self.stop.load(Ordering::Relaxed) {
             let outcome = self.run(start, len);
@@ -117,15 +117,15 @@ impl Transfer {
         let task = Task {
             file: &self.subject.file,
             direction: self.subject.direction,
-            memory: self.memory.part(start, len).in_context(self.course.context),
+            memory: self.memory.part(start, len).in_context(self.route.context),
             offset: self.subject.offset + start as u64,
-            direct: self.course.direct,
-            bounce: self.course.bounce,
+            direct: self.route.direct,
+            bounce: self.route.bounce,
             unwanted: Some(&self.cancelled),
         };
         // SAFETY: a part of the memory that `new` was promised, which no other task has (`Tasks`),
         // and this task has not ended.
-        let run = || unsafe { self.course.engine.run(&task) };
+        let run = || unsafe { self.route.engine.run(&task) };
         contained(run).unwrap_or_else(|said| TaskOutcome::failed(FileErrorKind::Panicked(said)))
     }
 
@@ -157,7 +157,7 @@ impl Transfer {
         let error = unpoisoned(&self.error).take();
         let direct_bytes = self.direct.load(Ordering::Relaxed);
         let bounced_bytes = self.bounced.load(Ordering::Relaxed);
-        let asked = || self.course.engine.back_end();
+        let asked = || self.route.engine.back_end();
         let back_end = self.instead.get().copied().unwrap_or_else(asked);
         let file = &self.subject.file;
         if self.subject.direction == Direction::Write {
@@ -238,13 +238,13 @@ impl Run for Borrowed {
 pub(crate) unsafe fn transfer(
     subject: Subject,
     memory: RawMemory,
-    course: Course,
+    route: TransferRoute,
     pool: Option<&ThreadPool>,
 ) -> Result<Transferred, FileError> {
     // SAFETY: the caller's promise; this waits for the last task below, and nothing before that can
     // unwind (tasks are caught).
-    let transfer = unsafe { Transfer::new(subject, memory, course) };
-    let others = course.tasks.count() - 1;
+    let transfer = unsafe { Transfer::new(subject, memory, route) };
+    let others = route.tasks.count() - 1;
     if others == 0 {
         transfer.step();
         return transfer.result();
@@ -258,7 +258,7 @@ pub(crate) unsafe fn transfer(
     if let Some(pool) = pool {
         let _ = pool.submit(Arc::clone(&borrowed) as Arc<dyn Run>, 0..others);
     }
-    help(&borrowed, course);
+    help(&borrowed, route);
     while borrowed.step() {}
     let mut is_over = unpoisoned(&borrowed.is_over);
     while !*is_over {
@@ -271,14 +271,14 @@ pub(crate) unsafe fn transfer(
     borrowed.transfer.result()
 }
 
-/// Asks helpers to take part, where the course wants some.
-fn help<T: Run + 'static>(operation: &Arc<T>, course: Course) {
-    if !course.helpers || course.tasks.count() == 1 {
+/// Asks helpers to take part, where the route wants some.
+fn help<T: Run + 'static>(operation: &Arc<T>, route: TransferRoute) {
+    if !route.helpers || route.tasks.count() == 1 {
         return;
     }
     if let Some(helpers) = bounce_helpers() {
         // Each call does one task, and the first that finds none is the last that costs anything.
-        let calls = course.tasks.count() - 1;
+        let calls = route.tasks.count() - 1;
         let _ = helpers.submit(Arc::clone(operation) as Arc<dyn Run>, 0..calls);
     }
 }
@@ -321,13 +321,13 @@ impl<B: Send + 'static> Operation<B> {
     /// read), or good to read (a write), until the buffer is dropped or used in any other way.
     pub(crate) unsafe fn new(
         subject: Subject,
-        course: Course,
+        route: TransferRoute,
         buffer: B,
         place: impl FnOnce(&mut B) -> RawMemory,
     ) -> Arc<Self> {
         let nothing = RawMemory::of(&[]);
         // SAFETY: no memory yet, and no task before this returns.
-        let transfer = unsafe { Transfer::new(subject, nothing, course) };
+        let transfer = unsafe { Transfer::new(subject, nothing, route) };
         let mut operation = Arc::new(Self {
             transfer,
             state: Mutex::new(OperationState::Running {
@@ -349,16 +349,16 @@ impl<B: Send + 'static> Operation<B> {
 
     /// Gives it to the threads. A pool that is full gives the buffer back.
     pub(crate) fn submit(self: &Arc<Self>, pool: &ThreadPool) -> Result<(), IoOutcome<B>> {
-        let course = self.transfer.course;
+        let route = self.transfer.route;
         let job = Arc::clone(self) as Arc<dyn Run>;
-        if let Err(refused) = pool.submit(job, 0..course.tasks.count()) {
+        if let Err(refused) = pool.submit(job, 0..route.tasks.count()) {
             drop(refused.job);
             return match std::mem::replace(&mut *unpoisoned(&self.state), OperationState::Taken) {
                 OperationState::Running { buffer, .. } => Err(self.refused(buffer)),
                 _ => unreachable!("no task was begun"),
             };
         }
-        help(self, course);
+        help(self, route);
         Ok(())
     }
 

@@ -92,7 +92,7 @@ impl ReaderOptions {
 
 /// A block that is on its way.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct PendingRead {
     cookie: u64,
     index: u64,
 }
@@ -140,7 +140,7 @@ pub struct BlockReader {
     /// The next block to hand out in order.
     head: u64,
     cookie: u64,
-    asked: VecDeque<Asked>,
+    asked: VecDeque<PendingRead>,
     /// Outcomes to hand out; at most `ahead`, with those on their way.
     ready: VecDeque<Outcome>,
     /// The first block that the file ended in or before, where there is no end.
@@ -329,7 +329,7 @@ impl BlockReader {
         let entry =
             BatchEntry::read_of(Ok(Arc::clone(&self.file)), buffer, offset).range(..len as usize);
         match self.batch.queue(entry, cookie) {
-            Ok(()) => self.asked.push_back(Asked { cookie, index }),
+            Ok(()) => self.asked.push_back(PendingRead { cookie, index }),
             Err(refused) => match refused.kind {
                 BatchRefusedKind::File(error) => {
                     let error = self.error(index, BlockErrorKind::File(error));
@@ -367,7 +367,7 @@ impl BlockReader {
                 .asked
                 .iter()
                 .position(|asked| asked.cookie == event.cookie)
-                && let Some(Asked { index, .. }) = self.asked.remove(at)
+                && let Some(PendingRead { index, .. }) = self.asked.remove(at)
             {
                 self.take_in(index, event);
             }

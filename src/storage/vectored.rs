@@ -162,7 +162,8 @@ impl VectoredRun<'_> {
     }
 
     fn may_go_direct(&self, len: usize) -> bool {
-        let wanted = super::course::wants_direct(self.file.used().direct, self.direction, len);
+        let wanted =
+            super::transfer_route::wants_direct(self.file.used().direct, self.direction, len);
         if !wanted || self.file.direct().is_none() {
             return false;
         }

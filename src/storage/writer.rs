@@ -52,7 +52,7 @@ impl Default for WriterOptions {
 
 /// A block on its way.
 #[derive(Debug, Clone, Copy)]
-struct Begun {
+struct PendingWrite {
     cookie: u64,
     index: u64,
     offset: u64,
@@ -136,10 +136,10 @@ pub struct BlockWriter {
     batch: Batch<Buffer>,
     sync: bool,
     cookie: u64,
-    begun: VecDeque<Begun>,
+    begun: VecDeque<PendingWrite>,
     report: WriterReport,
     /// The failed block with the lowest offset.
-    first_failed: Option<(Begun, FileError)>,
+    first_failed: Option<(PendingWrite, FileError)>,
     events: Vec<BatchEvent<Buffer>>,
 }
 
@@ -223,7 +223,7 @@ impl BlockWriter {
         let entry = BatchEntry::write_of(Ok(Arc::clone(&self.file)), buffer, offset);
         self.batch.submit(entry, cookie)?;
         self.cookie += 1;
-        self.begun.push_back(Begun {
+        self.begun.push_back(PendingWrite {
             cookie,
             index,
             offset,
@@ -266,12 +266,12 @@ impl BlockWriter {
         count
     }
 
-    fn take_in(&mut self, begun: Begun, event: BatchEvent<Buffer>) -> Written {
-        let Begun { index, offset, .. } = begun;
+    fn take_in(&mut self, begun: PendingWrite, event: BatchEvent<Buffer>) -> Written {
+        let PendingWrite { index, offset, .. } = begun;
         if let Err(error) = &event.result {
             self.report.failed += 1;
             self.report.bytes += error.done;
-            let is_lower = |(first, _): &(Begun, FileError)| offset < first.offset;
+            let is_lower = |(first, _): &(PendingWrite, FileError)| offset < first.offset;
             if self.first_failed.as_ref().is_none_or(is_lower) {
                 self.first_failed = Some((begun, error.clone()));
             }

@@ -97,7 +97,7 @@ impl fmt::Debug for PresharedKey {
     }
 }
 
-/// Who proves.
+/// The side that proves that it has the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Role {

@@ -22,12 +22,12 @@ pub const HASHED_BLOCK_MIN: u32 = 1024;
 const FILE_MEMORY: u64 = 96;
 const WAITING_MEMORY: u64 = 128;
 
-/// What is known of one block.
+/// The hash of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockHash {
-    /// It is one of several of its file.
+    /// The block is one of several of its file.
     Part(ChainingValue),
-    /// It is the whole file.
+    /// The block is the whole file.
     Whole([u8; HASH_LEN]),
 }
 
@@ -57,7 +57,7 @@ struct Node {
 #[derive(Debug)]
 pub(crate) struct ContentHash {
     waiting: HashMap<Node, ChainingValue>,
-    /// Of each file: the blocks that are lacking, then its hash.
+    /// For each file: how many blocks are lacking, then its hash.
     files: Vec<File>,
     blocks_left: u64,
 }

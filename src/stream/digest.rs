@@ -14,7 +14,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// The same of bytes that come piece by piece.
+/// The CRC32C of bytes that come piece by piece.
 #[derive(Debug)]
 pub(crate) struct Crc32c(crc_fast::Digest);
 
@@ -92,7 +92,7 @@ pub struct StreamDigest {
 }
 
 impl StreamDigest {
-    /// That of a stream of so many blocks, none of which is known yet.
+    /// The digest of a stream of `blocks` blocks, none of which is known yet.
     pub fn new(blocks: u64) -> Self {
         Self { blocks, part: 0 }
     }

@@ -57,7 +57,7 @@ impl RefusalCode {
     pub const DIGEST: Self = Self(20);
     /// A person, or the application, ended it.
     pub const CANCELLED: Self = Self(21);
-    /// It took longer than it was given.
+    /// The stream took longer than its deadline.
     pub const DEADLINE: Self = Self(22);
     /// The last connection is gone.
     pub const LOST: Self = Self(23);
@@ -118,7 +118,7 @@ impl fmt::Debug for RefusalCode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamViolation {
-    /// It can't be understood.
+    /// The message can't be understood.
     #[error(transparent)]
     Wire(#[from] WireError),
     /// A message at a time, or from a side, where it has no place.
@@ -148,7 +148,7 @@ pub enum StreamViolation {
     Count {
         /// Which count.
         what: &'static str,
-        /// What it was.
+        /// The value that was given.
         value: u64,
     },
     /// The manifest is not what was announced, or not one that is taken.
@@ -167,7 +167,7 @@ pub enum StreamError {
         name: &'static str,
         /// What was asked for.
         value: u64,
-        /// What it may be.
+        /// The values that are allowed.
         range: &'static str,
     },
     /// A name that a stream can't carry.
@@ -200,7 +200,7 @@ pub enum StreamError {
     #[error("{0}")]
     Endpoint(std::sync::Arc<crate::Error>),
     /// The peer did not take the stream, or the connection.
-    #[error("refused: {}", Said(.code, .reason))]
+    #[error("refused: {}", RefusalText(.code, .reason))]
     Refused {
         /// Why.
         code: RefusalCode,
@@ -210,7 +210,7 @@ pub enum StreamError {
         reason: String,
     },
     /// The peer gave the stream up.
-    #[error("given up by the peer: {}", Said(.code, .reason))]
+    #[error("given up by the peer: {}", RefusalText(.code, .reason))]
     Failed {
         /// Why.
         code: RefusalCode,
@@ -220,7 +220,7 @@ pub enum StreamError {
         reason: String,
     },
     /// This side gave the stream up.
-    #[error("given up: {}", Said(.code, .reason))]
+    #[error("given up: {}", RefusalText(.code, .reason))]
     GivenUp {
         /// Why.
         code: RefusalCode,
@@ -247,7 +247,7 @@ pub enum StreamError {
         /// What this side waited for, and how it stood, in words.
         waits: String,
     },
-    /// It took longer than it may.
+    /// Something took longer than it may.
     #[error("not done in time: {what}")]
     Deadline {
         /// What took so long.
@@ -305,9 +305,9 @@ impl StreamError {
 }
 
 /// A code, and what the peer adds to it.
-struct Said<'a>(&'a RefusalCode, &'a str);
+struct RefusalText<'a>(&'a RefusalCode, &'a str);
 
-impl fmt::Display for Said<'_> {
+impl fmt::Display for RefusalText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.1 {
             "" => self.0.fmt(f),

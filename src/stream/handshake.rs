@@ -39,7 +39,7 @@ pub(crate) struct Agreed {
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Step {
-    /// What is to be sent to the peer, first of all.
+    /// The message to send to the peer, before anything else.
     pub(crate) say: Option<Message<'static>>,
     /// How it goes on.
     pub(crate) then: Then,
@@ -50,9 +50,9 @@ pub(crate) struct Step {
 pub(crate) enum Then {
     /// The peer is to say something.
     Wait,
-    /// It is over, and the connection may be used.
+    /// The handshake is over, and the connection may be used.
     Ready(Agreed),
-    /// It is over, and the connection is to be closed once everything was sent.
+    /// The handshake failed, and the connection is to be closed once everything was sent.
     Over(StreamError),
 }
 
@@ -91,7 +91,7 @@ impl Step {
     }
 }
 
-/// What is said in place of a proof that did not come.
+/// The refusal that is sent in place of a proof that did not come.
 fn refused(refuse: &Refuse<'_>) -> Step {
     Step::over(StreamError::Refused {
         code: refuse.code,

@@ -50,19 +50,19 @@ const EXTRA_RECORDS: u64 = 65_536;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// It has no whole header, or none of a journal's.
+    /// The file has no whole header, or none of a journal's.
     #[error("it is no journal of a stream, or its header is damaged")]
     Header,
-    /// It is of another version.
+    /// The journal is of another version.
     #[error("it is a journal of version {0}")]
     Version(u16),
-    /// It belongs to another stream: other names, or other blocks.
+    /// The journal belongs to another stream: other names, or other blocks.
     #[error("it is the journal of another stream")]
     OtherStream,
-    /// It belongs to the same stream, but the source was another then.
+    /// The journal belongs to the same stream, but the source was another then.
     #[error("the source has changed since a part of it was received")]
     SourceChanged,
-    /// It has more records than a stream of this kind can have made.
+    /// The journal has more records than a stream of this kind can have made.
     #[error("it has more records than the stream can have made")]
     TooLong,
 }
@@ -107,7 +107,7 @@ struct RecordWire {
 const _: () = assert!(size_of::<RecordWire>() == RECORD_LEN);
 
 impl JournalHeader {
-    /// That of a stream.
+    /// The header of a stream's journal.
     pub(crate) fn new(identity: StreamIdentity, manifest: &Manifest, plan: &BlockPlan) -> Self {
         Self {
             identity,
@@ -181,7 +181,7 @@ impl JournalHeader {
         }
     }
 
-    /// What is appended once a block is written.
+    /// The record that is appended once a block is written.
     #[cfg(test)]
     fn record(&self, index: u64, crc: u32) -> [u8; RECORD_LEN] {
         record(self.seal(), index, crc)
@@ -210,7 +210,7 @@ pub(crate) fn record(seal: u32, index: u64, crc: u32) -> [u8; RECORD_LEN] {
 #[derive(Debug, Clone)]
 pub(crate) struct Claims {
     blocks: BlockSet,
-    /// Of the blocks that are in the set; 4 bytes for each block of the stream.
+    /// The CRC32C of the blocks in the set; 4 bytes for each block of the stream.
     crcs: Vec<u32>,
 }
 

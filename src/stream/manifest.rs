@@ -27,7 +27,7 @@ pub enum EntryKind {
 pub struct Modified {
     /// Seconds since 1970.
     pub seconds: i64,
-    /// And nanoseconds, below 1,000,000,000.
+    /// The nanoseconds within the second, below 1,000,000,000.
     pub nanoseconds: u32,
 }
 
@@ -36,7 +36,7 @@ pub struct Modified {
 pub struct Entry<'a> {
     /// Where it lies.
     pub name: RelativeName<'a>,
-    /// What it is.
+    /// The kind of entry.
     pub kind: EntryKind,
     /// Its permissions: the nine bits of chmod(2), no others.
     pub mode: u16,
@@ -175,10 +175,10 @@ pub enum ManifestError {
     Entry {
         /// Which, from 0.
         index: u64,
-        /// What is wrong with it.
+        /// The entry's fault.
         problem: EntryProblem,
     },
-    /// It is not what was announced.
+    /// The manifest is not what was announced.
     #[error("the manifest has {what} {found}, announced were {announced}")]
     NotAsAnnounced {
         /// What of it.
@@ -188,7 +188,7 @@ pub enum ManifestError {
         /// What there is.
         found: u64,
     },
-    /// It is beyond a limit of the receiver's.
+    /// The manifest is beyond a limit of the receiver's.
     #[error("{what}: {found}, the limit is {limit}")]
     Limit {
         /// What of it.

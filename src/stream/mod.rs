@@ -73,8 +73,7 @@ pub use sink::{
     ReadBack, SinkError, SinkFactory, Stop, StreamOffer,
 };
 pub use source::{
-    BlockSource, BufferSource, DeviceSource, FileSource, FileSourceBuilder, PathBufText, Skipped,
-    SourceError,
+    BlockSource, BufferSource, DeviceSource, FileSource, FileSourceBuilder, Skipped, SourceError,
 };
 pub use through_gpu::{DeviceBlock, HookError, ThroughGpu};
 pub use wire::{StreamIdentity, WireError};

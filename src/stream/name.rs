@@ -31,10 +31,10 @@ pub struct RelativeName<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// It has no bytes.
+    /// The name has no bytes.
     #[error("a name without bytes")]
     Empty,
-    /// It is longer than 4096 bytes.
+    /// The name is longer than 4096 bytes.
     #[error("a name of {len} bytes, the limit is {NAME_LEN_MAX}")]
     TooLong {
         /// Its bytes.
@@ -46,13 +46,13 @@ pub enum NameError {
         /// The component's bytes.
         len: usize,
     },
-    /// It begins or ends with a slash, or has two in a row.
+    /// The name begins or ends with a slash, or has two in a row.
     #[error("a name with an empty component: it begins or ends with a slash, or has two in a row")]
     EmptyComponent,
     /// One of its components is `.` or `..`.
     #[error("a name that leads elsewhere: a component is a dot, or two")]
     Dots,
-    /// It has a NUL byte.
+    /// The name has a NUL byte.
     #[error("a name with a NUL byte")]
     Nul,
     /// One of its components begins as the names of hidden directories do.

@@ -326,7 +326,7 @@ impl<S: StreamSide> NetworkThread<S> {
     }
 }
 
-/// For whoever drives it without a thread.
+/// The side, for tests that drive it without a thread.
 #[cfg(all(test, not(loom)))]
 impl<S: StreamSide> NetworkThread<S> {
     pub(super) fn side(&self) -> &S {

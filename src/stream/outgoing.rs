@@ -60,7 +60,7 @@ pub(crate) struct OutgoingStream {
     blake3: Option<[u8; HASH_LEN]>,
     /// What [`next_control`](Self::next_control) gave, until it went out.
     pending: Option<SenderControl>,
-    /// Of the manifest, what is being said.
+    /// The part of the manifest that is being sent.
     part: Vec<u8>,
     ending: SenderEnding,
 }

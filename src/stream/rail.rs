@@ -13,7 +13,7 @@ use crate::endpoint::{ConnectionId, Message as Arrived};
 /// How far it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RailStage {
-    /// It is being dialed.
+    /// The connection is being made.
     Connecting,
     Handshake,
     Ready,
@@ -37,9 +37,9 @@ pub(super) struct Rail<L> {
     agreed: Option<Agreed>,
     pub(super) outbox: Outbox,
     pub(super) last_heard: Instant,
-    /// It is told its last words, and is gone by then.
+    /// The peer is told the last words; the connection is gone by this time.
     leave_by: Option<Instant>,
-    /// It was told them.
+    /// The peer was told the last words.
     is_told: bool,
     pub(super) local: L,
 }
@@ -94,7 +94,7 @@ impl<L> Rail<L> {
         }
     }
 
-    /// None: it is gone.
+    /// The connection; `None`: it is gone.
     pub(super) fn connection(&self) -> Option<ConnectionId> {
         (!self.is_gone()).then_some(self.connection)
     }
@@ -173,12 +173,12 @@ impl<L> Rail<L> {
         self.leave_by.is_some()
     }
 
-    /// It is told its last words. Whatever is said meanwhile, it gets no more time.
+    /// Begins the last words. The connection gets no more time, whatever is said meanwhile.
     pub(super) fn leave(&mut self, network: &Network) {
         self.leave_by.get_or_insert_with(|| network.goodbye_by());
     }
 
-    /// It has had its time for the last words.
+    /// Whether the time for the last words is over.
     pub(super) fn is_late(&self, now: Instant) -> bool {
         self.leave_by.is_some_and(|by| now >= by)
     }

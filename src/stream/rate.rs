@@ -51,7 +51,7 @@ impl RateLimit {
         now.checked_add(Duration::from_nanos(nanos)).or(Some(now))
     }
 
-    /// So many bytes were sent.
+    /// Counts bytes that were sent.
     pub(crate) fn take(&mut self, bytes: u64, now: Instant) {
         if let Some(rate) = self.bytes_per_second {
             self.tokens = self.tokens(rate, now) - i128::from(bytes) * NANO;

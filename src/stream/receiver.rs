@@ -129,20 +129,20 @@ impl StreamReceiver {
             endpoints.push(endpoint);
         }
         let can_write = endpoints.iter().all(|endpoint| endpoint.can_write(1));
-        let landings = match windows {
+        let slot_memory = match windows {
             0 => None,
             _ if !can_write => None,
             _ => {
                 slots += windows as usize;
-                Some(landing_pool(windows, config.block_bytes)?)
+                Some(slot_pool(windows, config.block_bytes)?)
             }
         };
         let events = Arc::new(EventQueue::default());
         #[cfg(test)]
-        pools.extend(landings.clone());
+        pools.extend(slot_memory.clone());
         let interfaces = places.iter().map(|(interface, _)| interface.clone());
         let interfaces: Vec<_> = interfaces.collect();
-        let (memory, told) = ((landings, slots), Arc::clone(&events));
+        let (memory, told) = ((slot_memory, slots), Arc::clone(&events));
         let side = ReceiverSide::new(config, &interfaces, endpoints, memory, told, employ)?;
         let (handle, thread) = NetworkThread::new(side);
         let receiver = Self {
@@ -180,7 +180,7 @@ impl StreamReceiver {
 
     /// Takes no new streams, waits for those that are under way until the deadline, and cuts what
     /// is left then. Returns when its threads have ended, with the events that nobody fetched.
-    pub fn stop(mut self, deadline: Instant) -> Vec<StreamEvent> {
+    pub fn close(mut self, deadline: Instant) -> Vec<StreamEvent> {
         self.thread.stop(deadline);
         self.events.take_all()
     }
@@ -205,14 +205,14 @@ impl Drop for StreamReceiver {
 fn windows(places: &[(Interface, PeerAddr)], config: &ReceiverConfig) -> u32 {
     let mut interfaces = places.iter().map(|(interface, _)| interface);
     let favoured = interfaces.all(Interface::favours_writes);
-    config.windows.unwrap_or(match favoured {
+    config.rma_slots.unwrap_or(match favoured {
         true => config.buffers,
         false => 0,
     })
 }
 
 /// Memory that senders write into; it takes some when a stream first uses it.
-fn landing_pool(slots: u32, block_bytes: u32) -> Result<SharedBufferManager, StreamError> {
+fn slot_pool(slots: u32, block_bytes: u32) -> Result<SharedBufferManager, StreamError> {
     let config = SharedBufferConfig {
         slots: Some(slots),
         alignment: 4096,
@@ -239,8 +239,8 @@ fn duplex(config: &ReceiverConfig, windows: u32) -> Result<DuplexConfig, StreamE
     Ok(DuplexConfig {
         header_len: HEADER_LEN as u16,
         pool,
-        depth: config.window + CONTROL_DEPTH,
-        send_depth: CONTROL_SENDS,
+        credits: config.credits + CONTROL_DEPTH,
+        depth: CONTROL_SENDS,
         max_connections: config.connections,
         connect_timeout: config.handshake_timeout,
         close_timeout: Duration::from_secs(2),

@@ -113,7 +113,7 @@ pub struct StreamReport {
     pub blocks: u64,
     /// From the beginning to the end.
     pub took: Duration,
-    /// What it waited for.
+    /// The time that was spent waiting, by reason.
     pub stalls: Stalls,
     /// Time that threads spent reading and computing checksums, all threads together.
     pub read_time: Duration,
@@ -189,7 +189,7 @@ impl StreamReport {
         )
     }
 
-    /// The same as a JSON object: times in seconds, rate in bytes a second.
+    /// The report as a JSON object: times in seconds, rate in bytes a second.
     pub fn to_json(&self) -> String {
         let stalls = self.stalls.named();
         let stalls = stalls.map(|(name, time)| (name.to_owned(), json!(time.as_secs_f64())));

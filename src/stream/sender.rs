@@ -190,7 +190,7 @@ impl StreamSender {
 
     /// Ends it: transfers go on until the deadline, what is left then fails. Returns when its
     /// threads have ended, a little after the deadline at the latest.
-    pub fn stop(mut self, deadline: Instant) {
+    pub fn close(mut self, deadline: Instant) {
         self.thread.stop(deadline);
     }
 
@@ -252,8 +252,8 @@ pub(super) fn duplex(
     Ok(DuplexConfig {
         header_len: HEADER_LEN as u16,
         pool,
-        depth: CONTROL_DEPTH,
-        send_depth: config.depth + CONTROL_SENDS,
+        credits: CONTROL_DEPTH,
+        depth: config.depth + CONTROL_SENDS,
         max_connections: connections,
         connect_timeout: config.connect_timeout,
         close_timeout: Duration::from_secs(2),

@@ -44,7 +44,7 @@ pub struct StreamOffer {
     pub sync: bool,
     /// Everything is to be read back and checked before the stream is complete.
     pub read_back: bool,
-    /// What is kept of an earlier stream with this key is to be thrown away.
+    /// Whether what the sink has of an earlier stream with this key is to be thrown away.
     pub restart: bool,
 }
 
@@ -164,7 +164,7 @@ impl Kept {
         self.add_summed(offer, block, bytes, crc32c(bytes));
     }
 
-    /// The same where the CRC32C is known.
+    /// Adds a block whose CRC32C is known.
     fn add_summed(&mut self, offer: &StreamOffer, block: &Block, bytes: &[u8], crc: u32) {
         let is_of_it = offer.plan.get(block.index) == Some(*block);
         if !is_of_it || bytes.len() != block.len as usize || self.have.contains(block.index) {
@@ -242,7 +242,7 @@ pub enum SinkError {
     /// The system refused.
     #[error("{what}: {}", io::Error::from_raw_os_error(*errno))]
     Os {
-        /// What it was about: an entry's name.
+        /// The name of the entry.
         what: String,
         /// The system's error number, as errno(3) counts them.
         errno: i32,
@@ -264,7 +264,7 @@ pub enum SinkError {
         /// The block's number.
         block: u64,
     },
-    /// It is larger than there is room for.
+    /// The stream is larger than there is room for.
     #[error(
         "a stream of {bytes} bytes, and the sink has room for {room}: make it with more, or have \
          senders send less at a time"
@@ -290,7 +290,7 @@ pub enum SinkError {
     /// The CUDA driver refused.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// It was given up, because the peer has gone or the receiver stops.
+    /// The stream was given up, because the peer has gone or the receiver stops.
     #[error("stopped")]
     Stopped,
     /// What a sink of the user's says.

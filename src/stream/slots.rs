@@ -54,7 +54,7 @@ impl SlotBook {
     ///
     /// # Errors
     ///
-    /// They can't be: too many, too small, beyond the window's end, or said before.
+    /// The slots can't be: too many, too small, beyond the window's end, or said before.
     pub(crate) fn add(
         &mut self,
         window: &Window<'_>,
@@ -139,7 +139,7 @@ impl SlotBook {
 /// A receiver's slots of one connection, with what is behind each.
 #[derive(Debug)]
 pub(crate) struct SlotGrants<T> {
-    /// And whether the sender may say that there is a block in it.
+    /// Each slot, and whether the sender may say that there is a block in it.
     slots: Vec<(T, bool)>,
 }
 

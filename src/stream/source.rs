@@ -6,7 +6,6 @@ mod memory;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::{Entry, EntryKind, Manifest, Modified, NameError, RelativeName};
 use crate::buffer::{Buffer, DeviceBuffer};
@@ -119,12 +118,12 @@ pub enum SourceError {
     /// The system refused.
     #[error("{path}: {}", io::Error::from_raw_os_error(*errno))]
     Os {
-        /// What it was about.
-        path: PathBufText,
+        /// The file or directory.
+        path: PathBuf,
         /// The system's error number, as errno(3) counts them.
         errno: i32,
     },
-    /// It is not what it was when the stream began.
+    /// The source is not what it was when the stream began.
     #[error("{what}: {how} while it was sent")]
     Changed {
         /// The name of the entry.
@@ -132,17 +131,17 @@ pub enum SourceError {
         /// In which way.
         how: &'static str,
     },
-    /// It is neither a regular file nor a directory.
+    /// The path is neither a regular file nor a directory.
     #[error("{path}: it is neither a regular file nor a directory")]
     NoFile {
-        /// What it was about.
-        path: PathBufText,
+        /// The file or directory.
+        path: PathBuf,
     },
     /// A name can't be sent, or there are two of it.
     #[error("{path}: {reason}")]
     Name {
-        /// What it was about.
-        path: PathBufText,
+        /// The file or directory.
+        path: PathBuf,
         /// What is wrong with its name.
         reason: NameError,
     },
@@ -160,31 +159,9 @@ pub enum SourceError {
     Other(String),
 }
 
-/// A path in an error, as text for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PathBufText(Arc<Path>);
-
-impl std::fmt::Display for PathBufText {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.display().fmt(f)
-    }
-}
-
 impl From<MemoryError> for SourceError {
     fn from(error: MemoryError) -> Self {
         Self::Other(error.to_string())
-    }
-}
-
-impl From<PathBuf> for PathBufText {
-    fn from(path: PathBuf) -> Self {
-        Self(path.into())
-    }
-}
-
-impl From<&Path> for PathBufText {
-    fn from(path: &Path) -> Self {
-        Self(path.into())
     }
 }
 

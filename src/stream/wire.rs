@@ -210,7 +210,7 @@ pub(crate) struct BlockHeader {
     pub(crate) offset: u64,
     /// Its bytes, at least 1.
     pub(crate) len: u32,
-    /// Of its bytes; 0 in a stream without [`OpenFlags::CRC32C`].
+    /// The CRC32C of the bytes; 0 in a stream without [`OpenFlags::CRC32C`].
     pub(crate) crc: u32,
 }
 
@@ -234,7 +234,7 @@ pub(crate) struct Finish {
     pub(crate) sent: u64,
     /// The digest of the stream.
     pub(crate) digest: u32,
-    /// Of the content, where the sender has read all of it and was asked for it.
+    /// The BLAKE3 of the content, where the sender has read all of it and was asked for it.
     pub(crate) blake3: Option<[u8; HASH_LEN]>,
 }
 
@@ -321,7 +321,7 @@ pub(crate) struct Written {
 pub(crate) struct Damaged {
     pub(crate) stream: u32,
     pub(crate) index: u64,
-    /// What its bytes have.
+    /// The CRC32C of the bytes.
     pub(crate) crc: u32,
 }
 
@@ -334,7 +334,7 @@ pub(crate) struct Complete {
     pub(crate) digest: u32,
     pub(crate) blocks: u64,
     pub(crate) bytes: u64,
-    /// Of the content; there exactly with [`Checks::BLAKE3`].
+    /// The BLAKE3 of the content; there exactly with [`Checks::BLAKE3`].
     pub(crate) blake3: Option<[u8; HASH_LEN]>,
 }
 

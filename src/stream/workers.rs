@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Threads that take jobs from one queue, which has a bound.
 #[derive(Debug)]
 pub(super) struct Workers<J> {
-    /// None: they are to end.
+    /// `None`: the threads end.
     jobs: Option<Sender<J>>,
     threads: Vec<JoinHandle<()>>,
 }

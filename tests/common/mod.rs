@@ -526,7 +526,7 @@ pub(crate) fn packing() -> Packing {
 /// A receiver with a small pool: 64 KiB messages, few connections.
 pub(crate) fn small_receiver() -> ReceiveConfig {
     ReceiveConfig::default()
-        .incoming(|incoming| incoming.slots(64).depth(16))
+        .incoming(|incoming| incoming.slots(64).credits(16))
         .connection(|c| c.max_connections(8).connect_timeout(connect_limit()))
 }
 

@@ -18,7 +18,7 @@ pub(crate) fn listen(told: &Told, domain: &Arc<Domain>) -> ReceiveEndpoint {
             incoming
                 .max_message(told.number("max", MAX_MESSAGE as u64) as usize)
                 .slots(told.number("slots", 32) as u32)
-                .depth(told.number("depth", 8) as u32)
+                .credits(told.number("depth", 8) as u32)
         })
         .connection(|c| {
             c.max_connections(told.number("peers", 4) as u32)

@@ -341,7 +341,7 @@ const LESS_THAN_UNREAD: u64 = 40;
 fn unread() {
     let roomy = || {
         config()
-            .incoming(|incoming| incoming.depth(128).slots(1024))
+            .incoming(|incoming| incoming.credits(128).slots(1024))
             .outgoing(|out| out.depth(128))
     };
     let mut node = Node::new(&domain().expect("the parent has one"), roomy());
@@ -735,7 +735,7 @@ fn crowd() {
     let small = || {
         config()
             .max_peers(1)
-            .incoming(|incoming| incoming.depth(2))
+            .incoming(|incoming| incoming.credits(2))
             .total_depth(8)
     };
     let mut nodes: Vec<_> = (0..count).map(|_| Node::new(&domain, small())).collect();
@@ -783,7 +783,7 @@ fn one_endpoint_has_256_peers() {
     let peers = domain.peers_max().map_or(256, |most| most.min(256));
     let many = config()
         .max_peers(peers as u32)
-        .incoming(|incoming| incoming.depth(2));
+        .incoming(|incoming| incoming.credits(2));
     let mut hub = Node::new(&domain, many);
     let (fds, resident) = (fd_count(), rss_bytes());
     let argument = format!("{} {}", peers / PROCESSES, hub.addr());

@@ -188,7 +188,7 @@ fn the_largest_message_arrives_and_one_byte_more_is_refused() {
     let Some(domain) = domain() else { return };
     let max = 1 << 20;
     let receive = ReceiveConfig::default()
-        .incoming(|incoming| incoming.max_message(max).slots(16).depth(4))
+        .incoming(|incoming| incoming.max_message(max).slots(16).credits(4))
         .connection(|c| c.max_connections(2));
     let mut pair = Pair::with(&domain, common::sending(), receive);
     let large = pool(&domain, 2, max);
@@ -343,7 +343,7 @@ fn back_pressure_gives_the_payload_back_and_says_when_it_is_over() {
     let mut pair = Pair::connecting(
         &domain,
         common::sending().outgoing(|out| out.depth(4)),
-        small_receiver().incoming(|incoming| incoming.depth(6)),
+        small_receiver().incoming(|incoming| incoming.credits(6)),
     );
     let payload = pair.buffer(b"early");
     let refused = pair.sender().send_data(payload, b"", 1).expect_err("early");
@@ -408,7 +408,7 @@ fn stalled(domain: &Arc<Domain>, policy: DeadlinePolicy) -> (Pair, u64) {
     let send =
         common::sending().outgoing(|out| out.deadline(Some(millis(150))).deadline_policy(policy));
     let receive = ReceiveConfig::default()
-        .incoming(|incoming| incoming.max_message(size).slots(30).depth(count))
+        .incoming(|incoming| incoming.max_message(size).slots(30).credits(count))
         .connection(|c| c.max_connections(1));
     let mut pair = Pair::apart(domain, send, receive);
     pair.pool = pool(domain, count, size);
@@ -844,7 +844,7 @@ fn messages_are_held_and_dropped_by_other_threads() {
     let _dog = Watchdog::new("held messages");
     let Some(domain) = domain() else { return };
     let receive = ReceiveConfig::default()
-        .incoming(|incoming| incoming.slots(12).depth(8))
+        .incoming(|incoming| incoming.slots(12).credits(8))
         .connection(|c| c.max_connections(1));
     let mut pair = Pair::with(&domain, common::sending(), receive);
     let (give, take) = std::sync::mpsc::channel::<Vec<Message>>();

@@ -261,7 +261,7 @@ fn sends_wait_for_room_by_themselves_whatever_is_scarce() {
         ),
         (
             common::sending(),
-            small_receiver().incoming(|incoming| incoming.depth(1)),
+            small_receiver().incoming(|incoming| incoming.credits(1)),
         ),
     ];
     for (send, receive) in scarce {
@@ -664,7 +664,7 @@ fn dropped_sends_go_on_and_lose_nothing() {
     // More than the buffers of a pair of sockets, together.
     const LEN: usize = 8_000_000;
     let receive = ReceiveConfig::default()
-        .incoming(|incoming| incoming.max_message(8 << 20).slots(6).depth(2))
+        .incoming(|incoming| incoming.max_message(8 << 20).slots(6).credits(2))
         .connection(|c| c.max_connections(1));
     let Both {
         executor,
@@ -760,7 +760,7 @@ fn dropping_the_endpoint_gives_the_payloads_of_living_futures_back() {
     let elsewhere = common::domain().expect("there is one already");
     let executor = Executor::new().expect("an eventfd");
     let config = ReceiveConfig::default()
-        .incoming(|incoming| incoming.max_message(4 << 20).slots(16).depth(8))
+        .incoming(|incoming| incoming.max_message(4 << 20).slots(16).credits(8))
         .connection(|c| c.max_connections(1));
     let mut receiver = ReceiveEndpoint::listen(&elsewhere, any_port(), config).expect("listens");
     let sender = connect(

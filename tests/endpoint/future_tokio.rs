@@ -226,7 +226,7 @@ fn aborted_tasks_lose_no_buffer() {
     let Some(domain) = domain() else { return };
     two_threads().block_on(async {
         let config = ReceiveConfig::default()
-            .incoming(|incoming| incoming.max_message(8 << 20).slots(6).depth(3))
+            .incoming(|incoming| incoming.max_message(8 << 20).slots(6).credits(3))
             .connection(|c| c.max_connections(1));
         // A domain of its own: on libfabric 2.x a sender's poll drives whatever else its domain
         // has.

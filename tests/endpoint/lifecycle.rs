@@ -636,7 +636,7 @@ fn slow_message(domain: &Arc<Domain>) -> Option<Vec<ReceiveEvent>> {
     const LEN: usize = 4 << 20;
     let elsewhere = common::domain().expect("there is one already");
     let config = ReceiveConfig::default()
-        .incoming(|incoming| incoming.max_message(LEN + 64).slots(8).depth(2))
+        .incoming(|incoming| incoming.max_message(LEN + 64).slots(8).credits(2))
         .connection(|c| {
             c.max_connections(2)
                 .unresponsive_after(Some(T1))
@@ -700,7 +700,7 @@ fn heartbeats_are_answered_while_every_message_is_held() {
     // Two connections want more buffers than there are: what a heartbeat uses must not go to the
     // other one.
     let config = patient_receiver()
-        .incoming(|incoming| incoming.slots(12).depth(8))
+        .incoming(|incoming| incoming.slots(12).credits(8))
         .connection(|c| c.max_connections(2));
     let mut receiver =
         ReceiveEndpoint::listen(&elsewhere, common::any_port(), config).expect("listens");

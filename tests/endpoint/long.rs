@@ -82,7 +82,7 @@ impl Two {
     fn open(near: &Arc<Domain>, far: &Arc<Domain>, slots: u32, long: usize) -> Self {
         let to = SharedBufferManager::allocate(slots, long).expect("memory");
         let config = ReceiveConfig::default()
-            .incoming(|incoming| incoming.max_message(MESSAGE).slots(48).depth(8))
+            .incoming(|incoming| incoming.max_message(MESSAGE).slots(48).credits(8))
             .connection(|c| c.max_connections(2))
             .long_messages(LongMessages::new(to));
         let receiver = ReceiveEndpoint::listen(far, common::any_port(), config).expect("listens");
@@ -302,7 +302,7 @@ impl Crowd {
         let end = ConnectionlessEndpoint::open(near, common::any_port(), config).expect("opens");
         let receivers = pools.iter().map(|pool| {
             let config = ReceiveConfig::default()
-                .incoming(|incoming| incoming.max_message(MESSAGE).slots(48).depth(8))
+                .incoming(|incoming| incoming.max_message(MESSAGE).slots(48).credits(8))
                 .connection(|c| c.max_connections(2));
             let config = match pool {
                 true => {
@@ -427,7 +427,7 @@ fn receive_huge() {
     let domain = killed_domain(rdm()).expect("the parent has it");
     let to = SharedBufferManager::allocate(1, HUGE + 64).expect("memory");
     let config = ReceiveConfig::default()
-        .incoming(|incoming| incoming.slots(32).depth(4))
+        .incoming(|incoming| incoming.slots(32).credits(4))
         .connection(|c| c.max_connections(2))
         .long_messages(LongMessages::new(to.clone()));
     let mut receiver =
@@ -514,7 +514,7 @@ fn kill_the_sender(rdm: bool) {
     let form = if rdm { "rdm" } else { "msg" };
     let to = SharedBufferManager::allocate(1, HUGE + 64).expect("memory");
     let config = ReceiveConfig::default()
-        .incoming(|incoming| incoming.slots(32).depth(4))
+        .incoming(|incoming| incoming.slots(32).credits(4))
         .connection(|c| {
             c.max_connections(2)
                 .unresponsive_after(Some(Duration::from_millis(500)))

@@ -30,7 +30,7 @@ fn receive() {
     let domain = domain().expect("a library");
     child::tell(format!("library {}", domain.report().library));
     let config = ReceiveConfig::default()
-        .incoming(|incoming| incoming.max_message(MAX_MESSAGE).slots(16).depth(8))
+        .incoming(|incoming| incoming.max_message(MAX_MESSAGE).slots(16).credits(8))
         .connection(|c| c.max_connections(1));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     child::tell(format!("port {}", receiver.local_addr()));

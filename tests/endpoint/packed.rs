@@ -114,7 +114,10 @@ fn messages_of_any_length_arrive_in_order_and_each_key_has_one_outcome() {
     assert_eq!((sending.posted, receiving.messages), (MESSAGES, MESSAGES));
     assert!(sending.packed > MESSAGES / 2, "{sending:?}");
     assert!(sending.frames < sending.packed / 10, "{sending:?}");
-    assert_eq!((sending.packed, sending.frames), (receiving.packed, receiving.frames));
+    assert_eq!(
+        (sending.packed, sending.frames),
+        (receiving.packed, receiving.frames)
+    );
     assert_eq!(sending.bytes, receiving.bytes);
     drop(heard);
     assert_eq!(pool.free_count(), pool.slots());
@@ -220,5 +223,8 @@ fn endpoints_without_connections_pack_for_each_peer() {
         heard.iter().all(|heard| heard.next == MESSAGES) && done == [MESSAGES; 2]
     });
     let stats = sender.send_stats();
-    assert!(stats.packed > MESSAGES && stats.frames < stats.packed / 4, "{stats:?}");
+    assert!(
+        stats.packed > MESSAGES && stats.frames < stats.packed / 4,
+        "{stats:?}"
+    );
 }

@@ -71,7 +71,7 @@ fn subscribe() {
                 .max_message(80_000)
                 // The depth, the reserve, and one for hellos.
                 .slots(DEPTH + 4)
-                .depth(DEPTH)
+                .credits(DEPTH)
         })
         .connection(|c| c.max_connections(1));
     let mut endpoint = SubscribeEndpoint::open(&domain, config).expect("opens");

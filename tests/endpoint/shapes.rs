@@ -350,7 +350,7 @@ fn hold(provider: &str) {
     }
     .expect("the parent looked");
     let config = ReceiveConfig::default()
-        .incoming(|incoming| incoming.slots(64).depth(8))
+        .incoming(|incoming| incoming.slots(64).credits(8))
         .connection(|c| c.max_connections(1));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     child::tell(format!("addr {}", receiver.local_addr()));

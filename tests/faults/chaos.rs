@@ -41,7 +41,7 @@ fn receive(what: &str) {
             incoming
                 .max_message(SEND_SIZE)
                 .slots(SENDS as u32 + 10)
-                .depth(SENDS as u32)
+                .credits(SENDS as u32)
         })
         .connection(|c| c.max_connections(2));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
@@ -261,7 +261,7 @@ fn a_killed_sender_is_noticed_and_its_buffers_come_back() {
     let _dog = Watchdog::with("killed sender", 60 * SOON);
     let Some(domain) = domain() else { return };
     let config = ReceiveConfig::default()
-        .incoming(|incoming| incoming.slots(64).depth(16))
+        .incoming(|incoming| incoming.slots(64).credits(16))
         .connection(|c| c.max_connections(4));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     let mut random = Random::from_printed_seed("killed sender");
@@ -351,7 +351,7 @@ fn everything_sent_before_a_polite_close_arrives() {
             .incoming(|incoming| {
                 incoming
                     .slots(10 + random.below(20) as u32)
-                    .depth(4 + random.below(8) as u32)
+                    .credits(4 + random.below(8) as u32)
             })
             .connection(|c| c.max_connections(1));
         let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");

@@ -88,7 +88,7 @@ impl World {
         let fabric = Arc::clone(domain.fabric());
         let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).expect("memory");
         let receive = ReceiveConfig::default()
-            .incoming(|incoming| incoming.max_message(LARGE).slots(14).depth(10))
+            .incoming(|incoming| incoming.max_message(LARGE).slots(14).credits(10))
             .connection(|c| c.max_connections(1));
         let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), receive).expect("listens");
         let config = common::sending().outgoing(|out| out.headers(&headers));

@@ -140,7 +140,7 @@ fn row_4_a_peer_that_does_not_read_is_sent_a_bounded_amount() {
     let mut pair = Pair::apart(
         &domain,
         config,
-        small_receiver().incoming(|incoming| incoming.depth(16)),
+        small_receiver().incoming(|incoming| incoming.credits(16)),
     );
     let payload = pair.buffer(b"flood");
     let before = rss_bytes();
@@ -169,7 +169,7 @@ fn row_5_a_close_with_unread_data_loses_nothing() {
     let Some(domain) = domain() else { return };
     let elsewhere = common::domain().expect("there is one already");
     let config = ReceiveConfig::default()
-        .incoming(|incoming| incoming.slots(140).depth(64))
+        .incoming(|incoming| incoming.slots(140).credits(64))
         .connection(|c| c.max_connections(1));
     let mut receiver = ReceiveEndpoint::listen(&elsewhere, any_port(), config).expect("listens");
     let addr = receiver.local_addr();
@@ -234,7 +234,7 @@ fn row_8_a_peer_that_dies_is_noticed_while_every_message_is_held() {
     let Some(domain) = domain() else { return };
     // The smallest pool there can be: one message and the reserve.
     let config = ReceiveConfig::default()
-        .incoming(|incoming| incoming.slots(3).depth(8))
+        .incoming(|incoming| incoming.slots(3).credits(8))
         .connection(|c| c.max_connections(1));
     let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     let mut sender = Child::start(NAME, "sender", receiver.local_addr());
@@ -266,7 +266,7 @@ fn row_9_every_send_in_flight_is_reported_once_when_the_peer_goes() {
     let Some(domain) = domain() else { return };
     let size = 1 << 20;
     let receive = ReceiveConfig::default()
-        .incoming(|incoming| incoming.max_message(size).slots(20).depth(16))
+        .incoming(|incoming| incoming.max_message(size).slots(20).credits(16))
         .connection(|c| c.max_connections(1));
     let mut pair = Pair::apart(&domain, common::sending(), receive);
     let pool = pool(&domain, 1, size - 100);

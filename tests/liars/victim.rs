@@ -33,7 +33,7 @@ const PATIENT: Duration = Duration::from_secs(100);
 /// A receiver that takes windows and long messages, with room for a few liars.
 pub(crate) fn config() -> ReceiveConfig {
     ReceiveConfig::default()
-        .incoming(|incoming| incoming.slots(256).depth(8))
+        .incoming(|incoming| incoming.slots(256).credits(8))
         .connection(|c| {
             c.max_connections(8)
                 .windows(4)

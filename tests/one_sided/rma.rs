@@ -203,7 +203,7 @@ fn a_write_with_data_is_heard_of_and_uses_a_credit_that_comes_back() {
     let mut both = Both::with(
         &domain,
         common::sending(),
-        with_windows().incoming(|incoming| incoming.depth(2)),
+        with_windows().incoming(|incoming| incoming.credits(2)),
     );
     let target = memory(&[0; 64]);
     let (local, remote) = both.far_window(target.clone(), Access::WRITE);

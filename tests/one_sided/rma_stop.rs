@@ -162,7 +162,7 @@ impl Owner {
         kind: EndpointKind,
     ) -> Option<Self> {
         let config = ReceiveConfig::default()
-            .incoming(|incoming| incoming.slots(64).depth(8))
+            .incoming(|incoming| incoming.slots(64).credits(8))
             .connection(|c| c.max_connections(2).windows(4));
         let mut receiver =
             ReceiveEndpoint::listen(domain, common::any_port(), config).expect("listens");

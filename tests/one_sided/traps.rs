@@ -218,7 +218,7 @@ fn a_queue_beyond_a_devices_limit_is_refused_or_there() {
     on_each_kind(|domain| {
         // rxe's completion queues hold 32,767; a pool of small slots asks for more.
         let large = ReceiveConfig::default()
-            .incoming(|incoming| incoming.slots(40_000).max_message(512).depth(16))
+            .incoming(|incoming| incoming.slots(40_000).max_message(512).credits(16))
             .connection(|c| c.max_connections(8));
         let addr = common::any_port();
         match ReceiveEndpoint::listen(&domain, addr, large) {

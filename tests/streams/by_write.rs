@@ -49,7 +49,7 @@ fn who_has_no_windows_is_sent_messages_or_nothing() {
         outcomes[0].result.clone().unwrap();
         let why = &outcomes[0].report.transport;
         assert!(why.starts_with("messages: "), "{why}");
-        receiver.stop(by());
+        receiver.close(by());
     });
 }
 
@@ -60,7 +60,7 @@ fn both_sides_say_that_blocks_were_written_and_nothing_is_checked_that_was_not_a
             // One each: over FI_EP_RDM windows do not come back before the receiver ends.
             let to = tempfile::tempdir().unwrap();
             let config = receiver_config(DirectorySink::new(to.path()).unwrap());
-            let receiver = listen(domain, config.windows(1));
+            let receiver = listen(domain, config.rma_slots(1));
             let (from, source) = file(1_000_000);
             let options = by_write().crc32c(crc32c).blake3(blake3);
             let outcomes = send(domain, source, &[receiver.local_addr()], options);
@@ -75,7 +75,7 @@ fn both_sides_say_that_blocks_were_written_and_nothing_is_checked_that_was_not_a
                 other => panic!("{other:?}"),
             }
             assert_same(&from.path().join("file"), &to.path().join("file"));
-            receiver.stop(by());
+            receiver.close(by());
         }
     });
 }
@@ -83,7 +83,7 @@ fn both_sides_say_that_blocks_were_written_and_nothing_is_checked_that_was_not_a
 #[test]
 fn streams_wait_for_windows_when_others_have_them_all() {
     over_both(|domain| {
-        let receiver = listen(domain, receiver_config(DiscardSink).windows(4));
+        let receiver = listen(domain, receiver_config(DiscardSink).rma_slots(4));
         let sender = StreamSender::open(domain, sender_config()).unwrap();
         let transfers = ["one", "two"].map(|name| {
             let (dir, source) = named(name, 1_000_000);
@@ -108,8 +108,8 @@ fn streams_wait_for_windows_when_others_have_them_all() {
             let what = refused[0].as_ref().unwrap_err();
             assert!(matches!(what, StreamError::Refused { .. }), "{what}");
         }
-        sender.stop(by());
-        receiver.stop(by());
+        sender.close(by());
+        receiver.close(by());
     });
 }
 
@@ -123,7 +123,7 @@ fn crowd(domain: &Arc<Domain>) {
         .zip([0, 2, 16])
         .map(|(dir, windows)| {
             let config = receiver_config(DirectorySink::new(dir.path()).unwrap());
-            listen(domain, config.windows(windows))
+            listen(domain, config.rma_slots(windows))
         })
         .collect();
     let addrs: Vec<_> = receivers.iter().map(|it| it.local_addr()).collect();
@@ -136,7 +136,7 @@ fn crowd(domain: &Arc<Domain>) {
         assert_same(&path, &dir.path().join("file"));
     }
     for receiver in receivers {
-        receiver.stop(by());
+        receiver.close(by());
     }
 }
 
@@ -148,7 +148,7 @@ fn one_reading_is_written_to_many() {
 #[test]
 fn a_receiver_that_ends_while_blocks_are_written_is_a_lost_connection() {
     over_both(|domain| {
-        let receiver = listen(domain, receiver_config(DiscardSink).windows(16));
+        let receiver = listen(domain, receiver_config(DiscardSink).rma_slots(16));
         let sender = StreamSender::open(domain, sender_config()).unwrap();
         let (_dir, source) = file(8_000_000);
         let gate = Arc::new(Gate::default());
@@ -160,7 +160,7 @@ fn a_receiver_that_ends_while_blocks_are_written_is_a_lost_connection() {
         while transfer.progress()[0].sent < 2_000_000 {
             std::thread::sleep(Duration::from_millis(1));
         }
-        receiver.stop(std::time::Instant::now());
+        receiver.close(std::time::Instant::now());
         gate.open();
         let outcome = transfer.wait(by()).unwrap().pop().unwrap();
         match outcome.result.unwrap_err() {
@@ -169,7 +169,7 @@ fn a_receiver_that_ends_while_blocks_are_written_is_a_lost_connection() {
             other => panic!("{other:?}"),
         }
         let pool = sender.pool().clone();
-        sender.stop(by());
+        sender.close(by());
         assert_eq!(pool.free_count(), pool.slots(), "nothing is held");
     });
 }
@@ -198,7 +198,7 @@ fn memory_is_registered_and_given_back_by_several_threads_beside_writes() {
             });
         }
         let sink = MemorySink::new(1 << 22);
-        let receiver = listen(domain, receiver_config(sink.clone()).windows(128));
+        let receiver = listen(domain, receiver_config(sink.clone()).rma_slots(128));
         for _ in 0..5 {
             let (_dir, source) = file(1_000_001);
             let outcomes = send(domain, source, &[receiver.local_addr()], by_write());
@@ -209,6 +209,6 @@ fn memory_is_registered_and_given_back_by_several_threads_beside_writes() {
             let end = ends.recv_timeout(patient(PATIENCE));
             end.expect("a thread that registers memory comes to an end");
         }
-        receiver.stop(by());
+        receiver.close(by());
     });
 }

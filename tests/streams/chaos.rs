@@ -51,7 +51,7 @@ fn be_receiver() {
     // The port of a process that was just killed may not be free at once.
     let receiver = loop {
         let config = receiver_config(DirectorySink::new(&dir).expect("a directory"));
-        let config = config.windows(WINDOWS).lost_after(LOST_AFTER);
+        let config = config.rma_slots(WINDOWS).lost_after(LOST_AFTER);
         match StreamReceiver::listen(&domain, addr.parse().expect("an address"), config) {
             Ok(receiver) => break receiver,
             Err(error) => assert!(Instant::now() < by, "{error}"),
@@ -97,7 +97,7 @@ fn be_sender() {
         Ok(()) => tell(format!("done {}", outcome.report.resumed_bytes)),
         Err(error) => tell(format!("failed {error}")),
     }
-    sender.stop(by());
+    sender.close(by());
 }
 
 struct Play {

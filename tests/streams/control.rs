@@ -36,7 +36,7 @@ fn only_who_has_the_key_is_let_in_and_only_to_who_has_it_anything_is_sent() {
             let (_dir, source) = file(100_000);
             let transfer = sender.send(source, [to], SendOptions::default()).unwrap();
             let outcome = transfer.wait(by()).unwrap().pop().unwrap();
-            sender.stop(by());
+            sender.close(by());
             outcome.result
         };
         attempt(closed.local_addr(), Some(&right)).unwrap();
@@ -55,8 +55,8 @@ fn only_who_has_the_key_is_let_in_and_only_to_who_has_it_anything_is_sent() {
                 other => panic!("{what}: {other:?}"),
             }
         }
-        closed.stop(by());
-        open.stop(by());
+        closed.close(by());
+        open.close(by());
     });
 }
 
@@ -102,8 +102,8 @@ fn options_out_of_their_range_are_refused_before_anything_is_sent() {
         let outcome = transfer.unwrap().wait(by()).unwrap().pop().unwrap();
         outcome.result.unwrap();
     }
-    sender.stop(by());
-    receiver.stop(by());
+    sender.close(by());
+    receiver.close(by());
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn what_a_receiver_is_opened_with_is_checked_limits_included() {
     }
     let receiver = listen(&domain, config());
     assert!(receiver.next(Duration::from_millis(1)).is_none());
-    receiver.stop(by());
+    receiver.close(by());
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn what_is_beyond_a_limit_is_refused_with_the_reason() {
             let outcome = send(domain, source, &[receiver.local_addr()], options)
                 .pop()
                 .unwrap();
-            let news = receiver.stop(by());
+            let news = receiver.close(by());
             (outcome.result, news)
         };
         for (limits, expected) in [
@@ -238,8 +238,8 @@ fn a_transfer_is_paused_slowed_and_cancelled() {
             .unwrap();
         let outcome = transfer.wait(by()).unwrap().pop().unwrap();
         assert!(matches!(outcome.result, Err(StreamError::Deadline { .. })));
-        sender.stop(by());
-        receiver.stop(by());
+        sender.close(by());
+        receiver.close(by());
     });
 }
 
@@ -264,7 +264,7 @@ fn rails(domain: &Arc<Domain>, transport: Transport, cut: bool) {
     let path = from.path().join("file");
     fs::write(&path, content(16 << 20, 8)).unwrap();
     let config = receiver_config(DirectorySink::new(to.path()).unwrap());
-    let receiver = listen(domain, config.windows(16));
+    let receiver = listen(domain, config.rma_slots(16));
     let sender = StreamSender::open(domain, sender_config()).unwrap();
     let addr = receiver.local_addr();
     let options = SendOptions::default().rails(3).transport(transport);
@@ -295,8 +295,8 @@ fn rails(domain: &Arc<Domain>, transport: Transport, cut: bool) {
     }
     assert_eq!(outcome.report.reconnects, 0);
     assert_same(&path, &to.path().join("file"));
-    sender.stop(by());
-    receiver.stop(by());
+    sender.close(by());
+    receiver.close(by());
 }
 
 #[test]

@@ -168,7 +168,7 @@ fn a_peer_that_is_not_there_does_not_hold_the_others_up() {
             "{lost:?}"
         );
         assert_eq!(outcomes[2].report.reconnects, 2);
-        sender.stop(by());
+        sender.close(by());
     });
 }
 
@@ -178,7 +178,7 @@ fn a_slow_peer_is_waited_for_or_left_behind_as_the_policy_says() {
         let crowd = Crowd::new(domain, 1);
         let slow = |millis| {
             let sink = Slow(Duration::from_millis(millis));
-            listen(domain, receiver_config(sink).writers(1).window(4))
+            listen(domain, receiver_config(sink).writers(1).credits(4))
         };
         // The gate, if there is one, opens when the first peer has all.
         let run = |slow: &StreamReceiver, policy, gate: Option<&Gate>| {
@@ -197,7 +197,7 @@ fn a_slow_peer_is_waited_for_or_left_behind_as_the_policy_says() {
                 gate.open();
             }
             let outcomes = transfer.wait(by()).unwrap();
-            sender.stop(by());
+            sender.close(by());
             (first, began.elapsed(), outcomes)
         };
         // 64 blocks of 20 ms each.
@@ -214,7 +214,7 @@ fn a_slow_peer_is_waited_for_or_left_behind_as_the_policy_says() {
         );
         let gate = Arc::new(Gate::default());
         let shut = receiver_config(Shut(Arc::clone(&gate)));
-        let shut = listen(domain, shut.writers(1).window(4));
+        let shut = listen(domain, shut.writers(1).credits(4));
         let (first, all, outcomes) = run(&shut, SlowPeer::CatchUp, Some(&gate));
         println!("catch up: the first after {first:?}, all after {all:?}");
         outcomes

@@ -76,7 +76,7 @@ fn send_pinned(
     let sender = StreamSender::open(domain, config).expect("a sender");
     let transfer = sender.send(source, [receiver.local_addr()], options);
     let mut outcomes = transfer.expect("begun").wait(by()).expect("over in time");
-    sender.stop(by());
+    sender.close(by());
     outcomes.pop().expect("one peer")
 }
 
@@ -120,7 +120,7 @@ fn a_gpus_memory_arrives_in_a_gpus_memory() {
                 assert_eq!(arrived.manifest.bytes(), size as u64);
                 assert!(bytes_of(&arrived, &stream) == content(size, size as u64));
             }
-            receiver.stop(by());
+            receiver.close(by());
         });
     });
 }
@@ -154,7 +154,7 @@ fn a_file_goes_to_a_gpu_and_a_gpus_memory_to_a_file() {
             complete(&receiver);
             let arrived = sink.take().pop().expect("one stream");
             assert!(bytes_of(&arrived, &stream) == [one, two].concat());
-            receiver.stop(by());
+            receiver.close(by());
 
             let to = tempfile::tempdir().unwrap();
             let receiver = listen(
@@ -172,7 +172,7 @@ fn a_file_goes_to_a_gpu_and_a_gpus_memory_to_a_file() {
             let outcome = send_pinned(&domain, source, &receiver, SendOptions::default());
             outcome.result.unwrap();
             assert!(fs::read(to.path().join("memory")).unwrap() == bytes);
-            receiver.stop(by());
+            receiver.close(by());
         },
     );
 }
@@ -233,7 +233,7 @@ fn files_pass_a_gpu_on_both_sides() {
                     "{path}"
                 );
             }
-            receiver.stop(by());
+            receiver.close(by());
             for pool in pools {
                 assert_eq!(pool.free_count(), BUFFERS);
             }
@@ -282,7 +282,7 @@ fn what_a_hook_changes_in_front_of_the_wire_is_what_arrives() {
                 block[..len].fill(7);
             }
             assert!(fs::read(to.path().join("file")).unwrap() == bytes);
-            receiver.stop(by());
+            receiver.close(by());
             let_go_of_staging();
         },
     );
@@ -340,7 +340,7 @@ fn what_a_hook_refuses_fails_the_stream_and_what_was_written_is_resumed() {
             let resumed = third.report.resumed_bytes;
             assert!((BLOCK as u64..size as u64).contains(&resumed), "{resumed}");
             assert!(fs::read(to.path().join("file")).unwrap() == content(size, 1));
-            receiver.stop(by());
+            receiver.close(by());
             for pool in pools {
                 assert_eq!(pool.free_count(), BUFFERS);
             }
@@ -411,7 +411,7 @@ fn what_the_driver_refuses_fails_that_stream_alone() {
                     "{function}"
                 );
             }
-            receiver.stop(by());
+            receiver.close(by());
         },
     );
 }
@@ -462,7 +462,7 @@ fn nothing_is_copied_before_the_producers_event() {
                 bytes_of(&arrived, &stream) == content(300_000, 9),
                 "what the producer left"
             );
-            receiver.stop(by());
+            receiver.close(by());
         },
     );
 }
@@ -512,7 +512,7 @@ fn what_does_not_fit_is_refused() {
                 other => panic!("{other}"),
             }
             assert!(sink.take().is_empty());
-            receiver.stop(by());
+            receiver.close(by());
         }
         // Blocks that are longer than the device buffers.
         let tiny = Region::device(4096).build().unwrap();
@@ -522,7 +522,7 @@ fn what_does_not_fit_is_refused() {
             .unwrap_err()
             .to_string();
         assert!(error.contains("device buffers have 4096"), "{error}");
-        receiver.stop(by());
+        receiver.close(by());
     });
 }
 
@@ -544,7 +544,7 @@ fn any_source_and_any_sink_can_pass_a_gpu() {
         outcome.result.expect("it arrives");
         complete(&receiver);
         assert!(sink.take().pop().expect("one stream").bytes == content(300_000, 2));
-        receiver.stop(by());
+        receiver.close(by());
     });
 }
 

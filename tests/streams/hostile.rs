@@ -179,10 +179,10 @@ fn nonsense_ends_its_own_connection_and_no_other() {
             StreamEvent::Refused { code, .. } => assert_eq!(code, RefusalCode::DEADLINE),
             other => panic!("{other:?}"),
         }
-        hasty.stop(by());
+        hasty.close(by());
         assert_serves(domain, &receiver);
         assert_eq!(names(to.path()), ["file"]);
-        receiver.stop(by());
+        receiver.close(by());
     });
 }
 
@@ -242,7 +242,7 @@ fn a_receiver_that_lies_or_stalls_ends_in_a_clear_error() {
         let options = SendOptions::default().reconnects(0).deadline(deadline);
         let transfer = sender.send(source, [addr], options).unwrap();
         let outcome = transfer.wait(by()).unwrap().pop().unwrap();
-        sender.stop(by());
+        sender.close(by());
         outcome.result.unwrap_err()
     };
     let (short, long) = (patient(Duration::from_millis(300)), 10 * PATIENCE);
@@ -299,6 +299,6 @@ fn a_link_in_the_directory_leads_nobody_out_of_it() {
         attempt(FileSource::file(from.path().join("file")).unwrap()).unwrap();
         assert_eq!(fs::read(outer.path().join("victim")).unwrap(), b"untouched");
         assert_same(&from.path().join("file"), &inner.join("file"));
-        receiver.stop(by());
+        receiver.close(by());
     });
 }

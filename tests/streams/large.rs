@@ -89,8 +89,8 @@ fn stream_in_little_memory() {
     assert_eq!(outcome.report.bytes, size);
     assert_same_long(&path, &to.path().join("long"));
     tell(format!("grew {}", after - before));
-    sender.stop(by());
-    receiver.stop(by());
+    sender.close(by());
+    receiver.close(by());
 }
 
 /// Sends to all the addresses that it was given, and tells how much memory it took.
@@ -113,7 +113,7 @@ fn send_to_all() {
         outcome.result.expect("it arrived");
     }
     tell(format!("peak {}", peak_rss()));
-    sender.stop(by());
+    sender.close(by());
 }
 
 #[test]
@@ -209,6 +209,6 @@ fn many_small_files() {
         outcome.report
     );
     assert_same(&top, &to.path().join("many"));
-    sender.stop(by());
-    receiver.stop(by());
+    sender.close(by());
+    receiver.close(by());
 }

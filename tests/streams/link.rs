@@ -124,7 +124,7 @@ fn near(test: &str) {
         assert!(!soak() || took < 10 * LOST_AFTER, "{took:?}");
         assert!(!to.join(path.file_name().expect("a name")).exists());
         ip("link set fbnear0 up");
-        sender.stop(by());
+        sender.close(by());
     }
     far.say("enough");
     far.finish(PATIENCE);

@@ -140,8 +140,8 @@ fn a_source_that_panics_ends_its_own_transfer_and_no_other() {
             assert!(std::time::Instant::now() < until, "a buffer is lost");
             std::thread::sleep(std::time::Duration::from_micros(100));
         }
-        sender.stop(by());
-        receiver.stop(by());
+        sender.close(by());
+        receiver.close(by());
     });
 }
 
@@ -253,7 +253,7 @@ fn a_sink_that_panics_ends_its_own_stream_and_no_other() {
                 _ => {}
             }
             attempt().unwrap_or_else(|error| panic!("{here:?}: {error}"));
-            receiver.stop(by());
+            receiver.close(by());
         }
     });
 }

@@ -70,7 +70,7 @@ fn one_target_that_cannot_be_replaced_leaves_all_the_others_alone() {
                 StreamEvent::Complete(_, report) => assert_eq!(report.placed, 2),
                 other => panic!("{other:?}"),
             }
-            receiver.stop(by());
+            receiver.close(by());
         }
     });
 }
@@ -101,7 +101,7 @@ fn a_file_where_a_directory_is_to_be_leaves_all_alone() {
         }
         assert_eq!(text(to.path().join("tree/a")), "old");
         assert_eq!(text(to.path().join("tree/z")), "in the way");
-        receiver.stop(by());
+        receiver.close(by());
     });
 }
 
@@ -164,7 +164,7 @@ fn a_stream_that_is_cut_while_it_finishes_says_that_all_of_it_is_there() {
             other => panic!("{other:?}"),
         }
         assert_eq!(names(to.path()), ["a", "b"], "and nothing else");
-        receiver.stop(by());
+        receiver.close(by());
     });
 }
 

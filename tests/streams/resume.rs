@@ -78,7 +78,7 @@ fn cut_place(domain: &Arc<Domain>, transport: Transport) -> Place {
     fs::write(&path, content(SIZE, 5)).unwrap();
     let config = receiver_config(DirectorySink::new(to.path()).unwrap());
     // What a sender that was lost over FI_EP_RDM could write, it could still.
-    let receiver = listen(domain, config.windows(20));
+    let receiver = listen(domain, config.rma_slots(20));
     cut(domain, &path, &receiver, transport);
     assert!(
         !to.path().join("file").exists(),
@@ -119,7 +119,7 @@ fn a_cut_stream_goes_on_where_it_was() {
             names(from.path()),
             "nothing else is left there"
         );
-        receiver.stop(by());
+        receiver.close(by());
     });
 }
 
@@ -152,7 +152,7 @@ fn what_was_kept_is_believed_only_byte_for_byte() {
         outcome.result.unwrap();
         assert!(outcome.report.resumed_bytes > 0);
         assert_same(&path, &to.path().join("file"));
-        receiver.stop(by());
+        receiver.close(by());
     });
 }
 
@@ -176,7 +176,7 @@ fn what_nobody_goes_on_with_is_forgotten_and_nothing_else() {
     assert_eq!(sink.forget_partials(Duration::ZERO).unwrap(), 1);
     assert!(!work.exists());
     assert!(other.join("precious").exists());
-    receiver.stop(by());
+    receiver.close(by());
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn a_source_that_changed_is_refused_and_can_be_restarted() {
         assert_eq!(outcome.report.resumed_bytes, 0);
         assert_same(&path, &to.path().join("file"));
         assert_eq!(names(to.path()), names(from.path()));
-        receiver.stop(by());
+        receiver.close(by());
     });
 }
 
@@ -248,8 +248,8 @@ fn a_source_that_changes_meanwhile_fails_and_nothing_appears() {
                 "{change}: {error:?}"
             );
             assert!(!to.path().join("file").exists(), "{change}");
-            sender.stop(by());
-            receiver.stop(by());
+            sender.close(by());
+            receiver.close(by());
         }
     });
     let gone = FileSource::file("/does/not/exist").unwrap_err();
@@ -293,7 +293,7 @@ fn fill_up() {
     assert!(outcome.report.resumed_bytes > 0, "{:?}", outcome.report);
     assert_same(&top, &to.join("top"));
     assert_eq!(names(&to), ["top"]);
-    receiver.stop(by());
+    receiver.close(by());
     tell("done");
 }
 

@@ -30,8 +30,8 @@ fn report_of<S: BlockSource>(
     let transfer = sender.send(source, [receiver.local_addr()], SendOptions::default());
     let outcome = over(&transfer.unwrap(), &sender, &receiver).pop().unwrap();
     outcome.result.unwrap();
-    sender.stop(by());
-    receiver.stop(by());
+    sender.close(by());
+    receiver.close(by());
     outcome.report
 }
 

@@ -19,7 +19,7 @@ fn a_file_arrives_whatever_its_size() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let config = receiver_config(DirectorySink::new(to.path()).unwrap());
         // Over FI_EP_RDM windows do not come back before the receiver ends: enough for each file.
-        let receiver = listen(domain, config.windows(128));
+        let receiver = listen(domain, config.rma_slots(128));
         for size in [0, 1, 65_535, 65_536, 65_537, 5_000_001] {
             let name = format!("of {size} bytes");
             let path = from.path().join(&name);
@@ -48,7 +48,7 @@ fn a_file_arrives_whatever_its_size() {
             names(from.path()),
             "nothing else is left there"
         );
-        receiver.stop(by());
+        receiver.close(by());
     });
 }
 
@@ -83,7 +83,7 @@ fn a_tree_arrives_with_names_rights_and_times() {
         make_tree(&top);
         std::os::unix::fs::symlink("/etc/passwd", top.join("link")).unwrap();
         let config = receiver_config(DirectorySink::new(to.path()).unwrap());
-        let receiver = listen(domain, config.windows(3));
+        let receiver = listen(domain, config.rma_slots(3));
         let source = FileSource::tree(&top).unwrap();
         assert_eq!(source.skipped(), 1, "the link");
         let options = SendOptions::default().sync(true).read_back(true);
@@ -104,7 +104,7 @@ fn a_tree_arrives_with_names_rights_and_times() {
             other => panic!("{other:?}"),
         }
         assert_eq!(names(to.path()).len(), 1, "nothing else is left there");
-        receiver.stop(by());
+        receiver.close(by());
     });
 }
 
@@ -135,7 +135,7 @@ fn both_sides_count_what_they_do_with_files_whatever_moves_the_bytes() {
             let StreamEvent::Complete(_, report) = next_end(&receiver) else {
                 panic!("the stream did not arrive");
             };
-            receiver.stop(by());
+            receiver.close(by());
             let (read, written) = (outcome.report.io.read, report.io.write);
             // By themselves, as the settings are, writes go around the page cache.
             let direct_sides = match direct {
@@ -190,7 +190,7 @@ fn a_list_a_range_and_another_name() {
         assert!(got("one") == bytes);
         assert!(got("two") == bytes[12_345..777_777]);
         assert!(got("sub/directory/three") == bytes);
-        receiver.stop(by());
+        receiver.close(by());
     });
     let here = tempfile::tempdir().unwrap();
     let path = here.path().join("file");
@@ -242,8 +242,8 @@ fn memory_is_sent_from_where_it_lies_and_received_into_memory() {
         };
         assert_eq!(*code, RefusalCode::SPACE);
         assert!(reason.contains("room for 1048576"), "{reason}");
-        sender.stop(by());
-        receiver.stop(by());
+        sender.close(by());
+        receiver.close(by());
     });
 }
 
@@ -280,7 +280,7 @@ fn both_sides_hash_the_content_and_say_what_that_cost() {
             let sender = StreamSender::open(domain, sender_config().block_bytes(50_000)).unwrap();
             let transfer = sender.send(source.build().unwrap(), [receiver.local_addr()], options);
             let outcome = transfer.unwrap().wait(by()).unwrap().pop().unwrap();
-            sender.stop(by());
+            sender.close(by());
             outcome.result.unwrap();
             let expected = Some(blake3_of(&contents));
             let ours = outcome.report;
@@ -296,6 +296,6 @@ fn both_sides_hash_the_content_and_say_what_that_cost() {
                 other => panic!("{other:?}"),
             }
         }
-        receiver.stop(by());
+        receiver.close(by());
     });
 }

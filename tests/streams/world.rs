@@ -51,7 +51,7 @@ pub(crate) fn over_both(test: impl Fn(&Arc<Domain>)) {
 }
 
 /// The same by messages, and by RMA writes, for which the receiver needs
-/// [windows](ReceiverConfig::windows).
+/// [RMA slots](ReceiverConfig::rma_slots).
 pub(crate) fn over_both_by_both(test: impl Fn(&Arc<Domain>, Transport)) {
     over_both(|domain| {
         for transport in [Transport::Message, Transport::Write] {
@@ -100,7 +100,7 @@ pub(crate) fn send(
     let transfer = sender.send(source, peers.to_vec(), options).expect("begun");
     let outcomes = transfer.wait(by());
     let outcomes = outcomes.unwrap_or_else(|| panic!("not over in time: {}", of_sender(&sender)));
-    sender.stop(by());
+    sender.close(by());
     outcomes
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn send_to(
     let sender = StreamSender::open(domain, sender_config()).expect("a sender");
     let transfer = sender.send(source, [receiver.local_addr()], options);
     let mut outcomes = over(&transfer.expect("begun"), &sender, receiver);
-    sender.stop(by());
+    sender.close(by());
     outcomes.pop().expect("of one peer")
 }
 

@@ -30,7 +30,7 @@ impl Server {
     pub(crate) fn with_windows(case: &Case) -> Result<Self, Failure> {
         let domain = open(case)?;
         let config = ReceiveConfig::default()
-            .incoming(|incoming| incoming.max_message(64).depth(4).slots(32))
+            .incoming(|incoming| incoming.max_message(64).credits(4).slots(32))
             .connection(|c| c.max_connections(1).windows(1));
         let addr = SocketAddr::new(case.node.parse()?, 0);
         let endpoint = ReceiveEndpoint::listen(&domain, addr.into(), config)?;

@@ -9,11 +9,11 @@ use crate::buffer::{BufferMut, Payload, SharedBufferManager, WakerId};
 use crate::clock::Clock;
 use crate::coalesce::{Format, Packer, Placed};
 use crate::contain::contain;
+use crate::endpoint::buffered::buffer_sender::BufferSender;
 use crate::endpoint::buffered::event::{BufferError, BufferedEvent, Carried, PushError};
-use crate::endpoint::buffered::filling::not_copied;
+use crate::endpoint::buffered::fill_gate::not_copied;
 use crate::endpoint::buffered::manifest::Manifest;
-use crate::endpoint::buffered::outlet::Outlet;
-use crate::endpoint::buffered::packing::{LeavesFor, Packed, Packing};
+use crate::endpoint::buffered::packing::{FlushReason, Packed, Packing};
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, SendEvent};
 use crate::endpoint::hub::control::CONTROL_RETRY;
@@ -26,17 +26,17 @@ pub(crate) type OnAbandoned = Box<dyn FnMut(Carried) + Send>;
 
 pub(crate) struct BufferedSettings {
     pub(crate) format: Format,
-    /// Sends in flight: the outlet's depth.
+    /// Sends in flight: the sender's depth.
     pub(crate) depth: u32,
-    /// Full buffers that wait for the outlet.
+    /// Full buffers that wait for the sender.
     pub(crate) waiting: u32,
     pub(crate) flush_interval: Option<Duration>,
     pub(crate) on_abandoned: Option<OnAbandoned>,
 }
 
 /// Packs messages into buffers of a pool, and sends those.
-pub(crate) struct BufferedCore<O: Outlet> {
-    outlet: O,
+pub(crate) struct BufferedCore<O: BufferSender> {
+    sender: O,
     pool: SharedBufferManager,
     pool_waker: WakerId,
     settings: BufferedSettings,
@@ -44,13 +44,13 @@ pub(crate) struct BufferedCore<O: Outlet> {
     manifest: Manifest,
     /// Messages accepted, sent or failed so far: the number of the next one.
     stats: BufferedStats,
-    /// What the outlet's last refusal waits for.
-    outlet_blocked: Blocked,
+    /// What the sender's last refusal waits for.
+    sender_blocked: Blocked,
     /// A push or a buffer was refused as back-pressure: tell when it has passed.
     refused: bool,
-    /// The caller closes: with the outlet, as soon as nothing is unsent, or at that time.
+    /// The caller closes: with the sender, as soon as nothing is unsent, or at that time.
     closing: Option<Instant>,
-    closing_outlet: bool,
+    closing_sender: bool,
     /// The peer closes: nothing can be sent on this connection any more.
     peer_closing: bool,
     /// What happened within calls that report no events.
@@ -59,9 +59,9 @@ pub(crate) struct BufferedCore<O: Outlet> {
     wait: Arc<EndpointWait>,
 }
 
-impl<O: Outlet> BufferedCore<O> {
+impl<O: BufferSender> BufferedCore<O> {
     pub(crate) fn new(
-        outlet: O,
+        sender: O,
         wait: Arc<EndpointWait>,
         pool: SharedBufferManager,
         settings: BufferedSettings,
@@ -69,17 +69,17 @@ impl<O: Outlet> BufferedCore<O> {
         let waker = Arc::clone(&wait);
         let packing = Packing::new(&settings, pool.slot_size(), &wait);
         Self {
-            outlet,
+            sender,
             pool_waker: pool.add_waker(Arc::new(move || waker.wake())),
             pool,
             packing,
             manifest: Manifest::new(settings.depth),
             settings,
             stats: BufferedStats::default(),
-            outlet_blocked: Blocked::Connecting,
+            sender_blocked: Blocked::Connecting,
             refused: false,
             closing: None,
-            closing_outlet: false,
+            closing_sender: false,
             peer_closing: false,
             outbox: Vec::new(),
             heard: Vec::with_capacity(64),
@@ -87,13 +87,13 @@ impl<O: Outlet> BufferedCore<O> {
         }
     }
 
-    pub(crate) fn outlet(&self) -> &O {
-        &self.outlet
+    pub(crate) fn sender(&self) -> &O {
+        &self.sender
     }
 
     #[cfg(test)]
-    pub(crate) fn outlet_mut(&mut self) -> &mut O {
-        &mut self.outlet
+    pub(crate) fn sender_mut(&mut self) -> &mut O {
+        &mut self.sender
     }
 
     /// What it judges deadlines by.
@@ -214,13 +214,13 @@ impl<O: Outlet> BufferedCore<O> {
     #[cold]
     fn make_room(&mut self, tag: u64, status: u8, len: usize) -> Result<Placed, PushError> {
         let max = self.packing.check_len(tag, status, len)?;
-        if let Some(reason) = self.outlet.close_reason() {
+        if let Some(reason) = self.sender.close_reason() {
             return Err(PushError::Closed(reason));
         }
         if self.closing.is_some() || self.peer_closing {
             return Err(PushError::Closing);
         }
-        if !self.outlet.is_connected() {
+        if !self.sender.is_connected() {
             return Err(self.refuse(Blocked::Connecting));
         }
         if self.packing.has_open() {
@@ -228,7 +228,7 @@ impl<O: Outlet> BufferedCore<O> {
                 self.send_waiting();
             }
             if self.is_line_full() {
-                return Err(self.refuse(self.outlet_blocked));
+                return Err(self.refuse(self.sender_blocked));
             }
             self.stats.full += 1;
             self.close_open();
@@ -284,11 +284,11 @@ impl<O: Outlet> BufferedCore<O> {
         let kind = if self.closing.is_some() {
             SendErrorKind::Closing
         } else if !ordered {
-            SendErrorKind::WouldBlock(self.outlet_blocked)
+            SendErrorKind::WouldBlock(self.sender_blocked)
         } else {
             match self.manifest.put(Carried::Buffer { key }) {
                 None => SendErrorKind::WouldBlock(Blocked::Depth),
-                Some(index) => match self.outlet.send(buffer.freeze(len).into(), index) {
+                Some(index) => match self.sender.send(buffer.freeze(len).into(), index) {
                     Ok(()) => {
                         self.stats.buffers += 1;
                         return Ok(());
@@ -317,7 +317,7 @@ impl<O: Outlet> BufferedCore<O> {
         key: u64,
     ) -> Refused<BufferMut> {
         if let SendErrorKind::WouldBlock(blocked) = kind {
-            self.outlet_blocked = blocked;
+            self.sender_blocked = blocked;
             self.refuse(blocked);
         }
         Refused::new(kind, buffer, key)
@@ -332,7 +332,7 @@ impl<O: Outlet> BufferedCore<O> {
         }
     }
 
-    /// Offers the outlet what waits, oldest first, until it takes no more.
+    /// Offers the sender what waits, oldest first, until it takes no more.
     fn send_waiting(&mut self) {
         while let Some((packed, carried)) = self.packing.take_next() {
             if let Err(packed) = self.send_packed(packed, carried) {
@@ -342,15 +342,15 @@ impl<O: Outlet> BufferedCore<O> {
         }
     }
 
-    /// Sends a buffer, or gives it back because the outlet does not take it now.
+    /// Sends a buffer, or gives it back because the sender does not take it now.
     fn send_packed(&mut self, packed: Packed, carried: Carried) -> Result<(), Packed> {
         let Packed { payload, count } = packed;
         let Some(index) = self.manifest.put(carried) else {
-            self.outlet_blocked = Blocked::Depth;
+            self.sender_blocked = Blocked::Depth;
             return Err(Packed { payload, count });
         };
         let bytes = payload.len_bytes() as u64;
-        let refused = match self.outlet.send(payload, index) {
+        let refused = match self.sender.send(payload, index) {
             Ok(()) => {
                 self.stats.buffers += 1;
                 self.stats.bytes += bytes;
@@ -363,7 +363,7 @@ impl<O: Outlet> BufferedCore<O> {
         let payload = refused.given;
         match refused.kind {
             SendErrorKind::WouldBlock(blocked) => {
-                self.outlet_blocked = blocked;
+                self.sender_blocked = blocked;
                 Err(Packed { payload, count })
             }
             kind => {
@@ -398,8 +398,8 @@ impl<O: Outlet> BufferedCore<O> {
     fn send_open_if_due(&mut self) {
         match self.packing.leaves() {
             None => return,
-            Some(LeavesFor::Flush) => self.stats.flushed += 1,
-            Some(LeavesFor::Time) => self.stats.timed += 1,
+            Some(FlushReason::Flush) => self.stats.flushed += 1,
+            Some(FlushReason::Time) => self.stats.timed += 1,
         }
         self.close_open();
     }
@@ -408,7 +408,7 @@ impl<O: Outlet> BufferedCore<O> {
 
     pub(crate) fn poll(&mut self, events: &mut Vec<BufferedEvent>) -> Result<(), Error> {
         let mut heard = std::mem::take(&mut self.heard);
-        let polled = self.outlet.poll(&mut heard);
+        let polled = self.sender.poll(&mut heard);
         let mut end = None;
         for event in heard.drain(..) {
             match event {
@@ -422,7 +422,7 @@ impl<O: Outlet> BufferedCore<O> {
             self.send_waiting();
             self.packing.begin_copies();
             self.send_open_if_due();
-            self.close_outlet_if_due();
+            self.close_sender_if_due();
         }
         if let Some(reason) = end {
             self.fail_all_unsent(reason);
@@ -486,7 +486,7 @@ impl<O: Outlet> BufferedCore<O> {
             }
             ConnectionEvent::PeerClosing => {
                 self.peer_closing = true;
-                // Offered to the outlet, it is refused, and fails at once.
+                // Offered to the sender, it is refused, and fails at once.
                 self.packing.leave_soon();
             }
             ConnectionEvent::Unresponsive
@@ -499,7 +499,7 @@ impl<O: Outlet> BufferedCore<O> {
 
     /// A push would be taken now.
     fn is_writable(&self) -> bool {
-        let taken = self.outlet.is_connected() && self.closing.is_none() && !self.is_line_full();
+        let taken = self.sender.is_connected() && self.closing.is_none() && !self.is_line_full();
         taken && (self.pool.free_count() > 0 || self.pool.arm(self.pool_waker))
     }
 
@@ -508,11 +508,11 @@ impl<O: Outlet> BufferedCore<O> {
         let due = match self.packing.waiting() {
             0 => self.packing.due(),
             // Everything else that blocks ends with an event that wakes a sleeper.
-            _ if self.outlet_blocked == Blocked::Provider => retry(),
+            _ if self.sender_blocked == Blocked::Provider => retry(),
             _ => self.closing,
         };
         self.wait
-            .set_packer_deadline(due.filter(|_| !self.closing_outlet));
+            .set_packer_deadline(due.filter(|_| !self.closing_sender));
     }
 
     // ---- closing --------------------------------------------------------------------------------
@@ -522,19 +522,19 @@ impl<O: Outlet> BufferedCore<O> {
         self.closing.get_or_insert(deadline);
         // It may wait for once beyond the bound: nothing more comes.
         self.close_open();
-        self.close_outlet_if_due();
+        self.close_sender_if_due();
         self.wait.wake();
     }
 
-    /// Closes the outlet when there is nothing left to send, or no time.
-    fn close_outlet_if_due(&mut self) {
-        let Some(deadline) = self.closing.filter(|_| !self.closing_outlet) else {
+    /// Closes the sender when there is nothing left to send, or no time.
+    fn close_sender_if_due(&mut self) {
+        let Some(deadline) = self.closing.filter(|_| !self.closing_sender) else {
             return;
         };
-        if self.packing.is_empty() || !self.outlet.is_connected() || self.clock().now() >= deadline
+        if self.packing.is_empty() || !self.sender.is_connected() || self.clock().now() >= deadline
         {
-            self.closing_outlet = true;
-            self.outlet.begin_close(deadline);
+            self.closing_sender = true;
+            self.sender.begin_close(deadline);
         }
     }
 
@@ -544,7 +544,7 @@ impl<O: Outlet> BufferedCore<O> {
         self.begin_close(deadline);
         loop {
             self.poll(&mut events)?;
-            if self.outlet.close_reason().is_some() {
+            if self.sender.close_reason().is_some() {
                 return Ok(events);
             }
             // The deadline ends the loop; the step bounds a wake-up that a provider may lose.
@@ -554,7 +554,7 @@ impl<O: Outlet> BufferedCore<O> {
     }
 }
 
-impl<O: Outlet> Drop for BufferedCore<O> {
+impl<O: BufferSender> Drop for BufferedCore<O> {
     /// The rude end: what nobody will hear of is told to the hook, oldest first.
     fn drop(&mut self) {
         self.pool.remove_waker(self.pool_waker);
@@ -573,11 +573,11 @@ impl<O: Outlet> Drop for BufferedCore<O> {
     }
 }
 
-impl<O: Outlet> fmt::Debug for BufferedCore<O> {
+impl<O: BufferSender> fmt::Debug for BufferedCore<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BufferedCore")
             .field("format", &self.settings.format)
-            .field("connected", &self.outlet.is_connected())
+            .field("connected", &self.sender.is_connected())
             .field("waiting", &self.packing.waiting())
             .field("stats", &self.stats())
             .finish_non_exhaustive()

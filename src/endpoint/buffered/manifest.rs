@@ -2,7 +2,7 @@
 
 use crate::endpoint::buffered::event::Carried;
 
-/// What each send in flight carries, by the key that the outlet knows it by.
+/// What each send in flight carries, by the key that the sender knows it by.
 pub(super) struct Manifest {
     entries: Vec<Option<Carried>>,
     free: Vec<u32>,
@@ -22,7 +22,7 @@ impl Manifest {
         Some(index.into())
     }
 
-    /// The outlet gives every key back once.
+    /// The sender gives every key back once.
     pub(super) fn take(&mut self, key: u64) -> Option<Carried> {
         let carried = self.entries.get_mut(usize::try_from(key).ok()?)?.take()?;
         self.free.push(key as u32);

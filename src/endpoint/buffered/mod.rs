@@ -1,12 +1,12 @@
 //! `SendEndpointBuffered`: copies messages into network buffers, many small ones into one, and
 //! sends those.
 
+pub(crate) mod buffer_sender;
 mod config;
 pub(crate) mod core;
 pub(crate) mod event;
-mod filling;
+mod fill_gate;
 mod manifest;
-pub(crate) mod outlet;
 mod packing;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -136,16 +136,16 @@ impl SendEndpointBuffered {
         let outgoing = config.outgoing.depth(depth);
         let outgoing = outgoing.header_mode(HeaderMode::Raw).headers(slots);
         let send = SendConfig::of(config.connection, outgoing);
-        let outlet = SendEndpointZeroCopy::connect(domain, peer, send)?;
-        let wait = outlet.endpoint_wait();
+        let sender = SendEndpointZeroCopy::connect(domain, peer, send)?;
+        let wait = sender.endpoint_wait();
         Ok(Self {
-            core: Here::new(BufferedCore::new(outlet, wait, pool, settings)),
+            core: Here::new(BufferedCore::new(sender, wait, pool, settings)),
         })
     }
 
     /// This endpoint's identity: unique in the process.
     pub fn id(&self) -> EndpointId {
-        self.core.outlet().id()
+        self.core.sender().id()
     }
 
     // ---- small messages -------------------------------------------------------------------------
@@ -328,12 +328,12 @@ impl SendEndpointBuffered {
 
     /// True while messages are taken (back-pressure apart).
     pub fn is_connected(&self) -> bool {
-        self.core.outlet().is_connected()
+        self.core.sender().is_connected()
     }
 
     /// Why the connection is closed, once it is, for good.
     pub fn close_reason(&self) -> Option<CloseReason> {
-        self.core.outlet().close_reason()
+        self.core.sender().close_reason()
     }
 
     /// Begins the polite close and returns at once: no new messages; what is packed is sent, then
@@ -370,7 +370,7 @@ impl SendEndpointBuffered {
 
     /// Counters of the connection: its sends are buffers.
     pub fn send_stats(&self) -> SendStats {
-        self.core.outlet().stats()
+        self.core.sender().stats()
     }
 }
 

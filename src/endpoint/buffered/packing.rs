@@ -1,4 +1,4 @@
-//! `Packing`: messages on their way into buffers, and buffers on their way to the outlet.
+//! `Packing`: messages on their way into buffers, and buffers on their way to the sender.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::buffer::{BufferMut, Payload};
 use crate::coalesce::{Format, Packer, Placed};
 use crate::endpoint::buffered::core::BufferedSettings;
 use crate::endpoint::buffered::event::{Carried, PushError, SmallMessageLimit};
-use crate::endpoint::buffered::filling::Filling;
+use crate::endpoint::buffered::fill_gate::FillGate;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::staging::CopyLanes;
 
@@ -20,7 +20,7 @@ struct FillingBuffer {
     /// It is to leave as soon as it can.
     now: bool,
     /// Of the messages in it that are copied out of a device's memory.
-    filling: Option<Filling>,
+    filling: Option<FillGate>,
 }
 
 impl FillingBuffer {
@@ -48,14 +48,14 @@ pub(super) struct Packed {
 
 /// Why the open buffer is to leave though it is not full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LeavesFor {
+pub(super) enum FlushReason {
     /// The caller asked for it.
     Flush,
     /// Its time has come.
     Time,
 }
 
-/// All that was not given to the outlet yet.
+/// All that was not given to the sender yet.
 pub(super) struct Packing {
     format: Format,
     flush_interval: Option<Duration>,
@@ -63,11 +63,11 @@ pub(super) struct Packing {
     /// Bytes of a buffer that are used: all of it, or what the peer takes.
     limit: usize,
     open: Option<FillingBuffer>,
-    /// Buffers that are packed and wait for the outlet, oldest first.
+    /// Buffers that are packed and wait for the sender, oldest first.
     waiting: VecDeque<Packed>,
     /// For messages in a device's memory.
     lanes: CopyLanes,
-    /// The number of the first message that was not given to the outlet.
+    /// The number of the first message that was not given to the sender.
     unsent: u64,
     wait: Arc<EndpointWait>,
 }
@@ -129,7 +129,7 @@ impl Packing {
         if let Some(open) = &mut self.open {
             let filling = open
                 .filling
-                .get_or_insert_with(|| Filling::new(lanes.clone()));
+                .get_or_insert_with(|| FillGate::new(lanes.clone()));
             filling.add(payload, &mut open.packer, placed);
         }
     }
@@ -215,15 +215,15 @@ impl Packing {
 
     /// Whether the open buffer is to leave, and why. While others wait in front of it, it could not
     /// and goes on being filled.
-    pub(super) fn leaves(&self) -> Option<LeavesFor> {
+    pub(super) fn leaves(&self) -> Option<FlushReason> {
         let open = self.open.as_ref()?;
         if !self.waiting.is_empty() || open.packer.is_empty() {
             None
         } else if open.now {
-            Some(LeavesFor::Flush)
+            Some(FlushReason::Flush)
         } else {
             let is_due = open.due.is_some_and(|due| due <= self.wait.clock().now());
-            is_due.then_some(LeavesFor::Time)
+            is_due.then_some(FlushReason::Time)
         }
     }
 
@@ -247,7 +247,7 @@ impl Packing {
 
     // ---- buffers that wait ----------------------------------------------------------------------
 
-    /// Buffers that wait for the outlet.
+    /// Buffers that wait for the sender.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }

@@ -6,12 +6,12 @@ use crate::Error;
 use crate::buffer::HeaderSlotManager;
 use crate::endpoint::connectionless::event::PeerId;
 use crate::endpoint::hub::conn_table::CONNECTIONS_MAX;
-use crate::endpoint::hub::{HubSettings, SendsSettings, WindowSettings};
+use crate::endpoint::hub::{HubSettings, OutboundSettings, WindowSettings};
 use crate::endpoint::settings::{
     ConnectionSettings, IncomingSettings, OutgoingSettings, SettingsOf,
 };
 
-use crate::endpoint::event::{DeadlinePolicy, Inject};
+use crate::endpoint::event::DeadlinePolicy;
 
 use crate::endpoint::limits::check_count;
 
@@ -39,8 +39,8 @@ pub(super) const WINDOWS: WindowSettings = WindowSettings {
 /// | `add_on_send` | | yes | |
 /// | `total_depth` | sends in flight to all peers together | 256 | 1 to 65,536 |
 ///
-/// The pool takes `slots × max_message` bytes. Each peer is granted as many messages as the depth
-/// of what comes in says, but so that those that may still come find room for one, twice: two sides
+/// The pool takes `slots × max_message` bytes. Each peer is granted as many messages as
+/// `credits` says, but so that those that may still come find room for one, twice: two sides
 /// that begin at the same time have two connections.
 pub struct ConnectionlessConfig {
     pub(super) connection: ConnectionSettings,
@@ -155,7 +155,7 @@ impl ConnectionlessConfig {
     pub(super) fn settings(&self, headers: HeaderSlotManager, max_message: usize) -> HubSettings {
         let (connection, outgoing) = (&self.connection, &self.outgoing);
         HubSettings {
-            depth: self.incoming.depth,
+            credits: self.incoming.credits,
             max_connections: 2 * self.max_peers,
             max_message: max_message as u64,
             // Who is no peer, and can't be one, is refused here and not by the core.
@@ -167,22 +167,11 @@ impl ConnectionlessConfig {
             header_mode: None,
             windows: WINDOWS,
             long: None,
-            sends: Some(SendsSettings {
-                headers,
-                header_mode: outgoing.mode(),
-                depth: outgoing.depth_of(SettingsOf::Connectionless),
+            sends: Some(OutboundSettings {
                 total: self.total_depth,
-                level: outgoing.level_or_sent(),
-                shape: None,
-                inject: Inject::Auto,
-                packing: outgoing.packing_or_off(),
-                deadline: outgoing.deadline,
-                policy: outgoing.deadline_policy,
-                staging: outgoing.staging.clone(),
-                long: true,
-                on_abandoned: None,
+                ..outgoing.outbound_of(SettingsOf::Connectionless, headers)
             }),
-            patience: connection.patience,
+            liveness: connection.liveness,
             watch: connection.watch,
         }
     }
@@ -242,8 +231,8 @@ mod tests {
                 "depth",
             ),
             (
-                ConnectionlessConfig::default().incoming(|incoming| incoming.depth(0)),
-                "depth",
+                ConnectionlessConfig::default().incoming(|incoming| incoming.credits(0)),
+                "credits",
             ),
             (
                 ConnectionlessConfig::default().incoming(|incoming| incoming.slots(511)),

@@ -31,7 +31,7 @@ pub(super) struct AddedPeer {
     sends_on: Option<ConnectionId>,
     /// The application named it; else it came by itself, and is forgotten when it goes.
     pub(super) added: bool,
-    /// It is being removed.
+    /// The peer is being removed.
     pub(super) leaving: bool,
     /// Payloads that the provider kept.
     pub(super) kept: u32,
@@ -41,7 +41,7 @@ pub(super) struct AddedPeer {
 impl AddedPeer {
     /// The connection that a message goes by: an established one, else the one that is being made,
     /// else one that closes.
-    pub(super) fn lane(&mut self) -> Option<(ConnectionId, ConnectionStage)> {
+    pub(super) fn usable_connection(&mut self) -> Option<(ConnectionId, ConnectionStage)> {
         let of = |conn: Option<ConnectionId>| self.conns.iter().find(|(id, _)| Some(*id) == conn);
         if let Some(found) = of(self.sends_on).filter(|(_, stage)| *stage == ConnectionStage::Up) {
             return Some(*found);
@@ -74,9 +74,9 @@ impl AddedPeer {
     }
 }
 
-/// Of which peer a connection is, or was.
+/// The peer of a connection, which may be over.
 #[derive(Clone, Copy, Debug)]
-struct Of {
+struct ConnectionPeer {
     peer: PeerId,
     /// Payloads that the provider kept of it.
     kept: u32,
@@ -86,7 +86,7 @@ struct Of {
 /// What the end of a connection is for its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerLoss {
-    /// Whoever waited for that one may send by this one.
+    /// The peer has another connection: sends that waited for the lost one may go by this one.
     GoesOn(ConnectionId),
     Down(PeerId),
 }
@@ -96,7 +96,7 @@ pub(super) enum PeerLoss {
 pub(super) struct Peers {
     table: ConnTable<AddedPeer>,
     by_addr: HashMap<PeerAddr, PeerId>,
-    by_conn: HashMap<ConnectionId, Of>,
+    by_conn: HashMap<ConnectionId, ConnectionPeer>,
     limit: u32,
     /// How many are being removed.
     leaving: u32,
@@ -141,7 +141,7 @@ impl Peers {
         self.table.ids().into_iter().map(PeerId)
     }
 
-    /// Whose a connection is, or was while the provider keeps something of it.
+    /// The peer of a connection, as long as the provider keeps something of the connection.
     pub(super) fn of(&self, conn: ConnectionId) -> Option<PeerId> {
         self.by_conn.get(&conn).map(|of| of.peer)
     }
@@ -202,7 +202,7 @@ impl Peers {
             Some((_, known)) => *known = stage,
             None => peer.conns.push((conn, stage)),
         }
-        self.by_conn.entry(conn).or_insert(Of {
+        self.by_conn.entry(conn).or_insert(ConnectionPeer {
             peer: id,
             kept: 0,
             over: false,
@@ -243,7 +243,7 @@ impl Peers {
     pub(super) fn on_disconnected(&mut self, conn: ConnectionId) -> Option<PeerLoss> {
         let id = self.end(conn)?;
         let peer = self.get_mut(id)?;
-        match peer.lane() {
+        match peer.usable_connection() {
             Some((other, ConnectionStage::Up)) => return Some(PeerLoss::GoesOn(other)),
             // The peer's end is that of its last connection.
             Some((_, ConnectionStage::Dialing | ConnectionStage::Closing)) => return None,
@@ -301,30 +301,30 @@ mod tests {
     fn sends_stay_on_one_connection_while_it_lasts() {
         let mut peers = Peers::new(2);
         let id = peers.add(addr(1), true).unwrap();
-        assert_eq!(peers.get_mut(id).unwrap().lane(), None);
+        assert_eq!(peers.get_mut(id).unwrap().usable_connection(), None);
         peers.set_stage(id, conn(1), ConnectionStage::Dialing);
         assert_eq!(
-            peers.get_mut(id).unwrap().lane(),
+            peers.get_mut(id).unwrap().usable_connection(),
             Some((conn(1), ConnectionStage::Dialing))
         );
         peers.set_stage(id, conn(2), ConnectionStage::Up);
         assert_eq!(
-            peers.get_mut(id).unwrap().lane(),
+            peers.get_mut(id).unwrap().usable_connection(),
             Some((conn(2), ConnectionStage::Up))
         );
         peers.set_stage(id, conn(1), ConnectionStage::Up);
         assert_eq!(
-            peers.get_mut(id).unwrap().lane(),
+            peers.get_mut(id).unwrap().usable_connection(),
             Some((conn(2), ConnectionStage::Up))
         );
         peers.set_stage(id, conn(2), ConnectionStage::Closing);
         assert_eq!(
-            peers.get_mut(id).unwrap().lane(),
+            peers.get_mut(id).unwrap().usable_connection(),
             Some((conn(1), ConnectionStage::Up))
         );
         assert_eq!(peers.end(conn(1)), Some(id));
         assert_eq!(
-            peers.get_mut(id).unwrap().lane(),
+            peers.get_mut(id).unwrap().usable_connection(),
             Some((conn(2), ConnectionStage::Closing))
         );
         assert!(!peers.get(id).unwrap().is_up());

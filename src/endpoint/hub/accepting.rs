@@ -58,7 +58,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     pub(super) fn judge(&self, data: &CmData) -> Result<(), Refusal> {
         let limit = self.settings.max_connections;
         let open = (self.peers.len() + self.cm.requests.len()) as u64;
-        if self.standing.may_connect().is_err() || !self.settings.accepts {
+        if self.state.may_connect().is_err() || !self.settings.accepts {
             return Err(Refusal::new(RefusalCode::CLOSING, [0, 0]));
         }
         if open >= u64::from(limit) {
@@ -166,7 +166,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             early: self
                 .shared
                 .as_ref()
-                .map(|_| EarlyMessages::boxed(self.settings.depth * per_credit)),
+                .map(|_| EarlyMessages::boxed(self.settings.credits * per_credit)),
             long: LongArrivals::default(),
             descriptors,
             scoped,
@@ -205,18 +205,18 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             require_header_mode: self.settings.header_mode,
             features: self.features(),
             require_features: self.required_features(),
-            receive_size: match self.settings.depth {
+            receive_size: match self.settings.credits {
                 0 => 0,
                 _ => self.settings.max_message,
             },
-            receive_depth: self.settings.depth,
+            receive_depth: self.settings.credits,
             credits,
             incarnation: crate::endpoint::incarnation(),
             connection: crate::endpoint::hello_connection(self.link.form(), key),
             connect_timeout: self.settings.handshake_timeout,
             close_timeout: self.settings.close_timeout,
             max_credit_window: wire::CREDIT_WINDOW_MAX,
-            patience: self.settings.patience,
+            liveness: self.settings.liveness,
         }
     }
 
@@ -246,7 +246,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         if self.settings.publishing {
             features |= wire::FEATURE_PUBLISH;
         }
-        if self.settings.depth > 0 || self.outbound.frames.is_some() {
+        if self.settings.credits > 0 || self.outbound.frames.is_some() {
             features |= wire::FEATURE_FRAMES;
         }
         features
@@ -278,7 +278,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         if let (Some(own), Some(frames)) = (&mut peer.outbound.frames, &self.outbound.frames)
             && peer.machine.has_frames()
         {
-            let max = self.outbound.outgoing.max_message(peer.machine.peer_receive_size());
+            let max = self
+                .outbound
+                .outgoing
+                .max_message(peer.machine.peer_receive_size());
             own.begin(frames, max);
         }
         let Some(info) = self.info(id) else { return };

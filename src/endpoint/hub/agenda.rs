@@ -7,9 +7,9 @@ use crate::id::ConnectionId;
 pub(super) struct Agenda {
     /// Their machine may want something.
     touched: Vec<ConnectionId>,
-    /// They were heard since the last look at the clock.
+    /// Connections that were heard since the last look at the clock.
     heard: Vec<ConnectionId>,
-    /// They have a control message that the provider's full queue did not take.
+    /// Connections with a control message that the provider's full queue did not take.
     unsent: Vec<ConnectionId>,
     /// The provider's queue was full: something is to be offered to it again.
     pub(super) retry: bool,

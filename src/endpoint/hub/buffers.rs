@@ -21,12 +21,12 @@ pub(super) struct HubBuffers {
     pub(super) pool: SharedBufferManager,
     waker: WakerId,
     pub(super) control: ControlBuffers,
-    /// Those of the domain, while a connection has them.
+    /// The descriptors of the domain, as long as a connection uses them.
     descriptors: Weak<Descriptors>,
-    /// Of a connection on which a credit stands for one.
+    /// The receives of a connection on which a credit stands for one receive.
     pub(super) receives: Receives,
-    /// Whoever came first is served first; those behind the first that starves were told, but for
-    /// the last ones.
+    /// Connections that lack receive buffers, first come, first served. While the pool is empty,
+    /// all but the newest few of them have been reported as starved.
     pub(super) hungry: VecDeque<ConnectionId>,
 }
 

@@ -46,7 +46,7 @@ pub(super) struct Closed {
     header_mode: HeaderMode,
     /// Long messages that wait for fences, and what came behind them.
     held: Option<VecDeque<BehindFence>>,
-    /// What its operations used.
+    /// The descriptors that operations of the connection used.
     _descriptors: Arc<Descriptors>,
     _scoped: ScopedRegistrations,
     outbound: PeerOutbound,
@@ -84,7 +84,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 
     /// Begins the polite close of every connection; requests are refused from now on.
     pub(crate) fn begin_close_all(&mut self, deadline: Instant) {
-        self.standing.closing = true;
+        self.state.closing = true;
         let waiting: Vec<_> = self.cm.requests.keys().copied().collect();
         for id in waiting {
             let refusal = Refusal::new(RefusalCode::CLOSING, [0, 0]);
@@ -160,7 +160,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 Err(CloseFailed(errno)) => {
                     // Before code of others can be called, which may panic: the slabs are never
                     // freed.
-                    self.standing.leaked = true;
+                    self.state.leaked = true;
                     std::mem::forget(peer.descriptors);
                     peer.scoped.leak();
                     self.abandon_held(id, peer.long.held);
@@ -374,10 +374,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// The endpoint is not to be believed any more: every connection is closed, requests are
     /// refused.
     pub(super) fn fail(&mut self, reason: &'static str) {
-        if self.standing.failed.is_some() {
+        if self.state.failed.is_some() {
             return;
         }
-        self.standing.failed = Some(reason);
+        self.state.failed = Some(reason);
         for (id, peer) in self.peers.iter_mut() {
             peer.machine.abort(CloseReason::EndpointFailed(reason));
             self.agenda.touch(id);
@@ -477,7 +477,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             }
             Err(CloseFailed(errno)) => {
                 // As in `close_conn`.
-                self.standing.leaked = true;
+                self.state.leaked = true;
                 std::mem::forget(peer.descriptors);
                 peer.scoped.leak();
                 self.abandon_held(id, peer.long.held);
@@ -493,12 +493,12 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 
 /// A hub that is dropped: what the provider may still touch is never freed, even if code of others
 /// panics as it gets its own back.
-struct LeakLast<'a, L: Link, E: HubEvent>(&'a mut Hub<L, E>);
+struct LeakGuard<'a, L: Link, E: HubEvent>(&'a mut Hub<L, E>);
 
-impl<L: Link, E: HubEvent> Drop for LeakLast<'_, L, E> {
+impl<L: Link, E: HubEvent> Drop for LeakGuard<'_, L, E> {
     fn drop(&mut self) {
         let hub = &mut *self.0;
-        if hub.standing.leaked {
+        if hub.state.leaked {
             hub.outbound.posted.leak();
             let empty = InFlight::new(0, ContextKind::Opaque);
             std::mem::forget(std::mem::replace(&mut hub.in_flight, empty));
@@ -509,7 +509,7 @@ impl<L: Link, E: HubEvent> Drop for LeakLast<'_, L, E> {
 impl<L: Link, E: HubEvent> Drop for Hub<L, E> {
     /// The rude end: every endpoint is closed, buffers go back to the pool.
     fn drop(&mut self) {
-        let guard = LeakLast(self);
+        let guard = LeakGuard(self);
         let hub = &mut *guard.0;
         hub.buffers.leave();
         hub.outbound.stop();

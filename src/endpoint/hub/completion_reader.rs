@@ -23,7 +23,7 @@ pub(super) struct CompletionReader {
 }
 
 impl CompletionReader {
-    /// Of a queue that so many operations can have completions in.
+    /// A reader of a queue that holds completions of up to `in_flight_max` operations.
     pub(super) fn new(in_flight_max: u64) -> Self {
         Self {
             batch: Vec::with_capacity(COMPLETION_BATCH),

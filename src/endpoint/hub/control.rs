@@ -50,12 +50,12 @@ impl ControlBuffers {
         })
     }
 
-    /// Those of a pool that other things come out of, too.
+    /// Control buffers out of a pool that has other users, too.
     pub(crate) fn of(pool: &SharedBufferManager) -> Self {
         Self { pool: pool.clone() }
     }
 
-    /// So many of them, each with room for a hello that says where it comes from.
+    /// Makes `buffers` buffers, each with room for a hello that says where it comes from.
     pub(crate) fn for_hellos(buffers: u32) -> Result<Self, Error> {
         Ok(Self {
             pool: SharedBufferManager::allocate(buffers, HELLO_MESSAGE_MAX)?,

@@ -55,7 +55,7 @@ impl DataOp {
     /// it, and what is under way is not asked about.
     ///
     /// # Errors
-    /// It never may.
+    /// The message can never be sent.
     pub(crate) fn poll_gate(&mut self, behind: bool) -> Result<bool, GateError> {
         match behind {
             true => self.payload.advance_gate(),
@@ -66,7 +66,7 @@ impl DataOp {
 
 #[cfg(all(test, not(loom)))]
 impl DataOp {
-    /// Of a message without a byte.
+    /// What is held of a message without a byte.
     pub(crate) fn empty(key: u64, scope: crate::memory::Scope) -> Self {
         // SAFETY: there is no lease.
         let payload = unsafe { LeasedPayload::new(Payload::empty(), Leases::elsewhere(scope)) };
@@ -102,7 +102,7 @@ impl LongOp {
     /// Whether its pieces may be written now.
     ///
     /// # Errors
-    /// They never may.
+    /// The pieces can never be sent.
     pub(crate) fn poll_gate(&mut self) -> Result<bool, GateError> {
         self.payload.poll_gate()
     }
@@ -114,7 +114,7 @@ pub(crate) struct Run {
     pub(crate) base: *const u8,
     pub(crate) len: usize,
     pub(crate) desc: *mut c_void,
-    /// It lies there, and is copied before it is sent.
+    /// The device whose memory has the run, which is copied before it is sent.
     pub(crate) device: Option<Device>,
 }
 

@@ -50,7 +50,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     }
 
     fn may_dial(&self) -> Result<(), Error> {
-        self.standing.may_connect()?;
+        self.state.may_connect()?;
         let limit = self.settings.max_connections;
         if self.peers.len() + self.cm.requests.len() >= limit as usize {
             return Err(Error::TooManyConnections { limit });

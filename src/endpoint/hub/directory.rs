@@ -9,7 +9,7 @@ use crate::id::ConnectionId;
 #[derive(Default)]
 pub(super) struct Directory {
     by_key: HashMap<ConnKey, ConnectionId>,
-    /// Those of them that are being made.
+    /// Of the connections, those that are being made.
     handshakes: u32,
     /// Connections that this side made.
     pub(super) dialed: u32,

@@ -6,7 +6,7 @@ use crate::id::ConnectionId;
 
 /// The events of an endpoint that is a hub and little more.
 pub(crate) trait HubEvent: Sized {
-    /// The same event in the endpoint's words; `None`: it has none, since that can't happen there.
+    /// The event in the endpoint's words; `None`: this can't happen at the endpoint.
     fn of(event: ReceiveEvent) -> Option<Self>;
 
     /// The one that there are most of.

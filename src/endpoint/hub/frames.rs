@@ -260,10 +260,11 @@ impl<L: Link> PeerSender<'_, L> {
             // The frame has its credit.
             return match self.peer.machine.may_send() {
                 Ok(()) | Err(SendBlocked::NoCredit) => Ok(()),
-                Err(_) => Err(self.outbound.may_take(self.peer).err().map_or(
-                    NotPacked::Alone,
-                    NotPacked::Refused,
-                )),
+                Err(_) => Err(self
+                    .outbound
+                    .may_take(self.peer)
+                    .err()
+                    .map_or(NotPacked::Alone, NotPacked::Refused)),
             };
         }
         self.post_frame();

@@ -10,7 +10,7 @@ use crate::protocol::wire::{self, HeaderMode};
 #[derive(Debug)]
 #[must_use = "the slot stays taken until the header is dropped at its endpoint"]
 pub(crate) struct PreparedHeader {
-    /// None where there is nothing to copy.
+    /// The slot with the header's bytes; none where there is nothing to copy.
     pub(super) slot: Option<TakenSlot>,
     len: usize,
 }
@@ -37,7 +37,7 @@ impl Header<'_> {
         }
     }
 
-    /// The same, to be given twice.
+    /// This header once more, for a second attempt.
     pub(crate) fn again(&mut self) -> Header<'_> {
         match self {
             Self::Bytes(bytes) => Header::Bytes(bytes),
@@ -49,7 +49,7 @@ impl Header<'_> {
 /// Copies headers into slots, with what the header mode puts in front of them.
 #[derive(Debug)]
 pub(super) struct HeaderWriter {
-    /// Whose they are.
+    /// The endpoint whose headers these are.
     pub(super) owner: EndpointId,
     pub(super) slots: HeaderSlotManager,
     pub(super) mode: HeaderMode,

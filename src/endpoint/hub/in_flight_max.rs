@@ -31,7 +31,7 @@ pub(crate) struct InFlightMax {
 }
 
 impl InFlightMax {
-    /// Of a hub whose pool has so many buffers.
+    /// What a hub may have in flight whose pool has `buffers` buffers.
     pub(crate) fn of_hub(settings: &HubSettings, form: Form, buffers: usize) -> Self {
         let WindowSettings {
             operations, long, ..

@@ -17,7 +17,7 @@ use crate::endpoint::link::{Link, RemoteRange};
 use crate::endpoint::staging::{StagingRing, staged_segment};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::later::{self, Later, Target};
-use crate::endpoint::windows::one_sided::{self, How, Local, OneSidedRequest};
+use crate::endpoint::windows::one_sided::{self, Local, OneSidedRequest, PostMode};
 use crate::endpoint::windows::staged_transfer::{Piece, Slots};
 use crate::endpoint::windows::window::WindowPlace;
 use crate::error::CompletionError;
@@ -57,7 +57,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         self.queue_write(payload, target, key, way)
     }
 
-    /// The same of a read.
+    /// Puts a read that was refused with `kind` into the line of its connection, if it may wait
+    /// there.
     #[cold]
     pub(super) fn read_later(
         &mut self,
@@ -170,7 +171,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         names: (u64, WindowId),
         local: (Local, bool),
         iov: IovList,
-        how: How,
+        how: PostMode,
     ) {
         let op = self
             .outbound
@@ -222,7 +223,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             Ok(remote) => remote,
             Err(kind) => return Err((kind, payload)),
         };
-        let how = How::write(remote, place, data, level);
+        let how = PostMode::write(remote, place, data, level);
         let mut iov = IovList::new();
         let local = match way(payload)? {
             Later::Whole(payload) => self
@@ -242,7 +243,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         &mut self,
         id: ConnectionId,
         payload: Payload,
-        how: &How,
+        how: &PostMode,
         iov: &mut IovList,
     ) -> Result<(Local, bool), (SendErrorKind, Payload)> {
         let rma = self.link.limits().rma;
@@ -298,7 +299,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             Err(kind) => return Err((kind, into)),
         };
         let names = (key, place.window.id());
-        self.push_line(id, names, local, iov, How::read(remote));
+        self.push_line(id, names, local, iov, PostMode::read(remote));
         Ok(())
     }
 }

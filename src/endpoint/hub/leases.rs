@@ -28,7 +28,7 @@ pub(crate) fn hold_region<C: LinkConn>(
     HeldDescriptor::lease(region, scoped.scope()).ok_or(None)
 }
 
-/// What is wrong with a segment whose region has no registration here.
+/// The error for a segment whose region is not registered with this domain.
 #[cold]
 pub(crate) fn not_here(region: &Region, segment: usize) -> SendErrorKind {
     match region.is_registered_anywhere() {
@@ -59,7 +59,7 @@ pub(crate) fn lease_each<C: LinkConn>(
     }
 }
 
-/// The same for any number of segments; those without a byte are left out.
+/// Leases any number of segments; those without a byte are left out.
 pub(super) fn lease_runs<C: LinkConn>(
     payload: &Payload,
     conn: Option<&C>,

@@ -76,7 +76,7 @@ pub(crate) struct Driven {
 /// One that waits.
 struct Waiting<T> {
     what: T,
-    /// Of one that is posted as a whole.
+    /// The segments of a message that is posted as a whole.
     iov: IovList,
     /// Its gate is.
     open: bool,
@@ -86,7 +86,7 @@ struct Waiting<T> {
 // another thread together with this; only the link reads them.
 unsafe impl<T: Send> Send for Waiting<T> {}
 
-/// Those that wait, in the order in which they were given.
+/// What waits, in the order in which it was given.
 struct Queue<T>(VecDeque<Waiting<T>>);
 
 impl<T> Default for Queue<T> {

@@ -61,8 +61,8 @@ fn shift(mode: HeaderMode, len: usize, room: usize) -> usize {
 }
 
 impl From<LongBuffer> for WindowMemory {
-    fn from(landing: LongBuffer) -> Self {
-        match landing {
+    fn from(long: LongBuffer) -> Self {
+        match long {
             LongBuffer::Host(buffer) => buffer.into(),
             LongBuffer::Device(buffer) => buffer.into(),
         }
@@ -103,7 +103,7 @@ pub(super) fn take_header(
     }
 }
 
-/// So many bytes of a message have its header, most likely.
+/// How many bytes of a message to copy so that they hold the whole header, most likely.
 fn header_guess(mode: HeaderMode) -> usize {
     match mode {
         HeaderMode::Raw => 0,

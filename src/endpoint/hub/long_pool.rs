@@ -9,7 +9,7 @@ use crate::buffer::{DeviceBufferManager, SharedBufferManager, WakerId};
 use crate::cuda::Stream;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::long_messages::LongMessages;
-use crate::endpoint::windows::landing::Landing;
+use crate::endpoint::windows::volatile_buffer::VolatileBuffer;
 use crate::id::ConnectionId;
 use crate::memory::MemoryError;
 
@@ -21,18 +21,18 @@ pub(super) struct LongPool {
     pub(super) device: Option<DevicePool>,
     /// What messages are copied out of, where a sender can't be kept from writing; made when the
     /// first one comes.
-    landings: Option<SharedBufferManager>,
+    volatile: Option<SharedBufferManager>,
     pub(super) copies: bool,
     /// Offers that found the pool empty; whoever came first is served first.
     pub(super) waiting: VecDeque<(ConnectionId, u64)>,
     pub(super) settings: LongMessages,
 }
 
-/// The same in a device's memory.
+/// The pool for long messages in a device's memory.
 pub(super) struct DevicePool {
     pool: DeviceBufferManager,
     waker: WakerId,
-    /// Of the copies of headers.
+    /// The stream on which headers are copied to the host.
     pub(super) stream: Stream,
     /// The provider does not write there.
     pub(super) refused: bool,
@@ -78,7 +78,7 @@ impl LongPool {
             pool,
             waker,
             device,
-            landings: None,
+            volatile: None,
             copies,
             waiting: VecDeque::new(),
             settings,
@@ -113,16 +113,16 @@ impl LongPool {
 
     /// Memory of a connection's own to land in; `None`: as many connections as the pool has slots
     /// have some, or had.
-    pub(super) fn landing(&mut self) -> Option<Arc<Landing>> {
-        if self.landings.is_none() {
+    pub(super) fn volatile_buffer(&mut self) -> Option<Arc<VolatileBuffer>> {
+        if self.volatile.is_none() {
             let slots = u32::try_from(self.pool.slots()).unwrap_or(u32::MAX);
             match SharedBufferManager::allocate(slots, self.pool.slot_size()) {
-                Ok(landings) => self.landings = Some(landings),
+                Ok(volatile) => self.volatile = Some(volatile),
                 Err(error) => tracing::warn!(%error, "no memory for long messages to land in"),
             }
         }
-        let buffer = self.landings.as_ref()?.try_acquire()?;
-        Some(Arc::new(Landing::new(buffer)))
+        let buffer = self.volatile.as_ref()?.try_acquire()?;
+        Some(Arc::new(VolatileBuffer::new(buffer)))
     }
 
     /// Someone waits for room.

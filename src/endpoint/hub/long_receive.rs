@@ -2,7 +2,7 @@
 //! straight into a buffer of a pool of their own, which its sender may write meanwhile; one in a
 //! device's memory, where the provider writes there. Where they can't (`AccessEnds::WithEndpoint`),
 //! it lands in memory that nobody else ever looks at, and is copied out of that as it is at one
-//! moment; a connection has such a landing for all its life, and nobody has it after that.
+//! moment; a connection has such a buffer for all its life, and nobody has it after that.
 //!
 //! The header of a message that lands in a device's memory lies there, too, in front of the
 //! payload: it is copied out when the message is whole, and what arrived is flushed before.
@@ -19,7 +19,7 @@ use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::link::{Link, LinkConn};
 use crate::endpoint::message::Message;
-use crate::endpoint::windows::landing::Landing;
+use crate::endpoint::windows::volatile_buffer::VolatileBuffer;
 use crate::error::FabricErrno;
 use crate::id::ConnectionId;
 use crate::memory::{Access, RawRegistration, RegisterError, Registrar};
@@ -28,11 +28,11 @@ use crate::protocol::wire::{self, HeaderMode};
 /// The long messages that one peer sends.
 #[derive(Default)]
 pub(super) struct LongArrivals {
-    /// The one that it writes.
+    /// The message that the peer writes now.
     receive: Option<Box<LongReceive>>,
-    /// Where they land, where each is copied out.
-    own_landing: Option<Box<OwnLanding>>,
-    /// What comes behind one that waits for a fence, and that one.
+    /// Where the peer writes them, where each is copied out of there.
+    own_window: Option<Box<LongWindow>>,
+    /// A message that waits for a fence, and what came behind it.
     pub(super) held: Option<VecDeque<BehindFence>>,
 }
 
@@ -40,19 +40,19 @@ pub(super) struct LongArrivals {
 /// before the memory goes.
 pub(super) struct LongReceive {
     pub(super) registration: Option<RawRegistration>,
-    pub(super) landing: LongBuffer,
+    pub(super) memory: LongBuffer,
     len: usize,
 }
 
-/// Where all long messages of a connection land, one after the other, whose sender nothing keeps
-/// from writing.
-pub(super) struct OwnLanding {
+/// The memory that a peer writes all its long messages into, one after the other. Nothing keeps the
+/// peer from writing there later.
+pub(super) struct LongWindow {
     registration: RawRegistration,
-    memory: Arc<Landing>,
+    memory: Arc<VolatileBuffer>,
 }
 
-impl OwnLanding {
-    fn open(memory: Arc<Landing>, registrar: &dyn Registrar) -> Result<Self, RegisterError> {
+impl LongWindow {
+    fn open(memory: Arc<VolatileBuffer>, registrar: &dyn Registrar) -> Result<Self, RegisterError> {
         let (base, len) = (memory.base(), memory.len());
         let registration = registrar.register_window(base, len, Access::WRITE)?;
         Ok(Self {
@@ -68,7 +68,7 @@ pub(super) enum BehindFence {
     Long {
         epoch: u64,
         sequence: u64,
-        landing: LongBuffer,
+        memory: LongBuffer,
         len: usize,
     },
     /// What came behind one.
@@ -124,16 +124,16 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 self.refuse_long(id, limit);
                 continue;
             }
-            let Some(landing) = long.acquire(len as usize) else {
+            let Some(memory) = long.acquire(len as usize) else {
                 return;
             };
             long.waiting.pop_front();
-            self.grant_long(id, landing, len as usize);
+            self.grant_long(id, memory, len as usize);
         }
     }
 
     /// Opens a destination for the peer.
-    fn grant_long(&mut self, id: ConnectionId, mut landing: LongBuffer, len: usize) {
+    fn grant_long(&mut self, id: ConnectionId, mut memory: LongBuffer, len: usize) {
         let rma = self.link.limits().rma;
         let virt = rma.is_some_and(|rma| rma.virtual_addresses);
         let Some(peer) = self.peers.get_mut(id) else {
@@ -145,17 +145,17 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             .unwrap_or_else(|| self.link.registrar());
         let (registration, address, key) = match &mut self.long {
             Some(long) if long.copies => {
-                match open_own(&mut peer.long.own_landing, long, registrar) {
+                match open_own(&mut peer.long.own_window, long, registrar) {
                     Some((address, key)) => (None, address, key),
                     None => return self.refuse_long(id, 0),
                 }
             }
-            _ => match landing.open(registrar, len, peer.header_mode) {
+            _ => match memory.open(registrar, len, peer.header_mode) {
                 Ok((registration, address)) => {
                     let key = registration.key;
                     (Some(registration), address, key)
                 }
-                Err(error) => return self.cannot_open(id, landing, len, &error),
+                Err(error) => return self.cannot_open(id, memory, len, &error),
             },
         };
         peer.machine.grant_long(if virt { address } else { 0 }, key);
@@ -165,7 +165,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         }
         peer.long.receive = Some(Box::new(LongReceive {
             registration,
-            landing,
+            memory,
             len,
         }));
         self.touch(id);
@@ -176,11 +176,11 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     fn cannot_open(
         &mut self,
         id: ConnectionId,
-        landing: LongBuffer,
+        memory: LongBuffer,
         len: usize,
         error: &RegisterError,
     ) {
-        if let LongBuffer::Device(_) = landing
+        if let LongBuffer::Device(_) = memory
             && let Some(long) = &mut self.long
             && let Some(device) = &mut long.device
         {
@@ -202,19 +202,19 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         };
         let LongReceive {
             registration,
-            mut landing,
+            mut memory,
             len,
         } = *long;
         drop(registration);
-        if let (Some(own), LongBuffer::Host(buffer)) = (&peer.long.own_landing, &mut landing) {
+        if let (Some(own), LongBuffer::Host(buffer)) = (&peer.long.own_window, &mut memory) {
             own.memory.copy_out(0, &mut buffer[..len]);
             self.stats.long_copied += len as u64;
         }
         if self.shared.is_some() {
-            return self.put_due(id, number as u32, Due::Long(landing, len), events);
+            return self.put_due(id, number as u32, Due::Long(memory, len), events);
         }
         let Ok(sequence) = peer.machine.on_long_data() else {
-            self.exposed.keep(id, None, landing.into());
+            self.exposed.keep(id, None, memory.into());
             return self.touch(id);
         };
         // It took no receive: its credit is free again.
@@ -222,13 +222,13 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         // The peer says that it writes no more. That nothing of what it has begun goes on, on this
         // connection or on another one, the fence says.
         match self.exposed.begin() {
-            None => self.finish_long(id, sequence, (landing, len), events),
+            None => self.finish_long(id, sequence, (memory, len), events),
             Some(epoch) => {
                 let held = peer.long.held.get_or_insert_default();
                 held.push_back(BehindFence::Long {
                     epoch,
                     sequence,
-                    landing,
+                    memory,
                     len,
                 });
                 peer.machine.hold_goodbye(true);
@@ -262,10 +262,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 BehindFence::Event(event) => events.tell(event),
                 BehindFence::Long {
                     sequence,
-                    landing,
+                    memory,
                     len,
                     ..
-                } => self.finish_long(id, sequence, (landing, len), events),
+                } => self.finish_long(id, sequence, (memory, len), events),
             }
         }
         if let Some(peer) = self.peers.get_mut(id) {
@@ -297,10 +297,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 BehindFence::Event(event) => events.tell(event),
                 BehindFence::Long {
                     sequence,
-                    landing,
+                    memory,
                     len,
                     ..
-                } => match self.long_event(id, mode, sequence, (landing, len)) {
+                } => match self.long_event(id, mode, sequence, (memory, len)) {
                     Ok(event) => events.tell(event),
                     Err(_) => break,
                 },
@@ -312,8 +312,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// What waited for a fence never arrived. Its memory is free when others have passed the epoch.
     pub(super) fn abandon_held(&mut self, id: ConnectionId, held: Option<VecDeque<BehindFence>>) {
         for held in held.into_iter().flatten() {
-            if let BehindFence::Long { epoch, landing, .. } = held {
-                self.exposed.keep_until(id, epoch, landing.into());
+            if let BehindFence::Long { epoch, memory, .. } = held {
+                self.exposed.keep_until(id, epoch, memory.into());
             }
         }
     }
@@ -322,7 +322,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     pub(super) fn hand_out_long(
         &mut self,
         id: ConnectionId,
-        landing: LongBuffer,
+        memory: LongBuffer,
         len: usize,
         events: &mut Vec<E>,
     ) {
@@ -332,7 +332,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         if let Ok(sequence) = peer.machine.on_long_data() {
             // It took no receive: its credit is free again.
             peer.count_reposted();
-            self.finish_long(id, sequence, (landing, len), events);
+            self.finish_long(id, sequence, (memory, len), events);
         }
         self.touch(id);
     }
@@ -377,11 +377,11 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         id: ConnectionId,
         mode: HeaderMode,
         sequence: u64,
-        (landing, len): (LongBuffer, usize),
+        (memory, len): (LongBuffer, usize),
     ) -> Result<ReceiveEvent, Unread> {
         // The machine counts what came before.
         let number = sequence + 1;
-        let event = match landing {
+        let event = match memory {
             LongBuffer::Host(buffer) => {
                 let split = wire::split(mode, &buffer[..len]);
                 let (header, _) = split.map_err(Unread::Header)?;
@@ -442,12 +442,12 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     }
 
     /// The connection ends: nobody waits any more, and a destination that its peer may still write
-    /// goes into limbo.
+    /// is kept until the domain's ledger releases it.
     pub(super) fn leave_long(&mut self, id: ConnectionId, peer: &mut Peer<L::Conn>) {
         if let Some(long) = &mut self.long {
             long.waiting.retain(|(waiting, _)| *waiting != id);
         }
-        if let Some(own) = peer.long.own_landing.take() {
+        if let Some(own) = peer.long.own_window.take() {
             // Of what was granted, the rest is nobody's but this side's.
             drop(peer.long.receive.take());
             self.exposed
@@ -456,29 +456,29 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         if let Some(long) = peer.long.receive.take() {
             let LongReceive {
                 registration,
-                landing,
+                memory,
                 ..
             } = *long;
-            self.exposed.keep(id, registration, landing.into());
+            self.exposed.keep(id, registration, memory.into());
         }
     }
 }
 
-/// The landing of a connection, which gets one with its first long message: where it lies, and its
-/// key.
+/// Opens the window of a connection that its long messages are written to, with the first of them.
+/// Gives where it lies, and its key.
 fn open_own(
-    own: &mut Option<Box<OwnLanding>>,
+    own: &mut Option<Box<LongWindow>>,
     long: &mut LongPool,
     registrar: &dyn Registrar,
 ) -> Option<(u64, u64)> {
     if own.is_none() {
-        let Some(memory) = long.landing() else {
+        let Some(memory) = long.volatile_buffer() else {
             tracing::warn!(
                 "a long message can't be taken: as many connections as may have sent some"
             );
             return None;
         };
-        match OwnLanding::open(memory, registrar) {
+        match LongWindow::open(memory, registrar) {
             Ok(opened) => *own = Some(Box::new(opened)),
             Err(error) => {
                 tracing::warn!(%error, "a long message can't be taken");

@@ -104,12 +104,12 @@ impl LongSend {
         self.pieces > 0
     }
 
-    /// It is to be looked at again, though nobody says so.
+    /// Whether the message has to be looked at again though no event will say so.
     pub(crate) fn wants_retry(&self) -> bool {
         self.retry
     }
 
-    /// For whoever looks at deadlines. There is one at most, so it needs no number.
+    /// The message, for the scan of deadlines. A connection has one at most, so it needs no number.
     pub(crate) fn timed(&mut self) -> TimedOp<'_> {
         TimedOp {
             connection: self.connection,
@@ -141,7 +141,7 @@ impl LongSend {
         (iov, bytes - room)
     }
 
-    /// So many bytes more are posted.
+    /// `bytes` more bytes of the message are posted.
     fn advance(&mut self, bytes: u64) {
         self.offset += bytes;
         self.pieces += 1;
@@ -332,7 +332,7 @@ impl LongSend {
         true
     }
 
-    /// The same of one whose connection is over: none follows.
+    /// A piece of a message whose connection is over has ended: no other piece follows.
     pub(crate) fn on_orphaned_piece(&mut self) {
         self.pieces = self.pieces.saturating_sub(1);
     }

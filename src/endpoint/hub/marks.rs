@@ -47,7 +47,7 @@ impl<T> Marks<T> {
             .push_back((self.read + self.in_flight_max, what));
     }
 
-    /// So many completions were read; none: the queue was at its end.
+    /// Counts completions that were read; 0: the queue was at its end.
     #[inline]
     pub(crate) fn on_read(&mut self, found: usize) {
         self.read += found as u64;

@@ -12,7 +12,7 @@ use self::account::SendAccount;
 use self::refused::RefusedPeers;
 use super::frames::Frames;
 use super::peer::Peer;
-use super::sends::{OnAbandoned, SendsSettings};
+use super::sends::{OnAbandoned, OutboundSettings};
 use super::{HubSettings, WindowSettings};
 use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, WakerId};
@@ -94,7 +94,7 @@ pub(super) fn way<'a, L: Link>(
 }
 
 impl Outbound {
-    /// Of a hub with such settings; takes those of its messages out of them.
+    /// Makes the part of a hub with these settings, and takes `settings.sends`.
     pub(super) fn new<L: Link>(
         settings: &mut HubSettings,
         link: &L,
@@ -107,7 +107,7 @@ impl Outbound {
         let (_, long_pieces) = settings.long_pieces();
         let sends_long = long_pieces > 0 && limits.rma.is_some();
         let sends = settings.sends.take();
-        let sends = sends.map_or_else(|| SendsSettings::none(&settings.windows), Ok)?;
+        let sends = sends.map_or_else(|| OutboundSettings::none(&settings.windows), Ok)?;
         let shape = outgoing::choose_shape(sends.shape, limits)?;
         let headers = sends.headers;
         let shared_desc = match link.shares_endpoint() && sends_messages {
@@ -315,7 +315,7 @@ impl Outbound {
         lines.filter_map(|line| line.pause()).min()
     }
 
-    /// What is late now.
+    /// Takes the operations whose deadline has passed.
     pub(super) fn take_late<C>(
         &mut self,
         now: Instant,
@@ -364,7 +364,8 @@ impl Outbound {
             Some(packed) => {
                 let keys: Vec<_> = packed.iter().map(|message| message.key).collect();
                 drop(packed);
-                keys.into_iter().for_each(|key| self.abandon(connection, key));
+                keys.into_iter()
+                    .for_each(|key| self.abandon(connection, key));
             }
         }
     }
@@ -394,7 +395,7 @@ impl Outbound {
     }
 }
 
-impl SendsSettings {
+impl OutboundSettings {
     /// No messages are sent: the account has one-sided operations only.
     fn none(windows: &WindowSettings) -> Result<Self, Error> {
         let headers = HeaderSlotManager::new(HeaderSlotConfig {

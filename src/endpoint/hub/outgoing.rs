@@ -46,7 +46,7 @@ pub(crate) struct PostingContext<'a, C> {
     pub(crate) connection: ConnectionId,
     pub(crate) conn: Option<&'a C>,
     pub(crate) scoped: &'a mut ScopedRegistrations,
-    /// Of the header slots, for this connection.
+    /// The descriptor of the header slots, for this connection.
     pub(crate) header_desc: *mut c_void,
     /// The number that the message will have.
     pub(crate) sequence: u64,
@@ -134,7 +134,7 @@ impl Outgoing {
         }
     }
 
-    /// Whose messages they are.
+    /// The endpoint that sends.
     pub(crate) fn owner(&self) -> EndpointId {
         self.headers.owner
     }

@@ -70,7 +70,7 @@ impl<C> Peer<C> {
     /// While one control message waits there is no next one.
     pub(super) fn next_action(&mut self) -> Option<Action> {
         match self.controls.have_unsent() {
-            true => self.machine.next_news(),
+            true => self.machine.next_urgent(),
             false => self.machine.next_action(),
         }
     }

@@ -10,7 +10,7 @@ use crate::id::ConnectionId;
 use crate::protocol::connection::State;
 use crate::protocol::wire::ControlBody;
 
-/// What is on the way, and what waits.
+/// The control messages of a connection that are on the way, and those that wait.
 #[derive(Default)]
 pub(super) struct PeerControls {
     /// In flight.

@@ -4,11 +4,11 @@
 pub(super) struct PeerReceives {
     /// Beyond the credits.
     reserve: u32,
-    /// So many stand for one credit.
+    /// Receives that stand for one credit.
     per_credit: u32,
     /// Posted now; in the RDM form those of the shared ones that were promised to it.
     pub(super) posted: u32,
-    /// So many should be posted.
+    /// Receives that should be posted.
     target: u32,
     /// Data messages, from the first on, for which a receive was posted: those received, and those
     /// that may still come.
@@ -19,7 +19,7 @@ pub(super) struct PeerReceives {
 }
 
 impl PeerReceives {
-    /// None are posted.
+    /// The account of a new connection: no receive is posted.
     pub(super) fn new(reserve: u32, per_credit: u32) -> Self {
         Self {
             reserve,

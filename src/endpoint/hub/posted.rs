@@ -88,7 +88,8 @@ impl DataOp {
     fn timed(&mut self) -> TimedOp<'_> {
         let packed = self.packed.as_deref();
         let first = packed.and_then(|packed| packed.split_first());
-        let (first, others) = first.map_or((None, &[][..]), |(first, others)| (Some(first), others));
+        let (first, others) =
+            first.map_or((None, &[][..]), |(first, others)| (Some(first), others));
         TimedOp {
             connection: self.connection,
             sequence: self.sequence,
@@ -204,7 +205,7 @@ impl Posted {
         messages
     }
 
-    /// The same for one-sided operations.
+    /// Takes the one-sided operations out.
     pub(crate) fn take_one_sided(&mut self, of: Option<ConnectionId>) -> Vec<OneSided> {
         let is_of = |op: &OneSided| of.is_none_or(|id| op.connection == id);
         let mut operations = self.one_sided.take_where(is_of);

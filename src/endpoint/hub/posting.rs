@@ -23,7 +23,7 @@ pub(crate) struct Posting<'a, L: Link> {
     pub(crate) connection: ConnectionId,
     pub(crate) machine: &'a mut Connection,
     pub(crate) scoped: &'a mut ScopedRegistrations,
-    /// Of the header slots, for this connection.
+    /// The descriptor of the header slots, for this connection.
     pub(crate) header_desc: *mut c_void,
     pub(crate) outgoing: &'a mut Outgoing,
     pub(crate) posted: &'a mut Posted,
@@ -55,7 +55,7 @@ impl<L: Link> Posting<'_, L> {
             .lease(payload, Some(self.conn), self.scoped, iov)
     }
 
-    /// The same for the destination of a read.
+    /// Leases the destination of a read.
     #[inline]
     pub(crate) fn lease_destination(
         &mut self,

@@ -33,7 +33,7 @@ use crate::stats::SendStats;
 const SHARED_GRANTS: u32 = 1;
 
 /// What an endpoint with many connections needs to know in order to send.
-pub(crate) struct SendsSettings {
+pub(crate) struct OutboundSettings {
     pub(crate) headers: HeaderSlotManager,
     pub(crate) header_mode: HeaderMode,
     /// Sends in flight on one connection.
@@ -41,7 +41,7 @@ pub(crate) struct SendsSettings {
     /// Sends in flight on all of them.
     pub(crate) total: u32,
     pub(crate) level: Level,
-    /// None: what the provider's limit on segments allows.
+    /// `None`: the shape that the provider's limit on segments allows.
     pub(crate) shape: Option<Shape>,
     pub(crate) inject: Inject,
     pub(crate) packing: Packing,
@@ -57,7 +57,7 @@ pub(crate) struct SendsSettings {
 
 pub(crate) type OnAbandoned = Box<dyn FnMut(ConnectionId, u64) + Send>;
 
-impl SendsSettings {
+impl OutboundSettings {
     /// Receives of each connection for the peer's grants.
     pub(crate) fn grants(form: Form) -> u32 {
         match form {
@@ -76,9 +76,9 @@ impl SendsSettings {
     }
 }
 
-impl fmt::Debug for SendsSettings {
+impl fmt::Debug for OutboundSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendsSettings")
+        f.debug_struct("OutboundSettings")
             .field("depth", &self.depth)
             .field("total", &self.total)
             .finish_non_exhaustive()
@@ -554,7 +554,9 @@ impl<L: Link> PeerSender<'_, L> {
     ) -> (usize, Option<Refused<Payload>>) {
         // Two messages each would take the flag apart.
         let outgoing = &self.outbound.outgoing;
-        let joins = !self.peer.outbound.packs() && outgoing.uses_more() && outgoing.shape() != Shape::TwoMessages;
+        let joins = !self.peer.outbound.packs()
+            && outgoing.uses_more()
+            && outgoing.shape() != Shape::TwoMessages;
         let (mut sent, mut ready, mut refused) = (0, None, None);
         for (payload, header, key) in messages {
             let header = Header::Bytes(header.as_ref());

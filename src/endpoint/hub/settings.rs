@@ -5,13 +5,13 @@ use std::time::Duration;
 use super::line::PIECES_IN_FLIGHT;
 use super::long_send::PIECES_MAX;
 use super::shared::ORPHANS_MAX;
-use super::{SendsSettings, WindowSettings};
+use super::{OutboundSettings, WindowSettings};
 use crate::endpoint::link::Link;
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::long_messages::LongMessages;
 use crate::protocol::connection::{Form, SUBSCRIPTION_MESSAGES_MAX};
 use crate::protocol::credit::HEARTBEAT_MESSAGES_MAX;
-use crate::protocol::liveness::Patience;
+use crate::protocol::liveness::LivenessTimeouts;
 use crate::protocol::wire::HeaderMode;
 
 /// Receives that each connection keeps posted beyond the credits it granted: for the peer's control
@@ -35,7 +35,8 @@ pub(crate) const CONTROLS_PER_CONNECTION: u32 = CONTROLS_AT_ONCE + 1;
 
 /// What a hub needs to know; checked by the public configuration.
 pub(crate) struct HubSettings {
-    pub(crate) depth: u32,
+    /// Messages granted to each peer at once.
+    pub(crate) credits: u32,
     pub(crate) max_connections: u32,
     pub(crate) max_message: u64,
     pub(crate) ask: bool,
@@ -47,11 +48,11 @@ pub(crate) struct HubSettings {
     pub(crate) windows: WindowSettings,
     /// Where messages go that are too long for a receive; with `windows.long`.
     pub(crate) long: Option<LongMessages>,
-    /// None: it sends nothing.
-    pub(crate) sends: Option<SendsSettings>,
+    /// `None`: the hub sends no messages.
+    pub(crate) sends: Option<OutboundSettings>,
     /// Its peers subscribe, or publish; others are refused.
     pub(crate) publishing: bool,
-    pub(crate) patience: Patience,
+    pub(crate) liveness: LivenessTimeouts,
     pub(crate) watch: TcpWatch,
 }
 
@@ -67,7 +68,7 @@ pub(crate) struct Receives {
 }
 
 impl Receives {
-    /// Those of a connection on which a credit stands for so many.
+    /// The receives of a connection on which a credit stands for `per_credit` of them.
     pub(crate) fn with(self, per_credit: u32) -> Self {
         let scaled = |receives: u32| self.reserve + (receives - self.reserve) * per_credit;
         Self {
@@ -117,7 +118,7 @@ impl HubSettings {
     /// Only control messages come in, and the pool that they come into is the one that they are
     /// sent from, too: it has room for both.
     pub(super) fn has_one_pool(&self) -> bool {
-        self.depth == 0 && !self.accepts
+        self.credits == 0 && !self.accepts
     }
 
     /// Control messages that may be on the way at once, on all connections of such a link.
@@ -140,7 +141,7 @@ impl HubSettings {
     pub(crate) fn receives(&self, form: Form) -> Receives {
         let sends = self.sends.as_ref();
         let grants = sends.map_or(0, |sends| {
-            SendsSettings::grants(form) + sends.long_answers(form)
+            OutboundSettings::grants(form) + sends.long_answers(form)
         });
         let subscriptions = match self.publishing {
             true => SUBSCRIPTION_MESSAGES_MAX as u32,
@@ -149,8 +150,8 @@ impl HubSettings {
         let reserve = self.windows.reserve() + grants + subscriptions;
         Receives {
             reserve,
-            min: reserve + self.depth.min(1),
-            max: reserve + self.depth,
+            min: reserve + self.credits.min(1),
+            max: reserve + self.credits,
         }
     }
 }

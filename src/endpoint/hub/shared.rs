@@ -80,7 +80,7 @@ const SECOND_LOOK: Duration = Duration::from_millis(100);
 pub(super) struct EarlyMessages {
     messages: Reorder<Due<Early>>,
     bye: Option<LateBye>,
-    /// So many messages were sent, as the peer says: modulo 2^32.
+    /// The messages that the peer says that it sent, modulo 2^32.
     said: u32,
     owed: Option<Owed>,
 }
@@ -147,7 +147,7 @@ impl EarlyMessages {
     }
 }
 
-/// Of two counts modulo 2^32.
+/// Whether one count is above another, modulo 2^32.
 fn is_above(count: u32, than: u32) -> bool {
     let ahead = count.wrapping_sub(than);
     ahead != 0 && ahead < 1 << 31
@@ -229,10 +229,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         };
         self.use_promise(id);
         match kind {
-            ControlKind::DATA
-            | ControlKind::HEADER
-            | ControlKind::PAYLOAD
-            | ControlKind::FRAME => {
+            ControlKind::DATA | ControlKind::HEADER | ControlKind::PAYLOAD | ControlKind::FRAME => {
                 self.put_due(id, number, Due::Message((buffer, len, mark)), events);
             }
             ControlKind::BYE => self.on_bye(id, (buffer, len, mark), events),
@@ -309,7 +306,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let early = self.peers.get_mut(id)?.early.as_mut()?;
         let next = early.messages.take_next();
         if next.is_none() && (early.owed.is_some() || early.is_owed()) {
-            early.expect(self.timer.now(), self.settings.patience.lost);
+            early.expect(self.timer.now(), self.settings.liveness.lost);
         }
         next
     }
@@ -332,7 +329,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             return machine.violate(Violation::OutOfTurn(what));
         }
         early.on_said(sent);
-        early.expect(self.timer.now(), self.settings.patience.lost);
+        early.expect(self.timer.now(), self.settings.liveness.lost);
     }
 
     /// The goodbye that waited, if everything is here now that was sent before it.
@@ -519,7 +516,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             return true;
         }
         // Before code of others can be called, which may panic: the slabs are never freed.
-        self.standing.leaked = true;
+        self.state.leaked = true;
         shared.pool_desc.leak();
         shared.control_desc.leak();
         let posted = &self.outbound.posted;

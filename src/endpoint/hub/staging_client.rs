@@ -20,7 +20,7 @@ impl StagingClient {
     /// Whether a payload goes out only as a copy.
     ///
     /// # Errors
-    /// It does, and there is no ring for it.
+    /// The payload must be staged, and there is no ring to do it.
     pub(crate) fn must_stage(
         &self,
         payload: &Payload,

@@ -65,7 +65,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             max_message,
             credits,
             // Where nothing comes in, it is how what goes out is told.
-            header_mode: match self.settings.depth {
+            header_mode: match self.settings.credits {
                 0 => outgoing.header_mode(),
                 _ => peer.header_mode,
             },
@@ -81,7 +81,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let messages = posted.sends().filter(|op| op.connection == id);
         let one_sided = posted.one_sided.iter();
         let one_sided = one_sided.filter(|op| op.connection == id && !op.told);
-        let posted = messages.flat_map(DataOp::keys).chain(one_sided.map(|op| op.key));
+        let posted = messages
+            .flat_map(DataOp::keys)
+            .chain(one_sided.map(|op| op.key));
         let own = self.peers.get(id).map(|peer| &peer.outbound);
         let ended = || self.ended_outbounds().find(|(ended, _)| *ended == id);
         let own = own.or_else(|| ended().map(|(_, own)| own));

@@ -11,7 +11,7 @@ use crate::protocol::wire::{SubscriptionAnswer, SubscriptionOutcome, Subscriptio
 
 /// What came from a peer about subscriptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SubscriptionNews {
+pub(crate) enum SubscriptionEvent {
     /// A subscriber asks: to be answered.
     Asked(SubscriptionRequest),
     /// A publisher has answered.
@@ -21,14 +21,14 @@ pub(crate) enum SubscriptionNews {
 impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Moves what came since the last time behind what is in `into`. At most one of each connection
     /// came meanwhile, but the connection may be over.
-    pub(crate) fn take_subscription_news(
+    pub(crate) fn take_subscription_events(
         &mut self,
-        into: &mut Vec<(ConnectionId, SubscriptionNews)>,
+        into: &mut Vec<(ConnectionId, SubscriptionEvent)>,
     ) {
-        into.append(&mut self.subscription_news);
+        into.append(&mut self.subscription_events);
     }
 
-    /// Publisher: what it says to [`SubscriptionNews::Asked`], sent at once.
+    /// Publisher: what it says to [`SubscriptionEvent::Asked`], sent at once.
     pub(crate) fn answer_subscription(
         &mut self,
         id: ConnectionId,

@@ -62,7 +62,7 @@ impl HubTimer {
         false
     }
 
-    /// The same of a poll that looks at everything else.
+    /// Counts a poll. True: it looks at deadlines and at every connection, as each idle poll does.
     #[inline]
     pub(super) fn begin_look(&mut self, idle: bool) -> bool {
         self.polls_without_look += 1;
@@ -108,7 +108,7 @@ impl HubTimer {
         std::mem::take(&mut self.stale)
     }
 
-    /// It is set to the first of all deadlines.
+    /// Sets the timer to the first of all deadlines.
     pub(super) fn arm(&mut self, first: Option<Instant>) {
         self.armed = first;
     }
@@ -146,7 +146,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 }
                 peer.machine.tick(now);
                 peer.give_up_on_early(now);
-                let limit = self.settings.patience.lost;
+                let limit = self.settings.liveness.lost;
                 peer.give_up_on_owed(now, limit, self.cq.backlog.is_read());
                 self.agenda.touch(id);
             }

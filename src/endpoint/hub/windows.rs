@@ -17,8 +17,8 @@ use crate::endpoint::hub::outgoing;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkConn, RemoteRange};
 use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
-use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
+use crate::endpoint::windows::exposed::{STRAY_WRITES, WriteMark};
+use crate::endpoint::windows::one_sided::{self, Local, OneSided, OneSidedRequest, PostMode};
 use crate::endpoint::windows::window::{
     LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
@@ -188,7 +188,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// What polls have to do with fences: nothing, most of the time.
     #[inline]
     pub(super) fn mind_fences(&mut self, look_everywhere: bool, events: &mut Vec<E>) {
-        let waits = self.exposed.has_limbo() || !self.fencing.is_empty();
+        let waits = self.exposed.has_unreleased() || !self.fencing.is_empty();
         if look_everywhere || waits {
             self.ask_fences();
             self.act_on_touched(events);
@@ -211,7 +211,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     pub(super) fn on_peer_wrote(&mut self, data: Option<u64>, events: &mut Vec<E>) {
         let named = data.and_then(wire::split_written);
         let found = self.exposed.by_mark(named.map(|(mark, _)| mark));
-        let (Named::Window(id, window), Some((_, data))) = (found, named) else {
+        let (WriteMark::Window(id, window), Some((_, data))) = (found, named) else {
             return self.on_stray_write(found);
         };
         let Some(peer) = self.peers.get_mut(id) else {
@@ -243,9 +243,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Nobody knows whose it was. Who guesses at marks finds one some time: before that, there are
     /// no windows any more.
     #[cold]
-    fn on_stray_write(&mut self, named: Named) {
+    fn on_stray_write(&mut self, named: WriteMark) {
         self.stats.stray_writes += 1;
-        if named != Named::Nothing {
+        if named != WriteMark::Nothing {
             return;
         }
         for id in self.exposed.on_stray() {
@@ -293,7 +293,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let id = place.window.connection();
         match self.admit_one_sided(&wanted) {
             Ok(remote) => {
-                let how = How::write(remote, place, data, level);
+                let how = PostMode::write(remote, place, data, level);
                 self.post_write(id, payload, place.window.id(), &how, key)
             }
             Err(kind) => Err((kind, payload)),
@@ -310,7 +310,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         id: ConnectionId,
         payload: Payload,
         window: WindowId,
-        how: &How,
+        how: &PostMode,
         key: u64,
     ) -> Result<(), (SendErrorKind, Payload)> {
         let mut iov = IovList::new();
@@ -365,7 +365,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let (into, run, recent) = way.lease_destination(into)?;
         let mut iov = IovList::new();
         iov.push(run.base, run.len, run.desc);
-        let how = How::read(remote);
+        let how = PostMode::read(remote);
         let local = (Local::Read(into), recent);
         let posted = self.post_one_sided(id, (key, window), local, &iov, &how);
         posted.map_err(|(kind, op)| match op.local {
@@ -418,7 +418,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         names: (u64, WindowId),
         local: (Local, bool),
         iov: &IovList,
-        how: &How,
+        how: &PostMode,
     ) -> Result<(), (SendErrorKind, OneSided)> {
         let op = self
             .outbound

@@ -18,8 +18,8 @@ pub(crate) use crate::endpoint::link::fabric_conn::{FabricConn, Request};
 use crate::endpoint::link::half_open::HalfOpen;
 use crate::endpoint::link::queue_sizes::QueueSizes;
 use crate::endpoint::link::queue_wait::FabricWait;
+use crate::endpoint::link::resolving_ep::{EpResolver, ResolvingEp};
 use crate::endpoint::link::socket::{self, KernelWatch, TcpWatch};
-use crate::endpoint::link::sought::{Search, Sought};
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::link::{
     CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused,
@@ -50,7 +50,7 @@ pub(crate) struct FabricLink {
     queue_sizes: QueueSizes,
     events: EventQueue,
     /// Connections whose peer the provider looks for.
-    search: Search,
+    resolver: EpResolver,
     listener: Option<Listener>,
     cq: Arc<Cq>,
     domain: Arc<Domain>,
@@ -78,9 +78,9 @@ impl FabricLink {
         let queue_sizes = sizes.with(settings);
         let events = EventQueue::open(fabric)?;
         let cq = Arc::new(queue_sizes.open_queue(domain, info.rx().size)?);
-        let search = match fabric.provider().resolves_in_open {
-            true => Search::by_thread()?,
-            false => Search::default(),
+        let resolver = match fabric.provider().resolves_in_open {
+            true => EpResolver::by_thread()?,
+            false => EpResolver::default(),
         };
         Ok(Self {
             limits: limits(fabric, &info),
@@ -88,7 +88,7 @@ impl FabricLink {
             settings: *settings,
             queue_sizes,
             events,
-            search,
+            resolver,
             listener: None,
             cq,
             domain: Arc::clone(domain),
@@ -123,7 +123,7 @@ impl FabricLink {
         Arc::new(FabricWait {
             cq: Arc::clone(&self.cq),
             eq: Arc::clone(self.events.queue()),
-            inbox: self.search.inbox().map(Arc::clone),
+            inbox: self.resolver.inbox().map(Arc::clone),
             keeps_events: Arc::clone(self.events.keeps()),
         })
     }
@@ -131,7 +131,7 @@ impl FabricLink {
     /// Nothing that was said of another endpoint at this place may be taken for this one's.
     fn admit(&mut self, ep: Ep) -> Result<Ep, Error> {
         let fid = ep.as_ptr() as ConnKey;
-        self.search.forget_endpoint(fid);
+        self.resolver.forget_endpoint(fid);
         self.events.unstale(ep)
     }
 
@@ -156,7 +156,7 @@ impl FabricLink {
     fn take_sought(&mut self) {
         let (cq, events) = (&self.cq, &self.events);
         let settings = &self.settings;
-        let over = self.search.take(|opened: OpenedEp| {
+        let over = self.resolver.take(|opened: OpenedEp| {
             let ep = Ep::connected(opened, cq, events.queue())?;
             settings.check_source(|| ep.local())?;
             events.unstale(ep)
@@ -195,7 +195,7 @@ impl FabricLink {
             errno,
             data,
         } = event;
-        let fid = self.search.key_of(fid);
+        let fid = self.resolver.key_of(fid);
         if errno != 0 {
             return Some(CmEvent::Refused {
                 conn: fid,
@@ -235,7 +235,7 @@ impl Drop for FabricLink {
     /// Requests that nobody looked at are refused, and sockets that never became one are cut off:
     /// the provider would keep them for ever.
     fn drop(&mut self) {
-        self.search.end(&self.domain);
+        self.resolver.end(&self.domain);
         for _ in 0..BACKLOG_AT_CLOSE_MAX {
             // Here the provider takes a socket out of its backlog, and sees the end of the one that
             // was cut off before.
@@ -298,14 +298,14 @@ impl Link for FabricLink {
 
     fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<FabricConn, Error> {
         let info = self.info.duplicate()?;
-        let end = if self.search.inbox().is_some() {
+        let end = if self.resolver.inbox().is_some() {
             let sizes = self.queue_sizes.each;
-            ConnEp::Sought(self.search.begin(&self.domain, info, *peer, sizes)?)
+            ConnEp::ResolvingEp(self.resolver.begin(&self.domain, info, *peer, sizes)?)
         } else {
             match self.open_active(info, peer) {
                 Ok(ep) => ConnEp::Here(ep),
                 Err(error) => match (unreachable(&error), self.settings.source_addr()) {
-                    (Some(errno), _) => ConnEp::Sought(self.search.lost(errno)),
+                    (Some(errno), _) => ConnEp::ResolvingEp(self.resolver.lost(errno)),
                     (None, Some(source)) => return Err(in_use(error, &source)),
                     (None, None) => return Err(error),
                 },
@@ -322,7 +322,7 @@ impl Link for FabricLink {
     fn connect(&mut self, conn: &FabricConn, peer: &PeerAddr, data: &[u8]) -> Result<(), Error> {
         match &conn.end {
             ConnEp::Here(ep) => ep.connect(peer, data),
-            ConnEp::Sought(sought) => sought.connect(peer, data),
+            ConnEp::ResolvingEp(resolving) => resolving.connect(peer, data),
         }
     }
 
@@ -380,15 +380,15 @@ impl Link for FabricLink {
         }
         let ep = match conn.end {
             ConnEp::Here(ep) => Some(ep),
-            ConnEp::Sought(sought) => {
-                self.search.forget(&self.domain, key);
+            ConnEp::ResolvingEp(resolving) => {
+                self.resolver.forget(&self.domain, key);
                 self.events.drop_kept(key);
-                Arc::into_inner(sought).and_then(Sought::into_ep)
+                Arc::into_inner(resolving).and_then(ResolvingEp::into_ep)
             }
         };
         let Some(ep) = ep else { return Ok(()) };
         let fid = ep.as_ptr() as ConnKey;
-        self.search.forget_endpoint(fid);
+        self.resolver.forget_endpoint(fid);
         ep.close()
             .map_err(|code| CloseFailed(FabricErrno::new(code)))?;
         self.events.forget(fid);
@@ -419,11 +419,11 @@ impl Link for FabricLink {
         match &conn.end {
             // SAFETY: the caller's promises.
             ConnEp::Here(ep) => unsafe { ep.receive(base, len, desc, context) },
-            ConnEp::Sought(sought) => {
+            ConnEp::ResolvingEp(resolving) => {
                 let row = self.domain.fabric().provider();
                 let limit = receives_of(row, self.info.rx().size, self.queue_sizes.each.1);
                 // SAFETY: the caller's promises.
-                unsafe { sought.receive(limit, base, len, desc, context) }
+                unsafe { resolving.receive(limit, base, len, desc, context) }
             }
         }
     }
@@ -535,5 +535,5 @@ impl Link for FabricLink {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "tests/sought.rs"]
+#[path = "tests/resolving_ep.rs"]
 mod tests;

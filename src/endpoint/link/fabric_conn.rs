@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use libfabric_sys as sys;
 
-use crate::endpoint::link::sought::Sought;
+use crate::endpoint::link::resolving_ep::ResolvingEp;
 use crate::endpoint::link::{ConnKey, LinkConn, socket};
 use crate::fabric::{Ep, Info, PeerAddr, Pep};
 use crate::memory::{Participant, Registrar};
@@ -29,14 +29,14 @@ pub(crate) struct FabricConn {
 #[derive(Debug)]
 pub(super) enum ConnEp {
     Here(Ep),
-    Sought(Arc<Sought>),
+    ResolvingEp(Arc<ResolvingEp>),
 }
 
 impl LinkConn for FabricConn {
     fn key(&self) -> ConnKey {
         match &self.end {
             ConnEp::Here(ep) => ep.as_ptr() as ConnKey,
-            ConnEp::Sought(sought) => sought.key(),
+            ConnEp::ResolvingEp(resolving) => resolving.key(),
         }
     }
 
@@ -60,7 +60,7 @@ impl FabricConn {
     pub(crate) fn ep(&self) -> Option<&Ep> {
         match &self.end {
             ConnEp::Here(ep) => Some(ep),
-            ConnEp::Sought(sought) => sought.ep(),
+            ConnEp::ResolvingEp(resolving) => resolving.ep(),
         }
     }
 

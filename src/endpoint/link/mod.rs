@@ -36,8 +36,8 @@ pub(crate) mod rdm;
 pub(crate) mod rdm_hello;
 mod refusal_slot;
 mod refusals;
+mod resolving_ep;
 pub(crate) mod socket;
-mod sought;
 pub(crate) mod wait;
 
 use std::ffi::c_void;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 
 use crate::Error;
-use crate::endpoint::link::sought::Inbox;
+use crate::endpoint::link::resolving_ep::Inbox;
 use crate::endpoint::link::wait::LinkWait;
 use crate::fabric::{Cq, Domain, Eq};
 

@@ -68,7 +68,7 @@ pub(crate) struct RdmLink {
     indices: Box<Indices>,
     /// Connections that a listener accepted, by the peer's address, with the hello's words for
     /// which it is.
-    live: HashMap<PeerAddr, Life>,
+    live: HashMap<PeerAddr, LiveConnection>,
     events: VecDeque<CmEvent<RdmRequest>>,
     refusals: Refusals,
     book: PeerBook,
@@ -82,9 +82,9 @@ pub(crate) struct RdmLink {
     domain: Arc<Domain>,
 }
 
-/// Which connection of which life of a peer.
+/// The connection that a peer has, and the incarnation of the peer that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Life {
+struct LiveConnection {
     key: ConnKey,
     incarnation: u64,
     connection: u64,
@@ -228,8 +228,8 @@ impl RdmLink {
 
     /// The connection that a peer had, if any, is over: the same address speaks for another one.
     fn supersede(&mut self, peer: &PeerAddr) {
-        if let Some(life) = self.live.remove(peer) {
-            self.events.push_back(CmEvent::Shutdown { conn: life.key });
+        if let Some(live) = self.live.remove(peer) {
+            self.events.push_back(CmEvent::Shutdown { conn: live.key });
         }
     }
 
@@ -359,12 +359,12 @@ impl Link for RdmLink {
         self.supersede(&request.peer);
         match self.join(request.peer, request.hello.short || self.limits.short_marks) {
             Ok(conn) => {
-                let life = Life {
+                let live = LiveConnection {
                     key: conn.key(),
                     incarnation: request.hello.incarnation,
                     connection: request.hello.connection,
                 };
-                self.live.insert(request.peer, life);
+                self.live.insert(request.peer, live);
                 Ok(conn)
             }
             Err(error) => Err((request, error)),
@@ -406,7 +406,7 @@ impl Link for RdmLink {
         if self
             .live
             .get(&conn.peer)
-            .is_some_and(|life| life.key == conn.key())
+            .is_some_and(|live| live.key == conn.key())
         {
             self.live.remove(&conn.peer);
         }
@@ -536,8 +536,8 @@ impl Link for RdmLink {
                 connection: hello.connection,
             },
         );
-        if let Some(life) = self.live.get(&peer) {
-            if (life.incarnation, life.connection) == (hello.incarnation, hello.connection) {
+        if let Some(live) = self.live.get(&peer) {
+            if (live.incarnation, live.connection) == (hello.incarnation, hello.connection) {
                 return tracing::debug!(%peer, "a hello that was heard before");
             }
             self.supersede(&peer);

@@ -29,11 +29,11 @@ impl Ticket {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outcomes {
-    /// It was sent to them.
+    /// Subscribers to which the publication was sent.
     pub sent: u32,
-    /// They did not get it: no room, and the policy.
+    /// Subscribers that did not get it: they had no room, and the policy is to drop.
     pub dropped: u32,
-    /// It was on its way to them when the connection ended.
+    /// Subscribers whose connection ended while it was on its way.
     pub failed: u32,
 }
 
@@ -64,7 +64,7 @@ struct OpenPublication<T> {
     outcomes: Outcomes,
     /// Subscribers that it is on its way to, or waits for.
     pending: u32,
-    /// Of these, those that it waits for.
+    /// Of these, subscribers in whose queue the publication waits.
     waiting: u32,
     /// More subscribers may be added.
     unsealed: bool,
@@ -150,7 +150,7 @@ impl<T> Publications<T> {
         self.get_mut(ticket).map(|open| (open.key, &mut open.held))
     }
 
-    /// It is on its way to one more subscriber.
+    /// Counts one more subscriber to which the publication is on its way.
     #[inline]
     pub(crate) fn add_posted(&mut self, ticket: Ticket) {
         if let Some(open) = self.get_mut(ticket) {
@@ -158,7 +158,7 @@ impl<T> Publications<T> {
         }
     }
 
-    /// It waits for one more subscriber.
+    /// Counts one more subscriber in whose queue the publication waits.
     pub(crate) fn add_waiting(&mut self, ticket: Ticket) {
         if let Some(open) = self.get_mut(ticket) {
             open.pending += 1;

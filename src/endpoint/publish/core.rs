@@ -2,8 +2,8 @@
 //! subscribers and posts.
 //!
 //! One publication is one header slot, filled once, and one payload, of which every send has a
-//! handle. Each subscriber has a lane ([`Lanes`]): what it has no room for waits there, or is
-//! dropped, as its policy says.
+//! handle. Each subscriber has a queue ([`SubscriberQueues`]): what the provider has no room for
+//! waits there or is dropped, as the policy says.
 //!
 //! What has to be staged is copied once, and what waits for an event waits once: every send has a
 //! handle on the copy, and on the gates ([`Payload::share`]). The sends wait where all do, in the
@@ -15,11 +15,11 @@ use super::account::{Outcome, Publications, Ticket};
 use super::event::{Publication, PublishEvent};
 use super::header::PublicationHeader;
 use super::held::PublicationHold;
-use super::lane::{Lag, Parked};
-use super::lanes::{Lanes, Overdue};
 use super::outbox::Outbox;
 use super::policy::{DropReason, Offered, PeerOutcome, SlowPolicy};
 use super::settings::PublishSettings;
+use super::subscriber_queue::{Lag, QueueOutcome};
+use super::subscriber_queues::{Overdue, SubscriberQueues};
 use super::table::SubscriptionTable;
 use crate::Error;
 use crate::buffer::Payload;
@@ -27,7 +27,7 @@ use crate::contain::contain;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::headers::PreparedHeader;
-use crate::endpoint::hub::{Hub, SubscriptionNews};
+use crate::endpoint::hub::{Hub, SubscriptionEvent};
 use crate::endpoint::link::Link;
 use crate::error::CompletionError;
 use crate::id::ConnectionId;
@@ -40,7 +40,7 @@ pub(crate) struct PublishCore<L: Link> {
     settings: PublishSettings,
     table: SubscriptionTable,
     account: Publications<PublicationHold>,
-    lanes: Lanes,
+    queues: SubscriberQueues,
     outbox: Outbox,
     /// Why the last publication was refused, if it may be taken later.
     blocked: Option<Blocked>,
@@ -48,7 +48,7 @@ pub(crate) struct PublishCore<L: Link> {
     /// When the last publication, or look at the clock, was.
     now: Instant,
     raw: Vec<ReceiveEvent>,
-    news: Vec<(ConnectionId, SubscriptionNews)>,
+    requests: Vec<(ConnectionId, SubscriptionEvent)>,
     header: PublicationHeader,
     members: Vec<ConnectionId>,
 }
@@ -61,12 +61,12 @@ impl<L: Link> PublishCore<L> {
             core,
             table: SubscriptionTable::new(settings.limits),
             account: Publications::new(settings.publications),
-            lanes: Lanes::default(),
+            queues: SubscriberQueues::default(),
             outbox: Outbox::new(settings.tell_sent),
             blocked: None,
             closing: false,
             raw: Vec::new(),
-            news: Vec::new(),
+            requests: Vec::new(),
             header: PublicationHeader::default(),
             members: Vec::new(),
             settings,
@@ -91,7 +91,7 @@ impl<L: Link> PublishCore<L> {
 
     /// Publications that wait for a subscriber.
     pub(crate) fn waiting(&self, connection: ConnectionId) -> usize {
-        self.lanes.waiting(connection)
+        self.queues.waiting(connection)
     }
 
     pub(crate) fn tags(&self, connection: ConnectionId) -> impl Iterator<Item = u64> {
@@ -100,7 +100,7 @@ impl<L: Link> PublishCore<L> {
 
     /// False: there is no such subscriber.
     pub(crate) fn set_policy(&mut self, connection: ConnectionId, policy: SlowPolicy) -> bool {
-        let is_there = self.lanes.set_policy(connection, policy, self.now);
+        let is_there = self.queues.set_policy(connection, policy, self.now);
         if is_there {
             self.core.wait().wake();
         }
@@ -234,18 +234,18 @@ impl<L: Link> PublishCore<L> {
         header: &mut PreparedHeader,
         ticket: Ticket,
     ) -> Offered {
-        let Some((lane, due)) = self.lanes.get_mut(connection) else {
+        let Some((queue, due)) = self.queues.get_mut(connection) else {
             return Offered::Dropped(DropReason::Closing);
         };
         let mut blocked = Blocked::Depth;
-        if !lane.is_waiting() {
+        if !queue.is_waiting() {
             let posted = self
                 .core
                 .send_prepared(connection, payload.share(), header, ticket.key());
             match posted.map_err(|refused| refused.kind) {
                 Ok(()) => {
-                    lane.on_posted(ticket, self.now);
-                    due.note(lane);
+                    queue.on_posted(ticket, self.now);
+                    due.note(queue);
                     self.account.add_posted(ticket);
                     return Offered::Posted;
                 }
@@ -253,16 +253,16 @@ impl<L: Link> PublishCore<L> {
                 Err(kind) => return Offered::Dropped(DropReason::of(kind)),
             }
         }
-        let parked = lane.park(ticket, self.now);
-        due.note(lane);
+        let parked = queue.park(ticket, self.now);
+        due.note(queue);
         match parked {
-            Parked::Waits => {
+            QueueOutcome::Waits => {
                 self.account.add_waiting(ticket);
                 Offered::Waits
             }
-            Parked::NoQueue => Offered::Dropped(DropReason::NoRoom(blocked)),
-            Parked::Full => Offered::Dropped(DropReason::QueueFull),
-            Parked::TooSlow(lag) => {
+            QueueOutcome::NoQueue => Offered::Dropped(DropReason::NoRoom(blocked)),
+            QueueOutcome::Full => Offered::Dropped(DropReason::QueueFull),
+            QueueOutcome::TooSlow(lag) => {
                 self.cut_off(connection, lag);
                 Offered::Dropped(DropReason::QueueFull)
             }
@@ -288,9 +288,9 @@ impl<L: Link> PublishCore<L> {
         let mut raw = std::mem::take(&mut self.raw);
         let polled = self.core.poll(&mut raw);
         self.absorb(&mut raw);
-        self.core.take_subscription_news(&mut self.news);
-        while let Some((connection, news)) = self.news.pop() {
-            self.on_news(connection, news, &mut raw);
+        self.core.take_subscription_events(&mut self.requests);
+        while let Some((connection, event)) = self.requests.pop() {
+            self.on_subscription_event(connection, event, &mut raw);
             self.absorb(&mut raw);
         }
         self.raw = raw;
@@ -365,7 +365,7 @@ impl<L: Link> PublishCore<L> {
     fn on_connection(&mut self, connection: ConnectionId, event: &ConnectionEvent) {
         match event {
             ConnectionEvent::Connected(_) => {
-                self.lanes.add(connection, self.settings.slow);
+                self.queues.add(connection, self.settings.slow);
             }
             ConnectionEvent::PeerClosing => self.empty_lane(connection),
             ConnectionEvent::Disconnected(_) => {
@@ -386,8 +386,8 @@ impl<L: Link> PublishCore<L> {
     /// A send of a publication is over.
     fn on_sent(&mut self, connection: ConnectionId, key: u64, error: Option<CompletionError>) {
         let ticket = Ticket::from_key(key);
-        if let Some((lane, _)) = self.lanes.get_mut(connection) {
-            lane.on_done(ticket);
+        if let Some((queue, _)) = self.queues.get_mut(connection) {
+            queue.on_done(ticket);
         }
         let Some((key, _)) = self.account.get(ticket) else {
             return;
@@ -400,14 +400,14 @@ impl<L: Link> PublishCore<L> {
         self.account.settle(ticket, outcome);
     }
 
-    fn on_news(
+    fn on_subscription_event(
         &mut self,
         connection: ConnectionId,
-        news: SubscriptionNews,
+        event: SubscriptionEvent,
         raw: &mut Vec<ReceiveEvent>,
     ) {
         // The connection may be over since, and its subscriptions were counted out.
-        let SubscriptionNews::Asked(request) = news else {
+        let SubscriptionEvent::Asked(request) = event else {
             return;
         };
         if !self.core.is_open(connection) {
@@ -427,15 +427,15 @@ impl<L: Link> PublishCore<L> {
             .answer_subscription(connection, outcome, next, raw);
     }
 
-    // ---- lanes ----------------------------------------------------------------------------------
+    // ---- queues --------------------------------------------------------------------------------
 
     /// Posts what waits for a subscriber, as far as it has room.
     fn fill(&mut self, connection: ConnectionId) {
-        while let Some((lane, due)) = self.lanes.get_mut(connection)
-            && let Some((ticket, since)) = lane.next()
+        while let Some((queue, due)) = self.queues.get_mut(connection)
+            && let Some((ticket, since)) = queue.next()
         {
             let Some((key, held)) = self.account.get(ticket) else {
-                lane.take_next();
+                queue.take_next();
                 continue;
             };
             let Some(header) = &mut held.header else {
@@ -447,15 +447,15 @@ impl<L: Link> PublishCore<L> {
                     .send_prepared(connection, held.payload.share(), header, ticket.key());
             match posted.map_err(|refused| refused.kind) {
                 Ok(()) => {
-                    lane.take_next();
-                    lane.on_posted(ticket, since);
-                    due.note(lane);
+                    queue.take_next();
+                    queue.on_posted(ticket, since);
+                    due.note(queue);
                     self.outbox.stats.posted += 1;
                     self.end_wait(ticket);
                 }
                 Err(SendErrorKind::WouldBlock(_)) => return,
                 Err(kind) => {
-                    lane.take_next();
+                    queue.take_next();
                     self.drop_waiting(connection, key, ticket, DropReason::of(kind));
                 }
             }
@@ -491,23 +491,23 @@ impl<L: Link> PublishCore<L> {
 
     /// Nothing more is posted to a subscriber.
     fn empty_lane(&mut self, connection: ConnectionId) {
-        let Some(mut lane) = self.lanes.remove(connection) else {
+        let Some(mut queue) = self.queues.remove(connection) else {
             return;
         };
-        while let Some(ticket) = lane.take_next() {
+        while let Some(ticket) = queue.take_next() {
             self.drop_ticket(connection, ticket, DropReason::Closing);
         }
     }
 
     /// What waited for too long is dropped, or ends the connection, by the policies. Looks at each
-    /// lane when one may be due.
+    /// queue when one may be due.
     fn look_at_lanes(&mut self) {
-        let Some(due) = self.lanes.due() else { return };
+        let Some(due) = self.queues.due() else { return };
         self.now = self.core.clock().now();
         if self.now < due {
             return;
         }
-        let Overdue { late, slow } = self.lanes.take_overdue(self.now);
+        let Overdue { late, slow } = self.queues.take_overdue(self.now);
         for (connection, ticket) in late {
             self.drop_ticket(connection, ticket, DropReason::Late);
         }
@@ -517,7 +517,7 @@ impl<L: Link> PublishCore<L> {
     }
 
     fn arm(&mut self) {
-        self.core.set_layer_deadline(self.lanes.due());
+        self.core.set_layer_deadline(self.queues.due());
     }
 
     // ---- connections and the end ----------------------------------------------------------------
@@ -550,7 +550,7 @@ impl<L: Link> PublishCore<L> {
     /// dropped, what was posted arrives.
     pub(crate) fn begin_close_all(&mut self, deadline: Instant) {
         self.closing = true;
-        for connection in self.lanes.connections() {
+        for connection in self.queues.connections() {
             self.empty_lane(connection);
         }
         self.core.begin_close_all(deadline);

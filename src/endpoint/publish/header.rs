@@ -17,7 +17,7 @@ impl PublicationHeader {
         &self.0
     }
 
-    /// What is wrong with those bytes, said of the application's own `len`.
+    /// The error for a header that is too long, in terms of the application's own `len` bytes.
     pub(super) fn explain(kind: SendErrorKind, len: usize) -> SendErrorKind {
         match kind {
             SendErrorKind::HeaderTooLong { max, .. } => SendErrorKind::HeaderTooLong {

@@ -12,7 +12,7 @@ pub(super) struct PublicationHold {
 }
 
 impl PublicationHold {
-    /// Of one that is being posted.
+    /// The hold of a publication that is being posted.
     pub(super) fn nothing() -> Self {
         Self {
             payload: Payload::empty(),

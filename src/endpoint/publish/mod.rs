@@ -4,7 +4,7 @@
 //!  PublishEndpoint ── core ── Hub
 //!                      ├ table     tag ─► subscribers
 //!                      ├ account   what is not over for everybody
-//!                      ├ lanes     what waits for each subscriber, by its policy
+//!                      ├ queues     what waits for each subscriber, by its policy
 //!                      └ outbox    what is to be told
 //!  SubscribeEndpoint ── subscribe_core ── Hub (dials)
 //!                      └ wanted    what it asked of one publisher
@@ -15,8 +15,6 @@ mod core;
 mod event;
 mod header;
 mod held;
-mod lane;
-mod lanes;
 mod outbox;
 mod policy;
 mod publisher;
@@ -24,6 +22,8 @@ mod settings;
 mod subscribe_core;
 mod subscribe_event;
 mod subscriber;
+mod subscriber_queue;
+mod subscriber_queues;
 mod table;
 mod wanted;
 

@@ -23,7 +23,7 @@ use crate::error::CompletionError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum SlowPolicy {
-    /// It does not get this publication.
+    /// The subscriber does not get this publication.
     #[default]
     Drop,
     /// The publication waits for it, in a queue of shared buffers: nothing is copied. One that
@@ -70,11 +70,11 @@ impl SlowPolicy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PeerOutcome {
-    /// It was sent.
+    /// The publication was sent.
     Sent,
-    /// It was not posted.
+    /// The publication was not posted.
     Dropped(DropReason),
-    /// It was posted, and failed or will never complete: the connection is over.
+    /// The publication was posted, and failed or will never complete: the connection is over.
     Failed(CompletionError),
 }
 

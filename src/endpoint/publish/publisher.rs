@@ -13,10 +13,10 @@ use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::error::Refused;
 
-use crate::endpoint::event::{ConnectionRequest, Inject, Packing};
+use crate::endpoint::event::ConnectionRequest;
 use crate::endpoint::header_source::HeaderSource;
 use crate::endpoint::hub::in_flight_max::InFlightMax;
-use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
+use crate::endpoint::hub::{Hub, HubSettings, OutboundSettings, WindowSettings};
 use crate::endpoint::limits::{check_count, config, moment_in};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
@@ -195,7 +195,7 @@ impl PublishConfig {
 
     fn settings(&self, headers: HeaderSlotManager) -> Result<HubSettings, Error> {
         Ok(HubSettings {
-            depth: 0,
+            credits: 0,
             max_connections: self.max_connections(),
             max_message: 0,
             ask: self.connection.asks(),
@@ -205,23 +205,13 @@ impl PublishConfig {
             header_mode: None,
             windows: WindowSettings::none(),
             long: None,
-            sends: Some(SendsSettings {
-                headers,
+            sends: Some(OutboundSettings {
                 header_mode: self.wire_mode()?,
-                depth: self.depth(),
                 total: self.depth() * self.max_connections(),
-                level: self.outgoing.level_or_sent(),
-                shape: None,
-                inject: Inject::Auto,
-                packing: Packing::Off,
-                deadline: self.outgoing.deadline,
-                policy: self.outgoing.deadline_policy,
-                staging: self.outgoing.staging.clone(),
-                long: false,
-                on_abandoned: None,
+                ..self.outgoing.outbound_of(SettingsOf::Publish, headers)
             }),
             publishing: true,
-            patience: self.connection.patience,
+            liveness: self.connection.liveness,
             watch: self.connection.watch,
         })
     }

@@ -8,7 +8,7 @@ use super::subscribe_event::{PublisherId, SubscribeEvent};
 use super::wanted::{SubscribeError, TagEvent, Wanted};
 use crate::Error;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
-use crate::endpoint::hub::{Hub, SubscriptionNews};
+use crate::endpoint::hub::{Hub, SubscriptionEvent};
 use crate::endpoint::link::Link;
 use crate::endpoint::message::Message;
 use crate::endpoint::reconnect::{self, ReconnectPolicy, Redial};
@@ -47,14 +47,14 @@ pub(crate) struct SubscribeCore<L: Link> {
     publishers: HashMap<PublisherId, Publisher>,
     by_connection: HashMap<ConnectionId, PublisherId>,
     next_id: u64,
-    /// What is to be told at the next poll.
+    /// Events that the next poll reports.
     later: Vec<SubscribeEvent>,
     closing: bool,
     /// When a layer above has something to look at.
     look: Option<Instant>,
     stats: SubscribeStats,
     raw: Vec<ReceiveEvent>,
-    news: Vec<(ConnectionId, SubscriptionNews)>,
+    subscription_events: Vec<(ConnectionId, SubscriptionEvent)>,
 }
 
 impl<L: Link> SubscribeCore<L> {
@@ -71,7 +71,7 @@ impl<L: Link> SubscribeCore<L> {
             look: None,
             stats: SubscribeStats::default(),
             raw: Vec::new(),
-            news: Vec::new(),
+            subscription_events: Vec::new(),
         }
     }
 
@@ -202,9 +202,10 @@ impl<L: Link> SubscribeCore<L> {
         let polled = self.core.poll(&mut raw);
         // First: an answer says from which number on gaps are gaps, and the first publications may
         // have come with it.
-        self.core.take_subscription_news(&mut self.news);
-        while let Some((connection, news)) = self.news.pop() {
-            self.on_news(connection, news, &mut raw);
+        self.core
+            .take_subscription_events(&mut self.subscription_events);
+        while let Some((connection, event)) = self.subscription_events.pop() {
+            self.on_subscription_event(connection, event, &mut raw);
         }
         events.append(&mut self.later);
         let mut more = Vec::new();
@@ -220,13 +221,13 @@ impl<L: Link> SubscribeCore<L> {
         polled
     }
 
-    fn on_news(
+    fn on_subscription_event(
         &mut self,
         connection: ConnectionId,
-        news: SubscriptionNews,
+        event: SubscriptionEvent,
         raw: &mut Vec<ReceiveEvent>,
     ) {
-        let SubscriptionNews::Answered(request, answer) = news else {
+        let SubscriptionEvent::Answered(request, answer) = event else {
             return;
         };
         let Some(&publisher) = self.by_connection.get(&connection) else {
@@ -420,7 +421,7 @@ impl<L: Link> SubscribeCore<L> {
     }
 
     /// Begins the polite close of one publisher's connection. False: there is no such publisher.
-    pub(crate) fn disconnect(&mut self, publisher: PublisherId, deadline: Instant) -> bool {
+    pub(crate) fn close_connection(&mut self, publisher: PublisherId, deadline: Instant) -> bool {
         let Some(found) = self.publishers.get_mut(&publisher) else {
             return false;
         };
@@ -445,7 +446,7 @@ impl<L: Link> SubscribeCore<L> {
         self.closing = true;
         let ids: Vec<_> = self.publishers.keys().copied().collect();
         for id in ids {
-            self.disconnect(id, deadline);
+            self.close_connection(id, deadline);
         }
     }
 

@@ -116,7 +116,7 @@ impl SubscribeError {
     }
 }
 
-/// Whose a publication is, and which one.
+/// The publisher, tag and number of a publication.
 pub(crate) struct About {
     publisher: PublisherId,
     tag: u64,

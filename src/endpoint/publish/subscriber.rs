@@ -37,7 +37,7 @@ use crate::stats::SubscribeStats;
 /// | `subscriptions` | tags wanted of one publisher | 1,024 | 1 to 65,536 |
 ///
 /// The pool takes `slots × max_message` bytes; each publisher keeps three more receives posted than
-/// its depth.
+/// its credits.
 #[derive(Debug, Clone)]
 pub struct SubscribeConfig {
     connection: ConnectionSettings,
@@ -102,7 +102,7 @@ impl SubscribeConfig {
 
     fn settings(&self, max_message: usize) -> HubSettings {
         HubSettings {
-            depth: self.incoming.depth,
+            credits: self.incoming.credits,
             max_connections: self.max_publishers(),
             max_message: max_message as u64,
             ask: false,
@@ -114,7 +114,7 @@ impl SubscribeConfig {
             long: None,
             sends: None,
             publishing: true,
-            patience: self.connection.patience,
+            liveness: self.connection.liveness,
             watch: self.connection.watch,
         }
     }
@@ -245,8 +245,8 @@ impl SubscribeEndpoint {
 
     /// Begins the polite close of one publisher's connection; no other one is made. False: there is
     /// no such publisher.
-    pub fn disconnect(&mut self, publisher: PublisherId, deadline: Instant) -> bool {
-        self.core.owner().is_here() && self.core.disconnect(publisher, deadline)
+    pub fn close_connection(&mut self, publisher: PublisherId, deadline: Instant) -> bool {
+        self.core.owner().is_here() && self.core.close_connection(publisher, deadline)
     }
 
     /// Begins the polite close of every connection and returns at once. Done when
@@ -326,8 +326,8 @@ mod tests {
                 "close_timeout",
             ),
             (
-                SubscribeConfig::default().incoming(|incoming| incoming.depth(0)),
-                "depth",
+                SubscribeConfig::default().incoming(|incoming| incoming.credits(0)),
+                "credits",
             ),
             (
                 SubscribeConfig::default().incoming(|incoming| incoming.slots(63)),

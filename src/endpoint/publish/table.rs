@@ -145,7 +145,7 @@ impl SubscriptionTable {
         }
     }
 
-    /// Who gets a publication of this tag now, and its number; nobody: `None`.
+    /// The subscribers of a tag, and the number of its next publication; `None`: nobody subscribed.
     #[inline]
     pub(crate) fn members(&self, tag: u64) -> Option<(u64, &[ConnectionId])> {
         let topic = self.topics.get(&tag)?;
@@ -212,7 +212,7 @@ mod tests {
         ]
     }
 
-    /// The same, as a plain set of pairs.
+    /// The table as a plain set of pairs.
     #[derive(Default)]
     struct Model {
         pairs: BTreeSet<(u64, u64)>,

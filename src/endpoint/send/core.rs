@@ -3,98 +3,55 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind, WindowError};
-use crate::endpoint::event::{
-    ConnectionEvent, ConnectionInfo, DeadlinePolicy, Inject, Level, Packing, SendEvent,
-};
+use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, Level, SendEvent};
 use crate::endpoint::hub::headers::Header;
-use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
+use crate::endpoint::hub::{Hub, HubSettings, OutboundSettings, WindowSettings};
 use crate::endpoint::link::Link;
 use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
-use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::wait::{EndpointWait, LinkWait};
 use crate::endpoint::reconnect::{Redial, errno_of};
 use crate::endpoint::send::SendStatus;
-use crate::endpoint::staging::StagingRing;
+use crate::endpoint::settings::{ConnectionSettings, SettingsOf};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowMemory, WindowPlace};
-use crate::fabric::{PeerAddr, Shape};
+use crate::fabric::PeerAddr;
 use crate::id::{ConnectionId, EndpointId};
 use crate::memory::Access;
 use crate::protocol::connection::{CloseReason, Form, State};
-use crate::protocol::liveness::Patience;
-use crate::protocol::wire::{CONTROL_LEN_MAX, HeaderMode, WindowDescriptor};
+use crate::protocol::wire::{CONTROL_LEN_MAX, WindowDescriptor};
 use crate::stats::SendStats;
 
-/// What a send endpoint needs to know; checked by the public configuration.
-pub(crate) struct SendSettings {
-    pub(crate) depth: u32,
-    pub(crate) level: Level,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) close_timeout: Duration,
-    pub(crate) send_deadline: Option<Duration>,
-    pub(crate) deadline_policy: DeadlinePolicy,
-    pub(crate) header_mode: HeaderMode,
-    /// None: what the provider's limit on segments allows.
-    pub(crate) shape: Option<Shape>,
-    pub(crate) inject: Inject,
-    pub(crate) packing: Packing,
-    /// Windows that this side may expose at once.
-    pub(crate) windows: u32,
-    pub(crate) patience: Patience,
-    pub(crate) watch: TcpWatch,
-    /// For payloads in a GPU's memory that the provider can't read.
-    pub(crate) staging: Option<StagingRing>,
-    pub(crate) on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
-}
-
-impl SendSettings {
-    /// Those of the hub below, which sends with these headers.
-    pub(crate) fn of_hub(self, headers: HeaderSlotManager) -> HubSettings {
-        let hear = self.on_abandoned;
-        HubSettings {
-            depth: 0,
-            max_connections: 1,
-            max_message: 0,
-            ask: false,
-            accepts: false,
-            handshake_timeout: self.connect_timeout,
-            close_timeout: self.close_timeout,
-            header_mode: None,
-            windows: WindowSettings {
-                windows: self.windows,
-                uses_peers: true,
-                // They count as sends.
-                operations: 0,
-                deadline: self.send_deadline,
-                policy: self.deadline_policy,
-                long: false,
-            },
-            long: None,
-            sends: Some(SendsSettings {
-                headers,
-                header_mode: self.header_mode,
-                depth: self.depth,
-                total: self.depth,
-                level: self.level,
-                shape: self.shape,
-                inject: self.inject,
-                packing: self.packing,
-                long: true,
-                deadline: self.send_deadline,
-                policy: self.deadline_policy,
-                staging: self.staging,
-                on_abandoned: hear.map(|mut hear| Box::new(move |_, key| hear(key)) as _),
-            }),
-            publishing: false,
-            patience: self.patience,
-            watch: self.watch,
-        }
+/// The settings of a hub that connects to one peer and sends to it. One-sided operations count as
+/// sends.
+pub(crate) fn settings(sends: OutboundSettings, connection: &ConnectionSettings) -> HubSettings {
+    HubSettings {
+        credits: 0,
+        max_connections: 1,
+        max_message: 0,
+        ask: false,
+        accepts: false,
+        handshake_timeout: connection.connect_timeout,
+        close_timeout: connection.close_timeout,
+        header_mode: None,
+        windows: WindowSettings {
+            windows: connection.windows_of(SettingsOf::Send),
+            uses_peers: true,
+            operations: 0,
+            deadline: sends.deadline,
+            policy: sends.policy,
+            long: false,
+        },
+        long: None,
+        sends: Some(sends),
+        publishing: false,
+        liveness: connection.liveness,
+        watch: connection.watch,
     }
 }
 
@@ -104,14 +61,14 @@ pub(crate) struct SendCore<L: Link> {
     peer: PeerAddr,
     /// The one that there is, or was.
     connection: ConnectionId,
-    /// It stands.
+    /// The connection is established.
     stands: bool,
     /// Why it ended.
     ended: Option<CloseReason>,
     redial: Redial,
     /// Something was refused between two connections.
     refused: bool,
-    /// What is to be told by the next poll.
+    /// Events that the next poll reports.
     early: Vec<SendEvent>,
 }
 
@@ -178,7 +135,7 @@ impl<L: Link> SendCore<L> {
         self.hub.wait()
     }
 
-    /// What it judges deadlines by.
+    /// The clock by which deadlines are judged.
     pub(crate) fn clock(&self) -> &Clock {
         self.hub.clock()
     }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use crate::Error;
 use crate::endpoint::hub::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::limits::{
-    PATIENCE, check_count, check_patience, check_timeout, check_windows,
+    LIVENESS_DEFAULT, check_count, check_liveness, check_timeout, check_windows,
 };
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
 use crate::endpoint::receive::AcceptPolicy;
 use crate::endpoint::reconnect::ReconnectPolicy;
 use crate::endpoint::settings::SettingsOf;
 use crate::fabric::EndpointSettings;
-use crate::protocol::liveness::Patience;
+use crate::protocol::liveness::LivenessTimeouts;
 
 /// Which connections an endpoint has, and how they are made, watched and ended. A config's
 /// `connection` lends this to a closure, as it was set so far.
@@ -58,7 +58,7 @@ use crate::protocol::liveness::Patience;
 pub struct ConnectionSettings {
     pub(crate) connect_timeout: Duration,
     pub(crate) close_timeout: Duration,
-    pub(crate) patience: Patience,
+    pub(crate) liveness: LivenessTimeouts,
     pub(crate) watch: TcpWatch,
     pub(crate) reconnect: ReconnectPolicy,
     pub(crate) endpoint: EndpointSettings,
@@ -73,7 +73,7 @@ impl Default for ConnectionSettings {
         Self {
             connect_timeout: Duration::from_secs(5),
             close_timeout: Duration::from_secs(5),
-            patience: PATIENCE,
+            liveness: LIVENESS_DEFAULT,
             watch: TcpWatch::default(),
             reconnect: ReconnectPolicy::off(),
             endpoint: EndpointSettings::default(),
@@ -109,7 +109,7 @@ impl ConnectionSettings {
     /// one.
     #[must_use]
     pub fn unresponsive_after(mut self, silence: Option<Duration>) -> Self {
-        self.patience.unresponsive = silence;
+        self.liveness.unresponsive = silence;
         self
     }
 
@@ -122,7 +122,7 @@ impl ConnectionSettings {
     /// for so long ([`CloseReason::MessageLost`](crate::endpoint::CloseReason::MessageLost)).
     #[must_use]
     pub fn lost_after(mut self, silence: Option<Duration>) -> Self {
-        self.patience.lost = silence;
+        self.liveness.lost = silence;
         self
     }
 
@@ -219,7 +219,7 @@ impl ConnectionSettings {
         check_windows(self.windows_of(of))?;
         check_timeout("connect_timeout", self.connect_timeout)?;
         check_timeout("close_timeout", self.close_timeout)?;
-        check_patience(&self.patience)?;
+        check_liveness(&self.liveness)?;
         self.watch.check()?;
         self.reconnect.check()
     }

@@ -18,7 +18,7 @@ use crate::endpoint::settings::SettingsOf;
 /// | `slots` | subscribe | buffers | 256 | 4 × `max_connections` to 1,048,576 |
 /// | `slots` | connectionless | buffers | 10 × `max_peers` | 8 × `max_peers` to 1,048,576 |
 /// | `pool` | all | | one of its own, of the two above | |
-/// | `depth` | all | messages granted to each peer at once | 32 | 1 to 65,536 |
+/// | `credits` | all | messages granted to each peer at once | 32 | 1 to 65,536 |
 /// | `deliver_to` | all | buffers in a GPU's memory | none | see [`DeviceDelivery`] |
 ///
 /// "Of" names the endpoints that have the setting:
@@ -26,8 +26,8 @@ use crate::endpoint::settings::SettingsOf;
 /// [`SubscribeConfig`](crate::endpoint::SubscribeConfig) and
 /// [`ConnectionlessConfig`](crate::endpoint::ConnectionlessConfig).
 ///
-/// The pool takes `slots × max_message` bytes. Beside its depth, a connection keeps buffers posted
-/// for what is no message: each config says how many.
+/// The pool takes `slots × max_message` bytes. Beside those for its credits, a connection keeps
+/// buffers posted for what is no message: each config says how many.
 ///
 /// ```
 /// use fabricast::endpoint::ReceiveConfig;
@@ -40,7 +40,7 @@ pub struct IncomingSettings {
     pub(crate) max_message: usize,
     slots: Option<u32>,
     pub(crate) pool: Option<SharedBufferManager>,
-    pub(crate) depth: u32,
+    pub(crate) credits: u32,
     pub(crate) delivery: Option<DeviceDelivery>,
 }
 
@@ -51,7 +51,7 @@ impl Default for IncomingSettings {
             max_message: 64 * 1024,
             slots: None,
             pool: None,
-            depth: 32,
+            credits: 32,
             delivery: None,
         }
     }
@@ -84,11 +84,11 @@ impl IncomingSettings {
         self
     }
 
-    /// Messages that each peer may send ahead: its credits. A publication that comes when they are
+    /// Messages that each peer may send ahead. A publication that comes when they are
     /// used up is dealt with by the publisher's policy for slow subscribers.
     #[must_use]
-    pub fn depth(mut self, messages: u32) -> Self {
-        self.depth = messages;
+    pub fn credits(mut self, messages: u32) -> Self {
+        self.credits = messages;
         self
     }
 
@@ -170,7 +170,7 @@ impl IncomingSettings {
             SettingsOf::Subscribe => "must be 1 to 65536 publications",
             _ => "must be 1 to 65536 messages",
         };
-        check_count("depth", self.depth, 65_536, said)?;
+        check_count("credits", self.credits, 65_536, said)?;
         if slots < least || slots > 1 << 20 {
             return Err(config("slots", slots.to_string(), reason));
         }

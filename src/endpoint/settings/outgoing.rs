@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::Error;
-use crate::buffer::HeaderSlotConfig;
+use crate::buffer::{HeaderSlotConfig, HeaderSlotManager};
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level, Packing};
 use crate::endpoint::header_source::HeaderSource;
+use crate::endpoint::hub::OutboundSettings;
 use crate::endpoint::limits::{check_count, check_deadline};
 use crate::endpoint::settings::SettingsOf;
 use crate::endpoint::staging::StagingRing;
@@ -202,16 +203,28 @@ impl OutgoingSettings {
         self.header_mode.unwrap_or(HeaderMode::Prefixed)
     }
 
-    pub(crate) fn level_or_sent(&self) -> Level {
-        self.level.unwrap_or(Level::Sent)
-    }
-
-    pub(crate) fn inject_or_auto(&self) -> Inject {
-        self.inject.unwrap_or(Inject::Auto)
-    }
-
-    pub(crate) fn packing_or_off(&self) -> Packing {
-        self.packing.unwrap_or_default()
+    /// What a hub needs to know in order to send, with these headers, on one connection.
+    pub(crate) fn outbound_of(
+        &self,
+        of: SettingsOf,
+        headers: HeaderSlotManager,
+    ) -> OutboundSettings {
+        let depth = self.depth_of(of);
+        OutboundSettings {
+            headers,
+            header_mode: self.mode(),
+            depth,
+            total: depth,
+            level: self.level.unwrap_or(Level::Sent),
+            shape: self.shape,
+            inject: self.inject.unwrap_or(Inject::Auto),
+            packing: self.packing.unwrap_or_default(),
+            deadline: self.deadline,
+            policy: self.deadline_policy,
+            staging: self.staging.clone(),
+            long: of != SettingsOf::Publish,
+            on_abandoned: None,
+        }
     }
 
     pub(crate) fn check(&self, of: SettingsOf) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::buffer::{HeaderSlotConfig, SharedBufferManager};
-use crate::endpoint::event::{DeadlinePolicy, Inject, Packing, Level};
+use crate::endpoint::event::{DeadlinePolicy, Inject, Level, Packing};
 use crate::endpoint::settings::{
     ConnectionSettings, IncomingSettings, OutgoingSettings, SettingsOf,
 };
@@ -42,12 +42,12 @@ fn the_table_of_connection_settings_is_what_the_code_does() {
         },
         Setting {
             name: "unresponsive_after",
-            get: |(_, s)| s.patience.unresponsive.into(),
+            get: |(_, s)| s.liveness.unresponsive.into(),
             set: |(of, s), v| (of, s.lost_after(None).unresponsive_after(v.limit())),
         },
         Setting {
             name: "lost_after",
-            get: |(_, s)| s.patience.lost.into(),
+            get: |(_, s)| s.liveness.lost.into(),
             set: |(of, s), v| (of, s.unresponsive_after(None).lost_after(v.limit())),
         },
         Setting {
@@ -173,9 +173,9 @@ fn the_table_of_incoming_settings_is_what_the_code_does() {
             set: |(of, s), v| (of, s.slots(v.count())),
         },
         Setting {
-            name: "depth",
-            get: |(_, s)| s.depth.into(),
-            set: |(of, s), v| (of, s.depth(v.count())),
+            name: "credits",
+            get: |(_, s)| s.credits.into(),
+            set: |(of, s), v| (of, s.credits(v.count())),
         },
     ];
     let others: &[Other<Given>] = &[

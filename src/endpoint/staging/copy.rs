@@ -15,7 +15,7 @@ use crate::endpoint::windows::staged_transfer::PartCopies;
 
 /// Which way copies go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum CopyDirection {
     /// Out of the device's memory.
     Out,
     /// Into it.
@@ -57,7 +57,7 @@ type Streams = SmallVec<[Stream; 1]>;
 #[derive(Debug)]
 pub(crate) struct CopyGate {
     lanes: CopyLanes,
-    way: Way,
+    way: CopyDirection,
     copies: Copies,
     /// Whose slots they go to or come from, and how many: it counts them.
     ring: Option<(StagingRing, usize)>,
@@ -84,7 +84,7 @@ impl CopyGate {
     ) -> Self {
         Self {
             lanes,
-            way: Way::Out,
+            way: CopyDirection::Out,
             copies,
             ring,
             told: None,
@@ -107,8 +107,8 @@ impl CopyGate {
             Ok(events) => {
                 let bytes = self.copies.iter().map(|copy| copy.len).sum();
                 match (&self.ring, self.way) {
-                    (Some((ring, slots)), Way::Out) => ring.count(bytes, *slots),
-                    (Some((ring, _)), Way::In) => ring.count_in(bytes),
+                    (Some((ring, slots)), CopyDirection::Out) => ring.count(bytes, *slots),
+                    (Some((ring, _)), CopyDirection::In) => ring.count_in(bytes),
                     (None, _) => {}
                 }
                 self.state = CopyState::Copying(events, Pace::of(bytes));
@@ -124,7 +124,7 @@ impl CopyGate {
 
 fn begin_each(
     lanes: &CopyLanes,
-    way: Way,
+    way: CopyDirection,
     copies: &[Copy],
     streams: &mut Streams,
 ) -> Result<(), CudaError> {
@@ -139,13 +139,17 @@ fn begin_each(
         };
         let stream = &streams[at];
         match way {
-            // SAFETY: whoever has this gate owns the region that the bytes lie in, and the slot,
-            // which nobody looks at before the gate is open; both stay until it was settled
-            // (`Gated::settle`, `StagedTransfer::settle`), which waits for the stream.
-            Way::Out => unsafe { stream.copy_to_host(copy.slot, copy.address, copy.len) }?,
-            // SAFETY: as above; the bytes of the slot have come, and nobody writes there before it
-            // was settled.
-            Way::In => unsafe { stream.copy_to_device(copy.address, copy.slot, copy.len) }?,
+            CopyDirection::Out => {
+                // SAFETY: whoever has this gate owns the region that the bytes lie in, and the
+                // slot, which nobody looks at before the gate is open; both stay until it was
+                // settled (`Gated::settle`, `StagedTransfer::settle`), which waits for the stream.
+                unsafe { stream.copy_to_host(copy.slot, copy.address, copy.len) }?
+            }
+            CopyDirection::In => {
+                // SAFETY: as above; the bytes of the slot have come, and nobody writes there before
+                // it was settled.
+                unsafe { stream.copy_to_device(copy.address, copy.slot, copy.len) }?
+            }
         }
     }
     Ok(())
@@ -247,7 +251,7 @@ impl PartCopies for Inward {
         let copy = Copy::new(self.device, self.address + at, slot);
         let (lanes, ring) = (self.ring.0.inward.clone(), self.ring.clone());
         Box::new(CopyGate {
-            way: Way::In,
+            way: CopyDirection::In,
             told: self.told.clone(),
             ..CopyGate::new(lanes, smallvec![copy], Some((ring, 1)))
         })

@@ -10,9 +10,11 @@ use std::time::Duration;
 use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::error::{Refused, SendErrorKind};
-use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, Packing, ReceiveEvent};
+use crate::endpoint::event::{
+    ConnectionEvent, DeadlinePolicy, Inject, Level, Packing, ReceiveEvent,
+};
 use crate::endpoint::hub::in_flight_max::InFlightMax;
-use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
+use crate::endpoint::hub::{Hub, HubSettings, OutboundSettings, WindowSettings};
 use crate::endpoint::link::ConnKey;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
 use crate::endpoint::message::Message;
@@ -112,7 +114,7 @@ impl HubSetup {
             ..base
         };
         HubSettings {
-            sends: Some(SendsSettings {
+            sends: Some(OutboundSettings {
                 headers: headers.clone(),
                 header_mode: HeaderMode::Prefixed,
                 depth: self.depth,

@@ -29,7 +29,7 @@ use crate::endpoint::message::Message;
 use crate::endpoint::windows::window::{LocalWindow, WindowEvent};
 use crate::id::ConnectionId;
 use crate::memory::Access;
-use crate::protocol::liveness::Patience;
+use crate::protocol::liveness::LivenessTimeouts;
 use crate::protocol::wire::{self, HeaderMode, Hello, HelloKind};
 
 /// Longer than any execution takes.
@@ -120,7 +120,7 @@ fn slots_of(pool: &SharedBufferManager) -> Vec<usize> {
 
 fn settings(long: &SharedBufferManager) -> HubSettings {
     HubSettings {
-        depth: DEPTH,
+        credits: DEPTH,
         max_connections: 3,
         max_message: SLOT as u64,
         ask: false,
@@ -139,7 +139,7 @@ fn settings(long: &SharedBufferManager) -> HubSettings {
         long: Some(LongMessages::new(long.clone())),
         sends: None,
         publishing: false,
-        patience: Patience {
+        liveness: LivenessTimeouts {
             unresponsive: None,
             lost: None,
         },

@@ -17,20 +17,21 @@ use crate::endpoint::event::{
     ConnectionEvent, DeadlinePolicy, Inject, Level, Packing, ReceiveEvent, SendEvent,
 };
 use crate::endpoint::hub::in_flight_max::InFlightMax;
-use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
+use crate::endpoint::hub::{Hub, HubSettings, OutboundSettings, WindowSettings};
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, some_addr};
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::{ConnKey, LinkConn};
 use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::message::Message;
 use crate::endpoint::reconnect::{ReconnectPolicy, Redial};
-use crate::endpoint::send::core::{SendCore, SendSettings};
+use crate::endpoint::send::core::{self, SendCore};
+use crate::endpoint::settings::ConnectionSettings;
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::WindowEvent;
 use crate::fabric::Shape;
 use crate::memory::Region;
 use crate::protocol::connection::{CloseReason, Form};
-use crate::protocol::liveness::Patience;
+use crate::protocol::liveness::LivenessTimeouts;
 use crate::protocol::wire::HeaderMode;
 
 /// Longer than any test takes.
@@ -77,7 +78,7 @@ pub(crate) struct Setup {
     /// And where they land in a device's memory.
     pub(crate) long_device: Option<DeviceBufferManager>,
     /// The sender's.
-    pub(crate) patience: Patience,
+    pub(crate) liveness: LivenessTimeouts,
     /// What both sides judge deadlines by: one that stands still, until a test says otherwise.
     pub(crate) clock: Clock,
 }
@@ -117,7 +118,7 @@ impl Default for Setup {
             long: None,
             long_deadline: None,
             long_device: None,
-            patience: Patience::ENDLESS,
+            liveness: LivenessTimeouts::ENDLESS,
             clock: Clock::held(),
         }
     }
@@ -206,8 +207,7 @@ impl Rig {
         let link = net.link();
         let near = link.id();
         let abandoned = Arc::new(Mutex::new(Vec::new()));
-        let settings = send_settings(&setup, &abandoned);
-        let settings = settings.of_hub(headers.clone());
+        let settings = send_settings(&setup, &abandoned, &headers);
         if form == Form::Msg {
             let receives = settings.receives(form).max as usize;
             let most = InFlightMax::of_hub(&settings, form, receives);
@@ -644,33 +644,42 @@ pub(crate) fn pool_with_room(
     unsafe { SharedBufferManager::new_external(region, config) }.unwrap()
 }
 
-pub(crate) fn send_settings(setup: &Setup, abandoned: &Arc<Mutex<Vec<u64>>>) -> SendSettings {
+/// What a sender is made with: it has the headers of the rig.
+pub(crate) fn send_settings(
+    setup: &Setup,
+    abandoned: &Arc<Mutex<Vec<u64>>>,
+    headers: &HeaderSlotManager,
+) -> HubSettings {
     let abandoned = Arc::clone(abandoned);
-    SendSettings {
-        depth: setup.depth,
-        level: setup.level,
-        connect_timeout: setup.handshake_timeout,
-        close_timeout: LONG,
-        send_deadline: setup.send_deadline,
-        deadline_policy: setup.policy,
+    let sends = OutboundSettings {
+        headers: headers.clone(),
         header_mode: setup.header_mode,
+        depth: setup.depth,
+        total: setup.depth,
+        level: setup.level,
         shape: setup.shape,
         inject: setup.inject,
         packing: setup.packing,
-        windows: 16,
-        patience: setup.patience,
-        watch: TcpWatch::default(),
+        deadline: setup.send_deadline,
+        policy: setup.policy,
         staging: None,
-        on_abandoned: Some(Box::new(move |key| {
+        long: true,
+        on_abandoned: Some(Box::new(move |_, key| {
             abandoned.lock().unwrap().push(key);
             panics();
         })),
-    }
+    };
+    let mut connection = ConnectionSettings::default()
+        .connect_timeout(setup.handshake_timeout)
+        .close_timeout(LONG)
+        .windows(16);
+    connection.liveness = setup.liveness;
+    core::settings(sends, &connection)
 }
 
 pub(crate) fn receive_settings(setup: &Setup) -> HubSettings {
     HubSettings {
-        depth: setup.receive_depth,
+        credits: setup.receive_depth,
         max_connections: setup.max_connections,
         max_message: SLOT_BYTES as u64 * 2,
         ask: setup.ask,
@@ -690,7 +699,7 @@ pub(crate) fn receive_settings(setup: &Setup) -> HubSettings {
         }),
         sends: None,
         publishing: false,
-        patience: Patience::ENDLESS,
+        liveness: LivenessTimeouts::ENDLESS,
         watch: TcpWatch::default(),
     }
 }

@@ -8,7 +8,7 @@ use crate::endpoint::link::LinkConn;
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
 use crate::endpoint::testing::rig::{Rig, Setup, far_future};
 use crate::in_flight::ContextKind;
-use crate::protocol::liveness::Patience;
+use crate::protocol::liveness::LivenessTimeouts;
 use crate::protocol::wire::Refusal;
 
 fn ms(n: u64) -> Duration {
@@ -324,12 +324,12 @@ fn a_close_while_waiting_is_told_by_the_next_poll() {
 #[test]
 fn a_receiver_that_does_not_poll_is_silent_then_lost_and_its_keys_come_back() {
     let (t1, t2) = (ms(60), ms(240));
-    let patience = Patience {
+    let liveness = LivenessTimeouts {
         unresponsive: Some(t1),
         lost: Some(t2),
     };
     let mut rig = Setup {
-        patience,
+        liveness,
         ..Setup::default()
     }
     .connected();

@@ -9,7 +9,7 @@ use crate::cuda::CudaError;
 use crate::endpoint::error::{Refused, WindowError};
 use crate::endpoint::link::RmaLimits;
 use crate::endpoint::link::wait::EndpointWait;
-use crate::endpoint::windows::window::{Bell, LocalWindow, WindowEvent, WindowMemory};
+use crate::endpoint::windows::window::{DropSignal, LocalWindow, WindowEvent, WindowMemory};
 use crate::fabric::AccessEnds;
 use crate::id::ConnectionId;
 use crate::memory::{Access, AccessLedger, RawRegistration, RegisterError, Registrar, Watcher};
@@ -35,7 +35,7 @@ const RETIRED_MARKS_MAX: usize = 65_536;
 
 /// What the mark of a write says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Named {
+pub(crate) enum WriteMark {
     Window(ConnectionId, WindowId),
     /// One that is over: the write may have been on its way.
     Retired,
@@ -61,7 +61,7 @@ struct Exposed {
 
 /// Memory that peers may still reach, though its registration is closed.
 #[derive(Debug)]
-struct Limbo {
+struct Unreleased {
     /// When everybody has passed it, the memory is free.
     epoch: u64,
     connection: ConnectionId,
@@ -74,14 +74,15 @@ struct Limbo {
 /// The windows of all connections of an endpoint.
 ///
 /// A key is good over every connection of its domain, and nothing that a provider began ends with
-/// the close of a registration. So the memory of a window that is over goes into limbo, and is free
-/// when the domain's ledger says so ([`AccessEnds`] says when it does), or at once where the close
-/// of the registration is enough. What is in limbo when the endpoint goes away is the ledger's.
+/// the close of a registration. So the memory of a window that is over is kept as [`Unreleased`],
+/// and is free when the domain's ledger says so ([`AccessEnds`] says when it does), or at once
+/// where the close of the registration is enough. What is not released when the endpoint goes away
+/// is the ledger's.
 #[derive(Debug)]
 pub(crate) struct ExposedWindows {
     windows: HashMap<(ConnectionId, WindowId), Exposed>,
     /// In the order of their epochs, but for those that have not begun.
-    limbo: VecDeque<Limbo>,
+    unreleased: VecDeque<Unreleased>,
     /// What peers name a window by in the immediate data of a write. Drawn at random: a peer that
     /// is told one can't guess another's. None: the window is over.
     marks: HashMap<u32, Option<(ConnectionId, WindowId)>>,
@@ -89,12 +90,12 @@ pub(crate) struct ExposedWindows {
     /// Writes that named nothing, since the last time that there were too many.
     strays: u32,
     limit: u32,
-    bell: Arc<Bell>,
+    drops: Arc<DropSignal>,
     ends: AccessEnds,
     /// Registrations stay open until the endpoint is closed.
     hold: bool,
-    /// Something went into limbo that was not told of.
-    news: bool,
+    /// The application was not told yet of something that is not released.
+    has_untold: bool,
     /// The epoch that this endpoint is woken for.
     awaited: u64,
     watcher: Watcher,
@@ -110,14 +111,14 @@ impl ExposedWindows {
         let wakes = Arc::clone(wait);
         Self {
             windows: HashMap::new(),
-            limbo: VecDeque::new(),
+            unreleased: VecDeque::new(),
             marks: HashMap::new(),
             retired_marks: VecDeque::new(),
             strays: 0,
             limit,
-            bell: Arc::new(Bell::new(wait)),
+            drops: Arc::new(DropSignal::new(wait)),
             ends: rma.map_or(AccessEnds::WithEndpoint, |rma| rma.access_ends),
-            news: false,
+            has_untold: false,
             hold: rma.is_some_and(|rma| rma.holds_registrations),
             awaited: 0,
             watcher: ledger.watch(Arc::new(move || wakes.wake())),
@@ -213,7 +214,7 @@ impl ExposedWindows {
         descriptor: WindowDescriptor,
     ) -> LocalWindow {
         let abandoned = Arc::new(AtomicBool::new(false));
-        let handle = LocalWindow::new(descriptor, connection, &abandoned, &self.bell);
+        let handle = LocalWindow::new(descriptor, connection, &abandoned, &self.drops);
         let id = (connection, descriptor.window);
         self.marks.insert(descriptor.mark, Some(id));
         let exposed = Exposed {
@@ -230,7 +231,7 @@ impl ExposedWindows {
     /// The application wants a window back: which one's revocation is to begin. `None`: it is back
     /// already, or another endpoint's.
     pub(crate) fn begin_revoke(&mut self, window: LocalWindow) -> Option<(ConnectionId, WindowId)> {
-        if !window.is_of(&self.bell) {
+        if !window.is_of(&self.drops) {
             return None;
         }
         let id = (window.connection(), window.id());
@@ -241,7 +242,7 @@ impl ExposedWindows {
 
     /// The windows whose handles were dropped since the last look: their revocations are to begin.
     pub(crate) fn take_abandoned(&mut self) -> Vec<(ConnectionId, WindowId)> {
-        if !self.bell.take() {
+        if !self.drops.take() {
             return Vec::new();
         }
         let mut found = Vec::new();
@@ -256,11 +257,11 @@ impl ExposedWindows {
 
     /// What a peer's immediate data name. Any peer can send any number, and that somebody knows the
     /// mark is all that it says.
-    pub(crate) fn by_mark(&self, mark: Option<u32>) -> Named {
+    pub(crate) fn by_mark(&self, mark: Option<u32>) -> WriteMark {
         match mark.and_then(|mark| self.marks.get(&mark)) {
-            Some(Some((connection, window))) => Named::Window(*connection, *window),
-            Some(None) => Named::Retired,
-            None => Named::Nothing,
+            Some(Some((connection, window))) => WriteMark::Window(*connection, *window),
+            Some(None) => WriteMark::Retired,
+            None => WriteMark::Nothing,
         }
     }
 
@@ -325,7 +326,7 @@ impl ExposedWindows {
         for &window in windows {
             if let Some(exposed) = self.windows.remove(&(connection, window)) {
                 self.retire_mark(exposed.mark);
-                retired.push(Limbo {
+                retired.push(Unreleased {
                     epoch: NOT_BEGUN,
                     connection,
                     window,
@@ -334,22 +335,22 @@ impl ExposedWindows {
                 });
             }
         }
-        self.put_in_limbo(retired);
+        self.keep_unreleased(retired);
     }
 
-    fn put_in_limbo(&mut self, mut retired: Vec<Limbo>) {
+    fn keep_unreleased(&mut self, mut retired: Vec<Unreleased>) {
         if !self.hold {
-            for limbo in &mut retired {
-                limbo.exposed.registration = None;
+            for unreleased in &mut retired {
+                unreleased.exposed.registration = None;
             }
             self.begin_for(&mut retired);
         }
-        self.news |= !retired.is_empty();
-        self.limbo.extend(retired);
+        self.has_untold |= !retired.is_empty();
+        self.unreleased.extend(retired);
     }
 
     /// Their registrations are closed: the next epoch is theirs, or none where that is enough.
-    fn begin_for(&self, retired: &mut [Limbo]) {
+    fn begin_for(&self, retired: &mut [Unreleased]) {
         if retired.is_empty() {
             return;
         }
@@ -357,7 +358,9 @@ impl ExposedWindows {
             AccessEnds::WithKey => 0,
             AccessEnds::BehindFence | AccessEnds::WithEndpoint => self.watcher.begin(),
         };
-        retired.iter_mut().for_each(|limbo| limbo.epoch = epoch);
+        retired
+            .iter_mut()
+            .for_each(|unreleased| unreleased.epoch = epoch);
     }
 
     /// Memory that was no window, and whose registration, if there is one, was told to a peer that
@@ -368,8 +371,8 @@ impl ExposedWindows {
         registration: Option<RawRegistration>,
         memory: WindowMemory,
     ) {
-        let limbo = Limbo::of_nobody(connection, NOT_BEGUN, registration, memory);
-        self.put_in_limbo(vec![limbo]);
+        let unreleased = Unreleased::of_nobody(connection, NOT_BEGUN, registration, memory);
+        self.keep_unreleased(vec![unreleased]);
     }
 
     /// The same where the registration was closed before an epoch that has begun.
@@ -379,9 +382,13 @@ impl ExposedWindows {
         epoch: u64,
         memory: WindowMemory,
     ) {
-        let limbo = Limbo::of_nobody(connection, epoch, None, memory);
-        let later = self.limbo.iter().rposition(|other| other.epoch <= epoch);
-        self.limbo.insert(later.map_or(0, |at| at + 1), limbo);
+        let unreleased = Unreleased::of_nobody(connection, epoch, None, memory);
+        let later = self
+            .unreleased
+            .iter()
+            .rposition(|other| other.epoch <= epoch);
+        self.unreleased
+            .insert(later.map_or(0, |at| at + 1), unreleased);
     }
 
     /// A registration of no window was closed that a peer had been told. `None`: that is enough.
@@ -402,8 +409,8 @@ impl ExposedWindows {
 
     /// Whether there is memory that waits for others.
     #[inline]
-    pub(crate) fn has_limbo(&self) -> bool {
-        !self.limbo.is_empty()
+    pub(crate) fn has_unreleased(&self) -> bool {
+        !self.unreleased.is_empty()
     }
 
     /// Gives back what nobody can reach any more. What else waits for an epoch of the domain's, is
@@ -415,20 +422,17 @@ impl ExposedWindows {
     ) {
         loop {
             let passed = self.watcher.ledger().passed();
-            while self
-                .limbo
-                .front()
-                .is_some_and(|limbo| limbo.epoch <= passed)
-                && let Some(limbo) = self.limbo.pop_front()
+            while self.unreleased.front().is_some_and(|it| it.epoch <= passed)
+                && let Some(unreleased) = self.unreleased.pop_front()
             {
-                if let Some(event) = limbo.exposed.release(limbo.window) {
-                    tell(limbo.connection, event);
+                if let Some(event) = unreleased.exposed.release(unreleased.window) {
+                    tell(unreleased.connection, event);
                 }
             }
-            if self.ends == AccessEnds::WithEndpoint && std::mem::take(&mut self.news) {
+            if self.ends == AccessEnds::WithEndpoint && std::mem::take(&mut self.has_untold) {
                 self.tell_quarantined(&mut tell);
             }
-            let first = self.limbo.front().map(|limbo| limbo.epoch);
+            let first = self.unreleased.front().map(|unreleased| unreleased.epoch);
             let first = first.filter(|epoch| *epoch != NOT_BEGUN);
             let Some(next) = first.into_iter().chain(also).min() else {
                 return;
@@ -443,29 +447,28 @@ impl ExposedWindows {
         }
     }
 
-    /// What is in limbo comes back with the end of an endpoint only, which may be far: the
+    /// What is not released comes back with the end of an endpoint only, which may be far: the
     /// application hears of each once.
     fn tell_quarantined(&mut self, mut tell: impl FnMut(ConnectionId, WindowEvent)) {
-        let news = self.limbo.iter_mut().filter(|limbo| !limbo.told);
-        for limbo in news {
-            limbo.told = true;
-            let window = limbo.window;
-            tell(limbo.connection, WindowEvent::Quarantined { window });
+        for unreleased in self.unreleased.iter_mut().filter(|it| !it.told) {
+            unreleased.told = true;
+            let window = unreleased.window;
+            tell(unreleased.connection, WindowEvent::Quarantined { window });
         }
     }
 
     /// The endpoint that connections shared is closed: nothing holds a registration open any more.
     pub(crate) fn close_held(&mut self) {
-        let late = self.limbo.iter().position(|it| it.epoch == NOT_BEGUN);
+        let late = self.unreleased.iter().position(|it| it.epoch == NOT_BEGUN);
         let mut held: Vec<_> = self
-            .limbo
-            .drain(late.unwrap_or(self.limbo.len())..)
+            .unreleased
+            .drain(late.unwrap_or(self.unreleased.len())..)
             .collect();
-        for limbo in &mut held {
-            limbo.exposed.registration = None;
+        for unreleased in &mut held {
+            unreleased.exposed.registration = None;
         }
         self.begin_for(&mut held);
-        self.limbo.extend(held);
+        self.unreleased.extend(held);
     }
 
     /// The endpoint goes away: what others may still reach is kept for them. `tell`: the
@@ -476,13 +479,13 @@ impl ExposedWindows {
         }
         self.close_held();
         self.release_passed(None, &mut tell);
-        for limbo in self.limbo.drain(..) {
-            if !limbo.told {
-                let window = limbo.window;
-                tell(limbo.connection, WindowEvent::Quarantined { window });
+        for unreleased in self.unreleased.drain(..) {
+            if !unreleased.told {
+                let window = unreleased.window;
+                tell(unreleased.connection, WindowEvent::Quarantined { window });
             }
-            let memory = Box::new(limbo.exposed);
-            self.watcher.ledger().keep(limbo.epoch, memory);
+            let memory = Box::new(unreleased.exposed);
+            self.watcher.ledger().keep(unreleased.epoch, memory);
         }
     }
 
@@ -511,14 +514,14 @@ impl ExposedWindows {
         std::mem::take(&mut self.windows)
             .into_values()
             .for_each(std::mem::forget);
-        self.limbo.drain(..).for_each(std::mem::forget);
+        self.unreleased.drain(..).for_each(std::mem::forget);
         self.marks.clear();
         leaked
     }
 
     /// How many windows are over, and what they had is not free.
     pub(crate) fn quarantined(&self) -> usize {
-        self.limbo.len()
+        self.unreleased.len()
     }
 
     /// The windows of one connection, in the order in which they were exposed.
@@ -534,7 +537,7 @@ impl ExposedWindows {
 
     /// How many windows are exposed, those that wait for their end included.
     pub(crate) fn len(&self) -> usize {
-        self.windows.len() + self.limbo.len()
+        self.windows.len() + self.unreleased.len()
     }
 }
 
@@ -544,7 +547,7 @@ impl Drop for ExposedWindows {
     }
 }
 
-impl Limbo {
+impl Unreleased {
     fn of_nobody(
         connection: ConnectionId,
         epoch: u64,

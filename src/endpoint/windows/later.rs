@@ -9,7 +9,7 @@ use crate::endpoint::event::Level;
 use crate::endpoint::hub::control::HeldDescriptor;
 use crate::endpoint::staging::{StagingRing, staged_segment};
 use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::one_sided::{How, Local};
+use crate::endpoint::windows::one_sided::{Local, PostMode};
 use crate::endpoint::windows::staged_transfer::{LocalMemory, Slots, StagedTransfer};
 use crate::endpoint::windows::window::WindowPlace;
 use crate::memory::Scope;
@@ -70,7 +70,7 @@ pub(crate) fn pieces_of_write(
     payload: Payload,
     slots: Slots,
     desc: HeldDescriptor,
-    how: &How,
+    how: &PostMode,
 ) -> Local {
     let mut leases = Leases::elsewhere(desc.scope());
     if payload.is_gated() {

@@ -3,10 +3,10 @@
 pub(crate) mod destination;
 pub(crate) mod exposed;
 pub(crate) mod handle;
-pub(crate) mod landing;
 pub(crate) mod later;
 pub(crate) mod one_sided;
 pub(crate) mod staged_transfer;
 #[cfg(all(test, not(loom)))]
 mod tests;
+pub(crate) mod volatile_buffer;
 pub(crate) mod window;

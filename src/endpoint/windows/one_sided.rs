@@ -357,7 +357,7 @@ pub(crate) fn open_window(
 
 /// How an operation is posted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct How {
+pub(crate) struct PostMode {
     pub(crate) remote: RemoteRange,
     /// Else it is a read.
     pub(crate) write: bool,
@@ -365,7 +365,7 @@ pub(crate) struct How {
     pub(crate) level: Level,
 }
 
-impl How {
+impl PostMode {
     /// A write to a place that was checked; with `data`, which its owner hears of.
     #[inline]
     pub(crate) fn write(
@@ -405,7 +405,7 @@ pub(crate) fn post<L: Link, T>(
     in_flight: &mut InFlight<T>,
     op: T,
     iov: &IovList,
-    how: &How,
+    how: &PostMode,
 ) -> Result<(), (PostRefused, T)> {
     // Counted first, so that a completion can never come before its post is counted.
     if machine.on_window_posted(how.immediate.is_some()).is_err() {
@@ -425,7 +425,7 @@ pub(crate) fn hand_over<L: Link, T>(
     in_flight: &mut InFlight<T>,
     op: T,
     iov: &IovList,
-    how: &How,
+    how: &PostMode,
 ) -> Result<(), (PostRefused, T)> {
     let full = || PostRefused::Errno(FabricErrno::new(libc::ENOBUFS));
     let context = match in_flight.vacant() {

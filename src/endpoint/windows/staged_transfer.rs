@@ -394,12 +394,12 @@ impl StagedTransfer {
     }
 
     /// Copies of a read that somebody else waits for, which go on behind its outcome.
-    pub(crate) fn take_trailing(&mut self) -> Option<Trailing> {
+    pub(crate) fn take_trailing(&mut self) -> Option<TrailingCopies> {
         let told = !self.write && self.failed.is_none() && !self.copying.is_empty();
         let Some(LocalMemory::Read(into)) = self.given.as_ref().filter(|_| told) else {
             return None;
         };
-        Some(Trailing {
+        Some(TrailingCopies {
             copying: mem::take(&mut self.copying),
             region: Arc::clone(into.region()),
         })
@@ -444,12 +444,12 @@ impl Gate for OpenGate {
 
 /// Copies into memory that was handed out already: what they need, until they are done.
 #[derive(Debug)]
-pub(crate) struct Trailing {
+pub(crate) struct TrailingCopies {
     copying: VecDeque<PartCopy>,
     region: Arc<Region>,
 }
 
-impl Trailing {
+impl TrailingCopies {
     /// Whether they are done. One that fails is waited for by the drop.
     pub(crate) fn is_over(&mut self) -> bool {
         while let Some(front) = self.copying.front_mut() {
@@ -471,7 +471,7 @@ impl Trailing {
     }
 }
 
-impl Drop for Trailing {
+impl Drop for TrailingCopies {
     fn drop(&mut self) {
         while !self.copying.is_empty() {
             self.settle_first();

@@ -24,7 +24,7 @@ use std::sync::{Arc, Weak};
 use crate::buffer::{Buffer, BufferMut, DeviceBuffer, Payload, RegionSlice};
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::landing::Landing;
+use crate::endpoint::windows::volatile_buffer::VolatileBuffer;
 use crate::errno::CompletionError;
 use crate::id::ConnectionId;
 use crate::memory::{Access, DeviceRange};
@@ -45,7 +45,7 @@ enum Memory {
     Unique(BufferMut),
     Shared(Buffer),
     Device(DeviceBuffer),
-    Landing(Arc<Landing>),
+    Volatile(Arc<VolatileBuffer>),
 }
 
 impl WindowMemory {
@@ -56,7 +56,7 @@ impl WindowMemory {
             Memory::Unique(buffer) => buffer.len(),
             Memory::Shared(buffer) => buffer.len(),
             Memory::Device(buffer) => buffer.len(),
-            Memory::Landing(landing) => landing.len(),
+            Memory::Volatile(buffer) => buffer.len(),
         }
     }
 
@@ -116,7 +116,7 @@ impl WindowMemory {
             // Others read it.
             Memory::Shared(_) => !access.contains(Access::WRITE),
             // Whoever exposes it copies what comes.
-            Memory::Landing(_) => access == Access::WRITE,
+            Memory::Volatile(_) => access == Access::WRITE,
         }
     }
 
@@ -125,7 +125,7 @@ impl WindowMemory {
         match &self.0 {
             Memory::Slice(slice) => slice.region().device_part(slice.address(), slice.len()),
             Memory::Device(buffer) => buffer.range(),
-            Memory::Unique(_) | Memory::Shared(_) | Memory::Landing(_) => None,
+            Memory::Unique(_) | Memory::Shared(_) | Memory::Volatile(_) => None,
         }
     }
 
@@ -136,7 +136,7 @@ impl WindowMemory {
             Memory::Unique(buffer) => buffer.as_mut_ptr(),
             Memory::Shared(buffer) => buffer.as_ptr().cast_mut(),
             Memory::Device(buffer) => buffer.as_ptr(),
-            Memory::Landing(landing) => landing.base().as_ptr(),
+            Memory::Volatile(buffer) => buffer.base().as_ptr(),
         })
     }
 }
@@ -165,9 +165,9 @@ impl From<DeviceBuffer> for WindowMemory {
     }
 }
 
-impl From<Arc<Landing>> for WindowMemory {
-    fn from(landing: Arc<Landing>) -> Self {
-        Self(Memory::Landing(landing))
+impl From<Arc<VolatileBuffer>> for WindowMemory {
+    fn from(buffer: Arc<VolatileBuffer>) -> Self {
+        Self(Memory::Volatile(buffer))
     }
 }
 
@@ -181,28 +181,28 @@ impl fmt::Debug for WindowMemory {
 
 /// How an endpoint learns that handles of its windows were dropped, on whatever thread.
 #[derive(Debug)]
-pub(crate) struct Bell {
-    rung: AtomicBool,
+pub(crate) struct DropSignal {
+    is_set: AtomicBool,
     /// Weak: a handle must not keep the queues of a closed endpoint open.
     wait: Weak<EndpointWait>,
 }
 
-impl Bell {
+impl DropSignal {
     pub(crate) fn new(wait: &Arc<EndpointWait>) -> Self {
         Self {
-            rung: AtomicBool::new(false),
+            is_set: AtomicBool::new(false),
             wait: Arc::downgrade(wait),
         }
     }
 
-    /// Whether it rang since the last look.
+    /// Whether a handle was dropped since the last call.
     pub(crate) fn take(&self) -> bool {
-        // Acquire pairs with the Release of `ring`: the flags that were set before are seen.
-        self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::Acquire)
+        // Acquire pairs with the Release of `set`: the flags that were set before are seen.
+        self.is_set.load(Ordering::Relaxed) && self.is_set.swap(false, Ordering::Acquire)
     }
 
-    fn ring(&self) {
-        self.rung.store(true, Ordering::Release);
+    fn set(&self) {
+        self.is_set.store(true, Ordering::Release);
         if let Some(wait) = self.wait.upgrade() {
             wait.wake();
         }
@@ -219,7 +219,7 @@ pub struct LocalWindow {
     descriptor: WindowDescriptor,
     connection: ConnectionId,
     abandoned: Arc<AtomicBool>,
-    bell: Arc<Bell>,
+    drops: Arc<DropSignal>,
     /// The drop has nothing to say.
     settled: bool,
 }
@@ -229,13 +229,13 @@ impl LocalWindow {
         descriptor: WindowDescriptor,
         connection: ConnectionId,
         abandoned: &Arc<AtomicBool>,
-        bell: &Arc<Bell>,
+        drops: &Arc<DropSignal>,
     ) -> Self {
         Self {
             descriptor,
             connection,
             abandoned: Arc::clone(abandoned),
-            bell: Arc::clone(bell),
+            drops: Arc::clone(drops),
             settled: false,
         }
     }
@@ -256,8 +256,8 @@ impl LocalWindow {
     }
 
     /// The same endpoint's, not one of another endpoint with the same numbers.
-    pub(crate) fn is_of(&self, bell: &Arc<Bell>) -> bool {
-        Arc::ptr_eq(&self.bell, bell)
+    pub(crate) fn is_of(&self, drops: &Arc<DropSignal>) -> bool {
+        Arc::ptr_eq(&self.drops, drops)
     }
 
     /// The endpoint knows already what becomes of the window.
@@ -270,7 +270,7 @@ impl Drop for LocalWindow {
     fn drop(&mut self) {
         if !self.settled {
             self.abandoned.store(true, Ordering::Relaxed);
-            self.bell.ring();
+            self.drops.set();
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Signs of life: what a connection makes of the peer's silence (`Silence`), and the heartbeats by
-//! which it is asked.
+//! Signs of life: what a connection makes of the peer's silence (`SilenceTimer`), and the
+//! heartbeats by which it is asked.
 
 use std::time::{Duration, Instant};
 
 use super::{Action, CloseReason, Connection, Form, State, Violation};
-use crate::protocol::liveness::Verdict;
+use crate::protocol::liveness::LivenessVerdict;
 use crate::protocol::wire::{self, Control, Counts};
 
 /// A question and an answer.
@@ -149,9 +149,9 @@ impl Connection {
         }
         while let Some(verdict) = self.silence.as_mut().and_then(|silence| silence.look(now)) {
             match verdict {
-                Verdict::Ask => self.heartbeats.ask = self.answers_heartbeats(),
-                Verdict::Unresponsive => self.pending.unresponsive = true,
-                Verdict::Lost { silence } => {
+                LivenessVerdict::Ask => self.heartbeats.ask = self.answers_heartbeats(),
+                LivenessVerdict::Unresponsive => self.pending.unresponsive = true,
+                LivenessVerdict::Lost { silence } => {
                     return self.end(CloseReason::PeerSilent { silence });
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::protocol::liveness::Patience;
+use crate::protocol::liveness::LivenessTimeouts;
 use crate::protocol::wire::{self, HeaderMode, Hello, HelloKind, Refusal, RefusalCode};
 
 /// How long a peer may take to answer a fence, where nothing is said of how long it may be silent.
@@ -36,7 +36,7 @@ pub(crate) struct LocalParams {
     /// Largest receive depth of a peer that this side believes.
     pub(crate) max_credit_window: u32,
     /// How long the peer may say nothing.
-    pub(crate) patience: Patience,
+    pub(crate) liveness: LivenessTimeouts,
 }
 
 impl LocalParams {
@@ -72,7 +72,7 @@ impl LocalParams {
             receive_size: self.receive_size,
             connection: self.connection,
             close_timeout: self.close_timeout,
-            fence_limit: self.patience.lost.unwrap_or(FENCE_LIMIT),
+            fence_limit: self.liveness.lost.unwrap_or(FENCE_LIMIT),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::errno::FabricErrno;
 use crate::protocol::connection::{
     Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
 };
-use crate::protocol::liveness::Patience;
+use crate::protocol::liveness::LivenessTimeouts;
 use crate::protocol::wire::{
     self, ByeReason, Control, ControlKind, HELLO_LEN, HeaderMode, Hello, HelloKind,
     SubscriptionOutcome, SubscriptionRequest, WindowId,
@@ -113,12 +113,12 @@ fn local(input: &mut Input<'_>) -> LocalParams {
         connect_timeout: Duration::from_secs(1),
         close_timeout: Duration::from_secs(1),
         max_credit_window: 4096,
-        patience: match flags & 128 != 0 {
-            true => Patience {
+        liveness: match flags & 128 != 0 {
+            true => LivenessTimeouts {
                 unresponsive: Some(Duration::from_millis(300)),
                 lost: Some(Duration::from_millis(900)),
             },
-            false => Patience {
+            false => LivenessTimeouts {
                 unresponsive: None,
                 lost: None,
             },

@@ -6,27 +6,31 @@ use super::*;
 
 const T1: Duration = Duration::from_millis(300);
 const T2: Duration = Duration::from_millis(1000);
-const PATIENCE: Patience = Patience {
+const PATIENCE: LivenessTimeouts = LivenessTimeouts {
     unresponsive: Some(T1),
     lost: Some(T2),
 };
 /// A quarter of `T1`.
 const MOMENT: Duration = Duration::from_millis(75);
 
-fn silence(patience: Patience, now: Instant) -> Silence {
-    let mut silence = Silence::new(patience, now).expect("there is a limit");
+fn silence(liveness: LivenessTimeouts, now: Instant) -> SilenceTimer {
+    let mut silence = SilenceTimer::new(liveness, now).expect("there is a limit");
     assert_eq!(silence.look(now), None, "the beginning counts as heard");
     silence
 }
 
 /// Looks whenever there is something to see, as a thread does that sleeps in between; what it saw,
 /// and when.
-fn sleep_until(silence: &mut Silence, from: Instant, until: Instant) -> Vec<(Duration, Verdict)> {
+fn sleep_until(
+    silence: &mut SilenceTimer,
+    from: Instant,
+    until: Instant,
+) -> Vec<(Duration, LivenessVerdict)> {
     let mut seen = Vec::new();
     while let Some(at) = silence.next_look().filter(|at| *at <= until) {
         if let Some(verdict) = silence.look(at) {
             seen.push((at - from, verdict));
-            if matches!(verdict, Verdict::Lost { .. }) {
+            if matches!(verdict, LivenessVerdict::Lost { .. }) {
                 break;
             }
         }
@@ -39,12 +43,12 @@ fn a_silent_peer_is_asked_then_unresponsive_then_lost() {
     let now = Instant::now();
     let mut silence = silence(PATIENCE, now);
     let seen = sleep_until(&mut silence, now, now + 2 * T2);
-    let lost = Verdict::Lost { silence: T2 };
+    let lost = LivenessVerdict::Lost { silence: T2 };
     assert_eq!(
         seen,
         [
-            (T1 / 3, Verdict::Ask),
-            (T1, Verdict::Unresponsive),
+            (T1 / 3, LivenessVerdict::Ask),
+            (T1, LivenessVerdict::Unresponsive),
             (T2, lost)
         ],
         "each in time, since somebody listened all the while"
@@ -54,15 +58,21 @@ fn a_silent_peer_is_asked_then_unresponsive_then_lost() {
 #[test]
 fn each_limit_can_be_left_out() {
     let now = Instant::now();
-    assert!(Silence::new(Patience::ENDLESS, now).is_none());
-    let only = |unresponsive, lost| Patience { unresponsive, lost };
+    assert!(SilenceTimer::new(LivenessTimeouts::ENDLESS, now).is_none());
+    let only = |unresponsive, lost| LivenessTimeouts { unresponsive, lost };
     let mut told = silence(only(Some(T1), None), now);
     let seen = sleep_until(&mut told, now, now + 10 * T2);
-    assert_eq!(seen, [(T1 / 3, Verdict::Ask), (T1, Verdict::Unresponsive)]);
+    assert_eq!(
+        seen,
+        [
+            (T1 / 3, LivenessVerdict::Ask),
+            (T1, LivenessVerdict::Unresponsive)
+        ]
+    );
     assert_eq!(told.next_look(), None, "nothing more to say");
     let mut lost = silence(only(None, Some(T2)), now);
     let seen = sleep_until(&mut lost, now, now + 10 * T2);
-    assert_eq!(seen[1], (T2, Verdict::Lost { silence: T2 }));
+    assert_eq!(seen[1], (T2, LivenessVerdict::Lost { silence: T2 }));
 }
 
 #[test]
@@ -75,7 +85,13 @@ fn a_word_ends_it_and_the_next_silence_counts_anew() {
     let back = now + T1 + MOMENT;
     assert_eq!(silence.look(back), None);
     let seen = sleep_until(&mut silence, back, back + T1);
-    assert_eq!(seen, [(T1 / 3, Verdict::Ask), (T1, Verdict::Unresponsive)]);
+    assert_eq!(
+        seen,
+        [
+            (T1 / 3, LivenessVerdict::Ask),
+            (T1, LivenessVerdict::Unresponsive)
+        ]
+    );
 }
 
 #[test]
@@ -84,10 +100,10 @@ fn time_that_this_side_was_away_proves_nothing() {
     let mut silence = silence(PATIENCE, now);
     // Busy for longer than all limits together: the queue has to be read before anything is said.
     let back = now + 3 * T2;
-    assert_eq!(silence.look(back), Some(Verdict::Ask));
+    assert_eq!(silence.look(back), Some(LivenessVerdict::Ask));
     assert_eq!(silence.look(back), None, "not yet, though it looks twice");
     let mut silence = self::silence(PATIENCE, now);
-    assert_eq!(silence.look(now + T1 / 2), Some(Verdict::Ask));
+    assert_eq!(silence.look(now + T1 / 2), Some(LivenessVerdict::Ask));
     assert_eq!(silence.look(back), None, "away: not yet");
     assert_eq!(silence.next_look(), Some(back + MOMENT));
     assert!(!silence.hear());
@@ -106,10 +122,14 @@ fn one_who_looks_seldom_comes_to_a_verdict_too() {
     let seen: Vec<_> = (1..=8)
         .filter_map(|i| silence.look(now + i * T2).map(|verdict| (i, verdict)))
         .collect();
-    let lost = Verdict::Lost { silence: T2 };
+    let lost = LivenessVerdict::Lost { silence: T2 };
     assert_eq!(
         seen[..3],
-        [(1, Verdict::Ask), (2, Verdict::Unresponsive), (4, lost)]
+        [
+            (1, LivenessVerdict::Ask),
+            (2, LivenessVerdict::Unresponsive),
+            (4, lost)
+        ]
     );
 }
 
@@ -117,7 +137,7 @@ fn one_who_looks_seldom_comes_to_a_verdict_too() {
 fn a_verdict_waits_for_a_queue_that_is_behind() {
     let now = Instant::now();
     let mut silence = silence(PATIENCE, now);
-    assert_eq!(silence.look(now + T1 / 2), Some(Verdict::Ask));
+    assert_eq!(silence.look(now + T1 / 2), Some(LivenessVerdict::Ask));
     let mut at = now + 2 * T2;
     for _ in 0..100 {
         silence.postpone(at);
@@ -126,7 +146,7 @@ fn a_verdict_waits_for_a_queue_that_is_behind() {
     }
     assert_eq!(
         silence.look(at),
-        Some(Verdict::Unresponsive),
+        Some(LivenessVerdict::Unresponsive),
         "the queue is read"
     );
 }
@@ -171,16 +191,16 @@ proptest! {
             }
             let quiet = now - last_word;
             match silence.look(now) {
-                Some(Verdict::Unresponsive) => {
+                Some(LivenessVerdict::Unresponsive) => {
                     prop_assert!(quiet >= T1 && !unresponsive);
                     (unresponsive, overdue) = (true, None);
                     continue;
                 }
-                Some(Verdict::Lost { silence }) => {
+                Some(LivenessVerdict::Lost { silence }) => {
                     prop_assert!(quiet >= T2 && unresponsive && silence == T2);
                     return Ok(());
                 }
-                Some(Verdict::Ask) => prop_assert!(quiet >= T1 / 3),
+                Some(LivenessVerdict::Ask) => prop_assert!(quiet >= T1 / 3),
                 None => {}
             }
             let since = *noted.get_or_insert(now);

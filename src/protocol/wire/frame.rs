@@ -109,5 +109,9 @@ pub(super) fn exercise(bytes: &[u8]) {
         }
     }
     assert!(count <= MESSAGES_MAX);
-    assert_eq!(failed, count == 0 || end != bytes.len(), "all of it, or an error");
+    assert_eq!(
+        failed,
+        count == 0 || end != bytes.len(),
+        "all of it, or an error"
+    );
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::BatchEvent;
-use super::still::Still;
+use super::maybe_dangling::MaybeDangling;
 use crate::storage::file::File;
 use crate::storage::io_buffer::{IoBuf, IoBufMut, RawMemory, checked_range, ends_of};
 use crate::storage::plan::{How, PIECE_MAX, Piece, Plan, Rules};
@@ -30,7 +30,7 @@ pub struct BatchEntry<B> {
     /// Boxed: an entry moves, and an error is longer than all the rest.
     file: Result<Arc<File>, Box<FileError>>,
     direction: Direction,
-    buffer: Still<B>,
+    buffer: MaybeDangling<B>,
     place: Place,
     /// Of the buffer; unchecked.
     range: Range<usize>,
@@ -56,7 +56,7 @@ impl<B: IoBuf> BatchEntry<B> {
     where
         B: IoBufMut,
     {
-        let mut buffer = Still::new(buffer);
+        let mut buffer = MaybeDangling::new(buffer);
         let place = buffer.get_mut().place_mut();
         Self::new(file, Direction::Read, buffer, place, offset)
     }
@@ -73,7 +73,7 @@ impl<B: IoBuf> BatchEntry<B> {
         buffer: B,
         offset: u64,
     ) -> Self {
-        let mut buffer = Still::new(buffer);
+        let mut buffer = MaybeDangling::new(buffer);
         let place = buffer.get_mut().place();
         Self::new(file, Direction::Write, buffer, place, offset)
     }
@@ -82,7 +82,7 @@ impl<B: IoBuf> BatchEntry<B> {
     fn new(
         file: Result<Arc<File>, FileError>,
         direction: Direction,
-        buffer: Still<B>,
+        buffer: MaybeDangling<B>,
         place: Place,
         offset: u64,
     ) -> Self {
@@ -268,7 +268,7 @@ pub(super) struct Entry<B> {
     pub(super) memory: RawMemory,
     pub(super) offset: u64,
     pub(super) direct: bool,
-    buffer: Option<Still<B>>,
+    buffer: Option<MaybeDangling<B>>,
     moved: usize,
     direct_bytes: usize,
     cancelled: bool,

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Outlet;
+use super::EventOutput;
 use super::entry::{BatchEntry, Entry, Way, descriptors};
 use crate::memory::Region;
 use crate::storage::file::File;
@@ -43,7 +43,7 @@ pub(super) struct OnRing<B: IoBuf> {
     queued: Option<Instant>,
     /// Entries with more than one piece, between two of them.
     between: Vec<Entry<B>>,
-    gathered: Gathered,
+    gathered: EndedTogether,
 }
 
 impl<B: IoBuf> OnRing<B> {
@@ -59,7 +59,7 @@ impl<B: IoBuf> OnRing<B> {
             files: Vec::new(),
             queued: None,
             between: Vec::new(),
-            gathered: Gathered::default(),
+            gathered: EndedTogether::default(),
         })
     }
 
@@ -148,15 +148,15 @@ impl<B: IoBuf> OnRing<B> {
         &mut self,
         min: usize,
         deadline: Instant,
-        outlet: &mut Outlet<'_, B>,
+        output: &mut EventOutput<'_, B>,
     ) -> io::Result<()> {
         self.queued = None;
         let mut missing = min.min(self.ring.in_flight());
         loop {
-            let waited = self.wait_once(&mut missing, deadline, outlet);
+            let waited = self.wait_once(&mut missing, deadline, output);
             let goes_on = !self.between.is_empty();
             if goes_on {
-                self.go_on(&mut missing, outlet);
+                self.go_on(&mut missing, output);
             }
             if waited.is_err() || missing == 0 || Instant::now() >= deadline {
                 // What was just begun anew, the kernel is to know of in any case.
@@ -172,7 +172,7 @@ impl<B: IoBuf> OnRing<B> {
         &mut self,
         missing: &mut usize,
         deadline: Instant,
-        outlet: &mut Outlet<'_, B>,
+        output: &mut EventOutput<'_, B>,
     ) -> io::Result<()> {
         let Self {
             ring,
@@ -193,7 +193,7 @@ impl<B: IoBuf> OnRing<B> {
             };
             *missing = missing.saturating_sub(1);
             let elapsed = watch.since(entry.begun);
-            give(entry, result, elapsed, gathered, outlet);
+            give(entry, result, elapsed, gathered, output);
             ended.clear_away();
         });
         // Of each file, it is found out again; and not before all outcomes are safe, as a
@@ -206,7 +206,7 @@ impl<B: IoBuf> OnRing<B> {
 
     /// Entries with more than one piece go on with the next.
     #[cold]
-    fn go_on(&mut self, missing: &mut usize, outlet: &mut Outlet<'_, B>) {
+    fn go_on(&mut self, missing: &mut usize, output: &mut EventOutput<'_, B>) {
         let mut between = std::mem::take(&mut self.between);
         for entry in between.drain(..) {
             // Its own place in the ring has just become free.
@@ -214,7 +214,7 @@ impl<B: IoBuf> OnRing<B> {
                 *missing = missing.saturating_sub(1);
                 let full = Err(FileErrorKind::QueueFull);
                 let elapsed = entry.begun.elapsed();
-                give(&mut entry, full, elapsed, &mut self.gathered, outlet);
+                give(&mut entry, full, elapsed, &mut self.gathered, output);
             }
         }
         self.between = between;
@@ -244,13 +244,13 @@ fn give<B: IoBuf>(
     entry: &mut Entry<B>,
     result: Result<(), FileErrorKind>,
     elapsed: Duration,
-    gathered: &mut Gathered,
-    outlet: &mut Outlet<'_, B>,
+    gathered: &mut EndedTogether,
+    output: &mut EventOutput<'_, B>,
 ) {
     let record = entry.record(BackEnd::IoUring, 0, result.is_err(), elapsed);
     match result {
-        Ok(()) => outlet.give(|| entry.done(BackEnd::IoUring, 0)),
-        Err(kind) => outlet.give(|| entry.failed(kind)),
+        Ok(()) => output.give(|| entry.done(BackEnd::IoUring, 0)),
+        Err(kind) => output.give(|| entry.failed(kind)),
     }
     if let Some(file) = entry.take_file() {
         gathered.add(file, &record);
@@ -314,13 +314,13 @@ fn request(
 }
 
 /// Entries of one file that ended together and are not counted yet.
-struct Gathered {
+struct EndedTogether {
     file: Option<Arc<File>>,
     direction: Direction,
     tally: Box<Tally>,
 }
 
-impl Default for Gathered {
+impl Default for EndedTogether {
     fn default() -> Self {
         let direction = Direction::Read;
         Self {
@@ -331,7 +331,7 @@ impl Default for Gathered {
     }
 }
 
-impl Gathered {
+impl EndedTogether {
     #[inline]
     fn add(&mut self, file: Arc<File>, record: &Record) {
         let is_same = (self.file.as_ref()).is_some_and(|known| Arc::ptr_eq(known, &file))

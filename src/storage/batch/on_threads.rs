@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::entry::{BatchEntry, Entry, Way};
-use super::{BatchEvent, Outlet};
+use super::{BatchEvent, EventOutput};
 use crate::storage::engine::{Engine, Task, TaskOutcome};
 use crate::storage::io_buffer::IoBuf;
 use crate::storage::posix::Posix;
@@ -94,7 +94,7 @@ impl<B: IoBuf> OnThreads<B> {
         }
     }
 
-    pub(super) fn wait(&mut self, min: usize, deadline: Instant, outlet: &mut Outlet<'_, B>) {
+    pub(super) fn wait(&mut self, min: usize, deadline: Instant, output: &mut EventOutput<'_, B>) {
         let mut missing = min.min(self.in_flight);
         loop {
             self.start();
@@ -114,7 +114,7 @@ impl<B: IoBuf> OnThreads<B> {
             }
             self.in_flight -= over.len();
             missing = missing.saturating_sub(over.len());
-            over.drain(..).for_each(|event| outlet.give(|| event));
+            over.drain(..).for_each(|event| output.give(|| event));
             drop(over);
             if missing == 0 || Instant::now() >= deadline {
                 break;

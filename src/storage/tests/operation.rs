@@ -85,8 +85,8 @@ fn subject() -> Subject {
     }
 }
 
-fn course(acts: &[Act]) -> Course {
-    Course {
+fn route(acts: &[Act]) -> TransferRoute {
+    TransferRoute {
         // One for each case of a test.
         engine: Box::leak(Box::new(Played(acts.to_vec()))),
         context: None,
@@ -101,7 +101,7 @@ fn begin(acts: &[Act], pool: &ThreadPool) -> IoFuture<Vec<u8>> {
     let buffer = vec![0; 100 * acts.len()];
     let place = |buffer: &mut Vec<u8>| RawMemory::of_mut(buffer);
     // SAFETY: a vector's own bytes, until it is dropped or used.
-    let operation = unsafe { Operation::new(subject(), course(acts), buffer, place) };
+    let operation = unsafe { Operation::new(subject(), route(acts), buffer, place) };
     match operation.submit(pool) {
         Ok(()) => IoFuture::running(operation),
         Err(outcome) => IoFuture::over(outcome),
@@ -163,7 +163,7 @@ proptest! {
         let mut bytes = vec![0; 100 * acts.len()];
         let memory = RawMemory::of_mut(&mut bytes);
         // SAFETY: borrowed for us alone.
-        let result = unsafe { transfer(subject(), memory, course(&acts), Some(pool)) };
+        let result = unsafe { transfer(subject(), memory, route(&acts), Some(pool)) };
         check(&acts, &result, &bytes);
     }
 }
@@ -178,7 +178,7 @@ fn a_task_that_panics_is_an_error_and_the_buffer_comes_back() {
     let mut bytes = vec![0; 400];
     let memory = RawMemory::of_mut(&mut bytes);
     // SAFETY: borrowed for us alone.
-    let result = unsafe { transfer(subject(), memory, course(&acts), Some(&pool)) };
+    let result = unsafe { transfer(subject(), memory, route(&acts), Some(&pool)) };
     check(&acts, &result, &bytes);
     assert_eq!(pool.stats().panics, 0, "the pool never sees it");
 }
@@ -194,7 +194,7 @@ fn what_a_panic_carries_costs_neither_the_outcome_nor_the_thread() {
     let mut bytes = vec![0; 300];
     let memory = RawMemory::of_mut(&mut bytes);
     // SAFETY: borrowed for us alone.
-    let result = unsafe { transfer(subject(), memory, course(&acts), Some(&pool)) };
+    let result = unsafe { transfer(subject(), memory, route(&acts), Some(&pool)) };
     check(&acts, &result, &bytes);
     assert_eq!((pool.stats().panics, pool.threads()), (0, 2));
 }
@@ -230,7 +230,7 @@ fn a_buffer_is_dropped_once_and_only_when_its_operation_is_over() {
     let place = |buffer: &mut Told| RawMemory::of_mut(&mut buffer.0);
     let buffer = Told(vec![0; 300], sender);
     // SAFETY: a vector's own bytes, until it is dropped or used.
-    let operation = unsafe { Operation::new(subject(), course(&[Act::Whole; 3]), buffer, place) };
+    let operation = unsafe { Operation::new(subject(), route(&[Act::Whole; 3]), buffer, place) };
     assert!(operation.submit(&pool).is_ok());
     let future = IoFuture::running(operation);
     drop(future);

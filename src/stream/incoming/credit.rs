@@ -60,7 +60,7 @@ impl ReceiveCredit {
         self.released += 1;
     }
 
-    /// So many blocks will never arrive.
+    /// `blocks` blocks will never arrive.
     pub(super) fn on_lost(&mut self, blocks: u64) {
         self.lost += blocks;
         self.released += blocks;

@@ -49,7 +49,7 @@ impl Listing {
         }
     }
 
-    /// What is still to be said, if anything.
+    /// The rest of the listing that is still to be sent, if any.
     pub(super) fn rest(self) -> Option<Self> {
         self.more.then_some(self)
     }

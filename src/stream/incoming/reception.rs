@@ -29,16 +29,16 @@ pub(super) enum ReceptionControl {
 /// What a block is that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BlockArrival {
-    /// It is to be checked and written.
+    /// The block has to be checked and written.
     New(Block),
-    /// It is there, or is being written.
+    /// The block is there already, or is being written.
     Twice(u64),
 }
 
 /// How a lap stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LapOutcome {
-    /// It goes on, or another one has begun.
+    /// The lap goes on, or another one has begun.
     Open,
     /// All blocks are there, and they are right.
     Whole,
@@ -73,7 +73,7 @@ pub(super) struct BlockReception {
 }
 
 impl BlockReception {
-    /// Of a stream of so many blocks, which was opened on a rail.
+    /// The reception of a stream of `blocks` blocks, which was opened on a rail.
     pub(super) fn new(rail: u16, blocks: u64, plan: BlockPlan, with: ReceptionSettings) -> Self {
         Self {
             settings: with,

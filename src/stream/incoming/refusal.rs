@@ -35,7 +35,7 @@ impl Refusal {
         }
     }
 
-    /// What is said of this stream.
+    /// The message that tells the sender of `stream`.
     pub(crate) fn message(&self, stream: u32) -> Message<'_> {
         Message::Refuse(Refuse {
             stream,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::listing::Listing;
 
-/// What is still to be said of one stream's progress.
+/// The reports of one stream's progress that are still to be sent.
 #[derive(Debug, Default)]
 pub(super) struct ProgressReports {
     is_accept_unsaid: bool,

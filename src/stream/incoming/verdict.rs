@@ -7,9 +7,9 @@ use crate::stream::wire::{Complete, Failed, Message, Reason};
 /// How the stream ends.
 #[derive(Debug)]
 enum VerdictKind {
-    /// It was not taken.
+    /// The stream was not taken.
     Refused(Refusal),
-    /// It was given up: why, and because of which block.
+    /// The stream was given up: why, and because of which block.
     Failed(RefusalCode, Option<u64>, String),
     Complete(Complete),
 }

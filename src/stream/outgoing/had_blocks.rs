@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::stream::StreamViolation;
 use crate::stream::wire::RangeList;
 
-/// What is still to come of the list.
+/// The part of the list that is still to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HadBlocks {
     /// Blocks that are still to be named.
@@ -47,7 +47,7 @@ impl HadBlocks {
     /// Checks a message whose ranges were taken: each brings some, and the last one the rest.
     ///
     /// # Errors
-    /// It has none, or it is the last one too early or too late.
+    /// The list has no range, or the last range comes too early or too late.
     pub(super) fn check(&self, list: &RangeList<'_>) -> Result<(), StreamViolation> {
         if list.more == self.is_whole() || list.ranges.len() == 0 {
             let what = "the number of blocks that are said to be there";

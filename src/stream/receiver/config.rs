@@ -11,7 +11,7 @@ use crate::stream::{Limits, PresharedKey, StreamError};
 /// Receives that a connection takes beside its blocks, at most.
 pub(super) const RECEIVES_BESIDE: u32 = 11;
 
-/// And for what is said of windows, where there are some.
+/// Receives for messages about windows, where there are some.
 pub(super) const RECEIVES_OF_WINDOWS: u32 = 3;
 
 /// The settings of a [`StreamReceiver`](super::StreamReceiver).
@@ -21,8 +21,8 @@ pub(super) const RECEIVES_OF_WINDOWS: u32 = 3;
 /// | `block_bytes` | bytes of the largest block that is taken | 1 MiB | 8 KiB to 256 MiB |
 /// | `connections` | connections at once | 8 | 1 to 1,024 |
 /// | `buffers` | blocks that arrive or wait for the sink; see below | 32 | 2 to 65,536 |
-/// | `window` | blocks granted to a stream at once | 16 | 1 to 4,096 |
-/// | `windows` | blocks that senders may write by RMA at once | see below | 0 to 65,536 |
+/// | `credits` | blocks granted to a stream at once | 16 | 1 to 4,096 |
+/// | `rma_slots` | blocks that senders may write by RMA at once | see below | 0 to 65,536 |
 /// | `writers` | threads that write | 2 | 1 to 64 |
 /// | `handshake_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `stalled_after` | time | 60 s | 10 ms to 24 h |
@@ -32,13 +32,13 @@ pub(super) const RECEIVES_OF_WINDOWS: u32 = 3;
 /// | `limits` | | | see [`Limits`] |
 /// | `key` | a pre-shared key | none | |
 ///
-/// `buffers` counts for all connections together; each connection has 11 more. `windows` counts for
-/// all streams together, and with 0 no sender may write by itself; its default is as many as
-/// `buffers` where the provider
-/// [does that better](crate::fabric::Provider::favours_writes), else 0.
+/// `buffers` counts for all connections together; each connection has 11 more. `rma_slots` counts
+/// for all streams together, and with 0 no sender may write by itself; its default is as many as
+/// `buffers` where the provider [does that better](crate::fabric::Provider::favours_writes), else
+/// 0.
 ///
-/// The pool takes `(buffers + 11 × connections) × (block_bytes + 64)` bytes. With windows, it has 3
-/// more for each connection, there are up to `windows × block_bytes` bytes more, and each thread
+/// The pool takes `(buffers + 11 × connections) × (block_bytes + 64)` bytes. With RMA slots, it has
+/// 3 more for each connection, there are up to `windows × block_bytes` bytes more, and each thread
 /// that writes has a block of its own.
 #[derive(Debug, Clone)]
 pub struct ReceiverConfig {
@@ -46,8 +46,8 @@ pub struct ReceiverConfig {
     pub(super) block_bytes: u32,
     pub(super) connections: u32,
     pub(super) buffers: u32,
-    pub(super) window: u32,
-    pub(super) windows: Option<u32>,
+    pub(super) credits: u32,
+    pub(super) rma_slots: Option<u32>,
     pub(super) writers: u32,
     pub(super) handshake_timeout: Duration,
     pub(super) stalled_after: Duration,
@@ -70,8 +70,8 @@ impl ReceiverConfig {
             block_bytes: 1 << 20,
             connections: 8,
             buffers: 32,
-            window: 16,
-            windows: None,
+            credits: 16,
+            rma_slots: None,
             writers: 2,
             handshake_timeout: Duration::from_secs(5),
             stalled_after: Duration::from_secs(60),
@@ -118,19 +118,19 @@ impl ReceiverConfig {
     /// Blocks granted to a stream at once: those that are on their way, and those that the sink has
     /// not written.
     #[must_use]
-    pub fn window(mut self, blocks: u32) -> Self {
-        self.window = blocks;
+    pub fn credits(mut self, blocks: u32) -> Self {
+        self.credits = blocks;
         self
     }
 
     /// Blocks that senders may write by themselves at once, by RMA
     /// ([`Transport::Write`](crate::stream::Transport::Write)): a stream gets up to as many as its
-    /// window, while there are some. Over FI_EP_RDM (but for verbs) what a stream had does not come
-    /// back before the receiver ends, since nobody knows what its sender still writes: when there
-    /// is none left, streams by write are refused.
+    /// credits, while there are some. Over FI_EP_RDM (but for verbs) what a stream had does not
+    /// come back before the receiver ends, since nobody knows what its sender still writes: when
+    /// there is none left, streams by write are refused.
     #[must_use]
-    pub fn windows(mut self, blocks: u32) -> Self {
-        self.windows = Some(blocks);
+    pub fn rma_slots(mut self, blocks: u32) -> Self {
+        self.rma_slots = Some(blocks);
         self
     }
 
@@ -202,9 +202,9 @@ impl ReceiverConfig {
         setting("block_bytes", self.block_bytes.into(), 8192, 1 << 28, range)?;
         setting("connections", self.connections.into(), 1, 1024, "1 to 1024")?;
         setting("buffers", self.buffers.into(), 2, 65_536, "2 to 65536")?;
-        setting("window", self.window.into(), 1, 4096, "1 to 4096 blocks")?;
-        let windows = self.windows.unwrap_or(0);
-        setting("windows", windows.into(), 0, 65_536, "0 to 65536 blocks")?;
+        setting("credits", self.credits.into(), 1, 4096, "1 to 4096 blocks")?;
+        let windows = self.rma_slots.unwrap_or(0);
+        setting("rma_slots", windows.into(), 0, 65_536, "0 to 65536 blocks")?;
         setting("writers", self.writers.into(), 1, 64, "1 to 64 threads")?;
         let hour = "1 ms to 1 h";
         time(
@@ -248,9 +248,9 @@ mod documented {
                 set: |c, v| c.buffers(v.count()),
             },
             Setting {
-                name: "window",
-                get: |c| c.window.into(),
-                set: |c, v| c.window(v.count()),
+                name: "credits",
+                get: |c| c.credits.into(),
+                set: |c, v| c.credits(v.count()),
             },
             Setting {
                 name: "writers",
@@ -258,9 +258,9 @@ mod documented {
                 set: |c, v| c.writers(v.count()),
             },
             Setting {
-                name: "windows",
-                get: |c| c.windows.unwrap_or(0).into(),
-                set: |c, v| c.windows(v.count()),
+                name: "rma_slots",
+                get: |c| c.rma_slots.unwrap_or(0).into(),
+                set: |c, v| c.rma_slots(v.count()),
             },
             Setting {
                 name: "handshake_timeout",

@@ -15,7 +15,7 @@ pub(super) fn features(windows: bool) -> Features {
     features
 }
 
-/// Whose a connection is.
+/// The session that a connection belongs to.
 #[derive(Debug)]
 pub(super) struct RailOwner {
     pub(super) peer: RemotePeer,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::side::ReceiverTools;
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::duplex::DuplexEndpoint;
-use crate::endpoint::landing::Landing;
+use crate::endpoint::volatile_buffer::VolatileBuffer;
 use crate::endpoint::{ConnectionId, LocalWindow, WindowError};
 use crate::stream::StreamViolation;
 use crate::stream::outbox::Outbox;
@@ -18,7 +18,7 @@ use crate::stream::wire::{Freed, Message, Window};
 /// slot.
 #[derive(Debug)]
 struct Slot {
-    memory: Arc<Landing>,
+    memory: Arc<VolatileBuffer>,
     /// Not revoked: it ends with its connection.
     _window: LocalWindow,
 }
@@ -26,9 +26,9 @@ struct Slot {
 /// The slots of one stream, over all its connections.
 #[derive(Debug, Default)]
 pub(super) struct ReceiveSlots {
-    /// Those that no connection has yet.
-    spare: Vec<Arc<Landing>>,
-    /// Of each connection, by its number in the session.
+    /// Buffers that no connection has yet.
+    spare: Vec<Arc<VolatileBuffer>>,
+    /// The slots of each connection, by its number in the session.
     grants: HashMap<u16, SlotGrants<Slot>>,
     /// Where the blocks lie that are being checked and written.
     taken: HashMap<u64, (u16, u32)>,
@@ -40,7 +40,7 @@ impl ReceiveSlots {
         (0..slots).map_while(|_| pool.try_acquire()).collect()
     }
 
-    pub(super) fn new(spare: Vec<Arc<Landing>>) -> Self {
+    pub(super) fn new(spare: Vec<Arc<VolatileBuffer>>) -> Self {
         Self {
             spare,
             ..Self::default()
@@ -121,12 +121,12 @@ impl ReceiveSlots {
     ///
     /// # Errors
     ///
-    /// It is none of its slots, or there is another block in it.
+    /// The slot is none of the connection's, or there is another block in it.
     pub(super) fn on_placed(
         &mut self,
         rail: u16,
         slot: u32,
-    ) -> Result<Arc<Landing>, StreamViolation> {
+    ) -> Result<Arc<VolatileBuffer>, StreamViolation> {
         let grants = self.grants.entry(rail).or_default();
         grants.take(slot).map(|slot| Arc::clone(&slot.memory))
     }
@@ -177,7 +177,9 @@ mod tests {
         };
         let pool = SharedBufferManager::allocate(4, 4096).expect("a pool");
         let memory = ReceiveSlots::take(&pool, 4);
-        let memory = memory.into_iter().map(|it| Arc::new(Landing::new(it)));
+        let memory = memory
+            .into_iter()
+            .map(|it| Arc::new(VolatileBuffer::new(it)));
         let mut slots = ReceiveSlots::new(memory.collect());
         let config = duplex(&(&domain).into(), &SenderConfig::default(), 1).expect("settings");
         let mut endpoint = DuplexEndpoint::dialing(&domain, &config).expect("an endpoint");

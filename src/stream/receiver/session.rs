@@ -11,7 +11,7 @@ use super::session_sink::{SessionSink, reason_of};
 use super::session_stage::SessionStage;
 use super::side::{ReceiverTools, RemotePeer};
 use super::writing::{BlockBytes, BlockWriteError, WriteDone, WriteOutcome};
-use crate::endpoint::landing::Landing;
+use crate::endpoint::volatile_buffer::VolatileBuffer;
 use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived};
 use crate::stream::incoming::{IncomingStream, MessageOutcome, Refusal};
 use crate::stream::sink::{Kept, ReadBack, SinkError};
@@ -265,14 +265,14 @@ impl Session {
             // It says why that has no place here.
             return incoming.on_message(rail, &message).map(drop);
         };
-        let landing = slots.on_placed(rail, placed.slot)?;
+        let slot_memory = slots.on_placed(rail, placed.slot)?;
         match incoming.on_message(rail, &message)? {
             MessageOutcome::Block(block) => {
                 self.report
                     .clock
                     .on_block(incoming.is_paused(), tools.now());
                 slots.keep(block.index, rail, placed.slot);
-                let (crc, bytes) = (placed.block.crc, BlockBytes::Slot(landing));
+                let (crc, bytes) = (placed.block.crc, BlockBytes::Slot(slot_memory));
                 self.sink.write(incoming, (block, crc), bytes, tools);
             }
             MessageOutcome::Twice => {
@@ -345,7 +345,7 @@ impl Session {
         self.give_up(code, &text, block, tools);
     }
 
-    fn accept(&mut self, kept: Kept, memory: Vec<Arc<Landing>>, tools: &mut ReceiverTools) {
+    fn accept(&mut self, kept: Kept, memory: Vec<Arc<VolatileBuffer>>, tools: &mut ReceiverTools) {
         let Some(incoming) = &mut self.incoming else {
             return;
         };
@@ -539,7 +539,7 @@ impl Session {
         is_idle && incoming.is_some_and(|incoming| !incoming.have().is_full())
     }
 
-    /// What it waits for and how it stands, for an error.
+    /// The session's state and what it waits for, for an error.
     fn describe_wait(&self) -> String {
         let what = self.stage.waits_for(!self.sink.is_idle());
         format!(

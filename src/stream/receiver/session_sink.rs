@@ -114,7 +114,7 @@ impl SessionSink {
         self.jobs == 0
     }
 
-    /// What it is doing is to be given up.
+    /// Tells the sink to give up what it is doing.
     pub(super) fn stop(&self) {
         self.stop.set();
     }

@@ -53,7 +53,7 @@ impl SessionStage {
         }
     }
 
-    /// What it waits for, for the report.
+    /// The reason for waiting, for the report.
     pub(super) fn stall(self, sink_works: bool) -> Stall {
         match self {
             Self::Receiving if !sink_works => Stall::Wire,
@@ -62,7 +62,7 @@ impl SessionStage {
         }
     }
 
-    /// What it waits for, in words.
+    /// The reason for waiting, in words.
     pub(super) fn waits_for(self, sink_works: bool) -> &'static str {
         match self {
             Self::Opening => "the sender to open the stream",

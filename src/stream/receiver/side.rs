@@ -94,7 +94,7 @@ impl ReceiverTools {
         let config = &self.config;
         let by_write = open.flags.contains(OpenFlags::BY_WRITE);
         let memory = match self.slot_pool.as_ref().filter(|_| by_write) {
-            Some(pool) => ReceiveSlots::take(pool, config.window),
+            Some(pool) => ReceiveSlots::take(pool, config.credits),
             None => Vec::new(),
         };
         let settings = IncomingSettings {
@@ -102,7 +102,7 @@ impl ReceiverTools {
             memory_left,
             features: features(self.slot_pool.is_some()),
             payload_max: config.block_bytes.max(PAYLOAD_ROOM_MIN),
-            window: config.window.into(),
+            window: config.credits.into(),
             slots: memory.len() as u32,
         };
         Ok((IncomingStream::new(rail, *open, settings)?, memory))
@@ -275,7 +275,7 @@ impl ReceiverSide {
         }
     }
 
-    /// It said what the peer is to hear, if anything.
+    /// Closes a connection whose handshake failed, and which has told its peer why.
     fn on_failed_handshake(&mut self, connection: ConnectionId, error: &StreamError) {
         if let Some(rail) = self.tools.rails.get_mut(&connection) {
             let peer = rail.local.peer;

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::buffer::BufferMut;
 use crate::clock::Clock;
 use crate::endpoint::Message;
-use crate::endpoint::landing::Landing;
+use crate::endpoint::volatile_buffer::VolatileBuffer;
 use crate::event_loop::Waker;
 use crate::stream::digest::{Crc32c, crc32c};
 use crate::stream::sink::{BlockSink, Kept, ReadBack, SinkError, Stop, StreamOffer};
@@ -47,7 +47,7 @@ pub(super) enum BlockBytes {
     /// Dropping it gives its buffer back to the endpoint.
     Message(Message),
     /// Written there by the sender, who may go on writing.
-    Slot(Arc<Landing>),
+    Slot(Arc<VolatileBuffer>),
 }
 
 /// What became of it.
@@ -58,7 +58,7 @@ pub(super) struct WriteDone {
 }
 
 pub(super) enum WriteOutcome {
-    Opened(Result<Kept, SinkError>, Vec<Arc<Landing>>),
+    Opened(Result<Kept, SinkError>, Vec<Arc<VolatileBuffer>>),
     Written(Block, Result<BlockSums, BlockWriteError>),
     Finished(Result<ReadBack, SinkError>),
     Abandoned,
@@ -145,7 +145,7 @@ pub(super) fn run(job: WriteJob, clock: &Clock) -> WriteDone {
             let opened = opened.unwrap_or_else(|text| Err(panicked(text)));
             let opened = opened.map(|kept| kept.or_none_of(&offer));
             // Clearing it takes its time, too.
-            let memory = memory.into_iter().map(Landing::new);
+            let memory = memory.into_iter().map(VolatileBuffer::new);
             WriteOutcome::Opened(opened, memory.map(Arc::new).collect())
         }
         WriteWork::Finish(stop) => {
@@ -180,16 +180,16 @@ fn write(
             let crc = arriving.crc.map_or(0, |_| crc32c(bytes));
             check_and_write(sink, arriving, (bytes, crc), clock)
         }
-        BlockBytes::Slot(landing) => COPY.with_borrow_mut(|copy| {
+        BlockBytes::Slot(slot_memory) => COPY.with_borrow_mut(|copy| {
             copy.resize(arriving.block.len as usize, 0);
-            let crc = copy_out(landing, copy, arriving.crc.is_some());
+            let crc = copy_out(slot_memory, copy, arriving.crc.is_some());
             check_and_write(sink, arriving, (copy, crc), clock)
         }),
     }
 }
 
 thread_local! {
-    /// What is checked and written of a block that its sender may still change.
+    /// The copy of a block that its sender may still change: this is checked and written.
     static COPY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -198,10 +198,10 @@ const PIECE: usize = 32 << 10;
 
 /// Copies a block out of memory that its sender writes: one pass, with its checksum, if that is
 /// wanted.
-fn copy_out(landing: &Landing, copy: &mut [u8], sum: bool) -> u32 {
+fn copy_out(slot_memory: &VolatileBuffer, copy: &mut [u8], sum: bool) -> u32 {
     let mut crc = sum.then(Crc32c::new);
     for (number, piece) in copy.chunks_mut(PIECE).enumerate() {
-        landing.copy_out(number * PIECE, piece);
+        slot_memory.copy_out(number * PIECE, piece);
         if let Some(crc) = &mut crc {
             crc.update(piece);
         }

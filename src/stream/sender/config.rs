@@ -401,10 +401,10 @@ pub enum Transport {
     /// sink.
     Message,
     /// By RMA write into slots that the receiver has granted
-    /// ([`ReceiverConfig::windows`](crate::stream::ReceiverConfig::windows)). It writes whenever it
-    /// likes, so the receiver copies each block out before it checks it: a pass over the bytes more
-    /// than with messages. A receiver that takes no writes ends the stream, with code
-    /// [`RefusalCode::FEATURE`](crate::stream::RefusalCode::FEATURE).
+    /// ([`ReceiverConfig::rma_slots`](crate::stream::ReceiverConfig::rma_slots)). It writes
+    /// whenever it likes, so the receiver copies each block out before it checks it: a pass over
+    /// the bytes more than with messages. A receiver that takes no writes ends the stream, with
+    /// code [`RefusalCode::FEATURE`](crate::stream::RefusalCode::FEATURE).
     Write,
 }
 

@@ -131,7 +131,7 @@ impl Beneath {
         Ok(at)
     }
 
-    /// None: the kernel has no such call.
+    /// Opens by openat2(2); `None`: the kernel has no such call.
     fn by_openat2(&self, name: &[u8], flags: OFlags, mode: Mode) -> Option<io::Result<OwnedFd>> {
         if NO_OPENAT2.load(Ordering::Relaxed) {
             return None;

@@ -62,7 +62,7 @@ struct DeviceFilling {
     shared: Arc<DeviceSinkShared>,
     stream: OnDevice,
     starts: Vec<u64>,
-    /// None: there are no bytes.
+    /// `None`: the stream has no bytes.
     streams: Option<CopyStreams>,
 }
 

@@ -59,7 +59,7 @@ pub struct DirectorySink {
 /// How files are written.
 #[derive(Debug, Clone, Copy)]
 struct FileAccess {
-    /// Of blocks in the host's memory.
+    /// Whether blocks in the host's memory go around the page cache.
     direct: DirectIo,
     back_end: BackEndChoice,
 }
@@ -172,7 +172,7 @@ struct Receiving {
     directory: Arc<Beneath>,
     access: FileAccess,
     offer: StreamOffer,
-    /// None: not open, or over.
+    /// `None`: the sink is not open yet, or the stream is over.
     work: Mutex<Option<Arc<Partials>>>,
     /// Something was written or kept that a later stream can go on from.
     any: AtomicBool,

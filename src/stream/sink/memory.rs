@@ -19,10 +19,10 @@ pub struct InMemory {
 /// All that was kept and not taken counts against the limit; a stream for which there is no room is
 /// refused.
 #[derive(Debug, Clone)]
-pub struct MemorySink(Arc<Room>);
+pub struct MemorySink(Arc<MemorySinkShared>);
 
 #[derive(Debug)]
-struct Room {
+struct MemorySinkShared {
     room: u64,
     state: Mutex<State>,
 }
@@ -35,7 +35,7 @@ struct State {
 
 #[derive(Debug)]
 struct MemoryFilling {
-    kept: Arc<Room>,
+    kept: Arc<MemorySinkShared>,
     claimed: u64,
     /// Taken by `finish`.
     parts: Mutex<Option<InMemory>>,
@@ -46,7 +46,7 @@ impl MemorySink {
     /// Room for so many bytes.
     pub fn new(room: u64) -> Self {
         let state = Mutex::new(State::default());
-        Self(Arc::new(Room { room, state }))
+        Self(Arc::new(MemorySinkShared { room, state }))
     }
 
     /// The streams that have arrived, whole and checked, since the last time.
@@ -59,7 +59,7 @@ impl MemorySink {
     }
 }
 
-impl Room {
+impl MemorySinkShared {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -64,7 +64,7 @@ struct SourceItem {
     place: ItemPlace,
     /// Where its bytes begin in the file.
     start: u64,
-    /// None: a directory, whose content is in other entries.
+    /// The file's identity; `None`: a directory, whose content is in other entries.
     identity: Option<Identity>,
 }
 
@@ -74,7 +74,7 @@ struct SourceItem {
 pub struct Skipped {
     /// Where it is.
     pub path: PathBuf,
-    /// What it is, in words: "a symbolic link".
+    /// The kind of file, in words: "a symbolic link".
     pub what: &'static str,
 }
 

@@ -79,8 +79,8 @@ fn stream(domain: &Arc<Domain>, (faults, seed): (Faults, u64), options: SendOpti
     let by = began + PATIENCE;
     let outcome = transfer.wait(by).expect("it ends in time").pop().unwrap();
     let took = began.elapsed();
-    sender.stop(by);
-    let news = receiver.stop(by);
+    sender.close(by);
+    let news = receiver.close(by);
     println!("{took:?}, and {:?} to stop", began.elapsed() - took);
     assert_whole_or_absent(&to.path().join("file"), &content, outcome.result.is_ok());
     pools.iter().for_each(assert_full);

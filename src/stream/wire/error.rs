@@ -41,7 +41,7 @@ pub enum WireError {
     Field {
         /// Name of the field in docs/wire.md.
         name: &'static str,
-        /// What it was.
+        /// The value that came.
         value: u64,
     },
     /// A list of ranges is not in order, or one of its ranges is empty or beyond the end.

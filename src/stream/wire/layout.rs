@@ -137,7 +137,7 @@ pub(super) struct ManifestWire {
     pub(super) reserved: [u8; 40],
 }
 
-/// Of a block, and of one that was placed.
+/// The layout of `Block` and `Placed`.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockWire {
@@ -187,7 +187,7 @@ pub(super) struct AcceptWire {
     pub(super) reserved: [u8; 24],
 }
 
-/// Of `Have` and `Missing`.
+/// The layout of `Have` and `Missing`.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct RangesWire {
@@ -195,7 +195,7 @@ pub(super) struct RangesWire {
     pub(super) reserved: [u8; 44],
 }
 
-/// Of `Refuse`, `Cancel` and `Failed`.
+/// The layout of `Refuse`, `Cancel` and `Failed`.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct ReasonWire {
@@ -205,7 +205,7 @@ pub(super) struct ReasonWire {
     pub(super) reserved: [u8; 30],
 }
 
-/// Of `Credit`, `Written`, `Damaged` and `Freed`: two counts and a smaller number.
+/// The layout of `Credit`, `Written`, `Damaged` and `Freed`: two counts and a smaller number.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct CountsWire {

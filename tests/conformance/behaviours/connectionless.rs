@@ -187,7 +187,7 @@ pub(crate) fn exchange(told: &Told) {
     let domain = told.domain();
     let config = ConnectionlessConfig::default()
         .max_peers(4)
-        .incoming(|incoming| incoming.max_message(64 * 1024 + HEADER).depth(6))
+        .incoming(|incoming| incoming.max_message(64 * 1024 + HEADER).credits(6))
         .connection(|c| {
             c.unresponsive_after(Some(Duration::from_millis(700)))
                 .lost_after(Some(Duration::from_millis(2500)))

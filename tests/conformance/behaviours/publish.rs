@@ -96,7 +96,7 @@ pub(crate) fn publisher(told: &Told) {
 pub(crate) fn subscriber(told: &Told) {
     let domain = told.domain();
     let config = SubscribeConfig::default()
-        .incoming(|incoming| incoming.max_message(32 * 1024).slots(24).depth(4))
+        .incoming(|incoming| incoming.max_message(32 * 1024).slots(24).credits(4))
         .connection(|c| c.max_connections(1));
     let mut endpoint = SubscribeEndpoint::open(&domain, config).expect("opens");
     let publisher = endpoint.connect(told.to()).expect("begins");

@@ -210,7 +210,7 @@ struct Arrived {
 impl Listener {
     fn open(domain: &Arc<Domain>) -> Self {
         let config = ReceiveConfig::default()
-            .incoming(|incoming| incoming.max_message(LARGEST + 4 * KIB).slots(8).depth(2))
+            .incoming(|incoming| incoming.max_message(LARGEST + 4 * KIB).slots(8).credits(2))
             .connection(|c| c.max_connections(1).windows(4));
         Self::listen(domain, config)
     }
@@ -222,7 +222,7 @@ impl Listener {
         let device = DeviceBufferManager::new(region, size).expect("a pool");
         let host = SharedBufferManager::allocate(1, size).expect("a pool");
         let config = ReceiveConfig::default()
-            .incoming(|incoming| incoming.max_message(LONG_ABOVE).slots(16).depth(2))
+            .incoming(|incoming| incoming.max_message(LONG_ABOVE).slots(16).credits(2))
             .connection(|c| c.max_connections(1))
             .long_messages(LongMessages::new(host).on_device(device));
         Self::listen(domain, config)

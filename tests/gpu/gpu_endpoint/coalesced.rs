@@ -24,7 +24,7 @@ impl Pair {
         let domain = domain()?;
         let receive = ReceiveConfig::default()
             .connection(|c| c.max_connections(1))
-            .incoming(|incoming| incoming.slots(16).depth(4));
+            .incoming(|incoming| incoming.slots(16).credits(4));
         let receiver = ReceiveEndpoint::listen(&domain, any_port(), receive).expect("listens");
         let addr = receiver.local_addr();
         let sender = SendEndpointBuffered::connect(&domain, addr, config).expect("begins");

@@ -234,7 +234,7 @@ pub(crate) fn receive(max_message: usize, pool: DeviceBufferManager) -> ReceiveC
             incoming
                 .max_message(max_message)
                 .slots(24)
-                .depth(8)
+                .credits(8)
                 .deliver_to(DeviceDelivery::new(pool))
         })
         .connection(|c| c.max_connections(2))

@@ -34,7 +34,7 @@ fn what_cant_land_there_by_itself_is_copied() {
             Err(error) => return println!("SKIPPED: {error}"),
         };
         let config = ReceiveConfig::default()
-            .incoming(|incoming| incoming.max_message(4096).slots(24).depth(8))
+            .incoming(|incoming| incoming.max_message(4096).slots(24).credits(8))
             .connection(|c| c.max_connections(1));
         let any = || "127.0.0.1:0".parse().expect("an address");
         let pool = device_pool(LONG + 64);

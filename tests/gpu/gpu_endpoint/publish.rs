@@ -86,7 +86,7 @@ impl Stage {
         let open = |config: SubscribeConfig| {
             let config = config
                 .connection(|c| c.max_connections(1))
-                .incoming(|incoming| incoming.depth(4).slots(8));
+                .incoming(|incoming| incoming.credits(4).slots(8));
             let mut endpoint = SubscribeEndpoint::open(&domain, config).expect("opens");
             let at = endpoint.connect(addr).expect("begins");
             endpoint.subscribe(at, TAG).expect("asked");

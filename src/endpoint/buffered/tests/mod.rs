@@ -1,4 +1,4 @@
-//! What a buffered endpoint owes its caller, over an outlet that does what the test says.
+//! What a buffered endpoint owes its caller, over a sender that does what the test says.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -8,11 +8,11 @@ use crate::Error;
 use crate::buffer::{Buffer, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::coalesce::{Format, SmallMessages};
+use crate::endpoint::buffered::buffer_sender::BufferSender;
 use crate::endpoint::buffered::core::{BufferedCore, BufferedSettings};
 use crate::endpoint::buffered::event::{
     BufferError, BufferedEvent, Carried, PushError, SmallMessageLimit,
 };
-use crate::endpoint::buffered::outlet::Outlet;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
 use crate::endpoint::link::fake::FakeWait;
@@ -23,13 +23,13 @@ use crate::fabric::Shape;
 use crate::protocol::connection::CloseReason;
 use crate::protocol::wire::HeaderMode;
 
-mod filling;
+mod fill_gate;
 
 const SIZE: usize = 256;
 const LONG: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
-struct FakeOutlet {
+struct FakeSender {
     clock: Clock,
     connected: bool,
     ended: Option<CloseReason>,
@@ -43,7 +43,7 @@ struct FakeOutlet {
     closing: Option<Instant>,
 }
 
-impl FakeOutlet {
+impl FakeSender {
     fn complete(&mut self, at: usize) {
         let (key, mut payload) = self.in_flight.remove(at);
         assert_eq!(payload.poll_gate(), Ok(true), "sent too early");
@@ -98,7 +98,7 @@ fn info(max_message: u64) -> ConnectionInfo {
     }
 }
 
-impl Outlet for FakeOutlet {
+impl BufferSender for FakeSender {
     fn send(&mut self, payload: Payload, key: u64) -> Result<(), Refused<Payload>> {
         let kind = match (&self.ended, &self.refusal) {
             (Some(reason), _) => Some(SendErrorKind::Closed(*reason)),
@@ -146,7 +146,7 @@ impl Outlet for FakeOutlet {
 /// A core, and what is owed.
 struct Rig {
     clock: Clock,
-    core: Option<BufferedCore<FakeOutlet>>,
+    core: Option<BufferedCore<FakeSender>>,
     pool: SharedBufferManager,
     format: Format,
     /// Accepted messages without an outcome.
@@ -199,13 +199,13 @@ impl Setup {
             })),
         };
         let wait = Arc::new(EndpointWait::new(Arc::new(FakeWait), self.clock.clone()).unwrap());
-        let outlet = FakeOutlet {
+        let sender = FakeSender {
             clock: self.clock.clone(),
-            ..FakeOutlet::default()
+            ..FakeSender::default()
         };
         Rig {
             clock: self.clock,
-            core: Some(BufferedCore::new(outlet, wait, pool.clone(), settings)),
+            core: Some(BufferedCore::new(sender, wait, pool.clone(), settings)),
             pool,
             format: self.format,
             owed: BTreeMap::new(),
@@ -223,20 +223,20 @@ impl Setup {
     /// With a connection that stands and takes everything.
     fn connected(self) -> Rig {
         let mut rig = self.rig();
-        rig.outlet().connect(1 << 20);
-        rig.outlet().credits = usize::MAX;
+        rig.sender().connect(1 << 20);
+        rig.sender().credits = usize::MAX;
         rig.poll();
         rig
     }
 }
 
 impl Rig {
-    fn core(&mut self) -> &mut BufferedCore<FakeOutlet> {
+    fn core(&mut self) -> &mut BufferedCore<FakeSender> {
         self.core.as_mut().expect("not dropped yet")
     }
 
-    fn outlet(&mut self) -> &mut FakeOutlet {
-        self.core().outlet_mut()
+    fn sender(&mut self) -> &mut FakeSender {
+        self.core().sender_mut()
     }
 
     #[track_caller]
@@ -368,18 +368,18 @@ fn a_full_buffer_leaves_by_itself_and_the_rest_on_flush() {
             rig.push(5, n, &[n; 40]).unwrap();
         }
         // 256 bytes take 5 of them.
-        assert_eq!(rig.outlet().sent.len(), 1);
+        assert_eq!(rig.sender().sent.len(), 1);
         assert!(rig.core().flush());
-        assert_eq!(rig.outlet().sent.len(), 2);
+        assert_eq!(rig.sender().sent.len(), 2);
         assert!(rig.core().flush(), "nothing is left to flush");
-        assert_eq!(rig.outlet().sent.len(), 2, "an empty buffer is not sent");
+        assert_eq!(rig.sender().sent.len(), 2, "an empty buffer is not sent");
         let stats = rig.core().stats();
         assert_eq!(
             (stats.full, stats.flushed, stats.timed, stats.buffers),
             (1, 1, 0, 2)
         );
         for _ in 0..2 {
-            rig.outlet().complete(0);
+            rig.sender().complete(0);
         }
         rig.poll();
         assert_eq!(rig.confirmed, 10);
@@ -391,8 +391,8 @@ fn a_full_buffer_leaves_by_itself_and_the_rest_on_flush() {
 fn a_message_that_fills_the_buffer_exactly_leaves_at_once() {
     let mut rig = Setup::default().connected();
     rig.push(0, 0, &[9; SIZE - 16 - 4]).unwrap();
-    assert_eq!(rig.outlet().sent.len(), 1);
-    assert_eq!(rig.outlet().sent[0].len(), SIZE);
+    assert_eq!(rig.sender().sent.len(), 1);
+    assert_eq!(rig.sender().sent[0].len(), SIZE);
     rig.end();
 }
 
@@ -415,11 +415,11 @@ fn a_lone_message_leaves_when_the_interval_is_over_and_not_before() {
     assert!(due <= pushed + interval && early <= Duration::from_micros(1));
     rig.clock.advance(interval / 2 - Duration::from_millis(1));
     rig.poll();
-    assert_eq!(rig.outlet().sent.len(), 0, "not before");
+    assert_eq!(rig.sender().sent.len(), 0, "not before");
     assert_eq!(rig.core().stats().timed, 0);
     rig.clock.advance(Duration::from_millis(1));
     rig.poll();
-    assert_eq!(rig.outlet().sent.len(), 1);
+    assert_eq!(rig.sender().sent.len(), 1);
     assert_eq!(rig.core().stats().timed, 1);
     rig.poll();
     assert_eq!(
@@ -440,7 +440,7 @@ fn without_an_interval_a_message_waits_for_the_flush() {
     rig.push(1, 0, b"x").unwrap();
     rig.poll();
     assert_eq!(rig.core().wait().next_deadline(), None);
-    assert_eq!(rig.outlet().sent.len(), 0);
+    assert_eq!(rig.sender().sent.len(), 0);
     assert!(rig.core().flush());
     rig.end();
 }
@@ -452,8 +452,8 @@ fn nothing_is_taken_before_the_connection_stands() {
     let mut rig = Setup::default().rig();
     assert_eq!(rig.fill(), PushError::WouldBlock(Blocked::Connecting));
     assert_eq!(rig.next, 0);
-    rig.outlet().connect(1 << 20);
-    rig.outlet().credits = 1;
+    rig.sender().connect(1 << 20);
+    rig.sender().credits = 1;
     rig.poll();
     assert_eq!(rig.writable, 1);
     rig.push(1, 1, b"now").unwrap();
@@ -467,8 +467,8 @@ fn a_message_longer_than_a_buffer_names_the_limit() {
     // Even before the connection stands.
     let error = rig.push(1, 0, &[0; SIZE]).unwrap_err();
     assert_eq!(error, too_long(SIZE, SIZE - 28, SmallMessageLimit::Buffer));
-    rig.outlet().connect(128);
-    rig.outlet().credits = usize::MAX;
+    rig.sender().connect(128);
+    rig.sender().credits = usize::MAX;
     rig.poll();
     let error = rig.push(1, 0, &[0; 101]).unwrap_err();
     assert_eq!(error, too_long(101, 100, SmallMessageLimit::Peer));
@@ -479,7 +479,7 @@ fn a_message_longer_than_a_buffer_names_the_limit() {
     assert_eq!(error, too_long(101, 100, SmallMessageLimit::Peer));
     rig.push(1, 0, &[0; 100]).unwrap();
     assert_eq!(
-        rig.outlet().sent[0].len(),
+        rig.sender().sent[0].len(),
         128,
         "what the peer takes, and no more"
     );
@@ -489,23 +489,23 @@ fn a_message_longer_than_a_buffer_names_the_limit() {
 #[test]
 fn back_pressure_loses_nothing_and_is_bounded() {
     let mut rig = Setup::default().connected();
-    rig.outlet().credits = 1;
+    rig.sender().credits = 1;
     assert_eq!(rig.fill(), PushError::WouldBlock(Blocked::Credits));
     // One in flight, two wait, one is open: 3 messages each.
     assert_eq!(rig.next, 4 * 3);
     for _ in 0..3 {
         rig.poll();
     }
-    assert_eq!((rig.writable, rig.outlet().sent.len()), (0, 1));
+    assert_eq!((rig.writable, rig.sender().sent.len()), (0, 1));
     assert!(!rig.core().flush(), "it can't leave now");
-    rig.outlet().credits = 1;
+    rig.sender().credits = 1;
     rig.poll();
-    assert_eq!((rig.writable, rig.outlet().sent.len()), (1, 2));
-    rig.outlet().credits = 9;
+    assert_eq!((rig.writable, rig.sender().sent.len()), (1, 2));
+    rig.sender().credits = 9;
     rig.poll();
-    assert_eq!(rig.outlet().sent.len(), 4, "the flush was not forgotten");
-    while !rig.outlet().in_flight.is_empty() {
-        rig.outlet().complete(0);
+    assert_eq!(rig.sender().sent.len(), 4, "the flush was not forgotten");
+    while !rig.sender().in_flight.is_empty() {
+        rig.sender().complete(0);
     }
     rig.poll();
     assert_eq!(rig.confirmed, 12);
@@ -533,14 +533,14 @@ fn no_free_buffer_is_back_pressure_that_the_pool_ends() {
 }
 
 #[test]
-fn the_depth_of_the_outlet_is_kept() {
+fn the_depth_of_the_sender_is_kept() {
     let mut rig = Setup {
         depth: 1,
         ..Setup::default()
     }
     .connected();
     assert_eq!(rig.fill(), PushError::WouldBlock(Blocked::Depth));
-    assert_eq!(rig.outlet().in_flight.len(), 1);
+    assert_eq!(rig.sender().in_flight.len(), 1);
     rig.end();
 }
 
@@ -554,18 +554,18 @@ fn whole_buffers_keep_the_order_and_come_back_when_refused() {
     buffer[..8].copy_from_slice(&42u64.to_le_bytes());
     rig.core().send_buffer(buffer, 8, 42).unwrap();
     rig.owed_buffers.push(42);
-    assert_eq!(rig.outlet().sent[1], 42u64.to_le_bytes());
-    rig.outlet().credits = 0;
+    assert_eq!(rig.sender().sent[1], 42u64.to_le_bytes());
+    rig.sender().credits = 0;
     rig.push(3, 0, b"between").unwrap();
     let buffer = rig.core().get_buffer().unwrap();
     let index = buffer.index();
     let refused = rig.core().send_buffer(buffer, 8, 43).unwrap_err();
     assert!(refused.is_would_block());
     assert_eq!((refused.given.index(), refused.key), (index, 43));
-    rig.outlet().credits = 2;
+    rig.sender().credits = 2;
     rig.poll();
-    assert_eq!((rig.outlet().sent.len(), rig.writable), (3, 1));
-    rig.outlet().fail(1);
+    assert_eq!((rig.sender().sent.len(), rig.writable), (3, 1));
+    rig.sender().fail(1);
     rig.poll();
     let (carried, _) = rig.failed.pop().unwrap();
     assert_eq!(carried, Carried::Buffer { key: 42 });
@@ -587,7 +587,7 @@ fn a_place_that_is_not_used_leaves_nothing_behind() {
     let number = rig.core().commit(&placed, 2);
     rig.accepted(number, 1, 0, b"ok");
     rig.core().flush();
-    rig.outlet().complete(0);
+    rig.sender().complete(0);
     rig.poll();
     assert_eq!(rig.confirmed, 1);
     rig.end();
@@ -598,9 +598,9 @@ fn a_place_that_is_not_used_leaves_nothing_behind() {
 #[test]
 fn when_the_connection_ends_everything_fails_in_order_before_the_end() {
     let mut rig = Setup::default().connected();
-    rig.outlet().credits = 1;
+    rig.sender().credits = 1;
     rig.fill();
-    rig.outlet().end(CloseReason::ConnectTimedOut);
+    rig.sender().end(CloseReason::ConnectTimedOut);
     rig.poll();
     let firsts: Vec<_> = rig.failed.iter().map(|(carried, _)| *carried).collect();
     let range = |first| Carried::Messages { first, count: 3 };
@@ -619,12 +619,12 @@ fn when_the_connection_ends_everything_fails_in_order_before_the_end() {
 #[test]
 fn a_reconnect_keeps_what_was_not_sent() {
     let mut rig = Setup::default().connected();
-    rig.outlet().credits = 1;
+    rig.sender().credits = 1;
     rig.fill();
-    rig.outlet().lose();
+    rig.sender().lose();
     let (attempt, after) = (1, Duration::ZERO);
     let reason = CloseReason::ConnectTimedOut;
-    rig.outlet()
+    rig.sender()
         .events
         .push(SendEvent::Connection(ConnectionEvent::Reconnecting {
             attempt,
@@ -633,12 +633,12 @@ fn a_reconnect_keeps_what_was_not_sent() {
         }));
     rig.poll();
     assert_eq!(rig.failed.len(), 1, "only what was in flight");
-    rig.outlet().connect(1 << 20);
-    rig.outlet().credits = 9;
+    rig.sender().connect(1 << 20);
+    rig.sender().credits = 9;
     rig.poll();
     rig.core().flush();
-    while !rig.outlet().in_flight.is_empty() {
-        rig.outlet().complete(0);
+    while !rig.sender().in_flight.is_empty() {
+        rig.sender().complete(0);
     }
     rig.poll();
     assert_eq!(rig.confirmed, 9);
@@ -649,9 +649,9 @@ fn a_reconnect_keeps_what_was_not_sent() {
 fn when_the_peer_closes_what_was_not_sent_fails_at_once() {
     let mut rig = Setup::default().connected();
     rig.push(1, 0, b"too late").unwrap();
-    rig.outlet().connected = false;
-    rig.outlet().refusal = Some(SendErrorKind::Closing);
-    rig.outlet()
+    rig.sender().connected = false;
+    rig.sender().refusal = Some(SendErrorKind::Closing);
+    rig.sender()
         .events
         .push(SendEvent::Connection(ConnectionEvent::PeerClosing));
     rig.poll();
@@ -667,21 +667,21 @@ fn when_the_peer_closes_what_was_not_sent_fails_at_once() {
 #[test]
 fn a_polite_close_sends_what_is_packed_first() {
     let mut rig = Setup::default().connected();
-    rig.outlet().credits = 1;
+    rig.sender().credits = 1;
     rig.fill();
     let deadline = Instant::now() + LONG;
     rig.core().begin_close(deadline);
     rig.poll();
     assert_eq!(rig.push(1, 0, b"x"), Err(PushError::Closing));
     assert!(
-        rig.outlet().closing.is_none(),
+        rig.sender().closing.is_none(),
         "three buffers are not sent yet"
     );
-    rig.outlet().credits = 3;
+    rig.sender().credits = 3;
     rig.poll();
-    assert!(rig.outlet().closing.is_some());
-    while !rig.outlet().in_flight.is_empty() {
-        rig.outlet().complete(0);
+    assert!(rig.sender().closing.is_some());
+    while !rig.sender().in_flight.is_empty() {
+        rig.sender().complete(0);
     }
     rig.poll();
     assert_eq!(
@@ -694,7 +694,7 @@ fn a_polite_close_sends_what_is_packed_first() {
 #[test]
 fn a_polite_close_ends_at_its_deadline_with_an_outcome_for_all() {
     let mut rig = Setup::default().connected();
-    rig.outlet().credits = 1;
+    rig.sender().credits = 1;
     rig.fill();
     let deadline = rig.clock.now() + Duration::from_millis(20);
     rig.core().begin_close(deadline);
@@ -762,19 +762,19 @@ fn step(rig: &mut Rig, random: &mut Random) {
             }
         }
         9 => {
-            let n = rig.outlet().in_flight.len();
+            let n = rig.sender().in_flight.len();
             if n > 0 {
                 let at = random.below(n);
                 match random.below(4) {
-                    0 => rig.outlet().fail(at),
-                    _ => rig.outlet().complete(at),
+                    0 => rig.sender().fail(at),
+                    _ => rig.sender().complete(at),
                 }
             }
         }
-        10 => rig.outlet().credits = random.below(4),
+        10 => rig.sender().credits = random.below(4),
         _ => {
-            let outlet = rig.outlet();
-            outlet.refusal = match random.below(8) {
+            let sender = rig.sender();
+            sender.refusal = match random.below(8) {
                 0 => Some(SendErrorKind::WouldBlock(Blocked::Provider)),
                 1 => Some(SendErrorKind::Fabric(crate::error::FabricErrno::new(
                     libc::EINVAL,
@@ -809,18 +809,18 @@ fn every_accepted_message_has_one_outcome_whatever_happens() {
         }
         match random.below(4) {
             0 => {
-                rig.outlet().end(CloseReason::ConnectTimedOut);
+                rig.sender().end(CloseReason::ConnectTimedOut);
                 rig.poll();
                 assert!(rig.owed.is_empty() && rig.owed_buffers.is_empty());
             }
             1 => {
                 rig.poll();
-                rig.outlet().refusal = None;
-                rig.outlet().credits = usize::MAX;
+                rig.sender().refusal = None;
+                rig.sender().credits = usize::MAX;
                 rig.core().begin_close(Instant::now() + LONG);
                 while rig.ended.is_none() {
-                    if !rig.outlet().in_flight.is_empty() {
-                        rig.outlet().complete(0);
+                    if !rig.sender().in_flight.is_empty() {
+                        rig.sender().complete(0);
                     }
                     rig.poll();
                 }

@@ -6,15 +6,15 @@ use crate::endpoint::hub::posted::{PieceOp, TimedOp};
 use crate::endpoint::hub::posting::Posting;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, PostRefused};
-use crate::endpoint::windows::one_sided::{self, How, Local, OneSided};
-use crate::endpoint::windows::staged_transfer::{Next, Piece, StagedTransfer, Trailing};
+use crate::endpoint::windows::one_sided::{self, Local, OneSided, PostMode};
+use crate::endpoint::windows::staged_transfer::{Next, Piece, StagedTransfer, TrailingCopies};
 use crate::error::{CompletionError, FabricErrno};
 use crate::protocol::wire::WindowId;
 
 /// An operation that waits, or is passing.
 struct WaitingOperation {
     op: OneSided,
-    how: How,
+    how: PostMode,
 }
 
 impl WaitingOperation {
@@ -34,7 +34,7 @@ impl WaitingOperation {
         !matches!(&self.op.local, Local::Staged(transfer) if transfer.has_begun())
     }
 
-    /// It ends here: its connection, and the lease that all share, count it no more.
+    /// Ends the operation: its connection, and the lease that all share, count it no more.
     fn over<L: Link>(self, error: Option<CompletionError>, way: &mut Posting<'_, L>) -> Over {
         let Self { mut op, how } = self;
         way.outgoing.end_one_sided(&mut op);
@@ -54,7 +54,7 @@ pub(crate) struct OperationLine {
     /// All their pieces are posted.
     passing: Vec<WaitingOperation>,
     /// Copies behind reads whose outcome was told.
-    trailing: Vec<Trailing>,
+    trailing: Vec<TrailingCopies>,
 }
 
 impl OperationLine {
@@ -82,7 +82,7 @@ impl OperationLine {
 
     /// Takes an operation that was counted as one in flight. Its gate is asked at once, so that a
     /// copy begins; what it says is heard at the next look, in the order of all.
-    pub(crate) fn push(&mut self, op: OneSided, iov: IovList, how: How) {
+    pub(crate) fn push(&mut self, op: OneSided, iov: IovList, how: PostMode) {
         let mut what = WaitingOperation { op, how };
         let open = matches!(what.op.local.poll_gate(false), Ok(true));
         if open && let Some(transfer) = what.transfer() {
@@ -204,7 +204,7 @@ impl OperationLine {
         all
     }
 
-    /// For whoever looks at deadlines.
+    /// The operations, for the scan of deadlines.
     pub(super) fn timed(&mut self) -> impl Iterator<Item = TimedOp<'_>> {
         self.ops_mut().map(OneSided::timed)
     }
@@ -253,7 +253,7 @@ fn post_pieces<L: Link>(
     way: &mut Posting<'_, L>,
     sequence: u64,
     transfer: &mut StagedTransfer,
-    how: &mut How,
+    how: &mut PostMode,
 ) -> Next {
     let slab = &mut way.posted.pieces;
     loop {
@@ -267,7 +267,7 @@ fn post_pieces<L: Link>(
             continue;
         };
         let last = transfer.is_last(&piece);
-        let how_piece = How {
+        let how_piece = PostMode {
             remote,
             immediate: how.immediate.filter(|_| last),
             ..*how

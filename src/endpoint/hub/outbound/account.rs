@@ -101,7 +101,7 @@ impl SendAccount {
         }
     }
 
-    /// So many messages are over that went well.
+    /// Counts messages that completed.
     #[inline]
     pub(in crate::endpoint::hub) fn count_sent(&mut self, count: u32) {
         self.held -= count;

@@ -86,7 +86,7 @@ impl Outbound {
         true
     }
 
-    /// The same of a long one.
+    /// The outcome of a long message.
     pub(in crate::endpoint::hub) fn on_long_over<E: HubEvent>(
         &mut self,
         long: LongSend,
@@ -99,7 +99,7 @@ impl Outbound {
         self.tell_message(connection, over, error, events);
     }
 
-    /// The same of a long one whose connection is over.
+    /// The outcome of a long message whose connection is over.
     pub(in crate::endpoint::hub) fn on_orphan_over<E: HubEvent>(
         &mut self,
         orphan: OrphanedLong,

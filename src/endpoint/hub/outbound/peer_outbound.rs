@@ -29,7 +29,7 @@ pub(in crate::endpoint::hub) struct PeerOutbound {
 #[derive(Clone, Copy)]
 pub(super) struct BlockedOn {
     pub(super) why: Blocked,
-    /// It is to be told when there is a credit, too.
+    /// The connection is told when there is a credit, too.
     pub(super) credit: bool,
 }
 
@@ -46,7 +46,7 @@ impl PeerOutbound {
         line.map_or(LineState::Open, |line| line.messages.state())
     }
 
-    /// The same for a one-sided operation.
+    /// How the line of one-sided operations stands.
     #[inline]
     pub(in crate::endpoint::hub) fn operations(&self) -> LineState {
         let line = self.line.as_ref();

@@ -14,7 +14,7 @@ use crate::endpoint::hub::peer::Peer;
 use crate::endpoint::hub::windows::may_use;
 use crate::id::ConnectionId;
 
-/// Who waits for what all connections share.
+/// The connections that wait for something that all of them share.
 #[derive(Default)]
 pub(super) struct RefusedPeers {
     ids: Vec<ConnectionId>,
@@ -101,7 +101,7 @@ impl Outbound {
         }
     }
 
-    /// What is shared may be free again: tells whose operations wait for it.
+    /// Something shared may be free again: tells the connections that were refused for it.
     pub(in crate::endpoint::hub) fn tell_shared<C, E: HubEvent>(
         &mut self,
         peers: &mut ConnTable<Peer<C>>,

@@ -1,4 +1,4 @@
-//! What is taken for a long message, which has any number of segments.
+//! How a long message is loaded: it has any number of segments.
 
 #![allow(unsafe_code)]
 

@@ -450,7 +450,7 @@ fn a_payload_goes_in_pieces_from_where_it_lies() {
 // ---- receiving ----------------------------------------------------------------------------------
 
 /// With a pool in a device's memory where long messages land.
-fn landing_setup(form: Form, support: DeviceSupport, mode: HeaderMode) -> Setup {
+fn device_pool_setup(form: Form, support: DeviceSupport, mode: HeaderMode) -> Setup {
     let region = Region::device(3 * 8192).build().unwrap();
     let mut setup = Setup {
         net: NetConfig {
@@ -501,7 +501,7 @@ fn long_messages_land_in_a_devices_memory() {
         ];
         for form in [Form::Msg, Form::Rdm] {
             for (mode, header, misaligned) in modes {
-                let setup = landing_setup(form, DeviceSupport::default(), mode);
+                let setup = device_pool_setup(form, DeviceSupport::default(), mode);
                 let pool = setup.long_device.clone().unwrap();
                 let mut rig = setup.connected();
                 let host = host_pool(&rig, 1, 8192);
@@ -562,7 +562,7 @@ fn every_provider_of_the_table_takes_a_devices_memory() {
             let mut rig = Setup {
                 net,
                 shape: Some(shape),
-                ..landing_setup(net.form, support, HeaderMode::Fixed(4))
+                ..device_pool_setup(net.form, support, HeaderMode::Fixed(4))
             }
             .connected();
             let device = region(8192);
@@ -639,7 +639,7 @@ fn what_the_provider_does_not_write_comes_to_the_host() {
             ..DeviceSupport::default()
         };
         for form in [Form::Msg, Form::Rdm] {
-            let mut rig = landing_setup(form, refusing, HeaderMode::Fixed(4)).connected();
+            let mut rig = device_pool_setup(form, refusing, HeaderMode::Fixed(4)).connected();
             let host = host_pool(&rig, 1, 8200);
             for (key, len) in [(1, 5000), (2, 300), (3, 8100)] {
                 let payload = host_payload(&host, len, key);
@@ -667,7 +667,7 @@ fn what_the_provider_does_not_write_comes_to_the_host() {
 fn messages_wait_for_a_buffer_of_the_device() {
     test("messages_wait_for_a_buffer_of_the_device", || {
         for form in [Form::Msg, Form::Rdm] {
-            let setup = landing_setup(form, DeviceSupport::default(), HeaderMode::Fixed(4));
+            let setup = device_pool_setup(form, DeviceSupport::default(), HeaderMode::Fixed(4));
             let pool = setup.long_device.clone().unwrap();
             let mut rig = setup.connected();
             let host = host_pool(&rig, 1, 8192);
@@ -692,7 +692,7 @@ fn a_message_that_cant_be_made_visible_ends_its_connection() {
             let fake = Fake::load();
             for call in ["cuFlushGPUDirectRDMAWrites", "cuMemcpyDtoHAsync"] {
                 let setup =
-                    landing_setup(Form::Msg, DeviceSupport::default(), HeaderMode::Fixed(4));
+                    device_pool_setup(Form::Msg, DeviceSupport::default(), HeaderMode::Fixed(4));
                 let pool = setup.long_device.clone().unwrap();
                 let mut rig = setup.connected();
                 let host = host_pool(&rig, 1, 8192);
@@ -715,7 +715,7 @@ fn a_peer_that_goes_in_the_middle_leaves_a_buffer_behind() {
         "a_peer_that_goes_in_the_middle_leaves_a_buffer_behind",
         || {
             for form in [Form::Msg, Form::Rdm] {
-                let setup = landing_setup(form, DeviceSupport::default(), HeaderMode::Fixed(4));
+                let setup = device_pool_setup(form, DeviceSupport::default(), HeaderMode::Fixed(4));
                 let pool = setup.long_device.clone().unwrap();
                 let mut rig = setup.connected();
                 let host = host_pool(&rig, 1, 8192);

@@ -44,7 +44,8 @@ fn everywhere() -> Vec<Setup> {
 
 fn send_all(rig: &mut Rig, keys: std::ops::Range<u64>) {
     for key in keys {
-        rig.send(key).unwrap_or_else(|refused| panic!("{key}: {refused}"));
+        rig.send(key)
+            .unwrap_or_else(|refused| panic!("{key}: {refused}"));
     }
 }
 
@@ -59,7 +60,11 @@ fn a_burst_leaves_in_frames_and_arrives_in_order() {
         assert_eq!(rig.received, all, "{said}");
         assert_eq!(rig.completed, all, "{said}");
         let (sent, came) = (rig.sender().stats(), rig.receiver().stats());
-        assert_eq!((sent.packed, came.packed), (39, 39), "all but the first: {said}");
+        assert_eq!(
+            (sent.packed, came.packed),
+            (39, 39),
+            "all but the first: {said}"
+        );
         assert_eq!(sent.frames, came.frames);
         assert_eq!(sent.frames, 2, "512 bytes each: {said}");
         assert_eq!(came.messages, 40);

@@ -49,10 +49,13 @@ fn windows_take_sends_of_this_side_and_completions_of_the_peers() {
 #[test]
 fn a_sender_in_two_messages_has_two_sends_for_each() {
     let sizes = |shape| {
-        let mut settings = send_settings(&Setup::default(), &Default::default());
-        (settings.depth, settings.shape) = (10, shape);
+        let setup = Setup {
+            depth: 10,
+            shape,
+            ..Setup::default()
+        };
         let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).unwrap();
-        let settings = settings.of_hub(headers);
+        let settings = send_settings(&setup, &Default::default(), &headers);
         let sizes = InFlightMax::of_hub(&settings, Form::Msg, 10).queue_sizes();
         assert_eq!(settings.one_sided_pieces(), 0, "nothing is staged");
         sizes

@@ -335,7 +335,7 @@ fn lose(form: Form, loss: Loss, steps: usize) {
 /// The endpoint serves other connections, too: where a lost peer may still write is not given to
 /// anybody else.
 #[test]
-fn over_rdm_a_landing_that_is_open_is_nobody_s_any_more() {
+fn over_rdm_a_long_buffer_that_is_open_is_nobody_s_any_more() {
     let mut rig = setup(Form::Rdm).connected();
     rig.send_long(1).unwrap();
     for _ in 0..2 {
@@ -604,7 +604,7 @@ fn a_long_message_is_handed_out_when_nobody_writes_into_it_any_more() {
 
 /// Where nothing fences a sender, what is handed out is a copy.
 #[test]
-fn over_rdm_a_long_message_is_copied_out_of_a_landing_of_its_connection() {
+fn over_rdm_a_long_message_is_copied_out_of_a_buffer_of_its_connection() {
     let mut rig = setup(Form::Rdm).connected();
     rig.drop_at_once = false;
     rig.send_long(1).unwrap();

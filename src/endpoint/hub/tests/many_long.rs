@@ -11,10 +11,12 @@ use proptest::prelude::*;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::error::{Blocked, SendErrorKind};
-use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, Packing, ReceiveEvent};
+use crate::endpoint::event::{
+    ConnectionEvent, DeadlinePolicy, Inject, Level, Packing, ReceiveEvent,
+};
 use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::hub::long_send::PIECES_MAX;
-use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
+use crate::endpoint::hub::{Hub, HubSettings, OutboundSettings};
 use crate::endpoint::link::fake::{CloseMode, FakeLink, NetConfig, addr_of};
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::{ConnKey, PostRefused, RmaLimits};
@@ -931,7 +933,7 @@ fn hub_over(domain: &Arc<Domain>) -> Hub<ProviderLink> {
     let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).unwrap();
     let settings = HubSettings {
         accepts: false,
-        sends: Some(SendsSettings {
+        sends: Some(OutboundSettings {
             headers,
             header_mode: HeaderMode::Prefixed,
             depth: 4,
@@ -968,7 +970,7 @@ impl OverTcp {
     fn new(near: &Arc<Domain>, far: &Arc<Domain>, pools: &[bool]) -> Self {
         let receivers = pools.iter().map(|&pool| {
             let config = ReceiveConfig::default()
-                .incoming(|incoming| incoming.max_message(BUFFER).slots(48).depth(8))
+                .incoming(|incoming| incoming.max_message(BUFFER).slots(48).credits(8))
                 .connection(|c| c.max_connections(2));
             let config = match pool {
                 true => config.long_messages(LongMessages::new(

@@ -627,6 +627,7 @@ fn rdm_one_of_two_connections_is_given_up_and_told_so() {
             ..rig.setup.clone()
         },
         &none,
+        &rig.headers,
     );
     let link = rig.net.link();
     let mut other = SendCore::connect(
@@ -634,7 +635,7 @@ fn rdm_one_of_two_connections_is_given_up_and_told_so() {
         Arc::new(FakeWait),
         rig.setup.clock.clone(),
         some_addr(),
-        settings.of_hub(rig.headers.clone()),
+        settings,
         Redial::new(ReconnectPolicy::off(), 0),
     )
     .unwrap();
@@ -710,7 +711,7 @@ fn rdm_what_a_closed_connection_had_posted_serves_the_next() {
             Arc::new(FakeWait),
             rig.setup.clock.clone(),
             some_addr(),
-            send_settings(&rig.setup.clone(), &none).of_hub(rig.headers.clone()),
+            send_settings(&rig.setup, &none, &rig.headers),
             Redial::new(ReconnectPolicy::off(), 0),
         )
         .unwrap();

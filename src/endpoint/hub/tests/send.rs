@@ -701,7 +701,7 @@ fn neighbour(rig: &Rig) -> SendCore<crate::endpoint::link::fake::FakeLink> {
         Arc::new(FakeWait),
         rig.setup.clock.clone(),
         some_addr(),
-        send_settings(&rig.setup, &none).of_hub(rig.headers.clone()),
+        send_settings(&rig.setup, &none, &rig.headers),
         Redial::new(ReconnectPolicy::off(), 0),
     )
     .unwrap()

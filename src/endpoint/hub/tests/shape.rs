@@ -1,6 +1,6 @@
 //! Shapes, batches and injection over the fake link.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::buffer::{Buffer, Payload};
@@ -9,7 +9,7 @@ use crate::endpoint::event::{ConnectionEvent, Inject, Level, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, NetConfig, some_addr};
 use crate::endpoint::reconnect::{ReconnectPolicy, Redial};
-use crate::endpoint::send::core::{SendCore, SendSettings};
+use crate::endpoint::send::core::SendCore;
 use crate::endpoint::testing::hubs::{HubSetup, Hubs};
 use crate::endpoint::testing::rig::{FakeGate, Rig, Setup, far_future, send_settings};
 use crate::error::{Error, FabricErrno};
@@ -38,19 +38,19 @@ fn refused(errno: i32) -> PostRefused {
 }
 
 /// Another sender to the same receiver, over a link of its own.
-fn another_sender(
-    rig: &Rig,
-    change: impl FnOnce(&mut SendSettings),
-) -> Result<SendCore<FakeLink>, Error> {
-    let mut settings = send_settings(&rig.setup, &Arc::new(Mutex::new(Vec::new())));
-    change(&mut settings);
-    let (link, headers) = (rig.net.link(), rig.headers.clone());
+fn another_sender(rig: &Rig, shape: Option<Shape>) -> Result<SendCore<FakeLink>, Error> {
+    let setup = Setup {
+        shape,
+        ..rig.setup.clone()
+    };
+    let settings = send_settings(&setup, &Arc::default(), &rig.headers);
+    let link = rig.net.link();
     SendCore::connect(
         link,
         Arc::new(FakeWait),
         rig.setup.clock.clone(),
         some_addr(),
-        settings.of_hub(headers),
+        settings,
         Redial::new(ReconnectPolicy::off(), 0),
     )
 }
@@ -62,7 +62,7 @@ fn the_limit_on_segments_chooses_the_shape_and_iov_can_t_be_had_with_one() {
     let mut rig = Setup::default().connected();
     assert_eq!(rig.sender().info().unwrap().shape, Shape::Iov);
     let rig = one_segment(None).connected();
-    let error = another_sender(&rig, |settings| settings.shape = Some(Shape::Iov)).unwrap_err();
+    let error = another_sender(&rig, Some(Shape::Iov)).unwrap_err();
     let text = error.to_string();
     assert!(
         text.contains("shape") && text.contains("one segment"),
@@ -178,7 +178,7 @@ fn connect_both(rig: &mut Rig, other: &mut SendCore<FakeLink>) {
 #[test]
 fn clones_of_a_buffer_go_out_at_once_with_equal_headers_only() {
     let mut rig = one_segment(None).connected();
-    let mut other = another_sender(&rig, |_| {}).unwrap();
+    let mut other = another_sender(&rig, rig.setup.shape).unwrap();
     connect_both(&mut rig, &mut other);
     let buffer: Buffer = rig.payload(9);
     let header = 9u64.to_be_bytes();

@@ -18,7 +18,7 @@ use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, Shared
 use crate::clock::Clock;
 use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, Packing};
-use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
+use crate::endpoint::hub::{Hub, HubSettings, OutboundSettings};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, FakeLink, FakeWait, Net, NetConfig, addr_of};
 use crate::endpoint::message::Message;
@@ -89,7 +89,7 @@ impl Stage {
         HubSettings {
             max_message: 0,
             header_mode: None,
-            sends: Some(SendsSettings {
+            sends: Some(OutboundSettings {
                 headers: headers.clone(),
                 header_mode: self.header_mode,
                 depth: self.depth,

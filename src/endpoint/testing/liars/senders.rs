@@ -17,15 +17,16 @@ use super::{CONNECTIONS_MAX, LONG, SLOT, WINDOW_SLOTS, free_slots, slots_of};
 use crate::buffer::{BufferMut, HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, Packing, SendEvent};
+use crate::endpoint::hub::{HubSettings, OutboundSettings};
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
-use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::{LinkConn, RemoteRange};
 use crate::endpoint::reconnect::{ReconnectPolicy, Redial};
-use crate::endpoint::send::core::{SendCore, SendSettings};
+use crate::endpoint::send::core::{self, SendCore};
+use crate::endpoint::settings::ConnectionSettings;
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowEvent};
 use crate::memory::Access;
-use crate::protocol::liveness::Patience;
+use crate::protocol::liveness::LivenessTimeouts;
 use crate::protocol::wire::{self, HeaderMode, Hello, HelloKind, WindowDescriptor, WindowId};
 
 /// Senders of the domain.
@@ -114,30 +115,34 @@ pub(crate) fn exercise(bytes: &[u8]) -> SendersReached {
     }
 }
 
-fn settings(abandoned: &Arc<Mutex<Vec<u64>>>) -> SendSettings {
+fn settings(abandoned: &Arc<Mutex<Vec<u64>>>, headers: &HeaderSlotManager) -> HubSettings {
     let abandoned = Arc::clone(abandoned);
-    SendSettings {
-        depth: DEPTH,
-        level: Level::Sent,
-        connect_timeout: LONG,
-        close_timeout: LONG,
-        send_deadline: None,
-        deadline_policy: DeadlinePolicy::FailConnection,
+    let sends = OutboundSettings {
+        headers: headers.clone(),
         header_mode: HeaderMode::Raw,
+        depth: DEPTH,
+        total: DEPTH,
+        level: Level::Sent,
         shape: None,
         inject: Inject::Auto,
         packing: Packing::Auto,
-        windows: WINDOW_SLOTS,
-        patience: Patience {
-            unresponsive: None,
-            lost: None,
-        },
-        watch: TcpWatch::default(),
+        deadline: None,
+        policy: DeadlinePolicy::FailConnection,
         staging: None,
-        on_abandoned: Some(Box::new(move |key| {
+        long: true,
+        on_abandoned: Some(Box::new(move |_, key| {
             abandoned.lock().expect("no panic").push(key);
         })),
-    }
+    };
+    let mut connection = ConnectionSettings::default()
+        .connect_timeout(LONG)
+        .close_timeout(LONG)
+        .windows(WINDOW_SLOTS);
+    connection.liveness = LivenessTimeouts {
+        unresponsive: None,
+        lost: None,
+    };
+    core::settings(sends, &connection)
 }
 
 impl World {
@@ -286,15 +291,15 @@ impl World {
             }
             Some(_) => return,
             none => {
-                let (link, headers) = (self.crowd.net.link(), self.headers.clone());
-                let settings = settings(&self.abandoned);
+                let link = self.crowd.net.link();
+                let settings = settings(&self.abandoned, &self.headers);
                 let waiter = Arc::new(FakeWait);
                 let core = SendCore::connect(
                     link,
                     waiter,
                     Clock::system(),
                     peer,
-                    settings.of_hub(headers),
+                    settings,
                     Redial::new(ReconnectPolicy::off(), 0),
                 );
                 *none = Some(core.expect("a net connects"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::terms::FENCE_LIMIT;
 use super::*;
 use crate::protocol::credit::CreditError;
-use crate::protocol::liveness::Patience;
+use crate::protocol::liveness::LivenessTimeouts;
 use crate::protocol::wire::{
     ByeReason, Counts, HELLO_LEN, HeaderMode, HelloKind, SubscriptionAnswer, SubscriptionOutcome,
     SubscriptionRequest,
@@ -27,7 +27,7 @@ pub(super) fn params(credits: u32) -> LocalParams {
         connect_timeout: TIMEOUT,
         close_timeout: TIMEOUT,
         max_credit_window: 4096,
-        patience: Patience::ENDLESS,
+        liveness: LivenessTimeouts::ENDLESS,
     }
 }
 
@@ -739,7 +739,7 @@ const T2: Duration = Duration::from_secs(1);
 
 fn impatient() -> LocalParams {
     LocalParams {
-        patience: Patience {
+        liveness: LivenessTimeouts {
             unresponsive: Some(T1),
             lost: Some(T2),
         },

@@ -14,7 +14,7 @@ use super::tests::params;
 use super::*;
 use crate::protocol::connection::fences::FENCE_MESSAGES_MAX;
 use crate::protocol::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
-use crate::protocol::liveness::Patience;
+use crate::protocol::liveness::LivenessTimeouts;
 use crate::protocol::wire::{
     ByeReason, ControlBody, HELLO_LEN, SubscriptionOutcome, SubscriptionRequest,
 };
@@ -127,14 +127,14 @@ pub(super) struct Pair {
 
 impl Pair {
     pub(super) fn new(form: Form, credits: [u32; 2], now: Instant) -> Self {
-        Self::with(form, credits, Patience::ENDLESS, now)
+        Self::with(form, credits, LivenessTimeouts::ENDLESS, now)
     }
 
-    fn with(form: Form, credits: [u32; 2], patience: Patience, now: Instant) -> Self {
+    fn with(form: Form, credits: [u32; 2], liveness: LivenessTimeouts, now: Instant) -> Self {
         let local = |credits| LocalParams {
             connection: 40 + u64::from(credits),
             features: params(credits).features | wire::FEATURE_TWO_MESSAGES,
-            patience,
+            liveness,
             ..params(credits)
         };
         let mut sides = credits.map(|credits| Side::new(local(credits)));
@@ -733,8 +733,8 @@ proptest! {
         impatient in any::<bool>(),
     ) {
         let after = |millis| impatient.then_some(Duration::from_millis(millis));
-        let patience = Patience { unresponsive: after(200), lost: after(600) };
-        let mut pair = Pair::with(form, credits, patience, Instant::now());
+        let liveness = LivenessTimeouts { unresponsive: after(200), lost: after(600) };
+        let mut pair = Pair::with(form, credits, liveness, Instant::now());
         if established_first {
             pair.settle();
             prop_assert!(pair.both_established());
@@ -754,10 +754,10 @@ proptest! {
 fn watch_one_that_stops(
     stop: Duration,
     pause: Duration,
-    patience: Patience,
+    liveness: LivenessTimeouts,
 ) -> Vec<(Duration, Action)> {
     let start = Instant::now();
-    let mut pair = Pair::with(Form::Msg, [1, 1], patience, start);
+    let mut pair = Pair::with(Form::Msg, [1, 1], liveness, start);
     pair.settle();
     let mut told = Vec::new();
     for millis in 0..6000 {
@@ -796,24 +796,24 @@ fn watch_one_that_stops(
 #[test]
 fn a_busy_peer_is_told_of_and_kept_and_a_stopped_one_is_lost() {
     let (t1, t2) = (Duration::from_millis(300), Duration::from_millis(1500));
-    let patience = Patience {
+    let liveness = LivenessTimeouts {
         unresponsive: Some(t1),
         lost: Some(t2),
     };
     let stop = Duration::from_millis(1234);
     // Heartbeats alone keep both sides happy.
-    assert_eq!(watch_one_that_stops(stop, Duration::ZERO, patience), []);
-    let told = watch_one_that_stops(stop, 3 * t1, patience);
+    assert_eq!(watch_one_that_stops(stop, Duration::ZERO, liveness), []);
+    let told = watch_one_that_stops(stop, 3 * t1, liveness);
     let [(at, Action::Unresponsive), (back, Action::Responsive)] = told[..] else {
         panic!("{told:?}");
     };
-    // Silence began up to a third before it stopped, with its last word.
+    // SilenceTimer began up to a third before it stopped, with its last word.
     assert!(stop + t1 - t1 / 3 <= at && at <= stop + t1, "{at:?}");
     assert!(
         back >= stop + 3 * t1 && back <= stop + 3 * t1 + Duration::from_millis(2),
         "{back:?}"
     );
-    let told = watch_one_that_stops(stop, Duration::from_secs(60), patience);
+    let told = watch_one_that_stops(stop, Duration::from_secs(60), liveness);
     let lost = Action::Close(CloseReason::PeerSilent { silence: t2 });
     assert_eq!((told[0].1, told[1].1), (Action::Unresponsive, lost));
     assert!(

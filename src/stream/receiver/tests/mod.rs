@@ -149,7 +149,7 @@ fn who_does_not_say_who_it_is_hears_that_its_time_is_over() {
             Some(StreamEvent::Refused { code, .. }) => assert_eq!(code, RefusalCode::DEADLINE),
             other => panic!("{other:?}"),
         }
-        receiver.stop(Instant::now());
+        receiver.close(Instant::now());
     });
 }
 
@@ -175,7 +175,7 @@ fn the_number_of_a_rail_is_used_once_and_of_sessions_there_are_as_many_as_may_be
             "{:?}",
             first.refused
         );
-        receiver.stop(Instant::now());
+        receiver.close(Instant::now());
     });
 }
 
@@ -291,7 +291,7 @@ fn a_second_open_with_a_key_in_use_ends_the_stream_and_its_sink_is_told() {
         }
         assert_eq!(sink.0.abandoned.load(Ordering::SeqCst), 1);
         assert!(!first.is_over && first.failed.is_none());
-        receiver.stop(Instant::now());
+        receiver.close(Instant::now());
     });
 }
 
@@ -334,7 +334,7 @@ fn who_was_refused_gets_no_more_time_by_asking_again() {
             refused += usize::from(matches!(event, StreamEvent::Refused { .. }));
         }
         assert_eq!(refused, 1, "it is refused once, and that is said once");
-        receiver.stop(Instant::now());
+        receiver.close(Instant::now());
     });
 }
 
@@ -361,7 +361,7 @@ fn every_stream_that_was_cut_leaves_however_slowly_sinks_open() {
         });
         let began = Instant::now();
         let by = began + PATIENCE;
-        let events = receiver.stop(by);
+        let events = receiver.close(by);
         assert!(Instant::now() < by, "it ends before its time is over");
         // A sink that opened before the end of its connection was heard of has begun.
         let (cut, others): (Vec<_>, Vec<_>) = events
@@ -416,7 +416,7 @@ fn a_sender_that_pauses_for_too_long_is_left_and_what_it_sent_is_kept() {
             other => panic!("{other:?}"),
         }
         assert_eq!(sink.0.abandoned.load(Ordering::SeqCst), 1);
-        receiver.stop(Instant::now());
+        receiver.close(Instant::now());
     });
 }
 
@@ -476,7 +476,7 @@ fn nothing_is_put_where_another_stream_keeps_what_it_has() {
             }
             assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 0);
         }
-        receiver.stop(Instant::now());
+        receiver.close(Instant::now());
     });
 }
 
@@ -529,7 +529,7 @@ fn events_that_nobody_fetches_make_room_for_streams() {
             });
         }
         let (mut bytes, mut ended, mut last) = (0, Vec::new(), 0);
-        for events in receiver.stop(Instant::now() + PATIENCE) {
+        for events in receiver.close(Instant::now() + PATIENCE) {
             let (StreamEvent::Began(arrival) | StreamEvent::Cut(arrival, ..)) = events else {
                 panic!("{events:?}");
             };

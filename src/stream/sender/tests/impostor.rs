@@ -219,7 +219,7 @@ fn scene() -> Option<Scene> {
     };
     let sink = MemorySink::new(1 << 20);
     let config = ReceiverConfig::new(sink.clone());
-    let config = config.block_bytes(BLOCK as u32).window(4).windows(16);
+    let config = config.block_bytes(BLOCK as u32).credits(4).rma_slots(16);
     let addr = "127.0.0.1:0".parse().expect("an address");
     let receiver = StreamReceiver::listen(&domain, addr, config).expect("it listens");
     let content: Vec<u8> = (0..2 * BLOCK).map(|at| (at * 7 % 251) as u8).collect();
@@ -286,7 +286,7 @@ fn what_was_not_written_is_damaged_and_can_be_written_then() {
     });
     assert_eq!(complete.blake3, Some(hash));
     assert!(scene.sink.take()[0].bytes == scene.content);
-    scene.receiver.stop(by());
+    scene.receiver.close(by());
 }
 
 #[test]
@@ -363,5 +363,5 @@ fn slots_blocks_and_hashes_that_are_not_right_end_the_stream() {
         }
     }
     assert!(scene.sink.take().is_empty());
-    scene.receiver.stop(by());
+    scene.receiver.close(by());
 }

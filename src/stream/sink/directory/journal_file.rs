@@ -35,7 +35,7 @@ const WRITTEN_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct JournalFile {
     file: File,
-    /// What its records begin from.
+    /// The checksum that its first record begins from.
     seal: u32,
     unwritten: Vec<u8>,
     records: usize,

@@ -136,7 +136,7 @@ impl Partials {
         self.record(place, crc)
     }
 
-    /// The same out of a GPU's memory.
+    /// Writes a block out of a GPU's memory.
     pub(super) fn write_from_device(
         &self,
         place: Block,

@@ -30,7 +30,7 @@ impl Default for FileSourceBuilder {
 #[derive(Debug, Clone)]
 pub(super) struct SourcePart {
     pub(super) path: PathBuf,
-    /// None: the last part of its path.
+    /// The name in the stream; `None`: the last part of its path.
     pub(super) name: Option<String>,
     pub(super) range: Option<Range<u64>>,
     pub(super) tree: bool,

@@ -1,5 +1,5 @@
-//! `Landing`: memory of this side that a peer writes into by itself, and that this side copies out
-//! of meanwhile.
+//! `VolatileBuffer`: memory of this side that a peer writes into by itself, and that this side
+//! copies out of meanwhile.
 //!
 //! A window is not revoked between two messages that the peer puts into it: that would cost two
 //! messages and a registration each time. So the peer may write whenever it likes, also while this
@@ -18,7 +18,7 @@ type Piece = [u64; 4];
 
 /// A buffer whose bytes may change at any time. One handle is the window's, as long as a peer can
 /// reach it; others are of those who copy out of it.
-pub(crate) struct Landing {
+pub(crate) struct VolatileBuffer {
     base: NonNull<u8>,
     len: usize,
     /// Keeps the slot of its pool, and is never looked at again.
@@ -27,11 +27,11 @@ pub(crate) struct Landing {
 
 // SAFETY: it is an address of memory that the buffer keeps, which may be moved to another thread;
 // what is there is only ever read as volatile.
-unsafe impl Send for Landing {}
+unsafe impl Send for VolatileBuffer {}
 // SAFETY: as above; reads by several threads at once do not change anything.
-unsafe impl Sync for Landing {}
+unsafe impl Sync for VolatileBuffer {}
 
-impl Landing {
+impl VolatileBuffer {
     /// Takes a buffer. What its last owner left there goes: a peer that says that it wrote, and did
     /// not, gets nothing of it.
     pub(crate) fn new(mut buffer: BufferMut) -> Self {
@@ -93,9 +93,9 @@ fn copy_bytes(mut at: *mut u8, into: &mut [u8]) -> *mut u8 {
     at
 }
 
-impl fmt::Debug for Landing {
+impl fmt::Debug for VolatileBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Landing")
+        f.debug_struct("VolatileBuffer")
             .field("len", &self.len)
             .finish_non_exhaustive()
     }
@@ -110,15 +110,15 @@ mod tests {
     fn what_is_there_is_copied_whatever_the_place_and_nothing_is_left_of_before() {
         let pool = SharedBufferManager::allocate(1, 300).expect("a pool");
         pool.try_acquire().expect("one is free").fill(0xaa);
-        let landing = Landing::new(pool.try_acquire().expect("one is free"));
+        let buffer = VolatileBuffer::new(pool.try_acquire().expect("one is free"));
         let mut all = vec![1; 300];
-        landing.copy_out(0, &mut all);
+        buffer.copy_out(0, &mut all);
         assert_eq!(all, [0; 300]);
         let pattern: Vec<u8> = (0..300).map(|at| (at % 251) as u8).collect();
         for (at, byte) in pattern.iter().enumerate() {
             // SAFETY: as a peer does, within the buffer.
             unsafe {
-                landing
+                buffer
                     .base()
                     .as_ptr()
                     .wrapping_add(at)
@@ -135,7 +135,7 @@ mod tests {
             (300, 0),
         ] {
             let mut part = vec![0; len];
-            landing.copy_out(from, &mut part);
+            buffer.copy_out(from, &mut part);
             assert_eq!(
                 part,
                 pattern[from..from + len],
@@ -143,7 +143,7 @@ mod tests {
             );
         }
         assert_eq!(pool.free_count(), 0);
-        drop(landing);
+        drop(buffer);
         assert_eq!(pool.free_count(), 1);
     }
 
@@ -151,7 +151,7 @@ mod tests {
     #[should_panic(expected = "of 64")]
     fn nothing_behind_the_end_is_read() {
         let pool = SharedBufferManager::allocate(1, 64).expect("a pool");
-        let landing = Landing::new(pool.try_acquire().expect("one is free"));
-        landing.copy_out(60, &mut [0; 5]);
+        let buffer = VolatileBuffer::new(pool.try_acquire().expect("one is free"));
+        buffer.copy_out(60, &mut [0; 5]);
     }
 }

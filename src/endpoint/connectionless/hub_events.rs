@@ -1,4 +1,4 @@
-//! What the hub below says of its connections, as news of peers.
+//! How events of the hub's connections become events of peers.
 
 use super::peers::{ConnectionStage, PeerLoss};
 use super::{ConnectionlessEndpoint, ConnectionlessEvent, PeerId};
@@ -34,7 +34,7 @@ impl ConnectionlessEndpoint {
         }
     }
 
-    /// Who came by itself, and goes with this event.
+    /// The peer that was not added by the application, and is forgotten with this event.
     fn forgotten_by(&self, told: &ConnectionlessEvent) -> Option<PeerId> {
         match told {
             &ConnectionlessEvent::Connection(peer, ConnectionEvent::Disconnected(_)) => {

@@ -1,22 +1,22 @@
-//! `Lanes`: the queues of all subscribers, and when the next of them has something due.
+//! `SubscriberQueues`: the queues of all subscribers, and when the next of them has something due.
 
 use std::collections::HashMap;
 use std::time::Instant;
 
 use super::account::Ticket;
-use super::lane::{Lag, Lane};
 use super::policy::SlowPolicy;
+use super::subscriber_queue::{Lag, SubscriberQueue};
 use crate::id::ConnectionId;
 
-/// Nothing is due in any lane before this.
+/// Nothing is due in any queue before this.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct NextDue(Option<Instant>);
 
 impl NextDue {
-    /// A lane has something with a deadline.
+    /// A queue has something with a deadline.
     #[inline]
-    pub(super) fn note(&mut self, lane: &Lane) {
-        if let Some(at) = lane.next_deadline() {
+    pub(super) fn note(&mut self, queue: &SubscriberQueue) {
+        if let Some(at) = queue.next_deadline() {
             self.0 = Some(self.0.map_or(at, |due| due.min(at)));
         }
     }
@@ -31,19 +31,20 @@ pub(super) struct Overdue {
     pub(super) slow: Vec<(ConnectionId, Lag)>,
 }
 
-/// One lane for each subscriber.
+/// One queue for each subscriber.
 #[derive(Debug, Default)]
-pub(super) struct Lanes {
-    by_connection: HashMap<ConnectionId, Lane>,
+pub(super) struct SubscriberQueues {
+    by_connection: HashMap<ConnectionId, SubscriberQueue>,
     next_due: NextDue,
 }
 
-impl Lanes {
+impl SubscriberQueues {
     pub(super) fn add(&mut self, connection: ConnectionId, policy: SlowPolicy) {
-        self.by_connection.insert(connection, Lane::new(policy));
+        self.by_connection
+            .insert(connection, SubscriberQueue::new(policy));
     }
 
-    pub(super) fn remove(&mut self, connection: ConnectionId) -> Option<Lane> {
+    pub(super) fn remove(&mut self, connection: ConnectionId) -> Option<SubscriberQueue> {
         self.by_connection.remove(&connection)
     }
 
@@ -51,19 +52,21 @@ impl Lanes {
         self.by_connection.keys().copied().collect()
     }
 
-    /// A subscriber's lane, and where its deadline is noted.
+    /// A subscriber's queue, and where its deadline is noted.
     #[inline]
     pub(super) fn get_mut(
         &mut self,
         connection: ConnectionId,
-    ) -> Option<(&mut Lane, &mut NextDue)> {
-        let lane = self.by_connection.get_mut(&connection)?;
-        Some((lane, &mut self.next_due))
+    ) -> Option<(&mut SubscriberQueue, &mut NextDue)> {
+        let queue = self.by_connection.get_mut(&connection)?;
+        Some((queue, &mut self.next_due))
     }
 
     /// Publications that wait for a subscriber.
     pub(super) fn waiting(&self, connection: ConnectionId) -> usize {
-        self.by_connection.get(&connection).map_or(0, Lane::waiting)
+        self.by_connection
+            .get(&connection)
+            .map_or(0, SubscriberQueue::waiting)
     }
 
     /// False: there is no such subscriber.
@@ -73,12 +76,12 @@ impl Lanes {
         policy: SlowPolicy,
         now: Instant,
     ) -> bool {
-        let Some(lane) = self.by_connection.get_mut(&connection) else {
+        let Some(queue) = self.by_connection.get_mut(&connection) else {
             return false;
         };
-        lane.set_policy(policy);
+        queue.set_policy(policy);
         // What is due by the new policy is looked for at the next poll.
-        if lane.next_deadline().is_some() {
+        if queue.next_deadline().is_some() {
             self.next_due = NextDue(Some(now));
         }
         true
@@ -89,17 +92,17 @@ impl Lanes {
         self.next_due.0
     }
 
-    /// Looks at each lane, and takes out what is due.
+    /// Looks at each queue, and takes out what is due.
     pub(super) fn take_overdue(&mut self, now: Instant) -> Overdue {
         let mut overdue = Overdue::default();
         self.next_due = NextDue::default();
-        for (&connection, lane) in &mut self.by_connection {
-            while let Some(ticket) = lane.take_late(now) {
+        for (&connection, queue) in &mut self.by_connection {
+            while let Some(ticket) = queue.take_late(now) {
                 overdue.late.push((connection, ticket));
             }
-            match lane.too_slow(now) {
+            match queue.too_slow(now) {
                 Some(lag) => overdue.slow.push((connection, lag)),
-                None => self.next_due.note(lane),
+                None => self.next_due.note(queue),
             }
         }
         overdue

@@ -1,4 +1,4 @@
-//! `Lane`: what waits for one subscriber, and what is on its way to it. Pure.
+//! `SubscriberQueue`: what waits for one subscriber, and what is on its way to it. Pure.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ struct QueuedPublication {
 
 /// What became of a publication that could not be posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Parked {
+pub(crate) enum QueueOutcome {
     Waits,
     /// The policy has no queue.
     NoQueue,
@@ -44,13 +44,13 @@ impl Lag {
 
 /// The queue of one subscriber. What waits is posted in its order, and nothing new overtakes it.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct SubscriberQueue {
     policy: SlowPolicy,
     waiting: VecDeque<QueuedPublication>,
     flying: VecDeque<QueuedPublication>,
 }
 
-impl Lane {
+impl SubscriberQueue {
     pub(crate) fn new(policy: SlowPolicy) -> Self {
         Self {
             policy,
@@ -92,18 +92,18 @@ impl Lane {
     }
 
     /// A publication can't be posted now.
-    pub(crate) fn park(&mut self, ticket: Ticket, since: Instant) -> Parked {
+    pub(crate) fn park(&mut self, ticket: Ticket, since: Instant) -> QueueOutcome {
         if self.policy.queue() == 0 && self.waiting.is_empty() {
-            return Parked::NoQueue;
+            return QueueOutcome::NoQueue;
         }
         if self.waiting.len() >= self.policy.queue() {
             return match self.policy {
-                SlowPolicy::Disconnect { .. } => Parked::TooSlow(self.lag(since)),
-                _ => Parked::Full,
+                SlowPolicy::Disconnect { .. } => QueueOutcome::TooSlow(self.lag(since)),
+                _ => QueueOutcome::Full,
             };
         }
         self.waiting.push_back(QueuedPublication { ticket, since });
-        Parked::Waits
+        QueueOutcome::Waits
     }
 
     /// The next that is to be posted, and when it was made.
@@ -222,7 +222,7 @@ mod tests {
             steps in prop::collection::vec(any_step(), 0..80),
         ) {
             let start = Instant::now();
-            let (mut lane, mut now, mut made) = (Lane::new(policy), start, 0_u64);
+            let (mut queue, mut now, mut made) = (SubscriberQueue::new(policy), start, 0_u64);
             // The same, as plain lists: number, when it was made.
             let (mut waiting, mut flying) =
                 (Vec::<(u64, Instant)>::new(), Vec::<(u64, Instant)>::new());
@@ -231,18 +231,18 @@ mod tests {
                 match step {
                     Step::New => {
                         made += 1;
-                        prop_assert_eq!(lane.is_waiting(), !waiting.is_empty());
-                        if !lane.is_waiting() && room > 0 {
+                        prop_assert_eq!(queue.is_waiting(), !waiting.is_empty());
+                        if !queue.is_waiting() && room > 0 {
                             room -= 1;
-                            lane.on_posted(ticket(made), now);
+                            queue.on_posted(ticket(made), now);
                             flying.push((made, now));
                             last_posted = made;
                         } else {
                             let full = waiting.len() == policy.queue();
                             let expected = match policy {
-                                SlowPolicy::Drop => Parked::NoQueue,
-                                _ if !full => Parked::Waits,
-                                SlowPolicy::Wait { .. } => Parked::Full,
+                                SlowPolicy::Drop => QueueOutcome::NoQueue,
+                                _ if !full => QueueOutcome::Waits,
+                                SlowPolicy::Wait { .. } => QueueOutcome::Full,
                                 SlowPolicy::Disconnect { .. } => {
                                     let oldest = flying
                                         .iter()
@@ -250,41 +250,41 @@ mod tests {
                                         .next()
                                         .map(|(_, at)| now - *at);
                                     let publications = (flying.len() + waiting.len()) as u32;
-                                    Parked::TooSlow(Lag {
+                                    QueueOutcome::TooSlow(Lag {
                                         publications,
                                         oldest: oldest.unwrap_or_default(),
                                     })
                                 }
                             };
-                            prop_assert_eq!(lane.park(ticket(made), now), expected);
-                            if expected == Parked::Waits {
+                            prop_assert_eq!(queue.park(ticket(made), now), expected);
+                            if expected == QueueOutcome::Waits {
                                 waiting.push((made, now));
                             }
                         }
                     }
                     Step::Room(n) => {
                         room += n;
-                        while room > 0 && lane.is_waiting() {
+                        while room > 0 && queue.is_waiting() {
                             let (number, since) = waiting.remove(0);
-                            prop_assert_eq!(lane.next(), Some((ticket(number), since)));
+                            prop_assert_eq!(queue.next(), Some((ticket(number), since)));
                             prop_assert!(number > last_posted, "out of order");
-                            lane.take_next();
-                            lane.on_posted(ticket(number), since);
+                            queue.take_next();
+                            queue.on_posted(ticket(number), since);
                             flying.push((number, since));
                             (room, last_posted) = (room - 1, number);
                         }
                     }
                     Step::Done(n) if n < flying.len() => {
                         let (number, _) = flying.remove(n);
-                        prop_assert!(lane.on_done(ticket(number)));
-                        prop_assert!(!lane.on_done(ticket(number)), "once");
+                        prop_assert!(queue.on_done(ticket(number)));
+                        prop_assert!(!queue.on_done(ticket(number)), "once");
                     }
                     Step::Done(_) => {}
                     Step::Wait(ms) => now += Duration::from_millis(ms),
                 }
-                let due = lane.next_deadline().is_some_and(|at| at <= now);
+                let due = queue.next_deadline().is_some_and(|at| at <= now);
                 let mut late = Vec::new();
-                late.extend(std::iter::from_fn(|| lane.take_late(now)));
+                late.extend(std::iter::from_fn(|| queue.take_late(now)));
                 match policy {
                     SlowPolicy::Wait { deadline, .. } => {
                         let expected = waiting
@@ -299,12 +299,12 @@ mod tests {
                         // What was posted out of order of its end is not looked for.
                         let first = flying.iter().chain(&waiting).next();
                         let slow = first.is_some_and(|(_, at)| *at + after <= now);
-                        prop_assert_eq!(lane.too_slow(now).is_some(), slow);
+                        prop_assert_eq!(queue.too_slow(now).is_some(), slow);
                         prop_assert_eq!(due, slow);
                     }
                     SlowPolicy::Drop => prop_assert!(!due && late.is_empty()),
                 }
-                prop_assert_eq!(lane.waiting(), waiting.len());
+                prop_assert_eq!(queue.waiting(), waiting.len());
             }
         }
     }

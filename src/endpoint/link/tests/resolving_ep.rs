@@ -12,7 +12,7 @@ use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload};
 use crate::clock::Clock;
 use crate::endpoint::ReceiveConfig;
 use crate::endpoint::event::{ConnectionEvent, SendEvent};
-use crate::endpoint::link::sought::Inbox;
+use crate::endpoint::link::resolving_ep::Inbox;
 use crate::endpoint::reconnect::{ReconnectPolicy, Redial};
 use crate::endpoint::send::core::SendCore;
 use crate::endpoint::testing::rig::{LONG, Setup, send_settings};
@@ -88,7 +88,7 @@ fn connect(domain: &Arc<Domain>, peer: &PeerAddr, timeout: Duration) -> SendCore
         &EndpointSettings::default(),
     )
     .unwrap();
-    link.search = Search::by_thread().unwrap();
+    link.resolver = EpResolver::by_thread().unwrap();
     let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).unwrap();
     headers.region().register(domain).unwrap();
     let setup = Setup {
@@ -96,13 +96,13 @@ fn connect(domain: &Arc<Domain>, peer: &PeerAddr, timeout: Duration) -> SendCore
         ..Setup::default()
     };
     let waiter = link.waiter();
-    let settings = send_settings(&setup, &Arc::default());
+    let settings = send_settings(&setup, &Arc::default(), &headers);
     SendCore::connect(
         link,
         waiter,
         Clock::system(),
         *peer,
-        settings.of_hub(headers),
+        settings,
         Redial::new(ReconnectPolicy::off(), 0),
     )
     .unwrap()
@@ -132,7 +132,7 @@ fn a_connection_goes_on_when_its_provider_has_found_the_peer() {
     let Some(domain) = domain() else { return };
     let (provider, _hook) = Provider::hook(&domain, 0);
     let config = ReceiveConfig::default()
-        .incoming(|incoming| incoming.slots(16).depth(4))
+        .incoming(|incoming| incoming.slots(16).credits(4))
         .connection(|c| c.max_connections(2));
     let mut receiver =
         ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse().unwrap(), config).unwrap();
@@ -222,7 +222,7 @@ fn what_comes_too_late_is_closed_by_the_next_poll() {
         &EndpointSettings::default(),
     )
     .unwrap();
-    link.search = Search::by_thread().unwrap();
+    link.resolver = EpResolver::by_thread().unwrap();
     let conn = link.prepare_connect(&nobody()).unwrap();
     link.connect(&conn, &nobody(), b"hello").unwrap();
     let dropped = link.prepare_connect(&nobody()).unwrap();
@@ -276,13 +276,13 @@ fn a_failure_is_told_once_whenever_it_comes() {
         &EndpointSettings::default(),
     )
     .unwrap();
-    link.search = Search::by_thread().unwrap();
+    link.resolver = EpResolver::by_thread().unwrap();
     // Before the connection was begun: who begins it is told.
     let early = link.prepare_connect(&nobody()).unwrap();
     wait_until("it came", || {
         let came = link.poll_cm().unwrap();
         assert!(came.is_none(), "{came:?}");
-        domain.resolver().threads() == 0 && link.search.is_idle()
+        domain.resolver().threads() == 0 && link.resolver.is_idle()
     });
     let refused = link.connect(&early, &nobody(), b"hello");
     assert!(

@@ -1,4 +1,4 @@
-//! `Still`: a buffer that moves while others know where its bytes are.
+//! `MaybeDangling`: a buffer that moves while others know where its bytes are.
 //!
 //! A box that is moved claims to be the only way to its bytes, as the compiler sees it: addresses
 //! that were taken before the move are void then. A buffer that the kernel writes to is therefore
@@ -11,9 +11,9 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 
 /// Holds a buffer. Addresses of the buffer's bytes that were taken while it is in here are good
 /// until it is taken out.
-pub(super) struct Still<B>(MaybeUninit<B>);
+pub(super) struct MaybeDangling<B>(MaybeUninit<B>);
 
-impl<B> Still<B> {
+impl<B> MaybeDangling<B> {
     #[inline(always)]
     pub(super) fn new(buffer: B) -> Self {
         Self(MaybeUninit::new(buffer))
@@ -35,7 +35,7 @@ impl<B> Still<B> {
     }
 }
 
-impl<B> Drop for Still<B> {
+impl<B> Drop for MaybeDangling<B> {
     #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: as in `get_mut`; dropped once, here.
@@ -43,7 +43,7 @@ impl<B> Drop for Still<B> {
     }
 }
 
-impl<B> fmt::Debug for Still<B> {
+impl<B> fmt::Debug for MaybeDangling<B> {
     /// Not its bytes, which others may be writing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("..")
@@ -54,10 +54,10 @@ impl<B> fmt::Debug for Still<B> {
 mod tests {
     use super::*;
 
-    /// Under Miri, this is an error with the box itself in place of `Still`.
+    /// Under Miri, this is an error with the box itself in place of `MaybeDangling`.
     #[test]
     fn an_address_of_a_box_stays_good_while_it_moves() {
-        let mut still = Still::new(vec![0_u8; 8].into_boxed_slice());
+        let mut still = MaybeDangling::new(vec![0_u8; 8].into_boxed_slice());
         let address = still.get_mut().as_mut_ptr();
         let moved = Box::new(still);
         // SAFETY: eight bytes, which nobody else uses.
@@ -69,11 +69,11 @@ mod tests {
     #[test]
     fn it_is_dropped_once() {
         let counted = std::rc::Rc::new(());
-        let still = Still::new(std::rc::Rc::clone(&counted));
+        let still = MaybeDangling::new(std::rc::Rc::clone(&counted));
         assert_eq!(std::rc::Rc::strong_count(&counted), 2);
         drop(still);
         assert_eq!(std::rc::Rc::strong_count(&counted), 1);
-        let out = Still::new(std::rc::Rc::clone(&counted)).into_inner();
+        let out = MaybeDangling::new(std::rc::Rc::clone(&counted)).into_inner();
         assert_eq!(std::rc::Rc::strong_count(&out), 2);
     }
 }

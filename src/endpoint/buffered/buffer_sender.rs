@@ -1,4 +1,4 @@
-//! `Outlet`: what sends the buffers of a buffered endpoint.
+//! `BufferSender`: what sends the buffers of a buffered endpoint.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use crate::endpoint::send::SendEndpointZeroCopy;
 use crate::protocol::connection::CloseReason;
 
 /// What sends the buffers: `SendEndpointZeroCopy`, or a fake one.
-pub(crate) trait Outlet {
+pub(crate) trait BufferSender {
     fn send(&mut self, payload: Payload, key: u64) -> Result<(), Refused<Payload>>;
     fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error>;
     fn is_connected(&self) -> bool;
@@ -18,7 +18,7 @@ pub(crate) trait Outlet {
     fn begin_close(&mut self, deadline: Instant);
 }
 
-impl Outlet for SendEndpointZeroCopy {
+impl BufferSender for SendEndpointZeroCopy {
     #[inline]
     fn send(&mut self, payload: Payload, key: u64) -> Result<(), Refused<Payload>> {
         self.send_data(payload, &[], key)

@@ -1,4 +1,4 @@
-//! `Course`: how one transfer is to be done, out of what the call, the handle and the settings say.
+//! `TransferRoute`: how one transfer is to be done, as the call, the handle and the settings say.
 
 use super::Defaults;
 use super::device;
@@ -24,7 +24,7 @@ const RING_MIN: usize = 4 << 20;
 
 /// How a transfer is done.
 #[derive(Clone, Copy)]
-pub(crate) struct Course {
+pub(crate) struct TransferRoute {
     pub(crate) engine: &'static dyn Engine,
     /// Of GPU memory: the CUDA context that it belongs to, looked up once for all tasks.
     pub(crate) context: Option<Context>,
@@ -37,7 +37,7 @@ pub(crate) struct Course {
     pub(crate) helpers: bool,
 }
 
-impl Course {
+impl TransferRoute {
     /// Whether it is a transfer of GPU memory that is so short that the thread that asks for it
     /// does it, staged, before the call returns: another thread would take longer to wake up.
     pub(crate) fn is_done_at_once(file: &File, memory: RawMemory, options: &IoOptions) -> bool {

@@ -1,11 +1,11 @@
-//! `Standing`: whether a hub goes on, closes, or has failed.
+//! `HubState`: whether a hub goes on, closes, or has failed.
 
 use crate::Error;
 use crate::protocol::connection::CloseReason;
 
 /// How a hub stands for good.
 #[derive(Default)]
-pub(super) struct Standing {
+pub(super) struct HubState {
     pub(super) closing: bool,
     /// Why the endpoint failed.
     pub(super) failed: Option<&'static str>,
@@ -13,7 +13,7 @@ pub(super) struct Standing {
     pub(super) leaked: bool,
 }
 
-impl Standing {
+impl HubState {
     /// Whether connections may be made.
     pub(super) fn may_connect(&self) -> Result<(), Error> {
         match (self.failed, self.closing) {

@@ -26,7 +26,7 @@ impl Rig {
 
     /// What the first send in flight waits for.
     fn is_open(&mut self) -> Result<bool, crate::buffer::GateError> {
-        self.outlet().in_flight[0].1.poll_gate()
+        self.sender().in_flight[0].1.poll_gate()
     }
 }
 
@@ -56,7 +56,7 @@ fn it_has_its_place_and_its_buffer_waits_for_it() {
         first.open();
         assert_eq!(rig.is_open(), Ok(true));
         assert_eq!(others.free_count(), 4);
-        rig.outlet().complete(0);
+        rig.sender().complete(0);
         rig.poll();
         assert_eq!(rig.confirmed, 5);
         rig.end();
@@ -74,7 +74,7 @@ fn what_need_not_wait_is_copied_at_once() {
     rig.core().flush();
     // Asked as soon as it is pushed, then by the poll of the open buffer, then by the send.
     while rig.is_open() != Ok(true) {}
-    rig.outlet().complete(0);
+    rig.sender().complete(0);
     rig.poll();
     assert_eq!((rig.confirmed, others.free_count()), (1, 4));
     rig.end();
@@ -107,7 +107,7 @@ fn one_that_fails_fails_its_buffer_and_the_others_can_be_read() {
     // Its bytes were never there: what was owed is whatever lay in the buffer.
     let zero = vec![0; 5];
     rig.owed.get_mut(&1).expect("owed").2 = zero;
-    rig.outlet().fail(0);
+    rig.sender().fail(0);
     rig.poll();
     assert!(matches!(
         rig.failed[..],
@@ -118,19 +118,19 @@ fn one_that_fails_fails_its_buffer_and_the_others_can_be_read() {
 }
 
 #[test]
-fn what_the_outlet_does_not_take_waits_for_its_copies_too() {
+fn what_the_sender_does_not_take_waits_for_its_copies_too() {
     let others = others();
     let mut rig = Setup::default().connected();
-    rig.outlet().credits = 0;
+    rig.sender().credits = 0;
     let gate = rig.push_later(&others, b"later");
     assert!(!rig.core().flush());
     rig.poll();
-    rig.outlet().credits = usize::MAX;
+    rig.sender().credits = usize::MAX;
     rig.poll();
     assert_eq!(rig.is_open(), Ok(false), "it is still asked");
     gate.open();
     while rig.is_open() != Ok(true) {}
-    rig.outlet().complete(0);
+    rig.sender().complete(0);
     rig.poll();
     assert_eq!(rig.confirmed, 1);
     rig.end();
@@ -145,7 +145,7 @@ fn the_end_of_the_connection_settles_what_waits() {
         if flushed {
             rig.core().flush();
         }
-        rig.outlet().end(CloseReason::PeerLost { errno: None });
+        rig.sender().end(CloseReason::PeerLost { errno: None });
         rig.poll();
         assert!(gate.is_settled());
         assert_eq!((rig.failed.len(), others.free_count()), (1, 4));
@@ -160,7 +160,7 @@ fn a_drop_settles_what_waits() {
         let mut rig = Setup::default().connected();
         let gate = rig.push_later(&others, b"later");
         if step > 0 {
-            rig.outlet().credits = step - 1;
+            rig.sender().credits = step - 1;
             rig.core().flush();
         }
         rig.end();
@@ -177,7 +177,7 @@ fn what_is_refused_comes_back_as_it_was() {
     let refused = rig.core().push_payload(1, 0, payload).unwrap_err();
     assert!(matches!(refused.kind, PushError::TooLong { .. }));
     assert!(refused.given.is_gated());
-    rig.outlet().credits = 0;
+    rig.sender().credits = 0;
     rig.fill();
     let (payload, _gate) = later(&others, &[1; 60]);
     let refused = rig.core().push_payload(1, 0, payload).unwrap_err();
@@ -213,8 +213,8 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 impl Rig {
     fn complete_open(&mut self) {
-        while !self.outlet().in_flight.is_empty() && self.is_open() == Ok(true) {
-            self.outlet().complete(0);
+        while !self.sender().in_flight.is_empty() && self.is_open() == Ok(true) {
+            self.sender().complete(0);
         }
         self.poll();
     }
@@ -259,13 +259,13 @@ proptest! {
                 Step::Open(at) => drop(gates.iter().rev().nth(at).map(FakeGate::open)),
                 Step::Flush => drop(rig.core().flush()),
                 Step::Poll => rig.poll(),
-                Step::Credits(credits) => rig.outlet().credits = credits,
+                Step::Credits(credits) => rig.sender().credits = credits,
                 Step::Complete => rig.complete_open(),
             }
         }
         if settled {
             gates.iter().for_each(FakeGate::open);
-            rig.outlet().credits = usize::MAX;
+            rig.sender().credits = usize::MAX;
             let begun = Instant::now();
             while !rig.owed.is_empty() && begun.elapsed() < LONG {
                 rig.core().flush();

@@ -1,8 +1,8 @@
-//! `Search`: connections whose provider looks for the peer while it opens their endpoint, which a
-//! thread of the domain does meanwhile.
+//! `EpResolver`: connections whose provider looks for the peer while it opens their endpoint. A
+//! thread of the domain does that meanwhile.
 //!
 //! ```text
-//!  prepare_connect ─► Sought ◄─ receives and the hello wait here    thread: fi_endpoint, seconds
+//!  prepare_connect ─► ResolvingEp ◄─ receives and the hello wait     thread: fi_endpoint, seconds
 //!                       ▲                                               │
 //!                       │                                               ▼
 //!                       │                                             Inbox, which rings a bell
@@ -29,17 +29,17 @@ use crate::endpoint::link::{ConnKey, PostRefused};
 use crate::errno::FabricErrno;
 use crate::fabric::{Domain, Ep, Info, JobId, OpenedEp, PeerAddr};
 
-/// The endpoint of a connection, which may not be there yet. Its connection and its link share it,
-/// on one thread at a time.
-pub(super) struct Sought {
+/// The endpoint of a connection, which a thread may still be opening. Its connection and its link
+/// share it, on one thread at a time.
+pub(super) struct ResolvingEp {
     key: ConnKey,
     ep: OnceLock<Ep>,
-    waits: Mutex<Waits>,
+    waits: Mutex<WaitingForEp>,
 }
 
 /// What waits for the endpoint.
 #[derive(Default)]
-struct Waits {
+struct WaitingForEp {
     receives: Vec<Receive>,
     hello: Option<(PeerAddr, SmallVec<[u8; 64]>)>,
     /// There will be none, for this reason.
@@ -57,14 +57,14 @@ struct Receive {
 // descriptor is an opaque value of a provider that was opened with FI_THREAD_SAFE.
 unsafe impl Send for Receive {}
 
-impl Sought {
+impl ResolvingEp {
     fn new(key: ConnKey, failed: Option<FabricErrno>) -> Arc<Self> {
         Arc::new(Self {
             key,
             ep: OnceLock::new(),
-            waits: Mutex::new(Waits {
+            waits: Mutex::new(WaitingForEp {
                 failed,
-                ..Waits::default()
+                ..WaitingForEp::default()
             }),
         })
     }
@@ -155,19 +155,19 @@ impl Sought {
     }
 }
 
-/// The link's part.
+/// The connections of one link whose endpoints a thread opens.
 #[derive(Debug, Default)]
-pub(super) struct Search {
+pub(super) struct EpResolver {
     /// None: endpoints are opened by who polls.
     inbox: Option<Arc<Inbox>>,
-    waiting: BTreeMap<ConnKey, (Weak<Sought>, JobId)>,
-    /// Connections that were sought, by their endpoints.
+    waiting: BTreeMap<ConnKey, (Weak<ResolvingEp>, JobId)>,
+    /// Connections whose endpoints are open, by those.
     found: BTreeMap<usize, ConnKey>,
     /// Odd, so that no endpoint has the address.
     last_key: ConnKey,
 }
 
-impl Search {
+impl EpResolver {
     pub(super) fn by_thread() -> Result<Self, Error> {
         Ok(Self {
             inbox: Some(Arc::new(Inbox::new()?)),
@@ -185,8 +185,8 @@ impl Search {
     }
 
     /// A connection that is over before it began, for this reason.
-    pub(super) fn lost(&mut self, errno: FabricErrno) -> Arc<Sought> {
-        Sought::new(self.next_key(), Some(errno))
+    pub(super) fn lost(&mut self, errno: FabricErrno) -> Arc<ResolvingEp> {
+        ResolvingEp::new(self.next_key(), Some(errno))
     }
 
     /// Has a thread open an endpoint for a connection to a peer.
@@ -199,7 +199,7 @@ impl Search {
         mut info: Info,
         peer: PeerAddr,
         sizes: (usize, usize),
-    ) -> Result<Arc<Sought>, Error> {
+    ) -> Result<Arc<ResolvingEp>, Error> {
         let key = self.next_key();
         let inbox = self.inbox.as_ref().map(Arc::downgrade).unwrap_or_default();
         let theirs = Arc::clone(domain);
@@ -210,9 +210,9 @@ impl Search {
                 inbox.put(key, opened);
             }
         }))?;
-        let sought = Sought::new(key, None);
-        self.waiting.insert(key, (Arc::downgrade(&sought), job));
-        Ok(sought)
+        let resolving = ResolvingEp::new(key, None);
+        self.waiting.insert(key, (Arc::downgrade(&resolving), job));
+        Ok(resolving)
     }
 
     /// Nobody wants it any more.
@@ -234,17 +234,17 @@ impl Search {
         };
         for (key, opened) in inbox.take() {
             // What nobody wants any more is closed here.
-            let sought = self.waiting.remove(&key).and_then(|(it, _)| it.upgrade());
-            let Some(sought) = sought else { continue };
+            let resolving = self.waiting.remove(&key).and_then(|(it, _)| it.upgrade());
+            let Some(resolving) = resolving else { continue };
             match opened.and_then(&mut connect) {
                 Ok(ep) => {
                     self.found.insert(ep.as_ptr() as usize, key);
-                    over.extend(sought.arrive(ep).err().map(|errno| (key, errno)));
+                    over.extend(resolving.arrive(ep).err().map(|errno| (key, errno)));
                 }
                 Err(error) => {
                     let errno = errno_of(&error);
                     tracing::debug!(%error, "no endpoint for a connection");
-                    over.extend(sought.fail(errno).then_some((key, errno)));
+                    over.extend(resolving.fail(errno).then_some((key, errno)));
                 }
             }
         }
@@ -334,9 +334,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl std::fmt::Debug for Sought {
+impl std::fmt::Debug for ResolvingEp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sought")
+        f.debug_struct("ResolvingEp")
             .field("key", &self.key)
             .field("ep", &self.ep)
             .finish_non_exhaustive()

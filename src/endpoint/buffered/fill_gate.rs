@@ -1,4 +1,4 @@
-//! `Filling`: the messages of a buffer that have their places, and whose bytes are not there yet.
+//! `FillGate`: the messages of a buffer that have their places, and whose bytes are not there yet.
 //!
 //! ```text
 //!  pushed ─► place in the open buffer ─► its event happened ─► copied to its place ─┐
@@ -16,7 +16,7 @@ use crate::endpoint::staging::{Copies, Copy, CopyGate, CopyLanes};
 
 /// The gate of a buffer that is packed before all of it is there.
 #[derive(Debug)]
-pub(super) struct Filling {
+pub(super) struct FillGate {
     lanes: CopyLanes,
     /// Those that are not there yet.
     parts: Vec<Part>,
@@ -47,7 +47,7 @@ pub(super) fn not_copied(payload: &Payload) -> Option<usize> {
     segments.iter().position(|segment| !copied(segment))
 }
 
-impl Filling {
+impl FillGate {
     pub(super) fn new(lanes: CopyLanes) -> Self {
         Self {
             lanes,
@@ -138,7 +138,7 @@ impl Part {
     }
 }
 
-impl Gate for Filling {
+impl Gate for FillGate {
     fn poll(&mut self) -> Result<bool, GateError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
