@@ -25,8 +25,8 @@ use crate::error::{Failure, fail};
 const HELD: usize = 32;
 const HELD_BYTES: usize = 2 << 20;
 /// Receives for frames, and their size: as many as may be in flight.
-const FRAME: usize = 32 << 10;
-const FRAMES: u32 = 64;
+pub(crate) const FRAME: usize = 32 << 10;
+pub(crate) const FRAMES: u32 = 64;
 /// Payloads of a sender that packs: many more than frames in flight.
 const PACKED: usize = 4096;
 const CONNECT: Duration = Duration::from_secs(10);
@@ -55,6 +55,14 @@ pub(crate) fn open(case: &Case) -> Result<Arc<Domain>, Failure> {
 /// Whether this library has the provider of a case.
 pub(crate) fn has_provider(case: &Case) -> bool {
     builder(case).open().is_ok()
+}
+
+/// What a sender packs.
+pub(crate) fn packing(case: &Case) -> Packing {
+    match case.pack {
+        0 => Packing::Off,
+        bytes => Packing::UpTo(bytes),
+    }
 }
 
 fn listen(domain: &Arc<Domain>, case: &Case) -> Result<ReceiveEndpoint, Failure> {
@@ -101,10 +109,7 @@ impl Sender {
             .collect();
         let config = SendConfig::default().outgoing(|out| {
             out.depth(case.depth as u32)
-                .packing(match case.pack {
-                    0 => Packing::Off,
-                    bytes => Packing::UpTo(bytes),
-                })
+                .packing(packing(case))
                 .header_mode(HeaderMode::Fixed(HEADER as u16))
                 .headers(HeaderSlotConfig {
                     slots: case.depth as u32,

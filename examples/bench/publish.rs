@@ -24,6 +24,14 @@ use crate::ours;
 const TAG: u64 = 1;
 /// Bytes of a publication in front of its header: length, tag and number.
 const FRONT: usize = 18;
+
+/// Publications that are not over at once: many more than frames in flight, where they are packed.
+fn publications(case: &Case) -> usize {
+    match case.pack {
+        0 => case.depth,
+        _ => 1024,
+    }
+}
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// Counts what arrives at all subscribers; a mark counts when the last of them has it.
@@ -79,11 +87,15 @@ impl Subscribers {
     pub(crate) fn connect(case: &Case, to: SocketAddr) -> Result<Self, Failure> {
         let domain = ours::open(case)?;
         let config = SubscribeConfig::default()
-            .incoming(|incoming| {
-                incoming
+            .incoming(|incoming| match case.pack {
+                0 => incoming
                     .max_message((FRONT + HEADER + case.size).next_multiple_of(64))
                     .credits(case.window() as u32)
-                    .slots((case.receive_depth() + 32) as u32)
+                    .slots((case.receive_depth() + 32) as u32),
+                _ => incoming
+                    .max_message(ours::FRAME)
+                    .credits(ours::FRAMES)
+                    .slots(ours::FRAMES + 2 + 16),
             })
             .connection(|c| c.max_connections(1));
         let mut endpoints = Vec::new();
@@ -139,18 +151,20 @@ impl Publisher {
     pub(crate) fn listen(case: &Case) -> Result<Self, Failure> {
         let domain = ours::open(case)?;
         let depth = case.depth as u32;
+        let all = publications(case) as u32;
         let config = PublishConfig::default()
-            .publications(depth)
+            .publications(all)
             // Everybody gets everything, as from the bare loop.
             .slow(SlowPolicy::Disconnect {
-                queue: depth,
+                queue: all,
                 after: case.limit(),
             })
             .outgoing(|out| {
                 out.depth(depth)
+                    .packing(ours::packing(case))
                     .header_mode(HeaderMode::Fixed(HEADER as u16))
                     .headers(HeaderSlotConfig {
-                        slots: depth,
+                        slots: all,
                         slot_size: 64,
                     })
             })
@@ -210,7 +224,7 @@ impl Publisher {
         case: &Case,
         arrived: impl FnOnce() -> Result<T, Failure>,
     ) -> Result<(Sent, T), Failure> {
-        let pool = SharedBufferManager::allocate(case.depth as u32, case.size)?;
+        let pool = SharedBufferManager::allocate(publications(case) as u32, case.size)?;
         pool.region().register(&self.domain)?;
         let taken = std::iter::from_fn(|| pool.try_acquire());
         self.payloads = taken
@@ -233,7 +247,7 @@ impl Publisher {
             }
             let found = self.poll()?;
             pacer.on_poll(found)?;
-            if pacer.is_over() && self.payloads.len() == case.depth {
+            if pacer.is_over() && self.payloads.len() == publications(case) {
                 return Ok((pacer.finish(), arrived()?));
             }
         }

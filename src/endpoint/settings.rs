@@ -44,7 +44,7 @@ impl SettingsOf {
     /// Those that send messages with a header.
     const WITH_HEADERS: &[Self] = &[Self::Send, Self::Publish, Self::Connectionless];
     /// Those that pack small messages.
-    const PACKING: &[Self] = &[Self::Send, Self::Connectionless];
+    const PACKING: &[Self] = &[Self::Send, Self::Publish, Self::Connectionless];
     /// Those that send messages.
     const SENDING: &[Self] = &[
         Self::Send,

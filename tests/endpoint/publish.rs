@@ -161,7 +161,7 @@ impl Publisher {
         let config = PublishConfig::default()
             .slow(slow)
             .publications(32)
-            .outgoing(|out| out.depth(DEPTH))
+            .outgoing(|out| out.depth(DEPTH).packing(common::packing()))
             .connection(|c| c.max_connections(4).close_timeout(SOON));
         let endpoint = PublishEndpoint::listen(&domain, any_port(), config).expect("listens");
         Some(Self {

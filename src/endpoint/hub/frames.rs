@@ -223,10 +223,7 @@ impl<L: Link> PeerSender<'_, L> {
         header: &Header<'_>,
         key: u64,
     ) -> Result<(), (Option<SendErrorKind>, Payload)> {
-        let Header::Bytes(header) = header else {
-            return Err((None, payload));
-        };
-        let Some(len) = self.packable(&payload, header.len()) else {
+        let Some(len) = self.packable(&payload, header) else {
             self.post_frame();
             return Err((None, payload));
         };
@@ -245,11 +242,11 @@ impl<L: Link> PeerSender<'_, L> {
 
     /// Bytes of a message, framing included, if it is one that goes in a frame.
     #[inline]
-    fn packable(&self, payload: &Payload, header_len: usize) -> Option<usize> {
+    fn packable(&self, payload: &Payload, header: &Header<'_>) -> Option<usize> {
         let max = self.peer.outbound.frames.as_ref()?.message_max;
-        let outgoing = &self.outbound.outgoing;
-        let len = outgoing.header_mode().overhead() + header_len + payload.host_bytes()?;
-        (len <= max && outgoing.takes_header(header_len)).then_some(len)
+        let [prefix, header] = self.outbound.outgoing.front_len(header)?;
+        let len = prefix + header + payload.host_bytes()?;
+        (len <= max).then_some(len)
     }
 
     /// Sees to it that there is an open frame with room for a message.
@@ -320,7 +317,7 @@ impl<L: Link> PeerSender<'_, L> {
 
     /// Copies a message behind those of the open frame, which has room for it.
     #[inline(always)]
-    fn copy_in(&mut self, payload: Payload, header: &[u8], key: u64, len: usize) {
+    fn copy_in(&mut self, payload: Payload, header: &Header<'_>, key: u64, len: usize) {
         let open = self.peer.outbound.frames.as_mut();
         let Some(open) = open.and_then(|frames| frames.open.as_mut()) else {
             unreachable!("`frame_for` saw to it");
@@ -328,7 +325,7 @@ impl<L: Link> PeerSender<'_, L> {
         let end = open.at + LENGTH_LEN + len;
         let out = &mut open.buffer[open.at..end];
         frame::put_length(out, len);
-        let prefix = self.outbound.outgoing.prefix(header);
+        let (prefix, header) = self.outbound.outgoing.front(header);
         let prefix = prefix.as_slice();
         let out = &mut out[LENGTH_LEN..];
         out[..prefix.len()].copy_from_slice(prefix);

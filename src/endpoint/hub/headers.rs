@@ -136,6 +136,12 @@ impl HeaderWriter {
         })
     }
 
+    /// The bytes of such a header, with its framing.
+    pub(super) fn prepared<'h>(&'h self, header: &'h PreparedHeader) -> &'h [u8] {
+        let slot = header.slot.as_ref();
+        slot.map_or(&[], |slot| self.slots.bytes(slot))
+    }
+
     #[inline]
     pub(super) fn give_back(&self, slot: Option<TakenSlot>) {
         if let Some(slot) = slot {

@@ -151,16 +151,28 @@ impl Outgoing {
         self.shape
     }
 
-    /// Whether a header of so many bytes can be sent.
+    /// How many bytes go in front of a payload: of framing, and of the header; none where the header
+    /// can't be sent, or has no bytes to be copied from.
     #[inline]
-    pub(super) fn takes_header(&self, len: usize) -> bool {
-        self.headers.check(len).is_ok()
+    pub(super) fn front_len(&self, header: &Header<'_>) -> Option<[usize; 2]> {
+        match header {
+            Header::Bytes(header) => {
+                self.headers.check(header.len()).ok()?;
+                Some([self.headers.mode.overhead(), header.len()])
+            }
+            // It has no framing where it is to travel alone.
+            Header::Prepared(_) if self.shape == Shape::TwoMessages => None,
+            Header::Prepared(header) => Some([0, self.headers.prepared(header).len()]),
+        }
     }
 
-    /// What the header mode puts in front of a header.
+    /// These bytes.
     #[inline]
-    pub(super) fn prefix(&self, header: &[u8]) -> Prefix {
-        self.headers.prefix(header)
+    pub(super) fn front<'h>(&'h self, header: &'h Header<'_>) -> (Prefix, &'h [u8]) {
+        match header {
+            Header::Bytes(header) => (self.headers.prefix(header), header),
+            Header::Prepared(header) => (Prefix(None), self.headers.prepared(header)),
+        }
     }
 
     /// Messages up to so many bytes are injected.

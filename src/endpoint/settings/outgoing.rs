@@ -28,7 +28,7 @@ use crate::protocol::wire::HeaderMode;
 /// | `header_mode` | send, publish, connectionless | | `Prefixed` | see [`HeaderMode`] |
 /// | `shape` | send, buffered | | what the provider's segments allow | see [`Shape`] |
 /// | `inject` | send, buffered | | `Auto` | see [`Inject`] |
-/// | `packing` | send, connectionless | | `Off` | see [`Packing`] |
+/// | `packing` | send, publish, connectionless | | `Off` | see [`Packing`] |
 /// | `level` | send, buffered, publish, connectionless | | `Sent` | see [`Level`] |
 /// | `deadline` | all | time | 30 s | 1 ms to 24 h, or none |
 /// | `deadline_policy` | all | | `FailConnection` | see [`DeadlinePolicy`] |

@@ -43,6 +43,7 @@ struct Stage {
     slow: SlowPolicy,
     publications: u32,
     depth: u32,
+    packing: Packing,
     header_slots: u32,
     receive_depth: u32,
     receive_slots: u32,
@@ -65,6 +66,7 @@ impl Stage {
             slow: SlowPolicy::Drop,
             publications: 8,
             depth: 4,
+            packing: Packing::Off,
             header_slots: 8,
             receive_depth: 4,
             // The depth and the reserve; one more is for hellos that come to whomever.
@@ -97,7 +99,7 @@ impl Stage {
                 level: Level::Sent,
                 shape: None,
                 inject: Inject::Auto,
-                packing: Packing::Off,
+                packing: self.packing,
                 deadline: self.deadline,
                 policy: DeadlinePolicy::FailConnection,
                 staging: None,
@@ -1181,6 +1183,7 @@ proptest! {
         slow in any_policy(),
         steps in prop::collection::vec(any_step(), 0..150),
         settled in any::<bool>(),
+        packed in any::<bool>(),
     ) {
         let form = if rdm { Form::Rdm } else { Form::Msg };
         let reconnect = ReconnectPolicy::fixed(Duration::from_millis(1));
@@ -1188,6 +1191,7 @@ proptest! {
             slow,
             reconnect,
             receive_depth: 2,
+            packing: if packed { Packing::UpTo(100) } else { Packing::Off },
             ..Stage::of(form)
         }
         .open();
