@@ -276,7 +276,7 @@ impl<T> InFlight<T> {
     /// # Errors
     /// [`ContextError`] when the context is not that of an operation in flight; the slab is then
     /// unchanged.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish(&mut self, context: usize) -> Result<T, ContextError> {
         self.finish_in_place(context)?
             .into_op()
@@ -293,7 +293,12 @@ impl<T> InFlight<T> {
         context: usize,
     ) -> Result<Finished<'_, T>, ContextError> {
         let index = self.index_of(context)?;
-        Ok(Finished { slab: self, index })
+        Ok(Finished {
+            slot: &mut self.slots[index as usize],
+            cells: &mut self.cells,
+            free: &mut self.free,
+            index,
+        })
     }
 
     /// The operation in flight with this context.
@@ -386,22 +391,25 @@ impl<T> InFlight<T> {
     }
 
     fn take(&mut self, index: u32) -> Option<T> {
-        let op = self.slots[index as usize].op.take()?;
-        self.give_back(index);
+        let slot = &mut self.slots[index as usize];
+        let op = slot.op.take()?;
+        give_back(slot, &mut self.cells, &mut self.free, index);
         Some(op)
     }
+}
 
-    /// The index, and its cell, are free again.
-    #[inline(always)]
-    fn give_back(&mut self, index: u32) {
-        if let Some(cells) = &mut self.cells {
-            cells.put(std::mem::replace(
-                &mut self.slots[index as usize].cell,
-                NONE,
-            ));
-        }
-        self.free.push_back(index);
+/// The index, and its cell, are free again.
+#[inline(always)]
+fn give_back<T>(
+    slot: &mut Slot<T>,
+    cells: &mut Option<Cells>,
+    free: &mut VecDeque<u32>,
+    index: u32,
+) {
+    if let Some(cells) = cells {
+        cells.put(std::mem::replace(&mut slot.cell, NONE));
     }
+    free.push_back(index);
 }
 
 /// Room for one operation.
@@ -438,21 +446,26 @@ impl<T> Vacant<'_, T> {
 /// place is free.
 #[derive(Debug)]
 pub(crate) struct Finished<'a, T> {
-    slab: &'a mut InFlight<T>,
+    slot: &'a mut Slot<T>,
+    cells: &'a mut Option<Cells>,
+    free: &'a mut VecDeque<u32>,
     index: u32,
 }
 
 impl<T> Finished<'_, T> {
     /// The operation. It is there: only dropping this takes it away, if nobody did here.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn op(&mut self) -> &mut Option<T> {
-        &mut self.slab.slots[self.index as usize].op
+        &mut self.slot.op
     }
 
     /// Takes it out.
-    #[inline]
-    pub(crate) fn into_op(mut self) -> Option<T> {
-        self.op().take()
+    #[inline(always)]
+    pub(crate) fn into_op(self) -> Option<T> {
+        let mut this = ManuallyDrop::new(self);
+        let op = this.op().take();
+        this.free();
+        op
     }
 
     /// It is not over after all: it stays in flight, with its context.
@@ -466,10 +479,13 @@ impl<T> Finished<'_, T> {
     #[inline(always)]
     pub(crate) fn clear_away(self) {
         let mut this = ManuallyDrop::new(self);
-        let left = this.op().take();
-        std::mem::forget(left);
-        let index = this.index;
-        this.slab.give_back(index);
+        std::mem::forget(this.op().take());
+        this.free();
+    }
+
+    #[inline(always)]
+    fn free(&mut self) {
+        give_back(self.slot, self.cells, self.free, self.index);
     }
 }
 
@@ -477,7 +493,7 @@ impl<T> Drop for Finished<'_, T> {
     #[inline]
     fn drop(&mut self) {
         *self.op() = None;
-        self.slab.give_back(self.index);
+        self.free();
     }
 }
 

@@ -324,11 +324,11 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 
 /// One connection of a hub, with all that its messages go through.
 pub(crate) struct PeerSender<'a, L: Link> {
-    id: ConnectionId,
-    peer: &'a mut Peer<L::Conn>,
-    outbound: &'a mut Outbound,
-    link: &'a mut L,
-    clock: &'a Clock,
+    pub(super) id: ConnectionId,
+    pub(super) peer: &'a mut Peer<L::Conn>,
+    pub(super) outbound: &'a mut Outbound,
+    pub(super) link: &'a mut L,
+    pub(super) clock: &'a Clock,
 }
 
 impl<L: Link> PeerSender<'_, L> {
