@@ -240,6 +240,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 
     /// Drives all connections and appends what happened. An endpoint that failed has ended its
     /// connections, and says so by their events.
+    #[inline(always)]
     pub(crate) fn drive(&mut self, events: &mut Vec<E>) {
         let look_everywhere = self.wait.begin_poll();
         if let Some(reason) = self.standing.failed {
@@ -310,7 +311,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             self.feed(events);
         }
         self.feed_long();
-        self.act_and_end(events);
+        self.act_on_touched(events);
+        if !self.cq.marks.is_empty() {
+            self.act_and_end(events);
+        }
         self.mind_fences(look_everywhere, events);
         if found > 0 || look_everywhere || retried {
             self.outbound.tell_shared(&mut self.peers, events);

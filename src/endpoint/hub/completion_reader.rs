@@ -98,7 +98,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let mut completions = self.cq.take_batch();
         let sends = self.outbound.sends_messages();
         let mut sent = SentInARow::default();
-        for completion in completions.drain(..) {
+        for completion in &mut completions {
             // What most of them are, where messages are sent.
             if sends
                 && completion.error.is_none()
@@ -115,9 +115,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             if sent.count > 0 {
                 self.on_plain_sent(std::mem::take(&mut sent));
             }
-            self.on_completion(completion, events);
+            self.on_completion(std::mem::take(completion), events);
         }
         self.on_plain_sent(sent);
+        completions.clear();
         self.cq.put_back(completions);
     }
 

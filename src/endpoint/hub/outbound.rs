@@ -243,6 +243,7 @@ impl Outbound {
     }
 
     /// An operation that is about to be posted, or to wait.
+    #[inline(always)]
     pub(super) fn operation(
         &mut self,
         clock: &Clock,
