@@ -292,25 +292,31 @@ impl<T> InFlight<T> {
         &mut self,
         context: usize,
     ) -> Result<Finished<'_, T>, ContextError> {
-        let index = self.index_of(context)?;
+        let named = self.named_by(context)?;
+        let slot = self.slots.get_mut(named.index as usize);
+        let slot = slot.ok_or(ContextError::OutOfRange)?;
+        named.check(slot)?;
         Ok(Finished {
-            slot: &mut self.slots[index as usize],
+            slot,
             cells: &mut self.cells,
             free: &mut self.free,
-            index,
+            index: named.index,
         })
     }
 
     /// The operation in flight with this context.
     pub(crate) fn get(&self, context: usize) -> Option<&T> {
-        let index = self.index_of(context).ok()?;
-        self.slots[index as usize].op.as_ref()
+        let named = self.named_by(context).ok()?;
+        let slot = self.slots.get(named.index as usize)?;
+        slot.op.as_ref().filter(|_| named.check(slot).is_ok())
     }
 
     /// The operation in flight with this context, to change.
     pub(crate) fn get_mut(&mut self, context: usize) -> Option<&mut T> {
-        let index = self.index_of(context).ok()?;
-        self.slots[index as usize].op.as_mut()
+        let named = self.named_by(context).ok()?;
+        let slot = self.slots.get_mut(named.index as usize)?;
+        named.check(slot).ok()?;
+        slot.op.as_mut()
     }
 
     /// The operations in flight, in no particular order.
@@ -367,27 +373,23 @@ impl<T> InFlight<T> {
         }
     }
 
-    /// The index that a context stands for; it may be idle.
+    /// What a context names; there may be no such slot, and it may be idle.
     #[inline(always)]
-    fn index_of(&self, context: usize) -> Result<u32, ContextError> {
+    fn named_by(&self, context: usize) -> Result<ContextName, ContextError> {
         if context == 0 {
             return Err(ContextError::Null);
         }
-        if let Some(cells) = &self.cells {
-            return cells.owner_of(context);
-        }
-        // Not ours: an index that is out of range.
-        let index = context as u32 ^ self.mark;
-        let generation = (context >> 32) as u32;
-        let slot = self
-            .slots
-            .get(index as usize)
-            .ok_or(ContextError::OutOfRange)?;
-        match slot.op {
-            None => Err(ContextError::Idle),
-            Some(_) if slot.generation != generation => Err(ContextError::Stale),
-            Some(_) => Ok(index),
-        }
+        Ok(match &self.cells {
+            Some(cells) => ContextName {
+                index: cells.owner_of(context)?,
+                generation: None,
+            },
+            // Another slab's has an index that is out of range.
+            None => ContextName {
+                index: context as u32 ^ self.mark,
+                generation: Some((context >> 32) as u32),
+            },
+        })
     }
 
     fn take(&mut self, index: u32) -> Option<T> {
@@ -395,6 +397,28 @@ impl<T> InFlight<T> {
         let op = slot.op.take()?;
         give_back(slot, &mut self.cells, &mut self.free, index);
         Some(op)
+    }
+}
+
+/// The operation that a context names.
+#[derive(Clone, Copy)]
+struct ContextName {
+    index: u32,
+    /// Of an opaque context.
+    generation: Option<u32>,
+}
+
+impl ContextName {
+    /// Whether it is the one in this slot.
+    #[inline(always)]
+    fn check<T>(self, slot: &Slot<T>) -> Result<(), ContextError> {
+        if slot.op.is_none() {
+            return Err(ContextError::Idle);
+        }
+        match self.generation {
+            Some(generation) if slot.generation != generation => Err(ContextError::Stale),
+            Some(_) | None => Ok(()),
+        }
     }
 }
 
