@@ -73,22 +73,16 @@ impl SlotTable {
     #[inline]
     pub(super) fn release(&self, index: u32) {
         // The only handle can't be shared by anybody else, so it needs no atomic write.
-        if self.is_unique(index) || self.was_last(index) {
-            self.free.push(index);
-            self.wakes.notify();
-        }
-    }
-
-    /// One handle less, of several a moment ago; whether it was the last.
-    #[inline(never)]
-    fn was_last(&self, index: u32) -> bool {
-        // Release: our accesses come before those of whoever frees the slot.
-        let last = self.handles[index as usize].fetch_sub(1, Ordering::Release) == 1;
-        if last {
+        if !self.is_unique(index) {
+            // Release: our accesses come before those of whoever frees the slot.
+            if self.handles[index as usize].fetch_sub(1, Ordering::Release) != 1 {
+                return;
+            }
             // Pairs with the Release of the others: their accesses come before the slot is free.
             fence(Ordering::Acquire);
         }
-        last
+        self.free.push(index);
+        self.wakes.notify();
     }
 }
 
