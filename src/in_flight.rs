@@ -276,7 +276,7 @@ impl<T> InFlight<T> {
     /// # Errors
     /// [`ContextError`] when the context is not that of an operation in flight; the slab is then
     /// unchanged.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish(&mut self, context: usize) -> Result<T, ContextError> {
         self.finish_in_place(context)?
             .into_op()
@@ -292,20 +292,31 @@ impl<T> InFlight<T> {
         &mut self,
         context: usize,
     ) -> Result<Finished<'_, T>, ContextError> {
-        let index = self.index_of(context)?;
-        Ok(Finished { slab: self, index })
+        let named = self.named_by(context)?;
+        let slot = self.slots.get_mut(named.index as usize);
+        let slot = slot.ok_or(ContextError::OutOfRange)?;
+        named.check(slot)?;
+        Ok(Finished {
+            slot,
+            cells: &mut self.cells,
+            free: &mut self.free,
+            index: named.index,
+        })
     }
 
     /// The operation in flight with this context.
     pub(crate) fn get(&self, context: usize) -> Option<&T> {
-        let index = self.index_of(context).ok()?;
-        self.slots[index as usize].op.as_ref()
+        let named = self.named_by(context).ok()?;
+        let slot = self.slots.get(named.index as usize)?;
+        slot.op.as_ref().filter(|_| named.check(slot).is_ok())
     }
 
     /// The operation in flight with this context, to change.
     pub(crate) fn get_mut(&mut self, context: usize) -> Option<&mut T> {
-        let index = self.index_of(context).ok()?;
-        self.slots[index as usize].op.as_mut()
+        let named = self.named_by(context).ok()?;
+        let slot = self.slots.get_mut(named.index as usize)?;
+        named.check(slot).ok()?;
+        slot.op.as_mut()
     }
 
     /// The operations in flight, in no particular order.
@@ -362,46 +373,67 @@ impl<T> InFlight<T> {
         }
     }
 
-    /// The index that a context stands for; it may be idle.
+    /// What a context names; there may be no such slot, and it may be idle.
     #[inline(always)]
-    fn index_of(&self, context: usize) -> Result<u32, ContextError> {
+    fn named_by(&self, context: usize) -> Result<ContextName, ContextError> {
         if context == 0 {
             return Err(ContextError::Null);
         }
-        if let Some(cells) = &self.cells {
-            return cells.owner_of(context);
-        }
-        // Not ours: an index that is out of range.
-        let index = context as u32 ^ self.mark;
-        let generation = (context >> 32) as u32;
-        let slot = self
-            .slots
-            .get(index as usize)
-            .ok_or(ContextError::OutOfRange)?;
-        match slot.op {
-            None => Err(ContextError::Idle),
-            Some(_) if slot.generation != generation => Err(ContextError::Stale),
-            Some(_) => Ok(index),
-        }
+        Ok(match &self.cells {
+            Some(cells) => ContextName {
+                index: cells.owner_of(context)?,
+                generation: None,
+            },
+            // Another slab's has an index that is out of range.
+            None => ContextName {
+                index: context as u32 ^ self.mark,
+                generation: Some((context >> 32) as u32),
+            },
+        })
     }
 
     fn take(&mut self, index: u32) -> Option<T> {
-        let op = self.slots[index as usize].op.take()?;
-        self.give_back(index);
+        let slot = &mut self.slots[index as usize];
+        let op = slot.op.take()?;
+        give_back(slot, &mut self.cells, &mut self.free, index);
         Some(op)
     }
+}
 
-    /// The index, and its cell, are free again.
+/// The operation that a context names.
+#[derive(Clone, Copy)]
+struct ContextName {
+    index: u32,
+    /// Of an opaque context.
+    generation: Option<u32>,
+}
+
+impl ContextName {
+    /// Whether it is the one in this slot.
     #[inline(always)]
-    fn give_back(&mut self, index: u32) {
-        if let Some(cells) = &mut self.cells {
-            cells.put(std::mem::replace(
-                &mut self.slots[index as usize].cell,
-                NONE,
-            ));
+    fn check<T>(self, slot: &Slot<T>) -> Result<(), ContextError> {
+        if slot.op.is_none() {
+            return Err(ContextError::Idle);
         }
-        self.free.push_back(index);
+        match self.generation {
+            Some(generation) if slot.generation != generation => Err(ContextError::Stale),
+            Some(_) | None => Ok(()),
+        }
     }
+}
+
+/// The index, and its cell, are free again.
+#[inline(always)]
+fn give_back<T>(
+    slot: &mut Slot<T>,
+    cells: &mut Option<Cells>,
+    free: &mut VecDeque<u32>,
+    index: u32,
+) {
+    if let Some(cells) = cells {
+        cells.put(std::mem::replace(&mut slot.cell, NONE));
+    }
+    free.push_back(index);
 }
 
 /// Room for one operation.
@@ -438,21 +470,26 @@ impl<T> Vacant<'_, T> {
 /// place is free.
 #[derive(Debug)]
 pub(crate) struct Finished<'a, T> {
-    slab: &'a mut InFlight<T>,
+    slot: &'a mut Slot<T>,
+    cells: &'a mut Option<Cells>,
+    free: &'a mut VecDeque<u32>,
     index: u32,
 }
 
 impl<T> Finished<'_, T> {
     /// The operation. It is there: only dropping this takes it away, if nobody did here.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn op(&mut self) -> &mut Option<T> {
-        &mut self.slab.slots[self.index as usize].op
+        &mut self.slot.op
     }
 
     /// Takes it out.
-    #[inline]
-    pub(crate) fn into_op(mut self) -> Option<T> {
-        self.op().take()
+    #[inline(always)]
+    pub(crate) fn into_op(self) -> Option<T> {
+        let mut this = ManuallyDrop::new(self);
+        let op = this.op().take();
+        this.free();
+        op
     }
 
     /// It is not over after all: it stays in flight, with its context.
@@ -466,10 +503,13 @@ impl<T> Finished<'_, T> {
     #[inline(always)]
     pub(crate) fn clear_away(self) {
         let mut this = ManuallyDrop::new(self);
-        let left = this.op().take();
-        std::mem::forget(left);
-        let index = this.index;
-        this.slab.give_back(index);
+        std::mem::forget(this.op().take());
+        this.free();
+    }
+
+    #[inline(always)]
+    fn free(&mut self) {
+        give_back(self.slot, self.cells, self.free, self.index);
     }
 }
 
@@ -477,7 +517,7 @@ impl<T> Drop for Finished<'_, T> {
     #[inline]
     fn drop(&mut self) {
         *self.op() = None;
-        self.slab.give_back(self.index);
+        self.free();
     }
 }
 

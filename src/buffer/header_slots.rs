@@ -61,14 +61,29 @@ pub enum HeaderError {
     NoSlot,
 }
 
+/// What a slot is taken for.
+struct SlotUse {
+    /// The endpoint that it belongs to, or `NOBODY`.
+    owner: AtomicU64,
+    /// Meaningful while it has an owner.
+    key: AtomicU64,
+    /// How many hold it, if it is shared; says nothing otherwise.
+    shares: AtomicU32,
+}
+
+impl SlotUse {
+    fn none() -> Self {
+        Self {
+            owner: AtomicU64::new(NOBODY),
+            key: AtomicU64::new(0),
+            shares: AtomicU32::new(0),
+        }
+    }
+}
+
 struct HeaderSlots {
     table: SlotTable,
-    /// The key of each slot; meaningful while the slot has an owner.
-    keys: Box<[AtomicU64]>,
-    /// The endpoint that each slot belongs to, or `NOBODY`.
-    owners: Box<[AtomicU64]>,
-    /// How many hold each slot that is shared; says nothing of the others.
-    shares: Box<[AtomicU32]>,
+    uses: Box<[SlotUse]>,
     slot_size: usize,
     stride: usize,
     claim: Claim,
@@ -85,7 +100,8 @@ impl HeaderSlots {
         if taken.shared && !self.is_last(taken) {
             return;
         }
-        self.owners[taken.index as usize].store(NOBODY, Ordering::Release);
+        let used = &self.uses[taken.index as usize];
+        used.owner.store(NOBODY, Ordering::Release);
         self.table.release(taken.index);
     }
 
@@ -94,7 +110,8 @@ impl HeaderSlots {
     fn is_last(&self, taken: &TakenSlot) -> bool {
         // Holders of a slot only read it. Release and Acquire: all of them are done before the slot
         // is free.
-        self.shares[taken.index as usize].fetch_sub(1, Ordering::AcqRel) == 1
+        let used = &self.uses[taken.index as usize];
+        used.shares.fetch_sub(1, Ordering::AcqRel) == 1
     }
 }
 
@@ -160,9 +177,7 @@ impl HeaderSlotManager {
         let region = Region::host(config.slots as usize * stride).build()?;
         Ok(Self(Arc::new(HeaderSlots {
             table: SlotTable::new(config.slots),
-            keys: (0..config.slots).map(|_| AtomicU64::new(0)).collect(),
-            owners: (0..config.slots).map(|_| AtomicU64::new(NOBODY)).collect(),
-            shares: (0..config.slots).map(|_| AtomicU32::new(0)).collect(),
+            uses: (0..config.slots).map(|_| SlotUse::none()).collect(),
             slot_size: config.slot_size,
             stride,
             claim: region.claim(Purpose::HeaderSlots)?,
@@ -226,9 +241,10 @@ impl HeaderSlotManager {
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to.as_ptr(), part.len()) };
             offset += part.len();
         }
-        self.0.keys[index as usize].store(key, Ordering::Relaxed);
+        let used = &self.0.uses[index as usize];
+        used.key.store(key, Ordering::Relaxed);
         // Release pairs with the Acquire of `pending`: who sees the owner sees the key.
-        self.0.owners[index as usize].store(endpoint.get(), Ordering::Release);
+        used.owner.store(endpoint.get(), Ordering::Release);
         // At most `SLOT_SIZE_MAX`, just checked.
         let len = len as u16;
         Ok(TakenSlot {
@@ -241,7 +257,7 @@ impl HeaderSlotManager {
     /// The same slot for one operation more. It is free when each that holds it was given back;
     /// allocates nothing.
     pub(crate) fn share(&self, taken: &mut TakenSlot) -> TakenSlot {
-        let shares = &self.0.shares[taken.index as usize];
+        let shares = &self.0.uses[taken.index as usize].shares;
         if !std::mem::replace(&mut taken.shared, true) {
             // Nobody else knows of it yet.
             shares.store(1, Ordering::Relaxed);
@@ -300,20 +316,14 @@ impl HeaderSlotManager {
     /// The keys of the slots that an endpoint has now, in no particular order. While other threads
     /// acquire for it, a snapshot.
     pub fn pending(&self, endpoint: EndpointId) -> Vec<u64> {
-        let mine =
-            |(owner, _): &(&AtomicU64, &AtomicU64)| owner.load(Ordering::Acquire) == endpoint.get();
-        self.0
-            .owners
-            .iter()
-            .zip(&self.0.keys)
-            .filter(mine)
-            .map(|(_, key)| key.load(Ordering::Relaxed))
-            .collect()
+        let mine = |used: &&SlotUse| used.owner.load(Ordering::Acquire) == endpoint.get();
+        let mine = self.0.uses.iter().filter(mine);
+        mine.map(|used| used.key.load(Ordering::Relaxed)).collect()
     }
 
     /// The number of slots.
     pub fn capacity(&self) -> usize {
-        self.0.keys.len()
+        self.0.uses.len()
     }
 
     /// The longest header, in bytes.

@@ -68,6 +68,7 @@ pub(crate) mod outgoing;
 mod pair;
 mod peer;
 mod peer_controls;
+mod peer_operations;
 mod peer_receives;
 pub(crate) mod posted;
 mod posting;
@@ -232,8 +233,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 
     // ---- polling --------------------------------------------------------------------------------
 
-    /// Drives all connections and appends what happened; an error when the endpoint has failed, for
-    /// good.
+    /// [Drives](Self::drive) all connections; an error when the endpoint has failed, for good.
     pub(crate) fn poll(&mut self, events: &mut Vec<E>) -> Result<(), Error> {
         self.drive(events);
         self.state
@@ -241,7 +241,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             .map_or(Ok(()), |reason| Err(Error::EndpointFailed(reason)))
     }
 
-    fn drive(&mut self, events: &mut Vec<E>) {
+    /// Drives all connections and appends what happened. An endpoint that failed has ended its
+    /// connections, and says so by their events.
+    #[inline(always)]
+    pub(crate) fn drive(&mut self, events: &mut Vec<E>) {
         let look_everywhere = self.wait.begin_poll();
         if let Some(reason) = self.state.failed {
             // Whoever still asks is refused, as long as there is a queue to hear of it.
@@ -288,6 +291,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     }
 
     /// Everything but the completion queue.
+    #[inline(never)]
     fn look_around(
         &mut self,
         found: usize,
@@ -309,9 +313,14 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             self.agenda.touch_unsent();
             self.drive_lines(events);
         }
-        self.feed(events);
+        if !self.buffers.hungry.is_empty() || self.shared.is_some() {
+            self.feed(events);
+        }
         self.feed_long();
-        self.act_and_end(events);
+        self.act_on_touched(events);
+        if !self.cq.marks.is_empty() {
+            self.act_and_end(events);
+        }
         self.mind_fences(look_everywhere, events);
         if found > 0 || look_everywhere || retried {
             self.outbound.tell_shared(&mut self.peers, events);

@@ -93,7 +93,7 @@ impl fmt::Debug for CmData {
 pub(crate) const PEER_WROTE: usize = usize::MAX;
 
 /// One completion, read from the provider.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LinkCompletion {
     /// What was given when the operation was posted, or [`PEER_WROTE`]; not to be trusted.
     pub(crate) context: usize,

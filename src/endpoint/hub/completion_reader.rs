@@ -32,8 +32,7 @@ impl CompletionReader {
         }
     }
 
-    /// Reads one batch: how many completions there are, and whether the queue goes on. An empty
-    /// poll does little more than this.
+    /// Reads one batch: how many completions there are, and whether the queue goes on.
     #[inline(always)]
     pub(super) fn read<L: Link>(&mut self, link: &mut L) -> (usize, Result<usize, Error>) {
         let read = link.poll_completions(&mut self.batch);
@@ -72,41 +71,58 @@ impl Default for SentInARow {
 }
 
 impl<L: Link, E: HubEvent> Hub<L, E> {
-    /// One batch of completions.
+    /// One batch of completions; an empty poll does little more than this.
+    #[inline(always)]
     pub(super) fn read_completions(&mut self, events: &mut Vec<E>) -> usize {
         self.stats.cq_reads += 1;
         let (found, read) = self.cq.read(&mut self.link);
-        if found == 0 {
-            self.stats.cq_reads_empty += 1;
-        } else {
-            let mut completions = self.cq.take_batch();
-            let mut sent = SentInARow::default();
-            for completion in completions.drain(..) {
-                // What most of them are, where messages are sent.
-                if completion.error.is_none()
-                    && let Some(id) = self.outbound.on_plain(completion.context, events)
-                {
-                    if sent.connection != id {
-                        self.on_plain_sent(std::mem::take(&mut sent));
-                        sent.connection = id;
-                    }
-                    sent.count += 1;
-                    continue;
-                }
-                self.on_plain_sent(std::mem::take(&mut sent));
-                self.on_completion(completion, events);
-            }
-            self.on_plain_sent(sent);
-            self.cq.put_back(completions);
+        match found {
+            0 => self.stats.cq_reads_empty += 1,
+            _ => self.on_batch(events),
         }
         if let Err(error) = read {
-            tracing::error!(%error, "the completion queue broke");
-            self.fail("the completion queue broke");
+            self.on_queue_broke(&error);
         }
         found
     }
 
-    #[inline]
+    #[cold]
+    fn on_queue_broke(&mut self, error: &Error) {
+        tracing::error!(%error, "the completion queue broke");
+        self.fail("the completion queue broke");
+    }
+
+    /// What was read.
+    #[inline(never)]
+    fn on_batch(&mut self, events: &mut Vec<E>) {
+        let mut completions = self.cq.take_batch();
+        let sends = self.outbound.sends_messages();
+        let mut sent = SentInARow::default();
+        for completion in &mut completions {
+            // What most of them are, where messages are sent.
+            if sends
+                && completion.error.is_none()
+                && let Some(id) = self.outbound.on_plain(completion.context, events)
+            {
+                if sent.connection != id {
+                    self.on_plain_sent(std::mem::take(&mut sent));
+                    sent.connection = id;
+                }
+                sent.count += 1;
+                continue;
+            }
+            // What the completion says of its connection comes behind them.
+            if sent.count > 0 {
+                self.on_plain_sent(std::mem::take(&mut sent));
+            }
+            self.on_completion(std::mem::take(completion), events);
+        }
+        self.on_plain_sent(sent);
+        completions.clear();
+        self.cq.put_back(completions);
+    }
+
+    #[inline(always)]
     fn on_completion(&mut self, completion: LinkCompletion, events: &mut Vec<E>) {
         let LinkCompletion {
             context,
@@ -114,6 +130,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             data,
             error,
         } = completion;
+        let operates = !self.outbound.posted.one_sided.is_empty();
+        if operates && error.is_none() && self.on_one_sided_done(context, events) {
+            return;
+        }
         match self.in_flight.finish(context) {
             // RDM form: those that all connections share.
             Ok(Op::Receive {
@@ -155,9 +175,6 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         error: Option<Box<CompletionError>>,
         events: &mut Vec<E>,
     ) {
-        if error.is_none() && self.on_one_sided_done(context, events) {
-            return;
-        }
         let error = error.map(|error| *error);
         let posted = &mut self.outbound.posted;
         if let Ok(op) = posted.messages.finish(context) {

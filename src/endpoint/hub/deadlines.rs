@@ -53,14 +53,13 @@ impl Deadlines {
         self.limit
     }
 
-    /// The time that a post of now counts its deadline from, where there is one. `alone`: nothing
-    /// else is in flight.
+    /// The time that a post of now counts its deadline from, where there is one.
     #[inline]
-    pub(crate) fn stamp(&mut self, clock: &Clock, alone: bool) -> Option<Instant> {
+    pub(crate) fn stamp(&mut self, clock: &Clock) -> Option<Instant> {
         let limit = self.limit?;
         // The last look may be long ago, where the application polls seldom. A tick more or less
         // matters to short deadlines only.
-        if alone || limit < PRECISE || self.coarse.moved(clock) {
+        if limit < PRECISE || self.coarse.moved(clock) {
             self.now = clock.now();
         }
         if self.next.is_none() {

@@ -6,8 +6,9 @@ use crate::id::ConnectionId;
 
 /// The events of an endpoint that is a hub and little more.
 pub(crate) trait HubEvent: Sized {
-    /// The event in the endpoint's words; `None`: this can't happen at the endpoint.
-    fn of(event: ReceiveEvent) -> Option<Self>;
+    /// Appends the same event in the endpoint's words; nothing, if it has none, since that can't
+    /// happen there.
+    fn tell(event: ReceiveEvent, events: &mut Vec<Self>);
 
     /// The one that there are most of.
     fn completed(connection: ConnectionId, key: u64, payload: Payload) -> Self;
@@ -15,8 +16,8 @@ pub(crate) trait HubEvent: Sized {
 
 impl HubEvent for ReceiveEvent {
     #[inline(always)]
-    fn of(event: ReceiveEvent) -> Option<Self> {
-        Some(event)
+    fn tell(event: ReceiveEvent, events: &mut Vec<Self>) {
+        events.push(event);
     }
 
     #[inline(always)]
@@ -31,8 +32,8 @@ impl HubEvent for ReceiveEvent {
 
 impl HubEvent for SendEvent {
     #[inline(always)]
-    fn of(event: ReceiveEvent) -> Option<Self> {
-        Some(match event {
+    fn tell(event: ReceiveEvent, events: &mut Vec<Self>) {
+        events.push(match event {
             ReceiveEvent::Completed { key, payload, .. } => Self::Completed { key, payload },
             ReceiveEvent::Failed {
                 key,
@@ -55,8 +56,8 @@ impl HubEvent for SendEvent {
             | ReceiveEvent::DeviceMessage(_)
             | ReceiveEvent::Undelivered { .. }
             | ReceiveEvent::Released { .. }
-            | ReceiveEvent::Starved { .. } => return None,
-        })
+            | ReceiveEvent::Starved { .. } => return,
+        });
     }
 
     #[inline(always)]
@@ -74,8 +75,6 @@ pub(crate) trait Tell {
 impl<E: HubEvent> Tell for Vec<E> {
     #[inline(always)]
     fn tell(&mut self, event: ReceiveEvent) {
-        if let Some(event) = E::of(event) {
-            self.push(event);
-        }
+        E::tell(event, self);
     }
 }

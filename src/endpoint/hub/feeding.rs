@@ -107,8 +107,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         if peer.machine.state() != State::Closed {
             if self.shared.is_some() {
                 self.post_shared_again(&mut peer, buffer);
-            } else {
-                self.post_buffer(&mut peer, id, buffer);
+            } else if self.post_buffer(&mut peer, id, buffer) != PostedReceive::Yes {
+                self.buffers.on_hungry(id, &mut peer.receives);
             }
         }
         self.peers.put(id, peer);

@@ -249,11 +249,11 @@ impl Outbound {
     /// The time that a post of now counts its deadline from, where there is one.
     #[inline]
     pub(super) fn stamp(&mut self, clock: &Clock) -> Option<Instant> {
-        self.deadlines
-            .stamp(clock, self.account.stats.in_flight == 0)
+        self.deadlines.stamp(clock)
     }
 
     /// An operation that is about to be posted, or to wait.
+    #[inline(always)]
     pub(super) fn operation(
         &mut self,
         clock: &Clock,

@@ -51,7 +51,6 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         // Shared ones were counted when they were seen to be this connection's.
         if self.shared.is_none() {
             peer.receives.posted -= 1;
-            self.buffers.on_hungry(id, &mut peer.receives);
         }
         if !peer.liveness.heard {
             peer.liveness.heard = true;
@@ -71,7 +70,12 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             // The answer may be as new as this message, and not told of yet.
             peer.learn_header_mode();
         }
-        match peer.machine.on_message(data) {
+        let arrival = peer.machine.on_message(data);
+        // A control message gives its buffer back at once.
+        if self.shared.is_none() && !matches!(arrival, Some(Arrival::Control(_))) {
+            self.buffers.on_hungry(id, &mut peer.receives);
+        }
+        match arrival {
             Some(arrival @ (Arrival::Data | Arrival::Payload)) => {
                 let alone = arrival == Arrival::Payload;
                 let lone_header = peer.lone_header.as_mut().and_then(|header| header.take());

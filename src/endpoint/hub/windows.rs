@@ -1,24 +1,20 @@
 //! Windows at a receive endpoint: its own, which peers may use, and those of its peers, which it
 //! writes and reads.
 
-#![allow(unsafe_code)]
-
 use std::time::{Duration, Instant};
 
 use super::outbound::{self, told};
 use super::{Hub, Peer, RESERVE};
-use crate::buffer::{LeasedPayload, Payload};
-use crate::endpoint::error::{Blocked, Refused, SendErrorKind, WindowError};
+use crate::buffer::Payload;
+use crate::endpoint::error::{Refused, SendErrorKind, WindowError};
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::hub::deadlines::LateOp;
 use crate::endpoint::hub::event::{HubEvent, Tell};
-use crate::endpoint::hub::line::LineState;
 use crate::endpoint::hub::outgoing;
-use crate::endpoint::link::iov::IovList;
-use crate::endpoint::link::{Link, LinkConn, RemoteRange};
+use crate::endpoint::link::{Link, LinkConn};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::exposed::{STRAY_WRITES, WriteMark};
-use crate::endpoint::windows::one_sided::{self, Local, OneSided, OneSidedRequest, PostMode};
+use crate::endpoint::windows::one_sided::{self, OneSided};
 use crate::endpoint::windows::window::{
     LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
@@ -289,45 +285,15 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         level: Level,
         key: u64,
     ) -> Result<(), Refused<Payload>> {
-        let wanted = OneSidedRequest::write(place, &payload, data.is_some());
         let id = place.window.connection();
-        match self.admit_one_sided(&wanted) {
-            Ok(remote) => {
-                let how = PostMode::write(remote, place, data, level);
-                self.post_write(id, payload, place.window.id(), &how, key)
-            }
-            Err(kind) => Err((kind, payload)),
+        match self.sender(id) {
+            Some(mut sender) => sender.write(payload, place, (data, level), key),
+            None => Err((WindowError::WrongConnection.into(), payload)),
         }
         .or_else(|(kind, payload)| self.write_later(kind, payload, (place, data, level), key))
         .map_err(|(kind, payload)| {
             let kind = self.refuse_one_sided(id, kind, data.is_some());
             Refused::new(kind, payload, key)
-        })
-    }
-
-    pub(super) fn post_write(
-        &mut self,
-        id: ConnectionId,
-        payload: Payload,
-        window: WindowId,
-        how: &PostMode,
-        key: u64,
-    ) -> Result<(), (SendErrorKind, Payload)> {
-        let mut iov = IovList::new();
-        let Some(mut way) = self.posting(id) else {
-            return Err((WindowError::NotConnected.into(), payload));
-        };
-        let (leases, recent) = match way.lease(&payload, &mut iov) {
-            Ok(leased) => leased,
-            Err(kind) => return Err((kind, payload)),
-        };
-        // SAFETY: the leases are this payload's.
-        let payload = unsafe { LeasedPayload::new(payload, leases) };
-        let local = (Local::Write(payload), recent);
-        let posted = self.post_one_sided(id, (key, window), local, &iov, how);
-        posted.map_err(|(kind, op)| match op.local {
-            Local::Write(payload) => (kind, payload.into_payload()),
-            Local::Read(_) | Local::Staged(_) => unreachable!("it was a write"),
         })
     }
 
@@ -338,11 +304,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         place: WindowPlace<'_>,
         key: u64,
     ) -> Result<(), Refused<Destination>> {
-        let wanted = OneSidedRequest::read(place, &into);
         let id = place.window.connection();
-        match self.admit_one_sided(&wanted) {
-            Ok(remote) => self.post_read(id, into, place.window.id(), remote, key),
-            Err(kind) => Err((kind, into)),
+        match self.sender(id) {
+            Some(mut sender) => sender.read(into, place, key),
+            None => Err((WindowError::WrongConnection.into(), into)),
         }
         .or_else(|(kind, into)| self.read_later(kind, into, place, key))
         .map_err(|(kind, into)| {
@@ -351,53 +316,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         })
     }
 
-    pub(super) fn post_read(
-        &mut self,
-        id: ConnectionId,
-        into: Destination,
-        window: WindowId,
-        remote: RemoteRange,
-        key: u64,
-    ) -> Result<(), (SendErrorKind, Destination)> {
-        let Some(mut way) = self.posting(id) else {
-            return Err((WindowError::NotConnected.into(), into));
-        };
-        let (into, run, recent) = way.lease_destination(into)?;
-        let mut iov = IovList::new();
-        iov.push(run.base, run.len, run.desc);
-        let how = PostMode::read(remote);
-        let local = (Local::Read(into), recent);
-        let posted = self.post_one_sided(id, (key, window), local, &iov, &how);
-        posted.map_err(|(kind, op)| match op.local {
-            Local::Read(into) => (kind, into.into_destination()),
-            Local::Write(_) | Local::Staged(_) => unreachable!("it was a read"),
-        })
-    }
-
     pub(super) fn scope_of(&self, id: ConnectionId) -> Option<crate::memory::Scope> {
         self.peers.get(id).map(|peer| peer.scoped.scope())
-    }
-
-    /// Everything that can be said of an operation before anything is taken for it.
-    fn admit_one_sided(&self, wanted: &OneSidedRequest<'_>) -> Result<RemoteRange, SendErrorKind> {
-        let id = wanted.place.window.connection();
-        let peer = self
-            .peers
-            .get(id)
-            .ok_or(SendErrorKind::Window(WindowError::WrongConnection))?;
-        let rma = self.link.limits().rma.as_ref();
-        let blocked = may_use(peer, wanted.immediate);
-        if let Err(refused @ (SendErrorKind::Closed(_) | SendErrorKind::Closing)) = blocked {
-            return Err(refused);
-        }
-        // What can never be is said first: who is blocked tries again.
-        let remote = one_sided::check(&peer.machine, id, rma, wanted)?;
-        blocked?;
-        self.outbound.account.has_room(&peer.outbound)?;
-        match peer.outbound.operations() {
-            LineState::Open => Ok(remote),
-            LineState::Full | LineState::Gated => Err(SendErrorKind::WouldBlock(Blocked::Provider)),
-        }
     }
 
     fn refuse_one_sided(
@@ -410,40 +330,6 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let of = peer.map(|peer| (id, &mut peer.outbound));
         self.outbound.refuse(of, &kind, immediate);
         kind
-    }
-
-    fn post_one_sided(
-        &mut self,
-        id: ConnectionId,
-        names: (u64, WindowId),
-        local: (Local, bool),
-        iov: &IovList,
-        how: &PostMode,
-    ) -> Result<(), (SendErrorKind, OneSided)> {
-        let op = self
-            .outbound
-            .operation(self.timer.clock(), id, names, local);
-        let Some(peer) = self.peers.get_mut(id) else {
-            return Err((WindowError::NotConnected.into(), op));
-        };
-        let sent = one_sided::post(
-            &mut self.link,
-            &peer.link,
-            &mut peer.machine,
-            &mut self.outbound.posted.one_sided,
-            op,
-            iov,
-            how,
-        );
-        let Err((refused, mut op)) = sent else {
-            let len = how.remote.len as u64;
-            self.outbound
-                .account
-                .count_accepted(&mut peer.outbound, len);
-            return Ok(());
-        };
-        self.outbound.outgoing.end_one_sided(&mut op);
-        Err((one_sided::refused_by_provider(refused, how.write), op))
     }
 
     /// An operation is over that went well, and the slab has it: most do. Its connection is looked

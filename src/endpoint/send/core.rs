@@ -237,9 +237,9 @@ impl<L: Link> SendCore<L> {
         level: Level,
         key: u64,
     ) -> Result<(), Refused<Payload>> {
-        match self.hub.conn(self.connection) {
-            Some(_) => self.hub.write(payload, place, data, level, key),
-            None => Err(self.refuse(payload, key)),
+        match self.hub.is_empty() {
+            false => self.hub.write(payload, place, data, level, key),
+            true => Err(self.refuse(payload, key)),
         }
     }
 
@@ -250,9 +250,9 @@ impl<L: Link> SendCore<L> {
         place: WindowPlace<'_>,
         key: u64,
     ) -> Result<(), Refused<Destination>> {
-        match self.hub.conn(self.connection) {
-            Some(_) => self.hub.read(into, place, key),
-            None => Err(self.refuse(into, key)),
+        match self.hub.is_empty() {
+            false => self.hub.read(into, place, key),
+            true => Err(self.refuse(into, key)),
         }
     }
 
@@ -290,8 +290,7 @@ impl<L: Link> SendCore<L> {
         if !self.early.is_empty() {
             events.append(&mut self.early);
         }
-        // A hub that failed has ended its connections, and says so by their events.
-        let _ = self.hub.poll(events);
+        self.hub.drive(events);
         if !self.stands || self.hub.is_empty() {
             self.look_at_connection(events, before);
         }

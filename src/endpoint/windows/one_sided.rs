@@ -397,7 +397,7 @@ impl PostMode {
 
 /// Posts an operation, which the slab keeps until it is over; gives it back if the provider does
 /// not take it.
-#[inline]
+#[inline(always)]
 pub(crate) fn post<L: Link, T>(
     link: &mut L,
     conn: &L::Conn,
@@ -418,7 +418,7 @@ pub(crate) fn post<L: Link, T>(
 }
 
 /// The same for one that was counted when it was accepted.
-#[inline]
+#[inline(always)]
 pub(crate) fn hand_over<L: Link, T>(
     link: &mut L,
     conn: &L::Conn,
