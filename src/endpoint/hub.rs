@@ -249,7 +249,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             // over, would never sleep again.
             self.wait.set_deadline(None);
             // It may have failed outside a poll.
-            return self.act_and_end(events);
+            self.act_and_end(events);
+            return self.give_up_ended(reason, events);
         }
         if look_everywhere {
             self.revoke_abandoned();
@@ -369,6 +370,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 }
             }
         }
+        self.leave_domain(id);
         if let Some(peer) = self.peers.get_mut(id) {
             let deadline = peer.next_deadline();
             self.timer.on_deadline(deadline);

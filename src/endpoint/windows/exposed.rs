@@ -400,6 +400,17 @@ impl ExposedWindows {
         self.watcher.ledger().passed() >= epoch
     }
 
+    /// Whether everybody has passed it but for those that are leaving.
+    pub(crate) fn has_passed_by_staying(&self, epoch: u64) -> bool {
+        self.watcher.ledger().passed_by_staying() >= epoch
+    }
+
+    /// Has this endpoint woken when only those that are leaving have not passed an epoch; false:
+    /// it is so now.
+    pub(crate) fn wait_for_staying(&self, epoch: u64) -> bool {
+        self.watcher.wait_for_staying(epoch)
+    }
+
     /// Whether there is memory that waits for others.
     #[inline]
     pub(crate) fn has_limbo(&self) -> bool {
