@@ -50,6 +50,12 @@ impl WakeList {
         }
     }
 
+    /// How many hooks there are.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn len(&self) -> usize {
+        lock(&self.hooks).hooks.len()
+    }
+
     /// To be called after a slot was put on the free list.
     #[inline]
     pub(super) fn notify(&self) {

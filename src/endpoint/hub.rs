@@ -65,6 +65,7 @@ mod pair;
 mod peer;
 mod peer_controls;
 mod peer_receives;
+mod pool_waker;
 pub(crate) mod posted;
 mod posting;
 mod received;

@@ -528,8 +528,6 @@ impl<L: Link, E: HubEvent> Drop for Hub<L, E> {
     fn drop(&mut self) {
         let guard = LeakLast(self);
         let hub = &mut *guard.0;
-        hub.buffers.leave();
-        hub.outbound.stop();
         let abandoned = hub.outbound.account.stats.in_flight;
         let ids = hub.peers.ids();
         if hub.link.form() == Form::Rdm {

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use self::account::SendAccount;
 use self::refused::RefusedPeers;
 use super::peer::Peer;
+use super::pool_waker::PoolWaker;
 use super::sends::{OnAbandoned, SendsSettings};
 use super::{HubSettings, WindowSettings};
 use crate::Error;
-use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, WakerId};
+use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload};
 use crate::clock::Clock;
 use crate::contain::contain;
 use crate::endpoint::error::{Blocked, SendErrorKind};
@@ -61,7 +62,7 @@ pub(super) struct Outbound {
     waiting: Vec<ConnectionId>,
     /// The provider took something not, or something waits: the next poll offers it again.
     pub(super) retry: bool,
-    headers_waker: WakerId,
+    headers_waker: PoolWaker<HeaderSlotManager>,
     /// RDM form: held until the endpoint is closed, since sends may outlive their connections.
     shared_desc: Option<HeldDescriptor>,
     on_abandoned: Option<OnAbandoned>,
@@ -110,8 +111,7 @@ impl Outbound {
             true => Some(HeldDescriptor::new(headers.region(), link.registrar())?),
             false => None,
         };
-        let waker = Arc::clone(wait);
-        let headers_waker = headers.add_waker(Arc::new(move || waker.wake()));
+        let headers_waker = PoolWaker::of(&headers, wait);
         let outgoing = Outgoing::new(
             EndpointId::next(),
             headers,
@@ -340,12 +340,6 @@ impl Outbound {
         if let Some(hear) = &mut self.on_abandoned {
             contain("on_abandoned", || hear(connection, key));
         }
-    }
-
-    /// The endpoint is dropped.
-    pub(super) fn stop(&mut self) {
-        self.outgoing.headers().remove_waker(self.headers_waker);
-        self.outgoing.staging.leave();
     }
 
     /// A payload that goes out on several connections: staged once, where it has to be.
