@@ -93,13 +93,17 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     }
 
     /// Begins to take a window back; false: there is nothing to take back any more.
-    pub(crate) fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
-        let Some((id, window)) = self.exposed.begin_revoke(window) else {
-            return false;
+    pub(crate) fn revoke(
+        &mut self,
+        window: LocalWindow,
+        deadline: Instant,
+    ) -> Result<bool, Refused<LocalWindow, WindowError>> {
+        let Some((id, window)) = self.exposed.begin_revoke(window)? else {
+            return Ok(false);
         };
         self.begin_revoke(id, window, Some(deadline));
         self.wait.wake();
-        true
+        Ok(true)
     }
 
     /// Takes back the windows whose handles were dropped.

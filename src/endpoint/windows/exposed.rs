@@ -228,15 +228,21 @@ impl ExposedWindows {
     }
 
     /// The application wants a window back: which one's revocation is to begin. `None`: it is back
-    /// already, or another endpoint's.
-    pub(crate) fn begin_revoke(&mut self, window: LocalWindow) -> Option<(ConnectionId, WindowId)> {
+    /// already. One of another endpoint is given back as it is.
+    pub(crate) fn begin_revoke(
+        &mut self,
+        window: LocalWindow,
+    ) -> Result<Option<(ConnectionId, WindowId)>, Refused<LocalWindow, WindowError>> {
         if !window.is_of(&self.bell) {
-            return None;
+            return Err(Refused::without_key(WindowError::WrongConnection, window));
         }
         let id = (window.connection(), window.id());
         window.settle();
-        self.windows.get_mut(&id)?.revoking = true;
-        Some(id)
+        let exposed = self.windows.get_mut(&id);
+        Ok(exposed.map(|exposed| {
+            exposed.revoking = true;
+            id
+        }))
     }
 
     /// The windows whose handles were dropped since the last look: their revocations are to begin.
