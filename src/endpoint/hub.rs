@@ -131,12 +131,13 @@ pub(crate) struct Hub<L: Link, E: HubEvent = ReceiveEvent> {
 
 impl<L: Link, E: HubEvent> Hub<L, E> {
     pub(crate) fn listen(
-        link: L,
+        mut link: L,
         waiter: Arc<dyn LinkWait>,
         clock: Clock,
         pool: SharedBufferManager,
         mut settings: HubSettings,
     ) -> Result<Self, Error> {
+        link.read_clock(&clock);
         let wait = Arc::new(EndpointWait::new(waiter, clock.clone())?);
         let buffers = HubBuffers::new(pool, &settings, &link, &wait)?;
         let shared = share(&link, &buffers.pool, &buffers.control)?;
