@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use io_uring::opcode;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
