@@ -14,9 +14,9 @@
 //! ```
 //!
 //! A participant that has said its last word can't be asked any more, and passes by its end alone:
-//! it is *leaving*. Memory waits for it as for any other. But who holds its own last word back until
-//! an epoch is passed would wait for ever for somebody who waits for that word, so it waits for
-//! those that stay only ([`AccessLedger::passed_by_staying`]).
+//! it is *leaving*. Memory waits for it as for any other. But who holds its own last word back
+//! until an epoch is passed would wait for ever for somebody who waits for that word, so it waits
+//! for those that stay only ([`AccessLedger::passed_by_staying`]).
 //!
 //! The ledger is one lock, taken by connections that come and go, by fences and by revocations, and
 //! never by a poll that has nothing to do with them: whoever must do something is woken.

@@ -1,8 +1,8 @@
 //! `Fencing`: what waits until peers have passed an epoch of the domain.
 //!
 //! A long message waits for an epoch, and with it what came behind it on its connection: also the
-//! goodbye of this side. That goodbye waits for those only that are not leaving. Who leaves can't be
-//! asked, passes by its end, and that may wait for this very goodbye, where both ends of a
+//! goodbye of this side. That goodbye waits for those only that are not leaving. Who leaves can't
+//! be asked, passes by its end, and that may wait for this very goodbye, where both ends of a
 //! connection are in one domain. A connection that ends well meanwhile keeps what waits
 //! ([`EndedConnection`]), and its end is told behind that.
 
