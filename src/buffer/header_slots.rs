@@ -341,6 +341,12 @@ impl HeaderSlotManager {
         self.0.table.wakes().add(wake)
     }
 
+    /// How many there are.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn wakers(&self) -> usize {
+        self.0.table.wakes().len()
+    }
+
     /// Removes it; false when it is not (or no longer) there. A call that is under way on another
     /// thread may still come.
     pub fn remove_waker(&self, id: WakerId) -> bool {

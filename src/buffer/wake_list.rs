@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
@@ -13,9 +14,16 @@ use crate::sync::{AtomicU32, Condvar, Mutex, Ordering, lock, total_order_under_l
 /// eventfd, set a flag). A panic of it is logged, and goes no further.
 pub type WakeFn = Arc<dyn Fn() + Send + Sync>;
 
-/// Names a wake-up hook of one manager.
+/// Names a wake-up hook of one manager; no other manager of the process has one of this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WakerId(u64);
+
+impl WakerId {
+    fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
 
 struct Hook {
     id: WakerId,
@@ -25,7 +33,6 @@ struct Hook {
 
 #[derive(Default)]
 struct Hooks {
-    last_id: u64,
     hooks: Vec<Hook>,
 }
 
@@ -48,6 +55,12 @@ impl WakeList {
             hooks: Mutex::new(Hooks::default()),
             freed: Condvar::new(),
         }
+    }
+
+    /// How many hooks there are.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn len(&self) -> usize {
+        lock(&self.hooks).hooks.len()
     }
 
     /// To be called after a slot was put on the free list.
@@ -111,9 +124,8 @@ impl WakeList {
 
     /// Adds a hook, not armed.
     pub(super) fn add(&self, wake: WakeFn) -> WakerId {
+        let id = WakerId::next();
         let mut hooks = lock(&self.hooks);
-        hooks.last_id += 1;
-        let id = WakerId(hooks.last_id);
         hooks.hooks.push(Hook {
             id,
             armed: false,

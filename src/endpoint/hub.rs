@@ -70,6 +70,7 @@ mod peer;
 mod peer_controls;
 mod peer_operations;
 mod peer_receives;
+mod pool_waker;
 pub(crate) mod posted;
 mod posting;
 mod received;
@@ -134,12 +135,13 @@ pub(crate) struct Hub<L: Link, E: HubEvent = ReceiveEvent> {
 
 impl<L: Link, E: HubEvent> Hub<L, E> {
     pub(crate) fn listen(
-        link: L,
+        mut link: L,
         waiter: Arc<dyn LinkWait>,
         clock: Clock,
         pool: SharedBufferManager,
         mut settings: HubSettings,
     ) -> Result<Self, Error> {
+        link.read_clock(&clock);
         let wait = Arc::new(EndpointWait::new(waiter, clock.clone())?);
         let buffers = HubBuffers::new(pool, &settings, &link, &wait)?;
         let shared = share(&link, &buffers.pool, &buffers.control)?;
@@ -255,7 +257,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             // over, would never sleep again.
             self.wait.set_deadline(None);
             // It may have failed outside a poll.
-            return self.act_and_end(events);
+            self.act_and_end(events);
+            return self.give_up_ended(reason, events);
         }
         if look_everywhere {
             self.revoke_abandoned();
@@ -384,6 +387,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 }
             }
         }
+        self.leave_domain(id);
         if let Some(peer) = self.peers.get_mut(id) {
             let deadline = peer.next_deadline();
             self.timer.on_deadline(deadline);

@@ -35,11 +35,11 @@ pub enum Inject {
     UpTo(usize),
 }
 
-/// Which messages are copied into a frame with others, while an earlier one is in flight; a frame is
-/// one message of the provider's. It leaves when it is full, at the next poll, and with a flush. A
-/// message that finds nothing in flight leaves at once, without a copy. A post costs about as much
-/// for 20 bytes as for 2,000, so this is what makes many small messages fast. Each keeps its header,
-/// key, number, deadline and outcome.
+/// Which messages are copied into a frame with others, while an earlier one is in flight. A frame
+/// is one message of the provider's; it leaves when it is full, at the next poll, and with a flush.
+/// A message that finds nothing in flight leaves at once, without a copy. A post costs about as
+/// much for 20 bytes as for 2,000, so this is what makes many small messages fast. Each keeps its
+/// header, key, number, deadline and outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Packing {

@@ -335,10 +335,18 @@ impl AsyncWindows<'_> {
     /// Asks the peer not to use a window any more; see
     /// [`Windows::revoke`](crate::endpoint::Windows::revoke). Its memory comes by
     /// [`event`](Self::event). False: there is nothing to take back any more.
-    pub fn revoke(&self, window: LocalWindow, deadline: Instant) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn revoke(
+        &self,
+        window: LocalWindow,
+        deadline: Instant,
+    ) -> Result<bool, Refused<LocalWindow, WindowError>> {
         self.0.with(|engine, _| match engine.sender() {
             Some(sender) => sender.windows().revoke(window, deadline),
-            None => false,
+            None => Ok(false),
         })
     }
 

@@ -13,13 +13,18 @@
 //!                                      passed() ≥ e: the memory is free ◄─────────────┘
 //! ```
 //!
+//! A participant that has said its last word can't be asked any more, and passes by its end alone:
+//! it is *leaving*. Memory waits for it as for any other. But who holds its own last word back
+//! until an epoch is passed would wait for ever for somebody who waits for that word, so it waits
+//! for those that stay only ([`AccessLedger::passed_by_staying`]).
+//!
 //! The ledger is one lock, taken by connections that come and go, by fences and by revocations, and
 //! never by a poll that has nothing to do with them: whoever must do something is woken.
 
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
@@ -33,17 +38,56 @@ pub(crate) struct AccessLedger {
     epoch: AtomicU64,
     /// All up to this one were passed by every participant.
     passed: AtomicU64,
+    /// All up to this one were passed by every participant that is not leaving.
+    passed_by_staying: AtomicU64,
     inner: Mutex<Inner>,
 }
 
 #[derive(Default)]
 struct Inner {
-    /// How many participants have passed which epoch last.
-    participants: BTreeMap<u64, usize>,
-    watchers: Vec<(u64, Wake, Option<u64>)>,
+    /// All participants, and those of them that are not leaving.
+    participants: Census,
+    staying: Census,
+    watchers: Vec<Watch>,
     next_watcher: u64,
     /// Memory whose endpoint is gone, by the epoch that it waits for.
     limbo: BTreeMap<u64, Vec<Box<dyn Any + Send>>>,
+}
+
+/// How many have passed which epoch last.
+#[derive(Default)]
+struct Census(BTreeMap<u64, usize>);
+
+impl Census {
+    fn add(&mut self, epoch: u64) {
+        *self.0.entry(epoch).or_default() += 1;
+    }
+
+    fn remove(&mut self, epoch: u64) {
+        if let Some(count) = self.0.get_mut(&epoch) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&epoch);
+            }
+        }
+        if self.0.is_empty() {
+            // An empty map keeps its room.
+            self.0 = BTreeMap::new();
+        }
+    }
+
+    /// What the slowest has passed.
+    fn slowest(&self) -> Option<u64> {
+        self.0.first_key_value().map(|(passed, _)| *passed)
+    }
+}
+
+/// Whom to wake, and for which epochs besides those that begin.
+struct Watch {
+    id: u64,
+    wake: Wake,
+    passed: Option<u64>,
+    passed_by_staying: Option<u64>,
 }
 
 /// What is to be done once the lock is free: memory may wake somebody when it goes, or be the last
@@ -62,37 +106,40 @@ impl Drop for After {
 }
 
 impl Inner {
-    fn add(&mut self, epoch: u64) {
-        *self.participants.entry(epoch).or_default() += 1;
+    fn add(&mut self, epoch: u64, leaving: bool) {
+        self.participants.add(epoch);
+        if !leaving {
+            self.staying.add(epoch);
+        }
     }
 
-    fn remove(&mut self, epoch: u64) {
-        if let Some(count) = self.participants.get_mut(&epoch) {
-            *count -= 1;
-            if *count == 0 {
-                self.participants.remove(&epoch);
-            }
-        }
-        if self.participants.is_empty() {
-            // An empty map keeps its room.
-            self.participants = BTreeMap::new();
+    fn remove(&mut self, epoch: u64, leaving: bool) {
+        self.participants.remove(epoch);
+        if !leaving {
+            self.staying.remove(epoch);
         }
     }
 
     /// What everybody has passed: memory that waited for it is free, and who waits for it is told.
     fn settle(&mut self, ledger: &AccessLedger) -> After {
         let epoch = ledger.epoch.load(Ordering::Relaxed);
-        let slowest = self.participants.first_key_value();
-        let passed = slowest.map_or(epoch, |(passed, _)| *passed);
+        let passed = self.participants.slowest().unwrap_or(epoch);
+        let by_staying = self.staying.slowest().unwrap_or(epoch);
         // Release pairs with the Acquire of `passed`: who sees it sees all that was done before.
         ledger.passed.store(passed, Ordering::Release);
+        // Likewise, though nothing is freed by this one.
+        ledger
+            .passed_by_staying
+            .store(by_staying, Ordering::Release);
         let mut after = After::default();
         while let Some(first) = self.limbo.first_entry().filter(|it| *it.key() <= passed) {
             after.free.push(first.remove());
         }
-        for (_, wake, waits) in &mut self.watchers {
-            if waits.take_if(|epoch| *epoch <= passed).is_some() {
-                after.wake.push(Arc::clone(wake));
+        for watch in &mut self.watchers {
+            let all = watch.passed.take_if(|epoch| *epoch <= passed);
+            let staying = watch.passed_by_staying.take_if(|it| *it <= by_staying);
+            if all.or(staying).is_some() {
+                after.wake.push(Arc::clone(&watch.wake));
             }
         }
         after
@@ -104,6 +151,7 @@ impl AccessLedger {
         Arc::new(Self {
             epoch: AtomicU64::new(0),
             passed: AtomicU64::new(0),
+            passed_by_staying: AtomicU64::new(0),
             inner: Mutex::default(),
         })
     }
@@ -117,9 +165,10 @@ impl AccessLedger {
     pub(crate) fn join(self: &Arc<Self>) -> Participant {
         let mut inner = self.lock();
         let epoch = self.epoch.load(Ordering::Relaxed);
-        inner.add(epoch);
+        inner.add(epoch, false);
         Participant {
             passed: AtomicU64::new(epoch),
+            leaving: AtomicBool::new(false),
             ledger: Arc::clone(self),
         }
     }
@@ -129,7 +178,12 @@ impl AccessLedger {
         let mut inner = self.lock();
         inner.next_watcher += 1;
         let id = inner.next_watcher;
-        inner.watchers.push((id, wake, None));
+        inner.watchers.push(Watch {
+            id,
+            wake,
+            passed: None,
+            passed_by_staying: None,
+        });
         Watcher {
             id,
             ledger: Arc::clone(self),
@@ -146,6 +200,12 @@ impl AccessLedger {
     /// The last epoch that every participant has passed.
     pub(crate) fn passed(&self) -> u64 {
         self.passed.load(Ordering::Acquire)
+    }
+
+    /// The last epoch that every participant has passed which is not leaving. Nothing is free by
+    /// that: those that leave may still write.
+    pub(crate) fn passed_by_staying(&self) -> u64 {
+        self.passed_by_staying.load(Ordering::Acquire)
     }
 
     /// Keeps memory until the epoch is passed.
@@ -165,7 +225,7 @@ impl Drop for AccessLedger {
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
         // Those of endpoints that would not close never leave: their peers may use the memory for
         // ever.
-        if !inner.participants.is_empty() {
+        if inner.participants.slowest().is_some() {
             std::mem::forget(std::mem::take(&mut inner.limbo));
         }
     }
@@ -176,6 +236,7 @@ impl fmt::Debug for AccessLedger {
         f.debug_struct("AccessLedger")
             .field("epoch", &self.epoch)
             .field("passed", &self.passed)
+            .field("passed_by_staying", &self.passed_by_staying)
             .finish_non_exhaustive()
     }
 }
@@ -185,6 +246,8 @@ impl fmt::Debug for AccessLedger {
 #[derive(Debug)]
 pub(crate) struct Participant {
     passed: AtomicU64,
+    /// Changed under the ledger's lock only.
+    leaving: AtomicBool,
     ledger: Arc<AccessLedger>,
 }
 
@@ -203,8 +266,24 @@ impl Participant {
         let epoch = epoch.min(self.ledger.epoch());
         if epoch > before {
             self.passed.store(epoch, Ordering::Relaxed);
-            inner.remove(before);
-            inner.add(epoch);
+            let leaving = self.leaving.load(Ordering::Relaxed);
+            inner.remove(before, leaving);
+            inner.add(epoch, leaving);
+            let after = inner.settle(&self.ledger);
+            drop(inner);
+            drop(after);
+        }
+    }
+
+    /// Its peer is asked nothing any more, so that it passes what begins from now on by its end
+    /// only. For ever; again is fine.
+    pub(crate) fn leave(&self) {
+        if self.leaving.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut inner = self.ledger.lock();
+        if !self.leaving.swap(true, Ordering::Relaxed) {
+            inner.staying.remove(self.passed.load(Ordering::Relaxed));
             let after = inner.settle(&self.ledger);
             drop(inner);
             drop(after);
@@ -215,7 +294,8 @@ impl Participant {
 impl Drop for Participant {
     fn drop(&mut self) {
         let mut inner = self.ledger.lock();
-        inner.remove(self.passed.load(Ordering::Relaxed));
+        let leaving = self.leaving.load(Ordering::Relaxed);
+        inner.remove(self.passed.load(Ordering::Relaxed), leaving);
         let after = inner.settle(&self.ledger);
         drop(inner);
         drop(after);
@@ -243,10 +323,10 @@ impl Watcher {
         let epoch = self.ledger.epoch.fetch_add(1, Ordering::Release) + 1;
         let mut after = inner.settle(&self.ledger);
         if self.ledger.passed() < epoch {
-            let others = inner.watchers.iter().filter(|(id, ..)| *id != self.id);
+            let others = inner.watchers.iter().filter(|watch| watch.id != self.id);
             after
                 .wake
-                .extend(others.map(|(_, wake, _)| Arc::clone(wake)));
+                .extend(others.map(|watch| Arc::clone(&watch.wake)));
         }
         drop(inner);
         drop(after);
@@ -260,9 +340,20 @@ impl Watcher {
         if self.ledger.passed() >= epoch {
             return false;
         }
-        let mut watchers = inner.watchers.iter_mut();
-        if let Some((.., waits)) = watchers.find(|(id, ..)| *id == self.id) {
-            *waits = Some(epoch);
+        if let Some(watch) = inner.watchers.iter_mut().find(|it| it.id == self.id) {
+            watch.passed = Some(epoch);
+        }
+        true
+    }
+
+    /// The same for those participants only that are not leaving.
+    pub(crate) fn wait_for_staying(&self, epoch: u64) -> bool {
+        let mut inner = self.ledger.lock();
+        if self.ledger.passed_by_staying() >= epoch {
+            return false;
+        }
+        if let Some(watch) = inner.watchers.iter_mut().find(|it| it.id == self.id) {
+            watch.passed_by_staying = Some(epoch);
         }
         true
     }
@@ -271,7 +362,7 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         let mut inner = self.ledger.lock();
-        let at = inner.watchers.iter().position(|(id, ..)| *id == self.id);
+        let at = inner.watchers.iter().position(|it| it.id == self.id);
         let gone = at.map(|at| inner.watchers.swap_remove(at));
         drop(inner);
         drop(gone);

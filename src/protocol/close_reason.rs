@@ -128,8 +128,9 @@ pub enum CloseReason {
     LongDeadline,
     /// The peer did not answer a fence in time: memory that peers of this domain could reach was to
     /// come back, and it did not say that what it has under way is over. It answers as long as its
-    /// endpoint is polled.
-    #[error("the peer did not answer a fence within {limit:?}")]
+    /// endpoint is polled. Or both sides have said goodbye, and a long message was not handed out,
+    /// since other connections of the domain did not pass their fences, or end, for so long.
+    #[error("a fence was not answered within {limit:?}")]
     FenceDeadline {
         /// How long it may be silent, by the setting, or 60 s.
         limit: Duration,

@@ -361,8 +361,8 @@ impl Connection {
         {
             return Some(self.control(&credit));
         }
-        if self.state == State::Closing && self.data.posted == 0 {
-            let bye = self.goodbye.say(self.data.send.used())?;
+        if self.is_to_say_goodbye() && !self.has_open_fence() {
+            let bye = self.goodbye.say(self.data.send.used());
             return Some(self.control(&bye));
         }
         None

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Formatter};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -33,6 +34,9 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// Buffers for control messages; each peer uses few at a time.
 const CONTROL_SLOTS: u32 = 64;
+
+/// Questions for words that wait for a thread, at most: who asks may have given up on the others.
+pub(super) const DESCRIPTIONS_MAX: usize = 16;
 
 /// Bytes of a buffer for control messages.
 pub(super) const CONTROL_ROOM: usize = 16 * 1024;
@@ -249,6 +253,8 @@ impl<S: StreamSide> NetworkThread<S> {
             orders: Arc::new(Orders {
                 queue,
                 waker: network.waker(),
+                waiting: Arc::default(),
+                describing: Arc::default(),
             }),
             clock: network.clock.clone(),
             thread: None,
@@ -366,16 +372,35 @@ impl<S: StreamSide> NetworkThread<S> {
 }
 
 /// The way of orders to a thread, which wakes up for each.
+///
+/// The queue itself has no bound, since nobody who gives an order may wait, and none may be lost.
+/// What there can be in it is bounded by who gives some: one for each transfer that was begun and
+/// that the thread has not seen yet, one for each transfer of which something is wanted, however
+/// often (`Wishes`), [`DESCRIPTIONS_MAX`], and two to stop.
 pub(super) struct Orders<S> {
     queue: Sender<Order<S>>,
     waker: Waker,
+    /// How many wait, and how many of those are questions for words.
+    waiting: Arc<AtomicUsize>,
+    describing: Arc<AtomicUsize>,
 }
 
 impl<S> Orders<S> {
     pub(super) fn give(&self, order: impl FnOnce(&mut S) + Send + 'static) {
+        let waiting = Arc::clone(&self.waiting);
+        waiting.fetch_add(1, Ordering::Relaxed);
         // A thread that is gone takes none: there is nothing left to do about it.
-        let _ = self.queue.send(Box::new(order));
+        let _ = self.queue.send(Box::new(move |side| {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+            order(side);
+        }));
         self.waker.wake();
+    }
+
+    /// How many the thread has not taken.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
     }
 }
 
@@ -403,12 +428,20 @@ impl<S: StreamSide> ThreadHandle<S> {
         Ok(())
     }
 
-    /// How everything is, in words. None: the thread did not answer within that time.
+    /// How everything is, in words. None: the thread did not answer within that time, or as many
+    /// questions as may wait do already.
     pub(super) fn describe(&self, timeout: Duration) -> Option<String> {
+        let describing = Arc::clone(&self.orders.describing);
+        if describing.fetch_add(1, Ordering::Relaxed) >= DESCRIPTIONS_MAX {
+            describing.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
         let (way, words) = sync_channel(1);
-        // Whoever asked may have given up.
-        self.orders
-            .give(move |side| drop(way.try_send(side.describe())));
+        self.orders.give(move |side| {
+            describing.fetch_sub(1, Ordering::Relaxed);
+            // Whoever asked may have given up.
+            drop(way.try_send(side.describe()));
+        });
         words.recv_timeout(timeout).ok()
     }
 

@@ -187,7 +187,7 @@ impl StreamReceiver {
 
     /// What each stream is doing and waiting for, in words, for whoever looks for the reason why
     /// something does not go on. The words are not part of the interface. `None`: its thread did
-    /// not answer within that time.
+    /// not answer within that time, or 16 earlier questions wait for it.
     pub fn describe(&self, timeout: Duration) -> Option<String> {
         self.thread.describe(timeout)
     }

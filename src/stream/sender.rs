@@ -8,6 +8,9 @@ mod config;
 #[cfg(all(test, not(loom)))]
 #[path = "sender/tests/impostor.rs"]
 mod impostor_tests;
+#[cfg(all(test, not(loom)))]
+#[path = "sender/tests/orders.rs"]
+mod orders_tests;
 mod outgoing_transfer;
 mod peer;
 mod peer_blocks;
@@ -196,7 +199,7 @@ impl StreamSender {
 
     /// What each transfer is doing and waiting for, in words, for whoever looks for the reason why
     /// something does not go on. The words are not part of the interface. `None`: its thread did
-    /// not answer within that time.
+    /// not answer within that time, or 16 earlier questions wait for it.
     pub fn describe(&self, timeout: Duration) -> Option<String> {
         self.thread.describe(timeout)
     }

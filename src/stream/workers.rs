@@ -150,16 +150,19 @@ mod tests {
         let (go, wait) = mpsc::channel::<()>();
         let wait = Mutex::new(wait);
         let (done, results) = mpsc::channel();
+        let (begins, begun) = mpsc::channel();
         let workers = Workers::spawn("test", 1, 2, move |job: u32| {
+            begins.send(job).expect("somebody listens");
             wait.lock().expect("no panic").recv().expect("told to go");
             done.send(job).expect("somebody listens");
         })
         .expect("threads");
-        let mut taken = 0;
-        // One may be with the thread, two wait.
+        // One is with the thread, and two may wait.
+        workers.give(0).expect("nobody waits");
+        assert_eq!(begun.recv(), Ok(0));
+        let mut taken = 1;
         while workers.give(taken).is_ok() {
             taken += 1;
-            std::thread::sleep(std::time::Duration::from_millis(20));
         }
         assert_eq!(taken, 3);
         for _ in 0..taken {

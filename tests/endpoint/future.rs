@@ -358,7 +358,12 @@ async fn use_windows(
         Some(WindowEvent::Revoked { .. }) => {}
         other => panic!("{other:?}"),
     }
-    assert!(sender.windows().revoke(own, after(SOON)));
+    assert!(
+        sender
+            .windows()
+            .revoke(own, after(SOON))
+            .expect("its own window")
+    );
     match sender.windows().event().await {
         Some(WindowEvent::Released { memory, .. }) => {
             let buffer = memory.into_buffer_mut().expect("a buffer");
@@ -413,6 +418,7 @@ async fn offer_a_window(
                         .endpoint_mut()
                         .windows(window.connection())
                         .revoke(window, after(SOON))
+                        .expect("its own window")
                 );
             }
             ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use fabricast::buffer::{Buffer, Payload, SharedBufferManager};
 use fabricast::endpoint::{
-    Blocked, ConnectionlessConfig, ConnectionlessEvent, LongMessages, ReceiveConfig, SendErrorKind,
+    Blocked, CloseReason, ConnectionlessConfig, ConnectionlessEvent, LongMessages, ReceiveConfig,
+    SendErrorKind,
 };
 use fabricast::fabric::EndpointKind;
 use fabricast::{
@@ -263,6 +264,26 @@ fn tens_of_megabytes() {
         two.completed(1);
         two.close();
     }
+}
+
+/// Both ends in one domain, as in one process: the sender's goodbye is behind the message, and the
+/// message comes back when nobody in the domain can write into it any more.
+#[test]
+fn a_goodbye_right_behind_one_in_the_same_domain_keeps_nobody() {
+    let _dog = Watchdog::new("a_goodbye_right_behind_one_in_the_same_domain_keeps_nobody");
+    on_each_row(|near, _| {
+        let mut two = Two::open(near, near, 2, 1 << 20);
+        let bytes = pattern(1, 100_000);
+        let payload = buffer(&two.pool, &bytes);
+        two.send(payload, 7);
+        two.sender.begin_close(after(SOON));
+        two.expect(7, &bytes);
+        drive("the goodbyes", SOON, || {
+            two.step();
+            send_end(&two.sent).is_some() && !receive_ends(&two.received).is_empty()
+        });
+        assert_eq!(send_end(&two.sent), Some(CloseReason::Finished));
+    });
 }
 
 #[test]

@@ -74,6 +74,7 @@ fn fence_answered(test: &'static str, answers: impl Fn(Control) -> Vec<Control>)
             .endpoint(0)
             .windows(window.connection())
             .revoke(window, after(10 * SOON))
+            .expect("its own window")
     );
     let mut fence = None;
     let mut both = [&mut first, &mut liar];
@@ -129,6 +130,7 @@ fn nonces_do_not_follow_each_other() {
                 .endpoint(0)
                 .windows(window.connection())
                 .revoke(window, after(10 * SOON))
+                .expect("its own window")
         );
         until(
             "a fence",

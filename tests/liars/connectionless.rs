@@ -138,6 +138,7 @@ impl Two {
                     self.owner
                         .windows(window.connection())
                         .revoke(window, after(10 * SOON))
+                        .expect("its own window")
                 );
                 self.until("it is revoked", |two| two.revoked);
             }

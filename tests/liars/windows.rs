@@ -117,6 +117,7 @@ impl Scene {
                         .endpoint(0)
                         .windows(window.connection())
                         .revoke(window, after(10 * SOON))
+                        .expect("its own window")
                 );
                 self.first.liar.manners.revocations = false;
                 let mut revoked = None;
@@ -300,6 +301,7 @@ fn who_does_not_answer_a_fence_is_closed() {
         endpoint
             .windows(window.connection())
             .revoke(window, Instant::now() + 10 * SOON)
+            .expect("its own window")
     );
     // It answers heartbeats all the time: it is not silent.
     let mut guests = [&mut first, &mut second];
@@ -338,6 +340,7 @@ fn who_answers_writes_on_behind_the_answer() {
             .endpoint(0)
             .windows(window.connection())
             .revoke(window, after(10 * SOON))
+            .expect("its own window")
     );
     let mut revoked = None;
     until(

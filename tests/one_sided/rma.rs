@@ -307,6 +307,31 @@ fn a_window_of_another_connection_is_refused_where_there_are_several() {
     let written = receiver.windows(connection).write(payload, &remote, 7);
     written.expect("posted");
     both.until("written", |both| !both.far.is_empty());
+    // Nor is a window of this side's revoked by another connection than its own, or by another
+    // endpoint.
+    let receiver = both.pair.receiver();
+    let mut windows = receiver.windows(connection);
+    let own = windows.expose(memory(&[0; 8]), Access::READ);
+    let own = own.expect("exposed");
+    let wrong = WindowError::WrongConnection;
+    let refused = receiver.windows(other).revoke(own, after(SOON));
+    let refused = refused.expect_err("another connection's");
+    assert_eq!(refused.kind, wrong);
+    let refused = second.windows().revoke(refused.given, after(SOON));
+    let refused = refused.expect_err("another endpoint's");
+    assert_eq!(refused.kind, wrong);
+    let revoked = receiver
+        .windows(connection)
+        .revoke(refused.given, after(SOON));
+    assert!(revoked.expect("its own window"));
+    both.far.clear();
+    both.until("released", |both| !both.far.is_empty());
+    let back = |event: &WindowEvent| matches!(event, WindowEvent::Released { .. });
+    assert!(
+        matches!(&both.far[..], [one] if back(one)),
+        "{:?}",
+        both.far
+    );
 }
 
 #[test]
@@ -386,7 +411,13 @@ fn the_receiver_writes_and_reads_windows_of_the_sender() {
     assert_eq!(refused.is_would_block(), carries, "{refused}");
 
     // Both take them back; the memory of the one that is wanted comes.
-    assert!(both.pair.sender().windows().revoke(put_window, after(SOON)));
+    assert!(
+        both.pair
+            .sender()
+            .windows()
+            .revoke(put_window, after(SOON))
+            .expect("its own window")
+    );
     drop(get_window);
     both.until("revoked", |both| both.pair.sender().exposed_windows() == 0);
     let [WindowEvent::Released { memory, .. }] = &both.near[..] else {
@@ -487,7 +518,8 @@ fn a_refused_write_is_a_failure_unless_the_weaker_level_was_chosen() {
                     .pair
                     .receiver()
                     .windows(local.connection())
-                    .revoke(local, after(SOON)),
+                    .revoke(local, after(SOON))
+                    .expect("its own window"),
                 "it is back already"
             );
         }
@@ -535,6 +567,7 @@ fn a_key_reaches_its_window_alone_and_ends_with_it() {
                     .receiver()
                     .windows(local.connection())
                     .revoke(local, after(SOON))
+                    .expect("its own window")
             );
             both.until("released", |both| !both.far.is_empty());
             assert!(
@@ -763,6 +796,7 @@ fn a_buffer_comes_back_with_what_the_peer_wrote() {
             .receiver()
             .windows(local.connection())
             .revoke(local, after(SOON))
+            .expect("its own window")
     );
     both.until("released", |both| !both.far.is_empty());
     let Some(WindowEvent::Released { window, memory }) = both.far.pop() else {
@@ -817,6 +851,7 @@ fn hundreds_of_windows_come_and_go() {
                         .receiver()
                         .windows(window.connection())
                         .revoke(window, after(SOON))
+                        .expect("its own window")
                 );
             }
         }
@@ -855,6 +890,7 @@ fn a_peer_that_does_not_confirm_loses_the_connection_and_the_memory_comes_back()
             .receiver()
             .windows(local.connection())
             .revoke(local, after(millis(200)))
+            .expect("its own window")
     );
     let mut events = Vec::new();
     drive("the deadline", SOON, || {
@@ -1169,6 +1205,7 @@ impl Many {
             owner
                 .windows(window.connection())
                 .revoke(window, after(SOON))
+                .expect("its own window")
         );
     }
 

@@ -322,6 +322,7 @@ fn revoked_window(test: &'static str, read: bool, kind: EndpointKind) {
             .receiver
             .windows(placeholder.connection())
             .revoke(placeholder, deadline)
+            .expect("its own window")
     );
     let mut events = std::mem::take(&mut owner.events);
     let (receiver, child, gone) = (&mut owner.receiver, &mut owner.child, &owner.gone);
@@ -367,6 +368,7 @@ fn quarantined_window(test: &'static str, read: bool, kind: EndpointKind) {
         receiver
             .windows(window.connection())
             .revoke(window, after(millis(150)))
+            .expect("its own window")
     );
     drive("the deadline", SLOW, || {
         receiver.poll(&mut events).expect("polls");

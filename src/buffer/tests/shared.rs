@@ -208,6 +208,15 @@ fn an_armed_waker_is_called_when_a_buffer_comes_back() {
     assert!(pool.remove_waker(id));
 }
 
+#[test]
+fn a_pool_does_not_know_the_wakers_of_another_one() {
+    let pools = [(); 2].map(|()| SharedBufferManager::allocate(1, 64).unwrap());
+    let ids = pools.each_ref().map(|pool| pool.add_waker(Arc::new(|| {})));
+    assert!(!pools[0].remove_waker(ids[1]) && !pools[1].remove_waker(ids[0]));
+    assert_eq!(pools.each_ref().map(SharedBufferManager::wakers), [1, 1]);
+    assert!(pools[0].remove_waker(ids[0]) && pools[1].remove_waker(ids[1]));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
     /// The model: the bytes that each handle must show, by slot.

@@ -6,9 +6,10 @@ use std::sync::{Arc, Weak};
 
 use super::peer::Descriptors;
 use super::peer_receives::PeerReceives;
+use super::pool_waker::PoolWaker;
 use super::settings::{HubSettings, Receives};
 use crate::Error;
-use crate::buffer::{SharedBufferManager, WakerId};
+use crate::buffer::SharedBufferManager;
 use crate::endpoint::hub::control::ControlBuffers;
 use crate::endpoint::hub::scoped::ScopedRegistrations;
 use crate::endpoint::link::wait::EndpointWait;
@@ -19,7 +20,7 @@ use crate::protocol::connection::Form;
 /// The buffers that all connections share.
 pub(super) struct HubBuffers {
     pub(super) pool: SharedBufferManager,
-    waker: WakerId,
+    waker: PoolWaker<SharedBufferManager>,
     pub(super) control: ControlBuffers,
     /// The descriptors of the domain, as long as a connection uses them.
     descriptors: Weak<Descriptors>,
@@ -37,8 +38,7 @@ impl HubBuffers {
         link: &L,
         wait: &Arc<EndpointWait>,
     ) -> Result<Self, Error> {
-        let waker = Arc::clone(wait);
-        let waker = pool.add_waker(Arc::new(move || waker.wake()));
+        let waker = PoolWaker::of(&pool, wait);
         let controls = settings.controls(link);
         let control = match (link.form(), settings.has_one_pool()) {
             (_, true) => ControlBuffers::of(&pool),
@@ -57,8 +57,7 @@ impl HubBuffers {
 
     /// The pool is empty: it wakes the endpoint when a buffer is free.
     pub(super) fn arm(&self, wait: &EndpointWait) {
-        self.pool.arm(self.waker);
-        if self.pool.free_count() > 0 {
+        if self.waker.arm() {
             wait.wake();
         }
     }
@@ -95,10 +94,5 @@ impl HubBuffers {
             self.descriptors = Arc::downgrade(&made);
         }
         Ok(made)
-    }
-
-    /// The endpoint is dropped.
-    pub(super) fn leave(&self) {
-        self.pool.remove_waker(self.waker);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Hub;
+use super::fencing::EndedConnection;
 use super::long_receive::BehindFence;
 use super::outbound::{Outbound, PeerOutbound};
 use super::peer::{Descriptors, Peer};
@@ -44,8 +45,10 @@ pub(super) struct Closed {
     established: bool,
     dialed: bool,
     header_mode: HeaderMode,
-    /// Long messages that wait for fences, and what came behind them.
+    /// Long messages that wait for fences, and what came behind them; until when, and what is told
+    /// then.
     held: Option<VecDeque<BehindFence>>,
+    until: (Instant, CloseReason),
     /// The descriptors that operations of the connection used.
     _descriptors: Arc<Descriptors>,
     _scoped: ScopedRegistrations,
@@ -85,6 +88,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Begins the polite close of every connection; requests are refused from now on.
     pub(crate) fn begin_close_all(&mut self, deadline: Instant) {
         self.state.closing = true;
+        if self.fencing.close_by(deadline) {
+            self.timer.forget();
+            self.wait.wake();
+        }
         let waiting: Vec<_> = self.cm.requests.keys().copied().collect();
         for id in waiting {
             let refusal = Refusal::new(RefusalCode::CLOSING, [0, 0]);
@@ -145,6 +152,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         } else {
             match self.link.close(peer.link) {
                 Ok(()) => {
+                    let until = peer.machine.hands_out_until(self.timer.now());
                     return self.cq.marks.leave(Mark::Closed(Box::new(Closed {
                         id,
                         reason,
@@ -152,6 +160,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                         dialed: peer.dialed,
                         header_mode: peer.header_mode,
                         held: peer.long.held,
+                        until,
                         _descriptors: peer.descriptors,
                         _scoped: peer.scoped,
                         outbound: peer.outbound,
@@ -184,7 +193,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         }
     }
 
-    fn tell_end(
+    pub(super) fn tell_end(
         &mut self,
         id: ConnectionId,
         reason: CloseReason,
@@ -245,9 +254,24 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                     // It had an endpoint of its own, by which peers reached memory.
                     self.release_quarantine(events);
                 }
-                let state = (closed.header_mode, closed.established);
-                self.hand_out_last(id, closed.held, state, events);
-                self.tell_end(id, reason, (closed.established, closed.dialed), events);
+                match closed.held {
+                    // Its peer was told that all has arrived.
+                    Some(held) if closed.established && reason == CloseReason::Finished => {
+                        let ended = EndedConnection {
+                            id,
+                            dialed: closed.dialed,
+                            header_mode: closed.header_mode,
+                            held,
+                            until: closed.until,
+                        };
+                        self.end_behind_fences(ended, events);
+                    }
+                    held => {
+                        let state = (closed.header_mode, closed.established);
+                        self.hand_out_last(id, held, state, events);
+                        self.tell_end(id, reason, (closed.established, closed.dialed), events);
+                    }
+                }
             }
         }
     }
@@ -255,15 +279,18 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Connections whose endpoint is closed, and whose end is not told yet.
     pub(super) fn ending(&self) -> usize {
         let closed = |mark: &&Mark| matches!(mark, Mark::Closed(_));
-        self.cq.marks.iter().filter(closed).count()
+        self.cq.marks.iter().filter(closed).count() + self.fencing.ended().count()
     }
 
     /// Why a connection ended whose endpoint is closed, and whose end is not told yet.
     pub(super) fn ending_reason(&self, id: ConnectionId) -> Option<CloseReason> {
-        self.cq.marks.iter().find_map(|mark| match mark {
+        let mut marks = self.cq.marks.iter();
+        let marked = marks.find_map(|mark| match mark {
             Mark::Closed(closed) if closed.id == id => Some(closed.reason),
             _ => None,
-        })
+        });
+        let finished = || self.fencing.ended().any(|ended| ended == id);
+        marked.or_else(|| finished().then_some(CloseReason::Finished))
     }
 
     /// What went out of connections whose endpoint is closed, and whose end is not told yet.
@@ -511,8 +538,6 @@ impl<L: Link, E: HubEvent> Drop for Hub<L, E> {
     fn drop(&mut self) {
         let guard = LeakGuard(self);
         let hub = &mut *guard.0;
-        hub.buffers.leave();
-        hub.outbound.stop();
         let abandoned = hub.outbound.account.stats.in_flight;
         let ids = hub.peers.ids();
         if hub.link.form() == Form::Rdm {
@@ -526,6 +551,9 @@ impl<L: Link, E: HubEvent> Drop for Hub<L, E> {
                 hub.abandon_held(closed.id, closed.held.take());
                 hub.abandon_ops_of(closed.id, &mut closed.outbound);
             }
+        }
+        for ended in hub.fencing.take_all_ended() {
+            hub.abandon_held(ended.id, Some(ended.held));
         }
         if hub.close_shared() {
             // Operations whose buffers are registered by the pool's, and the header slots',

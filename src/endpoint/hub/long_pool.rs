@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::long_buffer::LongBuffer;
+use super::pool_waker::PoolWaker;
 use crate::Error;
-use crate::buffer::{DeviceBufferManager, SharedBufferManager, WakerId};
+use crate::buffer::{DeviceBufferManager, SharedBufferManager};
 use crate::cuda::Stream;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::long_messages::LongMessages;
@@ -16,7 +17,7 @@ use crate::memory::MemoryError;
 /// Where long messages go, and who waits for room there.
 pub(super) struct LongPool {
     pub(super) pool: SharedBufferManager,
-    waker: WakerId,
+    waker: PoolWaker<SharedBufferManager>,
     /// In a device's memory.
     pub(super) device: Option<DevicePool>,
     /// What messages are copied out of, where a sender can't be kept from writing; made when the
@@ -31,7 +32,7 @@ pub(super) struct LongPool {
 /// The pool for long messages in a device's memory.
 pub(super) struct DevicePool {
     pool: DeviceBufferManager,
-    waker: WakerId,
+    waker: PoolWaker<DeviceBufferManager>,
     /// The stream on which headers are copied to the host.
     pub(super) stream: Stream,
     /// The provider does not write there.
@@ -44,20 +45,13 @@ impl DevicePool {
             what: "a stream for long messages",
             source,
         })?;
-        let waker = Arc::clone(wait);
-        let waker = pool.add_waker(Arc::new(move || waker.wake()));
+        let waker = PoolWaker::of(&pool, wait);
         Ok(Self {
             pool,
             waker,
             stream,
             refused: false,
         })
-    }
-}
-
-impl Drop for DevicePool {
-    fn drop(&mut self) {
-        self.pool.remove_waker(self.waker);
     }
 }
 
@@ -72,8 +66,7 @@ impl LongPool {
         let LongMessages { pool, device, .. } = long;
         let device = device.filter(|_| !copies);
         let device = device.map(|pool| DevicePool::new(pool, wait)).transpose()?;
-        let waker = Arc::clone(wait);
-        let waker = pool.add_waker(Arc::new(move || waker.wake()));
+        let waker = PoolWaker::of(&pool, wait);
         Ok(Self {
             pool,
             waker,
@@ -102,11 +95,11 @@ impl LongPool {
             && len <= device.pool.slot_size()
         {
             let acquire = || device.pool.try_acquire().map(LongBuffer::Device);
-            return acquire().or_else(|| device.pool.arm(device.waker).then(acquire)?);
+            return acquire().or_else(|| device.waker.arm().then(acquire)?);
         }
         let acquire = || self.pool.try_acquire().map(LongBuffer::Host);
         acquire().or_else(|| {
-            self.pool.arm(self.waker);
+            self.waker.arm();
             acquire()
         })
     }
@@ -128,11 +121,5 @@ impl LongPool {
     /// Someone waits for room.
     pub(super) fn is_awaited(&self) -> bool {
         !self.waiting.is_empty()
-    }
-}
-
-impl Drop for LongPool {
-    fn drop(&mut self) {
-        self.pool.remove_waker(self.waker);
     }
 }

@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::fencing::last_epoch;
 use super::long_buffer::{LongBuffer, Unread, take_header};
 use super::long_pool::LongPool;
 use super::{Hub, Peer};
@@ -23,6 +24,7 @@ use crate::endpoint::windows::volatile_buffer::VolatileBuffer;
 use crate::error::FabricErrno;
 use crate::id::ConnectionId;
 use crate::memory::{Access, RawRegistration, RegisterError, Registrar};
+use crate::protocol::connection::CloseReason;
 use crate::protocol::wire::{self, HeaderMode};
 
 /// The long messages that one peer sends.
@@ -34,6 +36,13 @@ pub(super) struct LongArrivals {
     own_window: Option<Box<LongWindow>>,
     /// A message that waits for a fence, and what came behind it.
     pub(super) held: Option<VecDeque<BehindFence>>,
+}
+
+impl LongArrivals {
+    /// The last epoch that something of them waits for.
+    pub(super) fn last_epoch(&self) -> Option<u64> {
+        last_epoch(self.held.as_ref()?)
+    }
 }
 
 /// A destination that a peer may write now. Field order is drop order: the registration closes
@@ -255,7 +264,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     pub(super) fn hand_out_held(&mut self, id: ConnectionId, events: &mut Vec<E>) {
         let peer = self.peers.get_mut(id);
         let Some(mut held) = peer.and_then(|peer| peer.long.held.take()) else {
-            return;
+            return self.hand_out_ended(id, events);
         };
         while let Some(next) = self.take_passed(&mut held) {
             match next {
@@ -268,8 +277,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 } => self.finish_long(id, sequence, (memory, len), events),
             }
         }
+        let holds = self.holds_goodbye(&held);
         if let Some(peer) = self.peers.get_mut(id) {
-            peer.machine.hold_goodbye(!held.is_empty());
+            peer.machine.hold_goodbye(holds);
             peer.long.held = Some(held).filter(|held| !held.is_empty());
         }
         self.touch(id);
@@ -292,7 +302,23 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         events: &mut Vec<E>,
     ) {
         let Some(mut held) = held else { return };
-        while let Some(next) = self.take_passed(&mut held).filter(|_| established) {
+        if established {
+            // It has a reason to end already.
+            let _ = self.hand_out_passed(id, mode, &mut held, events);
+        }
+        self.abandon_held(id, Some(held));
+    }
+
+    /// Hands out what waits no more, of a connection that is over; what the peer's bytes end it
+    /// with.
+    pub(super) fn hand_out_passed(
+        &mut self,
+        id: ConnectionId,
+        mode: HeaderMode,
+        held: &mut VecDeque<BehindFence>,
+        events: &mut Vec<E>,
+    ) -> Result<(), CloseReason> {
+        while let Some(next) = self.take_passed(held) {
             match next {
                 BehindFence::Event(event) => events.tell(event),
                 BehindFence::Long {
@@ -302,11 +328,16 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                     ..
                 } => match self.long_event(id, mode, sequence, (memory, len)) {
                     Ok(event) => events.tell(event),
-                    Err(_) => break,
+                    Err(Unread::Header(error)) => return Err(CloseReason::Violation(error.into())),
+                    Err(Unread::Cuda(error)) => {
+                        tracing::error!(%error, "a message in a device's memory can't be read");
+                        let errno = Some(FabricErrno::new(libc::EIO));
+                        return Err(CloseReason::PeerLost { errno });
+                    }
                 },
             }
         }
-        self.abandon_held(id, Some(held));
+        Ok(())
     }
 
     /// What waited for a fence never arrived. Its memory is free when others have passed the epoch.

@@ -12,10 +12,11 @@ use self::account::SendAccount;
 use self::refused::RefusedPeers;
 use super::frames::Frames;
 use super::peer::Peer;
+use super::pool_waker::PoolWaker;
 use super::sends::{OnAbandoned, OutboundSettings};
 use super::{HubSettings, WindowSettings};
 use crate::Error;
-use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, WakerId};
+use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload};
 use crate::clock::Clock;
 use crate::contain::contain;
 use crate::endpoint::error::{Blocked, SendErrorKind};
@@ -65,7 +66,7 @@ pub(super) struct Outbound {
     waiting: Vec<ConnectionId>,
     /// The provider took something not, or something waits: the next poll offers it again.
     pub(super) retry: bool,
-    headers_waker: WakerId,
+    headers_waker: PoolWaker<HeaderSlotManager>,
     /// RDM form: held until the endpoint is closed, since sends may outlive their connections.
     shared_desc: Option<HeldDescriptor>,
     on_abandoned: Option<OnAbandoned>,
@@ -116,8 +117,7 @@ impl Outbound {
         };
         let shared = link.shares_endpoint().then(|| link.registrar());
         let frames = Frames::new(sends.packing, total, shared)?;
-        let waker = Arc::clone(wait);
-        let headers_waker = headers.add_waker(Arc::new(move || waker.wake()));
+        let headers_waker = PoolWaker::of(&headers, wait);
         let outgoing = Outgoing::new(
             EndpointId::next(),
             headers,
@@ -368,12 +368,6 @@ impl Outbound {
                     .for_each(|key| self.abandon(connection, key));
             }
         }
-    }
-
-    /// The endpoint is dropped.
-    pub(super) fn stop(&mut self) {
-        self.outgoing.headers().remove_waker(self.headers_waker);
-        self.outgoing.staging.leave();
     }
 
     /// A payload that goes out on several connections: staged once, where it has to be.

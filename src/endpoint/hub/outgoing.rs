@@ -151,7 +151,7 @@ impl Outgoing {
         self.shape
     }
 
-    /// How many bytes go in front of a payload: of framing, and of the header; none where the header
+    /// How many bytes go in front of a payload: of framing, and of the header. `None`: the header
     /// can't be sent, or has no bytes to be copied from.
     #[inline]
     pub(super) fn front_len(&self, header: &Header<'_>) -> Option<[usize; 2]> {

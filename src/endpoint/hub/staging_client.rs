@@ -2,19 +2,20 @@
 //! there.
 
 use super::data_op::Run;
-use crate::buffer::{Payload, WakeFn, WakerId};
+use super::pool_waker::PoolWaker;
+use crate::buffer::{Payload, WakeFn};
 use crate::endpoint::error::SendErrorKind;
 use crate::endpoint::staging::{self, StagingRing};
 use crate::memory::Scope;
 
 /// An endpoint at a staging ring, if it has one.
 #[derive(Debug, Default)]
-pub(crate) struct StagingClient(Option<(StagingRing, WakerId)>);
+pub(crate) struct StagingClient(Option<PoolWaker<StagingRing>>);
 
 impl StagingClient {
     /// From now on a GPU's memory goes out by way of this ring.
     pub(crate) fn join(&mut self, ring: &StagingRing, wake: WakeFn) {
-        self.0 = Some((ring.clone(), ring.add_waker(wake)));
+        self.0 = Some(PoolWaker::new(ring, wake));
     }
 
     /// Whether a payload goes out only as a copy.
@@ -40,7 +41,7 @@ impl StagingClient {
         scope: Scope,
     ) -> Result<Payload, (SendErrorKind, Payload)> {
         match (self.must_stage(&payload, scope), &self.0) {
-            (Ok(true), Some((ring, _))) => ring.stage(payload, scope),
+            (Ok(true), Some(waker)) => waker.pool().stage(payload, scope),
             (Err(kind), _) => Err((kind, payload)),
             _ => Ok(payload),
         }
@@ -48,31 +49,22 @@ impl StagingClient {
 
     /// The ring, where there is one.
     pub(crate) fn ring(&self) -> Option<&StagingRing> {
-        self.0.as_ref().map(|(ring, _)| ring)
+        self.0.as_ref().map(PoolWaker::pool)
     }
 
     /// Asks the ring to wake the endpoint when a slot is free; true if one is already.
     pub(crate) fn arm(&self) -> bool {
-        let ring = self.0.as_ref();
-        ring.is_some_and(|(ring, waker)| ring.arm(*waker))
+        self.0.as_ref().is_some_and(PoolWaker::arm)
     }
 
     /// Whether a slot of the ring is free.
     pub(crate) fn has_room(&self) -> bool {
-        let ring = self.0.as_ref();
-        ring.is_some_and(|(ring, _)| ring.free_slots() > 0)
-    }
-
-    /// The endpoint is dropped.
-    pub(crate) fn leave(&mut self) {
-        if let Some((ring, waker)) = self.0.take() {
-            ring.remove_waker(waker);
-        }
+        self.ring().is_some_and(|ring| ring.free_slots() > 0)
     }
 
     /// A slot for a part of a long message, and the gate that fills it.
     pub(crate) fn piece(&self, run: &Run, at: usize, room: usize) -> Option<(Payload, usize)> {
-        let (ring, _) = self.0.as_ref()?;
+        let ring = self.ring()?;
         let len = (run.len - at).min(room).min(ring.slot_bytes());
         let piece = ring.piece(run.device?, run.base as u64 + at as u64, len)?;
         Some((piece, len))

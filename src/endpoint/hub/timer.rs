@@ -174,7 +174,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             .filter_map(|(_, peer)| peer.next_deadline());
         let waiting = self.cm.requests.values().map(|waiting| waiting.deadline);
         let reap = self.settings.accepts.then_some(self.cm.next_reap);
-        let all = machines.chain(waiting).chain(reap);
+        let ended = self.fencing.next_deadline();
+        let all = machines.chain(waiting).chain(reap).chain(ended);
         let first = all.chain(self.outbound.deadlines.next()).min();
         self.timer.arm(first);
         self.set_timer();

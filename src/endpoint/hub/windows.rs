@@ -20,7 +20,7 @@ use crate::endpoint::windows::window::{
 };
 use crate::error::{CompletionError, FabricErrno};
 use crate::id::ConnectionId;
-use crate::memory::{Access, Participant};
+use crate::memory::Access;
 use crate::protocol::connection::{
     CloseReason, Form, LONG_MESSAGES_MAX, State, Violation, WINDOW_MESSAGES_MAX,
 };
@@ -89,13 +89,17 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     }
 
     /// Begins to take a window back; false: there is nothing to take back any more.
-    pub(crate) fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
-        let Some((id, window)) = self.exposed.begin_revoke(window) else {
-            return false;
+    pub(crate) fn revoke(
+        &mut self,
+        window: LocalWindow,
+        deadline: Instant,
+    ) -> Result<bool, Refused<LocalWindow, WindowError>> {
+        let Some((id, window)) = self.exposed.begin_revoke(window)? else {
+            return Ok(false);
         };
         self.begin_revoke(id, window, Some(deadline));
         self.wait.wake();
-        true
+        Ok(true)
     }
 
     /// Takes back the windows whose handles were dropped.
@@ -138,61 +142,6 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// The endpoint is closed, and others may still reach what it has.
     pub(super) fn leave_windows(&mut self, events: &mut Vec<E>) {
         self.exposed.leave(|id, event| events.tell(told(id, event)));
-    }
-
-    // ---- fences ---------------------------------------------------------------------------------
-
-    /// Memory that peers could reach is to come back, here or at another endpoint of the domain:
-    /// each peer is asked whether it is done.
-    pub(super) fn ask_fences(&mut self) {
-        let epoch = self.exposed.epoch();
-        if self.fencing.asked == epoch || self.shared.is_some() {
-            return;
-        }
-        self.fencing.asked = epoch;
-        let now = self.timer.now();
-        for (id, peer) in self.peers.iter_mut() {
-            if let Some(epoch) = peer.link.participant().and_then(Participant::lags) {
-                let nonce = crate::random::random_u64();
-                peer.machine.fence(epoch, nonce, now);
-                self.agenda.touch(id);
-            }
-        }
-    }
-
-    pub(super) fn on_fence_passed(&mut self, id: ConnectionId, epoch: u64) {
-        let peer = self.peers.get(id);
-        if let Some(participant) = peer.and_then(|peer| peer.link.participant()) {
-            participant.pass(epoch);
-        }
-    }
-
-    /// Gives back what nobody can reach any more, and hands out long messages whose senders can't
-    /// write any more.
-    pub(super) fn release_passed(&mut self, events: &mut Vec<E>) {
-        while let Some(id) = self
-            .fencing
-            .take_passed(|epoch| self.exposed.has_passed(epoch))
-        {
-            self.hand_out_held(id, events);
-        }
-        let long = self.fencing.first();
-        self.exposed
-            .release_passed(long, |id, event| events.tell(told(id, event)));
-    }
-
-    /// What polls have to do with fences: nothing, most of the time.
-    #[inline]
-    pub(super) fn mind_fences(&mut self, look_everywhere: bool, events: &mut Vec<E>) {
-        let waits = self.exposed.has_unreleased() || !self.fencing.is_empty();
-        if look_everywhere || waits {
-            self.ask_fences();
-            self.act_on_touched(events);
-        }
-        if waits {
-            self.release_passed(events);
-            self.act_on_touched(events);
-        }
     }
 
     /// Registrations that belong to the provider's endpoint are closed before it; the memory stays

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::Error;
+use crate::clock::Clock;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::{
     CloseFailed, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused, RmaPost,
@@ -303,6 +304,13 @@ impl<A: Link, B: Link> Link for Either<A, B> {
         match self {
             Self::Left(link) => link.close_all(),
             Self::Right(link) => link.close_all(),
+        }
+    }
+
+    fn read_clock(&mut self, clock: &Clock) {
+        match self {
+            Self::Left(link) => link.read_clock(clock),
+            Self::Right(link) => link.read_clock(clock),
         }
     }
 

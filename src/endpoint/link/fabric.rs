@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use libfabric_sys as sys;
 
 use crate::Error;
+use crate::clock::Clock;
 use crate::endpoint::link::event_queue::EventQueue;
 use crate::endpoint::link::fabric_conn::ConnEp;
 pub(crate) use crate::endpoint::link::fabric_conn::{FabricConn, Request};
@@ -52,6 +53,8 @@ pub(crate) struct FabricLink {
     /// Connections whose peer the provider looks for.
     resolver: EpResolver,
     listener: Option<Listener>,
+    /// The hub's, once there is one.
+    clock: Clock,
     cq: Arc<Cq>,
     domain: Arc<Domain>,
 }
@@ -90,6 +93,7 @@ impl FabricLink {
             events,
             resolver,
             listener: None,
+            clock: Clock::system(),
             cq,
             domain: Arc::clone(domain),
         })
@@ -226,7 +230,7 @@ impl FabricLink {
         let peer = request.info.as_ref().and_then(Info::destination);
         let peer = peer.and_then(|peer| peer.socket_addr());
         if let (Some(listener), Some(peer)) = (&mut self.listener, peer) {
-            listener.half_open.heard_of(&peer, Instant::now());
+            listener.half_open.heard_of(&peer, self.clock.now());
         }
     }
 }
@@ -240,7 +244,7 @@ impl Drop for FabricLink {
             // Here the provider takes a socket out of its backlog, and sees the end of the one that
             // was cut off before.
             self.refuse_all();
-            if self.reap_half_open(Instant::now(), Duration::ZERO) == 0 {
+            if self.reap_half_open(self.clock.now(), Duration::ZERO) == 0 {
                 return;
             }
         }
@@ -517,6 +521,10 @@ impl Link for FabricLink {
     }
 
     /// The descriptors tell of all that happens.
+    fn read_clock(&mut self, clock: &Clock) {
+        self.clock = clock.clone();
+    }
+
     fn next_deadline(&self) -> Option<Instant> {
         None
     }

@@ -46,6 +46,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::Error;
+use crate::clock::Clock;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::errno::FabricErrno;
 use crate::fabric::PeerAddr;
@@ -277,6 +278,9 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// RDM form, listening: closes the endpoint that all connections share. Afterwards the provider
     /// touches nothing of it. Once; every connection is closed.
     fn close_all(&mut self) -> Result<(), CloseFailed>;
+
+    /// The clock that the link reads from now on: its hub's.
+    fn read_clock(&mut self, clock: &Clock);
 
     /// When the link wants to be polled, whatever else happens.
     fn next_deadline(&self) -> Option<Instant>;

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use libfabric_sys as sys;
 
 use crate::Error;
+use crate::clock::Clock;
 use crate::endpoint::link::addressed_ep::AddressedEp;
 use crate::endpoint::link::indices::Indices;
 use crate::endpoint::link::peer_book::PeerBook;
@@ -72,6 +73,8 @@ pub(crate) struct RdmLink {
     events: VecDeque<CmEvent<RdmRequest>>,
     refusals: Refusals,
     book: PeerBook,
+    /// The hub's, once there is one.
+    clock: Clock,
     /// Completions that were read while the endpoint was closed.
     last: Completions,
     /// Gone once it is closed.
@@ -174,6 +177,7 @@ impl RdmLink {
             live: HashMap::new(),
             events: VecDeque::new(),
             book: PeerBook::default(),
+            clock: Clock::system(),
             last: Completions::new(),
             local: end.local,
             tail: end.tail,
@@ -381,7 +385,7 @@ impl Link for RdmLink {
     }
 
     fn reject(&mut self, request: RdmRequest, data: &[u8]) {
-        let now = Instant::now();
+        let now = self.clock.now();
         if self.book.lingering() >= LINGERING_MAX || !self.refusals.takes(data) {
             return;
         }
@@ -415,7 +419,7 @@ impl Link for RdmLink {
                 if *key == conn.key())
         };
         self.events.retain(|event| !is_its(event));
-        self.book.give_back(conn.peer, Instant::now());
+        self.book.give_back(conn.peer, self.clock.now());
         Ok(())
     }
 
@@ -494,7 +498,8 @@ impl Link for RdmLink {
             read
         };
         if self.refusals.has_sends() {
-            self.refusals.on_completions(out, from, &mut self.book);
+            let now = self.clock.now();
+            self.refusals.on_completions(out, from, &mut self.book, now);
             read = out.len() - from;
         }
         Ok(read)
@@ -502,7 +507,7 @@ impl Link for RdmLink {
 
     fn poll_cm(&mut self) -> Result<Option<CmEvent<RdmRequest>>, Error> {
         if self.events.is_empty() && self.listens {
-            let now = Instant::now();
+            let now = self.clock.now();
             self.refusals.send(self.ep.as_ref(), &mut self.book, now);
             let av = &self.av;
             self.book.expire(now, |number| av.remove(number));
@@ -563,7 +568,15 @@ impl Link for RdmLink {
         0
     }
 
+    fn read_clock(&mut self, clock: &Clock) {
+        self.clock = clock.clone();
+    }
+
     fn next_deadline(&self) -> Option<Instant> {
-        self.refusals.next_deadline()
+        self.refusals.next_deadline(&self.clock)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "tests/rdm.rs"]
+mod tests;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::clock::Clock;
 use crate::endpoint::link::peer_book::PeerBook;
 use crate::endpoint::link::refusal_slot::RefusalSlot;
 use crate::endpoint::link::{CmData, Completions, PostRefused};
@@ -112,12 +113,14 @@ impl Refusals {
         out: &mut Completions,
         from: usize,
         book: &mut PeerBook,
+        now: Instant,
     ) {
         let slot = self.slot.as_mut();
         if let Some(refusing) = slot.and_then(|slot| slot.take_completion(out, from)) {
-            book.give_back(refusing.peer, Instant::now());
+            book.give_back(refusing.peer, now);
         }
     }
+
     /// Offers what waits to the provider.
     pub(crate) fn send(&mut self, ep: Option<&Ep>, book: &mut PeerBook, now: Instant) {
         for _ in 0..self.waiting.len() {
@@ -153,8 +156,8 @@ impl Refusals {
     }
 
     /// When they are to be offered again.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        (!self.waiting.is_empty()).then(|| Instant::now() + REFUSAL_RETRY)
+    pub(crate) fn next_deadline(&self, clock: &Clock) -> Option<Instant> {
+        (!self.waiting.is_empty()).then(|| clock.now() + REFUSAL_RETRY)
     }
 
     /// The endpoint is about to be closed: nobody is told any more.

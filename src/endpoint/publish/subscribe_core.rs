@@ -46,7 +46,6 @@ pub(crate) struct SubscribeCore<L: Link> {
     settings: SubscribeSettings,
     publishers: HashMap<PublisherId, Publisher>,
     by_connection: HashMap<ConnectionId, PublisherId>,
-    next_id: u64,
     /// Events that the next poll reports.
     later: Vec<SubscribeEvent>,
     closing: bool,
@@ -65,7 +64,6 @@ impl<L: Link> SubscribeCore<L> {
             settings,
             publishers: HashMap::new(),
             by_connection: HashMap::new(),
-            next_id: 0,
             later: Vec::new(),
             closing: false,
             look: None,
@@ -112,8 +110,7 @@ impl<L: Link> SubscribeCore<L> {
             return Err(Error::TooManyConnections { limit });
         }
         let connection = self.core.dial(&addr)?;
-        self.next_id += 1;
-        let id = PublisherId(self.next_id);
+        let id = PublisherId::next();
         let publisher = Publisher {
             addr,
             connection: Some(connection),

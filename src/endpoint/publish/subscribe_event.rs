@@ -1,6 +1,7 @@
 //! What a subscriber reports.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::wanted::SubscribeError;
 use crate::cuda::CudaError;
@@ -10,11 +11,16 @@ use crate::endpoint::message::Message;
 use crate::protocol::wire::SubscriptionOutcome;
 
 /// A publisher that a [`SubscribeEndpoint`](crate::SubscribeEndpoint) is connected to, or wants to
-/// be; also while it connects again. Never used twice by one endpoint.
+/// be; also while it connects again. Unique in the process, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublisherId(pub(super) u64);
 
 impl PublisherId {
+    pub(super) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// The number, for logs and foreign interfaces.
     pub fn as_u64(self) -> u64 {
         self.0

@@ -265,7 +265,11 @@ impl<L: Link> SendCore<L> {
     }
 
     /// Begins to take a window back; false: there is nothing to take back any more.
-    pub(crate) fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
+    pub(crate) fn revoke(
+        &mut self,
+        window: LocalWindow,
+        deadline: Instant,
+    ) -> Result<bool, Refused<LocalWindow, WindowError>> {
         self.hub.revoke(window, deadline)
     }
 

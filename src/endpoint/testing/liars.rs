@@ -374,7 +374,7 @@ impl World {
                     .is_some_and(|window| owner.connections.contains(&window.connection()))
                 && let Some(window) = window.take()
             {
-                core.revoke(window, deadline);
+                core.revoke(window, deadline).expect("its own window");
             }
         }
         self.poll();

@@ -229,15 +229,21 @@ impl ExposedWindows {
     }
 
     /// The application wants a window back: which one's revocation is to begin. `None`: it is back
-    /// already, or another endpoint's.
-    pub(crate) fn begin_revoke(&mut self, window: LocalWindow) -> Option<(ConnectionId, WindowId)> {
+    /// already. One of another endpoint is given back as it is.
+    pub(crate) fn begin_revoke(
+        &mut self,
+        window: LocalWindow,
+    ) -> Result<Option<(ConnectionId, WindowId)>, Refused<LocalWindow, WindowError>> {
         if !window.is_of(&self.drops) {
-            return None;
+            return Err(Refused::without_key(WindowError::WrongConnection, window));
         }
         let id = (window.connection(), window.id());
         window.settle();
-        self.windows.get_mut(&id)?.revoking = true;
-        Some(id)
+        let exposed = self.windows.get_mut(&id);
+        Ok(exposed.map(|exposed| {
+            exposed.revoking = true;
+            id
+        }))
     }
 
     /// The windows whose handles were dropped since the last look: their revocations are to begin.
@@ -405,6 +411,17 @@ impl ExposedWindows {
     /// Whether everybody has passed it.
     pub(crate) fn has_passed(&self, epoch: u64) -> bool {
         self.watcher.ledger().passed() >= epoch
+    }
+
+    /// Whether everybody has passed it but for those that are leaving.
+    pub(crate) fn has_passed_by_staying(&self, epoch: u64) -> bool {
+        self.watcher.ledger().passed_by_staying() >= epoch
+    }
+
+    /// Has this endpoint woken when only those that are leaving have not passed an epoch; false:
+    /// it is so now.
+    pub(crate) fn wait_for_staying(&self, epoch: u64) -> bool {
+        self.watcher.wait_for_staying(epoch)
     }
 
     /// Whether there is memory that waits for others.

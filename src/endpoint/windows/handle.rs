@@ -225,12 +225,26 @@ impl<'a> Windows<'a> {
     /// memory back. A peer that has not confirmed at the deadline loses the connection, whose end
     /// releases the memory, too. False: there is nothing to take back, its memory came back
     /// already.
-    pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
-        self.owner.is_here()
-            && match &mut self.of {
-                WindowsOf::One(core) => core.revoke(window, deadline),
-                WindowsOf::Many(hub, _) => hub.revoke(window, deadline),
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], with the window in it, which stays as it was:
+    /// [`WindowError::WrongConnection`] for one of another connection or another endpoint.
+    pub fn revoke(
+        &mut self,
+        window: LocalWindow,
+        deadline: Instant,
+    ) -> Result<bool, Refused<LocalWindow, WindowError>> {
+        if let Err(forked) = self.owner.check() {
+            return Err(Refused::without_key(forked, window));
+        }
+        match &mut self.of {
+            WindowsOf::One(core) => core.revoke(window, deadline),
+            WindowsOf::Many(_, connection) if window.connection() != *connection => {
+                Err(Refused::without_key(WindowError::WrongConnection, window))
             }
+            WindowsOf::Many(hub, _) => hub.revoke(window, deadline),
+        }
     }
 }
 

@@ -337,7 +337,7 @@ impl fmt::Debug for LocalWindow {
 ///         if let SendEvent::Window(WindowEvent::Written { key: 1, .. }) = event {
 ///             let until = Instant::now() + Duration::from_secs(5);
 ///             let window = window.take().expect("exposed");
-///             owner.windows(window.connection()).revoke(window, until);
+///             owner.windows(window.connection()).revoke(window, until)?;
 ///         }
 ///     }
 /// }

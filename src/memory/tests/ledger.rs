@@ -14,6 +14,9 @@ enum Step {
     Keep(u64),
     Pass(usize, u64),
     WaitFor(u64),
+    /// Its peer is asked nothing any more.
+    LastWord(usize),
+    WaitForStaying(u64),
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -24,6 +27,8 @@ fn any_step() -> impl Strategy<Value = Step> {
         3 => (0_u64..4).prop_map(Step::Keep),
         6 => (0_usize..6, 0_u64..4).prop_map(|(at, back)| Step::Pass(at, back)),
         1 => (0_u64..3).prop_map(Step::WaitFor),
+        2 => (0_usize..6).prop_map(Step::LastWord),
+        1 => (0_u64..3).prop_map(Step::WaitForStaying),
     ]
 }
 
@@ -39,8 +44,9 @@ impl Drop for Told {
 #[derive(Default)]
 struct Model {
     epoch: u64,
-    /// Of each participant.
+    /// Of each participant, and whether it is leaving.
     passed: Vec<u64>,
+    leaving: Vec<bool>,
     kept: Vec<(u64, u64)>,
     freed: Vec<u64>,
 }
@@ -48,6 +54,15 @@ struct Model {
 impl Model {
     fn all_passed(&self) -> u64 {
         self.passed.iter().copied().min().unwrap_or(self.epoch)
+    }
+
+    fn staying_passed(&self) -> u64 {
+        let all = self.passed.iter().zip(&self.leaving);
+        let staying = all.filter(|(_, leaving)| !**leaving);
+        staying
+            .map(|(passed, _)| *passed)
+            .min()
+            .unwrap_or(self.epoch)
     }
 
     fn free(&mut self) {
@@ -83,6 +98,7 @@ proptest! {
         let mut participants = Vec::new();
         let freed = Arc::new(Mutex::new(Vec::new()));
         let (mut number, mut waits): (u64, Option<u64>) = (0, None);
+        let mut waits_for_staying = None;
         for step in steps {
             let (woken_before, others_before) = (
                 woken.load(Ordering::Relaxed),
@@ -93,10 +109,12 @@ proptest! {
                 Step::Join => {
                     participants.push(ledger.join());
                     model.passed.push(model.epoch);
+                    model.leaving.push(false);
                 }
                 Step::Leave(at) if at < participants.len() => {
                     participants.remove(at);
                     model.passed.remove(at);
+                    model.leaving.remove(at);
                 }
                 Step::Begin => {
                     model.epoch += 1;
@@ -122,6 +140,18 @@ proptest! {
                         waits = Some(epoch);
                     }
                 }
+                Step::LastWord(at) if at < participants.len() => {
+                    participants[at].leave();
+                    model.leaving[at] = true;
+                }
+                Step::WaitForStaying(back) => {
+                    let epoch = model.epoch.saturating_sub(back);
+                    let late = model.staying_passed() < epoch;
+                    prop_assert_eq!(watcher.wait_for_staying(epoch), late);
+                    if late {
+                        waits_for_staying = Some(epoch);
+                    }
+                }
                 _ => {}
             }
             model.free();
@@ -134,6 +164,7 @@ proptest! {
                 (ledger.epoch(), ledger.passed()),
                 (model.epoch, model.all_passed())
             );
+            prop_assert_eq!(ledger.passed_by_staying(), model.staying_passed());
             for (participant, passed) in participants.iter().zip(&model.passed) {
                 prop_assert_eq!(
                     participant.lags(),
@@ -142,7 +173,10 @@ proptest! {
             }
             let due = waits
                 .take_if(|epoch| *epoch <= model.all_passed())
-                .is_some();
+                .is_some()
+                | waits_for_staying
+                    .take_if(|epoch| *epoch <= model.staying_passed())
+                    .is_some();
             prop_assert_eq!(
                 woken.load(Ordering::Relaxed) - woken_before,
                 usize::from(due),
@@ -207,4 +241,27 @@ fn memory_that_holds_what_holds_the_ledger_goes_without_a_deadlock() {
     assert!(weak.upgrade().is_some());
     drop(participant);
     assert!(weak.upgrade().is_none(), "nothing of it is left");
+}
+
+/// Who leaves is waited for by memory, and by nobody's last word.
+#[test]
+fn one_that_leaves_keeps_memory_and_not_who_waits_for_those_that_stay() {
+    let ledger = AccessLedger::new();
+    let (woken, wake) = counter();
+    let watcher = ledger.watch(wake);
+    let (leaves, stays) = (ledger.join(), ledger.join());
+    let epoch = watcher.begin();
+    assert!(watcher.wait_for_staying(epoch));
+    leaves.leave();
+    leaves.leave();
+    assert_eq!((ledger.passed_by_staying(), ledger.passed()), (0, 0));
+    stays.pass(epoch);
+    assert_eq!((ledger.passed_by_staying(), ledger.passed()), (epoch, 0));
+    assert_eq!(woken.load(Ordering::Relaxed), 1);
+    assert!(!watcher.wait_for_staying(epoch));
+    // An answer that was on its way, and its end, which is no second one.
+    leaves.pass(epoch);
+    assert_eq!(ledger.passed(), epoch);
+    drop((leaves, stays));
+    assert_eq!(watcher.begin(), ledger.passed_by_staying());
 }

@@ -15,6 +15,10 @@
 //! One question of each side is open at a time, so at most two of one side's
 //! messages are unread. It stands for all epochs (see `AccessLedger`) that began before it was
 //! asked; for a later one the next question is asked when the answer is there.
+//!
+//! A side's goodbye waits for the answer to its question: else that could come when this side is
+//! gone already, and a provider that closes with unread messages may destroy what it sent, its
+//! goodbye among it. So that this has an end, who has nothing left to say but goodbye asks nothing.
 
 use std::time::{Duration, Instant};
 
@@ -110,8 +114,13 @@ impl Fences {
 
     // ---- both -----------------------------------------------------------------------------------
 
-    /// What is to be said; `may_ask`: this side has not said goodbye. Who has still answers, until
-    /// the other has, too.
+    /// Whether the peer has a question to answer.
+    fn is_open(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// What is to be said; `may_ask`: this side has not said goodbye, and is not about to. Who has
+    /// still answers, until the other has, too.
     pub(super) fn next(&mut self, may_ask: bool) -> Option<Control> {
         if let Some(nonce) = self.question.take_if(|_| !self.answering) {
             self.answering = true;
@@ -166,13 +175,19 @@ impl Connection {
     }
 
     pub(super) fn next_fence(&mut self) -> Option<Action> {
-        let (transmit, may_ask) = (self.transmit, !self.goodbye.is_said());
+        let may_ask = !self.goodbye.is_said() && !self.is_to_say_goodbye();
+        let transmit = self.transmit;
         let fences = self.fences.as_mut()?;
         if let Some(epoch) = fences.take_passed() {
             return Some(Action::FencePassed { epoch });
         }
         let control = transmit.then(|| fences.next(may_ask))??;
         Some(self.control(&control))
+    }
+
+    /// Whether a question of this side is not answered yet.
+    pub(super) fn has_open_fence(&self) -> bool {
+        self.fences.as_ref().is_some_and(|fences| fences.is_open())
     }
 
     /// Who waits for the goodbye waits for that.

@@ -19,6 +19,8 @@ pub(super) struct Goodbye {
     deadline: Option<Instant>,
     /// That came from the application.
     own_deadline: bool,
+    /// Nobody waits for it any more.
+    over: bool,
     /// Long messages that came are not handed out yet: no goodbye before.
     held: bool,
 }
@@ -37,6 +39,7 @@ impl Goodbye {
         peer: None,
         deadline: None,
         own_deadline: false,
+        over: false,
         held: false,
     };
 
@@ -58,12 +61,12 @@ impl Goodbye {
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        self.deadline.filter(|_| !self.over)
     }
 
     /// Nobody waits for it any more.
     pub(super) fn end(&mut self) {
-        self.deadline = None;
+        self.over = true;
     }
 
     /// The application wants the end by then; of its deadlines, the earliest counts.
@@ -76,16 +79,13 @@ impl Goodbye {
     }
 
     /// This side's, which is now said.
-    pub(super) fn say(&mut self, last_sequence: u64) -> Option<Control> {
-        if self.held {
-            return None;
-        }
+    pub(super) fn say(&mut self, last_sequence: u64) -> Control {
         self.sent = true;
         let reason = self.reason;
-        Some(Control::Bye {
+        Control::Bye {
             last_sequence,
             reason,
-        })
+        }
     }
 
     /// The transport is gone. Whether that is a polite end: the peer leaves when it has our bye,
@@ -120,6 +120,28 @@ impl Connection {
     /// Long messages that came wait for a fence: this side's goodbye waits for them.
     pub(crate) fn hold_goodbye(&mut self, held: bool) {
         self.goodbye.held = held;
+    }
+
+    /// Nothing else is left to be said, but for the answer to a question of this side's.
+    pub(super) fn is_to_say_goodbye(&self) -> bool {
+        let closing = self.state == State::Closing && !self.goodbye.is_said();
+        closing && self.data.posted == 0 && !self.goodbye.held
+    }
+
+    /// This side has said its goodbye: it asks the peer nothing any more.
+    pub(crate) fn has_said_goodbye(&self) -> bool {
+        self.goodbye.is_said()
+    }
+
+    /// The connection is over, and long messages that came still wait for fences of others: until
+    /// when, and what it ended with if that passes.
+    pub(crate) fn hands_out_until(&self, now: Instant) -> (Instant, CloseReason) {
+        let limit = self.local.fence_limit;
+        let others = (now + limit, CloseReason::FenceDeadline { limit });
+        match self.goodbye.deadline.filter(|_| self.goodbye.own_deadline) {
+            Some(own) if own <= others.0 => (own, CloseReason::ClosedByDeadline),
+            _ => others,
+        }
     }
 
     pub(super) fn on_bye(&mut self, bye: PeerBye, now: Instant) {

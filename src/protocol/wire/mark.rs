@@ -29,8 +29,8 @@ pub(crate) const SHORT_NUMBERS: u32 = 1 << (SHORT_KIND - SHORT_NUMBER);
 /// are half of the numbers.
 pub(crate) const SHORT_DEPTH_MAX: u32 = SHORT_NUMBERS / 4;
 
-/// RDM form: the mark of numbered messages of a kind (32, 34, 35, 37), without their numbers. Where a
-/// provider has but 4 bytes of CQ data (`short`), the number has to go in there, too.
+/// RDM form: the mark of numbered messages of a kind (32, 34, 35, 37), without their numbers. Where
+/// a provider has but 4 bytes of CQ data (`short`), the number has to go in there, too.
 pub(crate) fn mark(short: bool, kind: ControlKind, index: u32) -> u32 {
     if short {
         SHORT | u32::from(kind.0 & 3) << SHORT_KIND | index & SHORT_INDEX_MASK

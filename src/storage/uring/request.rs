@@ -142,6 +142,10 @@ impl Progress {
         self.cancelled = true;
     }
 
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled
+    }
+
     /// What to ask the kernel for.
     #[inline]
     pub(crate) fn next(&self) -> Part {

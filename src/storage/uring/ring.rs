@@ -27,7 +27,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{IoUring, squeue, types};
 
 use super::entry::entry;
 use super::fixed::{BUFFER_MAX_BYTES, FileSlot, FixedFiles, FixedRegions};
@@ -38,6 +38,8 @@ use super::request::{Moved, Part, Progress, Request, Step};
 use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::memory::Region;
 use crate::process::Here;
+
+mod cancellations;
 
 /// The most requests in flight in one ring.
 pub(crate) const DEPTH_MAX: u32 = 4096;
@@ -73,6 +75,11 @@ pub(super) struct RingParts<T> {
     /// Requests that are to be begun again once the submission queue has room.
     again: VecDeque<usize>,
     cancellations: u32,
+    /// When requests that are in flight were cancelled last.
+    cancelled_at: Option<Instant>,
+    /// Cancellations that the kernel does not hear of.
+    #[cfg(test)]
+    lost_cancellations: u32,
     files: FixedFiles,
     regions: FixedRegions,
     one_thread: bool,
@@ -116,6 +123,9 @@ impl<T: Send + 'static> Ring<T> {
                 in_flight: InFlight::new(depth, ContextKind::Opaque),
                 again: VecDeque::with_capacity(depth as usize),
                 cancellations: 0,
+                cancelled_at: None,
+                #[cfg(test)]
+                lost_cancellations: 0,
                 files: FixedFiles::new(files),
                 regions: FixedRegions::new(buffers),
                 one_thread: config.one_thread,
@@ -282,8 +292,15 @@ impl<T: Send + 'static> Ring<T> {
                 }
                 return Ok(());
             }
-            inner.enter(missing, left)?;
+            inner.enter_patiently(missing, left)?;
         }
+    }
+
+    /// The kernel does not hear of the next so many cancellations, as when they come between two
+    /// places where it looks for them.
+    #[cfg(test)]
+    pub(crate) fn lose_cancellations(&mut self, count: u32) {
+        self.inner.lost_cancellations = count;
     }
 }
 
@@ -368,7 +385,7 @@ impl<T: Send> reaper::Orphan for RingParts<T> {
             if left.is_zero() {
                 break;
             }
-            self.enter(1, Some(left))?;
+            self.enter_patiently(1, Some(left))?;
             self.reap(forget_it)?;
         }
         Ok(())
@@ -413,32 +430,6 @@ impl<T> RingParts<T> {
     fn has_news(&mut self) -> bool {
         let queue = self.kernel.submission();
         !queue.is_empty() || queue.taskrun() || !self.again.is_empty()
-    }
-
-    fn cancel_where(&mut self, mut wanted: impl FnMut(&mut T) -> bool) {
-        let contexts: Vec<_> = self.in_flight.contexts().collect();
-        for context in contexts {
-            if let Some(flight) = self.in_flight.get_mut(context)
-                && wanted(&mut flight.owner)
-            {
-                flight.progress.cancel();
-                self.cancel(context);
-            }
-        }
-    }
-
-    fn cancel(&mut self, context: usize) {
-        // As many cancellations as requests: that is what the completion queue has room for. Beyond
-        // that, a cancelled request is at least not begun again.
-        if self.cancellations as usize >= self.in_flight.capacity() {
-            return;
-        }
-        let entry = opcode::AsyncCancel::new(context as u64)
-            .build()
-            .user_data(CANCELLATION);
-        if self.push(&entry) {
-            self.cancellations += 1;
-        }
     }
 
     /// Puts what waits into the submission queue, as far as there is room.

@@ -52,6 +52,36 @@ pub(super) struct Shared {
     total: u64,
     outcomes: Mutex<Vec<Option<PeerOutcome>>>,
     changed: Condvar,
+    wishes: Mutex<Wishes>,
+}
+
+/// What was asked of a transfer, and its thread has not seen yet: of each thing the last that was
+/// said, so that who asks often asks for no more than that.
+#[derive(Debug, Default)]
+struct Wishes {
+    paused: Option<bool>,
+    priority: Option<u8>,
+    rate: Option<Option<u64>>,
+    cancelled: bool,
+    /// The thread was told to look.
+    told: bool,
+}
+
+impl Wishes {
+    fn fulfil(self, transfer: &mut OutgoingTransfer, tools: &mut SenderTools) {
+        if let Some(priority) = self.priority {
+            transfer.set_priority(priority);
+        }
+        if let Some(rate) = self.rate {
+            transfer.set_rate(rate, tools.now());
+        }
+        if let Some(paused) = self.paused {
+            transfer.pause(paused, tools);
+        }
+        if self.cancelled {
+            transfer.cancel(tools);
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -68,7 +98,12 @@ impl Shared {
             total,
             outcomes: Mutex::new(peers.iter().map(|_| None).collect()),
             changed: Condvar::new(),
+            wishes: Mutex::default(),
         }
+    }
+
+    fn wishes(&self) -> MutexGuard<'_, Wishes> {
+        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes of all of it.
@@ -164,33 +199,41 @@ impl Transfer {
 
     /// Sends no further block until [`resume`](Self::resume). Peers are told, and wait.
     pub fn pause(&self) {
-        self.ask(|transfer, tools| transfer.pause(true, tools));
+        self.ask(|wishes| wishes.paused = Some(true));
     }
 
     /// Goes on after [`pause`](Self::pause).
     pub fn resume(&self) {
-        self.ask(|transfer, tools| transfer.pause(false, tools));
+        self.ask(|wishes| wishes.paused = Some(false));
     }
 
     /// Ends it. Peers are told; what they have they keep, for a later transfer of the same source.
     pub fn cancel(&self) {
-        self.ask(OutgoingTransfer::cancel);
+        self.ask(|wishes| wishes.cancelled = true);
     }
 
     /// Of two transfers that could send, the one with the higher number does.
     pub fn set_priority(&self, priority: u8) {
-        self.ask(move |transfer, _| transfer.set_priority(priority));
+        self.ask(|wishes| wishes.priority = Some(priority));
     }
 
     /// Bytes a second at most, all peers together; none: no limit.
     pub fn set_rate(&self, bytes_per_second: Option<u64>) {
-        self.ask(move |transfer, tools| transfer.set_rate(bytes_per_second, tools.now()));
+        self.ask(|wishes| wishes.rate = Some(bytes_per_second));
     }
 
-    fn ask(&self, order: impl FnOnce(&mut OutgoingTransfer, &mut SenderTools) + Send + 'static) {
-        let id = self.id;
+    fn ask(&self, wish: impl FnOnce(&mut Wishes)) {
+        let mut wishes = self.shared.wishes();
+        wish(&mut wishes);
+        if std::mem::replace(&mut wishes.told, true) {
+            return;
+        }
+        drop(wishes);
+        let (id, shared) = (self.id, Arc::clone(&self.shared));
         self.orders.give(move |side| {
-            side.act(id, order);
+            // Also of one that is over: nobody is left to be told then.
+            let wishes = std::mem::take(&mut *shared.wishes());
+            side.act(id, |transfer, tools| wishes.fulfil(transfer, tools));
         });
     }
 }

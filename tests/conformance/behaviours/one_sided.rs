@@ -180,6 +180,7 @@ impl Owner {
                     self.receiver
                         .windows(window.connection())
                         .revoke(window, after(SOON))
+                        .expect("its own window")
                 );
             }
             b"back" => {
@@ -460,7 +461,12 @@ impl User {
         self.order(b"back", &window.descriptor().to_bytes());
         self.checked();
         assert!(contents(&own, OFFSET as usize, BACK) == pattern(99, BACK));
-        assert!(self.sender.windows().revoke(window, after(SOON)));
+        assert!(
+            self.sender
+                .windows()
+                .revoke(window, after(SOON))
+                .expect("its own window")
+        );
         match self.hear() {
             WindowEvent::Released { memory, .. } => assert_eq!(memory.len(), own.len()),
             // Nothing but the end of this endpoint ends what its peers may have under way.

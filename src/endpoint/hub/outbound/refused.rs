@@ -81,7 +81,7 @@ impl Outbound {
     /// Another endpoint may hold all the slots: its release must wake us. Released between the
     /// refusal and the arming: nobody would.
     fn arm_headers(&self) {
-        if self.outgoing.headers().arm(self.headers_waker) {
+        if self.headers_waker.arm() {
             self.wait.wake();
         }
     }

@@ -7,10 +7,11 @@ use proptest::prelude::*;
 
 use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
-use crate::endpoint::link::fake::{CloseMode, NetConfig};
-use crate::endpoint::link::{PostRefused, RmaLimits};
+use crate::endpoint::link::fake::{CloseMode, FakeLink, NetConfig};
+use crate::endpoint::link::{ConnKey, PostRefused, RmaLimits};
 use crate::endpoint::testing::rig::{LONG_BYTES, Rig, Setup, far_future};
 use crate::error::FabricErrno;
+use crate::id::ConnectionId;
 use crate::in_flight::ContextKind;
 use crate::protocol::connection::{CloseReason, Form};
 use crate::protocol::wire::{self, Control, HeaderMode, Hello, HelloKind};
@@ -600,6 +601,203 @@ fn a_long_message_is_handed_out_when_nobody_writes_into_it_any_more() {
         assert_eq!(rig.receiver().long_free(), 2, "memory is kept for nothing");
         rig.net.check();
     }
+}
+
+/// What becomes of the liar of `Stayer`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Liar {
+    Leaves,
+    Stays,
+    /// Until the receiver closes all, with a deadline.
+    IsClosed,
+    /// Until the receiver is dropped.
+    IsDropped,
+}
+
+/// A receiver with a message that is whole and a connection that is over, and a liar who has half
+/// a write under way into that message. The receiver has said its goodbye to the liar, so that it
+/// can't be asked whether it is done.
+struct Stayer {
+    rig: Rig,
+    liar: ConnKey,
+    first: ConnectionId,
+    _link: FakeLink,
+}
+
+impl Stayer {
+    /// `receiver_closes`: after the grant, so that the message is whole behind its goodbye.
+    fn new(receiver_closes: bool) -> Self {
+        let mut rig = setup(Form::Msg).connected();
+        let (_link, liar) = rig.net.ask(&LIAR.encode());
+        rig.poll_receiver();
+        rig.poll_receiver();
+        let connected = rig.said.iter().filter_map(|event| match event {
+            ReceiveEvent::Connection(id, ConnectionEvent::Connected(_)) => Some(*id),
+            _ => None,
+        });
+        let [first, second] = connected.collect::<Vec<_>>()[..] else {
+            panic!("{:?}", rig.said);
+        };
+        rig.said.clear();
+        rig.send_long(1).unwrap();
+        while rig.net.last_key().is_none() {
+            rig.net.deliver_of(&[rig.conn, rig.far_conn()]);
+            rig.poll_receiver();
+            rig.poll_sender();
+        }
+        let key = rig.net.last_key().expect("granted");
+        rig.net.bury_by_hand(liar, 100, key, 8);
+        assert!(rig.net.begin_one_sided(liar), "half of it is there");
+        let late = rig.now() + Duration::from_secs(3600);
+        rig.receiver().begin_close(second, late);
+        if receiver_closes {
+            rig.receiver().begin_close(first, late);
+        }
+        rig.poll_receiver();
+        let mut sent = receiver_closes;
+        for _ in 0..20 {
+            rig.net.deliver_of(&[rig.conn, rig.far_conn()]);
+            rig.poll_receiver();
+            if rig.ended.is_none() {
+                rig.poll_sender();
+            }
+            if !sent && rig.send(2).is_ok() {
+                sent = true;
+                rig.sender().begin_close(late);
+            }
+        }
+        let finished = Some(CloseReason::Finished);
+        assert_eq!(rig.ended, finished, "one that stays keeps the sender");
+        Self {
+            rig,
+            liar,
+            first,
+            _link,
+        }
+    }
+
+    /// Why the connection of the message is over, if that is told.
+    fn reason(&self) -> Option<CloseReason> {
+        self.rig.said.iter().find_map(|event| match event {
+            ReceiveEvent::Connection(id, ConnectionEvent::Disconnected(reason))
+                if *id == self.first =>
+            {
+                Some(*reason)
+            }
+            _ => None,
+        })
+    }
+
+    fn poll(&mut self) {
+        for _ in 0..3 {
+            self.rig.poll_receiver();
+        }
+    }
+
+    /// The rest of its write, and its end.
+    fn leave(&mut self) {
+        self.rig.net.deliver_of(&[self.liar]);
+        self.rig.net.check();
+        let its = self.rig.net.peer_of(self.liar);
+        self.rig.net.shut_down(its);
+        self.poll();
+    }
+}
+
+/// Else both would wait for each other, where both ends are in one domain.
+#[test]
+fn a_goodbye_does_not_wait_for_who_can_not_be_asked_and_its_message_does() {
+    let limit = Duration::from_secs(60);
+    for receiver_closes in [false, true] {
+        for liar in [Liar::Leaves, Liar::Stays, Liar::IsClosed, Liar::IsDropped] {
+            let mut it = Stayer::new(receiver_closes);
+            let messages = if receiver_closes { &[1][..] } else { &[1, 2] };
+            it.poll();
+            assert!(it.rig.received.is_empty(), "while somebody writes into it");
+            assert_eq!(it.reason(), None, "before its messages");
+            assert_eq!(it.rig.receiver().connections(), 2);
+            let told = it.rig.receiver().close_reason(it.first);
+            assert_eq!(told, Some(CloseReason::Finished));
+            match liar {
+                Liar::Leaves => {
+                    it.leave();
+                    assert_eq!(it.rig.received, messages, "in their order");
+                    assert_eq!(it.reason(), Some(CloseReason::Finished));
+                    assert_eq!(it.rig.receiver().long_free(), 2);
+                }
+                Liar::Stays => {
+                    it.rig.pass(limit - Duration::from_secs(1));
+                    it.poll();
+                    assert_eq!(it.reason(), None);
+                    it.rig.pass(Duration::from_secs(2));
+                    it.poll();
+                    assert_eq!(it.reason(), Some(CloseReason::FenceDeadline { limit }));
+                    assert!(it.rig.received.is_empty());
+                    assert_eq!(it.rig.receiver().long_free(), 1, "it is still written");
+                    it.leave();
+                    assert_eq!(it.rig.receiver().long_free(), 2);
+                    assert!(it.rig.received.is_empty(), "of a connection that is over");
+                }
+                Liar::IsClosed => {
+                    let soon = it.rig.now() + Duration::from_secs(1);
+                    it.rig.receiver().begin_close_all(soon);
+                    it.poll();
+                    assert_eq!(it.reason(), None);
+                    it.rig.pass(Duration::from_secs(2));
+                    it.poll();
+                    // With the liar's end nobody is left who could write.
+                    assert_eq!(it.rig.received, messages);
+                    assert_eq!(it.reason(), Some(CloseReason::Finished));
+                    assert_eq!(it.rig.receiver().connections(), 0);
+                }
+                Liar::IsDropped => {
+                    it.rig.receiver = None;
+                    assert!(it.rig.received.is_empty());
+                }
+            }
+            let ends = |event: &&ReceiveEvent| {
+                matches!(event, ReceiveEvent::Connection(id, ConnectionEvent::Disconnected(_))
+                    if *id == it.first)
+            };
+            let told = it.rig.said.iter().filter(ends).count();
+            assert_eq!(told, usize::from(liar != Liar::IsDropped), "told once");
+            it.rig.net.check();
+            it.rig.end();
+        }
+    }
+}
+
+/// The endpoint of the one that stays would not close: its peer may write for ever.
+#[test]
+fn what_an_endpoint_that_never_closes_may_write_is_not_handed_out() {
+    let mut it = Stayer::new(false);
+    let far = it.rig.far;
+    it.rig.net.set_close(far, CloseMode::Fails);
+    it.leave();
+    assert!(it.rig.received.is_empty());
+    let soon = it.rig.now() + Duration::from_secs(1);
+    it.rig.receiver().begin_close_all(soon);
+    it.rig.pass(Duration::from_secs(2));
+    it.poll();
+    assert_eq!(it.reason(), Some(CloseReason::ClosedByDeadline));
+    assert!(it.rig.received.is_empty());
+    it.rig.net.check();
+}
+
+#[test]
+fn a_hub_that_fails_tells_the_end_of_connections_that_wait_for_others() {
+    let mut it = Stayer::new(false);
+    let far = it.rig.far;
+    // Else it would have nobody to wait for.
+    it.rig.net.set_close(far, CloseMode::Fails);
+    it.rig.net.break_cq(far, libc::EIO);
+    it.poll();
+    let Some(CloseReason::EndpointFailed(_)) = it.reason() else {
+        panic!("{:?}", it.reason());
+    };
+    assert!(it.rig.received.is_empty());
+    assert_eq!(it.rig.receiver().connections(), 0);
+    it.rig.net.check();
 }
 
 /// Where nothing fences a sender, what is handed out is a copy.

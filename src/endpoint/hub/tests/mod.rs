@@ -14,4 +14,5 @@ mod receive;
 mod receive_scale;
 mod send;
 mod shape;
+mod wakers;
 mod walk;

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use crate::Error;
+use crate::clock::Clock;
 use crate::endpoint::event::Level;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::LinkWait;
@@ -1956,6 +1957,9 @@ impl Link for FakeLink {
     }
 
     /// Nothing happens by itself.
+    /// It knows no time.
+    fn read_clock(&mut self, _clock: &Clock) {}
+
     fn next_deadline(&self) -> Option<Instant> {
         None
     }

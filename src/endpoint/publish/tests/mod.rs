@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
@@ -561,6 +561,20 @@ fn subscriber(net: &Net, stage: &Stage, publisher: usize) -> Subscriber {
         cuts: Vec::new(),
         ended: None,
     }
+}
+
+#[test]
+fn a_subscriber_does_not_know_the_publisher_of_another_one() {
+    let mut play = Stage::of(FORMS[0]).ready();
+    let [first, second, ..] = &mut play.subscribers[..] else {
+        panic!("three of them");
+    };
+    let core = first.core.as_mut().expect("it is open");
+    assert!(core.subscribe(second.publisher, TAG + 7).is_err());
+    assert!(!core.close_connection(second.publisher, Instant::now()));
+    assert!(core.subscribe(first.publisher, TAG + 7).is_ok());
+    play.settle();
+    play.end();
 }
 
 #[test]

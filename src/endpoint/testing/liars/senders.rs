@@ -500,7 +500,7 @@ impl World {
             .find(mine)
             .and_then(|it| it.core.as_mut())
         {
-            core.revoke(window, deadline);
+            core.revoke(window, deadline).expect("its own window");
         }
         self.poll();
     }

@@ -363,7 +363,11 @@ fn a_window_that_is_revoked_takes_what_waits_along() {
         ];
         write(&mut rig, &first_remote, 2, None).unwrap();
         write(&mut rig, &second_remote, 3, None).unwrap();
-        assert!(rig.receiver().revoke(first, far_future()));
+        assert!(
+            rig.receiver()
+                .revoke(first, far_future())
+                .expect("its own window")
+        );
         rig.settle();
         assert_eq!(rig.failed, [(0, libc::ECANCELED), (2, libc::ECANCELED)]);
         assert!(matches!(rig.heard[..], [WindowEvent::Revoked { .. }]));
@@ -777,7 +781,11 @@ fn what_has_begun_goes_on_when_its_window_is_revoked() {
     write_pieces(&mut rig, &remote, 1, None, through).unwrap();
     copies.gates()[0].open();
     rig.settle();
-    assert!(rig.receiver().revoke(local, far_future()));
+    assert!(
+        rig.receiver()
+            .revoke(local, far_future())
+            .expect("its own window")
+    );
     rig.settle();
     assert!(far_events(&mut rig).is_empty(), "in use");
     copies.open_all();

@@ -286,6 +286,33 @@ fn a_peer_without_an_answer_keeps_the_memory_until_its_connection_is_closed() {
     rig.check_all_back();
 }
 
+/// It stays what it was: its own endpoint brings the memory back.
+#[test]
+fn a_window_of_another_endpoint_is_not_revoked_and_comes_back() {
+    let [mut rig, mut other] = [setup().connected(), setup().connected()];
+    let (local, _remote) = far_window(&mut rig, WINDOW_MEMORY, Access::READ);
+    let window = local.id();
+    let (_its, _remote) = far_window(&mut other, WINDOW_MEMORY, Access::READ);
+    let refused = other.receiver().revoke(local, far_future());
+    let refused = refused.expect_err("another endpoint's");
+    assert_eq!(refused.kind, WindowError::WrongConnection);
+    for rig in [&mut rig, &mut other] {
+        rig.settle();
+        assert_eq!(rig.receiver().windows(), 1, "revoked");
+        assert!(rig.heard.is_empty(), "{:?}", rig.heard);
+    }
+    let revoked = rig.receiver().revoke(refused.given, far_future());
+    assert!(revoked.expect("its own window"));
+    rig.settle();
+    let heard = far_events(&mut rig);
+    let released = |event: &WindowEvent| match event {
+        WindowEvent::Released { window, .. } => Some(*window),
+        _ => None,
+    };
+    let released: Vec<_> = heard.iter().filter_map(released).collect();
+    assert_eq!((released, heard.len()), (vec![window], 1), "{heard:?}");
+}
+
 /// The deadline passes: the connection is closed, then the memory is there.
 #[test]
 fn a_revocation_has_a_deadline() {
@@ -293,7 +320,7 @@ fn a_revocation_has_a_deadline() {
     let (local, _remote) = far_window(&mut rig, WINDOW_MEMORY, Access::READ);
     let window = local.id();
     let now = rig.now();
-    assert!(rig.receiver().revoke(local, now));
+    assert!(rig.receiver().revoke(local, now).expect("its own window"));
     rig.poll_receiver();
     rig.poll_receiver();
     let heard = far_events(&mut rig);
@@ -419,7 +446,11 @@ fn a_peer_with_two_connections_gets_no_memory_that_was_given_back() {
             drop(local);
             rig.sender = None;
         } else {
-            assert!(rig.receiver().revoke(local, far_future()));
+            assert!(
+                rig.receiver()
+                    .revoke(local, far_future())
+                    .expect("its own window")
+            );
         }
         for _ in 0..10 {
             rig.poll_receiver();
@@ -781,7 +812,9 @@ impl Walk {
             Move::Revoke(n) if n < self.handles.len() => {
                 let handle = self.handles.swap_remove(n);
                 self.revoked.push(handle.id());
-                rig.receiver().revoke(handle, far_future());
+                rig.receiver()
+                    .revoke(handle, far_future())
+                    .expect("its own window");
             }
             Move::Drop(n) if n < self.handles.len() => drop(self.handles.swap_remove(n)),
             Move::Write(n, data) => self.operate(rig, n, |rig, window, key| {
@@ -1013,7 +1046,12 @@ fn over_rdm_a_lost_peer_s_windows_stay_until_the_endpoint_is_closed() {
         assert!(matches!(&heard[..], [one] if kept(one)), "{heard:?}");
         let stats = rig.receiver().stats();
         assert_eq!((stats.quarantined, rig.receiver().windows()), (2, 2));
-        assert!(!rig.receiver().revoke(local, far_future()), "nobody to ask");
+        assert!(
+            !rig.receiver()
+                .revoke(local, far_future())
+                .expect("its own window"),
+            "nobody to ask"
+        );
         let closed = |step: &Step| matches!(step, Step::MrClosed { base: of, .. } if *of == base);
         assert_eq!(rig.net.log().iter().any(closed), !hold);
         // The rest of the write lands.

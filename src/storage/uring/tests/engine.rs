@@ -1,3 +1,5 @@
+use std::time::Instant;
+
 use super::*;
 use crate::contain::Panics;
 use crate::memory::Region;
@@ -220,8 +222,16 @@ fn a_panic_between_submit_and_reap_leaves_nothing_in_flight() {
         let stop = AtomicBool::new(false);
         let said = std::thread::scope(|scope| {
             // One byte is missing: of two pieces, one has all of its bytes in the end, and the
-            // other has not.
-            scope.spawn(|| feed(&to, len - 1, &stop));
+            // other has not. Where nobody panics, it comes after all: else the run had no end, and
+            // the test nothing to say.
+            scope.spawn(|| {
+                feed(&to, len - 1, &stop);
+                let begin = Instant::now();
+                while !stop.load(Ordering::SeqCst) && begin.elapsed() < Duration::from_secs(60) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                feed(&to, 1, &stop);
+            });
             // SAFETY: nobody else uses the region.
             let run = || unsafe { Uring.run(&task) };
             let said = contained(|| tracing::dispatcher::with_default(&dispatch, run));

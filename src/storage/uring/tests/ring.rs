@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use io_uring::opcode;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -282,6 +283,39 @@ fn a_wait_ends_at_its_deadline_and_a_cancelled_request_once() {
     ring.cancel_where(|_| true);
     ring.wait(1, soon(), &mut over).expect("no error");
     assert_eq!((over.len(), dropped.load(Ordering::SeqCst)), (1, 0));
+}
+
+/// The kernel does not find a request that it moves from one place to another at that moment.
+#[test]
+fn a_cancellation_that_the_kernel_lost_is_repeated() {
+    let Some(mut ring) = ring::<Counted>(2) else {
+        return;
+    };
+    let (from, _to) = pipe();
+    let (from, dropped) = (Arc::new(from), Arc::default());
+    let mut over = Vec::new();
+    for _ in 0..2 {
+        submit_endless(&mut ring, &from, &dropped);
+        ring.start().expect("no error");
+        ring.lose_cancellations(3);
+        ring.cancel_where(|_| true);
+        over.clear();
+        ring.wait(1, soon(), &mut over).expect("no error");
+        assert_eq!((over.len(), ring.in_flight()), (1, 0), "it stays for ever");
+        assert_eq!(over[0].moved.stop, Some(Stop::Cancelled));
+    }
+    // One that nobody waits for, and whose ring is gone.
+    submit_endless(&mut ring, &from, &dropped);
+    ring.start().expect("no error");
+    ring.lose_cancellations(3);
+    over.clear();
+    let before = dropped.load(Ordering::SeqCst);
+    drop(ring);
+    let deadline = soon().expect("a time");
+    while dropped.load(Ordering::SeqCst) == before && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(dropped.load(Ordering::SeqCst), before + 1);
 }
 
 #[test]

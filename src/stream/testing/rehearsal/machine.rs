@@ -17,7 +17,7 @@ pub(in crate::stream) struct TestMachine {
 }
 
 impl TestMachine {
-    pub(super) fn new(net: &Net, kind: EndpointKind) -> Self {
+    pub(in crate::stream) fn new(net: &Net, kind: EndpointKind) -> Self {
         Self {
             net: net.clone(),
             kind,
