@@ -126,22 +126,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         reason: CloseReason,
         events: &mut Vec<E>,
     ) {
-        let Some(mut peer) = self.peers.remove(id) else {
+        let Some(mut peer) = self.take_closed(id, reason) else {
             return;
         };
-        self.directory.remove(peer.link.key(), peer.established);
-        if peer.receives.hungry {
-            self.buffers.hungry.retain(|hungry| *hungry != id);
-        }
-        if peer.liveness.timed {
-            self.timer.disturb();
-        }
-        let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
-        self.stats.lost += u64::from(!orderly && peer.established);
-        self.stats.closed += u64::from(peer.established);
-        self.close_scoped_windows(id, &peer.link);
-        self.leave_long(id, &mut peer);
-        self.release_drained(&mut peer);
         if self.shared.is_some() {
             let never_posted = self.take_unposted(&mut peer.outbound);
             self.outbound.tell_kept(id, events);
@@ -181,6 +168,26 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             }
         }
         self.tell_end(id, reason, (peer.established, peer.dialed), events);
+    }
+
+    /// Takes a connection out that is over: nobody looks at it any more, and what peers could use of
+    /// it is closed, as far as its endpoint has to be open for that.
+    fn take_closed(&mut self, id: ConnectionId, reason: CloseReason) -> Option<Box<Peer<L::Conn>>> {
+        let mut peer = self.peers.remove(id)?;
+        self.directory.remove(peer.link.key(), peer.established);
+        if peer.receives.hungry {
+            self.buffers.hungry.retain(|hungry| *hungry != id);
+        }
+        if peer.liveness.timed {
+            self.timer.disturb();
+        }
+        let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
+        self.stats.lost += u64::from(!orderly && peer.established);
+        self.stats.closed += u64::from(peer.established);
+        self.close_scoped_windows(id, &peer.link);
+        self.leave_long(id, &mut peer);
+        self.release_drained(&mut peer);
+        Some(peer)
     }
 
     /// Registrations that belong to a connection's endpoint are closed before it, when nothing uses

@@ -45,7 +45,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     ) {
         // A connection that is closed: what was still in its queue is dropped, the slot goes back
         // to the pool.
-        let Some(peer) = self.peers.get_mut(id) else {
+        let Some(mut peer) = self.peers.get_mut(id) else {
             return;
         };
         // Shared ones were counted when they were seen to be this connection's.
@@ -57,7 +57,6 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             self.agenda.hear(id);
         }
         let len = len.min(buffer.len());
-        let mut peer = peer;
         if peer.machine.state() == State::Connecting && self.shared.is_none() {
             // The answer came before this message, but by the other queue.
             self.read_answers();

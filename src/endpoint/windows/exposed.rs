@@ -9,6 +9,7 @@ use crate::cuda::CudaError;
 use crate::endpoint::error::{Refused, WindowError};
 use crate::endpoint::link::RmaLimits;
 use crate::endpoint::link::wait::EndpointWait;
+use crate::endpoint::windows::unreleased::{Exposed, Unreleased};
 use crate::endpoint::windows::window::{DropSignal, LocalWindow, WindowEvent, WindowMemory};
 use crate::fabric::AccessEnds;
 use crate::id::ConnectionId;
@@ -44,32 +45,6 @@ pub(crate) enum WriteMark {
 
 /// The epoch of what is registered until the endpoint is closed: it has not begun.
 const NOT_BEGUN: u64 = u64::MAX;
-
-/// One exposed window.
-#[derive(Debug)]
-struct Exposed {
-    // Field order is drop order: the registration closes before the memory goes.
-    /// `None` once it is closed.
-    registration: Option<RawRegistration>,
-    memory: WindowMemory,
-    mark: u32,
-    /// Its handle was dropped: nobody wants the memory back.
-    abandoned: Arc<AtomicBool>,
-    /// Its revocation was asked for.
-    revoking: bool,
-}
-
-/// Memory that peers may still reach, though its registration is closed.
-#[derive(Debug)]
-struct Unreleased {
-    /// When everybody has passed it, the memory is free.
-    epoch: u64,
-    connection: ConnectionId,
-    window: WindowId,
-    /// The application knows that it is to wait, or does not care.
-    told: bool,
-    exposed: Exposed,
-}
 
 /// The windows of all connections of an endpoint.
 ///
@@ -564,49 +539,10 @@ impl Drop for ExposedWindows {
     }
 }
 
-impl Unreleased {
-    fn of_nobody(
-        connection: ConnectionId,
-        epoch: u64,
-        registration: Option<RawRegistration>,
-        memory: WindowMemory,
-    ) -> Self {
-        Self {
-            epoch,
-            connection,
-            // Windows are numbered from 1 on.
-            window: WindowId(0),
-            told: true,
-            exposed: Exposed {
-                registration,
-                memory,
-                mark: 0,
-                abandoned: Arc::new(AtomicBool::new(true)),
-                revoking: true,
-            },
-        }
-    }
-}
-
 /// A window can't be staged.
 fn not_direct(error: RegisterError) -> WindowError {
     match error {
         RegisterError::Device { kind, reason } => WindowError::NotDirect { kind, reason },
         error => error.into(),
-    }
-}
-
-impl Exposed {
-    /// Nobody can reach it: the event for the application, if it still has an interest.
-    fn release(self, window: WindowId) -> Option<WindowEvent> {
-        let Self {
-            registration,
-            memory,
-            abandoned,
-            ..
-        } = self;
-        drop(registration);
-        let wanted = !abandoned.load(Ordering::Relaxed);
-        wanted.then_some(WindowEvent::Released { window, memory })
     }
 }

@@ -8,5 +8,6 @@ pub(crate) mod one_sided;
 pub(crate) mod staged_transfer;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod unreleased;
 pub(crate) mod volatile_buffer;
 pub(crate) mod window;
