@@ -70,7 +70,7 @@ pub enum CreditError {
 pub(crate) struct SendCredits {
     granted: u64,
     used: u64,
-    window: u64,
+    window: u32,
     /// Grants so far that granted nothing.
     empty_grants: u32,
 }
@@ -82,7 +82,7 @@ impl SendCredits {
         Self {
             granted: first.into(),
             used: 0,
-            window: window.into(),
+            window,
             empty_grants: 0,
         }
     }
@@ -134,10 +134,10 @@ impl SendCredits {
         // What the peer has received, we have used: an honest grant is never more than its depth
         // ahead of `used`.
         let ahead = cumulative - self.used;
-        if ahead > self.window {
+        if ahead > self.window.into() {
             return Err(CreditError::TooFar {
                 ahead,
-                window: self.window,
+                window: self.window.into(),
             });
         }
         if cumulative == before {

@@ -5,7 +5,7 @@ pub(super) struct PeerReceives {
     /// Beyond the credits.
     reserve: u32,
     /// Receives that stand for one credit.
-    per_credit: u32,
+    per_credit: u16,
     /// Posted now; in the RDM form those of the shared ones that were promised to it.
     pub(super) posted: u32,
     /// Receives that should be posted.
@@ -23,7 +23,8 @@ impl PeerReceives {
     pub(super) fn new(reserve: u32, per_credit: u32) -> Self {
         Self {
             reserve,
-            per_credit,
+            // One, or two with headers that travel alone.
+            per_credit: per_credit as u16,
             posted: 0,
             target: 0,
             covered: 0,
@@ -49,7 +50,7 @@ impl PeerReceives {
 
     /// Data messages that those posted now can hold.
     pub(super) fn credits(&self) -> u32 {
-        self.posted.saturating_sub(self.reserve) / self.per_credit
+        self.posted.saturating_sub(self.reserve) / u32::from(self.per_credit)
     }
 
     /// So many data messages were received: how many more can be held than ever before.

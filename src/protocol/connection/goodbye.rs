@@ -7,14 +7,15 @@ use super::{CloseReason, Connection, State, Violation};
 use crate::protocol::wire::{ByeReason, Control};
 
 /// The goodbyes of both sides.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Goodbye {
     /// What this side's will say.
     reason: ByeReason,
     /// It was handed to the endpoint, and its send completed.
     sent: bool,
     done: bool,
-    peer: Option<PeerBye>,
+    /// Boxed: a listener has thousands of connections, and few of them are closing.
+    peer: Option<Box<PeerBye>>,
     /// When the connection ends in any case.
     deadline: Option<Instant>,
     /// That came from the application.
@@ -57,7 +58,7 @@ impl Goodbye {
 
     /// Why the peer says it.
     pub(super) fn peer_reason(&self) -> Option<ByeReason> {
-        self.peer.map(|bye| bye.reason)
+        self.peer.as_ref().map(|bye| bye.reason)
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -167,7 +168,7 @@ impl Connection {
                 "a goodbye in the middle of a long message",
             ));
         }
-        self.goodbye.peer = Some(bye);
+        self.goodbye.peer = Some(Box::new(bye));
         if self.state == State::Established {
             self.state = State::Closing;
             self.goodbye.reason = ByeReason::ANSWER;
@@ -178,7 +179,7 @@ impl Connection {
     }
 
     pub(super) fn finish_if_done(&mut self) {
-        let Some(bye) = self.goodbye.peer else {
+        let Some(bye) = self.goodbye.peer.as_deref().copied() else {
             return;
         };
         if !self.goodbye.done {
