@@ -8,7 +8,7 @@ use fabricast::fabric::Shape;
 use fabricast::{SendEndpointZeroCopy, SendEvent};
 
 use crate::NAP;
-use crate::common::{SOON, after, buffer, child, drive, pattern, roomy_pool, send_end};
+use crate::common::{SOON, after, buffer, child, drive, packing, pattern, roomy_pool, send_end};
 use crate::message::header;
 use crate::told::{Told, mode};
 
@@ -21,6 +21,7 @@ pub(crate) fn config(told: &Told) -> SendConfig {
     SendConfig::default()
         .outgoing(|out| {
             out.shape(shape(told))
+                .packing(packing())
                 .level(level)
                 .header_mode(mode(told.text("mode").unwrap_or("prefixed")))
                 .deadline(Some(Duration::from_millis(told.number("deadline", 30_000))))

@@ -186,6 +186,7 @@ impl Application {
 pub(crate) fn exchange(told: &Told) {
     let domain = told.domain();
     let config = ConnectionlessConfig::default()
+        .outgoing(|out| out.packing(crate::common::packing()))
         .max_peers(4)
         .incoming(|incoming| incoming.max_message(64 * 1024 + HEADER).credits(6))
         .connection(|c| {

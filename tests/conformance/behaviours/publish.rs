@@ -38,6 +38,7 @@ pub(crate) fn publisher(told: &Told) {
     let domain = told.domain();
     let pool = pool(&domain, 8, SIZES[2]);
     let config = PublishConfig::default()
+        .outgoing(|out| out.packing(crate::common::packing()))
         .connection(|c| c.max_connections(4))
         .slow(SlowPolicy::Wait {
             queue: 64,
