@@ -52,7 +52,7 @@ models: ## every interleaving (loom), and the shutdown and one-sided suites unde
 
 conformance: ## every behaviour on every provider of both libraries, as a table (minutes)
 	@scripts/setup.sh test
-	@scripts/test.sh conformance
+	@scripts/test.sh conformance packed
 
 verbs: ## the demo, the suites and the conformance rows over verbs, in a QEMU guest with a soft RDMA card (RUN="stream demo --provider verbs")
 	@scripts/verbs.sh $(if $(RUN),run "$$RUN")

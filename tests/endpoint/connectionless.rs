@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{
-    Blocked, CloseReason, ConnectionlessConfig, ConnectionlessEvent, PeerError, PeerId,
+    Blocked, CloseReason, ConnectionlessConfig, ConnectionlessEvent, Packing, PeerError, PeerId,
     PeerMessage, SendErrorKind,
 };
 use fabricast::error::Error;
@@ -400,7 +400,8 @@ fn a_peer_may_hang_up_before_its_messages_are_looked_at() {
 fn a_peer_in_use_is_not_removed() {
     let _watchdog = Watchdog::new("a_peer_in_use_is_not_removed");
     let Some(domain) = domain() else { return };
-    let (mut a, mut b) = (Node::new(&domain, config()), Node::new(&domain, config()));
+    let alone = config().outgoing(|out| out.packing(Packing::Off));
+    let (mut a, mut b) = (Node::new(&domain, alone), Node::new(&domain, config()));
     let (at_a, at_b) = (a.addr(), b.addr());
     let peer = a.end.add_peer(at_b).unwrap();
     assert_eq!(a.end.add_peer(at_b).unwrap(), peer, "found again");

@@ -14,7 +14,7 @@ use fabricast::buffer::{
 };
 use fabricast::endpoint::{
     AcceptPolicy, Blocked, CloseReason, ConnectionRequest, DeadlinePolicy, HeaderMode, Level,
-    Message, MessageLimit, ReceiveConfig, RefusalCode, SendErrorKind,
+    Message, MessageLimit, Packing, ReceiveConfig, RefusalCode, SendErrorKind,
 };
 use fabricast::error::{Error, RegisterError};
 use fabricast::event_loop::{EventLoop, LoopConfig, LoopEvent, WaitMode, Waitable};
@@ -342,7 +342,7 @@ fn back_pressure_gives_the_payload_back_and_says_when_it_is_over() {
     let Some(domain) = domain() else { return };
     let mut pair = Pair::connecting(
         &domain,
-        common::sending().outgoing(|out| out.depth(4)),
+        common::sending().outgoing(|out| out.depth(4).packing(Packing::Off)),
         small_receiver().incoming(|incoming| incoming.credits(6)),
     );
     let payload = pair.buffer(b"early");
@@ -1118,7 +1118,9 @@ fn memory_of_somebody_else_arrives_by_slices_and_by_a_ring() {
 fn the_low_water_mark_of_header_slots_is_the_least_since_it_was_asked_for() {
     let _dog = Watchdog::new("low water");
     let Some(domain) = domain() else { return };
-    let mut pair = Pair::open(&domain);
+    // Each message takes a slot.
+    let alone = common::sending().outgoing(|out| out.packing(Packing::Off));
+    let mut pair = Pair::with(&domain, alone, small_receiver());
     assert_eq!(pair.sender().headers().take_low_water(), 256);
     for key in 0..5 {
         let payload = pair.buffer(b"x");

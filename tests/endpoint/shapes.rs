@@ -6,8 +6,8 @@ use std::sync::Arc;
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::coalesce::Format;
 use fabricast::endpoint::{
-    Blocked, BufferedConfig, CloseReason, HeaderMode, Inject, Level, ReceiveConfig, SendConfig,
-    SendErrorKind,
+    Blocked, BufferedConfig, CloseReason, HeaderMode, Inject, Level, Packing, ReceiveConfig,
+    SendConfig, SendErrorKind,
 };
 use fabricast::error::Error;
 use fabricast::fabric::Shape;
@@ -204,7 +204,7 @@ fn a_batch_is_a_loop_on_tcp_and_stops_at_the_first_message_that_is_refused() {
             let pool = roomy(&domain);
             let mut pair = Pair::with(
                 &domain,
-                shaped(shape).outgoing(|out| out.depth(5)),
+                shaped(shape).outgoing(|out| out.depth(5).packing(Packing::Off)),
                 small_receiver(),
             );
             let payloads: Vec<_> = (0..8).map(|n| buffer(&pool, &pattern(n, 3000))).collect();

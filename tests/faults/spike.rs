@@ -20,7 +20,9 @@
 
 use std::sync::Arc;
 
-use fabricast::endpoint::{AcceptPolicy, Blocked, CloseReason, ReceiveConfig, SendErrorKind};
+use fabricast::endpoint::{
+    AcceptPolicy, Blocked, CloseReason, Packing, ReceiveConfig, SendErrorKind,
+};
 use fabricast::{ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
 
 use crate::common;
@@ -136,7 +138,7 @@ fn row_4_a_peer_that_does_not_read_is_sent_a_bounded_amount() {
     let _dog = Watchdog::new("row 4");
     let Some(domain) = domain() else { return };
     // Far more than is granted, and no more than a device's queues hold.
-    let config = common::sending().outgoing(|out| out.depth(16_384));
+    let config = common::sending().outgoing(|out| out.depth(16_384).packing(Packing::Off));
     let mut pair = Pair::apart(
         &domain,
         config,
