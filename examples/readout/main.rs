@@ -37,6 +37,7 @@ mod intake;
 mod json;
 mod link;
 mod pattern;
+mod places;
 mod progress;
 mod report;
 mod size;

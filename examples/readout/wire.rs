@@ -6,7 +6,7 @@
 //! | Hello | source | none: its detectors, and the port at its address that takes answers |
 //! | Fragment | source | the bytes of one detector for one event |
 //! | End | source | none: how much it has sent on this connection |
-//! | Ready | builder | none: start |
+//! | Ready | builder | none: start, and how many fragments of which length it takes ahead |
 //! | Built, Lost | builder | the numbers of events that are complete, or given up, 8 bytes each |
 //! | Summary | builder | its counts and the times that it measured |
 
@@ -16,9 +16,9 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 /// Bytes of every header.
 pub(crate) const HEADER_LEN: usize = 64;
 /// Events in one answer, at most.
-pub(crate) const ANSWER_EVENTS_MAX: usize = 512;
+pub(crate) const ANSWER_EVENTS_MAX: usize = ANSWER_LEN_MAX / 8;
 /// Bytes of the longest payload of an answer.
-pub(crate) const ANSWER_LEN_MAX: usize = 8192;
+pub(crate) const ANSWER_LEN_MAX: usize = 16_384;
 /// Detectors of a whole experiment: builders keep a bit for each.
 pub(crate) const DETECTORS_MAX: u16 = 64;
 
@@ -195,10 +195,19 @@ impl ToBuilder {
     }
 }
 
+/// What a builder takes from each source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Fragments that it keeps, those of events that it has not answered for.
+    pub(crate) fragments: u32,
+    /// Bytes of the longest one.
+    pub(crate) longest: u32,
+}
+
 /// What a builder answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    Ready,
+    Ready(Grant),
     Built,
     Lost,
     Summary,
@@ -206,14 +215,16 @@ pub(crate) enum Answer {
 
 impl Answer {
     pub(crate) fn encode(self, token: u64, payload_len: usize) -> [u8; HEADER_LEN] {
-        let kind = match self {
-            Self::Ready => READY,
-            Self::Built => BUILT,
-            Self::Lost => LOST,
-            Self::Summary => SUMMARY,
+        let (kind, grant) = match self {
+            Self::Ready(grant) => (READY, Some(grant)),
+            Self::Built => (BUILT, None),
+            Self::Lost => (LOST, None),
+            Self::Summary => (SUMMARY, None),
         };
         let wire = HeaderWire {
             token: token.into(),
+            event: grant.map_or(0, |grant| grant.longest.into()).into(),
+            serial: grant.map_or(0, |grant| grant.fragments.into()).into(),
             ..HeaderWire::new(kind, payload_len)
         };
         wire.bytes()
@@ -223,7 +234,10 @@ impl Answer {
     pub(crate) fn parse(header: &[u8], payload: &[u8]) -> Result<(Self, u64), &'static str> {
         let wire = HeaderWire::parse(header, payload.len())?;
         let answer = match wire.kind {
-            READY => Self::Ready,
+            READY => Self::Ready(Grant {
+                fragments: u32::try_from(wire.serial.get()).unwrap_or(u32::MAX),
+                longest: u32::try_from(wire.event.get()).unwrap_or(u32::MAX),
+            }),
             BUILT if payload.len().is_multiple_of(8) => Self::Built,
             LOST if payload.len().is_multiple_of(8) => Self::Lost,
             SUMMARY => Self::Summary,
@@ -245,13 +259,11 @@ pub(crate) fn put_words(out: &mut [u8], words: impl Iterator<Item = u64>) -> usi
 
 /// The words in whole groups of 8 bytes.
 pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    let word = |bytes: &[u8]| {
-        bytes
-            .iter()
-            .rev()
-            .fold(0, |word, byte| word << 8 | u64::from(*byte))
-    };
-    bytes.chunks_exact(8).map(word)
+    bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|word| u64::from_le_bytes(*word))
 }
 
 #[cfg(test)]
@@ -292,7 +304,11 @@ mod tests {
             assert!(ToBuilder::parse(&header[1..], len).is_err());
             assert!(Answer::parse(&header, &vec![0; len]).is_err());
         }
-        for answer in [Answer::Ready, Answer::Built, Answer::Lost, Answer::Summary] {
+        let ready = Answer::Ready(Grant {
+            fragments: 32_768,
+            longest: 4096,
+        });
+        for answer in [ready, Answer::Built, Answer::Lost, Answer::Summary] {
             let header = answer.encode(5, 16);
             assert_eq!(Answer::parse(&header, &[0; 16]), Ok((answer, 5)));
             assert!(Answer::parse(&header, &[0; 15]).is_err());
