@@ -311,8 +311,8 @@ impl BuilderArgs {
 const PACKED_MAX: usize = 4096;
 /// Bytes of the longest frame.
 const FRAME_LEN: usize = 32_768;
-/// Frames that a source may have under way to one builder.
-const FRAMES: u32 = 32;
+/// Frames that a source may have under way to one builder: more do not fit into a core's cache.
+const FRAMES: u32 = 16;
 
 fn is_packed(max_fragment: usize) -> bool {
     max_fragment <= PACKED_MAX

@@ -13,11 +13,13 @@ use fabricast::endpoint::Message;
 use crate::places::Places;
 use crate::wire::Fragment;
 
-/// One fragment.
+/// One fragment, as far as it is needed once its event is complete.
 #[derive(Debug)]
 pub(crate) struct Piece {
-    pub(crate) fragment: Fragment,
     pub(crate) source: usize,
+    pub(crate) detector: u16,
+    pub(crate) crc: u32,
+    pub(crate) committed: u64,
     pub(crate) content: Content,
 }
 
@@ -106,7 +108,7 @@ pub(crate) struct Assembly {
     places: Places,
     /// Places without an event, in `parked`.
     free: Vec<u32>,
-    /// Memory of events that are done, to be used again.
+    /// Memory of parked events that are done, to be used again.
     spare: Vec<Partial>,
 }
 
@@ -125,37 +127,62 @@ impl Assembly {
         }
     }
 
-    /// Adds a fragment of a source that has so many detectors. Returns the event if it is complete
-    /// with it.
+    /// Adds a fragment of a source that has so many detectors. Says whether its event is complete
+    /// with it: then that is [`current`](Self::current), and to be [`clear`](Self::clear)ed.
     ///
     /// # Errors
     /// The fragment came twice; it is dropped.
+    #[inline]
     pub(crate) fn add(
         &mut self,
-        piece: Piece,
-        source_detectors: u16,
+        fragment: &Fragment,
+        (index, source_detectors): (usize, u16),
+        content: Content,
         now: Instant,
-    ) -> Result<Option<Partial>, Duplicate> {
-        let number = piece.fragment.event;
+    ) -> Result<bool, Duplicate> {
+        let number = fragment.event;
         if self.current.number != number || !self.current.is_begun() {
             self.turn_to(number, now);
         }
         let partial = &mut self.current;
-        let detector = 1 << piece.fragment.detector;
+        let detector = 1 << fragment.detector;
         if partial.detectors & detector != 0 {
             return Err(Duplicate);
         }
         partial.detectors |= detector;
-        let source = 1 << piece.source;
+        let source = 1 << index;
         if partial.sources & source == 0 {
             partial.sources |= source;
             partial.detectors_told += u32::from(source_detectors);
-            partial.pieces_told += usize::from(piece.fragment.of);
+            partial.pieces_told += usize::from(fragment.of);
         }
-        partial.pieces.push(piece);
-        let complete =
-            partial.detectors_told == self.detectors && partial.pieces.len() == partial.pieces_told;
-        Ok(complete.then(|| self.take_current()))
+        partial.pieces.push(Piece {
+            source: index,
+            detector: fragment.detector,
+            crc: fragment.crc,
+            committed: fragment.committed,
+            content,
+        });
+        Ok(partial.detectors_told == self.detectors && partial.pieces.len() == partial.pieces_told)
+    }
+
+    /// The event of the last fragment.
+    pub(crate) fn current(&self) -> &Partial {
+        &self.current
+    }
+
+    /// The current event is done with; its messages are dropped.
+    pub(crate) fn clear(&mut self) {
+        self.current.clear();
+    }
+
+    #[cold]
+    fn unpark(&mut self, place: u32) {
+        let parked = &mut self.parked[place as usize];
+        let partial = std::mem::take(parked);
+        let empty = std::mem::replace(&mut self.current, partial);
+        self.spare.push(empty);
+        self.free.push(place);
     }
 
     /// Makes the event of this number the current one.
@@ -164,12 +191,7 @@ impl Assembly {
             self.park();
         }
         match self.places.remove(number) {
-            Some(place) => {
-                let parked = &mut self.parked[place as usize];
-                self.spare
-                    .push(std::mem::replace(&mut self.current, std::mem::take(parked)));
-                self.free.push(place);
-            }
+            Some(place) => self.unpark(place),
             None => {
                 self.current.number = number;
                 self.current.since = Some(now);
@@ -209,7 +231,7 @@ impl Assembly {
         }
     }
 
-    /// Takes the memory of an event that is done with; its messages are dropped.
+    /// Takes the memory of an event that was given up; its messages are dropped.
     pub(crate) fn recycle(&mut self, mut partial: Partial) {
         partial.clear();
         self.spare.push(partial);
@@ -252,20 +274,32 @@ pub(crate) struct Duplicate;
 mod tests {
     use super::*;
 
-    fn piece(event: u64, source: usize, detector: u16, of: u16) -> Piece {
-        Piece {
-            fragment: Fragment {
-                event,
-                detector,
-                of,
-                serial: 0,
-                committed: 0,
-                crc: 0,
-                reassigned: false,
-            },
-            source,
-            content: Content::Copy(0..0),
-        }
+    /// Adds a fragment of one detector; gives the numbers of pieces and sources when the event is
+    /// complete.
+    fn add(
+        assembly: &mut Assembly,
+        (event, detector): (u64, u16),
+        (source, detectors): (usize, u16),
+        now: Instant,
+    ) -> Result<Option<(u64, usize)>, Duplicate> {
+        let fragment = Fragment {
+            event,
+            detector,
+            of: detectors,
+            serial: 0,
+            committed: 0,
+            crc: 0,
+            reassigned: false,
+        };
+        let source = (source, detectors);
+        let whole = assembly.add(&fragment, source, Content::Copy(0..0), now)?;
+        Ok(whole.then(|| {
+            let event = assembly.current();
+            assert!(event.sources().eq([0, 1]));
+            let found = (event.number, event.pieces.len());
+            assembly.clear();
+            found
+        }))
     }
 
     #[test]
@@ -275,24 +309,17 @@ mod tests {
         // Source 0 has detectors 0 and 1, source 1 has detector 2, and is late.
         for event in [5, 7, 1 << 60, 4] {
             for detector in [0, 1] {
-                let added = assembly.add(piece(event, 0, detector, 2), 2, now);
-                assert!(added.expect("it is new").is_none());
+                let added = add(&mut assembly, (event, detector), (0, 2), now);
+                assert_eq!(added.expect("it is new"), None);
             }
         }
         assert_eq!(assembly.len(), 4);
-        assert!(assembly.add(piece(7, 0, 1, 2), 2, now).is_err(), "twice");
+        assert!(add(&mut assembly, (7, 1), (0, 2), now).is_err(), "twice");
         for event in [7, 4, 5] {
-            let added = assembly.add(piece(event, 1, 2, 1), 1, now);
-            let whole = added.expect("it is new").expect("it is complete");
-            assert_eq!((whole.number, whole.pieces.len()), (event, 3));
-            assert!(whole.sources().eq([0, 1]));
-            assembly.recycle(whole);
+            let added = add(&mut assembly, (event, 2), (1, 1), now);
+            assert_eq!(added.expect("it is new"), Some((event, 3)));
         }
-        assert!(
-            assembly
-                .add(piece(8, 1, 2, 1), 1, now)
-                .is_ok_and(|e| e.is_none())
-        );
+        assert!(add(&mut assembly, (8, 2), (1, 1), now).is_ok_and(|found| found.is_none()));
         assert_eq!(assembly.len(), 2);
         let patience = Duration::from_secs(1);
         assert!(assembly.give_up(now, patience, Some(5)).is_empty());

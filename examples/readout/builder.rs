@@ -69,10 +69,7 @@ struct Builder<'a> {
     answer_buffers: SharedBufferManager,
     latency: Histogram,
     built: u64,
-    /// Fragments checked, how many of these checks were timed, and the nanoseconds that these took.
-    checked: u64,
-    timed: u64,
-    timed_ns: u64,
+    checks: Checks,
     events: Vec<ReceiveEvent>,
     /// What came while these were worked on.
     early: Vec<ReceiveEvent>,
@@ -122,9 +119,7 @@ impl<'a> Builder<'a> {
             answer_buffers,
             latency: Histogram::new(),
             built: 0,
-            checked: 0,
-            timed: 0,
-            timed_ns: 0,
+            checks: Checks::default(),
             events: Vec::with_capacity(256),
             early: Vec::new(),
             grant: Grant {
@@ -164,7 +159,10 @@ impl<'a> Builder<'a> {
             }
             while !events.is_empty() {
                 for event in events.drain(..) {
-                    self.on_receive_event(event_loop, event)?;
+                    match event {
+                        ReceiveEvent::Message(message) => self.on_message(event_loop, message)?,
+                        other => self.on_other(other),
+                    }
                     if self.args.build.work > 0 && self.now.elapsed() > LOOK_EVERY {
                         self.look_around(event_loop)?;
                     }
@@ -200,20 +198,10 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn on_receive_event(
-        &mut self,
-        event_loop: &mut EventLoop,
-        event: ReceiveEvent,
-    ) -> Result<(), Failure> {
+    fn on_other(&mut self, event: ReceiveEvent) {
         match event {
             ReceiveEvent::Connection(connection, ConnectionEvent::Connected(info)) => {
-                self.on_source(connection, &info)
-            }
-            ReceiveEvent::Message(message) => {
-                let found = |source: &Upstream| source.connection == message.connection();
-                if let Some(index) = self.sources.iter().position(found) {
-                    self.on_message(event_loop, index, message)?;
-                }
+                self.on_source(connection, &info);
             }
             ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
                 let found = |source: &Upstream| source.connection == connection;
@@ -224,7 +212,6 @@ impl<'a> Builder<'a> {
             // The pool is empty: sources wait, and nothing needs to be done.
             _ => {}
         }
-        Ok(())
     }
 
     fn on_source(&mut self, connection: ConnectionId, info: &ConnectionInfo) {
@@ -238,12 +225,11 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn on_message(
-        &mut self,
-        event_loop: &mut EventLoop,
-        index: usize,
-        message: Message,
-    ) -> Result<(), Failure> {
+    fn on_message(&mut self, event_loop: &mut EventLoop, message: Message) -> Result<(), Failure> {
+        let found = |source: &Upstream| source.connection == message.connection();
+        let Some(index) = self.sources.iter().position(found) else {
+            return Ok(());
+        };
         self.last_message = self.now;
         let parsed = ToBuilder::parse(message.header(), message.payload().len());
         let heard = match (parsed, self.sources[index].hello) {
@@ -357,7 +343,8 @@ impl<'a> Builder<'a> {
             return Err("a fragment of a detector that is not its own");
         }
         let source = &mut self.sources[index];
-        if message.payload().len() > self.grant.longest as usize {
+        let len = message.payload().len();
+        if len > self.grant.longest as usize {
             return Err("a fragment that is longer than was granted");
         }
         if source.held >= self.grant.fragments {
@@ -373,16 +360,12 @@ impl<'a> Builder<'a> {
             source.last_event = fragment.event;
         }
         source.received.fragments += 1;
-        source.received.bytes += message.payload().len() as u64;
+        source.received.bytes += len as u64;
         source.held += 1;
-        let piece = Piece {
-            fragment,
-            source: index,
-            content: Content::Message(message),
-        };
-        match self.assembly.add(piece, hello.detectors, self.last_message) {
-            Ok(None) => {}
-            Ok(Some(event)) => self.on_complete(event),
+        let (origin, content) = ((index, hello.detectors), Content::Message(message));
+        match self.assembly.add(&fragment, origin, content, self.now) {
+            Ok(false) => {}
+            Ok(true) => self.on_complete(),
             Err(_) => {
                 self.sources[index].duplicates += 1;
                 self.sources[index].held -= 1;
@@ -391,17 +374,18 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// All fragments of an event are there: this is where an experiment's code would begin.
-    fn on_complete(&mut self, event: Partial) {
+    /// All fragments of the current event are there: this is where an experiment's code would begin.
+    fn on_complete(&mut self) {
+        let event = self.assembly.current();
         if self.built.is_multiple_of(SAMPLED) {
-            self.record_latency(&event);
+            record_latency(&mut self.latency, &self.sources, event);
         }
         for piece in &event.pieces {
             let source = &mut self.sources[piece.source];
             source.held -= 1;
             let is_checked = source.hello.is_some_and(|hello| hello.checked);
-            if is_checked && !self.check(piece, event.bytes(piece)) {
-                self.sources[piece.source].content_errors += 1;
+            if is_checked && !self.checks.is_right(event, piece) {
+                source.content_errors += 1;
             }
         }
         if self.args.build.work > 0 {
@@ -415,38 +399,7 @@ impl<'a> Builder<'a> {
                 answers.built(event.number);
             }
         }
-        self.assembly.recycle(event);
-    }
-
-    /// From each fragment's commit to now.
-    fn record_latency(&mut self, event: &Partial) {
-        let (now, clock) = (now_ns(), clock_id());
-        for piece in &event.pieces {
-            let hello = self.sources[piece.source].hello;
-            if clock != 0 && hello.is_some_and(|hello| hello.clock == clock) {
-                self.latency
-                    .record(now.saturating_sub(piece.fragment.committed));
-            }
-        }
-    }
-
-    /// Whether the bytes are what the detector filled in.
-    fn check(&mut self, piece: &Piece, bytes: &[u8]) -> bool {
-        let Fragment {
-            event,
-            detector,
-            crc,
-            ..
-        } = piece.fragment;
-        let is_timed = self.checked.is_multiple_of(TIMED);
-        self.checked += 1;
-        let since = is_timed.then(now_ns);
-        let right = pattern::is_right(event, detector, crc, bytes);
-        if let Some(since) = since {
-            self.timed += 1;
-            self.timed_ns += now_ns() - since;
-        }
-        right
+        self.assembly.clear();
     }
 
     // ---- the end of a source --------------------------------------------------------------------
@@ -455,8 +408,8 @@ impl<'a> Builder<'a> {
         let source = &mut self.sources[index];
         source.sent = Some(sent);
         let summary = Summary {
-            timed: self.timed,
-            timed_ns: self.timed_ns,
+            timed: self.checks.timed,
+            timed_ns: self.checks.timed_ns,
             latency: self.latency.clone(),
             ..source.summary()
         };
@@ -565,5 +518,40 @@ impl<'a> Builder<'a> {
             say(builder_report(json, &counts, &self.latency));
         }
         end
+    }
+}
+
+/// Fragments checked, how many of these checks were timed, and the nanoseconds that these took.
+#[derive(Default)]
+struct Checks {
+    checked: u64,
+    timed: u64,
+    timed_ns: u64,
+}
+
+impl Checks {
+    /// Whether the bytes are what the detector filled in.
+    fn is_right(&mut self, event: &Partial, piece: &Piece) -> bool {
+        let is_timed = self.checked.is_multiple_of(TIMED);
+        self.checked += 1;
+        let since = is_timed.then(now_ns);
+        let bytes = event.bytes(piece);
+        let right = pattern::is_right(event.number, piece.detector, piece.crc, bytes);
+        if let Some(since) = since {
+            self.timed += 1;
+            self.timed_ns += now_ns() - since;
+        }
+        right
+    }
+}
+
+/// From each fragment's commit to now.
+fn record_latency(latency: &mut Histogram, sources: &[Upstream], event: &Partial) {
+    let (now, clock) = (now_ns(), clock_id());
+    for piece in &event.pieces {
+        let hello = sources[piece.source].hello;
+        if clock != 0 && hello.is_some_and(|hello| hello.clock == clock) {
+            latency.record(now.saturating_sub(piece.committed));
+        }
     }
 }

@@ -22,7 +22,7 @@ use crate::size::{Random, Size};
 use crate::trigger::Trigger;
 
 /// Fragments of a ring at most, and so of the queue to the sender.
-const FRAGMENTS_MAX: u32 = 32_768;
+const FRAGMENTS_MAX: u32 = 16_384;
 /// Events that are filled before the sender is woken.
 const BATCH: u64 = 128;
 /// The shortest sleep: several fragments are due after it at high rates.
@@ -78,8 +78,9 @@ pub(crate) struct Detector {
     /// Filled, and not handed over yet; how many that were, and their bytes, is not in the status.
     batch: Vec<Filled>,
     bytes: u64,
-    /// When the batch was begun, or last waited for: what its fragments say, who are a little
-    /// younger.
+    /// When the batch was begun, or last waited for: what its fragments, which are a little younger,
+    /// say. And the same by the machine's clock.
+    now: Instant,
     committed: u64,
     next: u64,
     started: Instant,
@@ -124,6 +125,7 @@ impl Detector {
             queue: sender,
             batch: Vec::with_capacity(BATCH as usize),
             bytes: 0,
+            now: Instant::now(),
             committed: 0,
             next: 0,
             started: Instant::now(),
@@ -145,7 +147,7 @@ impl Detector {
             if limit == self.next {
                 self.nap();
             }
-            self.committed = now_ns();
+            (self.now, self.committed) = (Instant::now(), now_ns());
             while self.next < limit {
                 if self.produce().is_err() {
                     return;
@@ -183,10 +185,10 @@ impl Detector {
             Status::add(&self.status.dropped, 1);
             return Ok(());
         };
-        let parts = reservation
-            .segments_mut()
-            .expect("the ring is in host memory");
         let crc = if self.check {
+            let parts = reservation
+                .segments_mut()
+                .expect("the ring is in host memory");
             pattern::fill(self.next, self.number, cut(parts, len))
         } else {
             0
@@ -214,7 +216,7 @@ impl Detector {
     /// `None`: dropped.
     fn reserve(&mut self, len: usize) -> Result<Option<Reservation>, RunOver> {
         let len = len.next_multiple_of(8);
-        if let Ok(reservation) = self.ring.reserve(len) {
+        if let Ok(reservation) = self.ring.reserve_at(len, self.now) {
             return Ok(Some(reservation));
         }
         // Full: a fragment is never longer than the ring, the command line is checked for that.
@@ -228,13 +230,13 @@ impl Detector {
         loop {
             self.publish();
             std::thread::sleep(NAP_FULL);
-            let reserved = self.ring.reserve(len).ok();
             let now = Instant::now();
+            let reserved = self.ring.reserve_at(len, now).ok();
             Status::add(&self.status.stalled_ns, (now - last).as_nanos() as u64);
             last = now;
             if reserved.is_some() {
                 self.held += now - since;
-                self.committed = now_ns();
+                (self.now, self.committed) = (now, now_ns());
                 return Ok(reserved);
             }
             if self.trigger.is_aborted() {

@@ -33,7 +33,7 @@ use crate::{HEADER_MODE, new_loop, open_domain};
 /// Events from the oldest that was not answered for to the newest that was taken from the detectors,
 /// at most: as many as a fast builder has under way. With many detectors, whose events are larger,
 /// fewer.
-const EVENTS_MAX: u32 = 32_768;
+const EVENTS_MAX: u32 = 16_384;
 const EVENTS_MAX_OF_MANY: u32 = 8192;
 /// How often time is looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -41,7 +41,7 @@ const TICK: Duration = Duration::from_millis(50);
 const GOODBYE: Duration = Duration::from_secs(5);
 /// Events taken from the detectors before connections are looked at again: short fragments of them
 /// fill some frames for each builder.
-const TAKE_MAX: usize = 1024;
+const TAKE_MAX: usize = 512;
 
 /// Something that happens during the run.
 pub(crate) struct Incident<'a> {
