@@ -3,7 +3,7 @@
 //!
 //! One thread, one domain, one event loop over all connections: fragments of one event come from
 //! all rings and go to one builder, so several threads would have to agree about each event; one
-//! that sends 64-byte headers and pointers is rarely what a machine lacks. The loop spins for 50 µs
+//! that sends short headers and pointers is rarely what a machine lacks. The loop spins for 50 µs
 //! after the last work and then sleeps, so that detectors and builders on the same cores get their
 //! share.
 

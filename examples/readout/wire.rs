@@ -1,4 +1,4 @@
-//! What sources and builders say to each other: a header of 64 bytes, and a payload behind it. All
+//! What sources and builders say to each other: a header of 40 bytes, and a payload behind it. All
 //! numbers are little-endian.
 //!
 //! | message | from | payload |
@@ -14,7 +14,7 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of every header.
-pub(crate) const HEADER_LEN: usize = 64;
+pub(crate) const HEADER_LEN: usize = 40;
 /// Events in one answer, at most.
 pub(crate) const ANSWER_EVENTS_MAX: usize = ANSWER_LEN_MAX / 8;
 /// Bytes of the longest payload of an answer.
@@ -22,7 +22,7 @@ pub(crate) const ANSWER_LEN_MAX: usize = 16_384;
 /// Detectors of a whole experiment: builders keep a bit for each.
 pub(crate) const DETECTORS_MAX: u16 = 64;
 
-const MAGIC: [u8; 4] = *b"FCR1";
+const MAGIC: [u8; 2] = *b"F2";
 const HELLO: u8 = 1;
 const FRAGMENT: u8 = 2;
 const END: u8 = 3;
@@ -36,24 +36,26 @@ const CHECKED: u8 = 1;
 /// Flag of a fragment: its event was another builder's, so it comes out of order.
 const REASSIGNED: u8 = 1;
 
-/// One layout for all kinds of message; what a kind does not use is 0.
+/// One layout for all kinds of message: that of a fragment, which others use for what they have. What
+/// a kind does not use is 0.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct HeaderWire {
-    magic: [u8; 4],
+    magic: [u8; 2],
     kind: u8,
     flags: u8,
-    detector: U16,
+    detector: u8,
+    count: u8,
+    /// Of a hello.
+    port: U16,
     payload_len: U32,
     crc: U32,
+    /// Or the clock of a hello, the bytes of an end, the longest fragment of a ready.
     event: U64,
+    /// Or the fragments of an end or a ready.
     serial: U64,
-    committed: U64,
-    token: U64,
-    count: U16,
-    port: U16,
-    reserved: U32,
-    clock: U64,
+    /// When a fragment was committed; of a hello and of answers, the token.
+    stamp: U64,
 }
 
 const _: () = assert!(size_of::<HeaderWire>() == HEADER_LEN);
@@ -87,6 +89,11 @@ impl HeaderWire {
         }
         Ok(wire)
     }
+}
+
+/// The number of a detector, or of some detectors.
+fn detector_byte(number: u16) -> u8 {
+    u8::try_from(number).expect("there are `DETECTORS_MAX` at most")
 }
 
 /// A source's first words.
@@ -140,20 +147,20 @@ impl ToBuilder {
         let wire = match self {
             Self::Hello(hello) => HeaderWire {
                 flags: u8::from(hello.checked) * CHECKED,
-                detector: hello.first_detector.into(),
-                count: hello.detectors.into(),
+                detector: detector_byte(hello.first_detector),
+                count: detector_byte(hello.detectors),
                 port: hello.port.into(),
-                token: hello.token.into(),
-                clock: hello.clock.into(),
+                stamp: hello.token.into(),
+                event: hello.clock.into(),
                 ..HeaderWire::new(HELLO, payload_len)
             },
             Self::Fragment(fragment) => HeaderWire {
                 flags: u8::from(fragment.reassigned) * REASSIGNED,
                 event: fragment.event.into(),
-                detector: fragment.detector.into(),
-                count: fragment.of.into(),
+                detector: detector_byte(fragment.detector),
+                count: detector_byte(fragment.of),
                 serial: fragment.serial.into(),
-                committed: fragment.committed.into(),
+                stamp: fragment.committed.into(),
                 crc: fragment.crc.into(),
                 ..HeaderWire::new(FRAGMENT, payload_len)
             },
@@ -171,19 +178,19 @@ impl ToBuilder {
         match wire.kind {
             FRAGMENT => Ok(Self::Fragment(Fragment {
                 event: wire.event.get(),
-                detector: wire.detector.get(),
-                of: wire.count.get(),
+                detector: wire.detector.into(),
+                of: wire.count.into(),
                 serial: wire.serial.get(),
-                committed: wire.committed.get(),
+                committed: wire.stamp.get(),
                 crc: wire.crc.get(),
                 reassigned: wire.flags & REASSIGNED != 0,
             })),
             HELLO if payload_len == 0 => Ok(Self::Hello(Hello {
-                first_detector: wire.detector.get(),
-                detectors: wire.count.get(),
+                first_detector: wire.detector.into(),
+                detectors: wire.count.into(),
                 port: wire.port.get(),
-                token: wire.token.get(),
-                clock: wire.clock.get(),
+                token: wire.stamp.get(),
+                clock: wire.event.get(),
                 checked: wire.flags & CHECKED != 0,
             })),
             END if payload_len == 0 => Ok(Self::End(Volume {
@@ -222,7 +229,7 @@ impl Answer {
             Self::Summary => (SUMMARY, None),
         };
         let wire = HeaderWire {
-            token: token.into(),
+            stamp: token.into(),
             event: grant.map_or(0, |grant| grant.longest.into()).into(),
             serial: grant.map_or(0, |grant| grant.fragments.into()).into(),
             ..HeaderWire::new(kind, payload_len)
@@ -243,7 +250,7 @@ impl Answer {
             SUMMARY => Self::Summary,
             _ => return Err("a message of no kind that a builder may send"),
         };
-        Ok((answer, wire.token.get()))
+        Ok((answer, wire.stamp.get()))
     }
 }
 

@@ -415,7 +415,7 @@ fn a_killed_source_is_said() {
 fn a_stranger_does_not_end_the_run() {
     let Some(program) = program() else { return };
     let builder = Builder::start(&program, &[]);
-    for header in [[0; 64], [0xff; 64]] {
+    for header in [[0; 40], [0xff; 40]] {
         send_as_stranger(&builder.address, &header);
     }
     let builders = [builder];
@@ -430,11 +430,11 @@ fn a_stranger_does_not_end_the_run() {
 }
 
 /// Sends one message, and waits until the builder has had enough.
-fn send_as_stranger(address: &str, header: &[u8; 64]) {
+fn send_as_stranger(address: &str, header: &[u8; 40]) {
     let fabric = Fabric::builder().provider(provider()).node(node());
     let domain = fabric.open().expect("it is there").open_domain();
     let domain = domain.expect("a domain");
-    let config = SendConfig::default().outgoing(|out| out.header_mode(HeaderMode::Fixed(64)));
+    let config = SendConfig::default().outgoing(|out| out.header_mode(HeaderMode::Fixed(40)));
     let to = address.parse().expect("an address");
     let mut sender = SendEndpointZeroCopy::connect(&domain, to, config).expect("an endpoint");
     sender.wait_connected().expect("the builder is there");
