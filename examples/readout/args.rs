@@ -301,7 +301,7 @@ impl BuilderArgs {
     pub(crate) fn receives(&self) -> Result<(u32, usize), Failure> {
         let fragments = self.credits()?;
         Ok(match self.is_packed() {
-            true => (fragments.min(FRAMES), FRAME_LEN),
+            true => (fragments.min(frames(self.max_fragment)), FRAME_LEN),
             false => (fragments, HEADER_LEN + self.max_fragment),
         })
     }
@@ -311,8 +311,14 @@ impl BuilderArgs {
 const PACKED_MAX: usize = 4096;
 /// Bytes of the longest frame.
 const FRAME_LEN: usize = 32_768;
-/// Frames that a source may have under way to one builder: more do not fit into a core's cache.
-const FRAMES: u32 = 16;
+
+/// Frames that a source may have under way to one builder: of longer fragments more, since what a
+/// builder looks at is as many messages, and those of a poll should fit into its core's cache.
+fn frames(max_fragment: usize) -> u32 {
+    const MESSAGES: usize = 4096;
+    let messages = FRAME_LEN / (HEADER_LEN + max_fragment);
+    (MESSAGES / messages.max(1)).clamp(16, 32) as u32
+}
 
 fn is_packed(max_fragment: usize) -> bool {
     max_fragment <= PACKED_MAX
