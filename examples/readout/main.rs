@@ -36,6 +36,7 @@ mod histogram;
 mod intake;
 mod json;
 mod link;
+mod listening;
 mod pattern;
 mod places;
 mod progress;

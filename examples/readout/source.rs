@@ -7,12 +7,11 @@
 //! after the last work and then sleeps, so that detectors and builders on the same cores get their
 //! share.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fabricast::endpoint::{CloseReason, Message, ReceiveConfig};
+use fabricast::endpoint::{CloseReason, Message};
 use fabricast::event_loop::{EventLoop, LoopEvent, Token};
 use fabricast::{ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEvent};
 
@@ -23,12 +22,13 @@ use crate::events::{Events, Part};
 use crate::failure::Failure;
 use crate::intake::IncomingStream;
 use crate::link::{CONTROL, Link, Stage, unkey};
+use crate::listening::{listen_for_answers, local_address, random};
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::summary::Summary;
 use crate::trigger::Trigger;
-use crate::wire::{ANSWER_LEN_MAX, Answer, Grant, HEADER_LEN, Hello, ToBuilder, words};
-use crate::{HEADER_MODE, new_loop, open_domain};
+use crate::wire::{Answer, Grant, Hello, ToBuilder, words};
+use crate::{new_loop, open_domain};
 
 /// Events from the oldest that was not answered for to the newest that was taken from the detectors,
 /// at most: as many as a fast builder has under way. With many detectors, whose events are larger,
@@ -610,45 +610,4 @@ fn assign(links: &[Link], event: u64) -> usize {
     let nth = (event / builders % ready) as usize;
     let mut ready = (0..links.len()).filter(|index| links[*index].is_ready());
     ready.nth(nth).unwrap_or(first)
-}
-
-/// The address that this machine has towards a peer. No packet is sent: a datagram socket only
-/// looks up the route.
-fn local_address(peer: SocketAddr) -> Result<IpAddr, Failure> {
-    let any: IpAddr = match peer {
-        SocketAddr::V4(_) => [0; 4].into(),
-        SocketAddr::V6(_) => [0; 16].into(),
-    };
-    let found = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect(peer)?;
-        socket.local_addr()
-    });
-    let failed = |error| Failure::os(format_args!("builder {peer}"), &error);
-    found.map(|address| address.ip()).map_err(failed)
-}
-
-fn listen_for_answers(
-    domain: &Arc<Domain>,
-    local: IpAddr,
-    builders: u32,
-) -> Result<ReceiveEndpoint, Failure> {
-    const CREDITS: u32 = 16;
-    let config = ReceiveConfig::default()
-        .connection(|c| c.max_connections(builders + 2))
-        .incoming(|incoming| {
-            incoming
-                .slots((builders + 2) * (CREDITS + 2))
-                .max_message(HEADER_LEN + ANSWER_LEN_MAX)
-                .credits(CREDITS)
-        })
-        .header_mode(HEADER_MODE);
-    let any_port = SocketAddr::new(local, 0);
-    Ok(ReceiveEndpoint::listen(domain, any_port.into(), config)?)
-}
-
-fn random() -> Result<u64, Failure> {
-    let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| Failure::os("getrandom", &error.into()))?;
-    Ok(u64::from_ne_bytes(bytes))
 }
