@@ -12,7 +12,7 @@ use fabricast::{ConnectionEvent, Domain, SendEndpointZeroCopy, SendEvent};
 use crate::HEADER_MODE;
 use crate::failure::Failure;
 use crate::summary::Summary;
-use crate::wire::{ANSWER_EVENTS_MAX, Answer, put_words};
+use crate::wire::{ANSWER_EVENTS_MAX, Answer, Grant, put_words};
 
 /// Numbers that wait, at most: a source has fewer events under way.
 const WAITING_MAX: usize = 1 << 16;
@@ -23,6 +23,8 @@ pub(crate) struct Answers {
     pub(crate) loop_token: Token,
     /// What the source knows us by.
     token: u64,
+    /// What it is granted.
+    grant: Grant,
     buffers: SharedBufferManager,
     /// All sources are there: it may start. And whether it was told so.
     pub(crate) may_start: bool,
@@ -30,7 +32,7 @@ pub(crate) struct Answers {
     built: Vec<u64>,
     lost: Vec<u64>,
     summary: Option<Summary>,
-    pub(crate) closed: bool,
+    closed: bool,
 }
 
 impl Answers {
@@ -39,6 +41,7 @@ impl Answers {
         event_loop: &mut EventLoop,
         to: SocketAddr,
         token: u64,
+        grant: Grant,
         buffers: &SharedBufferManager,
         patience: Duration,
     ) -> Result<Self, Failure> {
@@ -53,6 +56,7 @@ impl Answers {
             loop_token: event_loop.add_endpoint(&endpoint)?,
             endpoint,
             token,
+            grant,
             buffers: buffers.clone(),
             may_start: false,
             ready: false,
@@ -75,9 +79,18 @@ impl Answers {
         self.summary = Some(summary);
     }
 
-    /// Drives the connection; returns how much happened.
-    pub(crate) fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<usize, Failure> {
-        let found = self.endpoint.poll(events)?;
+    /// Drives the connection, which leaves the loop when it is over.
+    pub(crate) fn poll(
+        &mut self,
+        event_loop: &mut EventLoop,
+        events: &mut Vec<SendEvent>,
+    ) -> Result<(), Failure> {
+        if self.closed {
+            return Ok(());
+        }
+        if self.endpoint.poll(events)? > 0 {
+            event_loop.mark_busy();
+        }
         // Dropping a completed payload gives its buffer back.
         for event in events.drain(..) {
             self.closed |= matches!(
@@ -85,8 +98,10 @@ impl Answers {
                 SendEvent::Connection(ConnectionEvent::Disconnected(_))
             );
         }
-        self.flush()?;
-        Ok(found)
+        if self.closed {
+            event_loop.remove(self.loop_token);
+        }
+        self.flush()
     }
 
     /// Sends what there is to tell, as far as the source takes it now; the rest goes with the next
@@ -99,7 +114,7 @@ impl Answers {
             return Ok(());
         }
         if self.may_start && !self.ready {
-            self.ready = self.send(Answer::Ready, &mut std::iter::empty());
+            self.ready = self.send(Answer::Ready(self.grant), &mut std::iter::empty());
         }
         while !self.built.is_empty() && self.send_numbers(Answer::Built) {}
         while !self.lost.is_empty() && self.send_numbers(Answer::Lost) {}

@@ -210,9 +210,9 @@ impl SourceArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BuildArgs {
     /// Fragments that each source may send ahead: its credits, of which a quarter is kept for
-    /// events of lost builders; a builder has as many buffers for each source. Default: 512, for
-    /// long fragments what 64M hold
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16384))]
+    /// events of lost builders. Default: what 64M hold, 512 at most, and 32,768 of up to 4096 bytes,
+    /// which come in frames
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=32_768))]
     pub(crate) credits: Option<u32>,
     /// Microseconds that a builder spends on each event, as if it did something with it
     #[arg(
@@ -225,12 +225,13 @@ pub(crate) struct BuildArgs {
 }
 
 impl BuildArgs {
-    /// The credits of each source. Three quarters are for events in their turn, one of which must
+    /// The fragments of each source. Three quarters are for events in their turn, one of which must
     /// fit.
     pub(crate) fn credits(&self, detectors: u16, max_fragment: usize) -> Result<u32, Failure> {
         const BUFFERS: usize = 64 << 20;
         let least = 2 * u32::from(detectors);
-        let fit = (BUFFERS / max_fragment.max(1)).clamp(16, 512) as u32;
+        let most = if is_packed(max_fragment) { 32_768 } else { 512 };
+        let fit = (BUFFERS / max_fragment.max(1)).clamp(16, most) as u32;
         let credits = self.credits.unwrap_or_else(|| fit.max(least));
         if credits < least {
             return Err(Failure::new(format!(
@@ -290,10 +291,37 @@ impl BuilderArgs {
         self.build.credits(self.detectors, self.max_fragment)
     }
 
-    /// Bytes of the longest message.
-    pub(crate) fn max_message(&self) -> usize {
-        HEADER_LEN + self.max_fragment
+    /// Whether fragments come in frames, a few of which each source may have under way: builders
+    /// copy what they keep then. Else each has a buffer of its own until its event is built.
+    pub(crate) fn is_packed(&self) -> bool {
+        is_packed(self.max_fragment)
     }
+
+    /// Messages that the connection of each source may have under way, and bytes of the longest.
+    pub(crate) fn receives(&self) -> Result<(u32, usize), Failure> {
+        let fragments = self.credits()?;
+        Ok(match self.is_packed() {
+            true => (fragments.min(frames(self.max_fragment)), FRAME_LEN),
+            false => (fragments, HEADER_LEN + self.max_fragment),
+        })
+    }
+}
+
+/// Bytes of the longest fragment that is packed by default.
+const PACKED_MAX: usize = 4096;
+/// Bytes of the longest frame.
+const FRAME_LEN: usize = 32_768;
+
+/// Frames that a source may have under way to one builder: of longer fragments more, since what a
+/// builder looks at is as many messages, and those of a poll should fit into its core's cache.
+fn frames(max_fragment: usize) -> u32 {
+    const MESSAGES: usize = 4096;
+    let messages = FRAME_LEN / (HEADER_LEN + max_fragment);
+    (MESSAGES / messages.max(1)).clamp(16, 32) as u32
+}
+
+fn is_packed(max_fragment: usize) -> bool {
+    max_fragment <= PACKED_MAX
 }
 
 #[derive(Debug, Args)]

@@ -1,20 +1,36 @@
 //! Events that are being put together: received messages, kept as they are until all of an event
 //! are there.
+//!
+//! The fragments that a source sends of one event come one behind the other. So the event that the
+//! last fragment belonged to lies apart, and one that is complete with the next fragment is never
+//! looked for in a table.
 
-use std::collections::HashMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use fabricast::endpoint::Message;
 
+use crate::places::Places;
 use crate::wire::Fragment;
 
-/// One fragment, in the buffer that it was received into. Dropping it gives the buffer back to the
-/// network.
+/// One fragment, as far as it is needed once its event is complete.
 #[derive(Debug)]
 pub(crate) struct Piece {
-    pub(crate) fragment: Fragment,
     pub(crate) source: usize,
-    pub(crate) message: Message,
+    pub(crate) detector: u16,
+    pub(crate) crc: u32,
+    pub(crate) committed: u64,
+    pub(crate) content: Content,
+}
+
+/// Where the bytes of a fragment are.
+#[derive(Debug)]
+pub(crate) enum Content {
+    /// In the buffer that it was received into. Dropping it gives the buffer back to the network,
+    /// when the other messages that came in it are dropped, too.
+    Message(Message),
+    /// With its event, which has a copy.
+    Copy(Range<usize>),
 }
 
 /// An event, whole or not yet.
@@ -22,6 +38,8 @@ pub(crate) struct Piece {
 pub(crate) struct Partial {
     pub(crate) number: u64,
     pub(crate) pieces: Vec<Piece>,
+    /// Bytes of pieces that were copied.
+    copies: Vec<u8>,
     /// A bit for each detector whose fragment is there.
     detectors: u64,
     /// A bit for each source of which something is there.
@@ -35,83 +53,185 @@ pub(crate) struct Partial {
 impl Partial {
     /// The sources that have sent something of it.
     pub(crate) fn sources(&self) -> impl Iterator<Item = usize> + use<> {
-        let sources = self.sources;
-        (0..64).filter(move |source| sources >> source & 1 == 1)
+        let mut sources = self.sources;
+        std::iter::from_fn(move || {
+            let source = sources.trailing_zeros();
+            sources &= sources.wrapping_sub(1);
+            (source < u64::BITS).then_some(source as usize)
+        })
+    }
+
+    /// The bytes of one of its pieces.
+    pub(crate) fn bytes<'a>(&'a self, piece: &'a Piece) -> &'a [u8] {
+        match &piece.content {
+            Content::Message(message) => message.payload(),
+            Content::Copy(range) => &self.copies[range.clone()],
+        }
+    }
+
+    /// Copies what is in buffers of the network, and gives those back.
+    fn copy_out(&mut self) {
+        for piece in &mut self.pieces {
+            if let Content::Message(message) = &piece.content {
+                let start = self.copies.len();
+                self.copies.extend_from_slice(message.payload());
+                piece.content = Content::Copy(start..self.copies.len());
+            }
+        }
     }
 
     fn clear(&mut self) {
-        let mut pieces = std::mem::take(&mut self.pieces);
-        pieces.clear();
-        *self = Self {
-            pieces,
-            ..Self::default()
-        };
+        self.pieces.clear();
+        self.copies.clear();
+        self.detectors = 0;
+        self.sources = 0;
+        self.detectors_told = 0;
+        self.pieces_told = 0;
+        self.since = None;
+    }
+
+    fn is_begun(&self) -> bool {
+        self.since.is_some()
     }
 }
 
-/// All events that are not complete.
+/// All events that are not complete. Allocates when it has more of them than ever before.
 pub(crate) struct Assembly {
     /// Detectors of all sources: so many must have been heard of.
     detectors: u32,
-    partials: HashMap<u64, Partial>,
-    /// Memory of events that are done, to be used again.
+    /// Messages share their buffers: what waits is copied.
+    copies: bool,
+    /// The event of the last fragment, if it is begun.
+    current: Partial,
+    /// The others, and where each is.
+    parked: Vec<Partial>,
+    places: Places,
+    /// Places without an event, in `parked`.
+    free: Vec<u32>,
+    /// Memory of parked events that are done, to be used again.
     spare: Vec<Partial>,
 }
 
 impl Assembly {
-    /// At most `capacity` events at a time: each holds a receive buffer.
-    pub(crate) fn new(detectors: u16, capacity: usize) -> Self {
-        let partial = |_| Partial {
-            pieces: Vec::with_capacity(detectors.into()),
-            ..Partial::default()
-        };
+    /// Of the fragments of so many detectors. Where messages share their buffers, what waits is
+    /// copied.
+    pub(crate) fn new(detectors: u16, copies: bool) -> Self {
         Self {
             detectors: detectors.into(),
-            partials: HashMap::with_capacity(2 * capacity),
-            spare: (0..capacity).map(partial).collect(),
+            copies,
+            current: Partial::default(),
+            parked: Vec::new(),
+            places: Places::new(),
+            free: Vec::new(),
+            spare: Vec::new(),
         }
     }
 
-    /// Adds a fragment of a source that has so many detectors. Returns the event if it is complete
-    /// with it.
+    /// Adds a fragment of a source that has so many detectors. Says whether its event is complete
+    /// with it: then that is [`current`](Self::current), and to be [`clear`](Self::clear)ed.
     ///
     /// # Errors
     /// The fragment came twice; it is dropped.
+    #[inline]
     pub(crate) fn add(
         &mut self,
-        piece: Piece,
-        source_detectors: u16,
+        fragment: &Fragment,
+        (index, source_detectors): (usize, u16),
+        content: Content,
         now: Instant,
-    ) -> Result<Option<Partial>, Duplicate> {
-        let number = piece.fragment.event;
-        let partial = self.partials.entry(number).or_insert_with(|| {
-            let mut partial = self.spare.pop().unwrap_or_default();
-            partial.number = number;
-            partial.since = Some(now);
-            partial
-        });
-        let detector = 1 << piece.fragment.detector;
+    ) -> Result<bool, Duplicate> {
+        let number = fragment.event;
+        if self.current.number != number || !self.current.is_begun() {
+            self.turn_to(number, now);
+        }
+        let partial = &mut self.current;
+        let detector = 1 << fragment.detector;
         if partial.detectors & detector != 0 {
             return Err(Duplicate);
         }
         partial.detectors |= detector;
-        let source = 1 << piece.source;
+        let source = 1 << index;
         if partial.sources & source == 0 {
             partial.sources |= source;
             partial.detectors_told += u32::from(source_detectors);
-            partial.pieces_told += usize::from(piece.fragment.of);
+            partial.pieces_told += usize::from(fragment.of);
         }
-        partial.pieces.push(piece);
-        let complete =
-            partial.detectors_told == self.detectors && partial.pieces.len() == partial.pieces_told;
-        Ok(if complete {
-            self.partials.remove(&number)
-        } else {
-            None
-        })
+        partial.pieces.push(Piece {
+            source: index,
+            detector: fragment.detector,
+            crc: fragment.crc,
+            committed: fragment.committed,
+            content,
+        });
+        Ok(partial.detectors_told == self.detectors && partial.pieces.len() == partial.pieces_told)
     }
 
-    /// Takes the memory of an event that is done with; its messages are dropped.
+    /// The event of the last fragment.
+    pub(crate) fn current(&self) -> &Partial {
+        &self.current
+    }
+
+    /// The current event is done with; its messages are dropped.
+    pub(crate) fn clear(&mut self) {
+        self.current.clear();
+    }
+
+    #[cold]
+    fn unpark(&mut self, place: u32) {
+        let parked = &mut self.parked[place as usize];
+        let partial = std::mem::take(parked);
+        let empty = std::mem::replace(&mut self.current, partial);
+        self.spare.push(empty);
+        self.free.push(place);
+    }
+
+    /// Makes the event of this number the current one.
+    fn turn_to(&mut self, number: u64, now: Instant) {
+        if self.current.is_begun() {
+            self.park();
+        }
+        match self.places.remove(number) {
+            Some(place) => self.unpark(place),
+            None => {
+                self.current.number = number;
+                self.current.since = Some(now);
+            }
+        }
+    }
+
+    /// The current event waits for others to come.
+    fn park(&mut self) {
+        self.settle();
+        let partial = self.take_current();
+        let number = partial.number;
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.parked[place as usize] = partial;
+                place
+            }
+            None => {
+                self.parked.push(partial);
+                (self.parked.len() - 1) as u32
+            }
+        };
+        self.places.insert(number, place);
+    }
+
+    /// Leaves an empty one in its place.
+    fn take_current(&mut self) -> Partial {
+        let next = self.spare.pop().unwrap_or_default();
+        std::mem::replace(&mut self.current, next)
+    }
+
+    /// All that came at once was added: what is not complete waits, and must not keep the buffers
+    /// of other messages.
+    pub(crate) fn settle(&mut self) {
+        if self.copies {
+            self.current.copy_out();
+        }
+    }
+
+    /// Takes the memory of an event that was given up; its messages are dropped.
     pub(crate) fn recycle(&mut self, mut partial: Partial) {
         partial.clear();
         self.spare.push(partial);
@@ -128,15 +248,88 @@ impl Assembly {
             let late = partial.since.is_some_and(|since| now - since > patience);
             late || gone.is_some_and(|source| partial.sources >> source & 1 == 1)
         };
-        let over = self.partials.extract_if(|_, partial| is_over(partial));
-        over.map(|(_, partial)| partial).collect()
+        let parked = &mut self.parked;
+        let over = self
+            .places
+            .extract(|place| is_over(&parked[place as usize]));
+        self.free.extend(&over);
+        let take = |place: u32| std::mem::take(&mut parked[place as usize]);
+        let mut over: Vec<_> = over.into_iter().map(take).collect();
+        if is_over(&self.current) {
+            over.push(self.take_current());
+        }
+        over
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.partials.len()
+        self.places.len() + usize::from(self.current.is_begun())
     }
 }
 
 /// The fragment is there already.
 #[derive(Debug)]
 pub(crate) struct Duplicate;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Adds a fragment of one detector; gives the numbers of pieces and sources when the event is
+    /// complete.
+    fn add(
+        assembly: &mut Assembly,
+        (event, detector): (u64, u16),
+        (source, detectors): (usize, u16),
+        now: Instant,
+    ) -> Result<Option<(u64, usize)>, Duplicate> {
+        let fragment = Fragment {
+            event,
+            detector,
+            of: detectors,
+            serial: 0,
+            committed: 0,
+            crc: 0,
+            reassigned: false,
+        };
+        let source = (source, detectors);
+        let whole = assembly.add(&fragment, source, Content::Copy(0..0), now)?;
+        Ok(whole.then(|| {
+            let event = assembly.current();
+            assert!(event.sources().eq([0, 1]));
+            let found = (event.number, event.pieces.len());
+            assembly.clear();
+            found
+        }))
+    }
+
+    #[test]
+    fn events_are_put_together_in_any_order_of_sources() {
+        let now = Instant::now();
+        let mut assembly = Assembly::new(3, true);
+        // Source 0 has detectors 0 and 1, source 1 has detector 2, and is late.
+        for event in [5, 7, 1 << 60, 4] {
+            for detector in [0, 1] {
+                let added = add(&mut assembly, (event, detector), (0, 2), now);
+                assert_eq!(added.expect("it is new"), None);
+            }
+        }
+        assert_eq!(assembly.len(), 4);
+        assert!(add(&mut assembly, (7, 1), (0, 2), now).is_err(), "twice");
+        for event in [7, 4, 5] {
+            let added = add(&mut assembly, (event, 2), (1, 1), now);
+            assert_eq!(added.expect("it is new"), Some((event, 3)));
+        }
+        assert!(add(&mut assembly, (8, 2), (1, 1), now).is_ok_and(|found| found.is_none()));
+        assert_eq!(assembly.len(), 2);
+        let patience = Duration::from_secs(1);
+        assert!(assembly.give_up(now, patience, Some(5)).is_empty());
+        let given_up = assembly.give_up(now, patience, Some(0));
+        let numbers: Vec<_> = given_up.iter().map(|event| event.number).collect();
+        assert_eq!((numbers, assembly.len()), (vec![1 << 60], 1));
+        assert_eq!(
+            assembly.give_up(now + 2 * patience, patience, None).len(),
+            1
+        );
+        assert_eq!(assembly.len(), 0);
+    }
+}

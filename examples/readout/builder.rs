@@ -12,14 +12,14 @@ use fabricast::{ConnectionEvent, Domain, ReceiveEndpoint, ReceiveEvent, SendEven
 
 use crate::answers::Answers;
 use crate::args::BuilderArgs;
-use crate::assembly::{Assembly, Partial, Piece};
+use crate::assembly::{Assembly, Content, Partial, Piece};
 use crate::clock::{clock_id, now_ns};
 use crate::failure::Failure;
 use crate::histogram::Histogram;
 use crate::report::builder_report;
 use crate::summary::Summary;
 use crate::upstream::Upstream;
-use crate::wire::{ANSWER_LEN_MAX, Fragment, Hello, ToBuilder, Volume};
+use crate::wire::{ANSWER_LEN_MAX, Fragment, Grant, Hello, ToBuilder, Volume};
 use crate::{HEADER_MODE, new_loop, open_domain, pattern, say};
 
 /// Polls in a row before answers go out: so they travel in batches, and never wait for more work.
@@ -31,6 +31,13 @@ const GOODBYE: Duration = Duration::from_secs(5);
 /// One check in so many is timed: asking for the time costs about as much as checking a short
 /// fragment.
 const TIMED: u64 = 64;
+/// One event in so many has its latency recorded: often enough for percentiles, and no number that
+/// batches are multiples of.
+const SAMPLED: u64 = 13;
+/// How long a builder works without a look at its connections, where it takes its time.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Sources at most: an event has a bit for each.
+const SOURCES_MAX: usize = 64;
 
 /// Builds the events of one run.
 pub(crate) fn run(args: &BuilderArgs) -> Result<(), Failure> {
@@ -62,12 +69,14 @@ struct Builder<'a> {
     answer_buffers: SharedBufferManager,
     latency: Histogram,
     built: u64,
-    /// Fragments checked, how many of these checks were timed, and the nanoseconds that these took.
-    checked: u64,
-    timed: u64,
-    timed_ns: u64,
+    checks: Checks,
     events: Vec<ReceiveEvent>,
+    /// What came while these were worked on.
+    early: Vec<ReceiveEvent>,
     sent_events: Vec<SendEvent>,
+    grant: Grant,
+    /// When the endpoint was last polled, and found something.
+    now: Instant,
     last_message: Instant,
     end: Option<Result<(), Failure>>,
 }
@@ -80,12 +89,13 @@ impl<'a> Builder<'a> {
         )?;
         // One connection more than there are sources, so that a stranger does not keep one out; two
         // receives of each are reserved.
-        let (connections, credits) = (u32::from(args.sources) + 1, args.credits()?);
+        let connections = u32::from(args.sources) + 1;
+        let (credits, max_message) = args.receives()?;
         let slots = connections * (credits + 2);
         let config = ReceiveConfig::default()
             .incoming(|incoming| {
                 incoming
-                    .max_message(args.max_message())
+                    .max_message(max_message)
                     .slots(slots)
                     .credits(credits)
             })
@@ -105,14 +115,18 @@ impl<'a> Builder<'a> {
             endpoint_token: event_loop.add_endpoint(&endpoint)?,
             endpoint,
             sources: Vec::new(),
-            assembly: Assembly::new(args.detectors, slots as usize),
+            assembly: Assembly::new(args.detectors, args.is_packed()),
             answer_buffers,
             latency: Histogram::new(),
             built: 0,
-            checked: 0,
-            timed: 0,
-            timed_ns: 0,
+            checks: Checks::default(),
             events: Vec::with_capacity(256),
+            early: Vec::new(),
+            grant: Grant {
+                fragments: args.credits()?,
+                longest: args.max_fragment as u32,
+            },
+            now: Instant::now(),
             sent_events: Vec::with_capacity(256),
             last_message: {
                 event_loop.add_timer(TICK, Some(TICK));
@@ -139,15 +153,25 @@ impl<'a> Builder<'a> {
         for _ in 0..POLLS {
             let mut events = std::mem::take(&mut self.events);
             let found = self.endpoint.poll(&mut events)?;
-            for event in events.drain(..) {
-                self.on_receive_event(event_loop, event)?;
-            }
-            self.events = events;
             if found > 0 {
                 event_loop.mark_busy();
+                self.now = Instant::now();
             }
-            // A builder that takes its time must look at its connections in between, or it is taken
-            // for dead.
+            while !events.is_empty() {
+                for event in events.drain(..) {
+                    match event {
+                        ReceiveEvent::Message(message) => self.on_message(event_loop, message)?,
+                        other => self.on_other(other),
+                    }
+                    if self.args.build.work > 0 && self.now.elapsed() > LOOK_EVERY {
+                        self.look_around(event_loop)?;
+                    }
+                }
+                std::mem::swap(&mut events, &mut self.early);
+            }
+            self.events = events;
+            // What is kept longer must not keep the frames that others came in.
+            self.assembly.settle();
             if found == 0 || self.args.build.work > 0 {
                 break;
             }
@@ -162,20 +186,22 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn on_receive_event(
-        &mut self,
-        event_loop: &mut EventLoop,
-        event: ReceiveEvent,
-    ) -> Result<(), Failure> {
+    /// A builder that takes its time must look at its connections in between, or it is taken for
+    /// dead. What comes is worked on later: it is no more than the buffers hold.
+    fn look_around(&mut self, event_loop: &mut EventLoop) -> Result<(), Failure> {
+        self.endpoint.poll(&mut self.early)?;
+        self.now = Instant::now();
+        let all = self.sources.iter_mut();
+        for answers in all.filter_map(|source| source.answers.as_mut()) {
+            answers.poll(event_loop, &mut self.sent_events)?;
+        }
+        Ok(())
+    }
+
+    fn on_other(&mut self, event: ReceiveEvent) {
         match event {
             ReceiveEvent::Connection(connection, ConnectionEvent::Connected(info)) => {
-                self.on_source(connection, &info)
-            }
-            ReceiveEvent::Message(message) => {
-                let found = |source: &Upstream| source.connection == message.connection();
-                if let Some(index) = self.sources.iter().position(found) {
-                    self.on_message(event_loop, index, message)?;
-                }
+                self.on_source(connection, &info);
             }
             ReceiveEvent::Connection(connection, ConnectionEvent::Disconnected(reason)) => {
                 let found = |source: &Upstream| source.connection == connection;
@@ -186,7 +212,6 @@ impl<'a> Builder<'a> {
             // The pool is empty: sources wait, and nothing needs to be done.
             _ => {}
         }
-        Ok(())
     }
 
     fn on_source(&mut self, connection: ConnectionId, info: &ConnectionInfo) {
@@ -200,13 +225,12 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn on_message(
-        &mut self,
-        event_loop: &mut EventLoop,
-        index: usize,
-        message: Message,
-    ) -> Result<(), Failure> {
-        self.last_message = Instant::now();
+    fn on_message(&mut self, event_loop: &mut EventLoop, message: Message) -> Result<(), Failure> {
+        let found = |source: &Upstream| source.connection == message.connection();
+        let Some(index) = self.sources.iter().position(found) else {
+            return Ok(());
+        };
+        self.last_message = self.now;
         let parsed = ToBuilder::parse(message.header(), message.payload().len());
         let heard = match (parsed, self.sources[index].hello) {
             (Ok(ToBuilder::Fragment(fragment)), Some(hello)) => {
@@ -251,7 +275,7 @@ impl<'a> Builder<'a> {
         };
         let fits = hello.detectors > 0
             && u32::from(hello.first_detector) + u32::from(hello.detectors) <= 64
-            && index < 64;
+            && index < SOURCES_MAX;
         if !fits {
             return Ok(Err("a Hello with detectors that there can't be"));
         }
@@ -280,6 +304,7 @@ impl<'a> Builder<'a> {
             event_loop,
             SocketAddr::new(address.ip(), hello.port),
             hello.token,
+            self.grant,
             &self.answer_buffers,
             self.args.common.patience(),
         )?;
@@ -318,6 +343,13 @@ impl<'a> Builder<'a> {
             return Err("a fragment of a detector that is not its own");
         }
         let source = &mut self.sources[index];
+        let len = message.payload().len();
+        if len > self.grant.longest as usize {
+            return Err("a fragment that is longer than was granted");
+        }
+        if source.held >= self.grant.fragments {
+            return Err("more fragments than were granted");
+        }
         // Events come in order, but those that another builder left behind; fragments without a
         // gap, all of them.
         let in_order = fragment.reassigned || fragment.event >= source.last_event;
@@ -328,34 +360,32 @@ impl<'a> Builder<'a> {
             source.last_event = fragment.event;
         }
         source.received.fragments += 1;
-        source.received.bytes += message.payload().len() as u64;
-        let piece = Piece {
-            fragment,
-            source: index,
-            message,
-        };
-        match self.assembly.add(piece, hello.detectors, self.last_message) {
-            Ok(None) => {}
-            Ok(Some(event)) => self.on_complete(event),
-            Err(_) => self.sources[index].duplicates += 1,
+        source.received.bytes += len as u64;
+        source.held += 1;
+        let (origin, content) = ((index, hello.detectors), Content::Message(message));
+        match self.assembly.add(&fragment, origin, content, self.now) {
+            Ok(false) => {}
+            Ok(true) => self.on_complete(),
+            Err(_) => {
+                self.sources[index].duplicates += 1;
+                self.sources[index].held -= 1;
+            }
         }
         Ok(())
     }
 
-    /// All fragments of an event are there: this is where an experiment's code would begin.
-    fn on_complete(&mut self, event: Partial) {
-        let (now, clock) = (now_ns(), clock_id());
+    /// All fragments of the current event are there: this is where an experiment's code would begin.
+    fn on_complete(&mut self) {
+        let event = self.assembly.current();
+        if self.built.is_multiple_of(SAMPLED) {
+            record_latency(&mut self.latency, &self.sources, event);
+        }
         for piece in &event.pieces {
-            let source = &self.sources[piece.source];
-            let Some(hello) = source.hello else {
-                continue;
-            };
-            if hello.clock == clock && clock != 0 {
-                self.latency
-                    .record(now.saturating_sub(piece.fragment.committed));
-            }
-            if hello.checked && !self.check(piece) {
-                self.sources[piece.source].content_errors += 1;
+            let source = &mut self.sources[piece.source];
+            source.held -= 1;
+            let is_checked = source.hello.is_some_and(|hello| hello.checked);
+            if is_checked && !self.checks.is_right(event, piece) {
+                source.content_errors += 1;
             }
         }
         if self.args.build.work > 0 {
@@ -369,26 +399,7 @@ impl<'a> Builder<'a> {
                 answers.built(event.number);
             }
         }
-        self.assembly.recycle(event);
-    }
-
-    /// Whether the bytes are what the detector filled in.
-    fn check(&mut self, piece: &Piece) -> bool {
-        let Fragment {
-            event,
-            detector,
-            crc,
-            ..
-        } = piece.fragment;
-        let is_timed = self.checked.is_multiple_of(TIMED);
-        self.checked += 1;
-        let since = is_timed.then(now_ns);
-        let right = pattern::is_right(event, detector, crc, piece.message.payload());
-        if let Some(since) = since {
-            self.timed += 1;
-            self.timed_ns += now_ns() - since;
-        }
-        right
+        self.assembly.clear();
     }
 
     // ---- the end of a source --------------------------------------------------------------------
@@ -397,8 +408,8 @@ impl<'a> Builder<'a> {
         let source = &mut self.sources[index];
         source.sent = Some(sent);
         let summary = Summary {
-            timed: self.timed,
-            timed_ns: self.timed_ns,
+            timed: self.checks.timed,
+            timed_ns: self.checks.timed_ns,
             latency: self.latency.clone(),
             ..source.summary()
         };
@@ -422,6 +433,9 @@ impl<'a> Builder<'a> {
     fn give_up(&mut self, gone: Option<usize>) {
         let patience = self.args.common.patience() / 2;
         for event in self.assembly.give_up(Instant::now(), patience, gone) {
+            for piece in &event.pieces {
+                self.sources[piece.source].held -= 1;
+            }
             for index in event.sources() {
                 let source = &mut self.sources[index];
                 source.lost += 1;
@@ -470,21 +484,12 @@ impl<'a> Builder<'a> {
     }
 
     fn poll_answers(&mut self, event_loop: &mut EventLoop, token: Token) -> Result<(), Failure> {
-        let mut events = std::mem::take(&mut self.sent_events);
-        let all = self
-            .sources
-            .iter_mut()
-            .filter_map(|source| source.answers.as_mut());
-        for answers in all.filter(|answers| answers.loop_token == token) {
-            if answers.poll(&mut events)? > 0 {
-                event_loop.mark_busy();
-            }
-            if answers.closed {
-                event_loop.remove(token);
-            }
+        let all = self.sources.iter_mut();
+        let mut all = all.filter_map(|source| source.answers.as_mut());
+        match all.find(|answers| answers.loop_token == token) {
+            Some(answers) => answers.poll(event_loop, &mut self.sent_events),
+            None => Ok(()),
         }
-        self.sent_events = events;
-        Ok(())
     }
 
     fn finish(self) -> Result<(), Failure> {
@@ -513,5 +518,40 @@ impl<'a> Builder<'a> {
             say(builder_report(json, &counts, &self.latency));
         }
         end
+    }
+}
+
+/// Fragments checked, how many of these checks were timed, and the nanoseconds that these took.
+#[derive(Default)]
+struct Checks {
+    checked: u64,
+    timed: u64,
+    timed_ns: u64,
+}
+
+impl Checks {
+    /// Whether the bytes are what the detector filled in.
+    fn is_right(&mut self, event: &Partial, piece: &Piece) -> bool {
+        let is_timed = self.checked.is_multiple_of(TIMED);
+        self.checked += 1;
+        let since = is_timed.then(now_ns);
+        let bytes = event.bytes(piece);
+        let right = pattern::is_right(event.number, piece.detector, piece.crc, bytes);
+        if let Some(since) = since {
+            self.timed += 1;
+            self.timed_ns += now_ns() - since;
+        }
+        right
+    }
+}
+
+/// From each fragment's commit to now.
+fn record_latency(latency: &mut Histogram, sources: &[Upstream], event: &Partial) {
+    let (now, clock) = (now_ns(), clock_id());
+    for piece in &event.pieces {
+        let hello = sources[piece.source].hello;
+        if clock != 0 && hello.is_some_and(|hello| hello.clock == clock) {
+            latency.record(now.saturating_sub(piece.committed));
+        }
     }
 }

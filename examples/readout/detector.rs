@@ -6,17 +6,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fabricast::buffer::{Reservation, RingConfig, RingFragment, RingRegion};
+use fabricast::buffer::{Reservation, RingConfig, RingRegion};
 use fabricast::event_loop::Waker;
 use fabricast::{Domain, Region};
 
 use crate::args::{OnFull, ReadoutArgs};
 use crate::clock::now_ns;
 use crate::failure::Failure;
+use crate::intake::{Filled, FilledSender, Queue};
 use crate::pattern;
 use crate::size::{Random, Size};
 use crate::trigger::Trigger;
@@ -24,22 +24,13 @@ use crate::trigger::Trigger;
 /// Fragments of a ring at most, and so of the queue to the sender.
 const FRAGMENTS_MAX: u32 = 16_384;
 /// Events that are filled before the sender is woken.
-const BATCH: u64 = 64;
+const BATCH: u64 = 128;
 /// The shortest sleep: several fragments are due after it at high rates.
 const NAP: Duration = Duration::from_micros(100);
 /// Between two looks at a ring that is full: it drains by megabytes.
 const NAP_FULL: Duration = Duration::from_micros(500);
 /// The longest sleep: the end of the run is noticed by then.
 const NAP_MAX: Duration = Duration::from_millis(20);
-
-/// One fragment on its way to the sender.
-#[derive(Debug)]
-pub(crate) struct Filled {
-    pub(crate) event: u64,
-    pub(crate) committed: u64,
-    pub(crate) crc: u32,
-    pub(crate) fragment: RingFragment,
-}
 
 /// What others may know of a detector, any time. Counters only: nothing is ordered by them.
 #[derive(Debug, Default)]
@@ -83,7 +74,14 @@ pub(crate) struct Detector {
     status: Arc<Status>,
     trigger: Arc<Trigger>,
     waker: Waker,
-    queue: SyncSender<Filled>,
+    queue: FilledSender,
+    /// Filled, and not handed over yet; how many that were, and their bytes, is not in the status.
+    batch: Vec<Filled>,
+    bytes: u64,
+    /// When the batch was begun, or last waited for: what its fragments, which are a little younger,
+    /// say. And the same by the machine's clock.
+    now: Instant,
+    committed: u64,
     next: u64,
     started: Instant,
     /// Time in which the trigger was held because the ring was full.
@@ -99,7 +97,7 @@ impl Detector {
         domain: &Domain,
         trigger: &Arc<Trigger>,
         waker: Waker,
-    ) -> Result<(Self, Receiver<Filled>, Arc<Status>), Failure> {
+    ) -> Result<(Self, Queue, Arc<Status>), Failure> {
         let region = Region::host(args.ring).populate(true).build()?;
         region.register(domain)?;
         let max_fragments = FRAGMENTS_MAX;
@@ -110,7 +108,8 @@ impl Detector {
                 ..RingConfig::default()
             },
         )?;
-        let (queue, filled) = sync_channel(FRAGMENTS_MAX as usize);
+        let sender = FilledSender::new(FRAGMENTS_MAX as usize);
+        let queue = Queue::new(number, &sender);
         let status = Arc::new(Status::default());
         let detector = Self {
             number,
@@ -123,12 +122,16 @@ impl Detector {
             status: Arc::clone(&status),
             trigger: Arc::clone(trigger),
             waker,
-            queue,
+            queue: sender,
+            batch: Vec::with_capacity(BATCH as usize),
+            bytes: 0,
+            now: Instant::now(),
+            committed: 0,
             next: 0,
             started: Instant::now(),
             held: Duration::ZERO,
         };
-        Ok((detector, filled, status))
+        Ok((detector, queue, status))
     }
 
     pub(crate) fn start(mut self) -> Result<JoinHandle<()>, Failure> {
@@ -144,14 +147,14 @@ impl Detector {
             if limit == self.next {
                 self.nap();
             }
+            (self.now, self.committed) = (Instant::now(), now_ns());
             while self.next < limit {
                 if self.produce().is_err() {
                     return;
                 }
                 self.next += 1;
             }
-            self.publish();
-            self.waker.wake();
+            self.hand_over();
         }
         // The queue is closed first: the sender finds that out when it looks.
         let waker = self.waker.clone();
@@ -182,36 +185,43 @@ impl Detector {
             Status::add(&self.status.dropped, 1);
             return Ok(());
         };
-        let parts = reservation
-            .segments_mut()
-            .expect("the ring is in host memory");
         let crc = if self.check {
+            let parts = reservation
+                .segments_mut()
+                .expect("the ring is in host memory");
             pattern::fill(self.next, self.number, cut(parts, len))
         } else {
             0
         };
-        let filled = Filled {
+        self.batch.push(Filled {
             event: self.next,
-            committed: now_ns(),
+            committed: self.committed,
             crc,
             fragment: reservation.commit(len),
-        };
-        Status::add(&self.status.fragments, 1);
-        Status::add(&self.status.bytes, len as u64);
-        // The queue has room for every fragment, so this fails only when the sender has ended.
-        self.queue.try_send(filled).map_err(|_| RunOver)
+        });
+        self.bytes += len as u64;
+        Ok(())
+    }
+
+    /// Gives the sender what was filled, and wakes it. Counted before: what was taken was filled.
+    fn hand_over(&mut self) {
+        Status::add(&self.status.fragments, self.batch.len() as u64);
+        Status::add(&self.status.bytes, std::mem::take(&mut self.bytes));
+        self.queue.send(&mut self.batch);
+        self.publish();
+        self.waker.wake();
     }
 
     /// The next bytes of the ring, in whole words so that a word is never split at the ring's end.
     /// `None`: dropped.
     fn reserve(&mut self, len: usize) -> Result<Option<Reservation>, RunOver> {
         let len = len.next_multiple_of(8);
-        if let Ok(reservation) = self.ring.reserve(len) {
+        if let Ok(reservation) = self.ring.reserve_at(len, self.now) {
             return Ok(Some(reservation));
         }
         // Full: a fragment is never longer than the ring, the command line is checked for that.
         Status::add(&self.status.stalls, 1);
-        self.waker.wake();
+        self.hand_over();
         if self.on_full == OnFull::Drop {
             return Ok(None);
         }
@@ -220,12 +230,13 @@ impl Detector {
         loop {
             self.publish();
             std::thread::sleep(NAP_FULL);
-            let reserved = self.ring.reserve(len).ok();
             let now = Instant::now();
+            let reserved = self.ring.reserve_at(len, now).ok();
             Status::add(&self.status.stalled_ns, (now - last).as_nanos() as u64);
             last = now;
             if reserved.is_some() {
                 self.held += now - since;
+                (self.now, self.committed) = (now, now_ns());
                 return Ok(reserved);
             }
             if self.trigger.is_aborted() {

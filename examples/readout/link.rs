@@ -8,15 +8,17 @@ use std::time::{Duration, Instant};
 use fabricast::buffer::{HeaderSlotConfig, Payload};
 use fabricast::endpoint::{Blocked, CloseReason, Refused, SendConfig, SendErrorKind};
 use fabricast::event_loop::{EventLoop, Token};
+use fabricast::fabric::Packing;
 use fabricast::{Domain, PeerAddr, SendEndpointZeroCopy};
 
 use crate::HEADER_MODE;
 use crate::events::{Event, Events};
 use crate::failure::Failure;
 use crate::summary::Summary;
-use crate::wire::{Fragment, HEADER_LEN, ToBuilder, Volume};
+use crate::wire::{Fragment, Grant, HEADER_LEN, ToBuilder, Volume};
 
-/// Sends in flight to one builder at most, and header slots for them.
+/// Sends in flight to one builder at most, and header slots for them: fragments, or frames of many
+/// short ones.
 const DEPTH: u32 = 512;
 
 /// The key of messages that are no fragments.
@@ -35,7 +37,9 @@ pub(crate) fn unkey(key: u64) -> (u32, usize) {
 /// Why sends were refused for the time being, by what they waited for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Stalls {
-    /// The builder had not granted more messages.
+    /// The builder held as many fragments as it takes ahead.
+    pub(crate) granted: u64,
+    /// The builder's connection had not granted more messages.
     pub(crate) credits: u64,
     /// As many sends were in flight as the depth allows.
     pub(crate) depth: u64,
@@ -47,6 +51,7 @@ pub(crate) struct Stalls {
 
 impl Stalls {
     pub(crate) fn add(&mut self, other: Self) {
+        self.granted += other.granted;
         self.credits += other.credits;
         self.depth += other.depth;
         self.header_slots += other.header_slots;
@@ -90,10 +95,13 @@ pub(crate) struct Link {
     queue: VecDeque<u32>,
     /// The same of events that were another builder's: they go first, they are the oldest.
     urgent: VecDeque<u32>,
-    /// Fragments that the builder granted to begin with, and how many of them its unanswered events
-    /// take up.
-    credits: u64,
+    /// Fragments that the builder takes ahead, how many of them may be of events in their turn, and
+    /// how many its unanswered events take up.
+    granted: u64,
+    in_turn: u64,
     held: u64,
+    /// What waits found that full.
+    full: bool,
     /// Refused for the time being; the endpoint says when to try again.
     blocked: bool,
     /// Fragments that the connection took, and their bytes.
@@ -124,6 +132,7 @@ impl Link {
                         slot_size: HEADER_LEN,
                     })
                     .header_mode(HEADER_MODE)
+                    .packing(Packing::Auto)
                     .deadline(Some(patience))
             })
             .connection(|c| {
@@ -140,8 +149,10 @@ impl Link {
             stage: Stage::Opening,
             queue: VecDeque::with_capacity(events as usize),
             urgent: VecDeque::with_capacity(events as usize),
-            credits: 0,
+            granted: 0,
+            in_turn: 0,
             held: 0,
+            full: false,
             blocked: false,
             sent: Volume::default(),
             unanswered: 0,
@@ -153,10 +164,17 @@ impl Link {
         })
     }
 
-    /// The connection stands, and the builder granted so much.
-    pub(crate) fn on_connected(&mut self, credits: u32) {
-        self.credits = credits.into();
+    /// The connection stands: the Hello may go.
+    pub(crate) fn on_connected(&mut self) {
         self.blocked = false;
+    }
+
+    /// The builder says how much it takes ahead from so many detectors: an event that was another
+    /// builder's fits whatever others are under way.
+    pub(crate) fn on_ready(&mut self, grant: Grant, detectors: u16) {
+        self.granted = grant.fragments.into();
+        self.in_turn = (self.granted * 3 / 4).min(self.granted - u64::from(detectors));
+        self.stage = Stage::Ready;
     }
 
     pub(crate) fn unblock(&mut self) {
@@ -214,7 +232,7 @@ impl Link {
     ///
     /// With several sources, a builder may hold all that one source may send, waiting for another
     /// source; if events of a lost builder came behind that, each source could wait for the other.
-    /// So a quarter of the credits is theirs alone.
+    /// So a quarter of what the builder takes is theirs alone.
     pub(crate) fn pump(&mut self, events: &mut Events) -> Result<(), Failure> {
         while !self.blocked {
             let urgent = self.urgent.front();
@@ -222,11 +240,18 @@ impl Link {
                 break;
             };
             let event = events.at(place);
-            let begins = !event.reassigned && event.sent == 0;
-            if begins && self.held + event.parts.len() as u64 > self.credits * 3 / 4 {
+            let limit = match event.reassigned {
+                true => self.granted,
+                false => self.in_turn,
+            };
+            if event.sent == 0 && self.held + event.parts.len() as u64 > limit {
+                self.stalls.granted += u64::from(!self.full);
+                self.full = true;
                 break;
             }
-            if self.send_part(place, event)? && event.sent == event.parts.len() {
+            self.full = false;
+            while event.sent < event.parts.len() && self.send_part(place, event)? {}
+            if event.sent == event.parts.len() {
                 let queue = if event.reassigned {
                     &mut self.urgent
                 } else {
@@ -252,7 +277,8 @@ impl Link {
             crc: part.crc,
             reassigned: event.reassigned,
         });
-        let header = header.encode(part.len);
+        let len = fragment.len();
+        let header = header.encode(len);
         match self
             .endpoint
             .send_data(fragment, &header, key(place, index))
@@ -262,7 +288,7 @@ impl Link {
                 event.in_flight += 1;
                 self.held += 1;
                 self.sent.fragments += 1;
-                self.sent.bytes += part.len as u64;
+                self.sent.bytes += len as u64;
                 Ok(true)
             }
             Err(refused) => {

@@ -14,7 +14,7 @@
 //!
 //! Every detector has a fragment for each event. Event n belongs to builder n modulo their number,
 //! as long as that one lives; the fragments go out from the ring where they were filled, each
-//! behind a header of 64 bytes, as far as the builder has granted. The builder keeps the messages
+//! behind a header of 40 bytes, as far as the builder has granted. The builder keeps the messages
 //! as they came until the event is complete, checks them, drops them, and answers. An answer frees
 //! the event at the readout; with `--policy drop` its memory was freed before, as soon as it was
 //! sent.
@@ -36,7 +36,9 @@ mod histogram;
 mod intake;
 mod json;
 mod link;
+mod listening;
 mod pattern;
+mod places;
 mod progress;
 mod report;
 mod size;

@@ -197,6 +197,7 @@ impl Report {
         json.number("gb_per_s", self.gb_per_s());
         json.count("ring_full", self.full);
         json.number("ring_full_s", self.full_seconds);
+        json.count("blocked_builders", self.stalls.granted);
         json.count("blocked_credits", self.stalls.credits);
         json.count("blocked_depth", self.stalls.depth);
         json.count("blocked_header_slots", self.stalls.header_slots);
@@ -298,9 +299,14 @@ impl Report {
         )?;
         writeln!(
             f,
-            "sender       waited for credits {}, depth {}, header slot {}, provider {}, window of \
-             events {} (times)",
-            stalls.credits, stalls.depth, stalls.header_slots, stalls.provider, counts.window
+            "sender       waited for builders {}, credits {}, depth {}, header slot {}, provider {}, \
+             window of events {} (times)",
+            stalls.granted,
+            stalls.credits,
+            stalls.depth,
+            stalls.header_slots,
+            stalls.provider,
+            counts.window
         )?;
         writeln!(
             f,

@@ -3,16 +3,15 @@
 //!
 //! One thread, one domain, one event loop over all connections: fragments of one event come from
 //! all rings and go to one builder, so several threads would have to agree about each event; one
-//! that sends 64-byte headers and pointers is rarely what a machine lacks. The loop spins for 50 µs
+//! that sends short headers and pointers is rarely what a machine lacks. The loop spins for 50 µs
 //! after the last work and then sleeps, so that detectors and builders on the same cores get their
 //! share.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fabricast::endpoint::{CloseReason, ConnectionInfo, Message, ReceiveConfig};
+use fabricast::endpoint::{CloseReason, Message};
 use fabricast::event_loop::{EventLoop, LoopEvent, Token};
 use fabricast::{ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEvent};
 
@@ -23,21 +22,26 @@ use crate::events::{Events, Part};
 use crate::failure::Failure;
 use crate::intake::IncomingStream;
 use crate::link::{CONTROL, Link, Stage, unkey};
+use crate::listening::{listen_for_answers, local_address, random};
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::summary::Summary;
 use crate::trigger::Trigger;
-use crate::wire::{ANSWER_LEN_MAX, Answer, HEADER_LEN, Hello, ToBuilder, words};
-use crate::{HEADER_MODE, new_loop, open_domain};
+use crate::wire::{Answer, Grant, Hello, ToBuilder, words};
+use crate::{new_loop, open_domain};
 
-/// Events that were taken from the detectors and not answered for, at most.
-const EVENTS_MAX: u32 = 8192;
+/// Events from the oldest that was not answered for to the newest that was taken from the detectors,
+/// at most: as many as a fast builder has under way. With many detectors, whose events are larger,
+/// fewer.
+const EVENTS_MAX: u32 = 16_384;
+const EVENTS_MAX_OF_MANY: u32 = 8192;
 /// How often time is looked at.
 const TICK: Duration = Duration::from_millis(50);
 /// How long goodbyes may take: every event has been accounted for.
 const GOODBYE: Duration = Duration::from_secs(5);
-/// Events taken from the detectors before connections are looked at again.
-const TAKE_MAX: usize = 64;
+/// Events taken from the detectors before connections are looked at again: short fragments of them
+/// fill some frames for each builder.
+const TAKE_MAX: usize = 512;
 
 /// Something that happens during the run.
 pub(crate) struct Incident<'a> {
@@ -136,19 +140,23 @@ impl<'a> Session<'a> {
         let answers = listen_for_answers(&domain, local, args.to.len() as u32)?;
         let trigger = Arc::new(Trigger::new(args.readout.events));
         let (mut detectors, mut statuses, mut queues) = (Vec::new(), Vec::new(), Vec::new());
+        let events_max = match args.readout.detectors {
+            ..=8 => EVENTS_MAX,
+            _ => EVENTS_MAX_OF_MANY,
+        };
         for index in 0..args.readout.detectors {
             let number = args.first_detector + index;
             let (detector, queue, status) =
                 Detector::new(number, &args.readout, &domain, &trigger, event_loop.waker())?;
             detectors.push(detector);
             statuses.push(status);
-            queues.push((number, queue));
+            queues.push(queue);
         }
         let secret = random()?;
         let link = |(index, to): (usize, &PeerAddr)| {
             let token = secret.wrapping_add(index as u64);
             let patience = args.common.patience();
-            Link::connect(&domain, event_loop, *to, token, EVENTS_MAX, patience)
+            Link::connect(&domain, event_loop, *to, token, events_max, patience)
         };
         let links = args
             .to
@@ -169,11 +177,11 @@ impl<'a> Session<'a> {
             answer_events: Vec::with_capacity(256),
             trigger,
             detectors,
-            intake: IncomingStream::new(queues.into_iter()),
+            intake: IncomingStream::new(queues),
             progress: Progress::new(statuses.clone(), args.readout.ring as u64),
             statuses,
             threads: Vec::new(),
-            events: Events::new(EVENTS_MAX, args.readout.detectors.into()),
+            events: Events::new(events_max, args.readout.detectors.into()),
             counts: Counts::default(),
             window_full: false,
             phase: Phase::Opening,
@@ -254,23 +262,23 @@ impl<'a> Session<'a> {
     fn poll_link(&mut self, index: usize) -> Result<usize, Failure> {
         let mut events = std::mem::take(&mut self.sent_events);
         let found = self.links[index].endpoint.poll(&mut events)?;
+        if found > 0 {
+            let is_done = |event: &SendEvent| matches!(event, SendEvent::Completed { .. });
+            if events.iter().any(is_done) {
+                self.links[index].last_progress = Instant::now();
+            }
+        }
         for event in events.drain(..) {
             match event {
-                SendEvent::Connection(ConnectionEvent::Connected(info)) => {
-                    self.on_connected(index, &info)?
-                }
+                SendEvent::Connection(ConnectionEvent::Connected(_)) => self.on_connected(index)?,
                 SendEvent::Writable => self.links[index].unblock(),
                 SendEvent::Connection(ConnectionEvent::Unresponsive) => {
                     let (to, half) = (self.links[index].to, self.common.patience() / 2);
                     eprintln!("readout: builder {to}: nothing heard for {half:?}");
                 }
-                SendEvent::Completed { key, payload } => {
-                    self.links[index].last_progress = Instant::now();
-                    if key != CONTROL {
-                        self.on_back(key, payload.into_fragment().ok());
-                    }
-                }
-                SendEvent::Failed { key, payload, .. } if key != CONTROL => {
+                SendEvent::Completed { key, payload } | SendEvent::Failed { key, payload, .. }
+                    if key != CONTROL =>
+                {
                     self.on_back(key, payload.into_fragment().ok());
                 }
                 SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
@@ -283,28 +291,9 @@ impl<'a> Session<'a> {
         Ok(found)
     }
 
-    fn on_connected(&mut self, index: usize, info: &ConnectionInfo) -> Result<(), Failure> {
-        let max_message = info.max_message;
-        let longest = (HEADER_LEN + self.readout.size.max()) as u64;
+    fn on_connected(&mut self, index: usize) -> Result<(), Failure> {
         let link = &mut self.links[index];
-        if max_message < longest {
-            return Err(Failure::new(format!(
-                "builder {}: takes fragments of {} bytes, --size {} makes up to {} (its \
-                 --max-fragment)",
-                link.to,
-                max_message.saturating_sub(HEADER_LEN as u64),
-                self.readout.size,
-                self.readout.size.max()
-            )));
-        }
-        if info.credits < 2 * u32::from(self.readout.detectors) {
-            return Err(Failure::new(format!(
-                "builder {}: grants {} fragments, {} detectors need twice their number (its \
-                 --credits)",
-                link.to, info.credits, self.readout.detectors
-            )));
-        }
-        link.on_connected(info.credits);
+        link.on_connected();
         let sent = link.send_control(ToBuilder::Hello(Hello {
             first_detector: self.first_detector,
             detectors: self.readout.detectors,
@@ -319,6 +308,28 @@ impl<'a> Session<'a> {
                 link.to
             )));
         }
+        Ok(())
+    }
+
+    /// A builder is ready: it takes what there is, or the run ends here.
+    fn on_ready(&mut self, index: usize, grant: Grant) -> Result<(), Failure> {
+        let (longest, detectors) = (self.readout.size.max(), self.readout.detectors);
+        let link = &mut self.links[index];
+        if (grant.longest as usize) < longest {
+            return Err(Failure::new(format!(
+                "builder {}: takes fragments of {} bytes, --size {} makes up to {longest} (its \
+                 --max-fragment)",
+                link.to, grant.longest, self.readout.size
+            )));
+        }
+        if grant.fragments < 2 * u32::from(detectors) {
+            return Err(Failure::new(format!(
+                "builder {}: takes {} fragments ahead, {detectors} detectors need twice their \
+                 number (its --credits)",
+                link.to, grant.fragments
+            )));
+        }
+        link.on_ready(grant, detectors);
         Ok(())
     }
 
@@ -393,26 +404,26 @@ impl<'a> Session<'a> {
         let found = self.answers.poll(&mut events)?;
         for event in events.drain(..) {
             if let ReceiveEvent::Message(message) = event {
-                self.on_answer(&message);
+                self.on_answer(&message)?;
             }
         }
         self.answer_events = events;
         Ok(found)
     }
 
-    fn on_answer(&mut self, message: &Message) {
+    fn on_answer(&mut self, message: &Message) -> Result<(), Failure> {
         let Ok((answer, token)) = Answer::parse(message.header(), message.payload()) else {
-            return;
+            return Ok(());
         };
         // Anybody can connect to the port: what is not from our builders is not heard.
         let Some(index) = self.links.iter().position(|link| link.token == token) else {
-            return;
+            return Ok(());
         };
         let link = &mut self.links[index];
         link.last_progress = Instant::now();
         match answer {
-            Answer::Ready if link.stage == Stage::Opening => link.stage = Stage::Ready,
-            Answer::Ready => {}
+            Answer::Ready(grant) if link.stage == Stage::Opening => self.on_ready(index, grant)?,
+            Answer::Ready(_) => {}
             Answer::Built | Answer::Lost => {
                 for number in words(message.payload()) {
                     self.on_answered(index, number, answer == Answer::Built);
@@ -420,6 +431,7 @@ impl<'a> Session<'a> {
             }
             Answer::Summary => link.summary = Summary::from_words(words(message.payload())),
         }
+        Ok(())
     }
 
     fn on_answered(&mut self, index: usize, number: u64, built: bool) {
@@ -598,45 +610,4 @@ fn assign(links: &[Link], event: u64) -> usize {
     let nth = (event / builders % ready) as usize;
     let mut ready = (0..links.len()).filter(|index| links[*index].is_ready());
     ready.nth(nth).unwrap_or(first)
-}
-
-/// The address that this machine has towards a peer. No packet is sent: a datagram socket only
-/// looks up the route.
-fn local_address(peer: SocketAddr) -> Result<IpAddr, Failure> {
-    let any: IpAddr = match peer {
-        SocketAddr::V4(_) => [0; 4].into(),
-        SocketAddr::V6(_) => [0; 16].into(),
-    };
-    let found = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect(peer)?;
-        socket.local_addr()
-    });
-    let failed = |error| Failure::os(format_args!("builder {peer}"), &error);
-    found.map(|address| address.ip()).map_err(failed)
-}
-
-fn listen_for_answers(
-    domain: &Arc<Domain>,
-    local: IpAddr,
-    builders: u32,
-) -> Result<ReceiveEndpoint, Failure> {
-    const CREDITS: u32 = 16;
-    let config = ReceiveConfig::default()
-        .connection(|c| c.max_connections(builders + 2))
-        .incoming(|incoming| {
-            incoming
-                .slots((builders + 2) * (CREDITS + 2))
-                .max_message(HEADER_LEN + ANSWER_LEN_MAX)
-                .credits(CREDITS)
-        })
-        .header_mode(HEADER_MODE);
-    let any_port = SocketAddr::new(local, 0);
-    Ok(ReceiveEndpoint::listen(domain, any_port.into(), config)?)
-}
-
-fn random() -> Result<u64, Failure> {
-    let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| Failure::os("getrandom", &error.into()))?;
-    Ok(u64::from_ne_bytes(bytes))
 }

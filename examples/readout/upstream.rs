@@ -16,6 +16,8 @@ pub(crate) struct Upstream {
     pub(crate) hello: Option<Hello>,
     pub(crate) answers: Option<Answers>,
     pub(crate) received: Volume,
+    /// Its fragments that are kept, of events that are not complete.
+    pub(crate) held: u32,
     pub(crate) last_event: u64,
     pub(crate) built: u64,
     pub(crate) lost: u64,
@@ -35,6 +37,7 @@ impl Upstream {
             hello: None,
             answers: None,
             received: Volume::default(),
+            held: 0,
             last_event: 0,
             built: 0,
             lost: 0,

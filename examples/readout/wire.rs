@@ -1,4 +1,4 @@
-//! What sources and builders say to each other: a header of 64 bytes, and a payload behind it. All
+//! What sources and builders say to each other: a header of 40 bytes, and a payload behind it. All
 //! numbers are little-endian.
 //!
 //! | message | from | payload |
@@ -6,7 +6,7 @@
 //! | Hello | source | none: its detectors, and the port at its address that takes answers |
 //! | Fragment | source | the bytes of one detector for one event |
 //! | End | source | none: how much it has sent on this connection |
-//! | Ready | builder | none: start |
+//! | Ready | builder | none: start, and how many fragments of which length it takes ahead |
 //! | Built, Lost | builder | the numbers of events that are complete, or given up, 8 bytes each |
 //! | Summary | builder | its counts and the times that it measured |
 
@@ -14,15 +14,15 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of every header.
-pub(crate) const HEADER_LEN: usize = 64;
+pub(crate) const HEADER_LEN: usize = 40;
 /// Events in one answer, at most.
-pub(crate) const ANSWER_EVENTS_MAX: usize = 512;
+pub(crate) const ANSWER_EVENTS_MAX: usize = ANSWER_LEN_MAX / 8;
 /// Bytes of the longest payload of an answer.
-pub(crate) const ANSWER_LEN_MAX: usize = 8192;
+pub(crate) const ANSWER_LEN_MAX: usize = 16_384;
 /// Detectors of a whole experiment: builders keep a bit for each.
 pub(crate) const DETECTORS_MAX: u16 = 64;
 
-const MAGIC: [u8; 4] = *b"FCR1";
+const MAGIC: [u8; 2] = *b"F2";
 const HELLO: u8 = 1;
 const FRAGMENT: u8 = 2;
 const END: u8 = 3;
@@ -36,24 +36,26 @@ const CHECKED: u8 = 1;
 /// Flag of a fragment: its event was another builder's, so it comes out of order.
 const REASSIGNED: u8 = 1;
 
-/// One layout for all kinds of message; what a kind does not use is 0.
+/// One layout for all kinds of message: that of a fragment, which others use for what they have. What
+/// a kind does not use is 0.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct HeaderWire {
-    magic: [u8; 4],
+    magic: [u8; 2],
     kind: u8,
     flags: u8,
-    detector: U16,
+    detector: u8,
+    count: u8,
+    /// Of a hello.
+    port: U16,
     payload_len: U32,
     crc: U32,
+    /// Or the clock of a hello, the bytes of an end, the longest fragment of a ready.
     event: U64,
+    /// Or the fragments of an end or a ready.
     serial: U64,
-    committed: U64,
-    token: U64,
-    count: U16,
-    port: U16,
-    reserved: U32,
-    clock: U64,
+    /// When a fragment was committed; of a hello and of answers, the token.
+    stamp: U64,
 }
 
 const _: () = assert!(size_of::<HeaderWire>() == HEADER_LEN);
@@ -87,6 +89,11 @@ impl HeaderWire {
         }
         Ok(wire)
     }
+}
+
+/// The number of a detector, or of some detectors.
+fn detector_byte(number: u16) -> u8 {
+    u8::try_from(number).expect("there are `DETECTORS_MAX` at most")
 }
 
 /// A source's first words.
@@ -140,20 +147,20 @@ impl ToBuilder {
         let wire = match self {
             Self::Hello(hello) => HeaderWire {
                 flags: u8::from(hello.checked) * CHECKED,
-                detector: hello.first_detector.into(),
-                count: hello.detectors.into(),
+                detector: detector_byte(hello.first_detector),
+                count: detector_byte(hello.detectors),
                 port: hello.port.into(),
-                token: hello.token.into(),
-                clock: hello.clock.into(),
+                stamp: hello.token.into(),
+                event: hello.clock.into(),
                 ..HeaderWire::new(HELLO, payload_len)
             },
             Self::Fragment(fragment) => HeaderWire {
                 flags: u8::from(fragment.reassigned) * REASSIGNED,
                 event: fragment.event.into(),
-                detector: fragment.detector.into(),
-                count: fragment.of.into(),
+                detector: detector_byte(fragment.detector),
+                count: detector_byte(fragment.of),
                 serial: fragment.serial.into(),
-                committed: fragment.committed.into(),
+                stamp: fragment.committed.into(),
                 crc: fragment.crc.into(),
                 ..HeaderWire::new(FRAGMENT, payload_len)
             },
@@ -171,19 +178,19 @@ impl ToBuilder {
         match wire.kind {
             FRAGMENT => Ok(Self::Fragment(Fragment {
                 event: wire.event.get(),
-                detector: wire.detector.get(),
-                of: wire.count.get(),
+                detector: wire.detector.into(),
+                of: wire.count.into(),
                 serial: wire.serial.get(),
-                committed: wire.committed.get(),
+                committed: wire.stamp.get(),
                 crc: wire.crc.get(),
                 reassigned: wire.flags & REASSIGNED != 0,
             })),
             HELLO if payload_len == 0 => Ok(Self::Hello(Hello {
-                first_detector: wire.detector.get(),
-                detectors: wire.count.get(),
+                first_detector: wire.detector.into(),
+                detectors: wire.count.into(),
                 port: wire.port.get(),
-                token: wire.token.get(),
-                clock: wire.clock.get(),
+                token: wire.stamp.get(),
+                clock: wire.event.get(),
                 checked: wire.flags & CHECKED != 0,
             })),
             END if payload_len == 0 => Ok(Self::End(Volume {
@@ -195,10 +202,19 @@ impl ToBuilder {
     }
 }
 
+/// What a builder takes from each source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Fragments that it keeps, those of events that it has not answered for.
+    pub(crate) fragments: u32,
+    /// Bytes of the longest one.
+    pub(crate) longest: u32,
+}
+
 /// What a builder answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    Ready,
+    Ready(Grant),
     Built,
     Lost,
     Summary,
@@ -206,14 +222,16 @@ pub(crate) enum Answer {
 
 impl Answer {
     pub(crate) fn encode(self, token: u64, payload_len: usize) -> [u8; HEADER_LEN] {
-        let kind = match self {
-            Self::Ready => READY,
-            Self::Built => BUILT,
-            Self::Lost => LOST,
-            Self::Summary => SUMMARY,
+        let (kind, grant) = match self {
+            Self::Ready(grant) => (READY, Some(grant)),
+            Self::Built => (BUILT, None),
+            Self::Lost => (LOST, None),
+            Self::Summary => (SUMMARY, None),
         };
         let wire = HeaderWire {
-            token: token.into(),
+            stamp: token.into(),
+            event: grant.map_or(0, |grant| grant.longest.into()).into(),
+            serial: grant.map_or(0, |grant| grant.fragments.into()).into(),
             ..HeaderWire::new(kind, payload_len)
         };
         wire.bytes()
@@ -223,13 +241,16 @@ impl Answer {
     pub(crate) fn parse(header: &[u8], payload: &[u8]) -> Result<(Self, u64), &'static str> {
         let wire = HeaderWire::parse(header, payload.len())?;
         let answer = match wire.kind {
-            READY => Self::Ready,
+            READY => Self::Ready(Grant {
+                fragments: u32::try_from(wire.serial.get()).unwrap_or(u32::MAX),
+                longest: u32::try_from(wire.event.get()).unwrap_or(u32::MAX),
+            }),
             BUILT if payload.len().is_multiple_of(8) => Self::Built,
             LOST if payload.len().is_multiple_of(8) => Self::Lost,
             SUMMARY => Self::Summary,
             _ => return Err("a message of no kind that a builder may send"),
         };
-        Ok((answer, wire.token.get()))
+        Ok((answer, wire.stamp.get()))
     }
 }
 
@@ -245,13 +266,11 @@ pub(crate) fn put_words(out: &mut [u8], words: impl Iterator<Item = u64>) -> usi
 
 /// The words in whole groups of 8 bytes.
 pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    let word = |bytes: &[u8]| {
-        bytes
-            .iter()
-            .rev()
-            .fold(0, |word, byte| word << 8 | u64::from(*byte))
-    };
-    bytes.chunks_exact(8).map(word)
+    bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|word| u64::from_le_bytes(*word))
 }
 
 #[cfg(test)]
@@ -292,7 +311,11 @@ mod tests {
             assert!(ToBuilder::parse(&header[1..], len).is_err());
             assert!(Answer::parse(&header, &vec![0; len]).is_err());
         }
-        for answer in [Answer::Ready, Answer::Built, Answer::Lost, Answer::Summary] {
+        let ready = Answer::Ready(Grant {
+            fragments: 32_768,
+            longest: 4096,
+        });
+        for answer in [ready, Answer::Built, Answer::Lost, Answer::Summary] {
             let header = answer.encode(5, 16);
             assert_eq!(Answer::parse(&header, &[0; 16]), Ok((answer, 5)));
             assert!(Answer::parse(&header, &[0; 15]).is_err());

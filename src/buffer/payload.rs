@@ -153,7 +153,14 @@ impl Payload {
     ///
     /// # Errors
     /// Gives the payload back when it is something else.
-    pub fn into_fragment(self) -> Result<RingFragment, Self> {
+    #[inline]
+    pub fn into_fragment(mut self) -> Result<RingFragment, Self> {
+        // Each one that was sent comes back this way: it moves once.
+        if let [Segment(Kind::Fragment(_))] = self.0[..]
+            && let Some(Segment(Kind::Fragment(fragment))) = self.0.pop()
+        {
+            return Ok(fragment);
+        }
         self.into_single(Segment::into_fragment)
     }
 

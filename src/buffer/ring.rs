@@ -200,6 +200,15 @@ impl RingRegion {
     /// # Errors
     /// [`RingError`]: no room now, no such room ever, or too many pieces out.
     pub fn reserve(&mut self, len: usize) -> Result<Reservation, RingError> {
+        self.reserve_at(len, Instant::now())
+    }
+
+    /// As [`reserve`](Self::reserve), by a producer that knows the time: asking for it takes longer
+    /// than the rest. `now` is what [`oldest_age`](Self::oldest_age) counts from.
+    ///
+    /// # Errors
+    /// Those of [`reserve`](Self::reserve).
+    pub fn reserve_at(&mut self, len: usize, now: Instant) -> Result<Reservation, RingError> {
         let max = self.capacity().saturating_sub(self.headroom);
         if len > max {
             return Err(RingError::TooLong { len, max });
@@ -219,7 +228,7 @@ impl RingRegion {
         self.head = start + len as u64;
         self.records.push_back(Record {
             end: self.head,
-            since: Instant::now(),
+            since: now,
         });
         let offset = (start % self.capacity() as u64) as usize;
         Ok(Reservation(Piece {
@@ -358,6 +367,13 @@ struct Piece {
 }
 
 impl Piece {
+    /// Where in the region it lies, if that is one range.
+    #[inline(always)]
+    fn one_range(&self) -> Option<(usize, usize)> {
+        let size = self.shared.claim.region().len();
+        (self.len <= size - self.offset).then_some((self.offset, self.len))
+    }
+
     /// Where in the region it lies: up to the end, and from the start on.
     fn ranges(&self) -> (Range<usize>, Range<usize>) {
         let size = self.shared.claim.region().len();
@@ -469,6 +485,12 @@ impl RingFragment {
     /// of the region (else empty).
     pub fn ranges(&self) -> (Range<usize>, Range<usize>) {
         self.0.ranges()
+    }
+
+    /// Its start in the region and its length, if it does not wrap around.
+    #[inline(always)]
+    pub(super) fn one_range(&self) -> Option<(usize, usize)> {
+        self.0.one_range()
     }
 
     /// Its first byte, counted since the ring was made.

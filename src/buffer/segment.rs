@@ -182,7 +182,11 @@ impl Segment {
         match &self.0 {
             Kind::Buffer(buffer) => Some((buffer.region(), buffer.offset(), buffer.len())),
             Kind::Slice(slice) => Some((&slice.region, slice.start, slice.len)),
-            Kind::Fragment(_) | Kind::Device(_) | Kind::Shared(_) | Kind::Gated(_) => None,
+            Kind::Fragment(fragment) => {
+                let (start, len) = fragment.one_range()?;
+                Some((fragment.region(), start, len))
+            }
+            Kind::Device(_) | Kind::Shared(_) | Kind::Gated(_) => None,
         }
     }
 

@@ -60,6 +60,7 @@ impl Message {
     }
 
     /// The connection that it came by.
+    #[inline]
     pub fn connection(&self) -> ConnectionId {
         self.connection
     }
@@ -75,6 +76,7 @@ impl Message {
     /// The header as it was sent; empty with [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw),
     /// unless it came in a message of its own
     /// ([`Shape::TwoMessages`](crate::fabric::Shape::TwoMessages)).
+    #[inline]
     pub fn header(&self) -> &[u8] {
         match &self.lone_header {
             Some(header) => header,
@@ -84,6 +86,7 @@ impl Message {
 
     /// The payload; with [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw), header and payload
     /// as they were sent, unless the header came in a message of its own.
+    #[inline]
     pub fn payload(&self) -> &[u8] {
         &self.buffer[self.header.end..]
     }

@@ -253,6 +253,32 @@ fn a_killed_builder_costs_what_it_had_where_fragments_are_dropped() {
     assert_eq!(counts.get("fragments_resent"), 0);
 }
 
+/// Hundreds of fragments travel in one message, which is lost or comes as a whole.
+#[test]
+fn a_killed_builder_costs_nothing_where_fragments_are_packed() {
+    let Some(program) = program() else { return };
+    let mut more = vec!["--size", "64", "--work", "20", "--seconds", "1"];
+    more.extend(["--builders", "3", "--kill-builder-after", "0.4"]);
+    let counts = demo(&program, &more).assert_agrees();
+    let events = counts.get("events_triggered");
+    assert_eq!(counts.get("builders_lost"), 1);
+    assert_eq!(counts.get("events_built"), events);
+    assert_eq!(counts.get("fragments"), 2 * events);
+    assert_eq!(counts.get("events_given_up"), 0);
+    assert_eq!(counts.get("fragments_lost"), 0);
+    let (reassigned, resent) = (
+        counts.get("events_reassigned"),
+        counts.get("fragments_resent"),
+    );
+    assert!(reassigned > 0 && resent > 0, "{}", counts.0);
+    // What is in doubt is no more than the window of events.
+    assert!(
+        reassigned <= 16_384 && resent <= 2 * reassigned,
+        "{}",
+        counts.0
+    );
+}
+
 #[test]
 fn a_full_ring_drops_and_counts() {
     let Some(program) = program() else { return };
@@ -361,6 +387,37 @@ fn several_sources_and_builders() {
     assert_eq!(built, [250, 250]);
 }
 
+/// One source is ahead as far as builders take: what they keep does not hold the frames of the
+/// other.
+#[test]
+fn packed_fragments_of_several_sources() {
+    let Some(program) = program() else { return };
+    let all = ["--detectors", "3", "--sources", "2", "--max-fragment", "96"];
+    let all = [&all[..], &["--credits", "60"]].concat();
+    let builders = [(); 2].map(|()| Builder::start(&program, &all));
+    let run = ["--events", "5000", "--size", "1-96"];
+    let two = [&run[..], &["--detectors", "2"]].concat();
+    let one = ["--detectors", "1", "--first-detector", "2", "--rate", "5"];
+    let one = [&run[..], &one].concat();
+    let sources = [
+        (source(&program, &builders, &two), 2),
+        (source(&program, &builders, &one), 1),
+    ];
+    for (source, detectors) in sources {
+        let counts = source.end().assert_agrees();
+        assert_eq!(counts.get("events_built"), 5000);
+        assert_eq!(counts.sum("fragments_received"), detectors * 5000);
+        let held_back = counts.get("blocked_builders");
+        assert!(detectors == 1 || held_back > 0, "it is ahead: {}", counts.0);
+    }
+    let ended = builders.map(Builder::end);
+    for builder in &ended {
+        assert_eq!(builder.status.code(), Some(0), "{builder:?}");
+    }
+    let built = ended.map(|builder| Counts(builder.stdout).get("events_built"));
+    assert_eq!(built, [2500, 2500]);
+}
+
 #[test]
 fn a_stopped_builder_is_given_up() {
     let Some(program) = program() else { return };
@@ -415,7 +472,7 @@ fn a_killed_source_is_said() {
 fn a_stranger_does_not_end_the_run() {
     let Some(program) = program() else { return };
     let builder = Builder::start(&program, &[]);
-    for header in [[0; 64], [0xff; 64]] {
+    for header in [[0; 40], [0xff; 40]] {
         send_as_stranger(&builder.address, &header);
     }
     let builders = [builder];
@@ -430,11 +487,11 @@ fn a_stranger_does_not_end_the_run() {
 }
 
 /// Sends one message, and waits until the builder has had enough.
-fn send_as_stranger(address: &str, header: &[u8; 64]) {
+fn send_as_stranger(address: &str, header: &[u8; 40]) {
     let fabric = Fabric::builder().provider(provider()).node(node());
     let domain = fabric.open().expect("it is there").open_domain();
     let domain = domain.expect("a domain");
-    let config = SendConfig::default().outgoing(|out| out.header_mode(HeaderMode::Fixed(64)));
+    let config = SendConfig::default().outgoing(|out| out.header_mode(HeaderMode::Fixed(40)));
     let to = address.parse().expect("an address");
     let mut sender = SendEndpointZeroCopy::connect(&domain, to, config).expect("an endpoint");
     sender.wait_connected().expect("the builder is there");

@@ -30,6 +30,37 @@ fn lease(
 }
 
 #[test]
+fn a_fragment_is_copied_whether_it_wraps_around_or_not() {
+    let mut ring = RingRegion::new(region(10), RingConfig::default()).unwrap();
+    for start in 0..10 {
+        for len in [0, 1, 7, 10] {
+            let mut reservation = ring.reserve(len).unwrap();
+            let (head, rest) = reservation.segments_mut().unwrap();
+            let mut bytes = (1..).map(|byte| byte + start);
+            for byte in head.iter_mut().chain(rest) {
+                *byte = bytes.next().unwrap();
+            }
+            let payload = Payload::from(reservation.commit(len));
+            assert_eq!(
+                (payload.len_bytes(), payload.host_bytes()),
+                (len, Some(len))
+            );
+            let wraps = usize::from(start) + len > 10;
+            let runs = usize::from(len > 0) + usize::from(wraps);
+            assert_eq!(payload.bytes_and_runs(), (len, runs), "{start}, {len}");
+            let mut out = vec![0; len];
+            payload.copy_to(&mut out);
+            let want: Vec<_> = (1..).map(|byte| byte + start).take(len).collect();
+            assert_eq!(out, want, "{start}");
+            assert_eq!(payload.into_fragment().unwrap().len(), len);
+            // Where it was: the next one begins there again.
+            drop(ring.reserve((10 - len) % 10).unwrap());
+        }
+        drop(ring.reserve(1).unwrap());
+    }
+}
+
+#[test]
 fn each_kind_of_segment_names_its_runs_and_comes_back() {
     let domain = FakeRegistrar::new();
     let pool = SharedBufferManager::allocate(1, 64).unwrap();

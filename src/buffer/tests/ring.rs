@@ -94,6 +94,24 @@ mod plain {
     }
 
     #[test]
+    fn a_producer_may_say_what_time_it_is() {
+        let mut ring = ring(100, 8);
+        let now = Instant::now();
+        let then = now + Duration::from_secs(5);
+        let older = ring.reserve_at(10, now).unwrap();
+        let newer = ring.reserve_at(10, then).unwrap();
+        let later = now + Duration::from_secs(7);
+        assert_eq!(ring.oldest_age(later), Some(Duration::from_secs(7)));
+        drop(older);
+        assert_eq!(ring.oldest_age(later), Some(Duration::from_secs(2)));
+        assert_eq!(newer.position(), 10);
+        assert_eq!(
+            ring.reserve_at(101, now).unwrap_err(),
+            RingError::TooLong { len: 101, max: 100 }
+        );
+    }
+
+    #[test]
     fn only_the_newest_reservation_shrinks_at_once() {
         let mut ring = ring(100, 8);
         let (older, newer) = (ring.reserve(40).unwrap(), ring.reserve(40).unwrap());
