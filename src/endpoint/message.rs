@@ -25,6 +25,7 @@ pub struct Message {
 
 impl Message {
     /// A message in one buffer, or in two.
+    #[inline]
     pub(crate) fn new(
         connection: ConnectionId,
         sequence: u64,
@@ -60,6 +61,7 @@ impl Message {
     }
 
     /// The connection that it came by.
+    #[inline]
     pub fn connection(&self) -> ConnectionId {
         self.connection
     }
@@ -68,6 +70,7 @@ impl Message {
     /// counted, and a write with immediate data
     /// ([`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote)) takes a number, too,
     /// which no message has.
+    #[inline]
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -75,6 +78,7 @@ impl Message {
     /// The header as it was sent; empty with [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw),
     /// unless it came in a message of its own
     /// ([`Shape::TwoMessages`](crate::fabric::Shape::TwoMessages)).
+    #[inline]
     pub fn header(&self) -> &[u8] {
         match &self.lone_header {
             Some(header) => header,
@@ -84,6 +88,7 @@ impl Message {
 
     /// The payload; with [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw), header and payload
     /// as they were sent, unless the header came in a message of its own.
+    #[inline]
     pub fn payload(&self) -> &[u8] {
         &self.buffer[self.header.end..]
     }
