@@ -62,7 +62,8 @@ pub(super) struct Frames {
     pool: SharedBufferManager,
     /// Bytes of the largest message that is packed.
     below: usize,
-    /// Lists to be used again.
+    /// Lists to be used again; boxed, as they are in the slab.
+    #[expect(clippy::vec_box, reason = "they move to the slab as they are")]
     spare: Vec<Box<PackedMessages>>,
     /// Connections with an open frame.
     open: Vec<ConnectionId>,
