@@ -312,6 +312,7 @@ impl<T> InFlight<T> {
     }
 
     /// The operation in flight with this context, to change.
+    #[inline]
     pub(crate) fn get_mut(&mut self, context: usize) -> Option<&mut T> {
         let named = self.named_by(context).ok()?;
         let slot = self.slots.get_mut(named.index as usize)?;

@@ -49,6 +49,7 @@ pub use header_slots::{HeaderError, HeaderSlot, HeaderSlotConfig, HeaderSlotMana
 pub use payload::Payload;
 pub use ring::{Reservation, RingConfig, RingError, RingFragment, RingRegion};
 pub use segment::{RegionSlice, Segment};
+pub(crate) use shared::BufferParts;
 pub use shared::{AcquireError, Buffer, BufferMut, SharedBufferManager};
 pub use shared_config::SharedBufferConfig;
 pub use wake_list::{WakeFn, WakerId};

@@ -105,10 +105,11 @@ impl Payload {
     /// If there are not as many.
     #[inline(always)]
     pub(crate) fn copy_to(&self, out: &mut [u8]) {
-        assert_eq!(self.host_bytes(), Some(out.len()), "the bytes of a payload");
         if let [segment] = &self.0[..]
             && let Some((region, start, len)) = segment.one_run()
         {
+            let is_all = len == out.len() && !region.is_device();
+            assert!(is_all, "{len} bytes of a payload, into {}", out.len());
             // SAFETY: the segment keeps its region's memory alive, which is the host's and has
             // these bytes; `out` is as long, and nobody else's while it is borrowed. Memory that
             // others write to is copied as they leave it (`RegionSlice`).
@@ -121,6 +122,7 @@ impl Payload {
 
     #[cold]
     fn copy_each_to(&self, out: &mut [u8]) {
+        assert_eq!(self.host_bytes(), Some(out.len()), "the bytes of a payload");
         let mut at = 0;
         let mut copy = |from: *const u8, len: usize, _: *mut c_void| {
             let to = out[at..at + len].as_mut_ptr();

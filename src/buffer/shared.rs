@@ -9,14 +9,15 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::mem::ManuallyDrop;
+use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::room_claims::{RoomClaims, RoomTaken};
 use super::shared_config::{Layout, SharedBufferConfig};
-use super::slot_table::SlotTable;
+use super::slot_table::{self, SlotTable};
 use super::wake_list::{WakeFn, WakerId};
 use crate::memory::{Claim, MemoryError, Purpose, Region};
 
@@ -154,11 +155,9 @@ impl SharedBufferManager {
 
     /// Takes a buffer, if one is free now.
     pub fn try_acquire(&self) -> Option<BufferMut> {
-        self.0.table.try_acquire().map(|index| BufferMut {
-            slot: Slot {
-                pool: Arc::clone(&self.0),
-                index,
-            },
+        let index = self.0.table.try_acquire()?;
+        Some(BufferMut {
+            slot: Slot::taken(&self.0, index),
         })
     }
 
@@ -169,10 +168,7 @@ impl SharedBufferManager {
     pub fn acquire(&self, deadline: Instant) -> Result<BufferMut, AcquireError> {
         match self.0.table.acquire(deadline) {
             Ok(index) => Ok(BufferMut {
-                slot: Slot {
-                    pool: Arc::clone(&self.0),
-                    index,
-                },
+                slot: Slot::taken(&self.0, index),
             }),
             Err(waited) => Err(AcquireError::TimedOut { waited }),
         }
@@ -251,16 +247,42 @@ impl fmt::Debug for SharedBufferManager {
 }
 
 /// One handle on a slot: `BufferMut` keeps it the only one, `Buffer` may share it.
+///
+/// All handles on a slot have one count of the pool together, which the last of them ends: a handle
+/// more costs one count, and not two.
 struct Slot {
-    pool: Arc<SharedSlots>,
+    /// Never dropped but with the last handle; each handle has it without a count of its own.
+    pool: ManuallyDrop<Arc<SharedSlots>>,
     index: u32,
 }
 
 impl Slot {
-    fn share(&self) -> Self {
-        self.pool.table.share(self.index);
+    /// The first handle on a slot that was just taken.
+    fn taken(pool: &Arc<SharedSlots>, index: u32) -> Self {
         Self {
-            pool: Arc::clone(&self.pool),
+            pool: ManuallyDrop::new(Arc::clone(pool)),
+            index,
+        }
+    }
+
+    fn share(&self) -> Self {
+        self.pool.table.share(self.index, 1);
+        // SAFETY: the handle was counted right above.
+        unsafe { self.counted() }
+    }
+
+    /// A handle that is counted already.
+    ///
+    /// # Safety
+    ///
+    /// The slot's count has a handle that nobody has, and this one is made for it.
+    #[inline]
+    unsafe fn counted(&self) -> Self {
+        Self {
+            // SAFETY: the copy is dropped by the last handle alone (`Slot::drop`), and the others
+            // forget theirs; until then the pool's count has the one of `taken`, since `self` and
+            // the new handle are counted in the slot.
+            pool: unsafe { std::ptr::read(&self.pool) },
             index: self.index,
         }
     }
@@ -277,8 +299,16 @@ impl Slot {
 }
 
 impl Drop for Slot {
+    #[inline]
     fn drop(&mut self) {
-        self.pool.table.release(self.index);
+        // Of the pool, the count alone is borrowed while it is written: others may end the pool as
+        // soon as it is.
+        if slot_table::end_handle(self.pool.table.handles_on(self.index)) {
+            self.pool.table.free_slot(self.index);
+            // SAFETY: this was the last handle on the slot as it was taken by `Slot::taken`, whose
+            // count of the pool nobody has ended yet; nothing looks at the field behind this.
+            unsafe { ManuallyDrop::drop(&mut self.pool) };
+        }
     }
 }
 
@@ -389,6 +419,15 @@ impl Buffer {
         }
     }
 
+    /// To make many views of this buffer, which are counted together: at most so many.
+    pub(crate) fn parts(&self, max: u32) -> BufferParts<'_> {
+        self.slot.pool.table.share(self.slot.index, max);
+        BufferParts {
+            buffer: self,
+            spare: max,
+        }
+    }
+
     /// Whether this is the only handle on the slot.
     pub fn is_unique(&self) -> bool {
         self.slot.pool.table.is_unique(self.slot.index)
@@ -467,6 +506,43 @@ impl Buffer {
     #[inline]
     pub(crate) fn offset(&self) -> usize {
         self.slot.pool.offset(self.slot.index) + self.start
+    }
+}
+
+/// Handles on a buffer that are counted and have no view yet.
+pub(crate) struct BufferParts<'a> {
+    buffer: &'a Buffer,
+    spare: u32,
+}
+
+impl BufferParts<'_> {
+    /// As [`Buffer::slice`].
+    ///
+    /// # Panics
+    /// If the range is not within the buffer, or there were as many as were to be.
+    #[inline]
+    pub(crate) fn part(&mut self, range: Range<usize>) -> Buffer {
+        let Buffer { slot, start, len } = self.buffer;
+        assert!(
+            self.spare > 0 && range.start <= range.end && range.end <= *len,
+            "part {range:?} of a buffer of {len} bytes, {} are left",
+            self.spare
+        );
+        self.spare -= 1;
+        Buffer {
+            // SAFETY: `Buffer::parts` counted as many handles as `spare` was at first; this is one
+            // of them, and what stays is one less (`drop` gives those back).
+            slot: unsafe { slot.counted() },
+            start: start + range.start,
+            len: range.end - range.start,
+        }
+    }
+}
+
+impl Drop for BufferParts<'_> {
+    fn drop(&mut self) {
+        let slot = &self.buffer.slot;
+        slot.pool.table.unshare(slot.index, self.spare);
     }
 }
 

@@ -52,13 +52,22 @@ impl SlotTable {
         }
     }
 
-    /// One handle more, by someone who has one.
-    pub(super) fn share(&self, index: u32) {
+    /// So many handles more, by someone who has one.
+    #[inline]
+    pub(super) fn share(&self, index: u32, count: u32) {
         // Relaxed: a new handle is made from one that keeps the slot, and passed on by means that
         // order themselves.
-        if self.handles[index as usize].fetch_add(1, Ordering::Relaxed) > HANDLES_MAX {
+        if self.handles[index as usize].fetch_add(count, Ordering::Relaxed) > HANDLES_MAX {
             std::process::abort();
         }
+    }
+
+    /// So many handles less, of those that someone made who has another, and did not use.
+    #[inline]
+    pub(super) fn unshare(&self, index: u32, count: u32) {
+        // Relaxed: nothing was accessed by these, and the one that stays is released yet.
+        let before = self.handles[index as usize].fetch_sub(count, Ordering::Relaxed);
+        debug_assert!(before > count, "the caller keeps a handle");
     }
 
     /// Whether the caller's handle is the only one.
@@ -72,18 +81,41 @@ impl SlotTable {
     /// One handle less; the last one frees the slot and wakes who waits.
     #[inline]
     pub(super) fn release(&self, index: u32) {
-        // The only handle can't be shared by anybody else, so it needs no atomic write.
-        if !self.is_unique(index) {
-            // Release: our accesses come before those of whoever frees the slot.
-            if self.handles[index as usize].fetch_sub(1, Ordering::Release) != 1 {
-                return;
-            }
-            // Pairs with the Release of the others: their accesses come before the slot is free.
-            fence(Ordering::Acquire);
+        if end_handle(self.handles_on(index)) {
+            self.free_slot(index);
         }
+    }
+
+    /// The count of the handles on a slot, for [`end_handle`].
+    #[inline]
+    pub(super) fn handles_on(&self, index: u32) -> &AtomicU32 {
+        &self.handles[index as usize]
+    }
+
+    /// Frees a slot whose last handle [ended](end_handle), and wakes who waits.
+    #[inline]
+    pub(super) fn free_slot(&self, index: u32) {
         self.free.push(index);
         self.wakes.notify();
     }
+}
+
+/// One handle less on the slot of this count; true: it was the last one, and owes
+/// [`SlotTable::free_slot`]. Takes no more than the count: where the handles keep the table alive,
+/// it may be gone as soon as the count is written.
+#[inline]
+pub(super) fn end_handle(handles: &AtomicU32) -> bool {
+    // The only handle can't be shared by anybody else, so it needs no atomic write. Acquire: as in
+    // `is_unique`.
+    if handles.load(Ordering::Acquire) != 1 {
+        // Release: our accesses come before those of whoever frees the slot.
+        if handles.fetch_sub(1, Ordering::Release) != 1 {
+            return false;
+        }
+        // Pairs with the Release of the others: their accesses come before the slot is free.
+        fence(Ordering::Acquire);
+    }
+    true
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ pub struct Message {
 
 impl Message {
     /// A message in one buffer, or in two.
+    #[inline]
     pub(crate) fn new(
         connection: ConnectionId,
         sequence: u64,
@@ -69,6 +70,7 @@ impl Message {
     /// counted, and a write with immediate data
     /// ([`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote)) takes a number, too,
     /// which no message has.
+    #[inline]
     pub fn sequence(&self) -> u64 {
         self.sequence
     }

@@ -312,6 +312,7 @@ impl Region {
 
     /// Whether the host must not touch it: memory of a device, or CUDA's managed memory. Its bytes
     /// are moved by the device, by cuFile, or by a provider that can.
+    #[inline]
     pub fn is_device(&self) -> bool {
         self.kind.device().is_some()
     }

@@ -152,6 +152,67 @@ fn clones_and_slices_share_a_slot_and_the_only_one_can_be_written_again() {
 }
 
 #[test]
+fn parts_that_are_counted_together_keep_the_slot_and_the_pool() {
+    let region = Region::host(4096).build().unwrap();
+    let pool = SharedBufferManager::new(Arc::clone(&region), SharedBufferConfig::new(64)).unwrap();
+    let free = pool.free_count();
+    let mut buffer = pool.try_acquire().unwrap();
+    buffer[..6].copy_from_slice(b"abcdef");
+    let buffer = buffer.freeze(6).slice(1..);
+    let mut parts = buffer.parts(7);
+    let (first, second) = (parts.part(0..2), parts.part(2..5));
+    drop(parts);
+    drop(buffer);
+    assert_eq!((&first[..], &second[..]), (&b"bc"[..], &b"def"[..]));
+    assert_eq!((pool.free_count(), first.is_unique()), (free - 1, false));
+    drop(pool);
+    std::thread::spawn(move || drop(first)).join().unwrap();
+    assert!(region.slice(0..1).is_err(), "the last part keeps the pool");
+    let again = second.try_into_mut().expect("it is the last one");
+    assert_eq!(&again[..6], b"abcdef");
+    drop(again);
+    assert!(region.slice(0..1).is_ok(), "and nobody else does");
+}
+
+#[test]
+fn handles_that_end_on_many_threads_end_the_pool_once() {
+    let region = Region::host(4096).build().unwrap();
+    // Each round claims the region anew, which the pool before it must have let go of.
+    for _ in 0..200 {
+        let config = SharedBufferConfig::new(64);
+        let pool = SharedBufferManager::new(Arc::clone(&region), config).unwrap();
+        let buffer = pool.try_acquire().unwrap().freeze(8);
+        let mut parts = buffer.parts(4);
+        let views: Vec<_> = (0..4).map(|at| parts.part(at..at + 1)).collect();
+        drop(parts);
+        let threads = views
+            .into_iter()
+            .map(|view| std::thread::spawn(move || assert!(view.len() == 1)));
+        let threads: Vec<_> = threads.collect();
+        drop((buffer, pool));
+        threads.into_iter().for_each(|one| one.join().unwrap());
+    }
+}
+
+#[test]
+#[should_panic(expected = "part 1..3 of a buffer of 2 bytes")]
+fn a_part_beyond_the_buffer_panics() {
+    let pool = SharedBufferManager::allocate(1, 64).unwrap();
+    let buffer = pool.try_acquire().unwrap().freeze(2);
+    buffer.parts(1).part(1..3);
+}
+
+#[test]
+#[should_panic(expected = "0 are left")]
+fn more_parts_than_were_counted_panic() {
+    let pool = SharedBufferManager::allocate(1, 64).unwrap();
+    let buffer = pool.try_acquire().unwrap().freeze(2);
+    let mut parts = buffer.parts(1);
+    let _first = parts.part(0..1);
+    parts.part(1..2);
+}
+
+#[test]
 #[should_panic(expected = "freeze(65) of a buffer of 64 bytes")]
 fn freeze_beyond_the_slot_panics() {
     SharedBufferManager::allocate(1, 64)

@@ -9,10 +9,25 @@ mod plain {
         let table = SlotTable::new(1);
         let index = table.try_acquire().unwrap();
         assert!(table.is_unique(index));
-        table.share(index);
+        table.share(index, 1);
         assert!(!table.is_unique(index));
+        assert!(!end_handle(table.handles_on(index)), "there is another");
+        assert_eq!((table.free().len(), table.is_unique(index)), (0, true));
+        table.release(index);
+        assert_eq!(table.free().len(), 1);
+    }
+
+    #[test]
+    fn handles_that_were_not_used_are_given_back_together() {
+        let table = SlotTable::new(1);
+        let index = table.try_acquire().unwrap();
+        table.share(index, 5);
+        table.unshare(index, 3);
+        table.release(index);
         table.release(index);
         assert_eq!((table.free().len(), table.is_unique(index)), (0, true));
+        table.share(index, 2);
+        table.unshare(index, 2);
         table.release(index);
         assert_eq!(table.free().len(), 1);
     }
@@ -54,7 +69,7 @@ mod model {
                 cell: UnsafeCell::new(0),
             });
             let index = pool.table.try_acquire().unwrap();
-            pool.table.share(index);
+            pool.table.share(index, 1);
             let readers: Vec<_> = (0..2)
                 .map(|_| {
                     let pool = Arc::clone(&pool);

@@ -2,6 +2,7 @@
 
 use crate::buffer::Payload;
 use crate::endpoint::event::{ReceiveEvent, SendEvent};
+use crate::endpoint::message::Message;
 use crate::id::ConnectionId;
 
 /// The events of an endpoint that is a hub and little more.
@@ -10,11 +11,19 @@ pub(crate) trait HubEvent: Sized {
     /// happen there.
     fn tell(event: ReceiveEvent, events: &mut Vec<Self>);
 
-    /// The one that there are most of.
+    /// One that there are most of.
     fn completed(connection: ConnectionId, key: u64, payload: Payload) -> Self;
+
+    /// The other one: none where nobody sends to the endpoint.
+    fn message(message: Message) -> Option<Self>;
 }
 
 impl HubEvent for ReceiveEvent {
+    #[inline(always)]
+    fn message(message: Message) -> Option<Self> {
+        Some(Self::Message(message))
+    }
+
     #[inline(always)]
     fn tell(event: ReceiveEvent, events: &mut Vec<Self>) {
         events.push(event);
@@ -31,6 +40,11 @@ impl HubEvent for ReceiveEvent {
 }
 
 impl HubEvent for SendEvent {
+    #[inline(always)]
+    fn message(_: Message) -> Option<Self> {
+        None
+    }
+
     #[inline(always)]
     fn tell(event: ReceiveEvent, events: &mut Vec<Self>) {
         events.push(match event {

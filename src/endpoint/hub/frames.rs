@@ -62,7 +62,8 @@ pub(super) struct Frames {
     pool: SharedBufferManager,
     /// Bytes of the largest message that is packed.
     below: usize,
-    /// Lists to be used again.
+    /// Lists to be used again; boxed, as they are in the slab.
+    #[expect(clippy::vec_box, reason = "they move to the slab as they are")]
     spare: Vec<Box<PackedMessages>>,
     /// Connections with an open frame.
     open: Vec<ConnectionId>,
@@ -200,8 +201,43 @@ impl PeerOutbound {
     }
 }
 
+/// Copies a header, which is some words long as a rule: without a call then.
+#[inline(always)]
+fn copy_header(out: &mut [u8], header: &[u8]) {
+    const WORD: usize = size_of::<u64>();
+    match header.len() {
+        // The two words may have bytes in common.
+        len @ WORD..=16 if out.len() == len => {
+            out[..WORD].copy_from_slice(&header[..WORD]);
+            out[len - WORD..].copy_from_slice(&header[len - WORD..]);
+        }
+        _ => out.copy_from_slice(header),
+    }
+}
+
+/// Appends a message, which is put together where it is to lie: what is put together elsewhere, and
+/// then copied in wider words than it was written in, is waited for by the processor.
+#[inline(always)]
+fn push(packed: &mut PackedMessages, payload: Payload, key: u64) {
+    if packed.len() == packed.capacity() {
+        grow(packed);
+    }
+    let Some(place) = packed.spare_capacity_mut().first_mut() else {
+        unreachable!("it has just grown");
+    };
+    place.write(PackedMessage { key, payload });
+    let len = packed.len() + 1;
+    // SAFETY: the place behind the last one was written just now, and is within the capacity.
+    unsafe { packed.set_len(len) };
+}
+
+#[cold]
+fn grow(packed: &mut PackedMessages) {
+    packed.reserve(packed.len().max(32));
+}
+
 /// Why a message was not put into a frame.
-enum NotPacked {
+pub(super) enum NotPacked {
     /// It goes by itself.
     Alone,
     Refused(SendErrorKind),
@@ -214,34 +250,37 @@ impl From<SendErrorKind> for NotPacked {
 }
 
 impl<L: Link> PeerSender<'_, L> {
-    /// Puts a message into the open frame, or says why not; then what is in the frame is posted
-    /// first.
+    /// Sees to it that a message has a place in an open frame, and gives its bytes, framing
+    /// included, for [`copy_in`](Self::copy_in). Where it says why not, what is in the frame is
+    /// posted first.
     #[inline(always)]
-    pub(super) fn send_packed(
+    pub(super) fn place_in_frame(
         &mut self,
-        payload: Payload,
+        payload: &Payload,
         header: &Header<'_>,
-        key: u64,
-    ) -> Result<(), (Option<SendErrorKind>, Payload)> {
-        let Some(len) = self.packable(&payload, header) else {
+    ) -> Result<usize, NotPacked> {
+        let Some(len) = self.packable(payload, header) else {
             self.post_frame();
-            return Err((None, payload));
+            return Err(NotPacked::Alone);
         };
         // A lone message leaves at once, and without a copy.
         if self.peer.outbound.in_flight == 0 {
-            return Err((None, payload));
+            return Err(NotPacked::Alone);
         }
-        match self.frame_for(len) {
-            Ok(()) => {}
-            Err(NotPacked::Alone) => return Err((None, payload)),
-            Err(NotPacked::Refused(kind)) => return Err((Some(kind), payload)),
+        let frames = self.peer.outbound.frames.as_ref();
+        if !frames.is_some_and(|frames| frames.has_room(len)) {
+            self.next_frame()?;
+            return Ok(len);
         }
-        self.copy_in(payload, header, key, len);
-        Ok(())
+        // The frame has its credit.
+        match self.peer.machine.may_send() {
+            Ok(()) | Err(SendBlocked::NoCredit) => Ok(len),
+            Err(_) => Err(self.refusal()),
+        }
     }
 
     /// Bytes of a message, framing included, if it is one that goes in a frame.
-    #[inline]
+    #[inline(always)]
     fn packable(&self, payload: &Payload, header: &Header<'_>) -> Option<usize> {
         let max = self.peer.outbound.frames.as_ref()?.message_max;
         let [prefix, header] = self.outbound.outgoing.front_len(header)?;
@@ -249,21 +288,16 @@ impl<L: Link> PeerSender<'_, L> {
         (len <= max).then_some(len)
     }
 
-    /// Sees to it that there is an open frame with room for a message.
-    #[inline]
-    fn frame_for(&mut self, len: usize) -> Result<(), NotPacked> {
-        let frames = self.peer.outbound.frames.as_ref();
-        if frames.is_some_and(|frames| frames.has_room(len)) {
-            // The frame has its credit.
-            return match self.peer.machine.may_send() {
-                Ok(()) | Err(SendBlocked::NoCredit) => Ok(()),
-                Err(_) => Err(self
-                    .outbound
-                    .may_take(self.peer)
-                    .err()
-                    .map_or(NotPacked::Alone, NotPacked::Refused)),
-            };
-        }
+    /// Why the connection takes nothing more into its open frame.
+    #[cold]
+    fn refusal(&self) -> NotPacked {
+        let may = self.outbound.may_take(self.peer).err();
+        may.map_or(NotPacked::Alone, NotPacked::Refused)
+    }
+
+    /// Posts the open frame, if there is one, and opens another.
+    #[cold]
+    fn next_frame(&mut self) -> Result<(), NotPacked> {
         self.post_frame();
         self.begin_frame()
     }
@@ -315,12 +349,13 @@ impl<L: Link> PeerSender<'_, L> {
         Ok(())
     }
 
-    /// Copies a message behind those of the open frame, which has room for it.
+    /// Copies a message behind those of the open frame, which has room for it
+    /// ([`place_in_frame`](Self::place_in_frame)).
     #[inline(always)]
-    fn copy_in(&mut self, payload: Payload, header: &Header<'_>, key: u64, len: usize) {
+    pub(super) fn copy_in(&mut self, payload: Payload, header: &Header<'_>, key: u64, len: usize) {
         let open = self.peer.outbound.frames.as_mut();
         let Some(open) = open.and_then(|frames| frames.open.as_mut()) else {
-            unreachable!("`frame_for` saw to it");
+            unreachable!("`place_in_frame` saw to it");
         };
         let end = open.at + LENGTH_LEN + len;
         let out = &mut open.buffer[open.at..end];
@@ -330,7 +365,7 @@ impl<L: Link> PeerSender<'_, L> {
         let out = &mut out[LENGTH_LEN..];
         out[..prefix.len()].copy_from_slice(prefix);
         let out = &mut out[prefix.len()..];
-        out[..header.len()].copy_from_slice(header);
+        copy_header(&mut out[..header.len()], header);
         payload.copy_to(&mut out[header.len()..]);
         (open.at, open.count) = (end, open.count + 1);
         let context = open.context;
@@ -338,7 +373,7 @@ impl<L: Link> PeerSender<'_, L> {
         let Some(packed) = op.and_then(|op| op.packed.as_mut()) else {
             unreachable!("an open frame is in the slab");
         };
-        packed.push(PackedMessage { key, payload });
+        push(packed, payload, key);
         self.outbound.account.count_packed(len as u64);
     }
 

@@ -56,7 +56,7 @@ pub(super) struct HeaderWriter {
 }
 
 impl HeaderWriter {
-    #[inline]
+    #[inline(always)]
     pub(super) fn check(&self, len: usize) -> Result<(), SendErrorKind> {
         let slot = self.slots.slot_size();
         let max = slot.saturating_sub(self.mode.overhead());

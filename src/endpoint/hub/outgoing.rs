@@ -153,7 +153,7 @@ impl Outgoing {
 
     /// How many bytes go in front of a payload: of framing, and of the header. `None`: the header
     /// can't be sent, or has no bytes to be copied from.
-    #[inline]
+    #[inline(always)]
     pub(super) fn front_len(&self, header: &Header<'_>) -> Option<[usize; 2]> {
         match header {
             Header::Bytes(header) => {
@@ -167,7 +167,7 @@ impl Outgoing {
     }
 
     /// These bytes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn front<'h>(&'h self, header: &'h Header<'_>) -> (Prefix, &'h [u8]) {
         match header {
             Header::Bytes(header) => (self.headers.prefix(header), header),

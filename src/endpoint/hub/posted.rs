@@ -145,6 +145,7 @@ impl Posted {
     }
 
     /// The message with this context.
+    #[inline(always)]
     pub(crate) fn data(&mut self, context: usize) -> Option<&mut DataOp> {
         match self.messages.get_mut(context) {
             Some(MessageOp::Data(op)) => Some(op),

@@ -12,6 +12,7 @@ use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level};
 use crate::endpoint::hub::data_op::DataOp;
 use crate::endpoint::hub::event::HubEvent;
+use crate::endpoint::hub::frames::NotPacked;
 use crate::endpoint::hub::headers::{Header, PreparedHeader};
 use crate::endpoint::hub::line::{Line, LineState, ReadyMessage};
 use crate::endpoint::hub::outgoing::{self, PostingContext};
@@ -363,13 +364,15 @@ impl<L: Link> PeerSender<'_, L> {
         mut header: Header<'_>,
         key: u64,
     ) -> Result<(), Refused<Payload>> {
-        let mut payload = payload;
         if self.peer.outbound.packs() {
-            match self.send_packed(payload, &header, key) {
-                Ok(()) => return Ok(()),
-                Err((None, alone)) => payload = alone,
-                Err((Some(kind), refused)) => {
-                    return self.send_otherwise(kind, refused, header, key);
+            match self.place_in_frame(&payload, &header) {
+                Ok(len) => {
+                    self.copy_in(payload, &header, key, len);
+                    return Ok(());
+                }
+                Err(NotPacked::Alone) => {}
+                Err(NotPacked::Refused(kind)) => {
+                    return self.send_otherwise(kind, payload, header, key);
                 }
             }
         }

@@ -172,11 +172,11 @@ fn a_goodbye_of_the_peer_s_does_not_lose_the_open_frame() {
         send_all(&mut rig, 0..5);
         let deadline = far_future();
         let said = rig.said.iter();
-        let id = said.filter_map(|event| match event {
+        let mut id = said.filter_map(|event| match event {
             ReceiveEvent::Connection(id, ConnectionEvent::Connected(_)) => Some(*id),
             _ => None,
         });
-        let id = id.last().unwrap();
+        let id = id.next_back().unwrap();
         rig.receiver().begin_close(id, deadline);
         rig.settle();
         assert_eq!(rig.received, [0, 1, 2, 3, 4]);
