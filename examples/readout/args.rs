@@ -210,8 +210,8 @@ impl SourceArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BuildArgs {
     /// Fragments that each source may send ahead: its credits, of which a quarter is kept for
-    /// events of lost builders. Default: what 64M hold, 512 at most, and 32,768 of up to 4096 bytes,
-    /// which come in frames
+    /// events of lost builders. Default: what 64M hold, 512 at most, and 32,768 of up to 4096
+    /// bytes, which come in frames
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=32_768))]
     pub(crate) credits: Option<u32>,
     /// Microseconds that a builder spends on each event, as if it did something with it

@@ -374,7 +374,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// All fragments of the current event are there: this is where an experiment's code would begin.
+    /// All fragments of the current event are there: this is where an experiment's code would
+    /// begin.
     fn on_complete(&mut self) {
         let event = self.assembly.current();
         if self.built.is_multiple_of(SAMPLED) {

@@ -78,8 +78,8 @@ pub(crate) struct Detector {
     /// Filled, and not handed over yet; how many that were, and their bytes, is not in the status.
     batch: Vec<Filled>,
     bytes: u64,
-    /// When the batch was begun, or last waited for: what its fragments, which are a little younger,
-    /// say. And the same by the machine's clock.
+    /// When the batch was begun, or last waited for: what its fragments, which are a little
+    /// younger, say. And the same by the machine's clock.
     now: Instant,
     committed: u64,
     next: u64,

@@ -81,8 +81,8 @@ impl Events {
         (!is_full).then(|| &mut self.places[place as usize])
     }
 
-    /// Takes the place that [`vacant`](Self::vacant) named, whose parts are filled in. The number is
-    /// above all before.
+    /// Takes the place that [`vacant`](Self::vacant) named, whose parts are filled in. The number
+    /// is above all before.
     pub(crate) fn occupy(&mut self, number: u64, builder: usize) -> u32 {
         let place = self.place(self.end);
         let event = &mut self.places[place as usize];

@@ -1,5 +1,5 @@
-//! Where a source takes answers: an address that its builders reach, a port of its own, and a number
-//! that nobody guesses.
+//! Where a source takes answers: an address that its builders reach, a port of its own, and a
+//! number that nobody guesses.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! `Places`: where the event of a number lies. A table of fixed places with a cheap hash: a number
-//! next to another one lies somewhere else, so steps of any size between numbers are the same to it.
+//! next to another one lies somewhere else, so steps of any size between numbers are the same to
+//! it.
 
 /// 2^64 divided by the golden ratio: multiples of any step are spread evenly.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -299,7 +299,8 @@ impl Report {
         )?;
         writeln!(
             f,
-            "sender       waited for builders {}, credits {}, depth {}, header slot {}, provider {}, \
+            "sender       waited for builders {}, credits {}, depth {}, header slot {}, \
+             provider {}, \
              window of events {} (times)",
             stalls.granted,
             stalls.credits,

@@ -30,9 +30,9 @@ use crate::trigger::Trigger;
 use crate::wire::{Answer, Grant, Hello, ToBuilder, words};
 use crate::{new_loop, open_domain};
 
-/// Events from the oldest that was not answered for to the newest that was taken from the detectors,
-/// at most: as many as a fast builder has under way. With many detectors, whose events are larger,
-/// fewer.
+/// Events from the oldest that was not answered for to the newest that was taken from the
+/// detectors, at most: as many as a fast builder has under way. With many detectors, whose events
+/// are larger, fewer.
 const EVENTS_MAX: u32 = 16_384;
 const EVENTS_MAX_OF_MANY: u32 = 8192;
 /// How often time is looked at.

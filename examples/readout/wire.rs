@@ -36,8 +36,8 @@ const CHECKED: u8 = 1;
 /// Flag of a fragment: its event was another builder's, so it comes out of order.
 const REASSIGNED: u8 = 1;
 
-/// One layout for all kinds of message: that of a fragment, which others use for what they have. What
-/// a kind does not use is 0.
+/// One layout for all kinds of message: that of a fragment, which others use for what they have.
+/// What a kind does not use is 0.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct HeaderWire {

@@ -170,8 +170,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         self.tell_end(id, reason, (peer.established, peer.dialed), events);
     }
 
-    /// Takes a connection out that is over: nobody looks at it any more, and what peers could use of
-    /// it is closed, as far as its endpoint has to be open for that.
+    /// Takes a connection out that is over: nobody looks at it any more, and what peers could use
+    /// of it is closed, as far as its endpoint has to be open for that.
     fn take_closed(&mut self, id: ConnectionId, reason: CloseReason) -> Option<Box<Peer<L::Conn>>> {
         let mut peer = self.peers.remove(id)?;
         self.directory.remove(peer.link.key(), peer.established);
