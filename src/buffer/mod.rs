@@ -30,6 +30,7 @@
 //! # Ok::<(), fabricast::memory::MemoryError>(())
 //! ```
 
+mod buffer_parts;
 mod device;
 mod free_list;
 mod gate;
@@ -49,12 +50,12 @@ pub use header_slots::{HeaderError, HeaderSlot, HeaderSlotConfig, HeaderSlotMana
 pub use payload::Payload;
 pub use ring::{Reservation, RingConfig, RingError, RingFragment, RingRegion};
 pub use segment::{RegionSlice, Segment};
-pub(crate) use shared::BufferParts;
 pub use shared::{AcquireError, Buffer, BufferMut, SharedBufferManager};
 pub use shared_config::SharedBufferConfig;
 pub use wake_list::{WakeFn, WakerId};
 pub use zero_copy::ZeroCopyBufferManager;
 
+pub(crate) use buffer_parts::BufferParts;
 pub(crate) use device::ALIGNMENT as DEVICE_ALIGNMENT;
 pub(crate) use gate::{Gate, GateError};
 pub(crate) use header_slots::TakenSlot;

@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
+use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -250,7 +250,7 @@ impl fmt::Debug for SharedBufferManager {
 ///
 /// All handles on a slot have one count of the pool together, which the last of them ends: a handle
 /// more costs one count, and not two.
-struct Slot {
+pub(super) struct Slot {
     /// Never dropped but with the last handle; each handle has it without a count of its own.
     pool: ManuallyDrop<Arc<SharedSlots>>,
     index: u32,
@@ -277,7 +277,7 @@ impl Slot {
     ///
     /// The slot's count has a handle that nobody has, and this one is made for it.
     #[inline]
-    unsafe fn counted(&self) -> Self {
+    pub(super) unsafe fn counted(&self) -> Self {
         Self {
             // SAFETY: the copy is dropped by the last handle alone (`Slot::drop`), and the others
             // forget theirs; until then the pool's count has the one of `taken`, since `self` and
@@ -285,6 +285,11 @@ impl Slot {
             pool: unsafe { std::ptr::read(&self.pool) },
             index: self.index,
         }
+    }
+
+    /// The counts of the handles, for who has this one.
+    pub(super) fn table(&self) -> (&SlotTable, u32) {
+        (&self.pool.table, self.index)
     }
 
     /// The first byte, derived from the whole region.
@@ -395,9 +400,9 @@ impl fmt::Debug for BufferMut {
 /// A frozen buffer: many owners, nobody writes. The last one dropped gives the slot back to its
 /// pool, on any thread.
 pub struct Buffer {
-    slot: Slot,
-    start: usize,
-    len: usize,
+    pub(super) slot: Slot,
+    pub(super) start: usize,
+    pub(super) len: usize,
 }
 
 impl Buffer {
@@ -416,15 +421,6 @@ impl Buffer {
             slot: self.slot.share(),
             start: self.start + start,
             len: end - start,
-        }
-    }
-
-    /// To make many views of this buffer, which are counted together: at most so many.
-    pub(crate) fn parts(&self, max: u32) -> BufferParts<'_> {
-        self.slot.pool.table.share(self.slot.index, max);
-        BufferParts {
-            buffer: self,
-            spare: max,
         }
     }
 
@@ -506,43 +502,6 @@ impl Buffer {
     #[inline]
     pub(crate) fn offset(&self) -> usize {
         self.slot.pool.offset(self.slot.index) + self.start
-    }
-}
-
-/// Handles on a buffer that are counted and have no view yet.
-pub(crate) struct BufferParts<'a> {
-    buffer: &'a Buffer,
-    spare: u32,
-}
-
-impl BufferParts<'_> {
-    /// As [`Buffer::slice`].
-    ///
-    /// # Panics
-    /// If the range is not within the buffer, or there were as many as were to be.
-    #[inline]
-    pub(crate) fn part(&mut self, range: Range<usize>) -> Buffer {
-        let Buffer { slot, start, len } = self.buffer;
-        assert!(
-            self.spare > 0 && range.start <= range.end && range.end <= *len,
-            "part {range:?} of a buffer of {len} bytes, {} are left",
-            self.spare
-        );
-        self.spare -= 1;
-        Buffer {
-            // SAFETY: `Buffer::parts` counted as many handles as `spare` was at first; this is one
-            // of them, and what stays is one less (`drop` gives those back).
-            slot: unsafe { slot.counted() },
-            start: start + range.start,
-            len: range.end - range.start,
-        }
-    }
-}
-
-impl Drop for BufferParts<'_> {
-    fn drop(&mut self) {
-        let slot = &self.buffer.slot;
-        slot.pool.table.unshare(slot.index, self.spare);
     }
 }
 
