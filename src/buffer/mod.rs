@@ -36,6 +36,7 @@ mod free_list;
 mod gate;
 mod header_slots;
 mod payload;
+mod payload_copy;
 mod ring;
 mod room_claims;
 mod segment;

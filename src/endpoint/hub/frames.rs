@@ -16,12 +16,14 @@
 use std::ffi::c_void;
 use std::time::Instant;
 
+use super::Hub;
 use super::outbound::PeerOutbound;
 use super::sends::PeerSender;
 use crate::buffer::{BufferMut, LeasedPayload, Leases, Payload, SharedBufferManager};
 use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::hub::control::HeldDescriptor;
 use crate::endpoint::hub::data_op::DataOp;
+use crate::endpoint::hub::event::HubEvent;
 use crate::endpoint::hub::headers::Header;
 use crate::endpoint::hub::line::LineState;
 use crate::endpoint::hub::posted::MessageOp;
@@ -401,6 +403,25 @@ impl<L: Link> PeerSender<'_, L> {
         let (line, mut way) = self.way();
         line.messages.post_or_wait(&mut way, message, iov, false);
         self.on_posted();
+    }
+}
+
+impl<L: Link, E: HubEvent> Hub<L, E> {
+    /// Posts what was packed, on all connections.
+    pub(crate) fn flush(&mut self) {
+        let Some(frames) = &mut self.outbound.frames else {
+            return;
+        };
+        let open = frames.take_open();
+        for &id in &open {
+            if let Some(mut sender) = self.sender(id) {
+                sender.post_frame();
+            }
+        }
+        if let Some(frames) = &mut self.outbound.frames {
+            frames.put_back(open);
+        }
+        self.wait.set_unsent(false);
     }
 }
 

@@ -12,6 +12,7 @@
 
 #![allow(unsafe_code)]
 
+mod front;
 mod long;
 
 use std::ffi::c_void;
@@ -23,7 +24,7 @@ use crate::buffer::{FrontError, HeaderSlotManager, LeasedPayload, Leases, Payloa
 use crate::endpoint::error::{Blocked, MessageLimit, SendErrorKind};
 use crate::endpoint::event::{Inject, Level};
 use crate::endpoint::hub::data_op::DataOp;
-use crate::endpoint::hub::headers::{Header, HeaderWriter, Prefix, PreparedHeader};
+use crate::endpoint::hub::headers::{Header, HeaderWriter, PreparedHeader};
 use crate::endpoint::hub::leases::lease_each;
 use crate::endpoint::hub::pair::HeaderOp;
 use crate::endpoint::hub::posted::MessageOp;
@@ -149,30 +150,6 @@ impl Outgoing {
 
     pub(crate) fn shape(&self) -> Shape {
         self.shape
-    }
-
-    /// How many bytes go in front of a payload: of framing, and of the header. `None`: the header
-    /// can't be sent, or has no bytes to be copied from.
-    #[inline(always)]
-    pub(super) fn front_len(&self, header: &Header<'_>) -> Option<[usize; 2]> {
-        match header {
-            Header::Bytes(header) => {
-                self.headers.check(header.len()).ok()?;
-                Some([self.headers.mode.overhead(), header.len()])
-            }
-            // It has no framing where it is to travel alone.
-            Header::Prepared(_) if self.shape == Shape::TwoMessages => None,
-            Header::Prepared(header) => Some([0, self.headers.prepared(header).len()]),
-        }
-    }
-
-    /// These bytes.
-    #[inline(always)]
-    pub(super) fn front<'h>(&'h self, header: &'h Header<'_>) -> (Prefix, &'h [u8]) {
-        match header {
-            Header::Bytes(header) => (self.headers.prefix(header), header),
-            Header::Prepared(header) => (Prefix(None), self.headers.prepared(header)),
-        }
     }
 
     /// Messages up to so many bytes are injected.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::completion_reader::SentInARow;
-use super::outbound::{self, Outbound, PeerOutbound};
+use super::outbound::{self, Outbound};
 use super::{Hub, Peer};
 use crate::buffer::{HeaderSlotManager, Payload};
 use crate::clock::Clock;
@@ -27,7 +27,6 @@ use crate::id::ConnectionId;
 use crate::protocol::connection::{Form, LONG_ANSWERS_MAX, State};
 use crate::protocol::credit::CREDIT_MESSAGES_MAX;
 use crate::protocol::wire::HeaderMode;
-use crate::stats::SendStats;
 
 /// RDM form: receives of each connection for the peer's grants, out of the 8 that may be unread:
 /// the others find one of those that connections share, or wait at the provider.
@@ -217,23 +216,6 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         }
     }
 
-    /// Posts what was packed, on all connections.
-    pub(crate) fn flush(&mut self) {
-        let Some(frames) = &mut self.outbound.frames else {
-            return;
-        };
-        let open = frames.take_open();
-        for &id in &open {
-            if let Some(mut sender) = self.sender(id) {
-                sender.post_frame();
-            }
-        }
-        if let Some(frames) = &mut self.outbound.frames {
-            frames.put_back(open);
-        }
-        self.wait.set_unsent(false);
-    }
-
     // ---- outcomes -------------------------------------------------------------------------------
 
     /// Messages are over that went well, and were told. Their connection is looked at where that
@@ -313,31 +295,6 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             peer.machine.on_lost(Some(errno));
             self.touch(id);
         }
-    }
-
-    // ---- about them -----------------------------------------------------------------------------
-
-    pub(crate) fn send_stats(&self) -> SendStats {
-        match self.outbound.sends_messages() {
-            true => self.outbound.account.stats,
-            false => SendStats::default(),
-        }
-    }
-
-    /// Sends on a connection that have no outcome yet.
-    pub(crate) fn sends_in_flight(&self, id: ConnectionId) -> u32 {
-        self.peers.get(id).map_or(0, |peer| peer.outbound.in_flight)
-    }
-
-    /// Keys of sends that have no outcome yet.
-    pub(crate) fn pending_sends(&self) -> Vec<(ConnectionId, u64)> {
-        let sends = self.outbound.posted.sends();
-        let peers = self.peers.iter().map(|(_, peer)| &peer.outbound);
-        let long = peers.chain(self.ended_outbounds().map(|(_, own)| own));
-        let long = long.filter_map(PeerOutbound::long);
-        let long = long.map(|long| (long.connection(), long.key));
-        let sends = sends.flat_map(|op| op.keys().map(|key| (op.connection, key)));
-        sends.chain(long).collect()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::outbound::PeerOutbound;
 use super::{Hub, Peer};
 use crate::buffer::HeaderSlotManager;
 use crate::endpoint::event::ConnectionInfo;
@@ -12,6 +13,7 @@ use crate::endpoint::send::SendStatus;
 use crate::fabric::Shape;
 use crate::id::{ConnectionId, EndpointId};
 use crate::protocol::connection::{CloseReason, State};
+use crate::stats::SendStats;
 
 impl<L: Link, E: HubEvent> Hub<L, E> {
     pub(crate) fn id(&self) -> EndpointId {
@@ -125,5 +127,28 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             oldest: oldest.map(|at| self.clock().since(at)),
             late,
         }
+    }
+
+    pub(crate) fn send_stats(&self) -> SendStats {
+        match self.outbound.sends_messages() {
+            true => self.outbound.account.stats,
+            false => SendStats::default(),
+        }
+    }
+
+    /// Sends on a connection that have no outcome yet.
+    pub(crate) fn sends_in_flight(&self, id: ConnectionId) -> u32 {
+        self.peers.get(id).map_or(0, |peer| peer.outbound.in_flight)
+    }
+
+    /// Keys of sends that have no outcome yet.
+    pub(crate) fn pending_sends(&self) -> Vec<(ConnectionId, u64)> {
+        let sends = self.outbound.posted.sends();
+        let peers = self.peers.iter().map(|(_, peer)| &peer.outbound);
+        let long = peers.chain(self.ended_outbounds().map(|(_, own)| own));
+        let long = long.filter_map(PeerOutbound::long);
+        let long = long.map(|long| (long.connection(), long.key));
+        let sends = sends.flat_map(|op| op.keys().map(|key| (op.connection, key)));
+        sends.chain(long).collect()
     }
 }
