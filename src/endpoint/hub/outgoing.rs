@@ -5,9 +5,7 @@
 //!                                  refused: taken out of the slab, end ◄─┘
 //! ```
 //!
-//! At the end, slot and payload are free.
-//!
-//! The hub has the connection, the slab and the account of what is in flight; what lies between is
+//! At the end, slot and payload are free. The hub has the connection, the slab and the account of what is in flight; what lies between is
 //! here.
 
 #![allow(unsafe_code)]
