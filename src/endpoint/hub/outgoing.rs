@@ -5,8 +5,8 @@
 //!                                  refused: taken out of the slab, end ◄─┘
 //! ```
 //!
-//! At the end, slot and payload are free. The hub has the connection, the slab and the account of what is in flight; what lies between is
-//! here.
+//! At the end, slot and payload are free. The hub has the connection, the slab and the account of
+//! what is in flight; what lies between is here.
 
 #![allow(unsafe_code)]
 
