@@ -89,7 +89,7 @@ impl OutgoingSettings {
 
     /// Where header slots come from: a
     /// [`HeaderSlotConfig`] for slots of this endpoint's own, a
-    /// [`HeaderSlotManager`](crate::buffer::HeaderSlotManager) or a
+    /// [`HeaderSlotManager`] or a
     /// [`ZeroCopyBufferManager`](crate::buffer::ZeroCopyBufferManager) for those that endpoints of
     /// one domain share. The last one brings data, too, which the endpoint registers as it opens.
     ///
@@ -134,7 +134,7 @@ impl OutgoingSettings {
     }
 
     /// Which messages are packed into frames.
-    /// [`SendStats::frames`](crate::SendStats::frames) says how many left.
+    /// [`SendStats::frames`](crate::stats::SendStats::frames) says how many left.
     #[must_use]
     pub fn packing(mut self, packing: Packing) -> Self {
         self.packing = Some(packing);
