@@ -256,6 +256,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             // Nothing is timed any more: who sleeps until a deadline that was armed before, and is
             // over, would never sleep again.
             self.wait.set_deadline(None);
+            // Nor is anything posted any more.
+            self.wait.set_unsent(false);
             // It may have failed outside a poll.
             self.act_and_end(events);
             return self.give_up_ended(reason, events);

@@ -276,6 +276,21 @@ fn the_open_frame_keeps_a_thread_awake_until_the_next_poll() {
 }
 
 #[test]
+fn an_endpoint_that_failed_with_an_open_frame_lets_its_thread_sleep() {
+    let mut rig = packing().connected();
+    let wait = Arc::clone(rig.sender().wait());
+    send_all(&mut rig, 0..3);
+    rig.sender().hub().fail("as a test says, between two polls");
+    rig.poll_sender();
+    rig.poll_sender();
+    assert!(rig.owed.is_empty() && rig.ended.is_some());
+    // `poll_sender` wakes before it polls; this poll was not asked for.
+    rig.sender().poll(&mut Vec::new()).unwrap();
+    assert!(wait.prepare_wait().unwrap(), "nothing is to be posted");
+    rig.end();
+}
+
+#[test]
 fn a_flush_posts_what_is_packed() {
     let mut rig = packing().connected();
     send_all(&mut rig, 0..4);
