@@ -6,9 +6,7 @@ use std::ffi::c_void;
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
-use crate::buffer::{GateError, LeasedPayload, TakenSlot};
-#[cfg(all(test, not(loom)))]
-use crate::buffer::{Leases, Payload};
+use crate::buffer::{GateError, LeasedPayload, Leases, Payload, TakenSlot};
 use crate::cuda::Device;
 use crate::endpoint::hub::control::HeldDescriptor;
 use crate::endpoint::hub::frames::PackedMessages;
@@ -64,7 +62,6 @@ impl DataOp {
     }
 }
 
-#[cfg(all(test, not(loom)))]
 impl DataOp {
     /// What is held of a message without a byte.
     pub(crate) fn empty(key: u64, scope: crate::memory::Scope) -> Self {

@@ -433,19 +433,12 @@ impl DataOp {
         posted: Option<Instant>,
         packed: Box<PackedMessages>,
     ) -> Self {
-        // SAFETY: there is no lease.
-        let payload = unsafe { LeasedPayload::new(Payload::empty(), Leases::elsewhere(scope)) };
         Self {
             connection,
-            key: 0,
-            payload,
-            slot: None,
             sequence,
             posted,
-            told: false,
-            recent: false,
-            header: None,
             packed: Some(packed),
+            ..Self::empty(0, scope)
         }
     }
 }
