@@ -52,7 +52,7 @@ models: ## every interleaving (loom), and the shutdown and one-sided suites unde
 
 conformance: ## every behaviour on every provider of both libraries, as a table (minutes)
 	@scripts/setup.sh test
-	@scripts/test.sh conformance packed
+	@scripts/test.sh conformance single
 
 verbs: ## the demo, the suites and the conformance rows over verbs, in a QEMU guest with a soft RDMA card (RUN="stream demo --provider verbs")
 	@scripts/verbs.sh $(if $(RUN),run "$$RUN")
@@ -72,6 +72,7 @@ bench: ## fabricast beside a bare loop over libfabric (BENCH_RUNS=15, BENCH_SIZE
 	@for size in $(BENCH_SIZES); do \
 	    cargo run -q --release --example bench -- pair --op send --size $$size --netns reno --runs $(BENCH_RUNS); \
 	done
+	@cargo run -q --release --example bench -- pair --op send,rdm,publish --size 64,4K --pack 0 --netns reno --runs $(BENCH_RUNS)
 	@cargo run -q --release --example bench -- pair --op pingpong --size 64 --netns reno --runs $(BENCH_RUNS)
 	@cargo run -q --release --example bench -- pair --op coalesced --size 64,1K --netns reno --runs $(BENCH_RUNS)
 	@cargo run -q --release --example bench -- pair --op rma-write,rma-read --size 4K,64K,1M --netns reno --runs $(BENCH_RUNS)

@@ -4,7 +4,7 @@
 #   test.sh             the parts that are quick to run
 #   test.sh PART...     these parts: build abi suite second mixed bare plain doc, and the long ones: loom asan
 #   test.sh conformance every behaviour on every provider of both libraries, as a table
-#   test.sh packed      the suites of endpoints and faults with small messages packed
+#   test.sh single      the suites of endpoints and faults with nothing packed
 #   test.sh soak        the chaos tests alone, with full counts (FABRICAST_SOAK=1), on both libraries
 #
 # VERBOSE=1 shows the whole output; the logs of each part are in target/test-logs/.
@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 
 all_parts=(build abi suite second mixed bare plain doc)
 # Long ones, by name only: `make models`.
-long_parts=(loom asan conformance packed soak)
+long_parts=(loom asan conformance single soak)
 # Those with tests that do more with FABRICAST_SOAK=1.
 soak_targets=(--lib --test alloc --test endpoint --test faults --test one_sided --test storage --test streams)
 # One set of packages and features for all parts, so that nothing is built twice.
@@ -302,9 +302,9 @@ run_conformance() {
     sed -n '/^behaviour /,/^---- end of the table/p' "$logs/conformance.log"
 }
 
-# The suites of endpoints and of faults once more, with small messages packed.
-run_packed() {
-    part packed "endpoints and faults with small messages packed" 600 env FABRICAST_TEST_PACKING=1 \
+# The suites of endpoints and of faults once more, with small messages that go out by themselves.
+run_single() {
+    part single "endpoints and faults, nothing packed" 600 env FABRICAST_TEST_SINGLE=1 \
         cargo test "${everything[@]}" --no-fail-fast --test endpoint --test faults -- --show-output
 }
 

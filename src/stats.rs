@@ -32,6 +32,8 @@ pub struct SendStats {
     pub bytes: u64,
     /// Of these, messages that were packed into frames.
     pub packed: u64,
+    /// Their bytes, headers included, which were copied.
+    pub packed_bytes: u64,
     /// Frames that they went out in.
     pub frames: u64,
     /// Sends refused with `WouldBlock`.

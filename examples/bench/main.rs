@@ -116,9 +116,10 @@ struct Options {
         value_parser = clap::value_parser!(u64).range(1..=1_000_000)
     )]
     flush_us: u64,
-    /// The library packs messages of up to so many bytes (header included), 0 for none: send, rdm
-    #[arg(long, default_value_t = 0)]
-    pack: usize,
+    /// For send, rdm and publish: the library packs messages of up to so many bytes (header
+    /// included), 0 for none. Default: as many as it does without a setting.
+    #[arg(long)]
+    pack: Option<usize>,
     /// For publish: subscribers, all in the server's process.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     subscribers: u8,
@@ -182,6 +183,7 @@ impl Options {
             None if has_net => case.provider,
             None => "tcp".to_owned(),
         };
+        case.pack = self.pack.unwrap_or_else(|| case.packed_by_default());
         case
     }
 
@@ -197,7 +199,7 @@ impl Options {
             bare_connections: self.bare_connections,
             buffer: self.buffer,
             flush_us: self.flush_us,
-            pack: self.pack,
+            pack: 0,
             subscribers: self.subscribers,
         }
     }

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use fabricast::buffer::{HeaderSlotConfig, Payload};
 use fabricast::endpoint::{Blocked, CloseReason, Refused, SendConfig, SendErrorKind};
 use fabricast::event_loop::{EventLoop, Token};
-use fabricast::fabric::Packing;
 use fabricast::{Domain, PeerAddr, SendEndpointZeroCopy};
 
 use crate::HEADER_MODE;
@@ -132,7 +131,6 @@ impl Link {
                         slot_size: HEADER_LEN,
                     })
                     .header_mode(HEADER_MODE)
-                    .packing(Packing::Auto)
                     .deadline(Some(patience))
             })
             .connection(|c| {

@@ -127,6 +127,11 @@ impl std::fmt::Debug for SendConfig {
 /// [`Sent`](crate::endpoint::Level::Sent) may be lost too, as with any socket that is closed
 /// without a word.
 ///
+/// Where a provider takes as long for a short message as for some kilobytes, short ones travel
+/// together, copied ([`Packing`](crate::endpoint::Packing)): they leave at the next poll at the
+/// latest, and [`SendStats::packed_bytes`](crate::stats::SendStats::packed_bytes) counts them.
+/// What is longer is never copied here.
+///
 /// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an
 /// [`EventLoop`](crate::event_loop::EventLoop). The published interface that it follows:
 /// netio3-backend's `SendEndpointZeroCopy`.
@@ -261,8 +266,8 @@ impl SendEndpointZeroCopy {
     ///
     /// All of them are taken, or all in front of the first one that is refused: that one comes back
     /// in the error, and the rest was not taken from the iterator (pass it by reference, and go on
-    /// with it later). What was taken is on its way when this returns, and each message has its one
-    /// outcome. A provider that refuses one with another error than a full queue loses the
+    /// with it later). What was taken is on its way when this returns, or lies in a frame
+    /// ([`Packing`](crate::endpoint::Packing)), and each message has its one outcome. A provider that refuses one with another error than a full queue loses the
     /// connection.
     ///
     /// ```no_run

@@ -43,10 +43,11 @@ pub enum Inject {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Packing {
-    /// Messages of up to 4,352 bytes, header included.
+    /// Messages that the provider's row says it pays for
+    /// ([`Provider::pack_below`](crate::fabric::Provider::pack_below)).
+    #[default]
     Auto,
     /// None.
-    #[default]
     Off,
     /// Messages of at most so many bytes, header included; never more than a frame takes, which is
     /// 32,764 bytes or what the peer's receives do.

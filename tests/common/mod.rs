@@ -514,12 +514,12 @@ pub(crate) fn sending() -> SendConfig {
         .outgoing(|out| out.packing(packing()))
 }
 
-/// Whether small messages are packed in tests that say nothing of it: where the environment says
-/// so, in a run of its own.
+/// Whether small messages are packed in tests that say nothing of it: as in a user's program, but
+/// in a run of its own, where the environment says that they go out by themselves.
 pub(crate) fn packing() -> Packing {
-    match std::env::var_os("FABRICAST_TEST_PACKING") {
-        Some(_) => Packing::Auto,
-        None => Packing::Off,
+    match std::env::var_os("FABRICAST_TEST_SINGLE") {
+        Some(_) => Packing::Off,
+        None => Packing::default(),
     }
 }
 

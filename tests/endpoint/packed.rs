@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::endpoint::{
-    ConnectionlessConfig, ConnectionlessEvent, Message, Packing, SendErrorKind,
+    ConnectionlessConfig, ConnectionlessEvent, Message, Packing, SendConfig, SendErrorKind,
 };
 use fabricast::fabric::EndpointKind;
 use fabricast::{
@@ -19,6 +19,8 @@ use crate::common::{
 
 const MESSAGES: u64 = 4000;
 const LONGEST: u64 = 6000;
+/// Messages up to so many bytes are packed, whatever the provider.
+const SMALL: usize = 4096;
 
 /// A message with a number, of any length: its header says the number, its payload the length.
 fn payload(pool: &SharedBufferManager, number: u64, len: usize) -> Option<Payload> {
@@ -60,7 +62,7 @@ fn messages_of_any_length_arrive_in_order_and_each_key_has_one_outcome() {
     let mut random = Random::from_printed_seed("packed");
     let listening = ReceiveEndpoint::listen(&domain, any_port(), small_receiver());
     let mut receiver = listening.expect("it listens");
-    let config = common::sending().outgoing(|out| out.packing(Packing::Auto).depth(8));
+    let config = common::sending().outgoing(|out| out.packing(Packing::UpTo(SMALL)).depth(8));
     let connecting = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), config);
     let mut sender = connecting.expect("begun");
     let pool = pool(&domain, 512, LONGEST as usize);
@@ -124,6 +126,48 @@ fn messages_of_any_length_arrive_in_order_and_each_key_has_one_outcome() {
 }
 
 #[test]
+fn without_a_setting_messages_are_packed_where_the_row_says_so() {
+    let _dog = Watchdog::new("packed by default");
+    let Some(domain) = domain() else { return };
+    let listening = ReceiveEndpoint::listen(&domain, any_port(), small_receiver());
+    let mut receiver = listening.expect("it listens");
+    let config = SendConfig::default().connection(|c| c.connect_timeout(connect_limit()));
+    let connecting = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), config);
+    let mut sender = connecting.expect("begun");
+    let below = domain.fabric().provider().pack_below;
+    // Header and framing are part of a message.
+    let lengths = [8, below.saturating_sub(64), below + 1];
+    let pool = pool(&domain, 8, lengths[2]);
+    let (mut sent, mut came, mut next, mut heard) = (Vec::new(), Vec::new(), 0, Heard::default());
+    drive("three messages", SOON, || {
+        // None of them is over before the last one was given: there is no poll in between.
+        while let Some(&len) = lengths.get(next as usize) {
+            let given = payload(&pool, next, len).expect("one is free");
+            let Ok(()) = sender.send_data(given, &next.to_le_bytes(), next) else {
+                break;
+            };
+            next += 1;
+        }
+        sender.poll(&mut sent).expect("it works");
+        receiver.poll(&mut came).expect("it works");
+        for event in came.drain(..) {
+            if let ReceiveEvent::Message(message) = event {
+                heard.take(message);
+            }
+        }
+        heard.next == 3
+    });
+    let stats = sender.stats();
+    let packed = u64::from(below > 0);
+    assert_eq!((stats.packed, stats.frames), (packed, packed), "{stats:?}");
+    let copied = (lengths[1] + 8) as u64;
+    assert!(
+        (packed * copied..=packed * (copied + 64)).contains(&stats.packed_bytes),
+        "{stats:?}"
+    );
+}
+
+#[test]
 fn what_is_packed_leaves_before_the_goodbye() {
     let _dog = Watchdog::new("packed goodbye");
     let Some(domain) = domain() else { return };
@@ -133,7 +177,7 @@ fn what_is_packed_leaves_before_the_goodbye() {
     let other = std::thread::spawn({
         let domain = domain.clone();
         move || {
-            let config = common::sending().outgoing(|out| out.packing(Packing::Auto));
+            let config = common::sending().outgoing(|out| out.packing(Packing::UpTo(SMALL)));
             let connecting = SendEndpointZeroCopy::connect(&domain, addr, config);
             let mut sender = connecting.expect("begun");
             sender.wait_connected().expect("connected");
@@ -170,7 +214,7 @@ fn endpoints_without_connections_pack_for_each_peer() {
     let open = || {
         let config = ConnectionlessConfig::default()
             .max_peers(4)
-            .outgoing(|out| out.packing(Packing::Auto))
+            .outgoing(|out| out.packing(Packing::UpTo(SMALL)))
             .connection(|c| c.connect_timeout(connect_limit()));
         ConnectionlessEndpoint::open(&domain, any_port(), config).expect("open")
     };

@@ -145,7 +145,8 @@ fn promise(runs: &[Run]) -> String {
 /// The table: a line for each provider and kind of endpoint.
 fn table_of(runs: &[Run]) -> String {
     let mut text = String::from(
-        "\n| provider | endpoint | runs | ran on | copies of its own |\n|---|---|---|---|---|\n",
+        "\n| provider | endpoint | runs | ran on | copies of its own | messages that are packed \
+         |\n|---|---|---|---|---|---|\n",
     );
     for row in PROVIDERS {
         for kind in row.endpoints {
@@ -153,16 +154,25 @@ fn table_of(runs: &[Run]) -> String {
             let its: Vec<_> = runs.iter().filter(its).collect();
             let _ = writeln!(
                 text,
-                "| `{}` | {kind} | {} | {} | {} |",
+                "| `{}` | {kind} | {} | {} | {} | {} |",
                 row.name,
                 answer(row, *kind, !its.is_empty()),
                 places(&its),
-                row.copies
+                row.copies,
+                packed(row)
             );
         }
     }
     text.push('\n');
     text
+}
+
+/// Which messages go out together unless somebody says otherwise.
+fn packed(row: &Provider) -> String {
+    match row.pack_below {
+        0 => "none".to_owned(),
+        bytes => format!("up to {bytes} B"),
+    }
 }
 
 /// Whether it runs, and what that takes.

@@ -40,10 +40,6 @@ use crate::protocol::wire::frame::{self, FRAME_MAX, LENGTH_LEN, MESSAGES_MAX};
 /// Buffers for frames that an endpoint has, at most: 4 MiB.
 const BUFFERS_MAX: u32 = 128;
 
-/// Messages up to so many bytes are packed, where nobody says otherwise: copying that many costs
-/// less than a post.
-const PACK_BELOW: usize = 4096 + 256;
-
 /// Fewer bytes than this are no frame: a peer whose receives are smaller gets each message by
 /// itself.
 const FRAME_MIN: usize = 64;
@@ -74,17 +70,22 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// For so many messages in flight; none where nothing is packed.
+    /// For so many messages in flight, over a link for which messages of up to `auto` bytes are
+    /// packed where nobody says otherwise; none where nothing is packed.
     pub(super) fn new(
         packing: Packing,
+        auto: usize,
         total: u32,
         shared: Option<&dyn Registrar>,
     ) -> Result<Option<Self>, Error> {
         let below = match packing {
-            Packing::Off => return Ok(None),
-            Packing::Auto => PACK_BELOW,
+            Packing::Off => 0,
+            Packing::Auto => auto,
             Packing::UpTo(bytes) => bytes,
         };
+        if below == 0 {
+            return Ok(None);
+        }
         let pool = SharedBufferManager::allocate(total.clamp(2, BUFFERS_MAX), FRAME_MAX)?;
         let desc = shared.map(|registrar| HeldDescriptor::new(pool.region(), registrar));
         Ok(Some(Self {

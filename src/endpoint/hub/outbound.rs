@@ -116,7 +116,7 @@ impl Outbound {
             false => None,
         };
         let shared = link.shares_endpoint().then(|| link.registrar());
-        let frames = Frames::new(sends.packing, total, shared)?;
+        let frames = Frames::new(sends.packing, limits.pack_below, total, shared)?;
         let headers_waker = PoolWaker::of(&headers, wait);
         let outgoing = Outgoing::new(
             EndpointId::next(),

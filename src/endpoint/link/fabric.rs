@@ -266,6 +266,7 @@ fn limits(fabric: &Fabric, info: &Info) -> LinkLimits {
         short_marks: false,
         inject_size: tx.inject_size,
         inject_pays: fabric.provider().inject_pays,
+        pack_below: fabric.provider().pack_below,
         uses_more: fabric.provider().uses_more,
         rma: RmaLimits::of(info, fabric.provider(), EndpointKind::Msg),
     }

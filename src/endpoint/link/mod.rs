@@ -81,6 +81,8 @@ pub(crate) struct LinkLimits {
     pub(crate) inject_size: usize,
     /// Injecting saves more than it costs.
     pub(crate) inject_pays: bool,
+    /// Bytes of the largest message that goes faster in a frame than by itself.
+    pub(crate) pack_below: usize,
     /// Posts that are followed by another wait for it.
     pub(crate) uses_more: bool,
     /// One-sided operations, if there are any.

@@ -166,6 +166,7 @@ impl RdmLink {
                 short_marks: domain.fabric().has_short_cq_data(),
                 inject_size: tx.inject_size,
                 inject_pays: domain.fabric().provider().inject_pays,
+                pack_below: domain.fabric().provider().pack_below,
                 uses_more: domain.fabric().provider().uses_more,
                 rma,
             },

@@ -28,11 +28,13 @@ use crate::protocol::wire::HeaderMode;
 /// | `header_mode` | send, publish, connectionless | | `Prefixed` | see [`HeaderMode`] |
 /// | `shape` | send, buffered | | what the provider's segments allow | see [`Shape`] |
 /// | `inject` | send, buffered | | `Auto` | see [`Inject`] |
-/// | `packing` | send, publish, connectionless | | `Off` | see [`Packing`] |
+/// | `packing` | send, publish, connectionless | | `Auto` | see [`Packing`] |
 /// | `level` | send, buffered, publish, connectionless | | `Sent` | see [`Level`] |
 /// | `deadline` | all | time | 30 s | 1 ms to 24 h, or none |
 /// | `deadline_policy` | all | | `FailConnection` | see [`DeadlinePolicy`] |
 /// | `staging` | all | a ring for memory of a GPU | none | see [`StagingRing`] |
+///
+/// A frame of packed messages counts as one send against `depth`.
 ///
 /// "Of" names the endpoints that have the setting: [`SendConfig`](crate::endpoint::SendConfig),
 /// [`BufferedConfig`](crate::endpoint::BufferedConfig),
@@ -203,6 +205,14 @@ impl OutgoingSettings {
         self.header_mode.unwrap_or(HeaderMode::Prefixed)
     }
 
+    /// Buffered endpoints pack by themselves.
+    fn packing_of(&self, of: SettingsOf) -> Packing {
+        match SettingsOf::PACKING.contains(&of) {
+            true => self.packing.unwrap_or_default(),
+            false => Packing::Off,
+        }
+    }
+
     /// What a hub needs to know in order to send, with these headers, on one connection.
     pub(crate) fn outbound_of(
         &self,
@@ -218,7 +228,7 @@ impl OutgoingSettings {
             level: self.level.unwrap_or(Level::Sent),
             shape: self.shape,
             inject: self.inject.unwrap_or(Inject::Auto),
-            packing: self.packing.unwrap_or_default(),
+            packing: self.packing_of(of),
             deadline: self.deadline,
             policy: self.deadline_policy,
             staging: self.staging.clone(),

@@ -77,6 +77,7 @@ impl SendAccount {
         let stats = &mut self.stats;
         stats.posted += 1;
         stats.packed += 1;
+        stats.packed_bytes += len;
         stats.in_flight += 1;
         stats.bytes += len;
         stats.in_flight_max = stats.in_flight_max.max(stats.in_flight);

@@ -1184,6 +1184,7 @@ impl Net {
                 short_marks: short_cq_data && form == Form::Rdm,
                 inject_size,
                 inject_pays,
+                pack_below: 4096,
                 uses_more,
                 rma,
             },
