@@ -27,7 +27,7 @@ use crate::endpoint::limits::moment_in;
 use crate::endpoint::send::{SendConfig, SendEndpointZeroCopy};
 use crate::endpoint::settings::SettingsOf;
 use crate::event_loop::{WaitHandle, Waitable};
-use crate::fabric::{Domain, PeerAddr};
+use crate::fabric::{Domain, Packing, PeerAddr};
 use crate::id::EndpointId;
 use crate::process::Here;
 use crate::protocol::connection::CloseReason;
@@ -135,6 +135,8 @@ impl SendEndpointBuffered {
         };
         let outgoing = config.outgoing.depth(depth);
         let outgoing = outgoing.header_mode(HeaderMode::Raw).headers(slots);
+        // What is in a buffer is packed already.
+        let outgoing = outgoing.packing(Packing::Off);
         let send = SendConfig::of(config.connection, outgoing);
         let sender = SendEndpointZeroCopy::connect(domain, peer, send)?;
         let wait = sender.endpoint_wait();

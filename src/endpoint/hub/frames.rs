@@ -27,9 +27,8 @@ use crate::endpoint::hub::event::HubEvent;
 use crate::endpoint::hub::headers::Header;
 use crate::endpoint::hub::line::LineState;
 use crate::endpoint::hub::posted::MessageOp;
-use crate::endpoint::hub::scoped::ScopedRegistrations;
-use crate::endpoint::link::Link;
 use crate::endpoint::link::iov::IovList;
+use crate::endpoint::link::{Link, LinkConn};
 use crate::error::Error;
 use crate::fabric::Packing;
 use crate::id::ConnectionId;
@@ -57,7 +56,10 @@ pub(crate) type PackedMessages = Vec<PackedMessage>;
 
 /// What the frames of all connections of a hub have in common.
 pub(super) struct Frames {
-    pool: SharedBufferManager,
+    /// Made for the first frame: who never packs anything has no memory for it, and registers none.
+    buffers: Option<FrameBuffers>,
+    /// How many there will be.
+    buffer_count: u32,
     /// Bytes of the largest message that is packed.
     below: usize,
     /// Lists to be used again; boxed, as they are in the slab.
@@ -65,50 +67,42 @@ pub(super) struct Frames {
     spare: Vec<Box<PackedMessages>>,
     /// Connections with an open frame.
     open: Vec<ConnectionId>,
+}
+
+/// The buffers that messages are copied into.
+struct FrameBuffers {
+    pool: SharedBufferManager,
     /// RDM form: held until the endpoint is closed, as that of the header slots is.
     _shared_desc: Option<HeldDescriptor>,
+}
+
+impl FrameBuffers {
+    fn new(count: u32, shared: Option<&dyn Registrar>) -> Result<Self, Error> {
+        let pool = SharedBufferManager::allocate(count, FRAME_MAX)?;
+        let desc = shared.map(|registrar| HeldDescriptor::new(pool.region(), registrar));
+        Ok(Self {
+            _shared_desc: desc.transpose()?,
+            pool,
+        })
+    }
 }
 
 impl Frames {
     /// For so many messages in flight, over a link for which messages of up to `auto` bytes are
     /// packed where nobody says otherwise; none where nothing is packed.
-    pub(super) fn new(
-        packing: Packing,
-        auto: usize,
-        total: u32,
-        shared: Option<&dyn Registrar>,
-    ) -> Result<Option<Self>, Error> {
+    pub(super) fn new(packing: Packing, auto: usize, total: u32) -> Option<Self> {
         let below = match packing {
             Packing::Off => 0,
             Packing::Auto => auto,
             Packing::UpTo(bytes) => bytes,
         };
-        if below == 0 {
-            return Ok(None);
-        }
-        let pool = SharedBufferManager::allocate(total.clamp(2, BUFFERS_MAX), FRAME_MAX)?;
-        let desc = shared.map(|registrar| HeldDescriptor::new(pool.region(), registrar));
-        Ok(Some(Self {
-            _shared_desc: desc.transpose()?,
-            pool,
+        (below > 0).then(|| Self {
+            buffers: None,
+            buffer_count: total.clamp(2, BUFFERS_MAX),
             below: below.min(FRAME_MAX - LENGTH_LEN),
             spare: Vec::new(),
             open: Vec::new(),
-        }))
-    }
-
-    /// What a new connection needs.
-    pub(super) fn join(
-        &self,
-        scoped: &mut ScopedRegistrations,
-        registrar: &dyn Registrar,
-    ) -> Result<Box<PeerFrames>, Error> {
-        Ok(Box::new(PeerFrames {
-            desc: scoped.hold(self.pool.region(), registrar)?,
-            message_max: 0,
-            frame_max: 0,
-            open: None,
-        }))
+        })
     }
 
     /// Some connection has an open frame.
@@ -139,9 +133,10 @@ impl Frames {
 }
 
 /// The frames of one connection.
+#[derive(Default)]
 pub(super) struct PeerFrames {
-    /// Of the frames' buffers, for this connection.
-    desc: HeldDescriptor,
+    /// Of the frames' buffers, for this connection; from its first frame on.
+    desc: Option<HeldDescriptor>,
     /// Bytes of the largest message that is packed; 0: none is, the peer takes no frames.
     message_max: usize,
     frame_max: usize,
@@ -169,7 +164,8 @@ impl PeerFrames {
     }
 
     fn desc(&self) -> *mut c_void {
-        self.desc.desc()
+        let desc = self.desc.as_ref();
+        desc.map_or(std::ptr::null_mut(), HeldDescriptor::desc)
     }
 
     #[inline]
@@ -181,12 +177,16 @@ impl PeerFrames {
 
     /// Nothing that uses the buffers is posted, or will be.
     pub(super) fn release(&mut self) {
-        self.desc.release();
+        if let Some(desc) = &mut self.desc {
+            desc.release();
+        }
     }
 
     /// The connection's endpoint would not close.
     pub(super) fn leak(&mut self) {
-        self.desc.leak();
+        if let Some(desc) = &mut self.desc {
+            desc.leak();
+        }
     }
 }
 
@@ -313,11 +313,17 @@ impl<L: Link> PeerSender<'_, L> {
         if peer.outbound.messages() != LineState::Open {
             return Err(SendErrorKind::WouldBlock(Blocked::Provider).into());
         }
+        let own = peer.outbound.frames.as_ref();
+        if own.is_some_and(|own| own.desc.is_none()) && !self.register_frames() {
+            return Err(NotPacked::Alone);
+        }
+        let (outbound, peer) = (&mut *self.outbound, &mut *self.peer);
         let Some(frames) = &mut outbound.frames else {
             return Err(NotPacked::Alone);
         };
         // The frames of others have them all; this connection must not wait for those.
-        let Some(buffer) = frames.pool.try_acquire() else {
+        let buffer = frames.buffers.as_ref();
+        let Some(buffer) = buffer.and_then(|buffers| buffers.pool.try_acquire()) else {
             return Err(NotPacked::Alone);
         };
         let packed = frames.spare.pop().unwrap_or_default();
@@ -350,6 +356,35 @@ impl<L: Link> PeerSender<'_, L> {
             outbound.wait.set_unsent(true);
         }
         Ok(())
+    }
+
+    /// Gets this connection's first frame its memory. Where there is none, or it can't be
+    /// registered, the connection's messages go by themselves.
+    #[cold]
+    fn register_frames(&mut self) -> bool {
+        let (outbound, peer) = (&mut *self.outbound, &mut *self.peer);
+        let (Some(frames), Some(own)) = (&mut outbound.frames, &mut peer.outbound.frames) else {
+            return false;
+        };
+        let hub = self.link.registrar();
+        let shared = self.link.shares_endpoint().then_some(hub);
+        let registrar = peer.link.registrar().unwrap_or(hub);
+        let made = match frames.buffers.take() {
+            Some(buffers) => Ok(buffers),
+            None => FrameBuffers::new(frames.buffer_count, shared),
+        };
+        let desc = made.and_then(|made| {
+            let buffers = frames.buffers.insert(made);
+            peer.scoped.hold(buffers.pool.region(), registrar)
+        });
+        match desc {
+            Ok(desc) => own.desc = Some(desc),
+            Err(error) => {
+                tracing::warn!(connection = %self.id, %error, "messages go out by themselves");
+                own.message_max = 0;
+            }
+        }
+        own.desc.is_some()
     }
 
     /// Copies a message behind those of the open frame, which has room for it
@@ -397,7 +432,7 @@ impl<L: Link> PeerSender<'_, L> {
         if let Some(op) = self.outbound.posted.data(open.context) {
             // SAFETY: the connection holds the registration of the frames' buffers until nothing
             // that uses them is posted (`PeerFrames::desc`), and so does the endpoint where posts
-            // outlive connections (`Frames::_shared_desc`).
+            // outlive connections (`FrameBuffers::_shared_desc`).
             op.payload = unsafe { LeasedPayload::new(buffer.into(), Leases::elsewhere(scope)) };
         }
         let message = (open.context, Some(open.data));

@@ -115,8 +115,7 @@ impl Outbound {
             true => Some(HeldDescriptor::new(headers.region(), link.registrar())?),
             false => None,
         };
-        let shared = link.shares_endpoint().then(|| link.registrar());
-        let frames = Frames::new(sends.packing, limits.pack_below, total, shared)?;
+        let frames = Frames::new(sends.packing, limits.pack_below, total);
         let headers_waker = PoolWaker::of(&headers, wait);
         let outgoing = Outgoing::new(
             EndpointId::next(),
@@ -167,10 +166,8 @@ impl Outbound {
     ) -> Result<PeerOutbound, Error> {
         let region = self.outgoing.headers().region();
         let held = self.sends_messages.then(|| scoped.hold(region, registrar));
-        let frames = self.frames.as_ref();
-        let frames = frames.map(|frames| frames.join(scoped, registrar));
         Ok(PeerOutbound {
-            frames: frames.transpose()?,
+            frames: self.frames.as_ref().map(|_| Box::default()),
             header_desc: held.transpose()?.map(Box::new),
             in_flight: 0,
             line: None,

@@ -205,14 +205,6 @@ impl OutgoingSettings {
         self.header_mode.unwrap_or(HeaderMode::Prefixed)
     }
 
-    /// Buffered endpoints pack by themselves.
-    fn packing_of(&self, of: SettingsOf) -> Packing {
-        match SettingsOf::PACKING.contains(&of) {
-            true => self.packing.unwrap_or_default(),
-            false => Packing::Off,
-        }
-    }
-
     /// What a hub needs to know in order to send, with these headers, on one connection.
     pub(crate) fn outbound_of(
         &self,
@@ -228,7 +220,7 @@ impl OutgoingSettings {
             level: self.level.unwrap_or(Level::Sent),
             shape: self.shape,
             inject: self.inject.unwrap_or(Inject::Auto),
-            packing: self.packing_of(of),
+            packing: self.packing.unwrap_or_default(),
             deadline: self.deadline,
             policy: self.deadline_policy,
             staging: self.staging.clone(),

@@ -141,30 +141,6 @@ fn the_table_of_outgoing_settings_is_what_the_code_does() {
 }
 
 #[test]
-fn endpoints_pack_unless_they_are_told_not_to_but_those_that_do_by_themselves() {
-    let packing = |of, settings: OutgoingSettings| {
-        let headers = OutgoingSettings::default().headers_of(SettingsOf::Send);
-        let headers = headers.manager().expect("memory");
-        settings.outbound_of(of, headers).packing
-    };
-    for (of, by_default) in [
-        (SettingsOf::Send, Packing::Auto),
-        (SettingsOf::Connectionless, Packing::Auto),
-        (SettingsOf::Publish, Packing::Auto),
-        (SettingsOf::Buffered, Packing::Off),
-        (SettingsOf::Receive, Packing::Off),
-    ] {
-        let settings = OutgoingSettings::default;
-        assert_eq!(packing(of, settings()), by_default, "{of:?}");
-        assert_eq!(
-            packing(of, settings().packing(Packing::Off)),
-            Packing::Off,
-            "{of:?}"
-        );
-    }
-}
-
-#[test]
 fn header_slots_are_as_many_and_as_long_as_the_table_says() {
     let said = [
         (SettingsOf::Send, 64),

@@ -74,6 +74,45 @@ fn a_burst_leaves_in_frames_and_arrives_in_order() {
 }
 
 #[test]
+fn who_packs_nothing_registers_nothing_for_it() {
+    for setup in everywhere() {
+        let said = format!("{setup:?}");
+        let mut rig = setup.connected();
+        let before = rig.net.open_mrs();
+        rig.send(0).unwrap();
+        rig.settle();
+        assert_eq!(rig.net.open_mrs(), before, "it left by itself: {said}");
+        send_all(&mut rig, 1..40);
+        rig.settle();
+        assert!(rig.net.open_mrs() > before, "{said}");
+        assert_eq!(rig.completed, (0..40).collect::<Vec<_>>(), "{said}");
+        rig.check_all_back();
+        rig.end();
+    }
+}
+
+#[test]
+fn messages_go_by_themselves_where_no_memory_for_frames_can_be_registered() {
+    for setup in everywhere() {
+        let said = format!("{setup:?}");
+        let mut rig = setup.connected();
+        rig.net.refuse_registrations(true);
+        for burst in 0..4 {
+            // As many as may be in flight.
+            send_all(&mut rig, burst * 4..burst * 4 + 4);
+            rig.settle();
+        }
+        let all: Vec<_> = (0..16).collect();
+        assert_eq!((&rig.received, &rig.completed), (&all, &all), "{said}");
+        let stats = rig.sender().stats();
+        assert_eq!((stats.packed, stats.frames), (0, 0), "{said}");
+        rig.net.refuse_registrations(false);
+        rig.check_all_back();
+        rig.end();
+    }
+}
+
+#[test]
 fn a_lone_message_leaves_by_itself() {
     let mut rig = packing().connected();
     for key in 0..5 {

@@ -172,6 +172,8 @@ struct Ledger {
     mrs: HashMap<usize, Mr>,
     next_mr: usize,
     next_registrar: usize,
+    /// Domains take no more registrations.
+    full: bool,
     /// Memory that is gone: base, length.
     freed: Vec<(usize, usize)>,
     /// What was said of a device's memory.
@@ -315,7 +317,14 @@ impl Registrar for FakeMemory {
     }
 
     fn register(&self, base: NonNull<u8>, len: usize) -> Result<RawRegistration, RegisterError> {
-        Ok(self.open(base, len, Access::empty()))
+        let (full, limit) = {
+            let ledger = lock(&self.ledger);
+            (ledger.full, ledger.mrs.len())
+        };
+        match full {
+            true => Err(RegisterError::DomainLimit { limit }),
+            false => Ok(self.open(base, len, Access::empty())),
+        }
     }
 
     fn register_window(
@@ -1281,6 +1290,11 @@ impl Net {
     pub(crate) fn write_by_hand(&self, link: usize, immediate: u64) {
         let told = completion(PEER_WROTE, 0, Some(immediate), None);
         self.state().links[link].cq.push_back(told);
+    }
+
+    /// From now on domains have as many registrations as they take, or no longer.
+    pub(crate) fn refuse_registrations(&self, full: bool) {
+        lock(&self.ledger).full = full;
     }
 
     /// The next posts of sends are refused like this.
