@@ -95,6 +95,12 @@ pub struct ReceiveStats {
     pub packed: u64,
     /// Frames that they came in.
     pub frames: u64,
+    /// Frames whose buffers can't be posted again now, because messages that came in them, or
+    /// payloads of those, were handed out and are held.
+    pub held_frames: u64,
+    /// The messages and payloads that share those buffers:
+    /// [`Message::detach`](crate::endpoint::Message::detach) frees a frame of one that is kept.
+    pub held_messages: u64,
     /// Connections that stood.
     pub connections: u64,
     /// Of these, connections that are closed again.

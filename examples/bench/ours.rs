@@ -201,6 +201,23 @@ impl Receiver {
         }
         Ok(found)
     }
+
+    /// The same without an event for each message.
+    #[inline]
+    fn receive(&mut self, mut each: impl FnMut(Header)) -> Result<usize, Failure> {
+        let mut found = 0;
+        for message in self.endpoint.receive(&mut self.events)? {
+            each(Header::from_slice(message.header())?);
+            found += 1;
+        }
+        for event in self.events.drain(..) {
+            if let ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) = event {
+                return fail(reason.to_string());
+            }
+            found += 1;
+        }
+        Ok(found)
+    }
 }
 
 /// A listener with its address.
@@ -226,10 +243,7 @@ impl Server {
     pub(crate) fn receive(&mut self, case: &Case) -> Result<Arrived, Failure> {
         let mut sampler = Sampler::new(case.limit());
         while !sampler.done() {
-            let found = self.receiver.poll(|header| {
-                sampler.on_message(header);
-                Ok(())
-            })?;
+            let found = self.receiver.receive(|header| sampler.on_message(header))?;
             sampler.on_poll(found)?;
         }
         sampler.arrived()

@@ -4,16 +4,54 @@
 
 use std::ops::Range;
 
-use super::shared::Buffer;
+use super::shared::{Buffer, SharedBufferManager};
 
 impl Buffer {
+    /// A view of a part of this buffer, as [`slice`](Self::slice), which
+    /// [`PartsHeld`] counts.
+    ///
+    /// # Panics
+    /// If the range is not within the buffer.
+    pub(crate) fn part(&self, range: Range<usize>) -> Self {
+        let (table, index) = self.slot.table();
+        table.set_parted(index);
+        self.slice(range)
+    }
+
+    /// Whether [`PartsHeld`] counts this buffer.
+    pub(crate) fn is_parted(&self) -> bool {
+        let (table, index) = self.slot.table();
+        table.is_parted(index)
+    }
+
     /// To make many views of this buffer, which are counted together: at most so many.
     pub(crate) fn parts(&self, max: u32) -> BufferParts<'_> {
         let (table, index) = self.slot.table();
+        table.set_parted(index);
         table.share(index, max);
         BufferParts {
             buffer: self,
             spare: max,
+        }
+    }
+}
+
+/// Buffers of a pool that were given out in parts and are not free again, as far as that can be
+/// said while other threads drop some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PartsHeld {
+    pub(crate) buffers: u64,
+    /// Handles on these buffers.
+    pub(crate) handles: u64,
+}
+
+impl SharedBufferManager {
+    /// What is held in parts now. Looks at each buffer, where there are such.
+    pub(crate) fn parts_held(&self) -> PartsHeld {
+        let (buffers, handles) = self.table().parted();
+        PartsHeld {
+            buffers: buffers.into(),
+            handles,
         }
     }
 }

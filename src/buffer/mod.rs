@@ -56,7 +56,7 @@ pub use shared_config::SharedBufferConfig;
 pub use wake_list::{WakeFn, WakerId};
 pub use zero_copy::ZeroCopyBufferManager;
 
-pub(crate) use buffer_parts::BufferParts;
+pub(crate) use buffer_parts::{BufferParts, PartsHeld};
 pub(crate) use device::ALIGNMENT as DEVICE_ALIGNMENT;
 pub(crate) use gate::{Gate, GateError};
 pub(crate) use header_slots::TakenSlot;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::free_list::FreeList;
 use super::wake_list::WakeList;
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
 
 /// Above this many handles on one slot the process ends, as it would for an `Arc`: only leaking
 /// them in a loop gets there.
@@ -15,6 +15,10 @@ const HANDLES_MAX: u32 = u32::MAX / 2;
 pub(super) struct SlotTable {
     free: FreeList,
     handles: Box<[AtomicU32]>,
+    /// Slots whose handles are parts of one whole, each somebody else's; and how many there are.
+    /// Said for statistics only.
+    parted: Box<[AtomicBool]>,
+    parted_count: AtomicU32,
     wakes: WakeList,
 }
 
@@ -23,6 +27,8 @@ impl SlotTable {
         Self {
             free: FreeList::full(slots),
             handles: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            parted: (0..slots).map(|_| AtomicBool::new(false)).collect(),
+            parted_count: AtomicU32::new(0),
             wakes: WakeList::new(),
         }
     }
@@ -92,9 +98,42 @@ impl SlotTable {
         &self.handles[index as usize]
     }
 
+    /// The handles on a slot, which the caller has one of, are parts of one whole from now on.
+    #[inline]
+    pub(super) fn set_parted(&self, index: u32) {
+        let parted = &self.parted[index as usize];
+        // Relaxed, here and below: nothing is ordered by a statistic. The last handle clears the
+        // flag, behind all that set it, as `end_handle` orders them.
+        if !parted.load(Ordering::Relaxed) && !parted.swap(true, Ordering::Relaxed) {
+            self.parted_count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether its handles are.
+    pub(super) fn is_parted(&self, index: u32) -> bool {
+        self.parted[index as usize].load(Ordering::Relaxed)
+    }
+
+    /// Slots whose handles are parts of one whole, and how many handles these are.
+    pub(super) fn parted(&self) -> (u32, u64) {
+        let count = self.parted_count.load(Ordering::Relaxed);
+        if count == 0 {
+            return (0, 0);
+        }
+        let all = self.parted.iter().zip(&self.handles);
+        let parted = all.filter(|(parted, _)| parted.load(Ordering::Relaxed));
+        let handles = parted.map(|(_, handles)| u64::from(handles.load(Ordering::Relaxed)));
+        (count, handles.sum())
+    }
+
     /// Frees a slot whose last handle [ended](end_handle), and wakes who waits.
     #[inline]
     pub(super) fn free_slot(&self, index: u32) {
+        let parted = &self.parted[index as usize];
+        if parted.load(Ordering::Relaxed) {
+            parted.store(false, Ordering::Relaxed);
+            self.parted_count.fetch_sub(1, Ordering::Relaxed);
+        }
         self.free.push(index);
         self.wakes.notify();
     }

@@ -11,6 +11,7 @@ mod config;
 mod event;
 mod hub_events;
 mod peers;
+mod received;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +28,9 @@ use crate::endpoint::delivery::Deliveries;
 use crate::endpoint::error::{Blocked, PeerError, Refused, SendErrorKind};
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::hub::in_flight_max::InFlightMax;
+use crate::endpoint::hub::received_frame::PlacedFrame;
 use crate::endpoint::hub::{Hub, OutboundSettings};
+use crate::endpoint::inbox::Inbox;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::settings::SettingsOf;
@@ -41,6 +44,7 @@ use crate::stats::{ReceiveStats, SendStats};
 
 pub use config::ConnectionlessConfig;
 pub use event::{ConnectionlessEvent, PeerId, PeerInUse, PeerMessage, SendTo};
+pub use received::{PeerMessageRef, ReceivedPeerMessages};
 
 /// Sends to and receives from many peers over one endpoint without connections (FI_EP_RDM with an
 /// address vector).
@@ -116,12 +120,20 @@ pub struct ConnectionlessEndpoint {
     add_on_send: bool,
     close_timeout: Duration,
     on_abandoned: Option<OnAbandoned>,
-    /// What the core said and was not told yet.
-    inbox: Vec<ReceiveEvent>,
+    came: Came,
+    inbox: Inbox<ConnectionlessEvent>,
     /// Behind the core: nothing arrives any more when it goes.
     deliveries: Option<Box<Deliveries<ConnectionlessEvent>>>,
     /// The region of [`HeaderSource::WithData`](crate::endpoint::HeaderSource::WithData).
     _data: Option<Here<HeldRegistration>>,
+}
+
+/// What one poll of the core brought, and what that is for peers; kept for their memory.
+#[derive(Default)]
+struct Came {
+    said: Vec<ReceiveEvent>,
+    frames: Vec<PlacedFrame>,
+    told: Vec<ConnectionlessEvent>,
 }
 
 impl ConnectionlessEndpoint {
@@ -174,7 +186,8 @@ impl ConnectionlessEndpoint {
             add_on_send: config.add_on_send,
             close_timeout: config.connection.close_timeout,
             on_abandoned: config.on_abandoned,
-            inbox: Vec::new(),
+            came: Came::default(),
+            inbox: Inbox::new(),
             deliveries: deliveries.map(Box::new),
             _data: data,
         })
@@ -289,11 +302,12 @@ impl ConnectionlessEndpoint {
         self.core.owner().check()?;
         let known = self.peers.get(peer).ok_or(PeerError::Unknown)?;
         let sends = known.connections().map(|c| self.core.sends_in_flight(c));
+        let waiting = self.inbox.count_about(|about| about.0 == peer);
         Ok(PeerInUse {
             peer,
             sends: sends.sum(),
             payloads_kept: known.kept,
-            messages_held: known.messages_held(),
+            messages_held: known.messages_held().saturating_sub(waiting as u32),
         })
     }
 
@@ -385,18 +399,36 @@ impl ConnectionlessEndpoint {
     pub fn poll(&mut self, events: &mut Vec<ConnectionlessEvent>) -> Result<usize, Error> {
         self.core.owner().check()?;
         let before = events.len();
-        let mut inbox = std::mem::take(&mut self.inbox);
-        let polled = self.core.poll(&mut inbox);
-        self.tell(&mut inbox, events);
-        self.inbox = inbox;
-        self.end_leaving(events);
-        if let Some(deliveries) = &mut self.deliveries {
-            deliveries.pass(events, before);
-            let next = deliveries.next_look(self.core.clock());
-            self.core.set_layer_deadline(next);
+        if !self.inbox.is_empty() {
+            self.inbox.tell_all(events);
+            self.core.wait().set_unread(false);
         }
-        polled?;
+        self.poll_core(events)?;
         Ok(events.len() - before)
+    }
+
+    /// [`poll`](Self::poll) that gives the messages that came behind the events as
+    /// [`ReceiveEndpoint::receive`](crate::ReceiveEndpoint::receive) does: borrowed where they lie,
+    /// without an event's cost for each.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll), when all that was received before is taken.
+    pub fn receive(
+        &mut self,
+        events: &mut Vec<ConnectionlessEvent>,
+    ) -> Result<ReceivedPeerMessages<'_>, Error> {
+        self.core.owner().check()?;
+        self.inbox.begin(events);
+        if self.inbox.has_room() {
+            let polled = self.fill_inbox();
+            self.inbox.begin(events);
+            if self.inbox.is_empty() {
+                polled?;
+            }
+        }
+        self.inbox.keep_awake(self.core.wait());
+        Ok(ReceivedPeerMessages::new(self.inbox.batch()))
     }
 
     /// Sleeps until there may be something to poll for, or until the time given.
@@ -424,8 +456,9 @@ impl ConnectionlessEndpoint {
     }
 
     /// Connections with peers that are open now: two with one peer, if both sides began at once.
+    /// Those whose end is not told yet are among them.
     pub fn connections(&self) -> usize {
-        self.core.connections()
+        self.core.connections() + self.inbox.ends()
     }
 
     /// Says goodbye to all peers and closes. Every key has its outcome in what is returned, with
@@ -436,13 +469,16 @@ impl ConnectionlessEndpoint {
     /// A system call failed.
     pub fn close(mut self, deadline: Instant) -> Result<Vec<ConnectionlessEvent>, Error> {
         self.core.owner().check()?;
-        let mut inbox = self.core.close(deadline)?;
-        let mut events = Vec::new();
-        self.tell(&mut inbox, &mut events);
-        self.end_leaving(&mut events);
+        let mut said = self.core.close(deadline)?;
+        let mut came = Vec::new();
+        self.tell(said.drain(..), &mut came);
+        self.end_leaving(&mut came);
         if let Some(deliveries) = self.deliveries.take() {
-            deliveries.finish(&mut events, self.core.clock(), deadline);
+            deliveries.finish(&mut came, self.core.clock(), deadline);
         }
+        let mut events = Vec::new();
+        self.inbox.tell_all(&mut events);
+        events.append(&mut came);
         Ok(events)
     }
 
@@ -473,8 +509,9 @@ impl ConnectionlessEndpoint {
     }
 
     /// Counters of what is received, of the queue, and of the connections behind the scenes.
+    /// Looks at each buffer of the pool, while frames are held.
     pub fn receive_stats(&self) -> ReceiveStats {
-        self.core.stats()
+        self.inbox.correct(self.core.stats())
     }
 
     /// The raw `fid_ep`; `None` before the first peer.

@@ -255,4 +255,8 @@ impl MessageEvent for ReceiveEvent {
                 )
         )
     }
+
+    fn is_end(&self) -> bool {
+        matches!(self, Self::Connection(_, ConnectionEvent::Disconnected(_)))
+    }
 }

@@ -16,10 +16,11 @@ use self::hub_state::HubState;
 use self::long_pool::LongPool;
 use self::outbound::Outbound;
 use self::peer::Peer;
+use self::received_frame::PlacedFrame;
 use self::shared::{Shared, share};
 use self::timer::HubTimer;
 use crate::Error;
-use crate::buffer::{BufferMut, SharedBufferManager};
+use crate::buffer::{BufferMut, PartsHeld, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::conn_table::ConnTable;
@@ -50,6 +51,7 @@ mod directory;
 pub(crate) mod event;
 mod feeding;
 mod fencing;
+pub(crate) mod frame_reader;
 mod frame_receive;
 mod frames;
 pub(crate) mod headers;
@@ -74,6 +76,7 @@ mod pool_waker;
 pub(crate) mod posted;
 mod posting;
 mod received;
+pub(crate) mod received_frame;
 mod recent_lease;
 pub(crate) mod scoped;
 mod sends;
@@ -128,6 +131,8 @@ pub(crate) struct Hub<L: Link, E: HubEvent = ReceiveEvent> {
     exposed: ExposedWindows,
     fencing: Fencing,
     long: Option<LongPool>,
+    /// Frames that came in this poll, where the layer above takes them as they are.
+    whole_frames: Option<Vec<PlacedFrame>>,
     link: L,
     /// The face's type of events.
     face: PhantomData<fn() -> E>,
@@ -171,6 +176,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             exposed: ExposedWindows::new(windows, &wait, link.ledger(), rma),
             fencing: Fencing::default(),
             long: long.transpose()?,
+            whole_frames: None,
             wait,
             link,
             settings,
@@ -187,7 +193,13 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             true => SendStats::default(),
             false => self.outbound.account.stats,
         };
+        let parts = match self.stats.frames {
+            0 => PartsHeld::default(),
+            _ => self.buffers.pool.parts_held(),
+        };
         ReceiveStats {
+            held_frames: parts.buffers,
+            held_messages: parts.handles,
             one_sided: OneSidedStats {
                 posted: one_sided.posted,
                 completed: one_sided.completed,

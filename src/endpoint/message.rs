@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use crate::buffer::Buffer;
 use crate::coalesce::{Format, FormatError, OwnedSmallMessages, SmallMessage, SmallMessages};
+use crate::endpoint::detached_message::DetachedMessage;
+use crate::endpoint::message_ref::MessageRef;
 use crate::id::ConnectionId;
 
 /// A received message. Owned: keep it as long as you like, drop it on any thread.
@@ -12,6 +14,12 @@ use crate::id::ConnectionId;
 /// While it is held, its slot of the receive pool is not posted again; hold them all and the peers
 /// stall (that is the back-pressure). Dropping it gives the slot back. A message whose header came
 /// by itself holds two slots.
+///
+/// Small messages that their sender packed ([`Packing`](crate::endpoint::Packing)) share the slot of
+/// their frame, all of which is held by the last of them: a message of 64 bytes may hold 32 KiB.
+/// [`detach`](Self::detach) those that are kept longer than their neighbours;
+/// [`ReceiveStats::held_frames`](crate::stats::ReceiveStats::held_frames) says how many slots are
+/// held so.
 pub struct Message {
     connection: ConnectionId,
     sequence: u64,
@@ -97,6 +105,23 @@ impl Message {
     /// registered with the domain it goes out by.
     pub fn into_payload(self) -> Buffer {
         self.buffer.slice(self.header.end..)
+    }
+
+    /// Copies the message into memory of its own, and gives back its slot, or its part of one. For
+    /// messages that are kept for long, or that are few of the many that came in one frame.
+    pub fn detach(self) -> DetachedMessage {
+        MessageRef::from(&self).detach()
+    }
+
+    /// The same message once more.
+    pub(crate) fn share(&self) -> Self {
+        Self {
+            connection: self.connection,
+            sequence: self.sequence,
+            header: self.header.clone(),
+            buffer: self.buffer.clone(),
+            lone_header: self.lone_header.clone(),
+        }
     }
 
     /// The small messages of the payload, borrowed. Nothing says that a message has any: both ends

@@ -48,17 +48,21 @@
 mod buffered;
 mod connectionless;
 mod delivery;
+mod detached_message;
 pub(crate) mod duplex;
 pub(crate) mod error;
 mod event;
 mod header_source;
 pub(crate) mod hub;
+mod inbox;
 mod limits;
 pub(crate) mod link;
 mod long_messages;
 mod message;
+mod message_ref;
 mod publish;
 mod receive;
+mod received_messages;
 mod reconnect;
 pub(crate) mod send;
 mod settings;
@@ -91,9 +95,10 @@ pub use buffered::event::{BufferError, BufferedEvent, Carried, PushError, SmallM
 pub use buffered::{BufferedConfig, MessageSlot, SendEndpointBuffered};
 pub use connectionless::{
     ConnectionlessConfig, ConnectionlessEndpoint, ConnectionlessEvent, PeerId, PeerInUse,
-    PeerMessage, SendTo,
+    PeerMessage, PeerMessageRef, ReceivedPeerMessages, SendTo,
 };
 pub use delivery::{DeviceDelivery, DeviceMessage};
+pub use detached_message::DetachedMessage;
 pub use event::{
     ConnectionEvent, ConnectionInfo, ConnectionRequest, DeadlinePolicy, Inject, Level, Packing,
     ReceiveEvent, SendEvent,
@@ -102,11 +107,14 @@ pub use header_source::HeaderSource;
 pub use link::socket::{Keepalive, KernelWatch};
 pub use long_messages::LongMessages;
 pub use message::Message;
+pub use message_ref::MessageRef;
 pub use publish::{
-    DropReason, Outcomes, PeerOutcome, Publication, PublishConfig, PublishEndpoint, PublishEvent,
-    PublisherId, SlowPolicy, SubscribeConfig, SubscribeEndpoint, SubscribeError, SubscribeEvent,
+    DropReason, Outcomes, PeerOutcome, Publication, PublicationRef, PublishConfig, PublishEndpoint,
+    PublishEvent, PublisherId, ReceivedPublications, SlowPolicy, SubscribeConfig,
+    SubscribeEndpoint, SubscribeError, SubscribeEvent,
 };
 pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
+pub use received_messages::ReceivedMessages;
 pub use reconnect::ReconnectPolicy;
 pub use send::SendStatus;
 pub use send::{SendConfig, SendEndpointZeroCopy};

@@ -16,6 +16,7 @@ use crate::endpoint::delivery::Deliveries;
 use crate::endpoint::event::{ConnectionRequest, ReceiveEvent};
 use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
+use crate::endpoint::inbox::HubInbox;
 use crate::endpoint::limits::{self, config};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
@@ -25,6 +26,7 @@ use crate::endpoint::settings::{
 use crate::id::ConnectionId;
 
 use crate::endpoint::long_messages::LongMessages;
+use crate::endpoint::received_messages::ReceivedMessages;
 use crate::protocol::connection::Form;
 
 use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
@@ -225,7 +227,7 @@ pub struct ReceiveEndpoint {
     core: Here<Hub<ProviderLink>>,
     local: PeerAddr,
     /// Behind the core: nothing arrives any more when it goes.
-    deliveries: Option<Box<Deliveries<ReceiveEvent>>>,
+    inbox: HubInbox,
 }
 
 impl ReceiveEndpoint {
@@ -270,7 +272,7 @@ impl ReceiveEndpoint {
         Ok(Self {
             core: Here::new(core),
             local,
-            deliveries: deliveries.map(Box::new),
+            inbox: HubInbox::new(deliveries),
         })
     }
 
@@ -291,15 +293,76 @@ impl ReceiveEndpoint {
     /// [`Error::Forked`]. What concerns one connection is an event.
     pub fn poll(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<usize, Error> {
         self.core.owner().check()?;
-        let before = events.len();
-        let polled = self.core.poll(events);
-        if let Some(deliveries) = &mut self.deliveries {
-            deliveries.pass(events, before);
-            let next = deliveries.next_look(self.core.clock());
-            self.core.set_layer_deadline(next);
-        }
-        polled?;
-        Ok(events.len() - before)
+        self.inbox.poll(&mut self.core, events)
+    }
+
+    /// Drives all connections, appends the events that are no messages, and gives the messages that
+    /// came behind those: each borrowed where it lies, without an event's cost. For many small
+    /// messages, which come packed ([`OutgoingSettings::packing`]); others come in the same way.
+    ///
+    /// Events and messages keep their order: what was appended happened before the messages. An
+    /// event that happened behind them ends the batch, and comes with the next call, as does every
+    /// message that was not taken. Nothing new is received while such an event waits. What is to be
+    /// kept of a message is copied, or counted as one that is [owned][`MessageRef::to_message`]; the
+    /// buffers of the others go back, and with them the credits of their senders, with the next
+    /// call of this or of [`poll`](Self::poll). Until then [`wait`](Self::wait) and event loops say
+    /// that the endpoint is ready.
+    ///
+    /// Both calls may be mixed: each begins where the other one stopped. Where messages go to a
+    /// GPU ([`IncomingSettings::deliver_to`]), they are events here, too.
+    ///
+    /// ```
+    /// use fabricast::endpoint::{Packing, ReceiveConfig, SendConfig};
+    /// # use fabricast::buffer::SharedBufferManager;
+    /// use fabricast::{Fabric, ReceiveEndpoint, SendEndpointZeroCopy};
+    ///
+    /// # let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
+    /// # let any = "127.0.0.1:0".parse()?;
+    /// let mut receiver = ReceiveEndpoint::listen(&domain, any, ReceiveConfig::default())?;
+    /// let config = SendConfig::default().outgoing(|out| out.packing(Packing::Auto));
+    /// let mut sender = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), config)?;
+    /// let (mut sent, mut events) = (Vec::new(), Vec::new());
+    /// # let pool = SharedBufferManager::allocate(100, 64)?;
+    /// # pool.region().register(&domain)?;
+    /// # while !sender.is_connected() {
+    /// #     sender.poll(&mut sent)?;
+    /// #     assert_eq!(receiver.receive(&mut events)?.count(), 0);
+    /// # }
+    /// for event in 0..100_u64 {
+    ///     let payload = pool.try_acquire().expect("100 are free").freeze(64);
+    ///     sender.send_data(payload, &event.to_le_bytes(), event)?;
+    /// }
+    /// let mut kept = None;
+    /// let mut next = 0_u64;
+    /// while next < 100 {
+    ///     sender.poll(&mut sent)?;
+    ///     for message in receiver.receive(&mut events)? {
+    ///         assert_eq!(message.header(), next.to_le_bytes());
+    ///         if next == 7 {
+    ///             kept = Some(message.detach());
+    ///         }
+    ///         next += 1;
+    ///     }
+    ///     events.clear(); // connected, disconnected, ..
+    /// }
+    /// assert_eq!(kept.expect("it came").sequence(), 8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll). [`Error::EndpointFailed`] comes when all that was received before is
+    /// taken, and with the events of the end.
+    ///
+    /// [`OutgoingSettings::packing`]: crate::endpoint::OutgoingSettings::packing
+    /// [`MessageRef::to_message`]: crate::endpoint::MessageRef::to_message
+    pub fn receive(
+        &mut self,
+        events: &mut Vec<ReceiveEvent>,
+    ) -> Result<ReceivedMessages<'_>, Error> {
+        self.core.owner().check()?;
+        let batch = self.inbox.receive(&mut self.core, events)?;
+        Ok(ReceivedMessages::new(batch))
     }
 
     /// Sleeps until there may be something to poll for, or until the time given.
@@ -363,16 +426,13 @@ impl ReceiveEndpoint {
     /// A system call failed.
     pub fn close(mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
         self.core.owner().check()?;
-        let mut events = self.core.close(deadline)?;
-        if let Some(deliveries) = self.deliveries {
-            deliveries.finish(&mut events, self.core.clock(), deadline);
-        }
-        Ok(events)
+        let came = self.core.close(deadline)?;
+        Ok(self.inbox.finish(came, self.core.clock(), deadline))
     }
 
-    /// Connections open now.
+    /// Connections open now, those included whose end is not told yet.
     pub fn connections(&self) -> usize {
-        self.core.connections()
+        self.core.connections() + self.inbox.ends()
     }
 
     /// The receive pool, with its counters. Register its region with a domain to send messages on
@@ -381,9 +441,9 @@ impl ReceiveEndpoint {
         self.core.pool()
     }
 
-    /// Counters.
+    /// Counters. Looks at each buffer of the pool, while frames are held.
     pub fn stats(&self) -> ReceiveStats {
-        self.core.stats()
+        self.inbox.correct(self.core.stats())
     }
 
     /// The raw `fid_ep` of a connection; `None` when there is no such connection, and while the

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use fabricast::buffer::{Buffer, Payload, Segment};
-use fabricast::endpoint::{PublishConfig, SendConfig, SlowPolicy, SubscribeConfig};
+use fabricast::endpoint::{Packing, PublishConfig, SendConfig, SlowPolicy, SubscribeConfig};
 use fabricast::{
     Domain, PublishEndpoint, PublishEvent, ReceiveEvent, SendEvent, SubscribeEndpoint,
     SubscribeEvent,
@@ -101,6 +101,48 @@ fn messages_of_three_segments_allocate_nothing() {
     if let Some(count) = allocations_of(3) {
         assert_eq!(count, 0, "allocations in {COUNTED} messages");
     }
+}
+
+#[test]
+fn packed_messages_that_are_taken_in_batches_allocate_nothing() {
+    let _dog = Watchdog::new("batches");
+    let Some(domain) = domain() else { return };
+    let receive = small_receiver().connection(|c| c.connect_timeout(HANDSHAKE));
+    let send = SendConfig::default().outgoing(|out| out.packing(Packing::Auto));
+    let mut pair = Pair::with(&domain, send, receive);
+    let burst = pair.pool.free_count().min(100) as u64;
+    let mut bursts = |count: u64| {
+        for _ in 0..count {
+            for key in 0..burst {
+                let payload: Payload = pair.pool.try_acquire().expect("free").freeze(64).into();
+                let sent = pair.sender().send_data(payload, b"header", key);
+                sent.expect("there is room");
+            }
+            let (mut done, mut came) = (0, 0);
+            common::drive("a burst", common::SOON, || {
+                pair.sender
+                    .as_mut()
+                    .expect("open")
+                    .poll(&mut pair.sent)
+                    .expect("works");
+                done += pair
+                    .sent
+                    .drain(..)
+                    .filter(|event| matches!(event, SendEvent::Completed { .. }))
+                    .count() as u64;
+                let receiver = pair.receiver.as_mut().expect("open");
+                for message in receiver.receive(&mut pair.received).expect("works") {
+                    assert_eq!(message.header(), b"header");
+                    came += 1;
+                }
+                (done, came) == (burst, burst)
+            });
+        }
+    };
+    bursts(100);
+    let before = allocations();
+    bursts(100);
+    assert_eq!(allocations() - before, 0, "allocations in 100 bursts");
 }
 
 #[test]

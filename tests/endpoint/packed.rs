@@ -5,11 +5,13 @@ use std::collections::HashMap;
 
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::endpoint::{
-    ConnectionlessConfig, ConnectionlessEvent, Message, Packing, SendConfig, SendErrorKind,
+    ConnectionlessConfig, ConnectionlessEvent, Message, MessageRef, Packing, PublishConfig,
+    SendConfig, SendErrorKind, SubscribeConfig,
 };
 use fabricast::fabric::EndpointKind;
 use fabricast::{
-    ConnectionlessEndpoint, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
+    ConnectionEvent, ConnectionlessEndpoint, PublishEndpoint, ReceiveEndpoint, ReceiveEvent,
+    SendEndpointZeroCopy, SendEvent, SubscribeEndpoint, SubscribeEvent,
 };
 
 use crate::common::{
@@ -38,15 +40,37 @@ struct Heard {
 
 impl Heard {
     fn take(&mut self, message: Message) {
+        let number = self.look((&message).into());
+        // Some are kept for a while, with the frame that they came in.
+        if number % 97 == 0 {
+            self.keep(message);
+        }
+    }
+
+    /// The same of one that is borrowed.
+    fn take_borrowed(&mut self, message: MessageRef<'_>) {
+        let number = self.look(message);
+        if number % 97 == 0 {
+            self.keep(message.to_message());
+        }
+        if number % 101 == 0 {
+            let copy = message.detach();
+            assert_eq!(copy.header(), number.to_le_bytes());
+            assert_eq!(copy.payload(), message.payload());
+        }
+    }
+
+    fn look(&mut self, message: MessageRef<'_>) -> u64 {
         let number = u64::from_le_bytes(message.header().try_into().expect("a number"));
         assert_eq!(number, self.next, "in order");
         self.next += 1;
         assert_eq!(message.sequence(), self.next, "counted without a gap");
         assert_eq!(message.payload(), pattern(number, message.payload().len()));
-        // Some are kept for a while, with the frame that they came in.
-        if number % 97 == 0 {
-            self.held.push(message);
-        }
+        number
+    }
+
+    fn keep(&mut self, message: Message) {
+        self.held.push(message);
         if self.held.len() > 8 {
             let kept = self.held.remove(0);
             let number = u64::from_le_bytes(kept.header().try_into().expect("a number"));
@@ -271,4 +295,244 @@ fn endpoints_without_connections_pack_for_each_peer() {
         stats.packed > MESSAGES && stats.frames < stats.packed / 4,
         "{stats:?}"
     );
+}
+
+/// Sends numbered messages as fast as they are taken.
+struct Source {
+    endpoint: SendEndpointZeroCopy,
+    pool: SharedBufferManager,
+    next: u64,
+    events: Vec<SendEvent>,
+}
+
+impl Source {
+    /// Sends some, up to so many in all.
+    fn pump(&mut self, most: u64) {
+        while self.next < most
+            && let Some(payload) = payload(&self.pool, self.next, (self.next % 200) as usize)
+        {
+            let sent = self
+                .endpoint
+                .send_data(payload, &self.next.to_le_bytes(), self.next);
+            match sent {
+                Ok(()) => self.next += 1,
+                Err(refused) => {
+                    assert!(refused.is_would_block(), "{refused}");
+                    break;
+                }
+            }
+        }
+        self.endpoint.poll(&mut self.events).expect("it works");
+        for event in self.events.drain(..) {
+            if let SendEvent::Failed { error, .. } = event {
+                panic!("{error}");
+            }
+        }
+    }
+}
+
+/// Two senders, of which one ends while the other goes on: what is taken as events and what is taken
+/// in batches is together what was sent, and each connection's words keep their places.
+#[test]
+fn batches_and_events_give_each_message_once_and_in_order() {
+    let _dog = Watchdog::new("packed batches");
+    let Some(domain) = domain() else { return };
+    let mut random = Random::from_printed_seed("packed batches");
+    let listening = ReceiveEndpoint::listen(&domain, any_port(), small_receiver());
+    let mut receiver = listening.expect("it listens");
+    let mut sources = [0, 1].map(|_| {
+        let config = common::sending().outgoing(|out| out.packing(Packing::UpTo(SMALL)).depth(8));
+        let connecting = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), config);
+        Source {
+            endpoint: connecting.expect("begun"),
+            pool: pool(&domain, 512, 256),
+            next: 0,
+            events: Vec::new(),
+        }
+    });
+    let mut heard: HashMap<_, Heard> = HashMap::new();
+    let (mut events, mut ended, mut batches) = (Vec::new(), 0, 0);
+    drive("all messages, and the ends", 2 * SOON, || {
+        for (source, most) in sources.iter_mut().zip([MESSAGES / 2, MESSAGES]) {
+            source.pump(most);
+            if source.next == most && source.endpoint.stats().in_flight == 0 {
+                source.endpoint.begin_close(common::after(SOON));
+            }
+        }
+        let mut taken = Vec::new();
+        if random.below(4) == 0 {
+            let told = receiver.poll(&mut events).expect("it works");
+            assert_eq!(told, events.len());
+        } else {
+            let most = random.below(600) as usize;
+            let messages = receiver.receive(&mut events).expect("it works");
+            for message in messages.take(most) {
+                // The events come first: they are looked at below.
+                taken.push(message.to_message());
+                batches += 1;
+            }
+        }
+        for event in events.drain(..) {
+            match event {
+                ReceiveEvent::Message(message) => {
+                    heard.entry(message.connection()).or_default().take(message);
+                }
+                ReceiveEvent::Connection(id, ConnectionEvent::Connected(_)) => {
+                    assert!(heard.insert(id, Heard::default()).is_none(), "first of all");
+                }
+                ReceiveEvent::Connection(id, ConnectionEvent::Disconnected(_)) => {
+                    let next = heard[&id].next;
+                    assert!(
+                        [MESSAGES / 2, MESSAGES].contains(&next),
+                        "{next} at the end"
+                    );
+                    ended += 1;
+                }
+                _ => {}
+            }
+        }
+        for message in taken {
+            let heard = heard
+                .get_mut(&message.connection())
+                .expect("it is connected");
+            heard.take_borrowed((&message).into());
+        }
+        assert_eq!(receiver.connections() == 0 && heard.len() == 2, ended == 2);
+        ended == 2
+    });
+    assert!(batches > 0);
+    let stats = receiver.stats();
+    assert_eq!(stats.messages, MESSAGES + MESSAGES / 2);
+    assert!(
+        stats.frames > 0 && stats.packed > stats.messages / 2,
+        "{stats:?}"
+    );
+    let held: usize = heard.values().map(|heard| heard.held.len()).sum();
+    assert!(stats.held_messages <= held as u64 && stats.held_frames <= stats.held_messages);
+    // On another thread, as any message.
+    std::thread::spawn(move || drop(heard))
+        .join()
+        .expect("dropped");
+    assert!(
+        receiver
+            .receive(&mut events)
+            .expect("it works")
+            .next()
+            .is_none()
+    );
+    let stats = receiver.stats();
+    assert_eq!((stats.held_frames, stats.held_messages), (0, 0));
+    assert_eq!(receiver.pool().free_count(), receiver.pool().slots());
+}
+
+#[test]
+fn batches_of_endpoints_without_connections_say_from_whom() {
+    let _dog = Watchdog::new("packed connectionless batches");
+    let Some(domain) = domain_of(EndpointKind::Rdm) else {
+        return;
+    };
+    let open = || {
+        let config = ConnectionlessConfig::default()
+            .max_peers(4)
+            .outgoing(|out| out.packing(Packing::UpTo(SMALL)))
+            .connection(|c| c.connect_timeout(connect_limit()));
+        ConnectionlessEndpoint::open(&domain, any_port(), config).expect("open")
+    };
+    let (mut senders, mut receiver) = ([open(), open()], open());
+    let (to, addrs) = (
+        receiver.local_addr(),
+        [0, 1].map(|n: usize| senders[n].local_addr()),
+    );
+    let pool = pool(&domain, 512, 256);
+    let (mut next, mut heard) = ([0_u64; 2], [Heard::default(), Heard::default()]);
+    let (mut events, mut polls, mut kept) = (Vec::new(), 0, Vec::new());
+    drive("all messages", 2 * SOON, || {
+        for n in 0..2 {
+            while next[n] < MESSAGES
+                && let Some(payload) = payload(&pool, next[n], (next[n] % 200) as usize)
+            {
+                let header = next[n].to_le_bytes();
+                match senders[n].send_data(to, payload, &header, next[n]) {
+                    Ok(()) => next[n] += 1,
+                    Err(refused) => {
+                        assert!(refused.is_would_block(), "{refused}");
+                        break;
+                    }
+                }
+            }
+            senders[n].poll(&mut events).expect("it works");
+            events.clear();
+        }
+        polls += 1;
+        if polls % 5 == 0 {
+            receiver.poll(&mut events).expect("it works");
+            for event in events.drain(..) {
+                if let ConnectionlessEvent::Message { peer, message } = event {
+                    let n = usize::from(receiver.peer_addr(peer) == Some(addrs[1]));
+                    heard[n].take(message.into_message());
+                }
+            }
+            return heard.iter().all(|heard| heard.next == MESSAGES);
+        }
+        let batch = receiver.receive(&mut events).expect("it works").take(300);
+        let taken: Vec<_> = batch
+            .map(|message| (message.peer(), message.to_message()))
+            .collect();
+        for (peer, message) in taken {
+            let n = usize::from(receiver.peer_addr(peer) == Some(addrs[1]));
+            heard[n].take_borrowed((&*message).into());
+            if message.sequence() % 1000 == 0 {
+                kept.push(message);
+            }
+        }
+        let messages =
+            |event: &ConnectionlessEvent| matches!(event, ConnectionlessEvent::Message { .. });
+        assert!(!events.iter().any(messages), "not as events");
+        let known = addrs.iter().filter_map(|addr| receiver.peer_at(addr));
+        let held = known.map(|peer| receiver.outstanding(peer).expect("known").messages_held);
+        assert_eq!(held.sum::<u32>() as usize, kept.len());
+        heard.iter().all(|heard| heard.next == MESSAGES)
+    });
+    assert!(receiver.receive_stats().frames > 0 && !kept.is_empty());
+}
+
+#[test]
+fn batches_of_publications_have_their_numbers() {
+    let _dog = Watchdog::new("packed publications");
+    let Some(domain) = domain() else { return };
+    let config = PublishConfig::default().outgoing(|out| out.packing(Packing::UpTo(SMALL)));
+    let mut publisher = PublishEndpoint::listen(&domain, any_port(), config).expect("it listens");
+    let mut subscriber =
+        SubscribeEndpoint::open(&domain, SubscribeConfig::default()).expect("it opens");
+    let at = subscriber.connect(publisher.local_addr()).expect("begun");
+    subscriber.subscribe(at, 7).expect("asked");
+    let pool = pool(&domain, 64, 64);
+    let (mut told, mut events, mut next, mut came) = (Vec::new(), Vec::new(), 0_u64, 0);
+    drive("all publications", SOON, || {
+        if publisher.subscribers(7) == 1 {
+            while next < 1000
+                && let Some(payload) = payload(&pool, next, 32)
+                && publisher
+                    .publish(7, payload, &next.to_le_bytes(), next)
+                    .is_ok()
+            {
+                next += 1;
+            }
+        }
+        publisher.poll(&mut told).expect("it works");
+        told.clear();
+        let publications = subscriber.receive(&mut events).expect("it works");
+        for publication in publications.take(100) {
+            assert_eq!((publication.publisher, publication.tag), (at, 7));
+            assert_eq!((publication.number, publication.missed), (came, 0));
+            assert_eq!(publication.header(), came.to_le_bytes());
+            assert_eq!(publication.payload(), pattern(came, 32));
+            came += 1;
+        }
+        let publication =
+            |event: SubscribeEvent| matches!(event, SubscribeEvent::Publication { .. });
+        assert!(!events.drain(..).any(publication), "not as events");
+        came == 1000
+    });
+    assert_eq!(subscriber.stats().received, 1000);
 }

@@ -33,6 +33,25 @@ mod plain {
     }
 
     #[test]
+    fn handles_that_are_parts_are_said_until_the_slot_is_free() {
+        let table = SlotTable::new(2);
+        let (a, b) = (table.try_acquire().unwrap(), table.try_acquire().unwrap());
+        assert_eq!(table.parted(), (0, 0));
+        table.share(a, 2);
+        table.set_parted(a);
+        table.set_parted(a);
+        assert_eq!((table.is_parted(a), table.is_parted(b)), (true, false));
+        assert_eq!(table.parted(), (1, 3), "those of the other are none");
+        table.release(a);
+        table.release(a);
+        assert_eq!(table.parted(), (1, 1));
+        table.release(a);
+        assert_eq!((table.parted(), table.is_parted(a)), ((0, 0), false));
+        assert_eq!(table.try_acquire(), Some(a), "it is free, and as any other");
+        assert_eq!(table.parted(), (0, 0));
+    }
+
+    #[test]
     fn waiting_ends_at_the_deadline() {
         let table = SlotTable::new(0);
         let begin = Instant::now();

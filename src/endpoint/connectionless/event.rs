@@ -301,4 +301,8 @@ impl MessageEvent for ConnectionlessEvent {
             _ => matches!(self, Self::Removed { .. }),
         }
     }
+
+    fn is_end(&self) -> bool {
+        matches!(self, Self::Connection(_, ConnectionEvent::Disconnected(_)))
+    }
 }

@@ -2,17 +2,70 @@
 
 use super::peers::{ConnectionStage, PeerLoss};
 use super::{ConnectionlessEndpoint, ConnectionlessEvent, PeerId};
+use crate::Error;
 use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, ReceiveEvent};
+use crate::endpoint::hub::received_frame::PlacedFrame;
 use crate::id::ConnectionId;
 
 impl ConnectionlessEndpoint {
+    /// Drives the core, and appends what came.
+    pub(super) fn poll_core(&mut self, events: &mut Vec<ConnectionlessEvent>) -> Result<(), Error> {
+        let before = events.len();
+        let mut said = std::mem::take(&mut self.came.said);
+        let polled = self.core.poll(&mut said);
+        self.tell(said.drain(..), events);
+        self.came.said = said;
+        self.end_leaving(events);
+        if let Some(deliveries) = &mut self.deliveries {
+            deliveries.pass(events, before);
+            let next = deliveries.next_look(self.core.clock());
+            self.core.set_layer_deadline(next);
+        }
+        polled
+    }
+
+    /// Drives the core, and puts what came into the inbox: frames as they are, where nothing else
+    /// becomes of messages.
+    pub(super) fn fill_inbox(&mut self) -> Result<(), Error> {
+        let mut told = std::mem::take(&mut self.came.told);
+        let polled = match self.deliveries {
+            Some(_) => self.poll_core(&mut told),
+            None => self.poll_core_frames(&mut told),
+        };
+        self.inbox.push_all(&mut told);
+        self.came.told = told;
+        polled
+    }
+
+    /// Leaves what was told behind the last frame.
+    fn poll_core_frames(&mut self, told: &mut Vec<ConnectionlessEvent>) -> Result<(), Error> {
+        let mut said = std::mem::take(&mut self.came.said);
+        let mut frames = std::mem::take(&mut self.came.frames);
+        let polled = self.core.poll_frames(&mut said, &mut frames);
+        let mut before = 0;
+        let mut rest = said.drain(..);
+        for PlacedFrame { behind, frame } in frames.drain(..) {
+            self.tell(rest.by_ref().take(behind - before), told);
+            self.inbox.push_all(told);
+            before = behind;
+            // One of a peer that is not known is dropped, as its messages would be.
+            if let Some(about) = self.peers.about(frame.connection()) {
+                self.inbox.push_frame(frame, about);
+            }
+        }
+        self.tell(rest, told);
+        (self.came.said, self.came.frames) = (said, frames);
+        self.end_leaving(told);
+        polled
+    }
+
     pub(super) fn tell(
         &mut self,
-        inbox: &mut Vec<ReceiveEvent>,
+        said: impl Iterator<Item = ReceiveEvent>,
         events: &mut Vec<ConnectionlessEvent>,
     ) {
         let mut answers = Vec::new();
-        for event in inbox.drain(..) {
+        for event in said {
             if let ReceiveEvent::Request(request) = event {
                 let refusal = self.peers.refusal(request.peer, self.accept_unknown);
                 let connection = request.connection;
@@ -30,7 +83,7 @@ impl ConnectionlessEndpoint {
             }
         }
         if !answers.is_empty() {
-            self.tell(&mut answers, events);
+            self.tell(answers.into_iter(), events);
         }
     }
 

@@ -146,6 +146,12 @@ impl Peers {
         self.by_conn.get(&conn).map(|of| of.peer)
     }
 
+    /// What is said of messages that came by a connection.
+    pub(super) fn about(&self, conn: ConnectionId) -> Option<(PeerId, Arc<()>)> {
+        let peer = self.of(conn)?;
+        Some((peer, Arc::clone(&self.get(peer)?.held)))
+    }
+
     /// A peer more; `None` when there is no place, which a check of `is_full` comes before.
     pub(super) fn add(&mut self, addr: PeerAddr, added: bool) -> Option<PeerId> {
         let id = PeerId(self.table.reserve()?);

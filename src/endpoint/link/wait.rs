@@ -44,6 +44,8 @@ pub(crate) struct EndpointWait {
     slept: AtomicBool,
     /// Something was accepted that the next poll posts: nobody sleeps before that.
     unsent: AtomicBool,
+    /// Something was received that the next call takes, or lets go of: the same.
+    unread: AtomicBool,
     /// By when the endpoint wants to be polled.
     deadline: AtomicDeadline,
     /// The same of an endpoint that packs what this one sends.
@@ -91,6 +93,7 @@ impl EndpointWait {
             woken: AtomicBool::new(false),
             slept: AtomicBool::new(true),
             unsent: AtomicBool::new(false),
+            unread: AtomicBool::new(false),
             deadline: AtomicDeadline::never(clock.now()),
             packer_deadline: AtomicDeadline::never(clock.now()),
             clock,
@@ -118,9 +121,19 @@ impl EndpointWait {
     /// Something was accepted that is posted by the next poll, or nothing is any more. Wakes who
     /// sleeps; who does not, won't before that poll.
     pub(crate) fn set_unsent(&self, unsent: bool) {
+        self.set_busy(&self.unsent, unsent);
+    }
+
+    /// Something was received that lies here until the next call, or nothing does any more. Wakes
+    /// who sleeps; who does not, won't before that call.
+    pub(crate) fn set_unread(&self, unread: bool) {
+        self.set_busy(&self.unread, unread);
+    }
+
+    fn set_busy(&self, flag: &AtomicBool, busy: bool) {
         // SeqCst, as in `prepare_wait`: of this and a sleeper, one sees the other's word.
-        self.unsent.store(unsent, Ordering::SeqCst);
-        if unsent && self.slept.load(Ordering::SeqCst) {
+        flag.store(busy, Ordering::SeqCst);
+        if busy && self.slept.load(Ordering::SeqCst) {
             self.wake();
         }
     }
@@ -191,7 +204,8 @@ impl WaitSource for EndpointWait {
 
     fn prepare_wait(&self) -> Result<bool, Error> {
         self.slept.store(true, Ordering::SeqCst);
-        if self.unsent.load(Ordering::SeqCst) || self.woken.load(Ordering::Acquire) {
+        let busy = self.unsent.load(Ordering::SeqCst) || self.unread.load(Ordering::SeqCst);
+        if busy || self.woken.load(Ordering::Acquire) {
             return Ok(false);
         }
         self.link.try_wait()

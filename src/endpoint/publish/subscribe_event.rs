@@ -123,11 +123,12 @@ impl SubscribeError {
 }
 
 /// The publisher, tag and number of a publication.
+#[derive(Clone, Copy)]
 pub(crate) struct About {
-    publisher: PublisherId,
-    tag: u64,
-    number: u64,
-    missed: u64,
+    pub(super) publisher: PublisherId,
+    pub(super) tag: u64,
+    pub(super) number: u64,
+    pub(super) missed: u64,
 }
 
 impl MessageEvent for SubscribeEvent {
@@ -196,5 +197,9 @@ impl MessageEvent for SubscribeEvent {
                         | ConnectionEvent::Disconnected(_)
                 )
         )
+    }
+
+    fn is_end(&self) -> bool {
+        matches!(self, Self::Connection(_, ConnectionEvent::Disconnected(_)))
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::received::ReceivedPublications;
 use super::subscribe_core::{SubscribeCore, SubscribeSettings};
 use super::subscribe_event::{PublisherId, SubscribeEvent};
 use super::wanted::SubscribeError;
@@ -16,6 +17,7 @@ use crate::endpoint::settings::{ConnectionSettings, IncomingSettings, SettingsOf
 
 use crate::endpoint::delivery::Deliveries;
 use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
+use crate::endpoint::inbox::Inbox;
 use crate::endpoint::limits::{self, check_count};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
@@ -135,6 +137,9 @@ impl SubscribeConfig {
 #[derive(Debug)]
 pub struct SubscribeEndpoint {
     core: Here<SubscribeCore<ProviderLink>>,
+    inbox: Inbox<SubscribeEvent>,
+    /// What one poll for the inbox brought; kept for its memory.
+    came: Vec<SubscribeEvent>,
     /// Behind the core: nothing arrives any more when it goes.
     deliveries: Option<Box<Deliveries<SubscribeEvent>>>,
 }
@@ -169,6 +174,8 @@ impl SubscribeEndpoint {
         let core = Hub::listen(link, waiter, Clock::system(), pool, settings)?;
         Ok(Self {
             core: Here::new(SubscribeCore::new(core, settings_of_layer)),
+            inbox: Inbox::new(),
+            came: Vec::new(),
             deliveries: deliveries.map(Box::new),
         })
     }
@@ -220,14 +227,50 @@ impl SubscribeEndpoint {
     pub fn poll(&mut self, events: &mut Vec<SubscribeEvent>) -> Result<usize, Error> {
         self.core.owner().check()?;
         let before = events.len();
+        if !self.inbox.is_empty() {
+            self.inbox.tell_all(events);
+            self.core.core().wait().set_unread(false);
+        }
+        self.poll_core(events)?;
+        Ok(events.len() - before)
+    }
+
+    fn poll_core(&mut self, events: &mut Vec<SubscribeEvent>) -> Result<(), Error> {
+        let came = events.len();
         let polled = self.core.poll(events);
         if let Some(deliveries) = &mut self.deliveries {
-            deliveries.pass(events, before);
+            deliveries.pass(events, came);
             let next = deliveries.next_look(self.core.core().clock());
             self.core.look_again(next);
         }
-        polled?;
-        Ok(events.len() - before)
+        polled
+    }
+
+    /// [`poll`](Self::poll) that gives the publications that came behind the events as
+    /// [`ReceiveEndpoint::receive`](crate::ReceiveEndpoint::receive) gives messages: borrowed where
+    /// they lie.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll), when all that was received before is taken.
+    pub fn receive(
+        &mut self,
+        events: &mut Vec<SubscribeEvent>,
+    ) -> Result<ReceivedPublications<'_>, Error> {
+        self.core.owner().check()?;
+        self.inbox.begin(events);
+        if self.inbox.has_room() {
+            let mut came = std::mem::take(&mut self.came);
+            let polled = self.poll_core(&mut came);
+            self.inbox.push_all(&mut came);
+            self.came = came;
+            self.inbox.begin(events);
+            if self.inbox.is_empty() {
+                polled?;
+            }
+        }
+        self.inbox.keep_awake(self.core.core().wait());
+        Ok(ReceivedPublications::new(self.inbox.batch()))
     }
 
     /// Sleeps until there may be something to poll for, or until the time given.
@@ -262,16 +305,19 @@ impl SubscribeEndpoint {
     /// A system call failed.
     pub fn close(mut self, deadline: Instant) -> Result<Vec<SubscribeEvent>, Error> {
         self.core.owner().check()?;
-        let mut events = self.core.close(deadline)?;
+        let mut came = self.core.close(deadline)?;
         if let Some(deliveries) = self.deliveries {
-            deliveries.finish(&mut events, self.core.core().clock(), deadline);
+            deliveries.finish(&mut came, self.core.core().clock(), deadline);
         }
+        let mut events = Vec::new();
+        self.inbox.tell_all(&mut events);
+        events.append(&mut came);
         Ok(events)
     }
 
-    /// Publishers that are connected, or will be.
+    /// Publishers that are connected, or will be, or whose end is not told yet.
     pub fn publishers(&self) -> usize {
-        self.core.publishers()
+        self.core.publishers() + self.inbox.ends()
     }
 
     /// Tags of a publisher that it has granted.

@@ -15,9 +15,11 @@ use crate::endpoint::event::{
 };
 use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::hub::{Hub, HubSettings, OutboundSettings, WindowSettings};
+use crate::endpoint::inbox::HubInbox;
 use crate::endpoint::link::ConnKey;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
 use crate::endpoint::message::Message;
+use crate::endpoint::message_ref::MessageRef;
 use crate::endpoint::testing::rig::{
     FakeGate, LONG, LONG_BYTES, SLOT_BYTES, Setup, panics, pool_with_room, receive_settings,
 };
@@ -140,6 +142,8 @@ type Abandoned = Arc<Mutex<Vec<(ConnectionId, u64)>>>;
 /// One of them, with its application.
 pub(crate) struct HubRig {
     pub(crate) core: Option<Hub<FakeLink>>,
+    /// What came and was not taken, once it [received](Self::receive) some in batches.
+    pub(crate) inbox: HubInbox,
     /// The number of its link.
     pub(crate) link: usize,
     pub(crate) payloads: SharedBufferManager,
@@ -161,7 +165,8 @@ pub(crate) struct HubRig {
     pub(crate) held: Option<Vec<Message>>,
     pub(crate) writable: Vec<ConnectionId>,
     pub(crate) abandoned: Abandoned,
-    last_heard: HashMap<ConnectionId, u64>,
+    /// By connection, the key of the last message, and its number.
+    last_heard: HashMap<ConnectionId, (u64, u64)>,
 }
 
 impl HubRig {
@@ -200,6 +205,7 @@ impl HubRig {
         .unwrap();
         Self {
             core: Some(core),
+            inbox: HubInbox::new(None),
             link: number,
             payloads,
             headers,
@@ -337,9 +343,34 @@ impl HubRig {
         if let Some(core) = &mut self.core {
             core.wait().wake();
             // A failed endpoint says so in its events, too.
-            let _ = core.poll(&mut events);
+            let _ = self.inbox.poll(core, &mut events);
         }
         self.absorb(events);
+    }
+
+    /// Takes so many messages at most of the next batch, of which each `keep`th is kept, if that is
+    /// asked for; gives how many there were.
+    pub(crate) fn receive(&mut self, most: usize, keep: usize) -> usize {
+        let Some(mut core) = self.core.take() else {
+            return 0;
+        };
+        core.wait().wake();
+        let mut inbox = std::mem::replace(&mut self.inbox, HubInbox::new(None));
+        let (mut events, mut taken) = (Vec::new(), 0);
+        // A failed endpoint says so in its events, too.
+        if let Ok(batch) = inbox.receive(&mut core, &mut events) {
+            // What came before the messages.
+            events.drain(..).for_each(|event| self.take(event));
+            for message in batch.messages().take(most) {
+                taken += 1;
+                let kept = taken % keep.max(1) == 0;
+                self.take_message(message, || kept.then(|| message.to_message()));
+            }
+        }
+        events.drain(..).for_each(|event| self.take(event));
+        (self.core, self.inbox) = (Some(core), inbox);
+        self.check();
+        taken
     }
 
     /// Each key once, with its payload, and nothing of a connection after its end but payloads that
@@ -398,21 +429,7 @@ impl HubRig {
                 self.ended.insert(connection, reason);
             }
             ReceiveEvent::Message(message) => {
-                let bytes = message.payload();
-                let key = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-                assert_eq!(message.header(), key.to_be_bytes());
-                if bytes.len() > 8 {
-                    assert_eq!(bytes.len(), LONG_BYTES);
-                    let middle = &bytes[8..LONG_BYTES - 8];
-                    assert!(middle.iter().all(|byte| *byte == key as u8), "{key}");
-                    assert_eq!(bytes[LONG_BYTES - 8..], key.to_le_bytes());
-                }
-                let before = self.last_heard.insert(message.connection(), key);
-                assert!(
-                    before.is_none_or(|before| before < key),
-                    "{key} after {before:?}"
-                );
-                self.received.push(key);
+                self.take_message((&message).into(), || None);
                 if let Some(held) = &mut self.held {
                     held.push(message);
                 }
@@ -423,6 +440,30 @@ impl HubRig {
             }
             ReceiveEvent::Writable { connection } => self.writable.push(connection),
             _ => {}
+        }
+    }
+
+    fn take_message(&mut self, message: MessageRef<'_>, keep: impl FnOnce() -> Option<Message>) {
+        let (id, bytes) = (message.connection(), message.payload());
+        assert!(
+            !self.ended.contains_key(&id),
+            "{message:?} after the end of its connection"
+        );
+        let key = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        assert_eq!(message.header(), key.to_be_bytes());
+        if bytes.len() > 8 {
+            assert_eq!(bytes.len(), LONG_BYTES);
+            let middle = &bytes[8..LONG_BYTES - 8];
+            assert!(middle.iter().all(|byte| *byte == key as u8), "{key}");
+            assert_eq!(bytes[LONG_BYTES - 8..], key.to_le_bytes());
+        }
+        let before = self.last_heard.insert(id, (key, message.sequence()));
+        let (last, number) = before.unwrap_or_default();
+        assert!(last < key, "{key} after {last}");
+        assert_eq!(message.sequence(), number + 1, "numbers without a gap");
+        self.received.push(key);
+        if let Some(held) = &mut self.held {
+            held.extend(keep());
         }
     }
 
@@ -439,12 +480,26 @@ impl HubRig {
         let Some(core) = &self.core else { return };
         let s = core.send_stats();
         assert_eq!(s.posted, s.completed + s.failed + s.in_flight, "{s:?}");
+        if !self.inbox.has_room() {
+            // Outcomes wait behind messages.
+            return;
+        }
         assert_eq!(s.in_flight, self.owed.len() as u64, "{s:?}");
         assert_eq!(s.completed, self.completed.len() as u64);
         assert_eq!(s.failed, self.failed.len() as u64);
         let pending: HashSet<_> = core.pending_sends().into_iter().collect();
         let owed: HashSet<_> = self.owed.iter().map(|(key, (id, _))| (*id, *key)).collect();
         assert_eq!(pending, owed);
+    }
+
+    /// Says goodbye at once; everything that was not told yet is.
+    pub(crate) fn close(&mut self) {
+        let Some(core) = &mut self.core else { return };
+        let now = core.clock().now();
+        let came = core.close(now).unwrap();
+        let inbox = std::mem::replace(&mut self.inbox, HubInbox::new(None));
+        let events = inbox.finish(came, core.clock(), now);
+        self.absorb(events);
     }
 
     /// Payloads and header slots are all there.
@@ -568,6 +623,7 @@ impl Hubs {
     pub(crate) fn end(mut self) {
         for hub in &mut self.hubs {
             (hub.core, hub.held) = (None, None);
+            hub.inbox = HubInbox::new(None);
             self.net.check();
             assert_eq!(hub.payloads.free_count(), hub.payloads.slots());
             assert_eq!(hub.headers.free_count(), hub.headers.capacity());

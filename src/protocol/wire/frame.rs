@@ -36,28 +36,44 @@ pub(crate) fn put_length(out: &mut [u8], len: usize) {
     out[..LENGTH_LEN].copy_from_slice(&word.to_le_bytes());
 }
 
+/// How far a frame was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FramePlace {
+    /// Bytes that were read.
+    at: usize,
+    /// Messages that they are.
+    pub(crate) count: usize,
+}
+
 /// The messages of a frame that came from a peer, in their order: where each lies. Ends with the
 /// first error.
 pub(crate) struct FrameMessages<'a> {
     bytes: &'a [u8],
-    at: usize,
-    count: usize,
+    place: FramePlace,
 }
 
 /// Begins to read a frame.
 pub(crate) fn messages(bytes: &[u8]) -> FrameMessages<'_> {
-    FrameMessages {
-        bytes,
-        at: 0,
-        count: 0,
-    }
+    messages_from(bytes, FramePlace::default())
+}
+
+/// Goes on to read a frame.
+#[inline(always)]
+pub(crate) fn messages_from(bytes: &[u8], place: FramePlace) -> FrameMessages<'_> {
+    FrameMessages { bytes, place }
 }
 
 impl FrameMessages<'_> {
+    /// How far it was read.
+    #[inline(always)]
+    pub(crate) fn place(&self) -> FramePlace {
+        self.place
+    }
+
     #[cold]
     fn fail(&mut self, error: WireError) -> Option<Result<Range<usize>, WireError>> {
-        self.at = self.bytes.len();
-        self.count = self.count.max(1);
+        self.place.at = self.bytes.len();
+        self.place.count = self.place.count.max(1);
         Some(Err(error))
     }
 }
@@ -67,9 +83,10 @@ impl Iterator for FrameMessages<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let rest = &self.bytes[self.at..];
+        let FramePlace { at, count } = self.place;
+        let rest = self.bytes.get(at..).unwrap_or_default();
         let Some((length, behind)) = rest.split_first_chunk::<LENGTH_LEN>() else {
-            return match (rest.len(), self.count) {
+            return match (rest.len(), count) {
                 (0, 1..) => None,
                 (len, _) => self.fail(WireError::Short {
                     len,
@@ -77,7 +94,7 @@ impl Iterator for FrameMessages<'_> {
                 }),
             };
         };
-        if self.count == MESSAGES_MAX {
+        if count == MESSAGES_MAX {
             return self.fail(field("messages of a frame", MESSAGES_MAX as u64 + 1));
         }
         let len = u32::from_le_bytes(*length) as usize;
@@ -87,10 +104,12 @@ impl Iterator for FrameMessages<'_> {
                 need: len,
             });
         }
-        let start = self.at + LENGTH_LEN;
-        self.at = start + len;
-        self.count += 1;
-        Some(Ok(start..self.at))
+        let start = at + LENGTH_LEN;
+        self.place = FramePlace {
+            at: start + len,
+            count: count + 1,
+        };
+        Some(Ok(start..start + len))
     }
 }
 

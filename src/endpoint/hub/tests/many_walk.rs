@@ -47,6 +47,11 @@ enum Step {
         fails: bool,
     },
     Poll(usize),
+    /// Takes so many messages of a batch.
+    Receive {
+        hub: usize,
+        most: usize,
+    },
     Deliver(usize),
     RefuseSend {
         hub: usize,
@@ -93,7 +98,9 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (hub(), which(), 1u64..4)
             .prop_map(|(hub, which, count)| Step::Batch { hub, which, count }),
         8 => (0usize..8, 0..8).prop_map(|(which, n)| Step::Gate { which, fails: n == 0 }),
-        20 => hub().prop_map(Step::Poll),
+        14 => hub().prop_map(Step::Poll),
+        6 => (hub(), prop_oneof![0usize..4, Just(usize::MAX)])
+            .prop_map(|(hub, most)| Step::Receive { hub, most }),
         20 => (1usize..6).prop_map(Step::Deliver),
         2 => (hub(), any::<bool>(), any::<bool>())
             .prop_map(|(hub, again, second)| Step::RefuseSend { hub, again, second }),
@@ -207,6 +214,7 @@ impl Walk {
                 self.gates.retain(|gate| !gate.is_settled());
             }
             Step::Poll(hub) => self.hubs.hubs[hub].poll(),
+            Step::Receive { hub, most } => _ = self.hubs.hubs[hub].receive(most, 3),
             Step::Deliver(n) => drop(self.hubs.net.deliver(n)),
             Step::RefuseSend { hub, again, second } => {
                 let link = self.hubs.hubs[hub].link;
@@ -309,10 +317,8 @@ impl Walk {
     /// Every key that was accepted came back once, or was handed to the drop; nothing is left out.
     fn end(mut self) {
         for (hub, accepted) in self.hubs.hubs.iter_mut().zip(&self.accepted) {
-            if let Some(core) = &mut hub.core {
-                let now = core.clock().now();
-                let events = core.close(now).unwrap();
-                hub.absorb(events);
+            if hub.core.is_some() {
+                hub.close();
                 hub.check_all_back();
                 assert!(hub.abandoned.lock().unwrap().is_empty());
             }

@@ -1,5 +1,6 @@
 //! Hubs over the fake link: with one peer that sends, and with many.
 
+mod batches;
 mod bounds;
 mod device;
 mod documented;
