@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak bench bench-file bench-stream count fmt clippy doc clean
+.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak bench bench-file bench-stream bench-readout count fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
@@ -14,6 +14,8 @@ N ?= 10
 BUSY ?= 4
 BENCH_RUNS ?= 15
 BENCH_DIR ?=
+PIN ?= split two
+READOUT_SIZES ?= 64,512,4096
 BENCH_SIZES ?= 64 4096 65536 1048576 16777216
 
 help: ## this list
@@ -87,6 +89,13 @@ bench-stream: ## streams beside bare libfabric, sendfile and the disk alone (BEN
 	@scripts/setup.sh run
 	@cargo build --release --example stream_bench
 	@cargo run -q --release --example stream_bench -- --netns reno --runs $(BENCH_RUNS) $(if $(BENCH_DIR),--dir "$(BENCH_DIR)")
+
+bench-readout: ## event building beside a builder over ZeroMQ, in pairs (BENCH_RUNS=15, PIN="split two", READOUT_SIZES=64,512,4096; SKIPPED without libzmq)
+	@scripts/setup.sh run
+	@cargo build --release --example readout
+	@for pin in $(PIN); do \
+	    python3 benches/peers/readout_pairs.py --pairs $(BENCH_RUNS) --pin $$pin --size $(READOUT_SIZES); \
+	done
 
 count: ## what the shape of the sources is judged by: lines, long functions, names used twice, circles of imports
 	@scripts/count.py

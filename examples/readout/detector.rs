@@ -17,6 +17,7 @@ use crate::args::{OnFull, ReadoutArgs};
 use crate::clock::now_ns;
 use crate::failure::Failure;
 use crate::intake::{Filled, FilledSender, Queue};
+use crate::numbers::Gap;
 use crate::pattern;
 use crate::size::{Random, Size};
 use crate::trigger::Trigger;
@@ -66,6 +67,7 @@ pub(crate) struct Detector {
     number: u16,
     ring: RingRegion,
     size: Size,
+    gap: Gap,
     random: Random,
     /// Nanoseconds from one event to the next; `None`: as fast as it goes.
     period_ns: Option<f64>,
@@ -82,6 +84,7 @@ pub(crate) struct Detector {
     /// younger, say. And the same by the machine's clock.
     now: Instant,
     committed: u64,
+    /// Which event is next, from 0; its number may be another.
     next: u64,
     started: Instant,
     /// Time in which the trigger was held because the ring was full.
@@ -115,6 +118,7 @@ impl Detector {
             number,
             ring,
             size: args.size,
+            gap: args.gap,
             random: Random::new(u64::from(number) + 1),
             period_ns: (args.rate > 0.0).then(|| 1e6 / args.rate),
             on_full: args.on_full,
@@ -185,16 +189,17 @@ impl Detector {
             Status::add(&self.status.dropped, 1);
             return Ok(());
         };
+        let event = self.gap.number(self.next);
         let crc = if self.check {
             let parts = reservation
                 .segments_mut()
                 .expect("the ring is in host memory");
-            pattern::fill(self.next, self.number, cut(parts, len))
+            pattern::fill(event, self.number, cut(parts, len))
         } else {
             0
         };
         self.batch.push(Filled {
-            event: self.next,
+            event,
             committed: self.committed,
             crc,
             fragment: reservation.commit(len),
