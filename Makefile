@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak bench bench-file bench-stream bench-readout count fmt clippy doc clean
+.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout count fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
@@ -14,6 +14,8 @@ N ?= 10
 BUSY ?= 4
 BENCH_RUNS ?= 15
 BENCH_DIR ?=
+RATE ?= 1000
+SOAK_SECONDS ?= 60
 PIN ?= split two
 READOUT_SIZES ?= 64,512,4096
 BENCH_SIZES ?= 64 4096 65536 1048576 16777216
@@ -67,6 +69,10 @@ soak: ## the chaos tests with their full counts (long); log in target/soak.log
 	@scripts/setup.sh test
 	@mkdir -p target
 	@FABRICAST_SOAK=1 scripts/test.sh soak 2>&1 | tee target/soak.log
+
+soak-readout: ## 1 MHz of events for SOAK_SECONDS=60 (RATE=1000 kHz), a builder killed and another started every 5 s: nothing unaccounted
+	@scripts/setup.sh run
+	cargo run --release --example readout -- demo --rate $(RATE) --seconds $(SOAK_SECONDS) --size 64-256 --kill-every 5 --ring 64M --ring-fragments 262144 $(READOUT)
 
 bench: ## fabricast beside a bare loop over libfabric (BENCH_RUNS=15, BENCH_SIZES="64 4096 ...")
 	@scripts/setup.sh run

@@ -22,8 +22,6 @@ use crate::pattern;
 use crate::size::{Random, Size};
 use crate::trigger::Trigger;
 
-/// Fragments of a ring at most, and so of the queue to the sender.
-const FRAGMENTS_MAX: u32 = 16_384;
 /// Events that are filled before the sender is woken.
 const BATCH: u64 = 128;
 /// The shortest sleep: several fragments are due after it at high rates.
@@ -103,7 +101,7 @@ impl Detector {
     ) -> Result<(Self, Queue, Arc<Status>), Failure> {
         let region = Region::host(args.ring).populate(true).build()?;
         region.register(domain)?;
-        let max_fragments = FRAGMENTS_MAX;
+        let max_fragments = args.ring_fragments;
         let ring = RingRegion::new(
             region,
             RingConfig {
@@ -111,7 +109,7 @@ impl Detector {
                 ..RingConfig::default()
             },
         )?;
-        let sender = FilledSender::new(FRAGMENTS_MAX as usize);
+        let sender = FilledSender::new(max_fragments as usize);
         let queue = Queue::new(number, &sender);
         let status = Arc::new(Status::default());
         let detector = Self {
