@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak bench bench-file bench-stream count fmt clippy doc clean
+.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout count fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
@@ -14,6 +14,10 @@ N ?= 10
 BUSY ?= 4
 BENCH_RUNS ?= 15
 BENCH_DIR ?=
+RATE ?= 1000
+SOAK_SECONDS ?= 60
+PIN ?= split two
+READOUT_SIZES ?= 64,512,4096
 BENCH_SIZES ?= 64 4096 65536 1048576 16777216
 
 help: ## this list
@@ -66,6 +70,10 @@ soak: ## the chaos tests with their full counts (long); log in target/soak.log
 	@mkdir -p target
 	@FABRICAST_SOAK=1 scripts/test.sh soak 2>&1 | tee target/soak.log
 
+soak-readout: ## 1 MHz of events for SOAK_SECONDS=60 (RATE=1000 kHz), a builder killed and another started every 5 s: nothing unaccounted
+	@scripts/setup.sh run
+	cargo run --release --example readout -- demo --rate $(RATE) --seconds $(SOAK_SECONDS) --size 64-256 --kill-every 5 --ring 64M --ring-fragments 262144 $(READOUT)
+
 bench: ## fabricast beside a bare loop over libfabric (BENCH_RUNS=15, BENCH_SIZES="64 4096 ...")
 	@scripts/setup.sh run
 	@cargo build --release --example bench
@@ -88,6 +96,13 @@ bench-stream: ## streams beside bare libfabric, sendfile and the disk alone (BEN
 	@scripts/setup.sh run
 	@cargo build --release --example stream_bench
 	@cargo run -q --release --example stream_bench -- --netns reno --runs $(BENCH_RUNS) $(if $(BENCH_DIR),--dir "$(BENCH_DIR)")
+
+bench-readout: ## event building beside a builder over ZeroMQ, in pairs (BENCH_RUNS=15, PIN="split two", READOUT_SIZES=64,512,4096; SKIPPED without libzmq)
+	@scripts/setup.sh run
+	@cargo build --release --example readout
+	@for pin in $(PIN); do \
+	    python3 benches/peers/readout_pairs.py --pairs $(BENCH_RUNS) --pin $$pin --size $(READOUT_SIZES); \
+	done
 
 count: ## what the shape of the sources is judged by: lines, long functions, names used twice, circles of imports
 	@scripts/count.py

@@ -5,6 +5,7 @@
 //! bench pair --op rdm [--provider shm]   over FI_EP_RDM; default net on libfabric 1.17, tcp on 2.x
 //! bench pair --op publish [--subscribers 4]
 //! bench pair --op coalesced --size 64,1K [--buffer 64K] [--flush-us 1000]
+//! bench latency --rate 0,10,100,1000      one way: lone messages, and messages at rates (kHz)
 //! bench server, bench client ADDRESS     the two halves by hand, also on two machines
 //! bench fi-pingpong --size 64,64K        the bare loop beside libfabric's own fi_pingpong
 //! ```
@@ -22,6 +23,7 @@ mod deadline;
 mod error;
 mod host;
 mod json;
+mod latency;
 mod ours;
 mod pairs;
 mod pingpong;
@@ -65,6 +67,11 @@ enum Command {
     /// Compares the bare loop with `fi_pingpong` (Debian's libfabric-bin); sizes are of whole
     /// messages.
     FiPingpong(Options),
+    /// How long messages take one way, lone and at rates, packed and not.
+    Latency(latency::Options),
+    /// The other end of that.
+    #[command(hide = true)]
+    LatencyReceiver(latency::ReceiverOptions),
 }
 
 #[derive(Args)]
@@ -215,15 +222,19 @@ impl Options {
 
     /// Enters the namespace, if one is asked for and may be made.
     fn enter_namespace(&self) {
-        if let Some(congestion) = &self.netns
-            && let Err(error) = host::enter_namespace(congestion)
-        {
-            eprintln!(
-                "SKIPPED: the namespace with {congestion} ({error}); the congestion control in \
-                 force is {}",
-                host::congestion()
-            );
-        }
+        enter_namespace(self.netns.as_deref());
+    }
+}
+
+fn enter_namespace(congestion: Option<&str>) {
+    if let Some(congestion) = congestion
+        && let Err(error) = host::enter_namespace(congestion)
+    {
+        eprintln!(
+            "SKIPPED: the namespace with {congestion} ({error}); the congestion control in force \
+             is {}",
+            host::congestion()
+        );
     }
 }
 
@@ -309,6 +320,11 @@ fn run(cli: &Cli) -> Result<(), Failure> {
     match &cli.command {
         Command::Pair(options) => pair(options),
         Command::FiPingpong(options) => fi_pingpong(options),
+        Command::Latency(options) => {
+            enter_namespace(options.netns.as_deref());
+            latency::run(options)
+        }
+        Command::LatencyReceiver(options) => latency::receive(options),
         Command::Client { server, options } => {
             let pinned = options.pin(0)?;
             measure(options, *server, pinned)

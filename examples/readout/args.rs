@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use fabricast::PeerAddr;
 
 use crate::failure::Failure;
+use crate::numbers::Gap;
 use crate::size::{Size, parse_bytes};
 use crate::wire::{DETECTORS_MAX, HEADER_LEN};
 
@@ -124,6 +125,10 @@ pub(crate) struct ReadoutArgs {
     /// times)
     #[arg(long, default_value = "4K")]
     pub(crate) size: Size,
+    /// How far event numbers are apart: each by 1, or by up to twice this mean less 1, as a trigger
+    /// has them that counts clock cycles. Several sources need the same
+    #[arg(long, default_value = "1", value_name = "MEAN")]
+    pub(crate) gap: Gap,
     /// Length of the run
     #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
     pub(crate) seconds: f64,
@@ -137,6 +142,9 @@ pub(crate) struct ReadoutArgs {
     /// Bytes of each detector's ring, rounded up to whole pages
     #[arg(long, default_value = "16M", value_parser = parse_ring)]
     pub(crate) ring: usize,
+    /// Fragments of each ring at most: it is full with these, however short they are
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(256..=1 << 20))]
+    pub(crate) ring_fragments: u32,
     /// What a detector does that finds its ring full
     #[arg(long, value_enum, default_value_t = OnFull::Wait)]
     pub(crate) on_full: OnFull,
@@ -158,6 +166,15 @@ impl ReadoutArgs {
                  bytes)",
                 self.size.max()
             )));
+        }
+        let events = self.events.unwrap_or(0);
+        if events
+            .checked_mul(self.gap.mean())
+            .is_none_or(|last| last >> 62 > 0)
+        {
+            return Err(Failure::new(
+                "--gap: so many events need numbers beyond 2^62; fewer --events, or a shorter gap",
+            ));
         }
         if self.rate == 0.0 && self.on_full == OnFull::Drop {
             return Err(Failure::new(
@@ -339,16 +356,29 @@ pub(crate) struct DemoArgs {
     /// Kill one builder (SIGKILL) so many seconds after the start
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) kill_builder_after: Option<f64>,
+    /// Kill the oldest builder (SIGKILL) every so many seconds, and start another in its place
+    #[arg(
+        long,
+        conflicts_with = "kill_builder_after",
+        value_name = "SECONDS",
+        value_parser = parse_seconds
+    )]
+    pub(crate) kill_every: Option<f64>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }
 
 impl DemoArgs {
     pub(crate) fn validate(&self) -> Result<(), Failure> {
-        if self.kill_builder_after.is_some() && self.builders < 2 {
-            return Err(Failure::new(
-                "--kill-builder-after: nobody would be left, want two --builders or more",
-            ));
+        for (flag, is_given) in [
+            ("--kill-builder-after", self.kill_builder_after.is_some()),
+            ("--kill-every", self.kill_every.is_some()),
+        ] {
+            if is_given && self.builders < 2 {
+                return Err(Failure::new(format!(
+                    "{flag}: nobody would be left, want two --builders or more"
+                )));
+            }
         }
         let (detectors, longest) = (self.readout.detectors, self.readout.size.max());
         self.build.credits(detectors, longest)?;

@@ -19,6 +19,7 @@ use crate::histogram::Histogram;
 use crate::report::builder_report;
 use crate::summary::Summary;
 use crate::upstream::Upstream;
+use crate::usage::Since;
 use crate::wire::{ANSWER_LEN_MAX, Fragment, Grant, Hello, ToBuilder, Volume};
 use crate::{HEADER_MODE, new_loop, open_domain, pattern, say};
 
@@ -78,6 +79,8 @@ struct Builder<'a> {
     /// When the endpoint was last polled, and found something.
     now: Instant,
     last_message: Instant,
+    /// When the sources were told to start.
+    started: Option<Since>,
     end: Option<Result<(), Failure>>,
 }
 
@@ -132,6 +135,7 @@ impl<'a> Builder<'a> {
                 event_loop.add_timer(TICK, Some(TICK));
                 Instant::now()
             },
+            started: None,
             end: None,
         })
     }
@@ -325,6 +329,7 @@ impl<'a> Builder<'a> {
             let all = self.sources.iter_mut();
             all.filter_map(|source| source.answers.as_mut())
                 .for_each(|answers| answers.may_start = true);
+            self.started = Some(Since::now());
         }
     }
 
@@ -406,11 +411,14 @@ impl<'a> Builder<'a> {
     // ---- the end of a source --------------------------------------------------------------------
 
     fn on_end(&mut self, index: usize, sent: Volume) {
+        let used = self.started.map(|since| since.used()).unwrap_or_default();
         let source = &mut self.sources[index];
         source.sent = Some(sent);
         let summary = Summary {
             timed: self.checks.timed,
             timed_ns: self.checks.timed_ns,
+            cpu_ns: used.cpu_ns,
+            allocations: used.allocations,
             latency: self.latency.clone(),
             ..source.summary()
         };

@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fabricast::PeerAddr;
@@ -12,12 +13,12 @@ use crate::args::{DemoArgs, SourceArgs};
 use crate::failure::Failure;
 use crate::open_domain;
 use crate::report::Report;
-use crate::source::{self, Incident};
+use crate::source::{self, Incidents};
 
 /// How long builders may take to end after the run.
 const END: Duration = Duration::from_secs(60);
 
-/// Runs builders and a readout, and kills a builder if that was asked for.
+/// Runs builders and a readout, and kills builders if that was asked for.
 pub(crate) fn run(args: DemoArgs) -> Result<Report, Failure> {
     // A provider that is missing is said once, not by every process.
     drop(open_domain(&args.common.provider, args.node)?);
@@ -28,36 +29,114 @@ pub(crate) fn run(args: DemoArgs) -> Result<Report, Failure> {
     let addresses = builders.iter_mut().map(Builder::address);
     let source = SourceArgs {
         to: addresses.collect::<Result<_, _>>()?,
-        readout: args.readout,
+        readout: args.readout.clone(),
         first_detector: 0,
-        common: args.common,
+        common: args.common.clone(),
     };
-    let mut killed = None;
-    let mut kill = || {
-        let last = builders.len() - 1;
-        eprintln!("readout: killing builder {}", source.to[last]);
-        killed = Some(last);
-        // It is our child and was not waited for: there is a process of that number, and it is this
-        // one.
-        let _ = builders[last].child.kill();
-    };
-    let incident = args.kill_builder_after.map(|seconds| Incident {
-        after: Duration::from_secs_f64(seconds),
-        happen: &mut kill,
-    });
-    let report = source::run(&source, incident)?;
-    let deadline = Instant::now() + END;
-    for (index, builder) in builders.iter_mut().enumerate() {
-        builder.wait(deadline, killed == Some(index))?;
-    }
+    let mut killing = Killing::new(&args, builders);
+    let report = source::run(&source, Some(&mut killing))?;
+    killing.end()?;
     Ok(report)
+}
+
+/// The builders of a demo, of which some are killed, and others come.
+struct Killing<'a> {
+    args: &'a DemoArgs,
+    builders: Vec<Builder>,
+    /// When the next one is killed; `None`: none is.
+    next: Option<Duration>,
+    /// What the newest builder says first, which takes some tenths of a second.
+    coming: Option<JoinHandle<Result<PeerAddr, Failure>>>,
+}
+
+impl<'a> Killing<'a> {
+    fn new(args: &'a DemoArgs, builders: Vec<Builder>) -> Self {
+        Self {
+            args,
+            builders,
+            next: args
+                .kill_builder_after
+                .or(args.kill_every)
+                .map(Duration::from_secs_f64),
+            coming: None,
+        }
+    }
+
+    /// The last one where only one is killed; else the oldest that lives.
+    fn kill(&mut self) {
+        let is_once = self.args.kill_every.is_none();
+        let mut alive = self.builders.iter_mut().filter(|builder| !builder.killed);
+        let found = if is_once {
+            alive.next_back()
+        } else {
+            alive.next()
+        };
+        if let Some(builder) = found {
+            eprintln!("readout: killing builder {}", builder.name);
+            builder.killed = true;
+            // It is our child and was not waited for: there is a process of that number, and it is
+            // this one.
+            let _ = builder.child.kill();
+        }
+    }
+
+    /// Starts another builder. It ends with the thread that starts it, so that is this one; only
+    /// its first line is waited for elsewhere.
+    fn start_another(&mut self) -> Result<(), Failure> {
+        let mut builder = Builder::start(self.args)?;
+        let output = builder.output.take();
+        self.builders.push(builder);
+        let thread = std::thread::Builder::new().name("coming".to_owned());
+        let coming = thread.spawn(move || address_in(output));
+        self.coming = Some(coming.map_err(|error| Failure::os("thread", &error))?);
+        Ok(())
+    }
+
+    /// Waits for the end of all.
+    fn end(mut self) -> Result<(), Failure> {
+        let deadline = Instant::now() + END;
+        if self.coming.is_some() {
+            // It came too late for the source to hear of it.
+            self.builders.pop();
+        }
+        self.builders
+            .iter_mut()
+            .try_for_each(|builder| builder.wait(deadline))
+    }
+}
+
+impl Incidents for Killing<'_> {
+    fn look(&mut self, running: Duration) -> Result<Option<PeerAddr>, Failure> {
+        if let Some(coming) = self.coming.take_if(|coming| coming.is_finished()) {
+            let came = coming.join();
+            let address = came.map_err(|_| Failure::new("a thread panicked"))??;
+            if let Some(builder) = self.builders.last_mut() {
+                builder.name = address.to_string();
+            }
+            return Ok(Some(address));
+        }
+        if self.coming.is_none() && self.next.is_some_and(|next| running >= next) {
+            self.kill();
+            let every = self.args.kill_every.map(Duration::from_secs_f64);
+            self.next = self.next.zip(every).map(|(next, every)| next + every);
+            if every.is_some() {
+                self.start_another()?;
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// A child: this program as a builder. Ended, if it has not ended, when this is dropped.
 struct Builder {
     child: Child,
-    output: Option<BufReader<ChildStdout>>,
+    output: Option<Output>,
+    /// Its address, once that is known.
+    name: String,
+    killed: bool,
 }
+
+type Output = BufReader<ChildStdout>;
 
 impl Builder {
     fn start(args: &DemoArgs) -> Result<Self, Failure> {
@@ -81,28 +160,27 @@ impl Builder {
             .stdout(Stdio::piped());
         let mut child = command.spawn().map_err(failed)?;
         let output = child.stdout.take().map(BufReader::new);
-        Ok(Self { child, output })
+        Ok(Self {
+            child,
+            output,
+            name: "that is coming".to_owned(),
+            killed: false,
+        })
     }
 
-    /// The address in its first line. It has said why on stderr if there is none.
+    /// The address in its first line.
     fn address(&mut self) -> Result<PeerAddr, Failure> {
-        let mut line = String::new();
-        if let Some(output) = &mut self.output {
-            output
-                .read_line(&mut line)
-                .map_err(|error| Failure::os("builder", &error))?;
-        }
-        let address = line.trim_end().strip_prefix("listening on ");
-        let address = address.and_then(|address| address.parse().ok());
-        address.ok_or_else(|| Failure::new("a builder did not start"))
+        let address = address_in(self.output.take())?;
+        self.name = address.to_string();
+        Ok(address)
     }
 
     /// Waits for its end, which must be a success unless it was killed.
-    fn wait(&mut self, deadline: Instant, killed: bool) -> Result<(), Failure> {
+    fn wait(&mut self, deadline: Instant) -> Result<(), Failure> {
         loop {
             let ended = self.child.try_wait();
             match ended.map_err(|error| Failure::os("builder", &error))? {
-                Some(status) if status.success() || killed => return Ok(()),
+                Some(status) if status.success() || self.killed => return Ok(()),
                 Some(status) => return Err(Failure::new(format!("a builder ended with {status}"))),
                 None if Instant::now() > deadline => {
                     return Err(Failure::new("a builder did not end"));
@@ -119,4 +197,17 @@ impl Drop for Builder {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The address in a builder's first line. It has said why on stderr if there is none.
+fn address_in(output: Option<Output>) -> Result<PeerAddr, Failure> {
+    let mut line = String::new();
+    if let Some(mut output) = output {
+        output
+            .read_line(&mut line)
+            .map_err(|error| Failure::os("builder", &error))?;
+    }
+    let address = line.trim_end().strip_prefix("listening on ");
+    let address = address.and_then(|address| address.parse().ok());
+    address.ok_or_else(|| Failure::new("a builder did not start"))
 }

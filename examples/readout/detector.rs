@@ -17,12 +17,11 @@ use crate::args::{OnFull, ReadoutArgs};
 use crate::clock::now_ns;
 use crate::failure::Failure;
 use crate::intake::{Filled, FilledSender, Queue};
+use crate::numbers::Gap;
 use crate::pattern;
 use crate::size::{Random, Size};
 use crate::trigger::Trigger;
 
-/// Fragments of a ring at most, and so of the queue to the sender.
-const FRAGMENTS_MAX: u32 = 16_384;
 /// Events that are filled before the sender is woken.
 const BATCH: u64 = 128;
 /// The shortest sleep: several fragments are due after it at high rates.
@@ -66,6 +65,7 @@ pub(crate) struct Detector {
     number: u16,
     ring: RingRegion,
     size: Size,
+    gap: Gap,
     random: Random,
     /// Nanoseconds from one event to the next; `None`: as fast as it goes.
     period_ns: Option<f64>,
@@ -82,6 +82,7 @@ pub(crate) struct Detector {
     /// younger, say. And the same by the machine's clock.
     now: Instant,
     committed: u64,
+    /// Which event is next, from 0; its number may be another.
     next: u64,
     started: Instant,
     /// Time in which the trigger was held because the ring was full.
@@ -100,7 +101,7 @@ impl Detector {
     ) -> Result<(Self, Queue, Arc<Status>), Failure> {
         let region = Region::host(args.ring).populate(true).build()?;
         region.register(domain)?;
-        let max_fragments = FRAGMENTS_MAX;
+        let max_fragments = args.ring_fragments;
         let ring = RingRegion::new(
             region,
             RingConfig {
@@ -108,13 +109,14 @@ impl Detector {
                 ..RingConfig::default()
             },
         )?;
-        let sender = FilledSender::new(FRAGMENTS_MAX as usize);
+        let sender = FilledSender::new(max_fragments as usize);
         let queue = Queue::new(number, &sender);
         let status = Arc::new(Status::default());
         let detector = Self {
             number,
             ring,
             size: args.size,
+            gap: args.gap,
             random: Random::new(u64::from(number) + 1),
             period_ns: (args.rate > 0.0).then(|| 1e6 / args.rate),
             on_full: args.on_full,
@@ -185,16 +187,17 @@ impl Detector {
             Status::add(&self.status.dropped, 1);
             return Ok(());
         };
+        let event = self.gap.number(self.next);
         let crc = if self.check {
             let parts = reservation
                 .segments_mut()
                 .expect("the ring is in host memory");
-            pattern::fill(self.next, self.number, cut(parts, len))
+            pattern::fill(event, self.number, cut(parts, len))
         } else {
             0
         };
         self.batch.push(Filled {
-            event: self.next,
+            event,
             committed: self.committed,
             crc,
             fragment: reservation.commit(len),

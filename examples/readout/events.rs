@@ -70,6 +70,11 @@ impl Events {
         }
     }
 
+    /// Events that there may be at once.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.places.len() as u32
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.out
     }

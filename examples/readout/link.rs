@@ -18,7 +18,7 @@ use crate::wire::{Fragment, Grant, HEADER_LEN, ToBuilder, Volume};
 
 /// Sends in flight to one builder at most, and header slots for them: fragments, or frames of many
 /// short ones.
-const DEPTH: u32 = 512;
+pub(crate) const DEPTH: u32 = 512;
 
 /// The key of messages that are no fragments.
 pub(crate) const CONTROL: u64 = u64::MAX;
@@ -96,7 +96,7 @@ pub(crate) struct Link {
     urgent: VecDeque<u32>,
     /// Fragments that the builder takes ahead, how many of them may be of events in their turn, and
     /// how many its unanswered events take up.
-    granted: u64,
+    pub(crate) granted: u64,
     in_turn: u64,
     held: u64,
     /// What waits found that full.

@@ -23,6 +23,7 @@
 //! send: what was not answered for is then sent to another builder, or counted as lost. At the end
 //! both sides compare what they counted.
 
+mod allocations;
 mod answers;
 mod args;
 mod assembly;
@@ -36,7 +37,9 @@ mod histogram;
 mod intake;
 mod json;
 mod link;
+mod links;
 mod listening;
+mod numbers;
 mod pattern;
 mod places;
 mod progress;
@@ -46,6 +49,7 @@ mod source;
 mod summary;
 mod trigger;
 mod upstream;
+mod usage;
 mod wire;
 
 use std::fmt;

@@ -3,7 +3,6 @@
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
-use std::time::Duration;
 
 use fabricast::{Domain, PeerAddr, fabric};
 
@@ -11,9 +10,10 @@ use crate::args::{OnFull, Policy, ReadoutArgs};
 use crate::detector::Status;
 use crate::histogram::{Histogram, PERCENTILES};
 use crate::json::Json;
-use crate::link::{Link, Stage, Stalls};
+use crate::link::{DEPTH, Link, Stage, Stalls};
 use crate::source::Counts;
 use crate::summary::Summary;
+use crate::usage::Usage;
 use crate::wire::Volume;
 
 /// One builder.
@@ -30,13 +30,15 @@ struct Row {
 pub(crate) struct Report {
     readout: ReadoutArgs,
     fabric: fabric::Report,
-    took: Duration,
+    used: Usage,
     triggered: u64,
     counts: Counts,
     filled: Volume,
     dropped: u64,
     full: u64,
     full_seconds: f64,
+    /// Fragments that each builder takes ahead; of those, the fewest.
+    granted: u64,
     stalls: Stalls,
     rows: Vec<Row>,
     latency: Histogram,
@@ -46,7 +48,7 @@ impl Report {
     pub(crate) fn new(
         readout: &ReadoutArgs,
         domain: &Domain,
-        took: Duration,
+        used: Usage,
         triggered: u64,
         counts: Counts,
         statuses: &[Arc<Status>],
@@ -64,7 +66,7 @@ impl Report {
         Self {
             readout: readout.clone(),
             fabric: domain.report(),
-            took,
+            used,
             triggered,
             counts,
             filled: Volume {
@@ -74,6 +76,7 @@ impl Report {
             dropped: sum(|s| Status::get(&s.dropped)),
             full: sum(|s| Status::get(&s.stalls)),
             full_seconds: sum(|s| Status::get(&s.stalled_ns)) as f64 / 1e9,
+            granted: links.iter().map(|link| link.granted).min().unwrap_or(0),
             stalls,
             rows: links.iter().map(Row::new).collect(),
             latency,
@@ -155,15 +158,30 @@ impl Report {
     fn check_share(&self) -> Option<f64> {
         let alive = self.rows.iter().filter_map(|row| row.summary.as_ref());
         let fragments = alive.map(|summary| summary.received.fragments).max()?;
-        Some(self.check_ns()? * fragments as f64 / self.took.as_nanos().max(1) as f64)
+        Some(self.check_ns()? * fragments as f64 / self.used.time.as_nanos().max(1) as f64)
+    }
+
+    /// What builders used that said so at their end: nanoseconds of the processor, and allocations.
+    fn used_by_builders(&self) -> (u64, u64) {
+        let summaries = || self.rows.iter().filter_map(|row| row.summary.as_ref());
+        let cpu_ns = summaries().map(|summary| summary.cpu_ns).sum();
+        (cpu_ns, summaries().map(|summary| summary.allocations).sum())
+    }
+
+    /// Nanoseconds of the processor for one fragment, on both sides; `None` if a builder did not
+    /// live to say its part.
+    fn cpu_ns_a_fragment(&self) -> Option<f64> {
+        let all = self.rows.iter().all(|row| row.summary.is_some());
+        let cpu_ns = self.used.cpu_ns + self.used_by_builders().0;
+        (all && self.filled.fragments > 0).then(|| cpu_ns as f64 / self.filled.fragments as f64)
     }
 
     fn rate_khz(&self, count: u64) -> f64 {
-        count as f64 / self.took.as_secs_f64().max(1e-9) / 1e3
+        count as f64 / self.used.time.as_secs_f64().max(1e-9) / 1e3
     }
 
     fn gb_per_s(&self) -> f64 {
-        self.filled.bytes as f64 / self.took.as_secs_f64().max(1e-9) / 1e9
+        self.filled.bytes as f64 / self.used.time.as_secs_f64().max(1e-9) / 1e9
     }
 
     /// One JSON object, on one line.
@@ -176,9 +194,11 @@ impl Report {
         json.number("builders", self.rows.len() as f64);
         json.number("rate_khz_asked", readout.rate);
         json.text("size", &readout.size.to_string());
+        json.count("depth", DEPTH.into());
+        json.count("fragments_ahead", self.granted);
         json.text("policy", policy_name(readout.policy));
         json.text("on_full", on_full_name(readout.on_full));
-        json.number("seconds", self.took.as_secs_f64());
+        json.number("seconds", self.used.time.as_secs_f64());
         json.count("events_triggered", self.triggered);
         json.count("events_built", self.built());
         json.count("events_incomplete", counts.incomplete);
@@ -204,6 +224,15 @@ impl Report {
         json.count("blocked_provider", self.stalls.provider);
         json.count("blocked_window", counts.window);
         json.latency(&self.latency);
+        let (builders_cpu_ns, builders_allocations) = self.used_by_builders();
+        json.number("source_cpu_s", self.used.cpu_ns as f64 / 1e9);
+        json.number("builders_cpu_s", builders_cpu_ns as f64 / 1e9);
+        json.number(
+            "cpu_ns_per_fragment",
+            self.cpu_ns_a_fragment().unwrap_or(f64::NAN),
+        );
+        json.count("source_allocations", self.used.allocations);
+        json.count("builders_allocations", builders_allocations);
         json.number("check_ns", self.check_ns().unwrap_or(f64::NAN));
         json.count("builders_lost", self.builders_lost() as u64);
         json.raw("builder", &self.rows_json());
@@ -232,7 +261,7 @@ impl Report {
         writeln!(
             f,
             "run          {:.3} s, {} detectors, {rate}, fragments of {} bytes, rings of {} bytes",
-            self.took.as_secs_f64(),
+            self.used.time.as_secs_f64(),
             readout.detectors,
             readout.size,
             readout.ring
@@ -293,7 +322,7 @@ impl Report {
             self.full,
             self.full_seconds,
             self.full_seconds
-                / self.took.as_secs_f64().max(1e-9)
+                / self.used.time.as_secs_f64().max(1e-9)
                 / f64::from(self.readout.detectors)
                 * 100.0
         )?;
@@ -325,6 +354,18 @@ impl Report {
             counts.resent,
             counts.lost_events + self.given_up(),
             policy_name(self.readout.policy)
+        )?;
+        let (cpu_ns, allocations) = self.used_by_builders();
+        writeln!(
+            f,
+            "used         {} ns of the processor a fragment: source {:.3} s, builders {:.3} s; \
+             allocations {} and {}",
+            self.cpu_ns_a_fragment()
+                .map_or_else(|| "-".to_owned(), |ns| format!("{ns:.0}")),
+            self.used.cpu_ns as f64 / 1e9,
+            cpu_ns as f64 / 1e9,
+            self.used.allocations,
+            allocations
         )?;
         match (self.check_ns(), self.check_share()) {
             (Some(ns), Some(share)) => writeln!(

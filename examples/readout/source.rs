@@ -22,11 +22,13 @@ use crate::events::{Events, Part};
 use crate::failure::Failure;
 use crate::intake::IncomingStream;
 use crate::link::{CONTROL, Link, Stage, unkey};
+use crate::links::Links;
 use crate::listening::{listen_for_answers, local_address, random};
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::summary::Summary;
 use crate::trigger::Trigger;
+use crate::usage::{Since, Usage};
 use crate::wire::{Answer, Grant, Hello, ToBuilder, words};
 use crate::{new_loop, open_domain};
 
@@ -43,19 +45,19 @@ const GOODBYE: Duration = Duration::from_secs(5);
 /// fill some frames for each builder.
 const TAKE_MAX: usize = 512;
 
-/// Something that happens during the run.
-pub(crate) struct Incident<'a> {
-    pub(crate) after: Duration,
-    pub(crate) happen: &'a mut dyn FnMut(),
+/// Something that happens to builders during the run.
+pub(crate) trait Incidents {
+    /// Called now and then while the detectors run. Gives a builder that has come, if one has.
+    fn look(&mut self, running: Duration) -> Result<Option<PeerAddr>, Failure>;
 }
 
 /// Runs a readout from the first connection to the last goodbye.
 pub(crate) fn run<'a>(
     args: &'a SourceArgs,
-    incident: Option<Incident<'a>>,
+    incidents: Option<&'a mut dyn Incidents>,
 ) -> Result<Report, Failure> {
     let mut event_loop = new_loop(args.common.spin)?;
-    let mut session = Session::new(args, &mut event_loop, incident)?;
+    let mut session = Session::new(args, &mut event_loop, incidents)?;
     let ran = event_loop.run(|event_loop, event| {
         if let Err(failure) = session.on_event(event_loop, event) {
             session.failure = Some(failure);
@@ -106,7 +108,9 @@ struct Session<'a> {
     common: &'a CommonArgs,
     first_detector: u16,
     domain: Arc<Domain>,
-    links: Vec<Link>,
+    links: Links,
+    /// What answers prove themselves with, of the first builder; of the others counted from there.
+    secret: u64,
     answers: ReceiveEndpoint,
     answers_token: Token,
     sent_events: Vec<SendEvent>,
@@ -120,11 +124,11 @@ struct Session<'a> {
     counts: Counts,
     window_full: bool,
     phase: Phase,
-    since: Instant,
+    since: Since,
     triggered: u64,
     /// From the first event to the last answer.
-    took: Duration,
-    incident: Option<Incident<'a>>,
+    used: Usage,
+    incidents: Option<&'a mut dyn Incidents>,
     progress: Progress,
     failure: Option<Failure>,
 }
@@ -133,7 +137,7 @@ impl<'a> Session<'a> {
     fn new(
         args: &'a SourceArgs,
         event_loop: &mut EventLoop,
-        incident: Option<Incident<'a>>,
+        incidents: Option<&'a mut dyn Incidents>,
     ) -> Result<Self, Failure> {
         let local = local_address(crate::failure::socket_addr(&args.to[0])?)?;
         let domain = open_domain(&args.common.provider, local)?;
@@ -172,7 +176,8 @@ impl<'a> Session<'a> {
             answers_token: event_loop.add_endpoint(&answers)?,
             answers,
             domain,
-            links,
+            links: Links::new(links),
+            secret,
             sent_events: Vec::with_capacity(256),
             answer_events: Vec::with_capacity(256),
             trigger,
@@ -185,10 +190,10 @@ impl<'a> Session<'a> {
             counts: Counts::default(),
             window_full: false,
             phase: Phase::Opening,
-            since: Instant::now(),
+            since: Since::now(),
             triggered: 0,
-            took: Duration::ZERO,
-            incident,
+            used: Usage::default(),
+            incidents,
             failure: None,
         })
     }
@@ -199,7 +204,7 @@ impl<'a> Session<'a> {
             LoopEvent::Endpoint(token) => self.poll_link_of(event_loop, token)?,
             LoopEvent::Woken => 1,
             LoopEvent::Timer(_) => {
-                self.on_tick()?;
+                self.on_tick(event_loop)?;
                 0
             }
             _ => 0,
@@ -211,7 +216,7 @@ impl<'a> Session<'a> {
         if self.take_events() == TAKE_MAX {
             event_loop.waker().wake();
         }
-        for link in &mut self.links {
+        for link in self.links.iter_mut() {
             link.pump(&mut self.events)?;
         }
         self.advance()
@@ -237,7 +242,7 @@ impl<'a> Session<'a> {
             self.counts.events += 1;
             self.counts.fragments += count as u64;
             self.counts.incomplete += u64::from(count < self.statuses.len());
-            let builder = assign(&self.links, number);
+            let builder = self.links.assign(self.readout.gap.nth(number));
             let place = self.events.occupy(number, builder);
             self.links[builder].assign(place, false);
             taken += 1;
@@ -248,8 +253,7 @@ impl<'a> Session<'a> {
     // ---- sends ----------------------------------------------------------------------------------
 
     fn poll_link_of(&mut self, event_loop: &mut EventLoop, token: Token) -> Result<usize, Failure> {
-        let of_token = |link: &Link| link.loop_token == token;
-        let Some(index) = self.links.iter().position(of_token) else {
+        let Some(index) = self.links.of_loop_token(token) else {
             return Ok(0);
         };
         let found = self.poll_link(index)?;
@@ -368,7 +372,7 @@ impl<'a> Session<'a> {
             // Every send has had its outcome before this event, so nothing of it is in flight.
             self.on_orphan(place);
         }
-        if self.links.iter().all(|link| link.is_lost()) {
+        if self.links.all_lost() {
             return Err(Failure::new(format!(
                 "no builder is left; {} events were lost with the last one",
                 self.counts.lost_events
@@ -382,7 +386,7 @@ impl<'a> Session<'a> {
         let event = self.events.at(place);
         let whole = event.parts.iter().all(|part| part.fragment.is_some());
         let may_send = event.sent == 0 || self.readout.policy == Policy::Resend;
-        let anybody = self.links.iter().any(Link::is_ready);
+        let anybody = self.links.any_ready();
         if !(whole && may_send && anybody) {
             self.counts.lost_events += 1;
             self.counts.lost_fragments += event.parts.len() as u64;
@@ -391,7 +395,7 @@ impl<'a> Session<'a> {
         }
         self.counts.reassigned += 1;
         self.counts.resent += event.sent as u64;
-        event.builder = assign(&self.links, event.number);
+        event.builder = self.links.assign(self.readout.gap.nth(event.number));
         event.reassigned = true;
         event.sent = 0;
         self.links[event.builder].assign(place, true);
@@ -416,7 +420,7 @@ impl<'a> Session<'a> {
             return Ok(());
         };
         // Anybody can connect to the port: what is not from our builders is not heard.
-        let Some(index) = self.links.iter().position(|link| link.token == token) else {
+        let Some(index) = self.links.position(|link| link.token == token) else {
             return Ok(());
         };
         let link = &mut self.links[index];
@@ -465,11 +469,11 @@ impl<'a> Session<'a> {
 
     // ---- time and phases ------------------------------------------------------------------------
 
-    fn on_tick(&mut self) -> Result<(), Failure> {
+    fn on_tick(&mut self, event_loop: &mut EventLoop) -> Result<(), Failure> {
         let running = self.since.elapsed();
         match self.phase {
             Phase::Opening if running > self.common.patience() => {
-                let silent = self.links.iter().find(|link| !link.is_ready());
+                let silent = self.links.all().iter().find(|link| !link.is_ready());
                 let to = silent.map_or_else(String::new, |link| link.to.to_string());
                 return Err(Failure::new(format!(
                     "builder {to}: not ready within {:?}",
@@ -489,41 +493,39 @@ impl<'a> Session<'a> {
             _ => {}
         }
         if matches!(self.phase, Phase::Running | Phase::Draining) {
-            if let Some(incident) = self.incident.take_if(|i| running >= i.after) {
-                (incident.happen)();
-            }
-            self.progress.show(running, &self.links, &self.events);
+            self.look_for_incidents(event_loop, running)?;
+            self.progress.show(running, self.links.all(), &self.events);
         }
-        self.give_up_idle();
+        let ending = self.phase == Phase::Ending;
+        self.links.give_up_idle(self.common.patience() * 2, ending);
         Ok(())
     }
 
-    /// A builder that lives, by the library's verdict, and yet does nothing of what is expected of
-    /// it, is lost as one that was killed.
-    fn give_up_idle(&mut self) {
-        let patience = self.common.patience() * 2;
-        let ending = self.phase == Phase::Ending;
-        for link in &mut self.links {
-            let expected = link.unanswered > 0 || (ending && link.summary.is_none());
-            if expected && !link.is_lost() && link.last_progress.elapsed() > patience {
-                eprintln!(
-                    "readout: builder {}: answered nothing for {patience:?}, {} events are \
-                     unanswered",
-                    link.to, link.unanswered
-                );
-                // Its `Disconnected` follows, after every outcome.
-                link.endpoint.begin_close(Instant::now());
-                link.last_progress = Instant::now();
-            }
+    /// A builder that comes later connects as the first ones did; events are assigned to it when it
+    /// is ready.
+    fn look_for_incidents(
+        &mut self,
+        event_loop: &mut EventLoop,
+        running: Duration,
+    ) -> Result<(), Failure> {
+        let Some(incidents) = &mut self.incidents else {
+            return Ok(());
+        };
+        if let Some(to) = incidents.look(running)? {
+            let token = self.secret.wrapping_add(self.links.all().len() as u64);
+            let (events, patience) = (self.events.capacity(), self.common.patience());
+            let link = Link::connect(&self.domain, event_loop, to, token, events, patience)?;
+            self.links.add(link);
         }
+        Ok(())
     }
 
     /// Goes on to the next phase when this one is done.
     fn advance(&mut self) -> Result<(), Failure> {
         match self.phase {
-            Phase::Opening if self.links.iter().all(Link::is_ready) => self.start()?,
+            Phase::Opening if self.links.all_ready() => self.start()?,
             Phase::Draining if self.intake.is_over() && self.events.len() == 0 => {
-                self.took = self.since.elapsed();
+                self.used = self.since.used();
                 self.phase = Phase::Ending;
                 let now = Instant::now();
                 self.links
@@ -532,8 +534,7 @@ impl<'a> Session<'a> {
             }
             Phase::Ending => self.end_links()?,
             Phase::Closing => {
-                let open = |link: &Link| link.stage == Stage::Closing;
-                if !self.links.iter().any(open) {
+                if !self.links.is_closing() {
                     self.phase = Phase::Over;
                 }
             }
@@ -546,7 +547,7 @@ impl<'a> Session<'a> {
         for detector in self.detectors.drain(..) {
             self.threads.push(detector.start()?);
         }
-        self.since = Instant::now();
+        self.since = Since::now();
         self.phase = Phase::Running;
         Ok(())
     }
@@ -554,7 +555,7 @@ impl<'a> Session<'a> {
     /// Says End to each builder, and goodbye when its Summary is there.
     fn end_links(&mut self) -> Result<(), Failure> {
         let mut done = true;
-        for link in &mut self.links {
+        for link in self.links.iter_mut() {
             if link.is_ready() && link.send_control(ToBuilder::End(link.sent))? {
                 link.stage = Stage::Ended;
                 link.last_progress = Instant::now();
@@ -586,28 +587,11 @@ impl<'a> Session<'a> {
         Ok(Report::new(
             self.readout,
             &self.domain,
-            self.took,
+            self.used,
             self.triggered,
             self.counts,
             &self.statuses,
-            &self.links,
+            self.links.all(),
         ))
     }
-}
-
-/// Whose event it is: the same answer in every source that knows of the same losses. An event stays
-/// with its builder as long as that one lives, whoever else is lost.
-fn assign(links: &[Link], event: u64) -> usize {
-    let builders = links.len() as u64;
-    let first = (event % builders) as usize;
-    if links[first].is_ready() {
-        return first;
-    }
-    let ready = links.iter().filter(|link| link.is_ready()).count() as u64;
-    if ready == 0 {
-        return first;
-    }
-    let nth = (event / builders % ready) as usize;
-    let mut ready = (0..links.len()).filter(|index| links[*index].is_ready());
-    ready.nth(nth).unwrap_or(first)
 }

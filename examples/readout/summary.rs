@@ -21,12 +21,15 @@ pub(crate) struct Summary {
     /// Fragments whose check was timed, and the nanoseconds that this took.
     pub(crate) timed: u64,
     pub(crate) timed_ns: u64,
+    /// What the builder's process used since it said Ready.
+    pub(crate) cpu_ns: u64,
+    pub(crate) allocations: u64,
     /// From a fragment's commit to the event that was complete with it; of all sources with the
     /// builder's clock.
     pub(crate) latency: Histogram,
 }
 
-const COUNTS: usize = 9;
+const COUNTS: usize = 11;
 const _: () = assert!((COUNTS + 1 + BUCKETS) * 8 <= ANSWER_LEN_MAX);
 
 impl Summary {
@@ -41,6 +44,8 @@ impl Summary {
             self.content_errors,
             self.timed,
             self.timed_ns,
+            self.cpu_ns,
+            self.allocations,
         ];
         counts.into_iter().chain(self.latency.words())
     }
@@ -59,6 +64,8 @@ impl Summary {
             content_errors: next()?,
             timed: next()?,
             timed_ns: next()?,
+            cpu_ns: next()?,
+            allocations: next()?,
             latency: Histogram::from_words(words)?,
         })
     }

@@ -49,7 +49,7 @@ impl Upstream {
         }
     }
 
-    /// What was counted of it; the times are the builder's.
+    /// What was counted of it; the others are the whole builder's.
     pub(crate) fn summary(&self) -> Summary {
         Summary {
             received: self.received,
@@ -60,6 +60,8 @@ impl Upstream {
             content_errors: self.content_errors,
             timed: 0,
             timed_ns: 0,
+            cpu_ns: 0,
+            allocations: 0,
             latency: Histogram::new(),
         }
     }

@@ -22,7 +22,7 @@ pub(crate) const ANSWER_LEN_MAX: usize = 16_384;
 /// Detectors of a whole experiment: builders keep a bit for each.
 pub(crate) const DETECTORS_MAX: u16 = 64;
 
-const MAGIC: [u8; 2] = *b"F2";
+const MAGIC: [u8; 2] = *b"F3";
 const HELLO: u8 = 1;
 const FRAGMENT: u8 = 2;
 const END: u8 = 3;

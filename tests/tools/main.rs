@@ -3,6 +3,7 @@
 
 #[path = "../common/patience.rs"]
 mod patience;
+mod peers;
 #[path = "../common/provider.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use more of it")]
 mod provider;

@@ -279,6 +279,72 @@ fn a_killed_builder_costs_nothing_where_fragments_are_packed() {
     );
 }
 
+/// What comes later takes the place of what was lost, time and again.
+#[test]
+fn builders_that_are_killed_and_come_by_turns_cost_nothing() {
+    let Some(program) = program() else { return };
+    let mut more = vec!["--size", "64-256", "--rate", "20", "--builders", "2"];
+    more.extend(["--kill-every", "0.7", "--seconds", "6"]);
+    let counts = demo(&program, &more).assert_agrees();
+    let (events, killed) = (counts.get("events_triggered"), counts.get("builders_lost"));
+    // The next one is killed when another has come in its place.
+    assert!((2..=8).contains(&killed), "{killed} were killed");
+    assert_eq!(counts.get("events_built"), events);
+    assert_eq!(counts.get("fragments"), 2 * events);
+    assert_eq!(counts.get("fragments_lost"), 0);
+    // With the third kill all of the first builders are gone: others built, and agree.
+    let builders = counts.get("builders");
+    assert!(
+        builders > killed,
+        "{builders} builders, {killed} of them killed"
+    );
+    let all = counts.sum("events_built");
+    assert_eq!(all, 2 * events, "the sum, and those of each builder");
+    let joined: Vec<_> = counts.0.split("\"address\":").skip(3).collect();
+    assert!(!joined.is_empty(), "{}", counts.0);
+    for row in joined {
+        // But the last one, which may have come with the end.
+        let built = Counts(row.to_owned()).get("events_built");
+        assert!(built > 0 || counts.0.ends_with(row), "{}", counts.0);
+    }
+}
+
+/// After the start, there is memory for everything on both sides: what a run five times as long
+/// allocates more is less than one in a thousand events.
+#[test]
+fn no_event_costs_an_allocation() {
+    let Some(program) = program() else { return };
+    // The library's own lists grow to what is needed at most, which is not the same in every run.
+    const SETTLING: u64 = 300;
+    for (size, short, long) in [("64-256", 40_000, 200_000), ("5000-6000", 4000, 20_000)] {
+        let [few, many] = [short, long].map(|events: u64| {
+            let events = events.to_string();
+            let counts = demo(&program, &["--size", size, "--events", &events]);
+            let counts = counts.assert_agrees();
+            ["source_allocations", "builders_allocations"].map(|side| counts.get(side))
+        });
+        for side in 0..2 {
+            let more = many[side].saturating_sub(few[side]);
+            let allowed = SETTLING + (long - short) / 1000;
+            assert!(more <= allowed, "{size}: {few:?} and {many:?}");
+        }
+    }
+}
+
+/// As numbers of clock cycles are: shares are even all the same, and nothing is slow or lost.
+#[test]
+fn event_numbers_may_have_gaps() {
+    let Some(program) = program() else { return };
+    for gap in ["3", "4096", "16777216"] {
+        let more = ["--gap", gap, "--builders", "3", "--size", "1-600"];
+        let more = [&more[..], &["--events", "3000"]].concat();
+        let counts = demo(&program, &more).assert_agrees();
+        assert_eq!(counts.get("events_built"), 3000);
+        let rows = counts.0.matches("\"events_built\":1000,").count();
+        assert_eq!(rows, 3, "{}", counts.0);
+    }
+}
+
 #[test]
 fn a_full_ring_drops_and_counts() {
     let Some(program) = program() else { return };
@@ -511,7 +577,7 @@ fn send_as_stranger(address: &str, header: &[u8; 40]) {
 fn wrong_command_lines_are_named() {
     let Some(program) = program() else { return };
     let to = ["source", "--to", "127.0.0.1:1"];
-    let cases: [(&[&str], i32, &str); 11] = [
+    let cases: [(&[&str], i32, &str); 14] = [
         (&["demo", "--size", "0"], 2, "--size"),
         (&["demo", "--size", "9-5"], 2, "shorter first"),
         (&["demo", "--rate", "-1"], 2, "'-1'"),
@@ -525,6 +591,17 @@ fn wrong_command_lines_are_named() {
             &["demo", "--builders", "1", "--kill-builder-after", "1"],
             1,
             "nobody would be left",
+        ),
+        (
+            &["demo", "--builders", "1", "--kill-every", "1"],
+            1,
+            "nobody would be left",
+        ),
+        (&["demo", "--gap", "0"], 2, "--gap"),
+        (
+            &["demo", "--gap", "16777216", "--events", "281474976710656"],
+            1,
+            "--gap",
         ),
         (&["builder", "--credits", "3"], 1, "need 4 at least"),
     ];
