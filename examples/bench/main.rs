@@ -4,6 +4,7 @@
 //! bench pair --op send,pingpong --size 64,4K,64K,1M,16M [--netns reno] [--json]
 //! bench pair --op rdm [--provider shm]   over FI_EP_RDM; default net on libfabric 1.17, tcp on 2.x
 //! bench pair --op publish [--subscribers 4]
+//! bench pair --op send --size 4K --bare-pause 10   and beside a bare loop that reads less often
 //! bench pair --op coalesced --size 64,1K [--buffer 64K] [--flush-us 1000]
 //! bench server, bench client ADDRESS     the two halves by hand, also on two machines
 //! bench fi-pingpong --size 64,64K        the bare loop beside libfabric's own fi_pingpong
@@ -132,6 +133,15 @@ struct Options {
     /// do.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     bare_connections: u8,
+    /// For send, rdm and publish: run the bare loop a second time in each pair, with a receiver
+    /// that leaves its queue alone for so many microseconds after each read of it.
+    #[arg(
+        long,
+        value_name = "MICROSECONDS",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(0..=10_000)
+    )]
+    bare_pause: u64,
     /// Run one side only, for a profiler: no ratio.
     #[arg(long)]
     only: Option<Side>,
@@ -195,6 +205,7 @@ impl Options {
             node: self.place.node.clone(),
             wait: self.wait,
             bare_connections: self.bare_connections,
+            bare_pause_us: self.bare_pause,
             buffer: self.buffer,
             flush_us: self.flush_us,
             pack: self.pack,
