@@ -117,6 +117,8 @@ pub(crate) struct Case {
     pub(crate) flush_us: u64,
     /// `send` and `rdm`: the library packs messages up to so many bytes; 0: none.
     pub(crate) pack: usize,
+    /// `send` and `publish`: the library may have the kernel gather small messages. The client's.
+    pub(crate) gather: bool,
     /// Subscribers of a publisher.
     pub(crate) subscribers: u8,
 }

@@ -120,6 +120,9 @@ struct Options {
     /// The library packs messages of up to so many bytes (header included), 0 for none: send, rdm
     #[arg(long, default_value_t = 0)]
     pack: usize,
+    /// For send and publish: the library has the kernel gather nothing (its setting `gather`).
+    #[arg(long)]
+    no_gather: bool,
     /// For publish: subscribers, all in the server's process.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     subscribers: u8,
@@ -209,6 +212,7 @@ impl Options {
             buffer: self.buffer,
             flush_us: self.flush_us,
             pack: self.pack,
+            gather: !self.no_gather,
             subscribers: self.subscribers,
         }
     }

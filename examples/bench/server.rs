@@ -111,6 +111,7 @@ impl Wish {
                 buffer: buffer.parse()?,
                 flush_us: flush_us.parse()?,
                 pack: pack.parse()?,
+                gather: true,
                 subscribers: subscribers.parse()?,
             },
             back: if back == "-" {

@@ -166,6 +166,7 @@ impl RdmLink {
                 short_marks: domain.fabric().has_short_cq_data(),
                 inject_size: tx.inject_size,
                 inject_pays: domain.fabric().provider().inject_pays,
+                gathers_below: None,
                 uses_more: domain.fabric().provider().uses_more,
                 rma,
             },
@@ -556,6 +557,11 @@ impl Link for RdmLink {
     /// A connection has no socket of its own.
     fn watch(&mut self, _conn: &RdmConn, _watch: &TcpWatch) -> KernelWatch {
         KernelWatch::Unavailable
+    }
+
+    /// As [`watch`](Self::watch).
+    fn gather(&mut self, _conn: &mut RdmConn, _gather: bool) -> bool {
+        false
     }
 
     /// As [`watch`](Self::watch).

@@ -44,6 +44,8 @@ pub(crate) struct EndpointWait {
     slept: AtomicBool,
     /// Something was accepted that the next poll posts: nobody sleeps before that.
     unsent: AtomicBool,
+    /// The kernel gathers messages, which the next poll may let go: nobody sleeps before that.
+    gathering: AtomicBool,
     /// By when the endpoint wants to be polled.
     deadline: AtomicDeadline,
     /// The same of an endpoint that packs what this one sends.
@@ -91,6 +93,7 @@ impl EndpointWait {
             woken: AtomicBool::new(false),
             slept: AtomicBool::new(true),
             unsent: AtomicBool::new(false),
+            gathering: AtomicBool::new(false),
             deadline: AtomicDeadline::never(clock.now()),
             packer_deadline: AtomicDeadline::never(clock.now()),
             clock,
@@ -121,6 +124,15 @@ impl EndpointWait {
         // SeqCst, as in `prepare_wait`: of this and a sleeper, one sees the other's word.
         self.unsent.store(unsent, Ordering::SeqCst);
         if unsent && self.slept.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// As [`set_unsent`](Self::set_unsent), of messages that the kernel gathers.
+    pub(crate) fn set_gathering(&self, gathering: bool) {
+        // SeqCst, as in `prepare_wait`.
+        self.gathering.store(gathering, Ordering::SeqCst);
+        if gathering && self.slept.load(Ordering::SeqCst) {
             self.wake();
         }
     }
@@ -191,7 +203,8 @@ impl WaitSource for EndpointWait {
 
     fn prepare_wait(&self) -> Result<bool, Error> {
         self.slept.store(true, Ordering::SeqCst);
-        if self.unsent.load(Ordering::SeqCst) || self.woken.load(Ordering::Acquire) {
+        let waits = self.unsent.load(Ordering::SeqCst) || self.gathering.load(Ordering::SeqCst);
+        if waits || self.woken.load(Ordering::Acquire) {
             return Ok(false);
         }
         self.link.try_wait()
