@@ -36,6 +36,13 @@ pub struct SendStats {
     pub packed_bytes: u64,
     /// Frames that they went out in.
     pub frames: u64,
+    /// Messages that were posted while the kernel gathered small ones
+    /// ([`gather`](crate::endpoint::OutgoingSettings::gather)).
+    pub gathered: u64,
+    /// Times that it began to: a stream of small messages came, or went on after a pause.
+    pub gathered_streams: u64,
+    /// Of these, times that a poll ended it, since nothing had been sent after the poll before.
+    pub gathered_let_go: u64,
     /// Sends refused with `WouldBlock`.
     pub would_block: u64,
     /// Posts that the provider answered with `-FI_EAGAIN`.

@@ -17,7 +17,7 @@ use std::ptr;
 use libfabric_sys as sys;
 
 use crate::case::{Arrived, Case, HEADER, Header, Pacer, Sent};
-use crate::clock::Sampler;
+use crate::clock::{Sampler, spin};
 use crate::error::{Failure, fail};
 use crate::publish::Sum;
 
@@ -94,6 +94,7 @@ impl Server {
                 post_receive(&ep, &memory, index)
             })?;
             sampler.on_poll(found)?;
+            spin(case.bare_pause_us);
         }
         sampler.arrived()
     }
@@ -160,6 +161,7 @@ pub(crate) fn receive_all(
             })?;
         }
         sum.on_poll(found)?;
+        spin(case.bare_pause_us);
     }
     sum.arrived()
 }

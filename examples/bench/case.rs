@@ -108,12 +108,17 @@ pub(crate) struct Case {
     pub(crate) wait: Wait,
     /// Connections of the bare ping-pong: one both ways, or one each way, as the library's.
     pub(crate) bare_connections: u8,
+    /// How long the bare loop's receiver leaves its queue alone after each read of it, in
+    /// microseconds: `send`, `rdm` and `publish`; 0: it reads again at once.
+    pub(crate) bare_pause_us: u64,
     /// Bytes of a buffer of small messages.
     pub(crate) buffer: usize,
     /// How long a small message waits for others, in microseconds.
     pub(crate) flush_us: u64,
     /// `send` and `rdm`: the library packs messages up to so many bytes; 0: none.
     pub(crate) pack: usize,
+    /// `send` and `publish`: the library may have the kernel gather small messages. The client's.
+    pub(crate) gather: bool,
     /// Subscribers of a publisher.
     pub(crate) subscribers: u8,
 }
@@ -131,6 +136,20 @@ impl Case {
             size: self.buffer,
             ..self.clone()
         }
+    }
+
+    /// The same with a bare loop that reads again at once.
+    pub(crate) fn without_pause(&self) -> Self {
+        Self {
+            bare_pause_us: 0,
+            ..self.clone()
+        }
+    }
+
+    /// Whether the bare loop is run with a pause, beside the one without.
+    pub(crate) fn has_pause(&self) -> bool {
+        use Operation::{Publish, Rdm, Send};
+        self.bare_pause_us > 0 && matches!(self.operation, Send | Rdm | Publish)
     }
 
     /// The same with one message of the provider's for each small one.

@@ -9,6 +9,18 @@ use crate::case::{Arrived, Header};
 use crate::error::{Failure, fail};
 use crate::host::cpu_seconds;
 
+/// Keeps the core busy for so many microseconds, and touches nothing.
+#[inline]
+pub(crate) fn spin(microseconds: u64) {
+    if microseconds == 0 {
+        return;
+    }
+    let until = Instant::now() + Duration::from_micros(microseconds);
+    while Instant::now() < until {
+        std::hint::spin_loop();
+    }
+}
+
 /// Counts what arrives between the marks.
 #[derive(Debug)]
 pub(crate) struct Sampler {

@@ -4,6 +4,7 @@
 //! bench pair --op send,pingpong --size 64,4K,64K,1M,16M [--netns reno] [--json]
 //! bench pair --op rdm [--provider shm]   over FI_EP_RDM; default net on libfabric 1.17, tcp on 2.x
 //! bench pair --op publish [--subscribers 4]
+//! bench pair --op send --size 4K --bare-pause 10   and beside a bare loop that reads less often
 //! bench pair --op coalesced --size 64,1K [--buffer 64K] [--flush-us 1000]
 //! bench latency --rate 0,10,100,1000      one way: lone messages, and messages at rates (kHz)
 //! bench server, bench client ADDRESS     the two halves by hand, also on two machines
@@ -127,6 +128,9 @@ struct Options {
     /// included), 0 for none. Default: as many as it does without a setting.
     #[arg(long)]
     pack: Option<usize>,
+    /// For send and publish: the library has the kernel gather nothing (its setting `gather`).
+    #[arg(long)]
+    no_gather: bool,
     /// For publish: subscribers, all in the server's process.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     subscribers: u8,
@@ -140,6 +144,15 @@ struct Options {
     /// do.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     bare_connections: u8,
+    /// For send, rdm and publish: run the bare loop a second time in each pair, with a receiver
+    /// that leaves its queue alone for so many microseconds after each read of it.
+    #[arg(
+        long,
+        value_name = "MICROSECONDS",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(0..=10_000)
+    )]
+    bare_pause: u64,
     /// Run one side only, for a profiler: no ratio.
     #[arg(long)]
     only: Option<Side>,
@@ -204,9 +217,11 @@ impl Options {
             node: self.place.node.clone(),
             wait: self.wait,
             bare_connections: self.bare_connections,
+            bare_pause_us: self.bare_pause,
             buffer: self.buffer,
             flush_us: self.flush_us,
             pack: 0,
+            gather: !self.no_gather,
             subscribers: self.subscribers,
         }
     }

@@ -110,6 +110,7 @@ impl Sender {
         let config = SendConfig::default().outgoing(|out| {
             out.depth(case.depth as u32)
                 .packing(packing(case))
+                .gather(case.gather)
                 .header_mode(HeaderMode::Fixed(HEADER as u16))
                 .headers(HeaderSlotConfig {
                     slots: case.depth as u32,

@@ -22,6 +22,9 @@ pub(crate) struct Outcome {
     /// one message each.
     pub(crate) to_send: Ratio,
     pub(crate) to_single: Ratio,
+    /// The bare loop with a pause, and our rate to its.
+    pub(crate) paused: Figures,
+    pub(crate) to_paused: Ratio,
 }
 
 /// The median of ratios, with its interval; NaN where none was measured.
@@ -52,6 +55,8 @@ pub(crate) fn run(
 ) -> Result<Outcome, Failure> {
     let (mut ours, mut bare, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let (mut to_send, mut to_single) = (Vec::new(), Vec::new());
+    let (mut paused, mut to_paused) = (Vec::new(), Vec::new());
+    let plain = case.without_pause();
     let mut chance = Chance::new();
     for _ in 0..pairs {
         let order = if chance.coin() {
@@ -63,7 +68,7 @@ pub(crate) fn run(
             if only.is_some_and(|only| only != side) {
                 continue;
             }
-            let figures = client::run(control, side, case)?;
+            let figures = client::run(control, side, &plain)?;
             match side {
                 Side::Bare => bare.push(figures),
                 Side::Ours => ours.push(figures),
@@ -88,6 +93,11 @@ pub(crate) fn run(
             let single = client::run(control, Side::Bare, &case.of_single_messages())?;
             to_single.push(ours.msgs_per_s / single.msgs_per_s);
         }
+        if case.has_pause() && only != Some(Side::Ours) {
+            let figures = client::run(control, Side::Bare, case)?;
+            to_paused.extend(ours.last().map(|ours| ours.gb_per_s / figures.gb_per_s));
+            paused.push(figures);
+        }
     }
     let (ratio_lo, ratio_hi) = median_interval(&ratios);
     Ok(Outcome {
@@ -99,6 +109,8 @@ pub(crate) fn run(
         ratio_hi,
         to_send: Ratio::of(&to_send),
         to_single: Ratio::of(&to_single),
+        paused: medians(&paused),
+        to_paused: Ratio::of(&to_paused),
     })
 }
 

@@ -162,6 +162,7 @@ impl Publisher {
             .outgoing(|out| {
                 out.depth(depth)
                     .packing(ours::packing(case))
+                    .gather(case.gather)
                     .header_mode(HeaderMode::Fixed(HEADER as u16))
                     .headers(HeaderSlotConfig {
                         slots: all,

@@ -66,6 +66,8 @@ impl Setting {
             pairs,
             to_send,
             to_single,
+            paused,
+            to_paused,
         } = outcome;
         let pair = |ours: f64, bare: f64, digits: usize| {
             if ours.is_nan() && bare.is_nan() {
@@ -90,6 +92,21 @@ impl Setting {
                 ""
             },
         );
+        if case.has_pause() {
+            println!(
+                "{:9} bare loop with {} us between reads: {:.3} GB/s, {:.0} messages/s, {:.3} cpu \
+                 s/GB, {:.3} of bare; ours is {:.3} [{:.3}, {:.3}] of it",
+                "",
+                case.bare_pause_us,
+                paused.gb_per_s,
+                paused.msgs_per_s,
+                paused.cpu_s_per_gb,
+                paused.gb_per_s / bare.gb_per_s,
+                to_paused.median,
+                to_paused.low,
+                to_paused.high,
+            );
+        }
         if case.operation == Operation::Publish {
             println!(
                 "{:9} to {} subscribers; counted is what arrives at all of them",
@@ -134,6 +151,13 @@ impl Setting {
         number(&mut line, "ratio_lo", outcome.ratio_lo);
         number(&mut line, "ratio_hi", outcome.ratio_hi);
         coalesced(&mut line, case, outcome);
+        if case.has_pause() {
+            number(&mut line, "bare_pause_us", case.bare_pause_us as f64);
+            figures(&mut line, "paused_", &outcome.paused);
+            number(&mut line, "paused_ratio", outcome.to_paused.median);
+            number(&mut line, "paused_ratio_lo", outcome.to_paused.low);
+            number(&mut line, "paused_ratio_hi", outcome.to_paused.high);
+        }
         line.push('}');
         line
     }

@@ -57,7 +57,7 @@ impl Wish {
         let Self { side, case, back } = self;
         let back = back.map_or_else(|| "-".to_owned(), |addr| addr.to_string());
         format!(
-            "run {} {} {} {} {} {} {} {} {} {} {} {} {back}",
+            "run {} {} {} {} {} {} {} {} {} {} {} {} {} {back}",
             side.name(),
             case.operation.name(),
             case.size,
@@ -66,6 +66,7 @@ impl Wish {
             case.provider,
             case.wait.name(),
             case.bare_connections,
+            case.bare_pause_us,
             case.buffer,
             case.flush_us,
             case.pack,
@@ -85,6 +86,7 @@ impl Wish {
             provider,
             wait,
             connections,
+            pause,
             buffer,
             flush_us,
             pack,
@@ -105,9 +107,11 @@ impl Wish {
                 node: node.to_owned(),
                 wait: Wait::from_str(wait, false).map_err(Failure)?,
                 bare_connections: connections.parse()?,
+                bare_pause_us: pause.parse()?,
                 buffer: buffer.parse()?,
                 flush_us: flush_us.parse()?,
                 pack: pack.parse()?,
+                gather: true,
                 subscribers: subscribers.parse()?,
             },
             back: if back == "-" {

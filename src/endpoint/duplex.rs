@@ -124,6 +124,8 @@ impl DuplexConfig {
                 shape: None,
                 inject: Inject::Auto,
                 packing: Packing::Off,
+                // Blocks are long, and what is short is waited for.
+                gather: false,
                 deadline: Some(self.send_deadline),
                 policy: DeadlinePolicy::FailConnection,
                 staging: None,

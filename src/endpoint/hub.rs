@@ -54,6 +54,7 @@ mod fencing;
 pub(crate) mod frame_reader;
 mod frame_receive;
 mod frames;
+mod gathering;
 pub(crate) mod headers;
 mod hub_state;
 pub(crate) mod in_flight_max;
@@ -270,6 +271,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             self.wait.set_deadline(None);
             // Nor is anything posted any more.
             self.wait.set_unsent(false);
+            self.outbound.forget_gathering();
             // It may have failed outside a poll.
             self.act_and_end(events);
             return self.give_up_ended(reason, events);
@@ -279,6 +281,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         }
         if self.outbound.frames.as_ref().is_some_and(Frames::has_open) {
             self.flush();
+        }
+        if self.outbound.is_gathering() {
+            self.let_go_gathered();
         }
         let found = self.read_completions(events);
         let is_due = self.cm.is_due(found, self.directory.has_handshakes());

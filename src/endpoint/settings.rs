@@ -45,6 +45,8 @@ impl SettingsOf {
     const WITH_HEADERS: &[Self] = &[Self::Send, Self::Publish, Self::Connectionless];
     /// Those that pack small messages.
     const PACKING: &[Self] = &[Self::Send, Self::Publish, Self::Connectionless];
+    /// Those that send messages one by one on connections of the provider's.
+    const GATHERING: &[Self] = &[Self::Send, Self::Publish];
     /// Those that send messages.
     const SENDING: &[Self] = &[
         Self::Send,

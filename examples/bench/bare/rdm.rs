@@ -10,7 +10,7 @@ use libfabric_sys as sys;
 
 use super::{BATCH, Memory, SLOT, check, close, header_at};
 use crate::case::{Arrived, Case, HEADER, Header, Pacer, Sent};
-use crate::clock::Sampler;
+use crate::clock::{Sampler, spin};
 use crate::error::{Failure, fail};
 
 /// Bytes of the longest address.
@@ -346,6 +346,7 @@ impl Server {
                 }
             }
             sampler.on_poll(found)?;
+            spin(case.bare_pause_us);
         }
         sampler.arrived()
     }

@@ -25,6 +25,7 @@ use crate::endpoint::hub::conn_table::ConnTable;
 use crate::endpoint::hub::control::HeldDescriptor;
 use crate::endpoint::hub::data_op::DataOp;
 use crate::endpoint::hub::deadlines::{Deadlines, LateOp};
+use crate::endpoint::hub::gathering::GatheredStream;
 use crate::endpoint::hub::line::{Driven, Line, LineState};
 use crate::endpoint::hub::outgoing::{self, Outgoing};
 use crate::endpoint::hub::posted::Posted;
@@ -64,6 +65,10 @@ pub(super) struct Outbound {
     refused: RefusedPeers,
     /// Connections with something in their line.
     waiting: Vec<ConnectionId>,
+    /// The longest messages that the kernel gathers where they stream, if it does.
+    gathers_below: Option<u64>,
+    /// Connections whose messages it gathers now.
+    pub(super) gathering: Vec<ConnectionId>,
     /// The provider took something not, or something waits: the next poll offers it again.
     pub(super) retry: bool,
     headers_waker: PoolWaker<HeaderSlotManager>,
@@ -110,7 +115,7 @@ impl Outbound {
         let sends = settings.sends.take();
         let sends = sends.map_or_else(|| OutboundSettings::none(&settings.windows), Ok)?;
         let shape = outgoing::choose_shape(sends.shape, limits)?;
-        let headers = sends.headers;
+        let (headers, gathers) = (sends.headers, sends.gather);
         let shared_desc = match link.shares_endpoint() && sends_messages {
             true => Some(HeldDescriptor::new(headers.region(), link.registrar())?),
             false => None,
@@ -138,6 +143,8 @@ impl Outbound {
             frames,
             refused: RefusedPeers::default(),
             waiting: Vec::new(),
+            gathers_below: limits.gathers_below.filter(|_| gathers),
+            gathering: Vec::new(),
             retry: false,
             headers_waker,
             shared_desc,
@@ -169,12 +176,22 @@ impl Outbound {
         Ok(PeerOutbound {
             frames: self.frames.as_ref().map(|_| Box::default()),
             header_desc: held.transpose()?.map(Box::new),
+            stream: self.gathers_below.map(|limit| {
+                let now = self.wait.clock().now();
+                Box::new(GatheredStream::new(limit, now))
+            }),
             in_flight: 0,
             line: None,
             queued: false,
             refused: None,
             listed: false,
         })
+    }
+
+    /// The kernel gathers the messages of some connection.
+    #[inline]
+    pub(super) fn is_gathering(&self) -> bool {
+        !self.gathering.is_empty()
     }
 
     pub(super) fn sends_messages(&self) -> bool {
@@ -402,6 +419,7 @@ impl OutboundSettings {
             shape: None,
             inject: Inject::Auto,
             packing: Packing::Off,
+            gather: false,
             deadline: windows.deadline,
             policy: windows.policy,
             staging: None,

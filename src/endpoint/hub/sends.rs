@@ -45,6 +45,8 @@ pub(crate) struct OutboundSettings {
     pub(crate) shape: Option<Shape>,
     pub(crate) inject: Inject,
     pub(crate) packing: Packing,
+    /// The kernel may gather small messages that stream.
+    pub(crate) gather: bool,
     pub(crate) deadline: Option<Duration>,
     pub(crate) policy: DeadlinePolicy,
     /// For payloads in a GPU's memory that the provider can't read.
@@ -400,6 +402,8 @@ impl<L: Link> PeerSender<'_, L> {
         key: u64,
         len: u64,
     ) -> Result<(), (SendErrorKind, Payload)> {
+        let to = (self.id, &mut *self.peer);
+        self.outbound.mind_stream(self.link, to, len, self.clock);
         let mut iov = IovList::new();
         let context = self.load(payload, header, key, &mut iov)?;
         let (outgoing, conn) = (&self.outbound.outgoing, Some(&self.peer.link));

@@ -263,6 +263,14 @@ impl<A: Link, B: Link> Link for Either<A, B> {
         }
     }
 
+    fn gather(&mut self, conn: &mut Self::Conn, gather: bool) -> bool {
+        match (self, conn) {
+            (Self::Left(link), Either::Left(conn)) => link.gather(conn, gather),
+            (Self::Right(link), Either::Right(conn)) => link.gather(conn, gather),
+            _ => false,
+        }
+    }
+
     fn bytes_received(&mut self, conn: &mut Self::Conn) -> Option<u64> {
         match (self, conn) {
             (Self::Left(link), Either::Left(conn)) => link.bytes_received(conn),

@@ -268,6 +268,7 @@ fn limits(fabric: &Fabric, info: &Info) -> LinkLimits {
         inject_pays: fabric.provider().inject_pays,
         pack_below: fabric.provider().pack_below,
         uses_more: fabric.provider().uses_more,
+        gathers_below: fabric.provider().gathers_below,
         rma: RmaLimits::of(info, fabric.provider(), EndpointKind::Msg),
     }
 }
@@ -455,13 +456,16 @@ impl Link for FabricLink {
         }
     }
 
+    fn gather(&mut self, conn: &mut FabricConn, gather: bool) -> bool {
+        let socket = conn.known_socket();
+        // SAFETY: the descriptor is the endpoint's own, which is open (`conn`), and closes it only
+        // in calls that this thread makes; it was looked at in this call.
+        let socket = socket.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+        socket.is_some_and(|socket| socket::gather(socket, gather).unwrap_or(false))
+    }
+
     fn bytes_received(&mut self, conn: &mut FabricConn) -> Option<u64> {
-        let (local, peer) = conn.ends()?;
-        let known = conn.socket;
-        if !known.is_some_and(|fd| socket::is_between(fd, local, peer)) {
-            conn.socket = conn.socket();
-        }
-        socket::bytes_received(conn.socket?)
+        socket::bytes_received(conn.known_socket()?)
     }
 
     #[inline]

@@ -78,6 +78,16 @@ impl FabricConn {
         })
     }
 
+    /// As [`socket`](Self::socket): the one that was found before, if it still is the connection's.
+    pub(crate) fn known_socket(&mut self) -> Option<RawFd> {
+        let (local, peer) = self.ends()?;
+        let known = self.socket;
+        if !known.is_some_and(|fd| socket::is_between(fd, local, peer)) {
+            self.socket = self.socket();
+        }
+        self.socket
+    }
+
     /// None while the provider looks for the peer.
     pub(crate) fn as_raw(&self) -> Option<*mut sys::fid_ep> {
         self.ep().map(Ep::as_ptr)

@@ -85,6 +85,9 @@ pub(crate) struct LinkLimits {
     pub(crate) pack_below: usize,
     /// Posts that are followed by another wait for it.
     pub(crate) uses_more: bool,
+    /// Bytes of the largest message, header included, that goes better if the kernel gathers it
+    /// with others where it is one of many ([`Link::gather`]).
+    pub(crate) gathers_below: Option<u64>,
     /// One-sided operations, if there are any.
     pub(crate) rma: Option<RmaLimits>,
 }
@@ -241,6 +244,11 @@ pub(crate) trait Link: Send + fmt::Debug {
 
     /// Has the kernel watch the connection, which stands; whether it does.
     fn watch(&mut self, conn: &Self::Conn, watch: &TcpWatch) -> KernelWatch;
+
+    /// Whether the kernel gathers small messages on the connection while an earlier one is not
+    /// acknowledged (Nagle's algorithm). When it stops, what it has gathered goes. False: it can't
+    /// be told, and does not gather, or gathers all the time, as the process asked libfabric for.
+    fn gather(&mut self, conn: &mut Self::Conn, gather: bool) -> bool;
 
     /// Bytes that the kernel has received on the connection, read or not, whole messages or not;
     /// where it tells.

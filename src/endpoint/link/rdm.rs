@@ -167,6 +167,7 @@ impl RdmLink {
                 inject_size: tx.inject_size,
                 inject_pays: domain.fabric().provider().inject_pays,
                 pack_below: domain.fabric().provider().pack_below,
+                gathers_below: None,
                 uses_more: domain.fabric().provider().uses_more,
                 rma,
             },
@@ -557,6 +558,11 @@ impl Link for RdmLink {
     /// A connection has no socket of its own.
     fn watch(&mut self, _conn: &RdmConn, _watch: &TcpWatch) -> KernelWatch {
         KernelWatch::Unavailable
+    }
+
+    /// As [`watch`](Self::watch).
+    fn gather(&mut self, _conn: &mut RdmConn, _gather: bool) -> bool {
+        false
     }
 
     /// As [`watch`](Self::watch).

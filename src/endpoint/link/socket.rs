@@ -127,6 +127,17 @@ impl TcpWatch {
     }
 }
 
+/// Whether the kernel gathers small segments while an earlier one is not acknowledged (the opposite
+/// of `TCP_NODELAY`, tcp(7)). When it stops, what it has gathered goes. False: it did all the time,
+/// which is left as it is.
+pub(crate) fn gather(socket: BorrowedFd<'_>, gather: bool) -> rustix::io::Result<bool> {
+    if gather && !sockopt::tcp_nodelay(socket)? {
+        return Ok(false);
+    }
+    sockopt::set_tcp_nodelay(socket, !gather)?;
+    Ok(true)
+}
+
 /// This process's socket with these two ends; nothing else has both.
 pub(crate) fn find(local: SocketAddr, peer: SocketAddr) -> Option<RawFd> {
     let entries = std::fs::read_dir("/proc/self/fd").ok()?;
@@ -187,6 +198,17 @@ mod tests {
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (far, _) = listener.accept().unwrap();
         (near, far)
+    }
+
+    #[test]
+    fn the_kernel_gathers_until_it_is_told_not_to() {
+        let (near, _far) = pair();
+        let told = |gather_it| gather(near.as_fd(), gather_it).unwrap();
+        assert!(!told(true), "a socket of the system's gathers as it is");
+        assert!(!near.nodelay().unwrap());
+        near.set_nodelay(true).unwrap();
+        assert!(told(true) && !near.nodelay().unwrap());
+        assert!(told(false) && near.nodelay().unwrap());
     }
 
     #[test]

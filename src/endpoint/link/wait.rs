@@ -46,6 +46,8 @@ pub(crate) struct EndpointWait {
     unsent: AtomicBool,
     /// Something was received that the next call takes, or lets go of: the same.
     unread: AtomicBool,
+    /// The kernel gathers messages, which the next poll may let go: nobody sleeps before that.
+    gathering: AtomicBool,
     /// By when the endpoint wants to be polled.
     deadline: AtomicDeadline,
     /// The same of an endpoint that packs what this one sends.
@@ -94,6 +96,7 @@ impl EndpointWait {
             slept: AtomicBool::new(true),
             unsent: AtomicBool::new(false),
             unread: AtomicBool::new(false),
+            gathering: AtomicBool::new(false),
             deadline: AtomicDeadline::never(clock.now()),
             packer_deadline: AtomicDeadline::never(clock.now()),
             clock,
@@ -128,6 +131,11 @@ impl EndpointWait {
     /// who sleeps; who does not, won't before that call.
     pub(crate) fn set_unread(&self, unread: bool) {
         self.set_busy(&self.unread, unread);
+    }
+
+    /// As [`set_unsent`](Self::set_unsent), of messages that the kernel gathers.
+    pub(crate) fn set_gathering(&self, gathering: bool) {
+        self.set_busy(&self.gathering, gathering);
     }
 
     fn set_busy(&self, flag: &AtomicBool, busy: bool) {
@@ -204,8 +212,9 @@ impl WaitSource for EndpointWait {
 
     fn prepare_wait(&self) -> Result<bool, Error> {
         self.slept.store(true, Ordering::SeqCst);
-        let busy = self.unsent.load(Ordering::SeqCst) || self.unread.load(Ordering::SeqCst);
-        if busy || self.woken.load(Ordering::Acquire) {
+        let reasons = [&self.unsent, &self.unread, &self.gathering];
+        let stays = reasons.iter().any(|reason| reason.load(Ordering::SeqCst));
+        if stays || self.woken.load(Ordering::Acquire) {
             return Ok(false);
         }
         self.link.try_wait()

@@ -29,6 +29,7 @@ use crate::protocol::wire::HeaderMode;
 /// | `shape` | send, buffered | | what the provider's segments allow | see [`Shape`] |
 /// | `inject` | send, buffered | | `Auto` | see [`Inject`] |
 /// | `packing` | send, publish, connectionless | | `Auto` | see [`Packing`] |
+/// | `gather` | send, publish | | `true` | |
 /// | `level` | send, buffered, publish, connectionless | | `Sent` | see [`Level`] |
 /// | `deadline` | all | time | 30 s | 1 ms to 24 h, or none |
 /// | `deadline_policy` | all | | `FailConnection` | see [`DeadlinePolicy`] |
@@ -56,6 +57,7 @@ pub struct OutgoingSettings {
     pub(crate) shape: Option<Shape>,
     inject: Option<Inject>,
     packing: Option<Packing>,
+    gather: Option<bool>,
     level: Option<Level>,
     pub(crate) deadline: Option<Duration>,
     pub(crate) deadline_policy: DeadlinePolicy,
@@ -72,6 +74,7 @@ impl Default for OutgoingSettings {
             shape: None,
             inject: None,
             packing: None,
+            gather: None,
             level: None,
             deadline: Some(Duration::from_secs(30)),
             deadline_policy: DeadlinePolicy::FailConnection,
@@ -140,6 +143,21 @@ impl OutgoingSettings {
     #[must_use]
     pub fn packing(mut self, packing: Packing) -> Self {
         self.packing = Some(packing);
+        self
+    }
+
+    /// Whether the kernel may gather small messages while they stream, for providers that are the
+    /// faster for it ([`gathers_below`](crate::fabric::Provider::gathers_below)): it sends what
+    /// follows a message together, as soon as that one is acknowledged (Nagle's algorithm).
+    ///
+    /// It does so only while messages follow each other at once. A lone message leaves as it is
+    /// sent. The last ones of a stream leave with the acknowledgement, or by the second poll after
+    /// them, whichever is first: who sends a burst, and then neither polls nor waits, may have them
+    /// leave 40 ms later. [`SendStats::gathered`](crate::stats::SendStats::gathered) says how many
+    /// messages were sent so.
+    #[must_use]
+    pub fn gather(mut self, gather: bool) -> Self {
+        self.gather = Some(gather);
         self
     }
 
@@ -221,6 +239,7 @@ impl OutgoingSettings {
             shape: self.shape,
             inject: self.inject.unwrap_or(Inject::Auto),
             packing: self.packing.unwrap_or_default(),
+            gather: self.gather.unwrap_or(SettingsOf::GATHERING.contains(&of)),
             deadline: self.deadline,
             policy: self.deadline_policy,
             staging: self.staging.clone(),
@@ -247,6 +266,7 @@ impl OutgoingSettings {
         of.refuse_unless(SettingsOf::OF_ONE, "shape", self.shape.as_ref())?;
         of.refuse_unless(SettingsOf::OF_ONE, "inject", self.inject.as_ref())?;
         of.refuse_unless(SettingsOf::PACKING, "packing", self.packing.as_ref())?;
+        of.refuse_unless(SettingsOf::GATHERING, "gather", self.gather.as_ref())?;
         of.refuse_unless(SettingsOf::SENDING, "level", self.level.as_ref())
     }
 }

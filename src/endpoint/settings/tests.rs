@@ -118,6 +118,7 @@ fn the_table_of_outgoing_settings_is_what_the_code_does() {
         ("shape", |(of, s)| (of, s.shape(Some(Shape::Iov)))),
         ("inject", |(of, s)| (of, s.inject(Inject::Off))),
         ("packing", |(of, s)| (of, s.packing(Packing::Auto))),
+        ("gather", |(of, s)| (of, s.gather(false))),
         ("level", |(of, s)| (of, s.level(Level::Delivered))),
         ("deadline_policy", |(of, s)| {
             (of, s.deadline_policy(DeadlinePolicy::Notify))

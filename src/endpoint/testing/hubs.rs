@@ -125,6 +125,7 @@ impl HubSetup {
                 shape: self.shape,
                 inject: Inject::Auto,
                 packing: self.packing,
+                gather: true,
                 deadline: self.deadline,
                 policy: self.policy,
                 staging: None,

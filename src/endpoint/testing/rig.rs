@@ -57,6 +57,7 @@ pub(crate) struct Setup {
     pub(crate) shape: Option<Shape>,
     pub(crate) inject: Inject,
     pub(crate) packing: Packing,
+    pub(crate) gather: bool,
     pub(crate) level: Level,
     /// Bytes in front of each payload.
     pub(crate) headroom: usize,
@@ -94,6 +95,7 @@ impl Default for Setup {
             shape: None,
             inject: Inject::Auto,
             packing: Packing::Off,
+            gather: true,
             level: Level::Sent,
             headroom: 0,
             payloads: 16,
@@ -660,6 +662,7 @@ pub(crate) fn send_settings(
         shape: setup.shape,
         inject: setup.inject,
         packing: setup.packing,
+        gather: setup.gather,
         deadline: setup.send_deadline,
         policy: setup.policy,
         staging: None,

@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use crate::endpoint::error::Blocked;
 use crate::endpoint::hub::control::HeldDescriptor;
 use crate::endpoint::hub::frames::PeerFrames;
+use crate::endpoint::hub::gathering::GatheredStream;
 use crate::endpoint::hub::line::{Line, LineState};
 use crate::endpoint::hub::long_send::LongSend;
 
@@ -16,6 +17,8 @@ pub(in crate::endpoint::hub) struct PeerOutbound {
     pub(in crate::endpoint::hub) in_flight: u32,
     /// Where small messages may be packed.
     pub(in crate::endpoint::hub) frames: Option<Box<PeerFrames>>,
+    /// Where the kernel may gather small messages.
+    pub(in crate::endpoint::hub) stream: Option<Box<GatheredStream>>,
     /// From the first time on that something waits.
     pub(super) line: Option<Box<Line>>,
     /// In the list of connections with something in their line.

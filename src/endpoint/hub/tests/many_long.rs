@@ -942,6 +942,7 @@ fn hub_over(domain: &Arc<Domain>) -> Hub<ProviderLink> {
             shape: None,
             inject: Inject::Auto,
             packing: Packing::Off,
+            gather: true,
             deadline: Some(Duration::from_secs(60)),
             policy: DeadlinePolicy::FailConnection,
             staging: None,

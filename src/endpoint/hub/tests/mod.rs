@@ -7,6 +7,7 @@ mod documented;
 mod frames;
 mod future;
 mod gate;
+mod gathering;
 mod long;
 mod many;
 mod many_long;

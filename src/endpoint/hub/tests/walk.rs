@@ -83,10 +83,11 @@ fn setup() -> impl Strategy<Value = Setup> {
         any::<bool>(),
         any::<bool>(),
         prop_oneof![Just(Packing::Off), Just(Packing::UpTo(60))],
+        any::<bool>(),
     );
     let sizes = (1u32..6, 1u32..6, 4u32..12);
     (flags, sizes, framing()).prop_map(|(flags, (depth, headers, slots), framing)| {
-        let (rdm, cells, endpoint_scope, notify, short_cq_data, packing) = flags;
+        let (rdm, cells, endpoint_scope, notify, short_cq_data, packing, gathers) = flags;
         let (shape, iov_limit, header_mode, uses_more, inject_pays) = framing;
         Setup {
             net: NetConfig {
@@ -101,6 +102,7 @@ fn setup() -> impl Strategy<Value = Setup> {
                 iov_limit,
                 uses_more,
                 inject_pays,
+                gathers_below: gathers.then_some(60),
                 ..NetConfig::default()
             },
             shape: Some(shape),

@@ -60,6 +60,10 @@ pub(crate) struct NetConfig {
     pub(crate) inject_size: usize,
     pub(crate) inject_pays: bool,
     pub(crate) uses_more: bool,
+    /// Where its kernel may gather messages.
+    pub(crate) gathers_below: Option<u64>,
+    /// The kernel can be told.
+    pub(crate) can_gather: bool,
     /// One-sided operations.
     pub(crate) rma: Option<RmaLimits>,
     /// Access to a device's memory, if there is any.
@@ -78,6 +82,8 @@ impl Default for NetConfig {
             inject_size: 64,
             inject_pays: false,
             uses_more: false,
+            gathers_below: None,
+            can_gather: true,
             rma: Some(RmaLimits {
                 iov_limit: 4,
                 max_bytes: 1 << 20,
@@ -474,6 +480,8 @@ struct ConnState {
     phase: Phase,
     /// Made by the test: nobody closes it.
     by_hand: bool,
+    /// Its kernel gathers what it sends, and acknowledges nothing.
+    gathers: bool,
     sends: VecDeque<Sent>,
     receives: VecDeque<Receive>,
 }
@@ -603,7 +611,8 @@ impl State {
     /// Where the oldest message of a connection goes, if it is taken there now.
     fn way(&self, conn: ConnKey) -> Option<Way> {
         let state = &self.conns[conn];
-        let front = state.sends.front().filter(|sent| !sent.kept_back)?;
+        let lets_go = |sent: &&Sent| !sent.kept_back && !state.gathers;
+        let front = state.sends.front().filter(lets_go)?;
         if front.rma.is_some() {
             return self.reachable_peer(conn).map(|_| Way::OneSided);
         }
@@ -1178,6 +1187,7 @@ impl Net {
             inject_size,
             inject_pays,
             uses_more,
+            gathers_below,
             rma,
             short_cq_data,
             ..
@@ -1195,6 +1205,7 @@ impl Net {
                 inject_pays,
                 pack_below: 4096,
                 uses_more,
+                gathers_below,
                 rma,
             },
             tail: (state.links.len() as u64 - 1).to_le_bytes(),
@@ -1419,6 +1430,7 @@ impl Net {
             target: None,
             phase: Phase::Asked,
             by_hand: true,
+            gathers: false,
             sends: VecDeque::new(),
             receives: VecDeque::new(),
         });
@@ -1575,6 +1587,7 @@ impl FakeLink {
             target,
             phase: Phase::New,
             by_hand: false,
+            gathers: false,
             sends: VecDeque::new(),
             receives: VecDeque::new(),
         });
@@ -1965,6 +1978,17 @@ impl Link for FakeLink {
     /// There is no socket.
     fn watch(&mut self, _conn: &FakeConn, _watch: &TcpWatch) -> KernelWatch {
         KernelWatch::Unavailable
+    }
+
+    /// Nothing leaves meanwhile, as if the peer acknowledged nothing.
+    fn gather(&mut self, conn: &mut FakeConn, gather: bool) -> bool {
+        let mut state = self.net.state();
+        let can = state.config.can_gather;
+        let told = can && std::mem::replace(&mut state.conns[conn.key].gathers, gather) != gather;
+        if can && !told {
+            state.offence(format!("{gather} was told twice"));
+        }
+        told
     }
 
     fn bytes_received(&mut self, _conn: &mut FakeConn) -> Option<u64> {

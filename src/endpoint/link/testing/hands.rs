@@ -26,6 +26,7 @@ impl Net {
             target: None,
             phase: Phase::Asked,
             by_hand: true,
+            gathers: false,
             sends: VecDeque::new(),
             receives: VecDeque::new(),
         });
@@ -67,6 +68,7 @@ impl Net {
             target: None,
             phase: Phase::Connected,
             by_hand: true,
+            gathers: false,
             sends: VecDeque::new(),
             receives: VecDeque::new(),
         });

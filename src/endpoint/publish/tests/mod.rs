@@ -100,6 +100,7 @@ impl Stage {
                 shape: None,
                 inject: Inject::Auto,
                 packing: self.packing,
+                gather: true,
                 deadline: self.deadline,
                 policy: DeadlinePolicy::FailConnection,
                 staging: None,

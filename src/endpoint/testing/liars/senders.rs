@@ -126,6 +126,7 @@ fn settings(abandoned: &Arc<Mutex<Vec<u64>>>, headers: &HeaderSlotManager) -> Hu
         shape: None,
         inject: Inject::Auto,
         packing: Packing::Auto,
+        gather: true,
         deadline: None,
         policy: DeadlinePolicy::FailConnection,
         staging: None,
