@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use libfabric_sys as sys;
 
-use self::config::{OnAbandoned, WINDOWS};
+use self::config::OnAbandoned;
 use self::peers::{ConnectionStage, Peers};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
@@ -26,8 +26,8 @@ use crate::contain::contain;
 use crate::endpoint::delivery::Deliveries;
 use crate::endpoint::error::{Blocked, PeerError, Refused, SendErrorKind};
 use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::hub::Hub;
 use crate::endpoint::hub::in_flight_max::InFlightMax;
-use crate::endpoint::hub::{Hub, OutboundSettings};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::settings::SettingsOf;
@@ -148,7 +148,7 @@ impl ConnectionlessEndpoint {
                        ReceiveEndpoint",
             });
         }
-        config.check(WINDOWS.reserve() + OutboundSettings::grants(Form::Rdm) + 1)?;
+        config.check()?;
         let source = config.outgoing.headers_of(SettingsOf::Connectionless);
         let headers = source.manager()?;
         let data = source.hold(domain)?;
@@ -307,10 +307,9 @@ impl ConnectionlessEndpoint {
     /// [`Writable`](ConnectionlessEvent::Writable) says when it has answered,
     /// [`Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) that it will not.
     ///
-    /// A message that is longer than the peer's receive buffers goes where the peer is a
-    /// [`ReceiveEndpoint`](crate::ReceiveEndpoint) with
-    /// [`long_messages`](crate::endpoint::ReceiveConfig::long_messages): piece by piece, and what
-    /// follows it is back-pressure until it is there.
+    /// A message that is longer than the peer's receive buffers goes where the peer takes
+    /// [`long_messages`](crate::endpoint::IncomingSettings::long_messages): piece by piece, and
+    /// what follows it is back-pressure until it is there.
     ///
     /// # Errors
     ///

@@ -104,10 +104,10 @@ pub enum SendErrorKind {
     /// Header and payload are longer than what the peer's buffers or the provider take.
     ///
     /// Longer ones go where both sides have one-sided operations and the receiver has set
-    /// [`ReceiveConfig::long_messages`](crate::endpoint::ReceiveConfig::long_messages).
+    /// [`IncomingSettings::long_messages`](crate::endpoint::IncomingSettings::long_messages).
     #[error(
         "message of {len} bytes, {whose} {max} (longer ones need one-sided operations, and \
-         `ReceiveConfig::long_messages` at the peer)"
+         `IncomingSettings::long_messages` at the peer)"
     )]
     TooLong {
         /// Header and payload, in bytes.

@@ -248,6 +248,8 @@ fn duplex(config: &ReceiverConfig, windows: u32) -> Result<DuplexConfig, StreamE
         lost_after: config.lost_after,
         windows,
         writes: 0,
+        // A stream's messages fit the buffers of both sides.
+        long: None,
         clock: config.clock.clone(),
         #[cfg(test)]
         faults: None,

@@ -265,6 +265,8 @@ pub(super) fn duplex(
         lost_after: config.lost_after,
         windows,
         writes: config.depth * connections,
+        // A stream's messages fit the buffers of both sides.
+        long: None,
         clock: config.clock.clone(),
         #[cfg(test)]
         faults: config.faults.clone(),

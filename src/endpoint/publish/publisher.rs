@@ -243,6 +243,12 @@ impl std::fmt::Debug for PublishConfig {
 /// way: for `deadline`, and for a policy that disconnects who is too slow. An event, or a
 /// copy, that fails is the end of the publication, for each subscriber and in words.
 ///
+/// A publication that is longer than a subscriber's receive buffers goes to it all the same where
+/// it takes [`long_messages`](crate::endpoint::IncomingSettings::long_messages): piece by piece,
+/// from the one buffer, into memory that the subscriber grants for it. For the others it is too
+/// long, and [dropped](crate::endpoint::DropReason::Refused). A long one in a GPU's memory that has
+/// to be staged needs a ring whose slots have room for all of it, since the copy is one for all.
+///
 /// A subscriber that has no room does not hold up the others: see [`SlowPolicy`].
 ///
 /// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an
