@@ -361,3 +361,7 @@ impl Waitable for DuplexEndpoint {
         WaitHandle::new(self.core.wait())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "tests/duplex.rs"]
+mod tests;

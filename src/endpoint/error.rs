@@ -296,6 +296,25 @@ pub struct BatchError {
     pub refused: Refused<Payload>,
 }
 
+impl BatchError {
+    /// What a batch came to: how many messages were taken, and which one was refused.
+    pub(crate) fn or_sent(
+        (sent, refused): (usize, Option<Refused<Payload>>),
+    ) -> Result<usize, Self> {
+        refused.map_or(Ok(sent), |refused| Err(Self { sent, refused }))
+    }
+
+    /// No message is taken, for this reason: the first one, if there is one, comes back.
+    pub(crate) fn at_first<H>(
+        kind: impl Into<SendErrorKind>,
+        mut messages: impl Iterator<Item = (Payload, H, u64)>,
+    ) -> Result<usize, Self> {
+        let first = messages.next();
+        let refused = first.map(|(payload, _, key)| Refused::new(kind, payload, key));
+        Self::or_sent((0, refused))
+    }
+}
+
 impl fmt::Display for BatchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "after {} messages: {}", self.sent, self.refused)

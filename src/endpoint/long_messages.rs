@@ -58,9 +58,9 @@ impl LongMessages {
     /// Has senders write into these buffers in a GPU's memory instead, where the provider lets
     /// them: such a message comes as
     /// [`ReceiveEvent::DeviceMessage`](crate::ReceiveEvent::DeviceMessage), or as the event of that
-    /// name that the endpoint has, and no byte of its payload was in the host's memory. Its payload begins behind its header, at a multiple of 256
-    /// bytes where there is room for that and the header mode is
-    /// [`Fixed`](crate::endpoint::HeaderMode::Fixed).
+    /// name that the endpoint has, and no byte of its payload was in the host's memory. Its payload
+    /// begins behind its header, at a multiple of 256 bytes where there is room for that and the
+    /// header mode is [`Fixed`](crate::endpoint::HeaderMode::Fixed).
     ///
     /// Where the provider does not reach that memory by itself, or nothing but the end of an
     /// endpoint ends what a peer may write (`FI_EP_RDM`, but for verbs), and for messages that are

@@ -17,6 +17,7 @@ mod header;
 mod held;
 mod outbox;
 mod policy;
+mod posting;
 mod publisher;
 mod settings;
 mod subscribe_core;

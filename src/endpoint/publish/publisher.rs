@@ -11,7 +11,7 @@ use super::table::SubscriptionLimits;
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
-use crate::endpoint::error::Refused;
+use crate::endpoint::error::{BatchError, Refused};
 
 use crate::endpoint::event::ConnectionRequest;
 use crate::endpoint::header_source::HeaderSource;
@@ -393,6 +393,36 @@ impl PublishEndpoint {
         match self.core.owner().check() {
             Ok(()) => self.core.publish(tag, payload, header, key),
             Err(forked) => Err(Refused::new(forked, payload, key)),
+        }
+    }
+
+    /// Publishes several, as [`publish`](Self::publish) each: tag, payload, header, key. Where the
+    /// provider joins posts ([`Provider::uses_more`](crate::fabric::Provider::uses_more)), those of
+    /// one subscriber go to the card together; everywhere else this is a loop. Appends to `told`
+    /// what became of each at once.
+    ///
+    /// All of them are taken, or all in front of the first one that is refused: that one comes back
+    /// in the error, and the rest was not taken from the iterator. What was taken is on its way
+    /// when this returns, and each has its one [`PublishEvent::Published`].
+    ///
+    /// # Errors
+    ///
+    /// [`BatchError`]: why it stopped, with the publication that was refused, and how many were
+    /// taken before it.
+    pub fn publish_batch<P: Into<Payload>, H: AsRef<[u8]>>(
+        &mut self,
+        publications: impl IntoIterator<Item = (u64, P, H, u64)>,
+        told: &mut Vec<Publication>,
+    ) -> Result<usize, BatchError> {
+        let publications = publications
+            .into_iter()
+            .map(|(tag, payload, header, key)| (tag, payload.into(), header, key));
+        match self.core.owner().check() {
+            Ok(()) => BatchError::or_sent(self.core.publish_batch(publications, told)),
+            Err(forked) => {
+                let messages = publications.map(|(_, payload, header, key)| (payload, header, key));
+                BatchError::at_first(forked, messages)
+            }
         }
     }
 

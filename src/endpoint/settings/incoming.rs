@@ -21,7 +21,7 @@ use crate::endpoint::settings::SettingsOf;
 /// | `pool` | all | | one of its own, of the two above | |
 /// | `credits` | all | messages granted to each peer at once | 32 | 1 to 65,536 |
 /// | `deliver_to` | all | buffers in a GPU's memory | none | see [`DeviceDelivery`] |
-/// | `long_messages` | all | a pool for messages above `max_message` | none | see [`LongMessages`] |
+/// | `long_messages` | all | a pool for longer messages | none | see [`LongMessages`] |
 ///
 /// "Of" names the endpoints that have the setting:
 /// [`ReceiveConfig`](crate::endpoint::ReceiveConfig),

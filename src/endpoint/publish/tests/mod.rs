@@ -31,6 +31,7 @@ use crate::id::ConnectionId;
 use crate::protocol::connection::{CloseReason, Form, LONG_MESSAGES_MAX};
 use crate::protocol::wire::{HeaderMode, SubscriptionOutcome};
 
+mod batch;
 mod gate;
 mod long;
 
@@ -401,6 +402,42 @@ impl Play {
         Ok((gate, told))
     }
 
+    /// Publishes these at once, until one is refused: what became of each, and why it stopped.
+    fn publish_batch(
+        &mut self,
+        tag: u64,
+        keys: std::ops::Range<u64>,
+    ) -> (Vec<Publication>, Option<SendErrorKind>) {
+        let payloads: Vec<_> = keys.map(|key| (key, self.payload(key))).collect();
+        let given: Vec<_> = payloads.iter().map(|it| (it.0, it.1.index())).collect();
+        let mut batch = payloads
+            .into_iter()
+            .map(|(key, payload)| (tag, payload.into(), key.to_be_bytes(), key));
+        let mut told = Vec::new();
+        let (sent, refused) = self.publisher().publish_batch(&mut batch, &mut told);
+        drop(batch);
+        assert_eq!(sent, told.len());
+        for (publication, &(key, index)) in told.iter().zip(&given) {
+            self.owe(publication, key, index);
+        }
+        let refused = refused.map(|refused| {
+            let payload = refused.given.into_buffer().expect("a buffer");
+            assert_eq!((refused.key, payload.index()), given[sent]);
+            refused.kind
+        });
+        (told, refused)
+    }
+
+    /// A publication was taken: its key is owed an end.
+    fn owe(&mut self, told: &Publication, key: u64, index: u32) {
+        let owed = Owed {
+            index,
+            subscribers: told.posted + told.waiting + told.dropped,
+            outcomes: BTreeMap::new(),
+        };
+        assert!(self.owed.insert(key, owed).is_none(), "{key} in use");
+    }
+
     fn publish_payload(
         &mut self,
         tag: u64,
@@ -411,12 +448,7 @@ impl Play {
         let header = key.to_be_bytes();
         match self.publisher().publish(tag, payload, &header, key) {
             Ok(told) => {
-                let owed = Owed {
-                    index,
-                    subscribers: told.posted + told.waiting + told.dropped,
-                    outcomes: BTreeMap::new(),
-                };
-                assert!(self.owed.insert(key, owed).is_none(), "{key} in use");
+                self.owe(&told, key, index);
                 Ok(told)
             }
             Err(refused) => {
@@ -1144,6 +1176,8 @@ fn what_will_not_close_is_leaked_and_counted_and_told() {
 enum Step {
     Publish(u64),
     PublishLong(u64),
+    /// So many at once.
+    PublishBatch(u64, u64),
     PublishGated(u64),
     /// The gate of an earlier publication; true: it opens.
     Gate(usize, bool),
@@ -1163,6 +1197,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => tag.clone().prop_map(Step::Publish),
         4 => tag.clone().prop_map(Step::PublishLong),
+        4 => (tag.clone(), 1..6_u64).prop_map(|(tag, n)| Step::PublishBatch(tag, n)),
         4 => tag.clone().prop_map(Step::PublishGated),
         4 => (0..4_usize, prop::bool::weighted(0.8)).prop_map(|(n, opens)| Step::Gate(n, opens)),
         4 => (who.clone(), tag.clone()).prop_map(|(n, tag)| Step::On(n, tag)),
@@ -1205,6 +1240,11 @@ impl Play {
             Step::PublishLong(tag) => {
                 if self.payloads.free_count() > 0 && self.publish_long(tag, *next).is_ok() {
                     *next += 1;
+                }
+            }
+            Step::PublishBatch(tag, count) => {
+                if self.payloads.free_count() >= count as usize {
+                    *next += self.publish_batch(tag, *next..*next + count).0.len() as u64;
                 }
             }
             Step::PublishGated(tag) => {
@@ -1261,15 +1301,18 @@ proptest! {
         settled in any::<bool>(),
         packed in any::<bool>(),
         long in any::<bool>(),
+        uses_more in any::<bool>(),
     ) {
         let form = if rdm { Form::Rdm } else { Form::Msg };
         let reconnect = ReconnectPolicy::fixed(Duration::from_millis(1));
+        let stage = if long { Stage::long(form) } else { Stage::of(form) };
         let mut play = Stage {
+            net: NetConfig { uses_more, ..stage.net },
             slow,
             reconnect,
             receive_depth: 2,
             packing: if packed { Packing::UpTo(100) } else { Packing::Off },
-            ..if long { Stage::long(form) } else { Stage::of(form) }
+            ..stage
         }
         .open();
         play.settle();
