@@ -99,19 +99,22 @@ fn config(args: &RecvArgs) -> Result<ReceiverConfig, Failure> {
         .entries(args.max_files)
         .block_bytes(1 << 28);
     let mut config = base
-        .block_bytes(args.common.block)
-        .buffers(2 * args.common.buffers)
+        .stream(|s| {
+            s.block_bytes(args.common.block)
+                .buffers(2 * args.common.buffers)
+                .connections(args.peers)
+                .threads(args.writers)
+                .pinned(args.common.gpu.is_some())
+        })
         .credits(args.common.buffers)
-        .connections(args.peers)
-        .writers(args.writers)
-        .pinned(args.common.gpu.is_some())
         .stalled_after(args.common.patience())
         .limits(limits);
     if let Some(windows) = args.windows {
         config = config.rma_slots(windows);
     }
     if let Some(path) = &args.common.key {
-        config = config.key(PresharedKey::from_file(path).map_err(Failure::of)?);
+        let key = PresharedKey::from_file(path).map_err(Failure::of)?;
+        config = config.stream(|s| s.key(key));
     }
     Ok(config)
 }

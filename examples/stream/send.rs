@@ -120,13 +120,15 @@ fn tell(
 }
 
 fn config(args: &SendArgs) -> Result<SenderConfig, Failure> {
-    let mut config = SenderConfig::default()
-        .block_bytes(args.common.block)
-        .buffers(args.common.buffers)
-        .readers(args.readers)
-        .pinned(args.common.gpu.is_some());
+    let mut config = SenderConfig::default().stream(|s| {
+        s.block_bytes(args.common.block)
+            .buffers(args.common.buffers)
+            .threads(args.readers)
+            .pinned(args.common.gpu.is_some())
+    });
     if let Some(path) = &args.common.key {
-        config = config.key(PresharedKey::from_file(path).map_err(Failure::of)?);
+        let key = PresharedKey::from_file(path).map_err(Failure::of)?;
+        config = config.stream(|s| s.key(key));
     }
     Ok(config)
 }

@@ -46,12 +46,11 @@ pub(crate) fn goodbye() -> Instant {
 }
 
 pub(crate) fn sender(case: &Case, pinned: bool) -> Result<StreamSender, Failure> {
+    let (block, buffers) = (u32::try_from(case.block)?, u32::try_from(case.buffers)?);
     let config = SenderConfig::default()
-        .block_bytes(u32::try_from(case.block)?)
-        .buffers(u32::try_from(case.buffers)?)
-        .depth(u32::try_from(case.depth)?)
-        .readers(case.readers)
-        .pinned(pinned);
+        .stream(|s| s.block_bytes(block).buffers(buffers))
+        .stream(|s| s.threads(case.readers).pinned(pinned))
+        .depth(u32::try_from(case.depth)?);
     Ok(StreamSender::open(&domain(case)?, config)?)
 }
 
@@ -86,18 +85,15 @@ pub(crate) fn receiver(
     sink: impl SinkFactory,
     (pinned, windows): (bool, usize),
 ) -> Result<StreamReceiver, Failure> {
-    let receives = u32::try_from(case.receives)?;
+    let (receives, block) = (u32::try_from(case.receives)?, u32::try_from(case.block)?);
     let limits = Limits::default()
         .bytes(2 * case.size as u64)
         .block_bytes(1 << 28);
     let config = ReceiverConfig::new(sink)
-        .pinned(pinned)
-        .block_bytes(u32::try_from(case.block)?)
+        .stream(|s| s.pinned(pinned).block_bytes(block))
+        .stream(|s| s.buffers(2 * receives).threads(case.writers).connections(1))
         .credits(receives)
         .rma_slots(u32::try_from(windows)?)
-        .buffers(2 * receives)
-        .writers(case.writers)
-        .connections(1)
         .limits(limits);
     let addr = format!("{}:0", case.node).parse()?;
     Ok(StreamReceiver::listen(&domain(case)?, addr, config)?)

@@ -18,18 +18,18 @@ use std::time::{Duration, Instant};
 
 use libfabric_sys as sys;
 
-use self::config::{OnAbandoned, WINDOWS};
+use self::config::OnAbandoned;
 use self::peers::{ConnectionStage, Peers};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::contain::contain;
 use crate::endpoint::delivery::Deliveries;
-use crate::endpoint::error::{Blocked, PeerError, Refused, SendErrorKind};
+use crate::endpoint::error::{BatchError, Blocked, PeerError, Refused, SendErrorKind};
 use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::hub::Hub;
 use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::hub::received_frame::PlacedFrame;
-use crate::endpoint::hub::{Hub, OutboundSettings};
 use crate::endpoint::inbox::Inbox;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
@@ -160,7 +160,7 @@ impl ConnectionlessEndpoint {
                        ReceiveEndpoint",
             });
         }
-        config.check(WINDOWS.reserve() + OutboundSettings::grants(Form::Rdm) + 1)?;
+        config.check()?;
         let source = config.outgoing.headers_of(SettingsOf::Connectionless);
         let headers = source.manager()?;
         let data = source.hold(domain)?;
@@ -321,10 +321,9 @@ impl ConnectionlessEndpoint {
     /// [`Writable`](ConnectionlessEvent::Writable) says when it has answered,
     /// [`Disconnected`](crate::endpoint::ConnectionEvent::Disconnected) that it will not.
     ///
-    /// A message that is longer than the peer's receive buffers goes where the peer is a
-    /// [`ReceiveEndpoint`](crate::ReceiveEndpoint) with
-    /// [`long_messages`](crate::endpoint::ReceiveConfig::long_messages): piece by piece, and what
-    /// follows it is back-pressure until it is there.
+    /// A message that is longer than the peer's receive buffers goes where the peer takes
+    /// [`long_messages`](crate::endpoint::IncomingSettings::long_messages): piece by piece, and
+    /// what follows it is back-pressure until it is there.
     ///
     /// # Errors
     ///
@@ -343,6 +342,33 @@ impl ConnectionlessEndpoint {
         match self.usable_connection(to.into()) {
             Ok(conn) => self.core.send_data(conn, payload, header, key),
             Err(kind) => Err(Refused::new(kind, payload, key)),
+        }
+    }
+
+    /// Sends several messages to one peer, as [`send_data`](Self::send_data) each: payload, header,
+    /// key. Where the provider joins posts
+    /// ([`Provider::uses_more`](crate::fabric::Provider::uses_more)), they go to the card together;
+    /// everywhere else this is a loop.
+    ///
+    /// All of them are taken, or all in front of the first one that is refused: that one comes back
+    /// in the error, and the rest was not taken from the iterator. What was taken is on its way
+    /// when this returns, and each message has its one outcome.
+    ///
+    /// # Errors
+    ///
+    /// [`BatchError`]: why it stopped, with the message that was refused, and how many were sent
+    /// before it.
+    pub fn send_batch<P: Into<Payload>, H: AsRef<[u8]>>(
+        &mut self,
+        to: impl Into<SendTo>,
+        messages: impl IntoIterator<Item = (P, H, u64)>,
+    ) -> Result<usize, BatchError> {
+        let messages = messages
+            .into_iter()
+            .map(|(payload, header, key)| (payload.into(), header, key));
+        match self.usable_connection(to.into()) {
+            Ok(conn) => BatchError::or_sent(self.core.send_batch(conn, messages)),
+            Err(kind) => BatchError::at_first(kind, messages),
         }
     }
 

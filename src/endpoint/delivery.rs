@@ -167,6 +167,11 @@ impl DeviceMessage {
             payload,
         }
     }
+
+    /// Cuts off what a layer of ours wrote in front of the header, which is so many bytes long.
+    pub(crate) fn cut_front(&mut self, bytes: usize) {
+        self.header = self.header[bytes..].into();
+    }
 }
 
 impl fmt::Debug for DeviceMessage {

@@ -26,6 +26,7 @@ use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::wait::LinkWait;
+use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::windows::volatile_buffer::VolatileBuffer;
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowPlace};
 use crate::event_loop::{WaitHandle, Waitable};
@@ -66,6 +67,9 @@ pub(crate) struct DuplexConfig {
     pub(crate) windows: u32,
     /// Writes into windows of peers that are in flight at once.
     pub(crate) writes: u32,
+    /// Where messages go that are longer than a slot of the pool. With this, longer ones are sent,
+    /// too, to peers that take them.
+    pub(crate) long: Option<LongMessages>,
     /// What it judges deadlines by.
     pub(crate) clock: Clock,
     /// What becomes of messages that are sent.
@@ -88,6 +92,7 @@ impl DuplexConfig {
             windows: self.windows,
             operations: self.writes.max(1),
             deadline: Some(self.send_deadline),
+            long: self.long.is_some(),
             ..WindowSettings::none()
         }
     }
@@ -114,7 +119,7 @@ impl DuplexConfig {
             close_timeout: self.close_timeout,
             header_mode: Some(HeaderMode::Fixed(self.header_len)),
             windows: self.windows(),
-            long: None,
+            long: self.long.clone(),
             sends: Some(OutboundSettings {
                 headers: headers.clone(),
                 header_mode: HeaderMode::Fixed(self.header_len),
@@ -129,8 +134,7 @@ impl DuplexConfig {
                 deadline: Some(self.send_deadline),
                 policy: DeadlinePolicy::FailConnection,
                 staging: None,
-                // Of those who use it, none sends what its peers have no room for.
-                long: false,
+                long: self.long.is_some(),
                 on_abandoned: None,
             }),
             publishing: false,
@@ -359,3 +363,7 @@ impl Waitable for DuplexEndpoint {
         WaitHandle::new(self.core.wait())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "tests/duplex.rs"]
+mod tests;

@@ -104,10 +104,10 @@ pub enum SendErrorKind {
     /// Header and payload are longer than what the peer's buffers or the provider take.
     ///
     /// Longer ones go where both sides have one-sided operations and the receiver has set
-    /// [`ReceiveConfig::long_messages`](crate::endpoint::ReceiveConfig::long_messages).
+    /// [`IncomingSettings::long_messages`](crate::endpoint::IncomingSettings::long_messages).
     #[error(
         "message of {len} bytes, {whose} {max} (longer ones need one-sided operations, and \
-         `ReceiveConfig::long_messages` at the peer)"
+         `IncomingSettings::long_messages` at the peer)"
     )]
     TooLong {
         /// Header and payload, in bytes.
@@ -294,6 +294,25 @@ pub struct BatchError {
     pub sent: usize,
     /// The refused message, with the reason. Those behind it were not looked at.
     pub refused: Refused<Payload>,
+}
+
+impl BatchError {
+    /// What a batch came to: how many messages were taken, and which one was refused.
+    pub(crate) fn or_sent(
+        (sent, refused): (usize, Option<Refused<Payload>>),
+    ) -> Result<usize, Self> {
+        refused.map_or(Ok(sent), |refused| Err(Self { sent, refused }))
+    }
+
+    /// No message is taken, for this reason: the first one, if there is one, comes back.
+    pub(crate) fn at_first<H>(
+        kind: impl Into<SendErrorKind>,
+        mut messages: impl Iterator<Item = (Payload, H, u64)>,
+    ) -> Result<usize, Self> {
+        let first = messages.next();
+        let refused = first.map(|(payload, _, key)| Refused::new(kind, payload, key));
+        Self::or_sent((0, refused))
+    }
 }
 
 impl fmt::Display for BatchError {

@@ -37,6 +37,7 @@ use crate::stats::{OneSidedStats, ReceiveStats, SendStats};
 
 mod accepting;
 mod agenda;
+pub(crate) mod batch;
 mod buffers;
 mod closing;
 mod cm_queue;

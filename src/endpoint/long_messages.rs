@@ -10,7 +10,11 @@ use crate::endpoint::limits::check_deadline;
 const SLOWEST: u64 = 1 << 20;
 
 /// Where long messages go
-/// ([`ReceiveConfig::long_messages`](crate::endpoint::ReceiveConfig::long_messages)).
+/// ([`IncomingSettings::long_messages`](crate::endpoint::IncomingSettings::long_messages)).
+/// [`ReceiveConfig`](crate::endpoint::ReceiveConfig),
+/// [`SubscribeConfig`](crate::endpoint::SubscribeConfig) and
+/// [`ConnectionlessConfig`](crate::endpoint::ConnectionlessConfig) have it; every endpoint that
+/// sends sends them to peers that take them.
 ///
 /// A message that is longer than the receive buffers, or than what the provider takes in one piece,
 /// is offered by its sender, which writes it into a slot of the pool when there is one: no byte of
@@ -53,10 +57,10 @@ impl LongMessages {
 
     /// Has senders write into these buffers in a GPU's memory instead, where the provider lets
     /// them: such a message comes as
-    /// [`ReceiveEvent::DeviceMessage`](crate::ReceiveEvent::DeviceMessage), and no byte of its
-    /// payload was in the host's memory. Its payload begins behind its header, at a multiple of 256
-    /// bytes where there is room for that and the header mode is
-    /// [`Fixed`](crate::endpoint::HeaderMode::Fixed).
+    /// [`ReceiveEvent::DeviceMessage`](crate::ReceiveEvent::DeviceMessage), or as the event of that
+    /// name that the endpoint has, and no byte of its payload was in the host's memory. Its payload
+    /// begins behind its header, at a multiple of 256 bytes where there is room for that and the
+    /// header mode is [`Fixed`](crate::endpoint::HeaderMode::Fixed).
     ///
     /// Where the provider does not reach that memory by itself, or nothing but the end of an
     /// endpoint ends what a peer may write (`FI_EP_RDM`, but for verbs), and for messages that are

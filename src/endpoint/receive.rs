@@ -25,7 +25,6 @@ use crate::endpoint::settings::{
 };
 use crate::id::ConnectionId;
 
-use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::received_messages::ReceivedMessages;
 use crate::protocol::connection::Form;
 
@@ -56,7 +55,6 @@ pub enum AcceptPolicy {
 /// | setting | unit | default | range |
 /// |---|---|---|---|
 /// | `header_mode` | what peers must use | any | |
-/// | `long_messages` | a pool for messages above `max_message` | none | see [`LongMessages`] |
 ///
 /// The pool takes `slots × max_message` bytes. Each connection keeps two receives posted beyond its
 /// credits: so a dead peer is noticed while all messages are held. With windows, it keeps two more
@@ -76,7 +74,6 @@ pub struct ReceiveConfig {
     outgoing: OutgoingSettings,
     incoming: IncomingSettings,
     header_mode: Option<HeaderMode>,
-    long: Option<LongMessages>,
 }
 
 impl ReceiveConfig {
@@ -111,17 +108,6 @@ impl ReceiveConfig {
         self
     }
 
-    /// Takes messages that are longer than
-    /// [`max_message`](crate::endpoint::IncomingSettings::max_message), too: each goes straight
-    /// into a slot of this pool, by one-sided operations of its sender, and comes as one
-    /// [`Message`](crate::endpoint::Message). Peers whose messages are longer than its slots are
-    /// told so. Where the provider has no one-sided operations, it has no effect.
-    #[must_use]
-    pub fn long_messages(mut self, long: LongMessages) -> Self {
-        self.long = Some(long);
-        self
-    }
-
     fn windows(&self) -> WindowSettings {
         WindowSettings {
             windows: self.connection.windows_of(SettingsOf::Receive),
@@ -129,7 +115,7 @@ impl ReceiveConfig {
             operations: self.outgoing.depth_of(SettingsOf::Receive),
             deadline: self.outgoing.deadline,
             policy: self.outgoing.deadline_policy,
-            long: self.long.is_some(),
+            long: self.incoming.long.is_some(),
         }
     }
 
@@ -157,25 +143,9 @@ impl ReceiveConfig {
         Ok(())
     }
 
-    fn check_delivery(&self) -> Result<(), Error> {
-        let Some(delivery) = &self.incoming.delivery else {
-            return Ok(());
-        };
-        let pool_of_long = self.long.as_ref().and_then(|long| long.device.as_ref());
-        if pool_of_long.is_some_and(|pool| delivery.is_to(pool)) {
-            let reason = "must be other buffers than those where long messages land";
-            return Err(config("deliver_to", "the same pool".to_owned(), reason));
-        }
-        let long = self.long.as_ref().map_or(0, LongMessages::host_limit);
-        self.incoming
-            .check_delivery(self.incoming.largest().max(long))
-    }
-
     fn check(&self) -> Result<(), Error> {
         self.connection.check(SettingsOf::Receive)?;
         self.outgoing.check(SettingsOf::Receive)?;
-        self.long.as_ref().map_or(Ok(()), LongMessages::check)?;
-        self.check_delivery()?;
         let windows = self.windows();
         let reason = match (windows.enabled(), windows.long) {
             (false, false) => "must be 3 for each of max_connections, to 1048576",
@@ -207,7 +177,7 @@ impl ReceiveConfig {
             close_timeout: self.connection.close_timeout,
             header_mode: self.header_mode,
             windows: self.windows(),
-            long: self.long,
+            long: self.incoming.long,
             sends: None,
             publishing: false,
             liveness: self.connection.liveness,
@@ -469,6 +439,7 @@ impl Waitable for ReceiveEndpoint {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::endpoint::LongMessages;
 
     /// The ranges themselves are those of the groups' tables.
     #[test]
@@ -512,8 +483,8 @@ mod tests {
         let needed = [
             (config(0), 3),
             (config(1), 5),
-            (config(0).long_messages(long()), 5),
-            (config(1).long_messages(long()), 7),
+            (config(0).incoming(|i| i.long_messages(long())), 5),
+            (config(1).incoming(|i| i.long_messages(long())), 7),
         ];
         for (config, each) in needed {
             let with = |slots| {

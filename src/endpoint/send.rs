@@ -290,18 +290,12 @@ impl SendEndpointZeroCopy {
         &mut self,
         messages: impl IntoIterator<Item = (P, H, u64)>,
     ) -> Result<usize, BatchError> {
-        let mut messages = messages
+        let messages = messages
             .into_iter()
             .map(|(payload, header, key)| (payload.into(), header, key));
-        if let Err(forked) = self.core.owner().check() {
-            return messages.next().map_or(Ok(0), |(payload, _, key)| {
-                let refused = Refused::new(forked, payload, key);
-                Err(BatchError { sent: 0, refused })
-            });
-        }
-        match self.core.send_batch(messages) {
-            (sent, None) => Ok(sent),
-            (sent, Some(refused)) => Err(BatchError { sent, refused }),
+        match self.core.owner().check() {
+            Ok(()) => BatchError::or_sent(self.core.send_batch(messages)),
+            Err(forked) => BatchError::at_first(forked, messages),
         }
     }
 

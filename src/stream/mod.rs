@@ -34,6 +34,7 @@ mod receiver;
 mod rehearsal;
 mod report;
 mod sender;
+mod settings;
 #[cfg(test)]
 #[path = "tests/simulation.rs"]
 mod simulation;
@@ -68,6 +69,7 @@ pub use sender::{
     Peer, PeerOutcome, PeerProgress, SendOptions, SenderConfig, SlowPeer, StreamSender, Transfer,
     Transport,
 };
+pub use settings::StreamSettings;
 pub use sink::{
     BlockSink, DeviceSink, DirectorySink, DiscardSink, InMemory, Kept, MemorySink, OnDevice,
     ReadBack, SinkError, SinkFactory, Stop, StreamOffer,

@@ -134,7 +134,7 @@ impl StreamReceiver {
             _ if !can_write => None,
             _ => {
                 slots += windows as usize;
-                Some(slot_pool(windows, config.block_bytes)?)
+                Some(slot_pool(windows, config.stream.block_bytes)?)
             }
         };
         let events = Arc::new(EventQueue::default());
@@ -206,7 +206,7 @@ fn windows(places: &[(Interface, PeerAddr)], config: &ReceiverConfig) -> u32 {
     let mut interfaces = places.iter().map(|(interface, _)| interface);
     let favoured = interfaces.all(Interface::favours_writes);
     config.rma_slots.unwrap_or(match favoured {
-        true => config.buffers,
+        true => config.stream.buffers,
         false => 0,
     })
 }
@@ -229,25 +229,27 @@ fn duplex(config: &ReceiverConfig, windows: u32) -> Result<DuplexConfig, StreamE
         0 => RECEIVES_BESIDE,
         _ => RECEIVES_BESIDE + RECEIVES_OF_WINDOWS,
     };
-    let slots = config.buffers + beside * config.connections;
-    let slot = config.block_bytes as usize + HEADER_LEN;
+    let slots = config.stream.buffers + beside * config.stream.connections;
+    let slot = config.stream.block_bytes as usize + HEADER_LEN;
     let layout = SharedBufferConfig {
         slots: Some(slots),
         ..SharedBufferConfig::new(slot)
     };
-    let pool = pool(layout, config.pinned)?;
+    let pool = pool(layout, config.stream.pinned)?;
     Ok(DuplexConfig {
         header_len: HEADER_LEN as u16,
         pool,
         credits: config.credits + CONTROL_DEPTH,
         depth: CONTROL_SENDS,
-        max_connections: config.connections,
-        connect_timeout: config.handshake_timeout,
+        max_connections: config.stream.connections,
+        connect_timeout: config.stream.connect_timeout,
         close_timeout: Duration::from_secs(2),
-        send_deadline: config.lost_after.max(Duration::from_secs(10)),
-        lost_after: config.lost_after,
+        send_deadline: config.stream.lost_after.max(Duration::from_secs(10)),
+        lost_after: config.stream.lost_after,
         windows,
         writes: 0,
+        // A stream's messages fit the buffers of both sides.
+        long: None,
         clock: config.clock.clone(),
         #[cfg(test)]
         faults: None,

@@ -218,12 +218,12 @@ fn block_pool(
     interfaces: &[Interface],
 ) -> Result<SharedBufferManager, StreamError> {
     let layout = SharedBufferConfig {
-        slots: Some(config.buffers),
+        slots: Some(config.stream.buffers),
         alignment: 4096,
         headroom: HEADER_LEN,
-        ..SharedBufferConfig::new(config.block_bytes as usize)
+        ..SharedBufferConfig::new(config.stream.block_bytes as usize)
     };
-    let pool = pool(layout, config.pinned)?;
+    let pool = pool(layout, config.stream.pinned)?;
     for interface in interfaces {
         interface.register(pool.region())?;
     }
@@ -258,13 +258,15 @@ pub(super) fn duplex(
         credits: CONTROL_DEPTH,
         depth: config.depth + CONTROL_SENDS,
         max_connections: connections,
-        connect_timeout: config.connect_timeout,
+        connect_timeout: config.stream.connect_timeout,
         close_timeout: Duration::from_secs(2),
         // A receiver that is busy grants nothing, and sends wait unposted: what is posted moves.
-        send_deadline: config.lost_after.max(Duration::from_secs(10)),
-        lost_after: config.lost_after,
+        send_deadline: config.stream.lost_after.max(Duration::from_secs(10)),
+        lost_after: config.stream.lost_after,
         windows,
         writes: config.depth * connections,
+        // A stream's messages fit the buffers of both sides.
+        long: None,
         clock: config.clock.clone(),
         #[cfg(test)]
         faults: config.faults.clone(),

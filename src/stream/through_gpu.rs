@@ -36,8 +36,7 @@ const BUFFER_WAIT: Duration = Duration::from_secs(30);
 /// Between the GPU's memory and the wire blocks are copied once, through the buffers that they are
 /// sent from and received in, also where a provider could reach the GPU's memory by itself:
 /// checksums are the host's to compute. So it is best with
-/// [`SenderConfig::pinned`](super::SenderConfig::pinned) and
-/// [`ReceiverConfig::pinned`](super::ReceiverConfig::pinned).
+/// [`StreamSettings::pinned`](super::StreamSettings::pinned).
 ///
 /// ```no_run
 /// use fabricast::Region;
@@ -52,7 +51,7 @@ const BUFFER_WAIT: Duration = Duration::from_secs(30);
 ///     block.stream().synchronize()?;
 ///     Ok(())
 /// });
-/// let config = SenderConfig::default().readers(4).pinned(true);
+/// let config = SenderConfig::default().stream(|s| s.threads(4).pinned(true));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]

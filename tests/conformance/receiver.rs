@@ -28,7 +28,7 @@ pub(crate) fn listen(told: &Told, domain: &Arc<Domain>) -> ReceiveEndpoint {
     if told.text("long").is_some() {
         let (slots, size) = (told.number("longslots", 2), told.number("long", 0));
         let pool = SharedBufferManager::allocate(slots as u32, size as usize).expect("memory");
-        config = config.long_messages(LongMessages::new(pool));
+        config = config.incoming(|i| i.long_messages(LongMessages::new(pool)));
     }
     if let Some(asked) = told.text("asks") {
         config = config.header_mode(mode(asked));

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use fabricast::buffer::{Buffer, Payload, SharedBufferManager};
 use fabricast::endpoint::{
-    Blocked, CloseReason, ConnectionlessConfig, ConnectionlessEvent, LongMessages, ReceiveConfig,
-    SendErrorKind,
+    Blocked, BufferedConfig, CloseReason, ConnectionlessConfig, ConnectionlessEvent, LongMessages,
+    PublishConfig, ReceiveConfig, SendErrorKind, SlowPolicy, SubscribeConfig,
 };
 use fabricast::fabric::EndpointKind;
 use fabricast::{
-    ConnectionlessEndpoint, Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region,
-    SendEndpointZeroCopy, SendEvent,
+    BufferedEvent, ConnectionlessEndpoint, Domain, Fabric, PeerAddr, PublishEndpoint, PublishEvent,
+    ReceiveEndpoint, ReceiveEvent, Region, SendEndpointBuffered, SendEndpointZeroCopy, SendEvent,
+    SubscribeEndpoint, SubscribeEvent,
 };
 
 use crate::common;
@@ -85,7 +86,7 @@ impl Two {
         let config = ReceiveConfig::default()
             .incoming(|incoming| incoming.max_message(MESSAGE).slots(48).credits(8))
             .connection(|c| c.max_connections(2))
-            .long_messages(LongMessages::new(to));
+            .incoming(|i| i.long_messages(LongMessages::new(to)));
         let receiver = ReceiveEndpoint::listen(far, common::any_port(), config).expect("listens");
         let config = common::sending();
         let sender =
@@ -328,7 +329,7 @@ impl Crowd {
             let config = match pool {
                 true => {
                     let to = SharedBufferManager::allocate(2, long).expect("memory");
-                    config.long_messages(LongMessages::new(to))
+                    config.incoming(|i| i.long_messages(LongMessages::new(to)))
                 }
                 false => config,
             };
@@ -428,6 +429,222 @@ fn a_connectionless_endpoint_sends_long_messages_to_each_of_its_peers() {
     }
 }
 
+/// Both ways at once, and each in its order.
+#[test]
+fn two_connectionless_endpoints_send_each_other_long_messages() {
+    let name = "two_connectionless_endpoints_send_each_other_long_messages";
+    let _dog = Watchdog::with(name, Duration::from_secs(120));
+    for provider in asked_or(EndpointKind::Rdm, &CONNECTIONLESS[..3]) {
+        let kind = EndpointKind::Rdm;
+        let (Ok(near), Ok(far)) = (open(provider, kind), open(provider, kind)) else {
+            println!("SKIPPED: no {provider} {kind}");
+            continue;
+        };
+        println!("{provider} {kind}");
+        let longest = 1 << 20;
+        let mut ends = [&near, &far].map(|domain| {
+            let to = SharedBufferManager::allocate(4, longest).expect("memory");
+            let config = ConnectionlessConfig::default()
+                .max_peers(2)
+                .incoming(|i| i.max_message(4096).long_messages(LongMessages::new(to)))
+                .connection(|c| c.connect_timeout(common::connect_limit()));
+            let at = common::any_port();
+            ConnectionlessEndpoint::open(domain, at, config).expect("opens")
+        });
+        let pools = [&near, &far].map(|domain| pool(domain, 9, longest));
+        let addrs = ends.each_ref().map(ConnectionlessEndpoint::local_addr);
+        let lens = [100, longest - 10, 200, 5000, longest - 10, 300];
+        let (mut next, mut done, mut got) = ([0; 2], [0; 2], [0; 2]);
+        drive("all messages and outcomes", 6 * SOON, || {
+            for at in 0..2 {
+                while let Some(&len) = lens.get(next[at]) {
+                    let key = (next[at] * 10 + at) as u64;
+                    let payload = buffer(&pools[at], &pattern(key, len));
+                    let header = key.to_le_bytes();
+                    match ends[at].send_data(addrs[1 - at], payload, &header, key) {
+                        Ok(()) => next[at] += 1,
+                        Err(refused) if refused.is_would_block() => break,
+                        Err(refused) => panic!("{refused}"),
+                    }
+                }
+                let mut events = Vec::new();
+                ends[at].poll(&mut events).expect("polls");
+                for event in events {
+                    match event {
+                        ConnectionlessEvent::Completed { .. } => done[at] += 1,
+                        ConnectionlessEvent::Message { message, .. } => {
+                            let key = (got[at] * 10 + 1 - at) as u64;
+                            assert_eq!(message.header(), key.to_le_bytes(), "in order");
+                            assert!(message.payload() == pattern(key, lens[got[at]]));
+                            got[at] += 1;
+                        }
+                        ConnectionlessEvent::Failed { error, .. } => panic!("{error}"),
+                        _ => {}
+                    }
+                }
+            }
+            done == [lens.len(); 2] && got == done
+        });
+        for (end, pool) in ends.iter().zip(&pools) {
+            assert_eq!(end.pending(), []);
+            assert_eq!(pool.free_count(), pool.slots());
+        }
+    }
+}
+
+// ---- published ----------------------------------------------------------------------------------
+
+/// One buffer to those who take long messages; who takes none gets the others.
+#[test]
+fn a_publisher_sends_long_publications_to_those_who_take_some() {
+    let name = "a_publisher_sends_long_publications_to_those_who_take_some";
+    let _dog = Watchdog::with(name, Duration::from_secs(120));
+    for (provider, kind) in rows(3) {
+        let (Ok(near), Ok(far)) = (open(provider, kind), open(provider, kind)) else {
+            println!("SKIPPED: no {provider} {kind}");
+            continue;
+        };
+        println!("{provider} {kind}");
+        let longest = 1 << 20;
+        let config = PublishConfig::default().slow(SlowPolicy::Wait {
+            queue: 16,
+            deadline: 6 * SOON,
+        });
+        let config = config.connection(|c| c.connect_timeout(common::connect_limit()));
+        let at = common::any_port();
+        let mut publisher = PublishEndpoint::listen(&near, at, config).expect("listens");
+        let mut subscribers = [true, true, false].map(|takes_long| {
+            let config = SubscribeConfig::default()
+                .connection(|c| {
+                    c.max_connections(1)
+                        .connect_timeout(common::connect_limit())
+                })
+                .incoming(|incoming| {
+                    let incoming = incoming.max_message(MESSAGE).slots(24).credits(4);
+                    match takes_long {
+                        false => incoming,
+                        true => {
+                            let to = SharedBufferManager::allocate(2, longest).expect("memory");
+                            incoming.long_messages(LongMessages::new(to))
+                        }
+                    }
+                });
+            let mut subscriber = SubscribeEndpoint::open(&far, config).expect("opens");
+            let to = subscriber.connect(publisher.local_addr()).expect("begins");
+            subscriber.subscribe(to, 7).expect("asked");
+            subscriber
+        });
+        let pool = pool(&near, 9, longest);
+        let lens = [100, longest - 40, 200, MESSAGE, longest - 40, 300];
+        let (mut next, mut over) = (0, Vec::new());
+        let mut got = [const { Vec::new() }; 3];
+        drive("all publications and outcomes", 6 * SOON, || {
+            let mut told = Vec::new();
+            publisher.poll(&mut told).expect("polls");
+            while publisher.subscribers(7) == 3 && next < lens.len() {
+                let payload = buffer(&pool, &pattern(next as u64, lens[next]));
+                let header = (next as u64).to_le_bytes();
+                let sent = publisher.publish(7, payload, &header, next as u64);
+                sent.expect("what has no room waits");
+                next += 1;
+            }
+            over.extend(told.into_iter().filter_map(|event| match event {
+                PublishEvent::Published { key, outcomes, .. } => Some((key, outcomes)),
+                _ => None,
+            }));
+            for (subscriber, got) in subscribers.iter_mut().zip(&mut got) {
+                let mut came = Vec::new();
+                subscriber.poll(&mut came).expect("polls");
+                for event in came {
+                    if let SubscribeEvent::Publication {
+                        missed, message, ..
+                    } = event
+                    {
+                        let key = u64::from_le_bytes(message.header().try_into().expect("a key"));
+                        let bytes = pattern(key, lens[key as usize]);
+                        assert!(message.payload() == bytes, "publication {key}");
+                        got.push((key, missed));
+                    }
+                }
+            }
+            over.len() == lens.len() && got[0].len() + got[1].len() == 2 * lens.len()
+        });
+        let all: Vec<_> = (0..lens.len() as u64).map(|key| (key, 0)).collect();
+        assert_eq!(got, [all.clone(), all, vec![(0, 0), (2, 1), (5, 2)]]);
+        over.sort_unstable_by_key(|(key, _)| *key);
+        let counts = over.iter().map(|(_, it)| (it.sent, it.dropped, it.failed));
+        let counts: Vec<_> = counts.collect();
+        assert_eq!(
+            counts,
+            [
+                (3, 0, 0),
+                (2, 1, 0),
+                (3, 0, 0),
+                (2, 1, 0),
+                (2, 1, 0),
+                (3, 0, 0)
+            ]
+        );
+        assert_eq!(pool.free_count(), pool.slots());
+    }
+}
+
+/// A whole buffer that is longer than the peer's, among small messages.
+#[test]
+fn a_buffered_endpoint_sends_whole_buffers_that_are_long() {
+    let _dog = Watchdog::new("a_buffered_endpoint_sends_whole_buffers_that_are_long");
+    on_each_row(|near, far| {
+        let to = SharedBufferManager::allocate(2, 1 << 20).expect("memory");
+        let config = ReceiveConfig::default().incoming(|incoming| {
+            let incoming = incoming.max_message(4096).slots(48).credits(8);
+            incoming.long_messages(LongMessages::new(to))
+        });
+        let config = config.connection(|c| c.max_connections(2));
+        let mut receiver =
+            ReceiveEndpoint::listen(far, common::any_port(), config).expect("listens");
+        let config = BufferedConfig::default()
+            .connection(|c| c.connect_timeout(common::connect_limit()))
+            .buffers(4)
+            .buffer_size(1 << 20);
+        let mut sender =
+            SendEndpointBuffered::connect(near, receiver.local_addr(), config).expect("begins");
+        let bytes = pattern(7, 1 << 20);
+        let mut whole = None;
+        let (mut pushed, mut sent, mut got) = (0, Vec::new(), Vec::new());
+        let mut received = Vec::new();
+        drive("a message, a buffer and a message", 3 * SOON, || {
+            let mut events = Vec::new();
+            sender.poll(&mut events).expect("polls");
+            for event in events {
+                match event {
+                    BufferedEvent::Completed { carried, .. } => sent.push(carried),
+                    BufferedEvent::Failed { error, .. } => panic!("{error}"),
+                    _ => {}
+                }
+            }
+            if pushed != 1 {
+                pushed += u64::from(pushed < 3 && sender.push(1, 0, b"small").is_ok());
+            } else {
+                let taken = whole.take().or_else(|| {
+                    let mut buffer = sender.get_buffer()?;
+                    buffer.copy_from_slice(&bytes);
+                    Some(buffer)
+                });
+                match taken.map(|buffer| sender.send_buffer(buffer, bytes.len(), 9)) {
+                    Some(Ok(())) => pushed += 1,
+                    Some(Err(refused)) if refused.is_would_block() => whole = Some(refused.given),
+                    Some(Err(refused)) => panic!("{refused}"),
+                    None => {}
+                }
+            }
+            receiver.poll(&mut received).expect("polls");
+            got.extend(common::messages(&mut received));
+            sent.len() == 3 && got.len() == 3
+        });
+        assert!(got[1].payload == bytes, "the whole buffer, in its place");
+    });
+}
+
 // ---- killed in the middle -----------------------------------------------------------------------
 
 const KILLED: &str = "either_side_killed_in_the_middle";
@@ -450,7 +667,7 @@ fn receive_huge() {
     let config = ReceiveConfig::default()
         .incoming(|incoming| incoming.slots(32).credits(4))
         .connection(|c| c.max_connections(2))
-        .long_messages(LongMessages::new(to.clone()));
+        .incoming(|i| i.long_messages(LongMessages::new(to.clone())));
     let mut receiver =
         ReceiveEndpoint::listen(&domain, common::any_port(), config).expect("listens");
     child::tell(format!("addr {}", receiver.local_addr()));
@@ -541,7 +758,7 @@ fn kill_the_sender(rdm: bool) {
                 .unresponsive_after(Some(Duration::from_millis(500)))
                 .lost_after(Some(Duration::from_secs(2)))
         })
-        .long_messages(LongMessages::new(to.clone()));
+        .incoming(|i| i.long_messages(LongMessages::new(to.clone())));
     let mut receiver =
         ReceiveEndpoint::listen(&domain, common::any_port(), config).expect("listens");
     let argument = format!("{form} {}", receiver.local_addr());

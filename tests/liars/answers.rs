@@ -12,7 +12,7 @@ fn unasked(test: &'static str, controls: &[Control]) {
     let _alone = alone();
     let _dog = Watchdog::new(test);
     let (to, _) = long(4096);
-    let Some(mut victim) = Victim::new(1, &config().long_messages(to)) else {
+    let Some(mut victim) = Victim::new(1, &config().incoming(|i| i.long_messages(to))) else {
         return;
     };
     let mut honest = Guest::polite(&mut victim, 0, None);

@@ -55,7 +55,7 @@ impl Two {
         let (near, far) = (open(provider)?, open(provider)?);
         let mut config = config();
         if let Some(long) = long {
-            config = config.long_messages(long);
+            config = config.incoming(|i| i.long_messages(long));
         }
         let owner = ReceiveEndpoint::listen(&far, any_port(), config).expect("listens");
         let to = owner.local_addr();

@@ -57,7 +57,7 @@ fn over_each(test: &'static str, (slots, bytes): (u32, usize), mut run: impl FnM
         };
         println!("{provider}");
         let pool = SharedBufferManager::allocate(slots, bytes).expect("memory");
-        let config = config().long_messages(LongMessages::new(pool.clone()));
+        let config = config().incoming(|i| i.long_messages(LongMessages::new(pool.clone())));
         run(Scene {
             victim: Victim::over(&domain, 1, &config),
             pool,

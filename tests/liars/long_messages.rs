@@ -44,7 +44,7 @@ fn writes_on(test: &'static str, other: bool) {
     let _alone = alone();
     let _dog = Watchdog::new(test);
     let (to, pool) = long(LONG);
-    let Some(mut victim) = Victim::new(1, &config().long_messages(to)) else {
+    let Some(mut victim) = Victim::new(1, &config().incoming(|i| i.long_messages(to))) else {
         return;
     };
     let relay = Relay::before(victim.addr(0));
@@ -132,7 +132,7 @@ fn who_offers_and_says_nothing_keeps_no_slot() {
     let _alone = alone();
     let _dog = Watchdog::new("silent");
     let (to, pool) = long(SHORT);
-    let config = config().long_messages(to);
+    let config = config().incoming(|i| i.long_messages(to));
     let config = config.connection(|c| c.lost_after(Some(Duration::from_millis(400))));
     let Some(mut victim) = Victim::new(1, &config) else {
         return;
@@ -167,7 +167,7 @@ fn who_is_granted_and_lives_on_without_writing_keeps_no_slot() {
     let _dog = Watchdog::new("lives on");
     let (to, pool) = long(SHORT);
     let to = to.deadline(Some(Duration::from_millis(600)));
-    let Some(mut victim) = Victim::new(1, &config().long_messages(to)) else {
+    let Some(mut victim) = Victim::new(1, &config().incoming(|i| i.long_messages(to))) else {
         return;
     };
     let mut guest = Guest::polite(&mut victim, 0, None);

@@ -51,7 +51,9 @@ fn be_receiver() {
     // The port of a process that was just killed may not be free at once.
     let receiver = loop {
         let config = receiver_config(DirectorySink::new(&dir).expect("a directory"));
-        let config = config.rma_slots(WINDOWS).lost_after(LOST_AFTER);
+        let config = config
+            .rma_slots(WINDOWS)
+            .stream(|s| s.lost_after(LOST_AFTER));
         match StreamReceiver::listen(&domain, addr.parse().expect("an address"), config) {
             Ok(receiver) => break receiver,
             Err(error) => assert!(Instant::now() < by, "{error}"),
@@ -80,7 +82,7 @@ fn be_sender() {
     let (kind, transport) = (kind_of(next()), transport_of(next()));
     let (addr, path) = (next().to_owned(), next().to_owned());
     let domain = domain(kind).expect("the parent has one");
-    let config = sender_config().lost_after(LOST_AFTER);
+    let config = sender_config().stream(|s| s.lost_after(LOST_AFTER));
     let sender = StreamSender::open(&domain, config).expect("a sender");
     let source = FileSource::file(path).expect("a file");
     tell("sending");

@@ -25,12 +25,15 @@ fn only_who_has_the_key_is_let_in_and_only_to_who_has_it_anything_is_sent() {
     over_both(|domain| {
         let key = |text: &str| PresharedKey::from_bytes(text.as_bytes()).unwrap();
         let (right, wrong) = (key("0123456789abcdef0123"), key("0123456789abcdef0124"));
-        let closed = listen(domain, receiver_config(DiscardSink).key(right.clone()));
+        let closed = listen(
+            domain,
+            receiver_config(DiscardSink).stream(|s| s.key(right.clone())),
+        );
         let open = listen(domain, receiver_config(DiscardSink));
         let attempt = |to, key: Option<&PresharedKey>| {
             let mut config = sender_config();
             if let Some(key) = key {
-                config = config.key(key.clone());
+                config = config.stream(|s| s.key(key.clone()));
             }
             let sender = StreamSender::open(domain, config).unwrap();
             let (_dir, source) = file(100_000);
@@ -114,12 +117,15 @@ fn what_a_receiver_is_opened_with_is_checked_limits_included() {
     let config = || receiver_config(DiscardSink);
     for (config, wanted) in [
         (
-            config().handshake_timeout(Duration::MAX),
-            "handshake_timeout",
+            config().stream(|s| s.connect_timeout(Duration::MAX)),
+            "connect_timeout",
         ),
         (config().stalled_after(Duration::MAX), "stalled_after"),
         (config().paused_for(Duration::MAX), "paused_for"),
-        (config().lost_after(Duration::MAX), "lost_after"),
+        (
+            config().stream(|s| s.lost_after(Duration::MAX)),
+            "lost_after",
+        ),
         (
             config().limits(Limits::default().streams(u32::MAX)),
             "streams",

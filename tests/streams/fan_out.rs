@@ -151,7 +151,7 @@ fn a_peer_that_is_not_there_does_not_hold_the_others_up() {
         // Those who are there have as long: longer than a machine keeps them from its processors,
         // three times in a row.
         let timeout = patient(Duration::from_secs(2));
-        let sender = sender_config().connect_timeout(timeout);
+        let sender = sender_config().stream(|s| s.connect_timeout(timeout));
         let sender = StreamSender::open(domain, sender).unwrap();
         let options = SendOptions::default().reconnects(2);
         let transfer = sender.send(crowd.source(), addrs, options).unwrap();
@@ -178,11 +178,15 @@ fn a_slow_peer_is_waited_for_or_left_behind_as_the_policy_says() {
         let crowd = Crowd::new(domain, 1);
         let slow = |millis| {
             let sink = Slow(Duration::from_millis(millis));
-            listen(domain, receiver_config(sink).writers(1).credits(4))
+            listen(
+                domain,
+                receiver_config(sink).stream(|s| s.threads(1)).credits(4),
+            )
         };
         // The gate, if there is one, opens when the first peer has all.
         let run = |slow: &StreamReceiver, policy, gate: Option<&Gate>| {
-            let sender = StreamSender::open(domain, sender_config().buffers(8)).unwrap();
+            let sender =
+                StreamSender::open(domain, sender_config().stream(|s| s.buffers(8))).unwrap();
             let peers = [crowd.addrs()[0], slow.local_addr()];
             let options = SendOptions::default().slow(policy).reconnects(0);
             let began = Instant::now();
@@ -214,7 +218,7 @@ fn a_slow_peer_is_waited_for_or_left_behind_as_the_policy_says() {
         );
         let gate = Arc::new(Gate::default());
         let shut = receiver_config(Shut(Arc::clone(&gate)));
-        let shut = listen(domain, shut.writers(1).credits(4));
+        let shut = listen(domain, shut.stream(|s| s.threads(1)).credits(4));
         let (first, all, outcomes) = run(&shut, SlowPeer::CatchUp, Some(&gate));
         println!("catch up: the first after {first:?}, all after {all:?}");
         outcomes

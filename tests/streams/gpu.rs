@@ -63,7 +63,7 @@ fn pool() -> DeviceBufferManager {
 
 /// With buffers that are pinned, and several threads.
 fn pinned(sink: impl SinkFactory) -> ReceiverConfig {
-    receiver_config(sink).pinned(true).writers(4)
+    receiver_config(sink).stream(|s| s.pinned(true).threads(4))
 }
 
 fn send_pinned(
@@ -72,7 +72,7 @@ fn send_pinned(
     receiver: &StreamReceiver,
     options: SendOptions,
 ) -> PeerOutcome {
-    let config = sender_config().pinned(true).readers(4);
+    let config = sender_config().stream(|s| s.pinned(true).threads(4));
     let sender = StreamSender::open(domain, config).expect("a sender");
     let transfer = sender.send(source, [receiver.local_addr()], options);
     let mut outcomes = transfer.expect("begun").wait(by()).expect("over in time");
@@ -559,10 +559,10 @@ fn without_a_driver_pinned_buffers_are_a_clear_error() {
                 return;
             };
             let missing = "the CUDA driver cannot be loaded: tried /nowhere/libcuda.so.1";
-            let sender = StreamSender::open(&domain, sender_config().pinned(true));
+            let sender = StreamSender::open(&domain, sender_config().stream(|s| s.pinned(true)));
             let error = sender.expect_err("no driver").to_string();
             assert!(error.contains(missing), "{error}");
-            let config = receiver_config(DiscardSink).pinned(true);
+            let config = receiver_config(DiscardSink).stream(|s| s.pinned(true));
             let receiver = StreamReceiver::listen(&domain, any_port(), config);
             let error = receiver.expect_err("no driver").to_string();
             assert!(error.contains(missing), "{error}");

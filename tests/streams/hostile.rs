@@ -98,11 +98,12 @@ fn nonsense_ends_its_own_connection_and_no_other() {
     over_both(|domain| {
         let to = tempfile::tempdir().unwrap();
         let config = receiver_config(DirectorySink::new(to.path()).unwrap());
-        let receiver = listen(domain, config.connections(16));
+        let receiver = listen(domain, config.stream(|s| s.connections(16)));
         let addr = receiver.local_addr();
         // One of little patience, for those who say nothing: whoever is to be served in time comes
         // to the other one.
-        let hasty = receiver_config(DiscardSink).handshake_timeout(Duration::from_millis(300));
+        let hasty =
+            receiver_config(DiscardSink).stream(|s| s.connect_timeout(Duration::from_millis(300)));
         let hasty = listen(domain, hasty);
         let mut open = Vec::new();
         for number in [1_u64, 30, u64::MAX / 2, u64::MAX / 2] {
@@ -236,7 +237,7 @@ fn a_receiver_that_lies_or_stalls_ends_in_a_clear_error() {
     let from = tempfile::tempdir().unwrap();
     fs::write(from.path().join("file"), content(1_000_000, 4)).unwrap();
     let attempt = |addr: PeerAddr, timeout: Duration, deadline: Option<Duration>| {
-        let config = sender_config().connect_timeout(timeout);
+        let config = sender_config().stream(|s| s.connect_timeout(timeout));
         let sender = StreamSender::open(&domain, config).unwrap();
         let source = FileSource::file(from.path().join("file")).unwrap();
         let options = SendOptions::default().reconnects(0).deadline(deadline);

@@ -125,7 +125,7 @@ fn four_peers_cost_the_sender_no_more_memory_than_one() {
     let Some(domain) = domain(EndpointKind::Msg) else {
         return;
     };
-    let config = || ReceiverConfig::new(DiscardSink).connections(1).buffers(8);
+    let config = || ReceiverConfig::new(DiscardSink).stream(|s| s.connections(1).buffers(8));
     let receivers: Vec<_> = (0..4).map(|_| listen(&domain, config())).collect();
     let addrs: Vec<_> = receivers
         .iter()

@@ -39,7 +39,8 @@ fn far() {
         let domain = domain_at(*kind, FAR).expect("the near side has one");
         let config = receiver_config(DirectorySink::new(dir.path()).expect("a directory"));
         let addr = format!("{FAR}:0").parse().expect("an address");
-        let receiver = StreamReceiver::listen(&domain, addr, config.lost_after(LOST_AFTER));
+        let receiver =
+            StreamReceiver::listen(&domain, addr, config.stream(|s| s.lost_after(LOST_AFTER)));
         let receiver = receiver.expect("it listens");
         said += &format!("{} ", receiver.local_addr());
         receivers.push(receiver);
@@ -85,8 +86,8 @@ fn near(test: &str) {
     let from = tempfile::tempdir().expect("a directory");
     for (kind, addr) in kinds().iter().zip(addrs) {
         let domain = domain_at(*kind, NEAR).expect("the far side has one");
-        let config = SenderConfig::default().block_bytes(64 << 10);
-        let config = config.lost_after(LOST_AFTER).connect_timeout(LOST_AFTER);
+        let config = SenderConfig::default().stream(|s| s.block_bytes(64 << 10));
+        let config = config.stream(|s| s.lost_after(LOST_AFTER).connect_timeout(LOST_AFTER));
         let sender = StreamSender::open(&domain, config).expect("a sender");
 
         // For longer than a silent peer is waited for, and then it is back.

@@ -277,7 +277,9 @@ fn both_sides_hash_the_content_and_say_what_that_cost() {
             }
             let options = SendOptions::default().blake3(true).read_back(true);
             // Not a power of two: blocks are smaller than they could be.
-            let sender = StreamSender::open(domain, sender_config().block_bytes(50_000)).unwrap();
+            let sender =
+                StreamSender::open(domain, sender_config().stream(|s| s.block_bytes(50_000)))
+                    .unwrap();
             let transfer = sender.send(source.build().unwrap(), [receiver.local_addr()], options);
             let outcome = transfer.unwrap().wait(by()).unwrap().pop().unwrap();
             sender.close(by());

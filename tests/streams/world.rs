@@ -70,19 +70,21 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Blocks of 64 KiB.
 pub(crate) fn sender_config() -> SenderConfig {
-    SenderConfig::default()
-        .block_bytes(64 << 10)
-        .buffers(16)
-        .connect_timeout(patient(ANSWERS_WITHIN))
-        .lost_after(patient(LOST_AFTER))
+    SenderConfig::default().stream(|s| {
+        s.block_bytes(64 << 10)
+            .buffers(16)
+            .connect_timeout(patient(ANSWERS_WITHIN))
+            .lost_after(patient(LOST_AFTER))
+    })
 }
 
 pub(crate) fn receiver_config(sink: impl SinkFactory) -> ReceiverConfig {
-    ReceiverConfig::new(sink)
-        .block_bytes(64 << 10)
-        .connections(4)
-        .handshake_timeout(patient(ANSWERS_WITHIN))
-        .lost_after(patient(LOST_AFTER))
+    ReceiverConfig::new(sink).stream(|s| {
+        s.block_bytes(64 << 10)
+            .connections(4)
+            .connect_timeout(patient(ANSWERS_WITHIN))
+            .lost_after(patient(LOST_AFTER))
+    })
 }
 
 pub(crate) fn listen(domain: &Arc<Domain>, config: ReceiverConfig) -> StreamReceiver {

@@ -11,22 +11,11 @@ use crate::endpoint::settings::{
     ConnectionSettings, IncomingSettings, OutgoingSettings, SettingsOf,
 };
 
-use crate::endpoint::event::DeadlinePolicy;
-
 use crate::endpoint::limits::check_count;
+use crate::protocol::connection::Form;
 
 /// Most peers: two connections with each, if both sides begin at once.
 const PEERS_MAX: u32 = CONNECTIONS_MAX / 2;
-
-/// Its connections have no windows, and no operations on those of peers.
-pub(super) const WINDOWS: WindowSettings = WindowSettings {
-    windows: 0,
-    uses_peers: false,
-    operations: 0,
-    deadline: None,
-    policy: DeadlinePolicy::FailConnection,
-    long: false,
-};
 
 /// The settings of a [`ConnectionlessEndpoint`](crate::ConnectionlessEndpoint): those of the
 /// [connections](ConnectionSettings) that it makes with its peers, of [what comes
@@ -39,7 +28,8 @@ pub(super) const WINDOWS: WindowSettings = WindowSettings {
 /// | `add_on_send` | | yes | |
 /// | `total_depth` | sends in flight to all peers together | 256 | 1 to 65,536 |
 ///
-/// The pool takes `slots × max_message` bytes. Each peer is granted as many messages as
+/// The pool takes `slots × max_message` bytes; with long messages, it has 12 × `max_peers` slots at
+/// least, and 14 × `max_peers` where nothing is set. Each peer is granted as many messages as
 /// `credits` says, but so that those that may still come find room for one, twice: two sides
 /// that begin at the same time have two connections.
 pub struct ConnectionlessConfig {
@@ -134,22 +124,34 @@ impl ConnectionlessConfig {
 
     /// Buffers of the receive pool.
     pub(super) fn pool_slots(&self) -> usize {
-        self.incoming.slots_or(self.max_peers.saturating_mul(10))
+        let each = if self.incoming.long.is_some() { 14 } else { 10 };
+        self.incoming.slots_or(self.max_peers.saturating_mul(each))
     }
 
-    pub(super) fn check(&self, receives_min: u32) -> Result<(), Error> {
+    /// Its connections have no windows, and no operations on those of peers.
+    fn windows(&self) -> WindowSettings {
+        WindowSettings {
+            operations: 0,
+            long: self.incoming.long.is_some(),
+            ..WindowSettings::none()
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
         let peers = "must be 1 to 32768 peers";
         check_count("max_peers", self.max_peers, PEERS_MAX, peers)?;
         self.connection.check(SettingsOf::Connectionless)?;
         self.outgoing.check(SettingsOf::Connectionless)?;
         let sends = "must be 1 to 65536 sends";
         check_count("total_depth", self.total_depth, 65_536, sends)?;
-        let reason = "must be 8 for each of max_peers, to 1048576";
+        let reason = match self.incoming.long {
+            None => "must be 8 for each of max_peers, to 1048576",
+            Some(_) => "must be 12 for each of max_peers, as there are long messages, to 1048576",
+        };
+        let receives_min = self.windows().reserve() + OutboundSettings::grants(Form::Rdm) + 1;
         let least = ((2 * receives_min * self.max_peers) as usize, reason);
-        let slots = self.pool_slots();
         self.incoming
-            .check(SettingsOf::Connectionless, slots, least)?;
-        self.incoming.check_delivery(self.incoming.largest())
+            .check(SettingsOf::Connectionless, self.pool_slots(), least)
     }
 
     pub(super) fn settings(&self, headers: HeaderSlotManager, max_message: usize) -> HubSettings {
@@ -165,8 +167,8 @@ impl ConnectionlessConfig {
             handshake_timeout: connection.connect_timeout,
             close_timeout: connection.close_timeout,
             header_mode: None,
-            windows: WINDOWS,
-            long: None,
+            windows: self.windows(),
+            long: self.incoming.long.clone(),
             sends: Some(OutboundSettings {
                 total: self.total_depth,
                 ..outgoing.outbound_of(SettingsOf::Connectionless, headers)
@@ -213,7 +215,7 @@ mod tests {
             include_str!("config.rs"),
             "ConnectionlessConfig",
             settings,
-            |config| config.check(4),
+            ConnectionlessConfig::check,
         );
     }
 
@@ -244,7 +246,7 @@ mod tests {
             ),
         ];
         for (config, named) in refused {
-            let error = config.check(4).expect_err(named).to_string();
+            let error = config.check().expect_err(named).to_string();
             assert!(error.starts_with(&format!("setting {named} = ")), "{error}");
         }
     }

@@ -116,8 +116,9 @@ pub enum ConnectionlessEvent {
         message: PeerMessage,
     },
     /// A message arrived, and its payload is in a GPU's memory: with
-    /// [`IncomingSettings::deliver_to`](crate::endpoint::IncomingSettings::deliver_to). It
-    /// is not counted as held.
+    /// [`IncomingSettings::deliver_to`](crate::endpoint::IncomingSettings::deliver_to) or, for a
+    /// long one, [`LongMessages::on_device`](crate::endpoint::LongMessages::on_device). It is not
+    /// counted as held.
     DeviceMessage {
         /// From whom.
         peer: PeerId,
@@ -200,6 +201,10 @@ impl ConnectionlessEvent {
                 let peer = peers.of(message.connection())?;
                 let message = PeerMessage::new(message, &peers.get(peer)?.held);
                 Some(Self::Message { peer, message })
+            }
+            ReceiveEvent::DeviceMessage(message) => {
+                let peer = peers.of(message.connection())?;
+                Some(Self::DeviceMessage { peer, message })
             }
             ReceiveEvent::Starved { connection } => {
                 let peer = peers.of(connection)?;
@@ -298,7 +303,7 @@ impl MessageEvent for ConnectionlessEvent {
         let over = |event: &ConnectionEvent| matches!(event, ConnectionEvent::Disconnected(_));
         match self {
             Self::Connection(_, event) => over(event),
-            _ => matches!(self, Self::Removed { .. }),
+            _ => matches!(self, Self::Removed { .. } | Self::DeviceMessage { .. }),
         }
     }
 

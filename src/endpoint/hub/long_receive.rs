@@ -25,7 +25,7 @@ use crate::error::FabricErrno;
 use crate::id::ConnectionId;
 use crate::memory::{Access, RawRegistration, RegisterError, Registrar};
 use crate::protocol::connection::CloseReason;
-use crate::protocol::wire::{self, HeaderMode};
+use crate::protocol::wire::{self, HeaderMode, PUBLICATION_LEN};
 
 /// The long messages that one peer sends.
 #[derive(Default)]
@@ -422,6 +422,11 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             LongBuffer::Device(mut buffer) => {
                 let Some(device) = self.long.as_ref().and_then(|long| long.device.as_ref()) else {
                     unreachable!("it landed in a buffer of that pool");
+                };
+                let mode = match (self.settings.publishing, mode) {
+                    // What a publication has in front is for the host.
+                    (true, HeaderMode::Raw) => HeaderMode::Fixed(PUBLICATION_LEN as u16),
+                    _ => mode,
                 };
                 let header = take_header(&mut buffer, mode, &device.stream)?;
                 ReceiveEvent::DeviceMessage(DeviceMessage::new(id, number, &header, buffer))

@@ -14,7 +14,7 @@ use crate::endpoint::hub::control::HeldDescriptor;
 use crate::endpoint::hub::data_op::LongOp;
 use crate::endpoint::hub::event::HubEvent;
 use crate::endpoint::hub::headers::Header;
-use crate::endpoint::hub::outgoing::{self, Outgoing, PostingContext};
+use crate::endpoint::hub::outgoing::{self, Outgoing};
 use crate::endpoint::hub::posted::{LongPiece, PieceOp, TimedOp};
 use crate::endpoint::hub::posting::Posting;
 use crate::endpoint::link::iov::IovList;
@@ -64,17 +64,10 @@ impl LongSend {
         (payload, header, key, len): (Payload, Header<'_>, u64, u64),
         posted: Option<Instant>,
     ) -> Result<Box<Self>, (SendErrorKind, Payload)> {
-        let lane = PostingContext {
-            connection: way.connection,
-            conn: Some(way.conn),
-            scoped: way.scoped,
-            header_desc: way.header_desc,
-            sequence: way.machine.sent(),
-            posted,
-            // It is posted piece by piece.
-            iov: &mut IovList::new(),
-        };
-        let op = way.outgoing.load_long(payload, header, key, lane)?;
+        // It is posted piece by piece.
+        let mut unused = IovList::new();
+        let (outgoing, _, context) = way.loading(posted, &mut unused);
+        let op = outgoing.load_long(payload, header, key, context)?;
         if let Err(blocked) = way.machine.offer_long(len) {
             let kind = outgoing::refusal(blocked, way.machine.close_reason());
             return Err((kind, way.outgoing.end_long(op)));

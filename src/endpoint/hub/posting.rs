@@ -2,11 +2,12 @@
 //! and what all connections of its endpoint share.
 
 use std::ffi::c_void;
+use std::time::Instant;
 
 use crate::buffer::{Leases, Payload};
 use crate::endpoint::error::SendErrorKind;
 use crate::endpoint::hub::leases;
-use crate::endpoint::hub::outgoing::{self, Outgoing};
+use crate::endpoint::hub::outgoing::{self, Outgoing, PostingContext};
 use crate::endpoint::hub::posted::Posted;
 use crate::endpoint::hub::scoped::ScopedRegistrations;
 use crate::endpoint::link::iov::IovList;
@@ -89,6 +90,30 @@ impl<L: Link> Posting<'_, L> {
             Ok((into, run)) => Ok((into, run, false)),
             Err(into) => Err((SendErrorKind::NotRegistered { segment: 0 }, into)),
         }
+    }
+
+    /// What a message is loaded by: what all connections share, and what is of this one. `posted`:
+    /// when its deadline begins.
+    #[inline]
+    pub(super) fn loading<'a>(
+        &'a mut self,
+        posted: Option<Instant>,
+        iov: &'a mut IovList,
+    ) -> (
+        &'a mut Outgoing,
+        &'a mut Posted,
+        PostingContext<'a, L::Conn>,
+    ) {
+        let context = PostingContext {
+            connection: self.connection,
+            conn: Some(self.conn),
+            scoped: self.scoped,
+            header_desc: self.header_desc,
+            sequence: self.machine.sent(),
+            posted,
+            iov,
+        };
+        (self.outgoing, self.posted, context)
     }
 
     /// Takes the credit of a message that was admitted; its CQ data.

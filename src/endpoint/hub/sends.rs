@@ -14,7 +14,7 @@ use crate::endpoint::hub::data_op::DataOp;
 use crate::endpoint::hub::event::HubEvent;
 use crate::endpoint::hub::frames::NotPacked;
 use crate::endpoint::hub::headers::{Header, PreparedHeader};
-use crate::endpoint::hub::line::{Line, LineState, ReadyMessage};
+use crate::endpoint::hub::line::{Line, LineState};
 use crate::endpoint::hub::outgoing::{self, PostingContext};
 use crate::endpoint::hub::posted::MessageOp;
 use crate::endpoint::hub::posting::Posting;
@@ -171,22 +171,6 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         }
     }
 
-    /// Sends messages on a connection until one is refused; each but the last tells the provider
-    /// that another follows, where it looks at that.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn send_batch<H: AsRef<[u8]>>(
-        &mut self,
-        id: ConnectionId,
-        mut messages: impl Iterator<Item = (Payload, H, u64)>,
-    ) -> (usize, Option<Refused<Payload>>) {
-        if let Some(mut sender) = self.sender(id) {
-            return sender.send_batch(messages);
-        }
-        let first = messages.next();
-        let refused = first.map(|(payload, _, key)| self.refuse_unknown(payload, key));
-        (0, refused)
-    }
-
     /// What sends on a connection, if there is one.
     #[inline]
     pub(crate) fn sender(&mut self, id: ConnectionId) -> Option<PeerSender<'_, L>> {
@@ -200,7 +184,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     }
 
     #[cold]
-    fn refuse_unknown(&mut self, payload: Payload, key: u64) -> Refused<Payload> {
+    pub(super) fn refuse_unknown(&mut self, payload: Payload, key: u64) -> Refused<Payload> {
         let kind = SendErrorKind::NoConnection;
         self.refuse_without_connection(&kind);
         Refused::new(kind, payload, key)
@@ -347,7 +331,7 @@ impl<L: Link> PeerSender<'_, L> {
 
     /// A message that can't be posted now, or not as others are, for this reason.
     #[cold]
-    fn send_otherwise(
+    pub(super) fn send_otherwise(
         &mut self,
         kind: SendErrorKind,
         payload: Payload,
@@ -431,7 +415,7 @@ impl<L: Link> PeerSender<'_, L> {
 
     /// Takes all that a message needs that was admitted, and puts it into the slab; its context.
     #[inline(always)]
-    fn load(
+    pub(super) fn load(
         &mut self,
         payload: Payload,
         header: Header<'_>,
@@ -506,84 +490,5 @@ impl<L: Link> PeerSender<'_, L> {
         self.outbound.account.count_accepted(own, len);
         self.outbound.count_waiting(self.id, own);
         Ok(())
-    }
-
-    /// Sends messages until one is refused.
-    ///
-    /// A post is flagged only when the next message has all that it needs, so that nothing but the
-    /// provider itself can keep that one back.
-    pub(crate) fn send_batch<H: AsRef<[u8]>>(
-        &mut self,
-        messages: impl Iterator<Item = (Payload, H, u64)>,
-    ) -> (usize, Option<Refused<Payload>>) {
-        // Two messages each would take the flag apart.
-        let outgoing = &self.outbound.outgoing;
-        let joins = !self.peer.outbound.packs()
-            && outgoing.uses_more()
-            && outgoing.shape() != Shape::TwoMessages;
-        let (mut sent, mut ready, mut refused) = (0, None, None);
-        for (payload, header, key) in messages {
-            let header = Header::Bytes(header.as_ref());
-            if !joins {
-                refused = self.send(payload, header, key).err();
-            } else {
-                match self.prepare(payload, header, key) {
-                    Ok(next) => {
-                        if let Some(last) = ready.replace(next) {
-                            self.post_ready(last, true);
-                        }
-                    }
-                    Err((kind, payload, header)) => {
-                        // It may only have to wait, behind that one.
-                        if let Some(last) = ready.take() {
-                            self.post_ready(last, false);
-                        }
-                        refused = self.send_otherwise(kind, payload, header, key).err();
-                    }
-                }
-            }
-            if refused.is_some() {
-                break;
-            }
-            sent += 1;
-        }
-        if let Some(last) = ready {
-            self.post_ready(last, false);
-        }
-        (sent, refused)
-    }
-
-    /// Everything of [`send`](Self::send) but the post.
-    fn prepare<'h>(
-        &mut self,
-        payload: Payload,
-        mut header: Header<'h>,
-        key: u64,
-    ) -> Result<ReadyMessage, (SendErrorKind, Payload, Header<'h>)> {
-        let len = match self.outbound.admit(self.peer, &payload, header.len()) {
-            Ok(len) => len,
-            Err(kind) => return Err((kind, payload, header)),
-        };
-        let mut iov = IovList::new();
-        match self.load(payload, header.again(), key, &mut iov) {
-            Ok(context) => {
-                let to = (self.id, &mut *self.peer);
-                let (_, mut way) = outbound::way(self.outbound, self.link, to);
-                let data = way.take_credit();
-                self.outbound
-                    .account
-                    .count_accepted(&mut self.peer.outbound, len);
-                let message = (context, data);
-                Ok(ReadyMessage { message, iov })
-            }
-            Err((kind, payload)) => Err((kind, payload, header)),
-        }
-    }
-
-    fn post_ready(&mut self, ready: ReadyMessage, more: bool) {
-        let (line, mut way) = self.way();
-        line.messages
-            .post_or_wait(&mut way, ready.message, ready.iov, more);
-        self.on_posted();
     }
 }

@@ -18,7 +18,7 @@ use super::held::PublicationHold;
 use super::outbox::Outbox;
 use super::policy::{DropReason, Offered, PeerOutcome, SlowPolicy};
 use super::settings::PublishSettings;
-use super::subscriber_queue::{Lag, QueueOutcome};
+use super::subscriber_queue::Lag;
 use super::subscriber_queues::{Overdue, SubscriberQueues};
 use super::table::SubscriptionTable;
 use crate::Error;
@@ -26,6 +26,7 @@ use crate::buffer::Payload;
 use crate::contain::contain;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
+use crate::endpoint::hub::batch::JoinedMessages;
 use crate::endpoint::hub::headers::PreparedHeader;
 use crate::endpoint::hub::{Hub, SubscriptionEvent};
 use crate::endpoint::link::Link;
@@ -36,21 +37,23 @@ use crate::stats::PublishStats;
 
 /// A publisher.
 pub(crate) struct PublishCore<L: Link> {
-    core: Hub<L>,
+    pub(super) core: Hub<L>,
     settings: PublishSettings,
     table: SubscriptionTable,
-    account: Publications<PublicationHold>,
-    queues: SubscriberQueues,
+    pub(super) account: Publications<PublicationHold>,
+    pub(super) queues: SubscriberQueues,
     outbox: Outbox,
     /// Why the last publication was refused, if it may be taken later.
     blocked: Option<Blocked>,
     closing: bool,
     /// When the last publication, or look at the clock, was.
-    now: Instant,
+    pub(super) now: Instant,
     raw: Vec<ReceiveEvent>,
     requests: Vec<(ConnectionId, SubscriptionEvent)>,
     header: PublicationHeader,
     members: Vec<ConnectionId>,
+    /// What a batch that is under way has not posted yet.
+    pub(super) joined: Option<JoinedMessages>,
 }
 
 impl<L: Link> PublishCore<L> {
@@ -69,6 +72,7 @@ impl<L: Link> PublishCore<L> {
             requests: Vec::new(),
             header: PublicationHeader::default(),
             members: Vec::new(),
+            joined: None,
             settings,
         }
     }
@@ -227,49 +231,7 @@ impl<L: Link> PublishCore<L> {
         told
     }
 
-    fn post_or_park(
-        &mut self,
-        connection: ConnectionId,
-        payload: &mut Payload,
-        header: &mut PreparedHeader,
-        ticket: Ticket,
-    ) -> Offered {
-        let Some((queue, due)) = self.queues.get_mut(connection) else {
-            return Offered::Dropped(DropReason::Closing);
-        };
-        let mut blocked = Blocked::Depth;
-        if !queue.is_waiting() {
-            let posted = self
-                .core
-                .send_prepared(connection, payload.share(), header, ticket.key());
-            match posted.map_err(|refused| refused.kind) {
-                Ok(()) => {
-                    queue.on_posted(ticket, self.now);
-                    due.note(queue);
-                    self.account.add_posted(ticket);
-                    return Offered::Posted;
-                }
-                Err(SendErrorKind::WouldBlock(why)) => blocked = why,
-                Err(kind) => return Offered::Dropped(DropReason::of(kind)),
-            }
-        }
-        let parked = queue.park(ticket, self.now);
-        due.note(queue);
-        match parked {
-            QueueOutcome::Waits => {
-                self.account.add_waiting(ticket);
-                Offered::Waits
-            }
-            QueueOutcome::NoQueue => Offered::Dropped(DropReason::NoRoom(blocked)),
-            QueueOutcome::Full => Offered::Dropped(DropReason::QueueFull),
-            QueueOutcome::TooSlow(lag) => {
-                self.cut_off(connection, lag);
-                Offered::Dropped(DropReason::QueueFull)
-            }
-        }
-    }
-
-    fn cut_off(&mut self, connection: ConnectionId, lag: Lag) {
+    pub(super) fn cut_off(&mut self, connection: ConnectionId, lag: Lag) {
         if !self.core.is_open(connection) {
             return;
         }

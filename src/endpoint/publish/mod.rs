@@ -17,6 +17,7 @@ mod header;
 mod held;
 mod outbox;
 mod policy;
+mod posting;
 mod publisher;
 mod received;
 mod settings;

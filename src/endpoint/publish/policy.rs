@@ -9,8 +9,9 @@ use crate::endpoint::limits::{check_count, check_timeout};
 use crate::error::CompletionError;
 
 /// What a publisher does about a subscriber that has no room: one that granted no more messages,
-/// because its application holds them or is stopped, or that has as many publications on the way as
-/// the setting `depth` allows.
+/// because its application holds them or is stopped, that has as many publications on the way as
+/// the setting `depth` allows, or to which a long one is on its way, behind which nothing is sent
+/// until it is there.
 ///
 /// | | unit | range |
 /// |---|---|---|
@@ -74,7 +75,9 @@ pub enum PeerOutcome {
     Sent,
     /// The publication was not posted.
     Dropped(DropReason),
-    /// The publication was posted, and failed or will never complete: the connection is over.
+    /// The publication was posted, and failed or will never complete: the connection is over. Or it
+    /// is a long one that the subscriber's pool for such has no room for
+    /// ([`CompletionError::limit_bytes`] says what fits): then the connection goes on.
     Failed(CompletionError),
 }
 
@@ -91,7 +94,8 @@ pub enum DropReason {
     /// The connection was being closed, or ended while the publication waited.
     Closing,
     /// The subscriber does not take it, whatever room it has: it is too long for its buffers, for
-    /// instance.
+    /// instance, and it takes no
+    /// [long messages](crate::endpoint::IncomingSettings::long_messages).
     Refused(SendErrorKind),
 }
 

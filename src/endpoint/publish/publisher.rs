@@ -11,7 +11,7 @@ use super::table::SubscriptionLimits;
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
-use crate::endpoint::error::Refused;
+use crate::endpoint::error::{BatchError, Refused};
 
 use crate::endpoint::event::ConnectionRequest;
 use crate::endpoint::header_source::HeaderSource;
@@ -243,6 +243,12 @@ impl std::fmt::Debug for PublishConfig {
 /// way: for `deadline`, and for a policy that disconnects who is too slow. An event, or a
 /// copy, that fails is the end of the publication, for each subscriber and in words.
 ///
+/// A publication that is longer than a subscriber's receive buffers goes to it all the same where
+/// it takes [`long_messages`](crate::endpoint::IncomingSettings::long_messages): piece by piece,
+/// from the one buffer, into memory that the subscriber grants for it. For the others it is too
+/// long, and [dropped](crate::endpoint::DropReason::Refused). A long one in a GPU's memory that has
+/// to be staged needs a ring whose slots have room for all of it, since the copy is one for all.
+///
 /// A subscriber that has no room does not hold up the others: see [`SlowPolicy`].
 ///
 /// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an
@@ -387,6 +393,36 @@ impl PublishEndpoint {
         match self.core.owner().check() {
             Ok(()) => self.core.publish(tag, payload, header, key),
             Err(forked) => Err(Refused::new(forked, payload, key)),
+        }
+    }
+
+    /// Publishes several, as [`publish`](Self::publish) each: tag, payload, header, key. Where the
+    /// provider joins posts ([`Provider::uses_more`](crate::fabric::Provider::uses_more)), those of
+    /// one subscriber go to the card together; everywhere else this is a loop. Appends to `told`
+    /// what became of each at once.
+    ///
+    /// All of them are taken, or all in front of the first one that is refused: that one comes back
+    /// in the error, and the rest was not taken from the iterator. What was taken is on its way
+    /// when this returns, and each has its one [`PublishEvent::Published`].
+    ///
+    /// # Errors
+    ///
+    /// [`BatchError`]: why it stopped, with the publication that was refused, and how many were
+    /// taken before it.
+    pub fn publish_batch<P: Into<Payload>, H: AsRef<[u8]>>(
+        &mut self,
+        publications: impl IntoIterator<Item = (u64, P, H, u64)>,
+        told: &mut Vec<Publication>,
+    ) -> Result<usize, BatchError> {
+        let publications = publications
+            .into_iter()
+            .map(|(tag, payload, header, key)| (tag, payload.into(), header, key));
+        match self.core.owner().check() {
+            Ok(()) => BatchError::or_sent(self.core.publish_batch(publications, told)),
+            Err(forked) => {
+                let messages = publications.map(|(_, payload, header, key)| (payload, header, key));
+                BatchError::at_first(forked, messages)
+            }
         }
     }
 

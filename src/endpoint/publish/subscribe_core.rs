@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::subscribe_event::{PublisherId, SubscribeEvent};
+use super::subscribe_event::{AboutPublication, PublisherId, SubscribeEvent};
 use super::wanted::{SubscribeError, TagEvent, Wanted};
 use crate::Error;
+use crate::endpoint::delivery::{DeviceMessage, MessageEvent};
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::{Hub, SubscriptionEvent};
 use crate::endpoint::link::Link;
@@ -247,6 +248,9 @@ impl<L: Link> SubscribeCore<L> {
         let publisher = |connection| self.by_connection.get(&connection).copied();
         let told = match event {
             ReceiveEvent::Message(message) => return self.on_message(message, events),
+            ReceiveEvent::DeviceMessage(message) => {
+                return self.on_device_message(message, events);
+            }
             ReceiveEvent::Connection(connection, ConnectionEvent::Connected(info)) => {
                 let Some(id) = publisher(connection) else {
                     return;
@@ -284,35 +288,68 @@ impl<L: Link> SubscribeCore<L> {
     }
 
     fn on_message(&mut self, mut message: Message, events: &mut Vec<SubscribeEvent>) {
-        let Some(&publisher) = self.by_connection.get(&message.connection()) else {
+        let connection = message.connection();
+        let Some((publisher, raw)) = self.publisher_of(connection) else {
             return;
         };
-        let Some(found) = self.publishers.get_mut(&publisher) else {
+        let Some(about) = self.on_publication(connection, publisher, message.front(raw)) else {
             return;
         };
-        let PublicationPrefix { tag, number } =
-            match PublicationPrefix::parse(message.front(found.raw)) {
-                Ok(front) => front,
-                Err(error) => {
-                    let reason = CloseReason::Violation(Violation::from(error));
-                    return self.core.abort_connection(message.connection(), reason);
-                }
-            };
-        message.cut_front(found.raw, PUBLICATION_LEN);
+        message.cut_front(raw, PUBLICATION_LEN);
+        self.stats.bytes += (message.header().len() + message.payload().len()) as u64;
+        events.push(SubscribeEvent::message(message, about));
+    }
+
+    /// A long publication that came into a GPU's memory by itself: its front came to the host,
+    /// whatever the header mode is.
+    fn on_device_message(&mut self, mut message: DeviceMessage, events: &mut Vec<SubscribeEvent>) {
+        let connection = message.connection();
+        let Some((publisher, _)) = self.publisher_of(connection) else {
+            return;
+        };
+        let Some(about) = self.on_publication(connection, publisher, message.header()) else {
+            return;
+        };
+        message.cut_front(PUBLICATION_LEN);
+        self.stats.bytes += (message.header().len() + message.payload().len()) as u64;
+        events.push(SubscribeEvent::delivered(message, about));
+    }
+
+    /// The publisher of a connection, and whether what it sends is raw.
+    fn publisher_of(&self, connection: ConnectionId) -> Option<(PublisherId, bool)> {
+        let publisher = *self.by_connection.get(&connection)?;
+        Some((publisher, self.publishers.get(&publisher)?.raw))
+    }
+
+    /// A publication came, with this front. `None`: the front is none, which is the end of the
+    /// connection, or its tag is not subscribed to.
+    fn on_publication(
+        &mut self,
+        connection: ConnectionId,
+        publisher: PublisherId,
+        front: &[u8],
+    ) -> Option<AboutPublication> {
+        let PublicationPrefix { tag, number } = match PublicationPrefix::parse(front) {
+            Ok(front) => front,
+            Err(error) => {
+                let reason = CloseReason::Violation(Violation::from(error));
+                self.core.abort_connection(connection, reason);
+                return None;
+            }
+        };
+        let found = self.publishers.get_mut(&publisher)?;
         let Some(missed) = found.wanted.on_publication(tag, number) else {
             self.stats.strays += 1;
-            return;
+            return None;
         };
         self.stats.received += 1;
-        self.stats.bytes += (message.header().len() + message.payload().len()) as u64;
         self.stats.missed += missed;
-        events.push(SubscribeEvent::Publication {
+        Some(AboutPublication {
             publisher,
             tag,
             number,
             missed,
-            message,
-        });
+        })
     }
 
     // ---- the end of a connection, and the next one ----------------------------------------------

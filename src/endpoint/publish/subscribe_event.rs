@@ -78,7 +78,8 @@ pub enum SubscribeEvent {
         message: Message,
     },
     /// A publication came, and its payload is in a GPU's memory: with
-    /// [`IncomingSettings::deliver_to`](crate::endpoint::IncomingSettings::deliver_to). As
+    /// [`IncomingSettings::deliver_to`](crate::endpoint::IncomingSettings::deliver_to) or, for a
+    /// long one, [`LongMessages::on_device`](crate::endpoint::LongMessages::on_device). As
     /// [`Publication`](Self::Publication) in all else.
     DevicePublication {
         /// Whose.
@@ -122,9 +123,9 @@ impl SubscribeError {
     }
 }
 
-/// The publisher, tag and number of a publication.
+/// The publisher, tag and number of a publication, and how many were dropped before it.
 #[derive(Clone, Copy)]
-pub(crate) struct About {
+pub(crate) struct AboutPublication {
     pub(super) publisher: PublisherId,
     pub(super) tag: u64,
     pub(super) number: u64,
@@ -132,9 +133,9 @@ pub(crate) struct About {
 }
 
 impl MessageEvent for SubscribeEvent {
-    type About = About;
+    type About = AboutPublication;
 
-    fn into_message(self) -> Result<(Message, About), Self> {
+    fn into_message(self) -> Result<(Message, AboutPublication), Self> {
         match self {
             Self::Publication {
                 publisher,
@@ -143,7 +144,7 @@ impl MessageEvent for SubscribeEvent {
                 missed,
                 message,
             } => {
-                let about = About {
+                let about = AboutPublication {
                     publisher,
                     tag,
                     number,
@@ -155,7 +156,7 @@ impl MessageEvent for SubscribeEvent {
         }
     }
 
-    fn message(message: Message, about: About) -> Self {
+    fn message(message: Message, about: AboutPublication) -> Self {
         Self::Publication {
             publisher: about.publisher,
             tag: about.tag,
@@ -165,7 +166,7 @@ impl MessageEvent for SubscribeEvent {
         }
     }
 
-    fn delivered(message: DeviceMessage, about: About) -> Self {
+    fn delivered(message: DeviceMessage, about: AboutPublication) -> Self {
         Self::DevicePublication {
             publisher: about.publisher,
             tag: about.tag,
@@ -175,7 +176,7 @@ impl MessageEvent for SubscribeEvent {
         }
     }
 
-    fn undelivered(message: Message, error: CudaError, about: About) -> Self {
+    fn undelivered(message: Message, error: CudaError, about: AboutPublication) -> Self {
         Self::Undelivered {
             publisher: about.publisher,
             tag: about.tag,
@@ -190,6 +191,7 @@ impl MessageEvent for SubscribeEvent {
         matches!(
             self,
             Self::Unsubscribed { .. }
+                | Self::DevicePublication { .. }
                 | Self::Connection(
                     _,
                     ConnectionEvent::PeerClosing

@@ -39,7 +39,7 @@ use crate::stats::SubscribeStats;
 /// | `subscriptions` | tags wanted of one publisher | 1,024 | 1 to 65,536 |
 ///
 /// The pool takes `slots × max_message` bytes; each publisher keeps three more receives posted than
-/// its credits.
+/// its credits, and five with long messages.
 #[derive(Debug, Clone)]
 pub struct SubscribeConfig {
     connection: ConnectionSettings,
@@ -93,11 +93,16 @@ impl SubscribeConfig {
 
     fn check(&self) -> Result<(), Error> {
         self.connection.check(SettingsOf::Subscribe)?;
-        self.incoming.check_delivery(self.incoming.largest())?;
         let reason = "must be 1 to 65536 tags";
         check_count("subscriptions", self.subscriptions, 65_536, reason)?;
-        let reason = "must be 4 for each of max_connections, to 1048576";
-        let least = (4 * self.max_publishers() as usize, reason);
+        let (each, reason) = match self.incoming.long {
+            None => (4, "must be 4 for each of max_connections, to 1048576"),
+            Some(_) => (
+                6,
+                "must be 6 for each of max_connections, as there are long messages, to 1048576",
+            ),
+        };
+        let least = (each * self.max_publishers() as usize, reason);
         self.incoming
             .check(SettingsOf::Subscribe, self.slots(), least)
     }
@@ -112,8 +117,11 @@ impl SubscribeConfig {
             handshake_timeout: self.connection.connect_timeout,
             close_timeout: self.connection.close_timeout,
             header_mode: None,
-            windows: WindowSettings::none(),
-            long: None,
+            windows: WindowSettings {
+                long: self.incoming.long.is_some(),
+                ..WindowSettings::none()
+            },
+            long: self.incoming.long.clone(),
             sends: None,
             publishing: true,
             liveness: self.connection.liveness,

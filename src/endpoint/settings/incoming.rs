@@ -4,6 +4,7 @@ use crate::Error;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::delivery::{DeviceDelivery, receive_pool};
 use crate::endpoint::limits::{check_count, config};
+use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::settings::SettingsOf;
 
 /// What comes in: messages, and the buffers for them. A config's `incoming` lends this to a
@@ -20,6 +21,7 @@ use crate::endpoint::settings::SettingsOf;
 /// | `pool` | all | | one of its own, of the two above | |
 /// | `credits` | all | messages granted to each peer at once | 32 | 1 to 65,536 |
 /// | `deliver_to` | all | buffers in a GPU's memory | none | see [`DeviceDelivery`] |
+/// | `long_messages` | all | a pool for longer messages | none | see [`LongMessages`] |
 ///
 /// "Of" names the endpoints that have the setting:
 /// [`ReceiveConfig`](crate::endpoint::ReceiveConfig),
@@ -42,6 +44,7 @@ pub struct IncomingSettings {
     pub(crate) pool: Option<SharedBufferManager>,
     pub(crate) credits: u32,
     pub(crate) delivery: Option<DeviceDelivery>,
+    pub(crate) long: Option<LongMessages>,
 }
 
 /// Nothing is set: each endpoint's defaults.
@@ -53,6 +56,7 @@ impl Default for IncomingSettings {
             pool: None,
             credits: 32,
             delivery: None,
+            long: None,
         }
     }
 }
@@ -62,7 +66,7 @@ impl IncomingSettings {
     /// connection is made.
     ///
     /// A publication has 16 or 18 bytes of its own beside header and payload; one that is longer is
-    /// dropped for this subscriber.
+    /// dropped for this subscriber, unless it takes [`long_messages`](Self::long_messages).
     #[must_use]
     pub fn max_message(mut self, bytes: usize) -> Self {
         self.max_message = bytes;
@@ -104,6 +108,17 @@ impl IncomingSettings {
         self
     }
 
+    /// Takes messages that are longer than [`max_message`](Self::max_message), too: each goes
+    /// straight into a slot of this pool, by one-sided operations of its sender, and comes as one
+    /// [`Message`](crate::endpoint::Message). Peers whose messages are longer than its slots are
+    /// told so. Each connection keeps two more receives posted, for what peers say about them.
+    /// Where the provider has no one-sided operations, it has no effect.
+    #[must_use]
+    pub fn long_messages(mut self, long: LongMessages) -> Self {
+        self.long = Some(long);
+        self
+    }
+
     /// Buffers of the pool, of which there are `default` where nothing else was said.
     pub(crate) fn slots_or(&self, default: u32) -> usize {
         let own = || self.slots.unwrap_or(default) as usize;
@@ -141,10 +156,18 @@ impl IncomingSettings {
         Ok((pool, max_message))
     }
 
-    /// `largest`: bytes of the largest message that may come.
-    pub(crate) fn check_delivery(&self, largest: usize) -> Result<(), Error> {
-        let delivery = self.delivery.as_ref();
-        delivery.map_or(Ok(()), |delivery| delivery.check(largest))
+    /// The buffers in a GPU's memory have room for the largest message, and are nobody else's.
+    fn check_delivery(&self) -> Result<(), Error> {
+        let Some(delivery) = &self.delivery else {
+            return Ok(());
+        };
+        let pool_of_long = self.long.as_ref().and_then(|long| long.device.as_ref());
+        if pool_of_long.is_some_and(|pool| delivery.is_to(pool)) {
+            let reason = "must be other buffers than those where long messages land";
+            return Err(config("deliver_to", "the same pool".to_owned(), reason));
+        }
+        let long = self.long.as_ref().map_or(0, LongMessages::host_limit);
+        delivery.check(self.largest().max(long))
     }
 
     /// `slots`: buffers that the pool will have, which must be `least` at least, as `reason` says.
@@ -154,6 +177,8 @@ impl IncomingSettings {
         slots: usize,
         (least, reason): (usize, &'static str),
     ) -> Result<(), Error> {
+        self.long.as_ref().map_or(Ok(()), LongMessages::check)?;
+        self.check_delivery()?;
         // A pool of the caller's is as it is, but where hellos come into it.
         let (bytes, low, said) = match of {
             SettingsOf::Connectionless => (

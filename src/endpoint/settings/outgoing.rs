@@ -243,7 +243,7 @@ impl OutgoingSettings {
             deadline: self.deadline,
             policy: self.deadline_policy,
             staging: self.staging.clone(),
-            long: of != SettingsOf::Publish,
+            long: true,
             on_abandoned: None,
         }
     }

@@ -10,7 +10,7 @@ use crate::endpoint::settings::{
     ConnectionSettings, IncomingSettings, OutgoingSettings, SettingsOf,
 };
 use crate::endpoint::testing::documented_settings::{Other, Setting, compare_group};
-use crate::endpoint::{AcceptPolicy, Keepalive, ReceiveConfig, ReconnectPolicy};
+use crate::endpoint::{AcceptPolicy, Keepalive, LongMessages, ReceiveConfig, ReconnectPolicy};
 use crate::fabric::{EndpointSettings, Shape};
 use crate::protocol::wire::HeaderMode;
 
@@ -186,6 +186,10 @@ fn the_table_of_incoming_settings_is_what_the_code_does() {
         }),
         // Buffers in a GPU's memory; it is a setting of all who receive.
         ("deliver_to", |given| given),
+        ("long_messages", |(of, s)| {
+            let pool = SharedBufferManager::allocate(1, 64).expect("memory");
+            (of, s.long_messages(LongMessages::new(pool)))
+        }),
     ];
     for (of, whose) in ALL {
         let receives = [

@@ -43,7 +43,7 @@ impl SessionStage {
     ) -> Option<Duration> {
         let long = config.stalled_after.saturating_mul(LONG_WORK);
         match self {
-            Self::Opening => Some(config.handshake_timeout.max(config.stalled_after)),
+            Self::Opening => Some(config.stream.connect_timeout.max(config.stalled_after)),
             // A pause has a limit of its own.
             Self::Receiving if is_paused => None,
             Self::Receiving if !sink_works => Some(config.stalled_after),

@@ -64,10 +64,10 @@ impl ReceiverTools {
         let settings = AnswerSettings {
             features: features(self.slot_pool.is_some()),
             streams: 1,
-            payload_max: config.block_bytes.max(PAYLOAD_ROOM_MIN),
-            key: config.key.clone(),
+            payload_max: config.stream.block_bytes.max(PAYLOAD_ROOM_MIN),
+            key: config.stream.key.clone(),
             nonce: auth::nonce()?,
-            deadline: self.now() + config.handshake_timeout,
+            deadline: self.now() + config.stream.connect_timeout,
         };
         let owner = RailOwner {
             peer,
@@ -101,7 +101,7 @@ impl ReceiverTools {
             limits: config.limits,
             memory_left,
             features: features(self.slot_pool.is_some()),
-            payload_max: config.block_bytes.max(PAYLOAD_ROOM_MIN),
+            payload_max: config.stream.block_bytes.max(PAYLOAD_ROOM_MIN),
             window: config.credits.into(),
             slots: memory.len() as u32,
         };
@@ -110,7 +110,7 @@ impl ReceiverTools {
 
     /// Which way the bytes of a stream take to its sink.
     pub(super) fn path(&self, sink: Option<&dyn BlockSink>) -> String {
-        let memory = report::memory(self.config.pinned);
+        let memory = report::memory(self.config.stream.pinned);
         let providers = &self.providers;
         // It is only shown: a panic there is no reason to end a stream.
         match guarded(|| sink.and_then(BlockSink::path)).unwrap_or_default() {
@@ -162,7 +162,7 @@ impl ReceiverSide {
         let sessions = config.limits.streams as usize;
         let (done, written) = sync_channel(2 * slots + sessions);
         let writers = employ(WritersSettings {
-            threads: config.writers,
+            threads: config.stream.threads,
             bounds: (slots, sessions),
             done,
             waker: network.waker(),

@@ -6,35 +6,21 @@ use crate::PeerAddr;
 use crate::clock::Clock;
 #[cfg(test)]
 use crate::endpoint::duplex::faults::FaultConfig;
-use crate::stream::{PresharedKey, StreamError};
+use crate::stream::{StreamError, StreamSettings};
 
-/// The settings of a [`StreamSender`](super::StreamSender).
+/// The settings of a [`StreamSender`](super::StreamSender): those that both sides have
+/// ([`StreamSettings`]), and its own:
 ///
 /// | setting | unit | default | range |
 /// |---|---|---|---|
-/// | `block_bytes` | bytes of a block | 1 MiB | 4 KiB to 256 MiB |
-/// | `buffers` | blocks that are read, wait, or are on their way | 16 | 2 to 4,096 |
-/// | `readers` | threads that read | 2 | 1 to 64 |
-/// | `connections` | connections at once | 64 | 1 to 4,096 |
 /// | `depth` | blocks on their way on one connection | 8 | 1 to 256 |
-/// | `connect_timeout` | time | 5 s | 1 ms to 1 h |
-/// | `lost_after` | time | 10 s | 10 ms to 24 h |
-/// | `pinned` | buffers that CUDA copies from and to without the processor | no | |
-/// | `key` | a pre-shared key | none | |
 ///
 /// The pool takes `buffers × block_bytes` bytes whatever the sources' size, and control messages 1
 /// MiB.
 #[derive(Debug, Clone)]
 pub struct SenderConfig {
-    pub(super) block_bytes: u32,
-    pub(super) buffers: u32,
-    pub(super) readers: u32,
-    pub(super) connections: u32,
+    pub(super) stream: StreamSettings,
     pub(super) depth: u32,
-    pub(super) connect_timeout: Duration,
-    pub(super) lost_after: Duration,
-    pub(super) pinned: bool,
-    pub(super) key: Option<PresharedKey>,
     /// What everything judges deadlines by.
     pub(super) clock: Clock,
     /// What becomes of the blocks that it sends.
@@ -47,15 +33,8 @@ pub struct SenderConfig {
 impl Default for SenderConfig {
     fn default() -> Self {
         Self {
-            block_bytes: 1 << 20,
-            buffers: 16,
-            readers: 2,
-            connections: 64,
+            stream: StreamSettings::of_sender(),
             depth: 8,
-            connect_timeout: Duration::from_secs(5),
-            lost_after: Duration::from_secs(10),
-            pinned: false,
-            key: None,
             clock: Clock::system(),
             #[cfg(test)]
             faults: None,
@@ -66,31 +45,10 @@ impl Default for SenderConfig {
 }
 
 impl SenderConfig {
-    /// Bytes of a block, at most: a receiver may take smaller ones only.
+    /// Blocks, connections and threads.
     #[must_use]
-    pub fn block_bytes(mut self, bytes: u32) -> Self {
-        self.block_bytes = bytes;
-        self
-    }
-
-    /// Buffers of a block each: all transfers share them, and they are the only window.
-    #[must_use]
-    pub fn buffers(mut self, buffers: u32) -> Self {
-        self.buffers = buffers;
-        self
-    }
-
-    /// Threads that read sources.
-    #[must_use]
-    pub fn readers(mut self, threads: u32) -> Self {
-        self.readers = threads;
-        self
-    }
-
-    /// Connections at once, of all transfers.
-    #[must_use]
-    pub fn connections(mut self, connections: u32) -> Self {
-        self.connections = connections;
+    pub fn stream(mut self, set: impl FnOnce(StreamSettings) -> StreamSettings) -> Self {
+        self.stream = set(self.stream);
         self
     }
 
@@ -98,36 +56,6 @@ impl SenderConfig {
     #[must_use]
     pub fn depth(mut self, blocks: u32) -> Self {
         self.depth = blocks;
-        self
-    }
-
-    /// How long making a connection may take, handshake included.
-    #[must_use]
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
-        self
-    }
-
-    /// How long a peer may be silent before its connection is given up.
-    #[must_use]
-    pub fn lost_after(mut self, silence: Duration) -> Self {
-        self.lost_after = silence;
-        self
-    }
-
-    /// Whether the buffers are pinned for CUDA, as blocks out of a GPU's memory and into it are
-    /// copied fastest. Without a driver, opening fails, and says what is missing.
-    #[must_use]
-    pub fn pinned(mut self, yes: bool) -> Self {
-        self.pinned = yes;
-        self
-    }
-
-    /// The key that receivers must have, too: each side proves to the other that it does, before
-    /// anything else is said.
-    #[must_use]
-    pub fn key(mut self, key: PresharedKey) -> Self {
-        self.key = Some(key);
         self
     }
 
@@ -145,16 +73,8 @@ impl SenderConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), StreamError> {
-        let block = "4096 to 268435456 bytes";
-        setting("block_bytes", self.block_bytes.into(), 4096, 1 << 28, block)?;
-        setting("buffers", self.buffers.into(), 2, 4096, "2 to 4096")?;
-        setting("readers", self.readers.into(), 1, 64, "1 to 64 threads")?;
-        setting("connections", self.connections.into(), 1, 4096, "1 to 4096")?;
-        setting("depth", self.depth.into(), 1, 256, "1 to 256 blocks")?;
-        let hour = "1 ms to 1 h";
-        time("connect_timeout", self.connect_timeout, 1, 3_600_000, hour)?;
-        let day = "10 ms to 24 h";
-        time("lost_after", self.lost_after, 10, 86_400_000, day)
+        self.stream.check_sender()?;
+        setting("depth", self.depth.into(), 1, 256, "1 to 256 blocks")
     }
 }
 
@@ -468,43 +388,11 @@ mod documented {
 
     #[test]
     fn the_table_of_settings_is_what_the_code_does() {
-        let settings: &[Setting<SenderConfig>] = &[
-            Setting {
-                name: "block_bytes",
-                get: |c| c.block_bytes.into(),
-                set: |c, v| c.block_bytes(v.count()),
-            },
-            Setting {
-                name: "buffers",
-                get: |c| c.buffers.into(),
-                set: |c, v| c.buffers(v.count()),
-            },
-            Setting {
-                name: "readers",
-                get: |c| c.readers.into(),
-                set: |c, v| c.readers(v.count()),
-            },
-            Setting {
-                name: "connections",
-                get: |c| c.connections.into(),
-                set: |c, v| c.connections(v.count()),
-            },
-            Setting {
-                name: "depth",
-                get: |c| c.depth.into(),
-                set: |c, v| c.depth(v.count()),
-            },
-            Setting {
-                name: "connect_timeout",
-                get: |c| c.connect_timeout.into(),
-                set: |c, v| c.connect_timeout(v.time()),
-            },
-            Setting {
-                name: "lost_after",
-                get: |c| c.lost_after.into(),
-                set: |c, v| c.lost_after(v.time()),
-            },
-        ];
+        let settings: &[Setting<SenderConfig>] = &[Setting {
+            name: "depth",
+            get: |c| c.depth.into(),
+            set: |c, v| c.depth(v.count()),
+        }];
         let source = include_str!("config.rs");
         compare(source, "SenderConfig", settings, SenderConfig::check);
     }

@@ -232,7 +232,7 @@ impl OutgoingTransfer {
             self.fail_all(&StreamError::Deadline { what }, tools);
         }
         self.transfer.reads_since = tools.reads_since;
-        self.cut(tools.now(), tools.config.block_bytes);
+        self.cut(tools.now(), tools.config.stream.block_bytes);
         self.each_peer(tools, TransferPeer::on_time);
         self.judge_slow(tools);
         if self.begin_by.is_none() && self.peers.iter().any(TransferPeer::is_sending) {

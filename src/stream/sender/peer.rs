@@ -441,7 +441,7 @@ impl TransferPeer {
             PeerStage::Resting { until } if now >= until => self.connect(with),
             PeerStage::Resting { .. } | PeerStage::Over => {}
             // The endpoint has its own timeout; this is that of the handshake behind it.
-            PeerStage::Connecting if silent > 2 * with.tools.config.connect_timeout => {
+            PeerStage::Connecting if silent > 2 * with.tools.config.stream.connect_timeout => {
                 let what = "the handshake";
                 self.on_lost(StreamError::Deadline { what }, with);
             }

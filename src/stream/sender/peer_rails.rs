@@ -64,9 +64,9 @@ impl PeerRails {
             rail: self.dialed,
             rails: with.wanted,
             features: Features::all(),
-            key: tools.config.key.clone(),
+            key: tools.config.stream.key.clone(),
             nonce: auth::nonce()?,
-            deadline: tools.now() + tools.config.connect_timeout,
+            deadline: tools.now() + tools.config.stream.connect_timeout,
         };
         let dialed = tools.dial(dialer, &addrs[number], route)?;
         let mut rail = SenderRail::dialing(dialed, settings, tools.now(), RailBlocks::default());

@@ -80,7 +80,7 @@ impl SenderTools {
         for interface in interfaces {
             let shared = match interface.kind() {
                 EndpointKind::Msg => {
-                    let config = super::duplex(&interface, &config, config.connections)?;
+                    let config = super::duplex(&interface, &config, config.stream.connections)?;
                     Some(network.add_port(interface.dialing(&config)?, false)?)
                 }
                 EndpointKind::Rdm => None,
@@ -135,7 +135,7 @@ impl SenderTools {
     /// Which way the bytes of a source take.
     pub(super) fn path(&self, source: &dyn BlockSource) -> String {
         let providers = interface::describe(self.dialers.iter().map(|dialer| &dialer.interface));
-        let memory = report::memory(self.config.pinned);
+        let memory = report::memory(self.config.stream.pinned);
         // It is only shown: a panic there is no reason to end a transfer.
         match guarded(|| source.path()).unwrap_or_default() {
             Some(before) => format!("{before} → {memory}; {providers}"),
@@ -187,10 +187,10 @@ impl SenderSide {
         let clock = config.clock.clone();
         let network = Network::new("sender", &interfaces, GOODBYE, clock.clone())?;
         // A block that is read has a buffer, so that is the bound; and a check for each transfer.
-        let bound = 2 * pool.slots() + config.connections as usize;
+        let bound = 2 * pool.slots() + config.stream.connections as usize;
         let (done, reads) = sync_channel(bound);
         let readers = employ(ReadersSettings {
-            threads: config.readers,
+            threads: config.stream.threads,
             bound,
             done,
             waker: network.waker(),

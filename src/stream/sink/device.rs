@@ -26,7 +26,7 @@ pub struct OnDevice {
 /// Puts streams into a GPU's memory, and keeps them until they are [taken](Self::take).
 ///
 /// Each block is copied once, out of the buffer that it came in, by the threads that write: best
-/// with [`ReceiverConfig::pinned`](crate::stream::ReceiverConfig::pinned). When a stream is
+/// with [`StreamSettings::pinned`](crate::stream::StreamSettings::pinned). When a stream is
 /// complete its copies are over: whatever is given to any CUDA stream from then on sees all of it.
 /// Of a stream that was cut nothing is kept: it begins anew.
 ///
@@ -39,7 +39,7 @@ pub struct OnDevice {
 ///     let len = usize::try_from(offer.manifest.bytes()).unwrap_or(usize::MAX);
 ///     Ok(Region::device(len).build()?.slice(0..len)?)
 /// });
-/// let config = ReceiverConfig::new(sink.clone()).pinned(true);
+/// let config = ReceiverConfig::new(sink.clone()).stream(|s| s.pinned(true));
 /// // ... a `StreamReceiver` says `StreamEvent::Complete`, then:
 /// for stream in sink.take() {
 ///     println!("{:?} at {:?}", stream.manifest, stream.bytes.map(|bytes| bytes.address()));

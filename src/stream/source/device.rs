@@ -14,7 +14,7 @@ const ASK_EVERY: Duration = Duration::from_micros(50);
 
 /// One entry, whose bytes lie in a GPU's memory. Each block is copied once, into the buffer that it
 /// is sent from, by the threads that read: best with
-/// [`SenderConfig::pinned`](crate::stream::SenderConfig::pinned), and with several readers, whose
+/// [`StreamSettings::pinned`](crate::stream::StreamSettings::pinned), and with several readers, whose
 /// copies run at once.
 ///
 /// Who writes to the memory before the stream is over sends a mixture.

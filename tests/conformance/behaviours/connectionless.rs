@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fabricast::buffer::SharedBufferManager;
-use fabricast::endpoint::{ConnectionlessConfig, ConnectionlessEvent, PeerId};
+use fabricast::endpoint::{ConnectionlessConfig, ConnectionlessEvent, LongMessages, PeerId};
 use fabricast::fabric::EndpointKind;
 use fabricast::{ConnectionEvent, ConnectionlessEndpoint, PeerAddr};
 
@@ -22,8 +22,8 @@ const CONNECTED: &str = "connected endpoints only: refused when it is opened, in
 
 /// Starts one for each number and tells each of all; `None` where the row has connected endpoints
 /// only, and says so at once.
-fn start(on: &On, count: u64) -> Option<Vec<(Child, String)>> {
-    let begin = |who| on.listener("exchange", &format!("who={who}"));
+fn start(on: &On, count: u64, words: &str) -> Option<Vec<(Child, String)>> {
+    let begin = |who| on.listener("exchange", &format!("who={who} {words}"));
     let mut all: Vec<_> = (1..=count).map(begin).collect();
     if rows::row_named(on.provider).kind == EndpointKind::Msg {
         for (child, answer) in &mut all {
@@ -43,7 +43,16 @@ fn start(on: &On, count: u64) -> Option<Vec<(Child, String)>> {
 
 /// Three send to each other, all at once, and say goodbye.
 pub(crate) fn all_to_all(on: &On) -> Shown {
-    let Some(mut all) = start(on, 3) else {
+    exchange_all(on, "")
+}
+
+/// The same with receive buffers that half of the messages are too long for, both ways.
+pub(crate) fn long_to_all(on: &On) -> Shown {
+    exchange_all(on, "long=8")
+}
+
+fn exchange_all(on: &On, words: &str) -> Shown {
+    let Some(mut all) = start(on, 3, words) else {
         return Shown::Hole(CONNECTED);
     };
     for (child, _) in &mut all {
@@ -64,7 +73,7 @@ pub(crate) fn all_to_all(on: &On) -> Shown {
 
 /// One of three is killed: what was sent to it comes back, and the other two go on.
 pub(crate) fn one_is_killed(on: &On) -> Shown {
-    let Some(mut all) = start(on, 3) else {
+    let Some(mut all) = start(on, 3, "") else {
         return Shown::Hole(CONNECTED);
     };
     for (child, _) in &mut all {
@@ -188,7 +197,15 @@ pub(crate) fn exchange(told: &Told) {
     let config = ConnectionlessConfig::default()
         .outgoing(|out| out.packing(crate::common::packing()))
         .max_peers(4)
-        .incoming(|incoming| incoming.max_message(64 * 1024 + HEADER).credits(6))
+        .incoming(|incoming| match told.text("long") {
+            None => incoming.max_message(64 * 1024 + HEADER).credits(6),
+            Some(_) => {
+                let slots = told.number("long", 0) as u32;
+                let pool = SharedBufferManager::allocate(slots, 64 * 1024 + HEADER);
+                let long = LongMessages::new(pool.expect("memory"));
+                incoming.max_message(4096).credits(6).long_messages(long)
+            }
+        })
         .connection(|c| {
             c.unresponsive_after(Some(Duration::from_millis(700)))
                 .lost_after(Some(Duration::from_millis(2500)))

@@ -56,12 +56,14 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     ("async", asynchronous::one_round_trip),
     ("connectionless", connectionless::all_to_all),
     ("peer killed", connectionless::one_is_killed),
+    ("long to all", connectionless::long_to_all),
     ("write", one_sided::write),
     ("read", one_sided::read),
     ("write with data", one_sided::write_with_data),
     ("receiver's own", one_sided::receiver_writes_and_reads),
     ("revoke", one_sided::revoke),
     ("publish", publish::publish),
+    ("long publications", publish::long_publications),
 ];
 
 /// What one version of the library is asked to do with another.

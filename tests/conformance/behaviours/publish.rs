@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use fabricast::endpoint::{CloseReason, PublishConfig, SlowPolicy, SubscribeConfig};
+use fabricast::buffer::SharedBufferManager;
+use fabricast::endpoint::{CloseReason, LongMessages, PublishConfig, SlowPolicy, SubscribeConfig};
 use fabricast::{
     ConnectionEvent, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent,
 };
@@ -18,9 +19,31 @@ const PEERS: usize = 2;
 const N: u64 = 30;
 const SIZES: [usize; 3] = [1, 100, 20_000];
 
+/// Of which the third is longer than a receive buffer.
+const LONG_SIZES: [usize; 3] = [1, 100, 300_000];
+
+/// Bytes of a receive buffer.
+const MAX: usize = 32 * 1024;
+
+fn sizes(told: &Told) -> [usize; 3] {
+    match told.text("long") {
+        Some(_) => LONG_SIZES,
+        None => SIZES,
+    }
+}
+
 pub(crate) fn publish(on: &On) -> Shown {
-    let (mut publisher, addr) = on.listener("publish", "");
-    let mut subscribers = [(); PEERS].map(|()| on.sender("subscribe", &addr, ""));
+    to_all(on, "")
+}
+
+/// Each goes to both piece by piece, from the one buffer, and keeps its place.
+pub(crate) fn long_publications(on: &On) -> Shown {
+    to_all(on, "long=2")
+}
+
+fn to_all(on: &On, words: &str) -> Shown {
+    let (mut publisher, addr) = on.listener("publish", words);
+    let mut subscribers = [(); PEERS].map(|()| on.sender("subscribe", &addr, words));
     for subscriber in &mut subscribers {
         subscriber.expect("on", SOON);
         let got = subscriber.expect("got", 2 * SOON);
@@ -35,8 +58,8 @@ pub(crate) fn publish(on: &On) -> Shown {
 
 /// Publishes to both, hears them unsubscribe, and that they leave.
 pub(crate) fn publisher(told: &Told) {
-    let domain = told.domain();
-    let pool = pool(&domain, 8, SIZES[2]);
+    let (domain, sizes) = (told.domain(), sizes(told));
+    let pool = pool(&domain, 8, sizes[2]);
     let config = PublishConfig::default()
         .outgoing(|out| out.packing(crate::common::packing()))
         .connection(|c| c.max_connections(4))
@@ -59,7 +82,7 @@ pub(crate) fn publisher(told: &Told) {
                     outcomes,
                 } => {
                     let payload = payload.into_buffer().expect("what was published");
-                    assert_eq!(payload[..], pattern(key, SIZES[key as usize % 3]));
+                    assert_eq!(payload[..], pattern(key, sizes[key as usize % 3]));
                     assert!(outcomes.all_sent(), "{outcomes:?}");
                     sent += u64::from(outcomes.sent);
                     over += 1;
@@ -74,7 +97,7 @@ pub(crate) fn publisher(told: &Told) {
         }
         ready |= endpoint.subscribers(TAG) == PEERS;
         while ready && next < N && pool.free_count() > 0 {
-            let size = SIZES[next as usize % 3];
+            let size = sizes[next as usize % 3];
             let payload = buffer(&pool, &pattern(next, size));
             let header = header(1, next, size);
             match endpoint.publish(TAG, payload, &header, next) {
@@ -97,7 +120,17 @@ pub(crate) fn publisher(told: &Told) {
 pub(crate) fn subscriber(told: &Told) {
     let domain = told.domain();
     let config = SubscribeConfig::default()
-        .incoming(|incoming| incoming.max_message(32 * 1024).slots(24).credits(4))
+        .incoming(|incoming| {
+            let incoming = incoming.max_message(MAX).slots(24).credits(4);
+            match told.text("long") {
+                None => incoming,
+                Some(_) => {
+                    let size = LONG_SIZES[2] + 100;
+                    let pool = SharedBufferManager::allocate(told.number("long", 0) as u32, size);
+                    incoming.long_messages(LongMessages::new(pool.expect("memory")))
+                }
+            }
+        })
         .connection(|c| c.max_connections(1));
     let mut endpoint = SubscribeEndpoint::open(&domain, config).expect("opens");
     let publisher = endpoint.connect(told.to()).expect("begins");

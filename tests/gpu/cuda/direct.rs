@@ -224,7 +224,7 @@ impl Listener {
         let config = ReceiveConfig::default()
             .incoming(|incoming| incoming.max_message(LONG_ABOVE).slots(16).credits(2))
             .connection(|c| c.max_connections(1))
-            .long_messages(LongMessages::new(host).on_device(device));
+            .incoming(|i| i.long_messages(LongMessages::new(host).on_device(device)));
         Self::listen(domain, config)
     }
 

@@ -410,8 +410,8 @@ fn a_message_longer_than_the_receives_goes_piece_by_piece() {
             let settings = SharedBufferConfig::new(largest);
             let pool = SharedBufferManager::new(pinned, settings).expect("a pool");
             let ring = ring(8, MIB);
-            let config =
-                receive(64 * 1024, device_pool(1, largest)).long_messages(LongMessages::new(pool));
+            let config = receive(64 * 1024, device_pool(1, largest))
+                .incoming(|i| i.long_messages(LongMessages::new(pool)));
             let Some(mut setup) = Setup::new(config, vec![staged(&ring)]) else {
                 return;
             };
@@ -636,7 +636,7 @@ fn fragments_of_rings_go_among_what_is_staged() {
             let pinned = Region::pinned(largest).build().expect("pinned memory");
             let long = SharedBufferManager::new(pinned, SharedBufferConfig::new(largest));
             let config = receive(64 * 1024, device_pool(1, largest))
-                .long_messages(LongMessages::new(long.expect("a pool")));
+                .incoming(|i| i.long_messages(LongMessages::new(long.expect("a pool"))));
             let Some(mut setup) = Setup::new(config, vec![staged(&staging)]) else {
                 return;
             };

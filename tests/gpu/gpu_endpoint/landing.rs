@@ -40,14 +40,14 @@ fn what_cant_land_there_by_itself_is_copied() {
         let pool = device_pool(LONG + 64);
         let twice = config
             .clone()
-            .long_messages(long_messages(pool.clone()))
+            .incoming(|i| i.long_messages(long_messages(pool.clone())))
             .incoming(|incoming| incoming.deliver_to(DeviceDelivery::new(pool.clone())));
         let refused =
             ReceiveEndpoint::listen(&domain, any(), twice).expect_err("one pool for both");
         assert!(refused.to_string().contains("deliver_to"), "{refused}");
 
         let config = config
-            .long_messages(long_messages(device_pool(LONG + 64)))
+            .incoming(|i| i.long_messages(long_messages(device_pool(LONG + 64))))
             .incoming(|incoming| incoming.deliver_to(DeviceDelivery::new(pool)));
         let mut receiver = ReceiveEndpoint::listen(&domain, any(), config).expect("listens");
         let at = receiver.local_addr();

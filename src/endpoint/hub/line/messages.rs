@@ -7,7 +7,7 @@ use crate::buffer::{GateError, Payload};
 use crate::endpoint::error::SendErrorKind;
 use crate::endpoint::hub::data_op::DataOp;
 use crate::endpoint::hub::headers::Header;
-use crate::endpoint::hub::outgoing::{Outgoing, PostingContext};
+use crate::endpoint::hub::outgoing::Outgoing;
 use crate::endpoint::hub::posted::{MessageOp, Posted};
 use crate::endpoint::hub::posting::Posting;
 use crate::endpoint::link::iov::IovList;
@@ -120,17 +120,9 @@ impl MessageLine {
         posted: Option<Instant>,
     ) -> Result<(), (SendErrorKind, Payload)> {
         let (mut iov, gated) = (IovList::new(), payload.is_gated());
-        let lane = PostingContext {
-            connection: way.connection,
-            conn: Some(way.conn),
-            scoped: way.scoped,
-            header_desc: way.header_desc,
-            sequence: way.machine.sent(),
-            posted,
-            iov: &mut iov,
-        };
-        let slab = &mut way.posted.messages;
-        let loaded = way.outgoing.load_gated(slab, payload, header, key, lane);
+        let (outgoing, slabs, with) = way.loading(posted, &mut iov);
+        let slab = &mut slabs.messages;
+        let loaded = outgoing.load_gated(slab, payload, header, key, with);
         let context = loaded.map_err(|(kind, payload)| (kind, payload.unstaged()))?;
         let mut gate = gated.then_some(context);
         let mut header_iov = IovList::new();

@@ -541,6 +541,20 @@ fn a_piece_that_fails_is_the_end_of_its_message() {
     }
 }
 
+/// The receiver grants the sender's message memory, and a liar with another connection has half of
+/// a write into that under way.
+fn write_half_of_a_long_message(rig: &mut Rig, liar: ConnKey) {
+    rig.send_long(1).unwrap();
+    while rig.net.last_key().is_none() {
+        rig.net.deliver_of(&[rig.conn, rig.far_conn()]);
+        rig.poll_receiver();
+        rig.poll_sender();
+    }
+    let key = rig.net.last_key().expect("granted");
+    rig.net.bury_by_hand(liar, 100, key, 8);
+    assert!(rig.net.begin_one_sided(liar), "half of it is there");
+}
+
 /// Somebody writes into it when its sender says that it is whole, over another connection: it is
 /// nobody's before that is over. What comes behind it stays behind it, and the goodbye waits for
 /// both.
@@ -551,15 +565,7 @@ fn a_long_message_is_handed_out_when_nobody_writes_into_it_any_more() {
         let (_link, second) = rig.net.ask(&LIAR.encode());
         rig.poll_receiver();
         rig.poll_receiver();
-        rig.send_long(1).unwrap();
-        while rig.net.last_key().is_none() {
-            rig.net.deliver_of(&[rig.conn, rig.far_conn()]);
-            rig.poll_receiver();
-            rig.poll_sender();
-        }
-        let key = rig.net.last_key().expect("granted");
-        rig.net.bury_by_hand(second, 100, key, 8);
-        assert!(rig.net.begin_one_sided(second), "half of it is there");
+        write_half_of_a_long_message(&mut rig, second);
         let mut sent = false;
         for _ in 0..20 {
             rig.net.deliver_of(&[rig.conn, rig.far_conn()]);
@@ -639,15 +645,7 @@ impl Stayer {
             panic!("{:?}", rig.said);
         };
         rig.said.clear();
-        rig.send_long(1).unwrap();
-        while rig.net.last_key().is_none() {
-            rig.net.deliver_of(&[rig.conn, rig.far_conn()]);
-            rig.poll_receiver();
-            rig.poll_sender();
-        }
-        let key = rig.net.last_key().expect("granted");
-        rig.net.bury_by_hand(liar, 100, key, 8);
-        assert!(rig.net.begin_one_sided(liar), "half of it is there");
+        write_half_of_a_long_message(&mut rig, liar);
         let late = rig.now() + Duration::from_secs(3600);
         rig.receiver().begin_close(second, late);
         if receiver_closes {

@@ -974,9 +974,11 @@ impl OverTcp {
                 .incoming(|incoming| incoming.max_message(BUFFER).slots(48).credits(8))
                 .connection(|c| c.max_connections(2));
             let config = match pool {
-                true => config.long_messages(LongMessages::new(
-                    SharedBufferManager::allocate(2, LONGEST).unwrap(),
-                )),
+                true => config.incoming(|i| {
+                    i.long_messages(LongMessages::new(
+                        SharedBufferManager::allocate(2, LONGEST).unwrap(),
+                    ))
+                }),
                 false => config,
             };
             ReceiveEndpoint::listen(far, "127.0.0.1:0".parse().unwrap(), config).unwrap()

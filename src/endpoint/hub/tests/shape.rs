@@ -1,5 +1,6 @@
 //! Shapes, batches and injection over the fake link.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::endpoint::link::fake::{FakeLink, FakeWait, NetConfig, some_addr};
 use crate::endpoint::reconnect::{ReconnectPolicy, Redial};
 use crate::endpoint::send::core::SendCore;
 use crate::endpoint::testing::hubs::{HubSetup, Hubs};
-use crate::endpoint::testing::rig::{FakeGate, Rig, Setup, far_future, send_settings};
+use crate::endpoint::testing::rig::{FakeGate, Rig, Setup, far_future, panics, send_settings};
 use crate::error::{Error, FabricErrno};
 use crate::fabric::{EndpointKind, PROVIDERS, Provider, Shape};
 use crate::protocol::connection::{CloseReason, Form};
@@ -460,6 +461,33 @@ fn a_batch_that_stops_early_leaves_no_flagged_post() {
     rig.poll_sender();
     assert_eq!(rig.failed.len() + rig.completed.len(), sent);
     assert!(rig.ended.is_some());
+    rig.check_all_back();
+    rig.end();
+}
+
+/// What was taken before the application's iterator panics is on its way, and has its outcome.
+#[test]
+fn a_batch_whose_iterator_panics_leaves_nothing_unposted() {
+    let mut rig = joining(8);
+    let payloads = [rig.payload(1), rig.payload(2)];
+    let given = payloads.each_ref().map(Buffer::index);
+    let mut payloads = payloads.into_iter().zip(1_u64..);
+    let batch = std::iter::from_fn(|| {
+        let Some((payload, key)) = payloads.next() else {
+            panics();
+            return None;
+        };
+        Some((payload.into(), key.to_be_bytes(), key))
+    });
+    let sender = rig.sender.as_mut().expect("not dropped yet");
+    let panicked = catch_unwind(AssertUnwindSafe(|| sender.send_batch(batch)));
+    assert!(panicked.is_err());
+    rig.owed.extend([(1, given[0]), (2, given[1])]);
+    rig.settle();
+    assert_eq!(
+        (&rig.received[..], &rig.completed[..]),
+        (&[1, 2][..], &[1, 2][..])
+    );
     rig.check_all_back();
     rig.end();
 }

@@ -19,18 +19,21 @@ use crate::clock::Clock;
 use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, Packing};
 use crate::endpoint::hub::{Hub, HubSettings, OutboundSettings};
-use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, FakeLink, FakeWait, Net, NetConfig, addr_of};
+use crate::endpoint::link::{PostRefused, RmaLimits};
 use crate::endpoint::message::Message;
 use crate::endpoint::reconnect::ReconnectPolicy;
 use crate::endpoint::testing::rig::{
-    FakeGate, LONG, SLOT_BYTES, Setup, far_future, panics, payload_pool, receive_settings,
+    FakeGate, LONG, LONG_BYTES, SLOT_BYTES, Setup, far_future, panics, payload_pool,
+    receive_settings,
 };
 use crate::id::ConnectionId;
-use crate::protocol::connection::{CloseReason, Form};
+use crate::protocol::connection::{CloseReason, Form, LONG_MESSAGES_MAX};
 use crate::protocol::wire::{HeaderMode, SubscriptionOutcome};
 
+mod batch;
 mod gate;
+mod long;
 
 const FORMS: [Form; 2] = [Form::Msg, Form::Rdm];
 const TAG: u64 = 0x1007;
@@ -51,6 +54,8 @@ struct Stage {
     deadline: Option<Duration>,
     header_mode: HeaderMode,
     reconnect: ReconnectPolicy,
+    /// Slots for long publications, and their size, of all subscribers but the last.
+    long: Option<(u32, usize)>,
     clock: Clock,
 }
 
@@ -78,7 +83,29 @@ impl Stage {
             deadline: None,
             header_mode: HeaderMode::Prefixed,
             reconnect: ReconnectPolicy::off(),
+            long: None,
             clock: Clock::held(),
+        }
+    }
+
+    /// Over a provider whose messages have 100 bytes, and whose pieces of long ones 64.
+    fn long(form: Form) -> Self {
+        let base = Self::of(form);
+        let rma = base.net.rma.map(|rma| RmaLimits {
+            iov_limit: 2,
+            max_bytes: 64,
+            ordered: form == Form::Msg,
+            ..rma
+        });
+        Self {
+            net: NetConfig {
+                max_message: 100,
+                rma,
+                ..base.net
+            },
+            receive_slots: base.receive_slots + LONG_MESSAGES_MAX as u32,
+            long: Some((2, 4096)),
+            ..base
         }
     }
 
@@ -104,7 +131,7 @@ impl Stage {
                 deadline: self.deadline,
                 policy: DeadlinePolicy::FailConnection,
                 staging: None,
-                long: false,
+                long: true,
                 on_abandoned: None,
             }),
             publishing: true,
@@ -113,10 +140,11 @@ impl Stage {
         }
     }
 
-    fn subscriber_settings(&self) -> HubSettings {
+    fn subscriber_settings(&self, number: usize) -> HubSettings {
         let setup = Setup {
             receive_depth: self.receive_depth,
             max_connections: 1,
+            long: self.long.filter(|_| number + 1 < self.subscribers),
             ..Setup::default()
         };
         HubSettings {
@@ -149,6 +177,8 @@ impl Stage {
 struct Subscriber {
     core: Option<SubscribeCore<FakeLink>>,
     pool: SharedBufferManager,
+    /// For long publications.
+    long: Option<SharedBufferManager>,
     publisher: PublisherId,
     /// Tags that it was told it has.
     on: Vec<u64>,
@@ -189,6 +219,7 @@ impl Subscriber {
             } => {
                 let key = u64::from_le_bytes(message.payload()[..8].try_into().unwrap());
                 assert_eq!(message.header(), key.to_be_bytes());
+                assert_eq!(message.payload(), bytes_of(key, message.payload().len()));
                 self.received.push((tag, number, key));
                 self.missed += missed;
                 if self.holds {
@@ -209,6 +240,14 @@ impl Subscriber {
     fn keys(&self) -> Vec<u64> {
         self.received.iter().map(|(_, _, key)| *key).collect()
     }
+}
+
+/// The payload of a key, of 8 bytes or more.
+fn bytes_of(key: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![key as u8; len];
+    bytes[..8].copy_from_slice(&key.to_le_bytes());
+    bytes[len - 8..].copy_from_slice(&key.to_le_bytes());
+    bytes
 }
 
 /// A key that was accepted.
@@ -279,7 +318,7 @@ impl Play {
             })),
         };
         let core = PublishCore::new(core, settings);
-        let subscribers = (0..stage.subscribers).map(|_| subscriber(&net, &stage, number));
+        let subscribers = (0..stage.subscribers).map(|n| subscriber(&net, &stage, (n, number)));
         Self {
             core: Some(core),
             link: number,
@@ -318,9 +357,20 @@ impl Play {
     }
 
     fn payload(&self, key: u64) -> Buffer {
+        self.payload_of(key, 8)
+    }
+
+    fn payload_of(&self, key: u64, len: usize) -> Buffer {
         let mut buffer = self.payloads.try_acquire().expect("a payload is free");
-        buffer[..8].copy_from_slice(&key.to_le_bytes());
-        buffer.freeze(8)
+        buffer[..len].copy_from_slice(&bytes_of(key, len));
+        buffer.freeze(len)
+    }
+
+    /// As [`publish`](Self::publish), of more bytes than a message of the net has.
+    fn publish_long(&mut self, tag: u64, key: u64) -> Result<Publication, SendErrorKind> {
+        let payload = self.payload_of(key, LONG_BYTES);
+        let index = payload.index();
+        self.publish_payload(tag, payload.into(), index, key)
     }
 
     /// Publishes with this key; if it is refused, checks that everything came back.
@@ -353,6 +403,42 @@ impl Play {
         Ok((gate, told))
     }
 
+    /// Publishes these at once, until one is refused: what became of each, and why it stopped.
+    fn publish_batch(
+        &mut self,
+        tag: u64,
+        keys: std::ops::Range<u64>,
+    ) -> (Vec<Publication>, Option<SendErrorKind>) {
+        let payloads: Vec<_> = keys.map(|key| (key, self.payload(key))).collect();
+        let given: Vec<_> = payloads.iter().map(|it| (it.0, it.1.index())).collect();
+        let mut batch = payloads
+            .into_iter()
+            .map(|(key, payload)| (tag, payload.into(), key.to_be_bytes(), key));
+        let mut told = Vec::new();
+        let (sent, refused) = self.publisher().publish_batch(&mut batch, &mut told);
+        drop(batch);
+        assert_eq!(sent, told.len());
+        for (publication, &(key, index)) in told.iter().zip(&given) {
+            self.owe(publication, key, index);
+        }
+        let refused = refused.map(|refused| {
+            let payload = refused.given.into_buffer().expect("a buffer");
+            assert_eq!((refused.key, payload.index()), given[sent]);
+            refused.kind
+        });
+        (told, refused)
+    }
+
+    /// A publication was taken: its key is owed an end.
+    fn owe(&mut self, told: &Publication, key: u64, index: u32) {
+        let owed = Owed {
+            index,
+            subscribers: told.posted + told.waiting + told.dropped,
+            outcomes: BTreeMap::new(),
+        };
+        assert!(self.owed.insert(key, owed).is_none(), "{key} in use");
+    }
+
     fn publish_payload(
         &mut self,
         tag: u64,
@@ -363,12 +449,7 @@ impl Play {
         let header = key.to_be_bytes();
         match self.publisher().publish(tag, payload, &header, key) {
             Ok(told) => {
-                let owed = Owed {
-                    index,
-                    subscribers: told.posted + told.waiting + told.dropped,
-                    outcomes: BTreeMap::new(),
-                };
-                assert!(self.owed.insert(key, owed).is_none(), "{key} in use");
+                self.owe(&told, key, index);
                 Ok(told)
             }
             Err(refused) => {
@@ -519,6 +600,10 @@ impl Play {
             subscriber.held.clear();
             assert_eq!(subscriber.pool.free_count(), subscriber.pool.slots());
         }
+        // What a peer might still write is kept until all endpoints of the domain are gone.
+        for long in self.subscribers.iter().filter_map(|it| it.long.as_ref()) {
+            assert_eq!(long.free_count(), long.slots());
+        }
         self.net.check();
         assert!(self.gates.iter().all(FakeGate::is_settled));
         assert_eq!(self.payloads.free_count(), self.payloads.slots());
@@ -531,9 +616,10 @@ impl Play {
     }
 }
 
-fn subscriber(net: &Net, stage: &Stage, publisher: usize) -> Subscriber {
+fn subscriber(net: &Net, stage: &Stage, (number, publisher): (usize, usize)) -> Subscriber {
     let pool = SharedBufferManager::allocate(stage.receive_slots, SLOT_BYTES * 2).unwrap();
-    let settings = stage.subscriber_settings();
+    let settings = stage.subscriber_settings(number);
+    let long = settings.long.as_ref().map(|long| long.pool.clone());
     let core = Hub::listen(
         net.hub(),
         Arc::new(FakeWait),
@@ -552,6 +638,7 @@ fn subscriber(net: &Net, stage: &Stage, publisher: usize) -> Subscriber {
     Subscriber {
         core: Some(core),
         pool,
+        long,
         publisher,
         on: Vec::new(),
         refused: Vec::new(),
@@ -1089,6 +1176,9 @@ fn what_will_not_close_is_leaked_and_counted_and_told() {
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Publish(u64),
+    PublishLong(u64),
+    /// So many at once.
+    PublishBatch(u64, u64),
     PublishGated(u64),
     /// The gate of an earlier publication; true: it opens.
     Gate(usize, bool),
@@ -1107,6 +1197,8 @@ fn any_step() -> impl Strategy<Value = Step> {
     let (who, tag) = (0..3_usize, 0..3_u64);
     prop_oneof![
         12 => tag.clone().prop_map(Step::Publish),
+        4 => tag.clone().prop_map(Step::PublishLong),
+        4 => (tag.clone(), 1..6_u64).prop_map(|(tag, n)| Step::PublishBatch(tag, n)),
         4 => tag.clone().prop_map(Step::PublishGated),
         4 => (0..4_usize, prop::bool::weighted(0.8)).prop_map(|(n, opens)| Step::Gate(n, opens)),
         4 => (who.clone(), tag.clone()).prop_map(|(n, tag)| Step::On(n, tag)),
@@ -1144,6 +1236,16 @@ impl Play {
             Step::Publish(tag) => {
                 if self.payloads.free_count() > 0 && self.publish(tag, *next).is_ok() {
                     *next += 1;
+                }
+            }
+            Step::PublishLong(tag) => {
+                if self.payloads.free_count() > 0 && self.publish_long(tag, *next).is_ok() {
+                    *next += 1;
+                }
+            }
+            Step::PublishBatch(tag, count) => {
+                if self.payloads.free_count() >= count as usize {
+                    *next += self.publish_batch(tag, *next..*next + count).0.len() as u64;
                 }
             }
             Step::PublishGated(tag) => {
@@ -1199,15 +1301,19 @@ proptest! {
         steps in prop::collection::vec(any_step(), 0..150),
         settled in any::<bool>(),
         packed in any::<bool>(),
+        long in any::<bool>(),
+        uses_more in any::<bool>(),
     ) {
         let form = if rdm { Form::Rdm } else { Form::Msg };
         let reconnect = ReconnectPolicy::fixed(Duration::from_millis(1));
+        let stage = if long { Stage::long(form) } else { Stage::of(form) };
         let mut play = Stage {
+            net: NetConfig { uses_more, ..stage.net },
             slow,
             reconnect,
             receive_depth: 2,
             packing: if packed { Packing::UpTo(100) } else { Packing::Off },
-            ..Stage::of(form)
+            ..stage
         }
         .open();
         play.settle();

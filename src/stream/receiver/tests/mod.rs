@@ -126,14 +126,16 @@ fn receiver(domain: &Arc<Domain>, config: ReceiverConfig) -> StreamReceiver {
 }
 
 fn config() -> ReceiverConfig {
-    ReceiverConfig::new(DiscardSink).block_bytes(8192)
+    ReceiverConfig::new(DiscardSink).stream(|s| s.block_bytes(8192))
 }
 
 #[test]
 fn who_does_not_say_who_it_is_hears_that_its_time_is_over() {
     over_both(|domain| {
         let (time, clock) = (Duration::from_secs(5), Clock::held());
-        let config = config().handshake_timeout(time).clock(clock.clone());
+        let config = config()
+            .stream(|s| s.connect_timeout(time))
+            .clock(clock.clone());
         let receiver = receiver(domain, config);
         let mut silent = Caller::new(domain, receiver.local_addr());
         // Its time begins when the receiver's thread has seen it, which may be later than it sees
@@ -270,7 +272,7 @@ fn a_second_open_with_a_key_in_use_ends_the_stream_and_its_sink_is_told() {
     over_both(|domain| {
         let sink = CountingSink::default();
         sink.open_all();
-        let config = ReceiverConfig::new(sink.clone()).block_bytes(8192);
+        let config = ReceiverConfig::new(sink.clone()).stream(|s| s.block_bytes(8192));
         let receiver = receiver(domain, config.stalled_after(PATIENCE));
         let to = receiver.local_addr();
         let mut first = Caller::with_stream(domain, to, 1, 1);
@@ -300,7 +302,7 @@ fn who_was_refused_gets_no_more_time_by_asking_again() {
     over_both(|domain| {
         let sink = CountingSink::default();
         sink.open_all();
-        let config = ReceiverConfig::new(sink.clone()).block_bytes(8192);
+        let config = ReceiverConfig::new(sink.clone()).stream(|s| s.block_bytes(8192));
         let receiver = receiver(domain, config.stalled_after(PATIENCE));
         let to = receiver.local_addr();
         let mut first = Caller::with_stream(domain, to, 1, 1);
@@ -343,8 +345,10 @@ fn every_stream_that_was_cut_leaves_however_slowly_sinks_open() {
     over_both(|domain| {
         const STREAMS: usize = 60;
         let sink = CountingSink::default();
-        let config = ReceiverConfig::new(sink.clone()).block_bytes(8192);
-        let config = config.connections(2).limits(Limits::default().streams(64));
+        let config = ReceiverConfig::new(sink.clone()).stream(|s| s.block_bytes(8192));
+        let config = config
+            .stream(|s| s.connections(2))
+            .limits(Limits::default().streams(64));
         let receiver = receiver(domain, config.stalled_after(PATIENCE));
         let to = receiver.local_addr();
         for number in 0..STREAMS {
@@ -378,7 +382,7 @@ fn a_sender_that_pauses_for_too_long_is_left_and_what_it_sent_is_kept() {
     over_both(|domain| {
         let sink = CountingSink::default();
         sink.open_all();
-        let config = ReceiverConfig::new(sink.clone()).block_bytes(8192);
+        let config = ReceiverConfig::new(sink.clone()).stream(|s| s.block_bytes(8192));
         // It is not the limit of silence that ends it.
         let config = config.stalled_after(Duration::from_secs(3600));
         let receiver = receiver(domain, config.paused_for(Duration::from_millis(300)));
@@ -449,7 +453,7 @@ fn nothing_is_put_where_another_stream_keeps_what_it_has() {
     over_both(|domain| {
         let to = tempfile::tempdir().unwrap();
         let config = ReceiverConfig::new(DirectorySink::new(to.path()).unwrap());
-        let receiver = receiver(domain, config.block_bytes(8192));
+        let receiver = receiver(domain, config.stream(|s| s.block_bytes(8192)));
         let key = "0".repeat(32);
         let names = [
             format!(".fabricast-{key}/journal"),
@@ -490,7 +494,7 @@ fn events_that_nobody_fetches_make_room_for_streams() {
         const MEMORY: u64 = 200 << 10;
         let sink = CountingSink::default();
         sink.open_all();
-        let config = ReceiverConfig::new(sink.clone()).block_bytes(8192);
+        let config = ReceiverConfig::new(sink.clone()).stream(|s| s.block_bytes(8192));
         let config = config.limits(Limits::default().memory(MEMORY));
         let receiver = receiver(domain, config.stalled_after(PATIENCE));
         let names: Vec<_> = (0..ENTRIES).map(|n| format!("{n:04}")).collect();

@@ -219,7 +219,10 @@ fn scene() -> Option<Scene> {
     };
     let sink = MemorySink::new(1 << 20);
     let config = ReceiverConfig::new(sink.clone());
-    let config = config.block_bytes(BLOCK as u32).credits(4).rma_slots(16);
+    let config = config
+        .stream(|s| s.block_bytes(BLOCK as u32))
+        .credits(4)
+        .rma_slots(16);
     let addr = "127.0.0.1:0".parse().expect("an address");
     let receiver = StreamReceiver::listen(&domain, addr, config).expect("it listens");
     let content: Vec<u8> = (0..2 * BLOCK).map(|at| (at * 7 % 251) as u8).collect();

@@ -579,13 +579,15 @@ fn check(so: bool, what: &str) -> Result<(), String> {
 fn sender_config(script: &Script, clock: &Clock) -> SenderConfig {
     let plan = &script.sender;
     let mut config = SenderConfig::default()
-        .block_bytes(plan.block_bytes)
-        .buffers(plan.buffers)
-        .readers(plan.readers)
-        .connections(16)
+        .stream(|s| {
+            s.block_bytes(plan.block_bytes)
+                .buffers(plan.buffers)
+                .threads(plan.readers)
+                .connections(16)
+                .connect_timeout(script.times.connect)
+                .lost_after(script.times.lost)
+        })
         .depth(plan.depth)
-        .connect_timeout(script.times.connect)
-        .lost_after(script.times.lost)
         .clock(clock.clone());
     if let Some(faults) = &plan.faults {
         config = config.faults(faults.clone());
@@ -602,16 +604,18 @@ fn receiver_config(
 ) -> ReceiverConfig {
     let plan = &script.receivers[number];
     let mut config = ReceiverConfig::new(sinks.clone())
-        .block_bytes(plan.block_bytes)
-        .connections(12)
-        .buffers(plan.buffers)
+        .stream(|s| {
+            s.block_bytes(plan.block_bytes)
+                .connections(12)
+                .buffers(plan.buffers)
+                .threads(plan.writers)
+                .connect_timeout(script.times.connect)
+                .lost_after(script.times.lost)
+        })
         .credits(plan.window)
         .rma_slots(plan.windows)
-        .writers(plan.writers)
-        .handshake_timeout(script.times.connect)
         .stalled_after(script.times.stalled)
         .paused_for(script.times.paused)
-        .lost_after(script.times.lost)
         .clock(clock.clone());
     config.swallow = plan.swallow.clone();
     config

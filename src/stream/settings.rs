@@ -1,0 +1,218 @@
+//! `StreamSettings`: what senders and receivers of streams have in common.
+
+use std::time::Duration;
+
+use crate::stream::sender::{setting, time};
+use crate::stream::{PresharedKey, StreamError};
+
+/// What both sides of streams have: blocks, connections, threads. A config's `stream` lends this to
+/// a closure, as it was set so far.
+///
+/// | setting | of | unit | default | range |
+/// |---|---|---|---|---|
+/// | `block_bytes` | sender | bytes of a block | 1 MiB | 4 KiB to 256 MiB |
+/// | `block_bytes` | receiver | bytes of the largest block | 1 MiB | 8 KiB to 256 MiB |
+/// | `buffers` | sender | blocks that are read, wait, or are on their way | 16 | 2 to 4,096 |
+/// | `buffers` | receiver | blocks that arrive or wait for the sink | 32 | 2 to 65,536 |
+/// | `connections` | sender | connections at once | 64 | 1 to 4,096 |
+/// | `connections` | receiver | connections at once | 8 | 1 to 1,024 |
+/// | `threads` | all | threads that read, or write | 2 | 1 to 64 |
+/// | `connect_timeout` | all | time | 5 s | 1 ms to 1 h |
+/// | `lost_after` | all | time | 10 s | 10 ms to 24 h |
+/// | `pinned` | all | buffers that CUDA copies from and to without the processor | no | |
+/// | `key` | all | a pre-shared key | none | |
+///
+/// "Of" names the sides: [`SenderConfig`](crate::stream::SenderConfig) and
+/// [`ReceiverConfig`](crate::stream::ReceiverConfig).
+///
+/// ```
+/// use fabricast::stream::SenderConfig;
+///
+/// let config = SenderConfig::default().stream(|stream| stream.block_bytes(1 << 22).threads(4));
+/// # let _ = config;
+/// ```
+#[derive(Debug, Clone)]
+pub struct StreamSettings {
+    pub(in crate::stream) block_bytes: u32,
+    pub(in crate::stream) buffers: u32,
+    pub(in crate::stream) connections: u32,
+    pub(in crate::stream) threads: u32,
+    pub(in crate::stream) connect_timeout: Duration,
+    pub(in crate::stream) lost_after: Duration,
+    pub(in crate::stream) pinned: bool,
+    pub(in crate::stream) key: Option<PresharedKey>,
+}
+
+impl StreamSettings {
+    pub(in crate::stream) fn of_sender() -> Self {
+        Self::new(16, 64)
+    }
+
+    pub(in crate::stream) fn of_receiver() -> Self {
+        Self::new(32, 8)
+    }
+
+    fn new(buffers: u32, connections: u32) -> Self {
+        Self {
+            block_bytes: 1 << 20,
+            buffers,
+            connections,
+            threads: 2,
+            connect_timeout: Duration::from_secs(5),
+            lost_after: Duration::from_secs(10),
+            pinned: false,
+            key: None,
+        }
+    }
+
+    /// Bytes of the largest block. Senders with larger ones take smaller ones, if the receiver is
+    /// their first peer to say so.
+    #[must_use]
+    pub fn block_bytes(mut self, bytes: u32) -> Self {
+        self.block_bytes = bytes;
+        self
+    }
+
+    /// Buffers of a block each. A sender's transfers share them, and they are its only window; a
+    /// receiver has them beside those that connections take.
+    #[must_use]
+    pub fn buffers(mut self, buffers: u32) -> Self {
+        self.buffers = buffers;
+        self
+    }
+
+    /// Connections at once, of all transfers or streams. A receiver refuses one more.
+    #[must_use]
+    pub fn connections(mut self, connections: u32) -> Self {
+        self.connections = connections;
+        self
+    }
+
+    /// Threads that read a sender's sources, or that check and write a receiver's blocks.
+    #[must_use]
+    pub fn threads(mut self, threads: u32) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// How long making a connection may take, handshake included. At a receiver it counts from the
+    /// peer's first byte, and once more from there to its stream.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long a peer may be silent before its connection is given up.
+    #[must_use]
+    pub fn lost_after(mut self, silence: Duration) -> Self {
+        self.lost_after = silence;
+        self
+    }
+
+    /// Whether the buffers are pinned for CUDA, as blocks out of a GPU's memory and into it are
+    /// copied fastest. Without a driver, opening fails, and says what is missing.
+    #[must_use]
+    pub fn pinned(mut self, yes: bool) -> Self {
+        self.pinned = yes;
+        self
+    }
+
+    /// The key that peers must have, too: each side proves to the other that it does, before
+    /// anything else is said.
+    #[must_use]
+    pub fn key(mut self, key: PresharedKey) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    pub(in crate::stream) fn check_sender(&self) -> Result<(), StreamError> {
+        let block = "4096 to 268435456 bytes";
+        setting("block_bytes", self.block_bytes.into(), 4096, 1 << 28, block)?;
+        setting("buffers", self.buffers.into(), 2, 4096, "2 to 4096")?;
+        setting("connections", self.connections.into(), 1, 4096, "1 to 4096")?;
+        self.check()
+    }
+
+    pub(in crate::stream) fn check_receiver(&self) -> Result<(), StreamError> {
+        let block = "8192 to 268435456 bytes";
+        setting("block_bytes", self.block_bytes.into(), 8192, 1 << 28, block)?;
+        setting("buffers", self.buffers.into(), 2, 65_536, "2 to 65536")?;
+        setting("connections", self.connections.into(), 1, 1024, "1 to 1024")?;
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), StreamError> {
+        setting("threads", self.threads.into(), 1, 64, "1 to 64 threads")?;
+        let hour = "1 ms to 1 h";
+        time("connect_timeout", self.connect_timeout, 1, 3_600_000, hour)?;
+        let day = "10 ms to 24 h";
+        time("lost_after", self.lost_after, 10, 86_400_000, day)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod documented {
+    use super::*;
+    use crate::endpoint::testing::documented_settings::{Other, Setting, compare_group};
+
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let settings: &[Setting<StreamSettings>] = &[
+            Setting {
+                name: "block_bytes",
+                get: |c| c.block_bytes.into(),
+                set: |c, v| c.block_bytes(v.count()),
+            },
+            Setting {
+                name: "buffers",
+                get: |c| c.buffers.into(),
+                set: |c, v| c.buffers(v.count()),
+            },
+            Setting {
+                name: "connections",
+                get: |c| c.connections.into(),
+                set: |c, v| c.connections(v.count()),
+            },
+            Setting {
+                name: "threads",
+                get: |c| c.threads.into(),
+                set: |c, v| c.threads(v.count()),
+            },
+            Setting {
+                name: "connect_timeout",
+                get: |c| c.connect_timeout.into(),
+                set: |c, v| c.connect_timeout(v.time()),
+            },
+            Setting {
+                name: "lost_after",
+                get: |c| c.lost_after.into(),
+                set: |c, v| c.lost_after(v.time()),
+            },
+        ];
+        let others: &[Other<StreamSettings>] = &[
+            ("pinned", |c| c.pinned(true)),
+            ("key", |c| {
+                let key = PresharedKey::from_bytes(&[7; 16]).expect("long enough");
+                c.key(key)
+            }),
+        ];
+        let source = include_str!("settings.rs");
+        compare_group(
+            source,
+            ("StreamSettings", "sender"),
+            settings,
+            others,
+            StreamSettings::of_sender,
+            StreamSettings::check_sender,
+        );
+        compare_group(
+            source,
+            ("StreamSettings", "receiver"),
+            settings,
+            others,
+            StreamSettings::of_receiver,
+            StreamSettings::check_receiver,
+        );
+    }
+}
