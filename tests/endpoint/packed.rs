@@ -42,7 +42,7 @@ impl Heard {
     fn take(&mut self, message: Message) {
         let number = self.look((&message).into());
         // Some are kept for a while, with the frame that they came in.
-        if number % 97 == 0 {
+        if number.is_multiple_of(97) {
             self.keep(message);
         }
     }
@@ -50,10 +50,10 @@ impl Heard {
     /// The same of one that is borrowed.
     fn take_borrowed(&mut self, message: MessageRef<'_>) {
         let number = self.look(message);
-        if number % 97 == 0 {
+        if number.is_multiple_of(97) {
             self.keep(message.to_message());
         }
-        if number % 101 == 0 {
+        if number.is_multiple_of(101) {
             let copy = message.detach();
             assert_eq!(copy.header(), number.to_le_bytes());
             assert_eq!(copy.payload(), message.payload());
@@ -464,7 +464,7 @@ fn batches_of_endpoints_without_connections_say_from_whom() {
             events.clear();
         }
         polls += 1;
-        if polls % 5 == 0 {
+        if u64::is_multiple_of(polls, 5) {
             receiver.poll(&mut events).expect("it works");
             for event in events.drain(..) {
                 if let ConnectionlessEvent::Message { peer, message } = event {
@@ -481,7 +481,7 @@ fn batches_of_endpoints_without_connections_say_from_whom() {
         for (peer, message) in taken {
             let n = usize::from(receiver.peer_addr(peer) == Some(addrs[1]));
             heard[n].take_borrowed((&*message).into());
-            if message.sequence() % 1000 == 0 {
+            if message.sequence().is_multiple_of(1000) {
                 kept.push(message);
             }
         }

@@ -364,7 +364,7 @@ impl HubRig {
             events.drain(..).for_each(|event| self.take(event));
             for message in batch.messages().take(most) {
                 taken += 1;
-                let kept = taken % keep.max(1) == 0;
+                let kept = usize::is_multiple_of(taken, keep.max(1));
                 self.take_message(message, || kept.then(|| message.to_message()));
             }
         }
@@ -459,8 +459,11 @@ impl HubRig {
             assert_eq!(bytes[LONG_BYTES - 8..], key.to_le_bytes());
         }
         let before = self.last_heard.insert(id, (key, message.sequence()));
-        let (last, number) = before.unwrap_or_default();
-        assert!(last < key, "{key} after {last}");
+        assert!(
+            before.is_none_or(|(last, _)| last < key),
+            "{key} after {before:?}"
+        );
+        let number = before.map_or(0, |(_, number)| number);
         assert_eq!(message.sequence(), number + 1, "numbers without a gap");
         self.received.push(key);
         if let Some(held) = &mut self.held {

@@ -97,6 +97,7 @@ pub(crate) fn prefix(header_len: u16) -> [u8; PREFIX_LEN] {
 /// # Errors
 ///
 /// [`WireError::Short`] when the message ends before its header does.
+#[inline(always)]
 pub(crate) fn split(
     mode: HeaderMode,
     message: &[u8],

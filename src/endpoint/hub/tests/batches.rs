@@ -445,7 +445,7 @@ impl Walk {
     /// Everything that was sent came, each once, in order (`HubRig` sees to that), and every buffer
     /// is free.
     fn end(mut self) {
-        let batches = self.next_key % 2 == 0;
+        let batches = self.next_key.is_multiple_of(2);
         for _ in 0..400 {
             self.hubs.hubs[0].held = Some(Vec::new());
             self.arrive();
