@@ -6,10 +6,12 @@
 //! algorithm has the kernel gather what follows, and send it together: the sender then only copies,
 //! and the peer reads several at once (docs/internals/polling.md). What is gathered would wait for
 //! the peer's acknowledgement, which may take 40 ms, if nobody said that it is to go. So it is done
-//! on a connection only while small messages come one right after the other, and ended
+//! on a connection only while small messages come one right after the other, and what is gathered
+//! goes
 //!
 //! * by the poll since whose predecessor nothing was sent, and nobody sleeps before that poll;
-//! * by a message that comes after a pause, or that is not small: before it is posted.
+//! * by a message that comes after a pause, or that is not small: before it is posted;
+//! * by the first message behind 20 microseconds, however many more come.
 
 use std::time::{Duration, Instant};
 
@@ -26,11 +28,13 @@ const STREAM: u32 = 32;
 /// How long they may take. One to and fro takes longer than two such messages.
 const STREAM_TIME: Duration = Duration::from_micros(8 * STREAM as u64);
 /// A message that comes so long after the one before it is a lone one.
-const LONE_AFTER: Duration = Duration::from_micros(20);
+const LONE_AFTER: Duration = Duration::from_micros(8);
+/// How long a message is held while others come.
+const HOLD: Duration = Duration::from_micros(20);
 /// A stream that pauses for no longer than this, for credits say, goes on where it was.
 const PAUSE_MAX: Duration = Duration::from_micros(500);
 /// Messages behind a pause that go by themselves.
-const LONE: u32 = 1;
+const LONE: u32 = 3;
 
 /// What is to be done before a message is posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +42,8 @@ pub(super) enum BeforePost {
     Nothing,
     /// The kernel may gather from now on.
     Gather,
+    /// What was gathered goes, and the kernel gathers what follows.
+    Push,
     /// What was gathered goes, and nothing is gathered any more.
     LetGo,
 }
@@ -62,6 +68,8 @@ pub(super) struct GatheredStream {
     messages: u32,
     /// When the row began; while a stream is there, when its last message came.
     at: Instant,
+    /// Nothing is held that is older.
+    held_from: Instant,
     /// Bytes of a small message, at most.
     limit: u64,
 }
@@ -72,6 +80,7 @@ impl GatheredStream {
             phase: Phase::Watching,
             messages: 0,
             at: now,
+            held_from: now,
             limit,
         }
     }
@@ -122,30 +131,41 @@ impl GatheredStream {
 
     fn gather(&mut self, now: Instant) -> BeforePost {
         (self.phase, self.messages, self.at) = (Phase::Gathering, 1, now);
+        self.held_from = now;
         BeforePost::Gather
     }
 
     fn go_on(&mut self, now: Instant) -> BeforePost {
-        if now.saturating_duration_since(self.at) > LONE_AFTER {
+        let gap = now.saturating_duration_since(self.at);
+        if gap > PAUSE_MAX {
             return self.watch(now);
         }
         self.at = now;
+        if gap > LONE_AFTER {
+            (self.phase, self.messages) = (Phase::Pausing, 1);
+            return BeforePost::LetGo;
+        }
         self.messages += 1;
-        BeforePost::Nothing
+        if now.saturating_duration_since(self.held_from) <= HOLD {
+            return BeforePost::Nothing;
+        }
+        self.held_from = now;
+        BeforePost::Push
     }
 
     fn resume(&mut self, now: Instant) -> BeforePost {
-        if now.saturating_duration_since(self.at) > PAUSE_MAX {
+        let gap = now.saturating_duration_since(self.at);
+        if gap > PAUSE_MAX {
             return self.watch(now);
         }
-        if self.messages < LONE {
-            (self.messages, self.at) = (self.messages + 1, now);
-            return BeforePost::Nothing;
+        if gap > LONE_AFTER {
+            self.messages = 0;
         }
-        match now.saturating_duration_since(self.at) > LONE_AFTER {
-            true => self.watch(now),
-            false => self.gather(now),
+        if self.messages >= LONE {
+            return self.gather(now);
         }
+        (self.messages, self.at) = (self.messages + 1, now);
+        BeforePost::Nothing
     }
 
     /// At each poll while the kernel gathers. True: what was gathered goes now, since nothing came
@@ -192,13 +212,19 @@ impl Outbound {
         (id, peer): (ConnectionId, &mut Peer<L::Conn>),
         before: BeforePost,
     ) {
-        let gather = before == BeforePost::Gather;
-        let told = link.gather(&mut peer.link, gather);
+        let gather = before != BeforePost::LetGo;
+        let told = match before {
+            BeforePost::Push => link.push_gathered(&mut peer.link),
+            _ => link.gather(&mut peer.link, gather),
+        };
         if let Some(stream) = peer.outbound.stream.as_mut().filter(|_| !told) {
             stream.give_up();
         }
-        if gather && told {
-            self.account.stats.gathered_streams += 1;
+        let stats = &mut self.account.stats;
+        if before == BeforePost::Push && told {
+            stats.gathered_pushed += 1;
+        } else if gather && told {
+            stats.gathered_streams += 1;
             self.gathering.push(id);
             // Who goes to sleep now has to poll first.
             self.wait.set_gathering(true);
@@ -296,8 +322,24 @@ mod tests {
         assert_eq!(post(&mut stream, &clock, &[LONE_AFTER]), []);
         let lone = LONE_AFTER + US;
         assert_eq!(post(&mut stream, &clock, &[lone]), [BeforePost::LetGo]);
+        assert_eq!(post(&mut stream, &clock, &[US; LONE as usize - 1]), []);
+        assert_eq!(post(&mut stream, &clock, &[US]), [BeforePost::Gather]);
+        assert_eq!(
+            post(&mut stream, &clock, &[PAUSE_MAX + US]),
+            [BeforePost::LetGo]
+        );
         assert_eq!(post(&mut stream, &clock, &[US; 31]), []);
         assert_eq!(post(&mut stream, &clock, &[US]), [BeforePost::Gather]);
+    }
+
+    #[test]
+    fn no_message_is_held_for_longer_than_20_microseconds_while_others_come() {
+        let (mut stream, clock) = gathering();
+        for _ in 0..100 {
+            assert_eq!(post(&mut stream, &clock, &[US * 4; 5]), []);
+            assert_eq!(post(&mut stream, &clock, &[US * 4]), [BeforePost::Push]);
+        }
+        assert!(stream.is_gathering());
     }
 
     #[test]
@@ -327,10 +369,11 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_goes_on_behind_a_short_pause_but_for_its_first_message() {
+    fn a_stream_goes_on_behind_a_short_pause_but_for_its_first_messages() {
         let (mut stream, clock) = gathering();
         assert!(!stream.on_poll() && stream.on_poll());
         assert_eq!(post(&mut stream, &clock, &[PAUSE_MAX]), []);
+        assert_eq!(post(&mut stream, &clock, &[US; LONE as usize - 1]), []);
         assert_eq!(post(&mut stream, &clock, &[US]), [BeforePost::Gather]);
     }
 

@@ -271,6 +271,14 @@ impl<A: Link, B: Link> Link for Either<A, B> {
         }
     }
 
+    fn push_gathered(&mut self, conn: &mut Self::Conn) -> bool {
+        match (self, conn) {
+            (Self::Left(link), Either::Left(conn)) => link.push_gathered(conn),
+            (Self::Right(link), Either::Right(conn)) => link.push_gathered(conn),
+            _ => false,
+        }
+    }
+
     fn bytes_received(&mut self, conn: &mut Self::Conn) -> Option<u64> {
         match (self, conn) {
             (Self::Left(link), Either::Left(conn)) => link.bytes_received(conn),

@@ -278,6 +278,19 @@ fn not_connected() -> PostRefused {
     PostRefused::Errno(FabricErrno::new(libc::ENOTCONN))
 }
 
+/// What `call` says of the socket of a connection; false where it has none, or the
+/// call fails.
+fn on_socket(
+    conn: &mut FabricConn,
+    call: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<bool>,
+) -> bool {
+    let socket = conn.known_socket();
+    // SAFETY: the descriptor is the endpoint's own, which is open (`conn`), and closes it only in
+    // calls that this thread makes; it was looked at in this call.
+    let socket = socket.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+    socket.is_some_and(|socket| call(socket).unwrap_or(false))
+}
+
 impl Link for FabricLink {
     type Conn = FabricConn;
     type Request = Request;
@@ -457,11 +470,13 @@ impl Link for FabricLink {
     }
 
     fn gather(&mut self, conn: &mut FabricConn, gather: bool) -> bool {
-        let socket = conn.known_socket();
-        // SAFETY: the descriptor is the endpoint's own, which is open (`conn`), and closes it only
-        // in calls that this thread makes; it was looked at in this call.
-        let socket = socket.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
-        socket.is_some_and(|socket| socket::gather(socket, gather).unwrap_or(false))
+        on_socket(conn, |socket| socket::gather(socket, gather))
+    }
+
+    fn push_gathered(&mut self, conn: &mut FabricConn) -> bool {
+        on_socket(conn, |socket| {
+            Ok(socket::gather(socket, false)? && socket::gather(socket, true)?)
+        })
     }
 
     fn bytes_received(&mut self, conn: &mut FabricConn) -> Option<u64> {

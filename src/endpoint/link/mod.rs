@@ -250,6 +250,12 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// be told, and does not gather, or gathers all the time, as the process asked libfabric for.
     fn gather(&mut self, conn: &mut Self::Conn, gather: bool) -> bool;
 
+    /// What the kernel has gathered goes, and it gathers what follows. False: as at
+    /// [`gather`](Link::gather).
+    fn push_gathered(&mut self, conn: &mut Self::Conn) -> bool {
+        self.gather(conn, false) && self.gather(conn, true)
+    }
+
     /// Bytes that the kernel has received on the connection, read or not, whole messages or not;
     /// where it tells.
     fn bytes_received(&mut self, conn: &mut Self::Conn) -> Option<u64>;

@@ -2,12 +2,23 @@
 //! gathers leaves when it is told to, and not before.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
+use crate::clock::Clock;
+use crate::endpoint::ReceiveConfig;
 use crate::endpoint::error::{Blocked, SendErrorKind};
+use crate::endpoint::event::{ReceiveEvent, SendEvent};
+use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::link::fake::NetConfig;
-use crate::endpoint::testing::rig::{Rig, Setup};
+use crate::endpoint::link::provider::ProviderLink;
+use crate::endpoint::receive::ReceiveEndpoint;
+use crate::endpoint::reconnect::{ReconnectPolicy, Redial};
+use crate::endpoint::send::core::SendCore;
+use crate::endpoint::testing::rig::{Rig, Setup, send_settings};
 use crate::event_loop::WaitSource;
+use crate::fabric::{EndpointKind, EndpointSettings, Fabric};
+use crate::protocol::connection::{Form, State};
 
 /// Messages by which a stream is known.
 const STREAM: u64 = 32;
@@ -111,12 +122,30 @@ fn a_lone_message_is_never_gathered_however_seldom_anybody_polls() {
 fn a_lone_message_behind_a_stream_leaves_at_once_with_all_before_it() {
     let mut rig = gathering().connected();
     send_all(&mut rig, 0..STREAM + 8);
-    rig.pass(Duration::from_micros(21));
+    rig.pass(Duration::from_micros(9));
     rig.send(STREAM + 8).unwrap();
     receive(&mut rig);
     assert_eq!(rig.received.len() as u64, STREAM + 9);
     assert_eq!(told(&mut rig), (9, 1, 0), "no poll did");
     rig.settle();
+    rig.end();
+}
+
+#[test]
+fn what_is_gathered_leaves_after_20_microseconds_while_more_comes() {
+    let mut rig = gathering().connected();
+    send_all(&mut rig, 0..STREAM);
+    for key in STREAM..STREAM + 6 {
+        rig.pass(Duration::from_micros(4));
+        rig.send(key).unwrap();
+    }
+    let stats = rig.sender().stats();
+    assert_eq!((stats.gathered_streams, stats.gathered_pushed), (1, 1));
+    poll(&mut rig);
+    poll(&mut rig);
+    assert_eq!(told(&mut rig), (7, 1, 1));
+    rig.settle();
+    assert_eq!(rig.received.len() as u64, STREAM + 6);
     rig.end();
 }
 
@@ -156,8 +185,8 @@ fn a_stream_that_the_peer_has_no_credits_for_goes_as_far_as_they_do() {
     send_all(&mut rig, 40..50);
     assert_eq!(
         told(&mut rig),
-        (9 + 9, 2, 1),
-        "it goes on, but for one message"
+        (9 + 7, 2, 1),
+        "it goes on, but for three messages"
     );
     rig.settle();
     assert_eq!(rig.received.len(), 50);
@@ -177,10 +206,10 @@ fn nobody_sleeps_while_the_kernel_gathers() {
     poll(&mut rig);
     assert!(wait.prepare_wait().unwrap(), "all went");
     // Somebody sleeps: they are woken.
-    send_all(&mut rig, STREAM..STREAM + 2);
+    send_all(&mut rig, STREAM..STREAM + 4);
     assert!(!wait.prepare_wait().unwrap());
     rig.settle();
-    assert_eq!(rig.received.len() as u64, STREAM + 2);
+    assert_eq!(rig.received.len() as u64, STREAM + 4);
     rig.end();
 }
 
@@ -228,4 +257,147 @@ fn nothing_is_gathered_where_the_setting_says_so_or_the_kernel_can_t_be_told() {
         rig.settle();
         rig.end();
     }
+}
+
+/// A sender over tcp, whose clock stands still, and its receiver.
+struct OverTcp {
+    sender: SendCore<ProviderLink>,
+    receiver: ReceiveEndpoint,
+    clock: Clock,
+    payloads: SharedBufferManager,
+    received: Vec<u64>,
+    completed: u64,
+    events: Vec<SendEvent>,
+    begun: Instant,
+}
+
+impl OverTcp {
+    fn new(gather: bool) -> Option<Self> {
+        let fabric = Fabric::builder().provider("tcp").node("127.0.0.1");
+        let domain = match fabric.endpoint_kind(EndpointKind::Msg).open() {
+            Ok(fabric) => fabric.open_domain().unwrap(),
+            Err(error) => {
+                println!("SKIPPED: {error}");
+                return None;
+            }
+        };
+        let config = ReceiveConfig::default()
+            .incoming(|incoming| incoming.max_message(1024).slots(512).credits(200));
+        let any = "127.0.0.1:0".parse().unwrap();
+        let receiver = ReceiveEndpoint::listen(&domain, any, config).unwrap();
+        let clock = Clock::held();
+        let setup = Setup {
+            gather,
+            ..gathering()
+        };
+        let headers = HeaderSlotManager::new(HeaderSlotConfig {
+            slots: 128,
+            slot_size: 64,
+        });
+        let headers = headers.unwrap();
+        headers.region().register(&domain).unwrap();
+        let payloads = SharedBufferManager::allocate(128, 64).unwrap();
+        payloads.region().register(&domain).unwrap();
+        let settings = send_settings(&setup, &Arc::default(), &headers);
+        let receives = settings.receives(Form::Msg).max as usize;
+        let sizes = InFlightMax::of_hub(&settings, Form::Msg, receives).queue_sizes();
+        let link = ProviderLink::dial(&domain, sizes, &EndpointSettings::default()).unwrap();
+        let (waiter, to) = (link.waiter(), receiver.local_addr());
+        let redial = Redial::new(ReconnectPolicy::off(), 1);
+        let sender = SendCore::connect(link, waiter, clock.clone(), to, settings, redial);
+        let mut this = Self {
+            sender: sender.unwrap(),
+            receiver,
+            clock,
+            payloads,
+            received: Vec::new(),
+            completed: 0,
+            events: Vec::new(),
+            begun: Instant::now(),
+        };
+        while this.sender.state() != State::Established {
+            this.poll();
+            this.receive();
+        }
+        Some(this)
+    }
+
+    fn send(&mut self, key: u64) {
+        let mut buffer = self.payloads.try_acquire().unwrap();
+        buffer[..8].copy_from_slice(&key.to_le_bytes());
+        let sent = self
+            .sender
+            .send_data(buffer.freeze(8).into(), &[0; 10], key);
+        sent.unwrap_or_else(|refused| panic!("{key}: {refused}"));
+    }
+
+    fn poll(&mut self) {
+        assert!(self.begun.elapsed() < Duration::from_secs(60), "no end");
+        self.sender.poll(&mut self.events).unwrap();
+        for event in self.events.drain(..) {
+            self.completed += u64::from(matches!(event, SendEvent::Completed { .. }));
+        }
+    }
+
+    fn receive(&mut self) {
+        let mut events = Vec::new();
+        self.receiver.poll(&mut events).unwrap();
+        for event in events {
+            if let ReceiveEvent::Message(message) = event {
+                let key = message.payload().try_into().unwrap();
+                self.received.push(u64::from_le_bytes(key));
+            }
+        }
+    }
+
+    /// Until so many are received, while the sender polls, or does not.
+    fn until(&mut self, all: u64, polls: bool) {
+        while (self.received.len() as u64) < all || self.completed < all {
+            self.receive();
+            if polls || self.received.len() as u64 == all {
+                self.poll();
+            }
+            assert!(self.begun.elapsed() < Duration::from_secs(60), "no end");
+        }
+        assert!(self.received.iter().copied().eq(0..all), "in order");
+    }
+}
+
+#[test]
+fn over_tcp_a_stream_is_gathered_and_lone_messages_are_not() {
+    let Some(mut tcp) = OverTcp::new(true) else {
+        return;
+    };
+    for key in 0..50 {
+        tcp.clock.advance(Duration::from_micros(9));
+        tcp.send(key);
+    }
+    // None of them needs the sender's poll.
+    tcp.until(50, false);
+    assert_eq!(tcp.sender.stats().gathered, 0);
+    for round in 0..20 {
+        for key in 50 + 100 * round..150 + 100 * round {
+            tcp.send(key);
+        }
+        tcp.until(150 + 100 * round, true);
+    }
+    let stats = tcp.sender.stats();
+    assert!(stats.gathered > 1500, "{stats:?}");
+    assert!(stats.gathered_let_go > 0, "{stats:?}");
+    tcp.poll();
+    tcp.poll();
+    let stats = tcp.sender.stats();
+    assert_eq!(stats.gathered_streams, stats.gathered_let_go);
+}
+
+#[test]
+fn over_tcp_nothing_is_gathered_where_the_setting_says_so() {
+    let Some(mut tcp) = OverTcp::new(false) else {
+        return;
+    };
+    for key in 0..100 {
+        tcp.send(key);
+    }
+    tcp.until(100, false);
+    assert_eq!(tcp.sender.stats().gathered, 0);
 }
