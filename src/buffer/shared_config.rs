@@ -21,6 +21,12 @@ pub struct SharedBufferConfig {
     /// Each slot starts at a multiple of this many bytes, a power of two. Default: 64. Direct file
     /// I/O wants 4,096.
     pub alignment: usize,
+    /// What is aligned begins so many bytes into each slot instead; less than a slot. Default: 0.
+    /// For a pool that messages are received into: the bytes of their headers, with the two of
+    /// [`HeaderMode::Prefixed`](crate::endpoint::HeaderMode::Prefixed), where those are always as
+    /// many. Then it is their payloads that are aligned, and may be written to files by direct I/O
+    /// without a copy.
+    pub front: usize,
 }
 
 impl SharedBufferConfig {
@@ -34,6 +40,7 @@ impl SharedBufferConfig {
             slots: None,
             headroom: 0,
             alignment: 64,
+            front: 0,
         }
     }
 
@@ -42,7 +49,8 @@ impl SharedBufferConfig {
         let padded = self.slot_size.checked_add(self.headroom);
         let stride = padded.and_then(|bytes| round_up(bytes, self.alignment));
         // The first slot's room is rounded up by itself.
-        let first = round_up(self.headroom, self.alignment);
+        let before = self.headroom.checked_add(self.front);
+        let first = before.and_then(|bytes| round_up(bytes, self.alignment));
         stride
             .and_then(|stride| stride.checked_mul(slots as usize))
             .and_then(|bytes| bytes.checked_add(first?))
@@ -96,6 +104,9 @@ impl SharedBufferConfig {
             let value = self.headroom as u64;
             return wrong("headroom", value, "must be 0 to 65,536 bytes");
         }
+        if self.front >= self.slot_size {
+            return wrong("front", self.front as u64, "must be less than slot_size");
+        }
         if self.slots == Some(0) {
             return wrong("slots", 0, "must be at least 1");
         }
@@ -106,7 +117,8 @@ impl SharedBufferConfig {
     /// `None` when a size overflows.
     fn fit(&self, region: &Region) -> Option<(usize, usize, u32)> {
         let base = region.as_ptr().addr();
-        let first = round_up(base.checked_add(self.headroom)?, self.alignment)? - base;
+        let aligned = base.checked_add(self.headroom)?.checked_add(self.front)?;
+        let first = round_up(aligned, self.alignment)? - self.front - base;
         let stride = round_up(self.slot_size.checked_add(self.headroom)?, self.alignment)?;
         let fit = match region.len().checked_sub(first.checked_add(self.slot_size)?) {
             // The last mark of an index is not an index.

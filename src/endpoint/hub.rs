@@ -402,8 +402,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                         .push((id, SubscriptionEvent::Asked(request)));
                 }
                 Action::SubscriptionAnswered { request, answer } => {
-                    let event = SubscriptionEvent::Answered(request, answer);
-                    self.subscription_events.push((id, event));
+                    self.tell_answer(id, SubscriptionEvent::Answered(request, answer));
                 }
             }
         }

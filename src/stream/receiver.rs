@@ -224,6 +224,10 @@ fn slot_pool(slots: u32, block_bytes: u32) -> Result<SharedBufferManager, Stream
     Ok(SharedBufferManager::new(region, config).map_err(crate::Error::from)?)
 }
 
+/// Blocks from so many bytes on lie at multiples of 4,096 bytes, so that direct I/O writes them
+/// without a copy. It costs a sixteenth of their memory at most.
+const ALIGNED_FROM: u32 = 64 * 1024;
+
 fn duplex(config: &ReceiverConfig, windows: u32) -> Result<DuplexConfig, StreamError> {
     let beside = match windows {
         0 => RECEIVES_BESIDE,
@@ -231,10 +235,13 @@ fn duplex(config: &ReceiverConfig, windows: u32) -> Result<DuplexConfig, StreamE
     };
     let slots = config.stream.buffers + beside * config.stream.connections;
     let slot = config.stream.block_bytes as usize + HEADER_LEN;
-    let layout = SharedBufferConfig {
+    let mut layout = SharedBufferConfig {
         slots: Some(slots),
         ..SharedBufferConfig::new(slot)
     };
+    if config.stream.block_bytes >= ALIGNED_FROM {
+        (layout.front, layout.alignment) = (HEADER_LEN, 4096);
+    }
     let pool = pool(layout, config.stream.pinned)?;
     Ok(DuplexConfig {
         header_len: HEADER_LEN as u16,

@@ -115,7 +115,7 @@ fn both_sides_count_what_they_do_with_files_whatever_moves_the_bytes() {
         (DirectIo::Off, BackEndChoice::Posix, BackEnd::Posix),
         (DirectIo::On, BackEndChoice::IoUring, BackEnd::IoUring),
     ];
-    over_both(|domain| {
+    over_both_by_both(|domain, transport| {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let top = from.path().join("tree");
         make_tree(&top);
@@ -125,10 +125,11 @@ fn both_sides_count_what_they_do_with_files_whatever_moves_the_bytes() {
         for (direct, choice, back_end) in ways {
             let sink = DirectorySink::new(to.path()).unwrap();
             let sink = sink.direct(direct).back_end(choice);
-            let receiver = listen(domain, receiver_config(sink));
+            let receiver = listen(domain, receiver_config(sink).rma_slots(16));
             let source = FileSource::builder().tree(&top);
             let source = source.direct(direct).back_end(choice).build().unwrap();
-            let (bytes, options) = (source.manifest().bytes(), SendOptions::default());
+            let options = SendOptions::default().transport(transport);
+            let bytes = source.manifest().bytes();
             let outcome = send_to(domain, source, &receiver, options);
             outcome.result.unwrap();
             assert_same(&top, &to.path().join("tree"));
@@ -147,6 +148,10 @@ fn both_sides_count_what_they_do_with_files_whatever_moves_the_bytes() {
             for ((io, side), is_direct) in sides.into_iter().zip(direct_sides) {
                 assert_eq!(io.bytes(), bytes, "{side}: {io:?}");
                 assert_eq!(io.errors(), 0, "{side}: {io:?}");
+                assert_eq!(
+                    io.bounced_bytes, 0,
+                    "what lies well is not copied: {side}: {io:?}"
+                );
                 assert_eq!(io.operations(), io.latency.count(), "{side}: {io:?}");
                 if choice != BackEndChoice::IoUring || io_uring_refused().is_none() {
                     assert_eq!(io.back_end(back_end).bytes, bytes, "{side}: {io:?}");

@@ -31,6 +31,30 @@ fn slots_are_aligned_apart_and_inside() {
     assert!(last_end <= base + 10_000);
 }
 
+/// What follows the front of each slot is aligned, and a region of the bytes that are said to be
+/// needed has just as many slots as are asked for.
+#[test]
+fn what_is_aligned_may_begin_behind_a_front() {
+    for headroom in [0, 10, 5000] {
+        for front in [0, 1, 64, 999] {
+            let config = SharedBufferConfig {
+                slots: Some(5),
+                headroom,
+                front,
+                alignment: 4096,
+                ..SharedBufferConfig::new(10_000)
+            };
+            let region = Region::host(config.region_bytes(5).unwrap()).build();
+            let pool = SharedBufferManager::new(region.unwrap(), config).unwrap();
+            let all: Vec<_> = (0..5).map(|_| pool.try_acquire().unwrap()).collect();
+            for buffer in &all {
+                assert_eq!((buffer.as_ptr().addr() + front) % 4096, 0);
+                assert_eq!((buffer.len(), buffer.headroom()), (10_000, headroom));
+            }
+        }
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_refused() {
     let region = || Region::host(4096).build().unwrap();
@@ -49,6 +73,13 @@ fn what_does_not_fit_is_refused() {
                 ..config
             },
             "alignment",
+        ),
+        (
+            SharedBufferConfig {
+                front: 4096,
+                ..config
+            },
+            "front",
         ),
         (
             SharedBufferConfig {

@@ -277,6 +277,6 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 pub(super) fn last_epoch(held: &VecDeque<BehindFence>) -> Option<u64> {
     held.iter().rev().find_map(|held| match held {
         BehindFence::Long { epoch, .. } => Some(*epoch),
-        BehindFence::Event(_) => None,
+        BehindFence::Event(_) | BehindFence::Subscription(_) => None,
     })
 }

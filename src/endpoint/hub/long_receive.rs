@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::fencing::last_epoch;
 use super::long_buffer::{LongBuffer, Unread, take_header};
 use super::long_pool::LongPool;
-use super::{Hub, Peer};
+use super::{Hub, Peer, SubscriptionEvent};
 use crate::buffer::{Buffer, BufferMut};
 use crate::endpoint::delivery::DeviceMessage;
 use crate::endpoint::event::ReceiveEvent;
@@ -82,6 +82,7 @@ pub(super) enum BehindFence {
     },
     /// What came behind one.
     Event(ReceiveEvent),
+    Subscription(SubscriptionEvent),
 }
 
 /// A message whose turn may not have come yet (RDM form).
@@ -259,6 +260,15 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         }
     }
 
+    /// An answer of the peer's to a subscription: behind the long messages that came before it.
+    pub(super) fn tell_answer(&mut self, id: ConnectionId, answer: SubscriptionEvent) {
+        let peer = self.peers.get_mut(id);
+        match peer.and_then(|peer| peer.long.held.as_mut()) {
+            Some(held) => held.push_back(BehindFence::Subscription(answer)),
+            None => self.subscription_events.push((id, answer)),
+        }
+    }
+
     /// An epoch was passed that a long message of a connection waited for: it and what is behind it
     /// are handed out, up to the next one.
     pub(super) fn hand_out_held(&mut self, id: ConnectionId, events: &mut Vec<E>) {
@@ -269,6 +279,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         while let Some(next) = self.take_passed(&mut held) {
             match next {
                 BehindFence::Event(event) => events.tell(event),
+                BehindFence::Subscription(event) => self.subscription_events.push((id, event)),
                 BehindFence::Long {
                     sequence,
                     memory,
@@ -321,6 +332,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         while let Some(next) = self.take_passed(held) {
             match next {
                 BehindFence::Event(event) => events.tell(event),
+                BehindFence::Subscription(event) => self.subscription_events.push((id, event)),
                 BehindFence::Long {
                     sequence,
                     memory,

@@ -30,7 +30,8 @@ pub(super) const RECEIVES_OF_WINDOWS: u32 = 3;
 /// `buffers` where the provider [does that better](crate::fabric::Provider::favours_writes), else
 /// 0.
 ///
-/// The pool takes `(buffers + 11 × connections) × (block_bytes + 64)` bytes. With RMA slots, it has
+/// The pool takes `(buffers + 11 × connections) × (block_bytes + 64)` bytes, each rounded up to
+/// 4 KiB where blocks have 64 KiB and more: then their payloads are aligned. With RMA slots, it has
 /// 3 more for each connection, there are up to `windows × block_bytes` bytes more, and each thread
 /// that writes has a block of its own.
 #[derive(Debug, Clone)]

@@ -181,7 +181,10 @@ fn write(
             check_and_write(sink, arriving, (bytes, crc), clock)
         }
         BlockBytes::Slot(slot_memory) => COPY.with_borrow_mut(|copy| {
-            copy.resize(arriving.block.len as usize, 0);
+            let len = arriving.block.len as usize;
+            copy.resize(len + ALIGNMENT, 0);
+            let at = copy.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+            let copy = &mut copy[at..at + len];
             let crc = copy_out(slot_memory, copy, arriving.crc.is_some());
             check_and_write(sink, arriving, (copy, crc), clock)
         }),
@@ -192,6 +195,9 @@ thread_local! {
     /// The copy of a block that its sender may still change: this is checked and written.
     static COPY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
+
+/// Where the copy begins: direct I/O writes it without another one.
+const ALIGNMENT: usize = 4096;
 
 /// Bytes that are copied, and then looked at while they are in the cache.
 const PIECE: usize = 32 << 10;

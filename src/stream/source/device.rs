@@ -14,8 +14,8 @@ const ASK_EVERY: Duration = Duration::from_micros(50);
 
 /// One entry, whose bytes lie in a GPU's memory. Each block is copied once, into the buffer that it
 /// is sent from, by the threads that read: best with
-/// [`StreamSettings::pinned`](crate::stream::StreamSettings::pinned), and with several readers, whose
-/// copies run at once.
+/// [`StreamSettings::pinned`](crate::stream::StreamSettings::pinned), and with several threads,
+/// whose copies run at once.
 ///
 /// Who writes to the memory before the stream is over sends a mixture.
 ///

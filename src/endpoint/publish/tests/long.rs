@@ -292,3 +292,41 @@ fn a_subscriber_that_lies_about_its_pool_harms_itself_alone() {
         play.end();
     }
 }
+
+/// A long publication waits at the subscriber until nobody of its domain can write into it any
+/// more, and so does the answer behind it that ends its subscription: after that none comes, and
+/// the numbers of the next subscription begin anew.
+#[test]
+fn what_ends_a_subscription_stays_behind_a_long_publication() {
+    let mut play = Stage::long(Form::Msg).ready();
+    let first = |play: &mut Play| {
+        for _ in 0..10 {
+            play.net.deliver(usize::MAX);
+            play.poll_publisher();
+            play.subscribers[0].poll();
+        }
+    };
+    play.unsubscribe(1, TAG).unwrap();
+    play.settle();
+    for key in 1..4 {
+        play.publish(TAG, key).unwrap();
+        play.settle();
+    }
+    play.publish_long(TAG, 4).unwrap();
+    first(&mut play);
+    assert_eq!(play.outcomes.iter().filter(|it| it.0 == 4).count(), 2);
+    // Two others of the domain can't be asked, since nobody polls them.
+    assert_eq!(play.subscribers[0].keys(), [1, 2, 3]);
+    play.unsubscribe(0, TAG).unwrap();
+    first(&mut play);
+    assert_eq!(play.subscribers[0].on, [TAG], "its end is told behind it");
+    play.settle();
+    assert!(play.subscribers[0].on.is_empty());
+    play.subscribe(0, TAG).unwrap();
+    play.settle();
+    assert_eq!(play.counts(5)[0], 2);
+    play.settle();
+    assert_eq!(play.subscribers[0].keys(), [1, 2, 3, 5]);
+    assert_eq!(play.subscribers[0].missed, 0);
+    play.end();
+}
