@@ -43,7 +43,7 @@ pub struct SendStats {
     pub gathered_streams: u64,
     /// Of these, times that a poll ended it, since nothing had been sent after the poll before.
     pub gathered_let_go: u64,
-    /// Times that what was gathered left since it was held for 20 microseconds, while more came.
+    /// Times that what was gathered left since it was held for 50 microseconds, while more came.
     pub gathered_pushed: u64,
     /// Sends refused with `WouldBlock`.
     pub would_block: u64,

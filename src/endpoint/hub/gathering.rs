@@ -11,7 +11,7 @@
 //!
 //! * by the poll since whose predecessor nothing was sent, and nobody sleeps before that poll;
 //! * by a message that comes after a pause, or that is not small: before it is posted;
-//! * by the first message behind 20 microseconds, however many more come.
+//! * by the first message behind 50 microseconds, however many more come.
 
 use std::time::{Duration, Instant};
 
@@ -25,15 +25,15 @@ use crate::id::ConnectionId;
 
 /// Messages in a row by which a stream is known.
 const STREAM: u32 = 32;
-/// How long they may take. One to and fro takes longer than two such messages.
-const STREAM_TIME: Duration = Duration::from_micros(8 * STREAM as u64);
-/// A message that comes so long after the one before it is a lone one.
+/// How long they may take.
+const STREAM_TIME: Duration = Duration::from_micros(16 * STREAM as u64);
+/// A message that comes so long after the one before it is a lone one. One to and fro takes longer.
 const LONE_AFTER: Duration = Duration::from_micros(8);
 /// How long a message is held while others come.
-const HOLD: Duration = Duration::from_micros(20);
+const HOLD: Duration = Duration::from_micros(50);
 /// A stream that pauses for no longer than this, for credits say, goes on where it was.
 const PAUSE_MAX: Duration = Duration::from_micros(500);
-/// Messages behind a pause that go by themselves.
+/// Messages one right after the other, behind a row or a pause, that go by themselves.
 const LONE: u32 = 3;
 
 /// What is to be done before a message is posted.
@@ -54,7 +54,7 @@ enum Phase {
     /// It does not, and there is no stream so far.
     Watching,
     Gathering,
-    /// It does not, since nothing came for a moment.
+    /// It does not, since nothing came for a moment, or the row is just complete.
     Pausing,
     /// The kernel can't be told.
     Never,
@@ -126,7 +126,8 @@ impl GatheredStream {
         if now.saturating_duration_since(self.at) > STREAM_TIME {
             return self.watch(now);
         }
-        self.gather(now)
+        (self.phase, self.messages, self.at) = (Phase::Pausing, 0, now);
+        BeforePost::Nothing
     }
 
     fn gather(&mut self, now: Instant) -> BeforePost {
@@ -296,8 +297,9 @@ mod tests {
 
     fn gathering() -> (GatheredStream, Clock) {
         let (mut stream, clock) = stream();
-        let told = post(&mut stream, &clock, &[US * 3; STREAM as usize]);
-        assert_eq!(told, [BeforePost::Gather]);
+        let told = post(&mut stream, &clock, &[US * 3; (STREAM + LONE) as usize]);
+        assert_eq!(told, []);
+        assert_eq!(post(&mut stream, &clock, &[US]), [BeforePost::Gather]);
         assert!(stream.is_gathering());
         (stream, clock)
     }
@@ -305,9 +307,14 @@ mod tests {
     #[test]
     fn a_stream_is_known_by_a_row_of_messages_one_right_after_the_other() {
         let (mut stream, clock) = stream();
-        let row = vec![US * 8; STREAM as usize - 1];
+        let row = [US * 16; STREAM as usize];
         assert_eq!(post(&mut stream, &clock, &row), []);
-        assert_eq!(post(&mut stream, &clock, &[US * 8]), [BeforePost::Gather]);
+        let behind = [LONE_AFTER; LONE as usize];
+        assert_eq!(post(&mut stream, &clock, &behind), []);
+        assert_eq!(
+            post(&mut stream, &clock, &[LONE_AFTER]),
+            [BeforePost::Gather]
+        );
     }
 
     #[test]
@@ -328,15 +335,15 @@ mod tests {
             post(&mut stream, &clock, &[PAUSE_MAX + US]),
             [BeforePost::LetGo]
         );
-        assert_eq!(post(&mut stream, &clock, &[US; 31]), []);
+        assert_eq!(post(&mut stream, &clock, &[US; 35]), []);
         assert_eq!(post(&mut stream, &clock, &[US]), [BeforePost::Gather]);
     }
 
     #[test]
-    fn no_message_is_held_for_longer_than_20_microseconds_while_others_come() {
+    fn no_message_is_held_for_longer_than_50_microseconds_while_others_come() {
         let (mut stream, clock) = gathering();
         for _ in 0..100 {
-            assert_eq!(post(&mut stream, &clock, &[US * 4; 5]), []);
+            assert_eq!(post(&mut stream, &clock, &[US * 4; 12]), []);
             assert_eq!(post(&mut stream, &clock, &[US * 4]), [BeforePost::Push]);
         }
         assert!(stream.is_gathering());
@@ -390,7 +397,7 @@ mod tests {
         let (mut stream, clock) = gathering();
         assert!(!stream.on_poll() && stream.on_poll());
         assert_eq!(post(&mut stream, &clock, &[PAUSE_MAX + US]), []);
-        assert_eq!(post(&mut stream, &clock, &[US; 31]), []);
+        assert_eq!(post(&mut stream, &clock, &[US; 35]), []);
         assert_eq!(post(&mut stream, &clock, &[US]), [BeforePost::Gather]);
     }
 
