@@ -446,15 +446,12 @@ impl ConnectionlessEndpoint {
     ) -> Result<ReceivedPeerMessages<'_>, Error> {
         self.core.owner().check()?;
         self.inbox.begin(events);
-        if self.inbox.has_room() {
-            let polled = self.fill_inbox();
-            self.inbox.begin(events);
-            if self.inbox.is_empty() {
-                polled?;
-            }
-        }
-        self.inbox.keep_awake(self.core.wait());
-        Ok(ReceivedPeerMessages::new(self.inbox.batch()))
+        let polled = match self.inbox.has_room() {
+            true => self.fill_inbox(),
+            false => Ok(()),
+        };
+        let batch = self.inbox.go_on(events, self.core.wait(), polled)?;
+        Ok(ReceivedPeerMessages::new(batch))
     }
 
     /// Sleeps until there may be something to poll for, or until the time given.
@@ -510,12 +507,17 @@ impl ConnectionlessEndpoint {
 
     // ---- about it -------------------------------------------------------------------------------
 
-    /// Keys that have no outcome yet, and to whom they went.
+    /// Keys whose outcome was not told yet, and to whom they went.
     pub fn pending(&self) -> Vec<(PeerId, u64)> {
         let sends = self.core.pending_sends().into_iter();
-        sends
-            .filter_map(|(conn, key)| Some((self.peers.of(conn)?, key)))
-            .collect()
+        let sends = sends.filter_map(|(conn, key)| Some((self.peers.of(conn)?, key)));
+        // Outcomes that wait behind messages are nobody's yet.
+        let untold = self.inbox.events().filter_map(|event| match event {
+            ConnectionlessEvent::Completed { peer, key, .. }
+            | ConnectionlessEvent::Failed { peer, key, .. } => Some((*peer, *key)),
+            _ => None,
+        });
+        sends.chain(untold).collect()
     }
 
     /// The header slots.

@@ -29,6 +29,7 @@ use super::delivery::MessageEvent;
 use super::hub::received_frame::ReceivedFrame;
 use super::link::wait::EndpointWait;
 use super::message::Message;
+use crate::Error;
 use crate::protocol::wire::frame::FramePlace;
 use crate::stats::ReceiveStats;
 
@@ -122,14 +123,21 @@ impl<E: MessageEvent> Inbox<E> {
         self.cursor.entry = 0;
     }
 
-    /// The messages in front, up to the next event.
-    pub(crate) fn batch(&mut self) -> MessageBatch<'_, E> {
-        MessageBatch::new(&self.entries, &mut self.cursor)
-    }
-
-    /// Nobody sleeps before the next call, if something is here.
-    pub(crate) fn keep_awake(&self, wait: &EndpointWait) {
+    /// The endpoint was polled, or was not to be, as there is [no room](Self::has_room): tells the
+    /// events in front, and gives the messages behind them, up to the next event. While something
+    /// is here, nobody sleeps; what the poll failed with is said when nothing is.
+    pub(crate) fn go_on(
+        &mut self,
+        events: &mut Vec<E>,
+        wait: &EndpointWait,
+        polled: Result<(), Error>,
+    ) -> Result<MessageBatch<'_, E>, Error> {
+        self.begin(events);
         wait.set_unread(!self.entries.is_empty());
+        if self.entries.is_empty() {
+            polled?;
+        }
+        Ok(MessageBatch::new(&self.entries, &mut self.cursor))
     }
 
     /// Tells everything that was not taken, each message as an event.
@@ -156,12 +164,17 @@ impl<E: MessageEvent> Inbox<E> {
 
     /// Ends of connections that are not told yet.
     pub(crate) fn ends(&self) -> usize {
-        let waiting = self.entries.iter();
-        let is_end = |entry: &&Entry<E>| matches!(entry, Entry::Event(event) if event.is_end());
-        match self.events {
-            0 => 0,
-            _ => waiting.filter(is_end).count(),
-        }
+        self.events().filter(|event| event.is_end()).count()
+    }
+
+    /// Events that wait behind messages.
+    pub(crate) fn events(&self) -> impl Iterator<Item = &E> {
+        let most = self.events;
+        let events = self.entries.iter().filter_map(|entry| match entry {
+            Entry::Event(event) => Some(event),
+            _ => None,
+        });
+        events.take(most)
     }
 
     /// Messages and frames here that this is about, those included that were taken since the last

@@ -536,3 +536,72 @@ fn batches_of_publications_have_their_numbers() {
     });
     assert_eq!(subscriber.stats().received, 1000);
 }
+
+/// An outcome that waits behind messages is not told yet: its key is pending, and abandoned where
+/// the endpoint is dropped.
+#[test]
+fn outcomes_that_wait_behind_messages_are_pending_until_they_are_told() {
+    let _dog = Watchdog::new("packed outcomes");
+    let Some(domain) = domain_of(EndpointKind::Rdm) else {
+        return;
+    };
+    let (abandoned, hears) = std::sync::mpsc::channel();
+    let config = || {
+        ConnectionlessConfig::default()
+            .max_peers(4)
+            .outgoing(|out| out.packing(Packing::Auto))
+            .connection(|c| c.connect_timeout(connect_limit()))
+    };
+    let open = |config| ConnectionlessEndpoint::open(&domain, any_port(), config).expect("open");
+    let (mut other, mut both) = (
+        open(config()),
+        open(config().on_abandoned(move |_, key| abandoned.send(key).expect("heard"))),
+    );
+    let peer = other.add_peer(both.local_addr()).expect("added");
+    let pool = pool(&domain, 512, 64);
+    let (mut events, mut told, mut key, mut number) = (Vec::new(), Vec::new(), 0, 0_u64);
+    let mut owed: Vec<u64> = Vec::new();
+    let mut hidden = 0;
+    drive("outcomes behind messages", SOON, || {
+        for _ in 0..20 {
+            if let Some(payload) = payload(&pool, number, 16)
+                && other
+                    .send_data(peer, payload, &number.to_le_bytes(), 0)
+                    .is_ok()
+            {
+                number += 1;
+            }
+        }
+        if let Some(back) = both.peer_at(&other.local_addr())
+            && let Some(payload) = payload(&pool, key, 16)
+            && both
+                .send_data(back, payload, &key.to_le_bytes(), key)
+                .is_ok()
+        {
+            owed.push(key);
+            key += 1;
+        }
+        other.poll(&mut events).expect("it works");
+        events.clear();
+        both.receive(&mut told)
+            .expect("it works")
+            .take(5)
+            .for_each(drop);
+        for event in told.drain(..) {
+            match event {
+                ConnectionlessEvent::Completed { key, .. } => owed.retain(|owed| *owed != key),
+                ConnectionlessEvent::Failed { error, .. } => panic!("{error}"),
+                _ => {}
+            }
+        }
+        let mut pending: Vec<_> = both.pending().into_iter().map(|(_, key)| key).collect();
+        pending.sort_unstable();
+        assert_eq!(pending, owed);
+        hidden += usize::from(both.send_stats().in_flight < owed.len() as u64);
+        hidden > 20 && both.send_stats().in_flight < owed.len() as u64
+    });
+    drop(both);
+    let mut heard: Vec<_> = hears.iter().collect();
+    heard.sort_unstable();
+    assert_eq!(heard, owed);
+}

@@ -243,6 +243,14 @@ impl SubscribeEndpoint {
         Ok(events.len() - before)
     }
 
+    fn fill_inbox(&mut self) -> Result<(), Error> {
+        let mut came = std::mem::take(&mut self.came);
+        let polled = self.poll_core(&mut came);
+        self.inbox.push_all(&mut came);
+        self.came = came;
+        polled
+    }
+
     fn poll_core(&mut self, events: &mut Vec<SubscribeEvent>) -> Result<(), Error> {
         let came = events.len();
         let polled = self.core.poll(events);
@@ -267,18 +275,13 @@ impl SubscribeEndpoint {
     ) -> Result<ReceivedPublications<'_>, Error> {
         self.core.owner().check()?;
         self.inbox.begin(events);
-        if self.inbox.has_room() {
-            let mut came = std::mem::take(&mut self.came);
-            let polled = self.poll_core(&mut came);
-            self.inbox.push_all(&mut came);
-            self.came = came;
-            self.inbox.begin(events);
-            if self.inbox.is_empty() {
-                polled?;
-            }
-        }
-        self.inbox.keep_awake(self.core.core().wait());
-        Ok(ReceivedPublications::new(self.inbox.batch()))
+        let polled = match self.inbox.has_room() {
+            true => self.fill_inbox(),
+            false => Ok(()),
+        };
+        let wait = self.core.core().wait();
+        let batch = self.inbox.go_on(events, wait, polled)?;
+        Ok(ReceivedPublications::new(batch))
     }
 
     /// Sleeps until there may be something to poll for, or until the time given.

@@ -506,6 +506,13 @@ impl HubRig {
         self.absorb(events);
     }
 
+    /// Drops the endpoint. What waits in its inbox had its outcome.
+    pub(crate) fn drop_core(&mut self) {
+        self.core = None;
+        let rest = self.inbox.take_rest();
+        self.absorb(rest);
+    }
+
     /// Payloads and header slots are all there.
     #[track_caller]
     pub(crate) fn check_all_back(&self) {

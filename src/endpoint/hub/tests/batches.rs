@@ -270,6 +270,8 @@ fn a_failed_endpoint_says_so_behind_what_was_received() {
         matches!(failed, Some(Error::EndpointFailed(_))),
         "{failed:?}"
     );
+    let wait = reader.rig.receiver().wait().clone();
+    assert!(wait.prepare_wait().unwrap(), "nothing lies here");
     let ends = reader.events.iter().filter(|event| {
         matches!(
             event,

@@ -257,7 +257,7 @@ impl Walk {
                 };
                 self.hubs.net.set_close(self.hubs.hubs[hub].link, mode);
             }
-            Step::Drop(hub) => self.hubs.hubs[hub].core = None,
+            Step::Drop(hub) => self.hubs.hubs[hub].drop_core(),
         }
         self.hubs.net.check();
     }
