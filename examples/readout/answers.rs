@@ -48,7 +48,8 @@ impl Answers {
         let config = SendConfig::default()
             .outgoing(|out| out.header_mode(HEADER_MODE).deadline(Some(patience)))
             .connection(|c| {
-                c.unresponsive_after(Some(patience / 2))
+                c.connect_timeout(patience)
+                    .unresponsive_after(Some(patience / 2))
                     .lost_after(Some(patience))
             });
         let endpoint = SendEndpointZeroCopy::connect(domain, to.into(), config)?;

@@ -104,6 +104,7 @@ impl<'a> Builder<'a> {
             })
             .connection(|c| {
                 c.max_connections(connections)
+                    .connect_timeout(args.common.patience())
                     .unresponsive_after(Some(args.common.patience() / 2))
                     .lost_after(Some(args.common.patience()))
             })

@@ -107,14 +107,16 @@ impl<'a> Killing<'a> {
 
 impl Incidents for Killing<'_> {
     fn look(&mut self, running: Duration) -> Result<Option<PeerAddr>, Failure> {
+        let mut came = None;
         if let Some(coming) = self.coming.take_if(|coming| coming.is_finished()) {
-            let came = coming.join();
-            let address = came.map_err(|_| Failure::new("a thread panicked"))??;
+            let said = coming.join();
+            let address = said.map_err(|_| Failure::new("a thread panicked"))??;
             if let Some(builder) = self.builders.last_mut() {
                 builder.name = address.to_string();
             }
-            return Ok(Some(address));
+            came = Some(address);
         }
+        // Not before the last one has come; but that one may not be ready yet.
         if self.coming.is_none() && self.next.is_some_and(|next| running >= next) {
             self.kill();
             let every = self.args.kill_every.map(Duration::from_secs_f64);
@@ -123,7 +125,7 @@ impl Incidents for Killing<'_> {
                 self.start_another()?;
             }
         }
-        Ok(None)
+        Ok(came)
     }
 }
 

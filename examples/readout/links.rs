@@ -58,6 +58,11 @@ impl Links {
         self.all.iter().any(Link::is_ready)
     }
 
+    pub(crate) fn lost(&self) -> Vec<usize> {
+        let indices = 0..self.all.len();
+        indices.filter(|index| self.all[*index].is_lost()).collect()
+    }
+
     pub(crate) fn all_lost(&self) -> bool {
         self.all.iter().all(Link::is_lost)
     }

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fabricast::endpoint::ReceiveConfig;
 use fabricast::{Domain, ReceiveEndpoint};
@@ -30,10 +31,11 @@ pub(crate) fn listen_for_answers(
     domain: &Arc<Domain>,
     local: IpAddr,
     builders: u32,
+    patience: Duration,
 ) -> Result<ReceiveEndpoint, Failure> {
     const CREDITS: u32 = 16;
     let config = ReceiveConfig::default()
-        .connection(|c| c.max_connections(builders + 2))
+        .connection(|c| c.max_connections(builders + 2).connect_timeout(patience))
         .incoming(|incoming| {
             incoming
                 .slots((builders + 2) * (CREDITS + 2))

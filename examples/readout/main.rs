@@ -29,6 +29,7 @@ mod args;
 mod assembly;
 mod builder;
 mod clock;
+mod counts;
 mod demo;
 mod detector;
 mod events;

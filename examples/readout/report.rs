@@ -7,11 +7,11 @@ use std::sync::Arc;
 use fabricast::{Domain, PeerAddr, fabric};
 
 use crate::args::{OnFull, Policy, ReadoutArgs};
+use crate::counts::Counts;
 use crate::detector::Status;
 use crate::histogram::{Histogram, PERCENTILES};
 use crate::json::Json;
 use crate::link::{DEPTH, Link, Stage, Stalls};
-use crate::source::Counts;
 use crate::summary::Summary;
 use crate::usage::Usage;
 use crate::wire::Volume;

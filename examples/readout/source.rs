@@ -17,6 +17,7 @@ use fabricast::{ConnectionEvent, Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent
 
 use crate::args::{CommonArgs, Policy, ReadoutArgs, SourceArgs};
 use crate::clock::clock_id;
+use crate::counts::Counts;
 use crate::detector::{Detector, Status};
 use crate::events::{Events, Part};
 use crate::failure::Failure;
@@ -82,27 +83,6 @@ enum Phase {
     Over,
 }
 
-/// What a session counts beside what its links do.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Counts {
-    /// Events taken from the detectors, and the fragments of them.
-    pub(crate) events: u64,
-    pub(crate) fragments: u64,
-    /// Events without the fragment of some detector.
-    pub(crate) incomplete: u64,
-    /// Events that went to another builder, because theirs was lost.
-    pub(crate) reassigned: u64,
-    /// Fragments that were sent once more for that.
-    pub(crate) resent: u64,
-    /// Events that were lost with their builder, and their fragments.
-    pub(crate) lost_events: u64,
-    pub(crate) lost_fragments: u64,
-    /// Answers for events that were somebody else's by then.
-    pub(crate) late_answers: u64,
-    /// Times that no event could be taken because too many were out.
-    pub(crate) window: u64,
-}
-
 struct Session<'a> {
     readout: &'a ReadoutArgs,
     common: &'a CommonArgs,
@@ -141,7 +121,8 @@ impl<'a> Session<'a> {
     ) -> Result<Self, Failure> {
         let local = local_address(crate::failure::socket_addr(&args.to[0])?)?;
         let domain = open_domain(&args.common.provider, local)?;
-        let answers = listen_for_answers(&domain, local, args.to.len() as u32)?;
+        let patience = args.common.patience();
+        let answers = listen_for_answers(&domain, local, args.to.len() as u32, patience)?;
         let trigger = Arc::new(Trigger::new(args.readout.events));
         let (mut detectors, mut statuses, mut queues) = (Vec::new(), Vec::new(), Vec::new());
         let events_max = match args.readout.detectors {
@@ -159,7 +140,6 @@ impl<'a> Session<'a> {
         let secret = random()?;
         let link = |(index, to): (usize, &PeerAddr)| {
             let token = secret.wrapping_add(index as u64);
-            let patience = args.common.patience();
             Link::connect(&domain, event_loop, *to, token, events_max, patience)
         };
         let links = args
@@ -227,6 +207,10 @@ impl<'a> Session<'a> {
     /// Takes events from the detectors' queues, and assigns them; returns how many.
     fn take_events(&mut self) -> usize {
         let mut taken = 0;
+        // The last builder that was ready is lost, and another one is coming.
+        if !self.links.any_ready() {
+            return 0;
+        }
         while taken < TAKE_MAX {
             let Some(event) = self.events.vacant() else {
                 self.counts.window += u64::from(!std::mem::replace(&mut self.window_full, true));
@@ -334,6 +318,10 @@ impl<'a> Session<'a> {
             )));
         }
         link.on_ready(grant, detectors);
+        // What waits since nobody was ready.
+        for lost in self.links.lost() {
+            self.reassign(lost);
+        }
         Ok(())
     }
 
@@ -368,9 +356,8 @@ impl<'a> Session<'a> {
         // Its last answers may lie in their own connection.
         while self.poll_answers()? > 0 {}
         self.links[index].clear();
-        for place in self.events.of_builder(index) {
-            // Every send has had its outcome before this event, so nothing of it is in flight.
-            self.on_orphan(place);
+        if self.links.any_ready() || self.links.all_lost() {
+            self.reassign(index);
         }
         if self.links.all_lost() {
             return Err(Failure::new(format!(
@@ -379,6 +366,13 @@ impl<'a> Session<'a> {
             )));
         }
         Ok(())
+    }
+
+    /// Every send has had its outcome before the connection's end, so nothing is in flight.
+    fn reassign(&mut self, lost: usize) {
+        for place in self.events.of_builder(lost) {
+            self.on_orphan(place);
+        }
     }
 
     /// An event whose builder was lost: to another one, or lost with it.

@@ -309,6 +309,18 @@ fn builders_that_are_killed_and_come_by_turns_cost_nothing() {
     }
 }
 
+/// The last one that was ready is killed when the next one has hardly started: its events wait.
+#[test]
+fn events_wait_while_no_builder_is_ready() {
+    let Some(program) = program() else { return };
+    let more = ["--size", "64", "--kill-every", "0.01", "--builders", "2"];
+    let counts = demo(&program, &[&more[..], &["--seconds", "3"]].concat()).assert_agrees();
+    let events = counts.get("events_triggered");
+    assert_eq!(counts.get("events_built"), events);
+    assert_eq!(counts.get("fragments_lost"), 0);
+    assert!(counts.get("builders_lost") > 1, "{}", counts.0);
+}
+
 /// After the start, there is memory for everything on both sides: what a run five times as long
 /// allocates more is less than one in a thousand events.
 #[test]
@@ -451,6 +463,35 @@ fn several_sources_and_builders() {
     }
     let built = ended.map(|builder| Counts(builder.stdout).get("events_built"));
     assert_eq!(built, [250, 250]);
+}
+
+/// Each source has a connection to each builder, and the reverse; none is given up while others are
+/// being made.
+#[test]
+fn many_sources_and_many_builders() {
+    let Some(program) = program() else { return };
+    const EACH: usize = 6;
+    let each = EACH.to_string();
+    let all = ["--detectors", &each, "--sources", &each];
+    let all = [&all[..], &["--max-fragment", "100"]].concat();
+    let builders: Vec<_> = (0..EACH).map(|_| Builder::start(&program, &all)).collect();
+    let start = |first: usize| {
+        let first = first.to_string();
+        let run = ["--detectors", "1", "--first-detector", &first];
+        let more = ["--events", "600", "--size", "1-100", "--gap", "1000"];
+        source(&program, &builders, &[&run[..], &more].concat())
+    };
+    let sources: Vec<_> = (0..EACH).map(start).collect();
+    for source in sources {
+        let counts = source.end().assert_agrees();
+        assert_eq!(counts.get("events_built"), 600);
+        assert_eq!(counts.sum("fragments_received"), 600);
+    }
+    for builder in builders {
+        let ended = builder.end();
+        assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+        assert_eq!(Counts(ended.stdout).get("events_built"), 100);
+    }
 }
 
 /// One source is ahead as far as builders take: what they keep does not hold the frames of the
