@@ -245,6 +245,57 @@ fn two_send_each_other_by_address_and_by_id() {
     assert!(!b.end.is_up(b.down[0].0));
 }
 
+/// A batch is taken as far as there is room; what is refused comes back, and the rest follows it.
+#[test]
+fn batches_arrive_in_their_order() {
+    let _watchdog = Watchdog::new("batches_arrive_in_their_order");
+    let Some(domain) = domain() else { return };
+    let (mut a, mut b) = (Node::new(&domain, config()), Node::new(&domain, config()));
+    let to = b.addr();
+    let payload = |pool: &SharedBufferManager, key: u64| {
+        let mut buffer = pool.try_acquire().expect("a payload is free");
+        buffer[..8].copy_from_slice(&key.to_le_bytes());
+        (buffer.freeze(8), key.to_be_bytes(), key)
+    };
+    // The first one adds the peer, and comes back.
+    let pool = a.pool.clone();
+    let stopped = a.end.send_batch(to, (0..9).map(|key| payload(&pool, key)));
+    let stopped = stopped.expect_err("nobody is there yet");
+    let connecting = SendErrorKind::WouldBlock(Blocked::Connecting);
+    assert_eq!((stopped.sent, stopped.refused.key), (0, 0));
+    assert_eq!(stopped.refused.kind, connecting);
+    drop(stopped);
+    assert_eq!(
+        pool.free_count(),
+        pool.slots(),
+        "the rest was not looked at"
+    );
+    let mut next = 0;
+    until(&mut [&mut a, &mut b], "sent and received", |nodes| {
+        while next < 500 {
+            let room = (pool.free_count() as u64).min(500 - next);
+            let batch = (next..next + room).map(|key| payload(&pool, key));
+            let (sent, stopped) = match nodes[0].end.send_batch(to, batch) {
+                Ok(sent) => (sent, room == 0),
+                Err(stopped) => {
+                    assert!(stopped.refused.is_would_block(), "{stopped}");
+                    assert_eq!(stopped.refused.key, next + stopped.sent as u64);
+                    (stopped.sent, true)
+                }
+            };
+            nodes[0].owed.extend(next..next + sent as u64);
+            next += sent as u64;
+            if stopped {
+                return false;
+            }
+        }
+        nodes[0].owed.is_empty() && nodes[1].received.len() == 500
+    });
+    let peer = b.end.peer_at(&a.addr()).expect("it came");
+    assert_eq!(b.keys_from(peer), (0..500).collect::<Vec<_>>(), "in order");
+    a.check_all_back();
+}
+
 #[test]
 fn three_send_all_to_all() {
     let _watchdog = Watchdog::new("three_send_all_to_all");

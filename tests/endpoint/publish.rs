@@ -659,6 +659,75 @@ fn a_publisher_registers_the_data_region_of_zero_copy_buffers() {
     assert_eq!(pool.region().registration_count(), 0);
 }
 
+/// A batch is taken as far as there is room; each of what was taken has its outcome.
+#[test]
+fn batches_of_publications_arrive_in_their_order() {
+    over_each_kind("batches_of_publications", |kind| {
+        let (Some(near), Some(far)) = (domain(kind), domain(kind)) else {
+            return;
+        };
+        let pool = pool(&near, 40, 64);
+        let config = PublishConfig::default().slow(waits()).publications(32);
+        let mut publisher = PublishEndpoint::listen(&near, any_port(), config).expect("listens");
+        let mut subscribers = [(); 2].map(|()| {
+            let config = SubscribeConfig::default().connection(|c| c.max_connections(1));
+            let mut subscriber = SubscribeEndpoint::open(&far, config).expect("opens");
+            let at = subscriber.connect(publisher.local_addr()).expect("begins");
+            subscriber.subscribe(at, TAG).expect("asked");
+            subscriber
+        });
+        let (mut next, mut over, mut got) = (0_u64, 0, [const { Vec::new() }; 2]);
+        drive("all publications", 2 * SOON, || {
+            let mut told = Vec::new();
+            publisher.poll(&mut told).expect("polls");
+            over += told
+                .iter()
+                .filter(|event| match event {
+                    PublishEvent::Published { outcomes, .. } => outcomes.sent == 2,
+                    _ => false,
+                })
+                .count();
+            if publisher.subscribers(TAG) == 2 && next < 100 {
+                let room = (pool.free_count() as u64).min(100 - next);
+                let batch = (next..next + room).map(|key| {
+                    let payload = buffer(&pool, &pattern(key, 40));
+                    (TAG, payload, key.to_le_bytes(), key)
+                });
+                let mut accepted = Vec::new();
+                let sent = match publisher.publish_batch(batch, &mut accepted) {
+                    Ok(sent) => sent,
+                    Err(stopped) => {
+                        assert!(stopped.refused.is_would_block(), "{stopped}");
+                        stopped.sent
+                    }
+                };
+                let numbers: Vec<_> = accepted.iter().map(|it| it.number).collect();
+                assert_eq!(numbers, (next..next + sent as u64).collect::<Vec<_>>());
+                next += sent as u64;
+            }
+            for (subscriber, got) in subscribers.iter_mut().zip(&mut got) {
+                let mut came = Vec::new();
+                subscriber.poll(&mut came).expect("polls");
+                got.extend(came.into_iter().filter_map(|event| match event {
+                    SubscribeEvent::Publication {
+                        missed: 0, message, ..
+                    } => {
+                        let key = message.header().try_into().map(u64::from_le_bytes);
+                        let key = key.expect("a key");
+                        assert_eq!(message.payload(), pattern(key, 40));
+                        Some(key)
+                    }
+                    _ => None,
+                }));
+            }
+            over == 100 && got.iter().all(|got| got.len() == 100)
+        });
+        let all: Vec<_> = (0..100).collect();
+        assert_eq!(got, [all.clone(), all]);
+        assert_eq!(pool.free_count(), pool.slots());
+    });
+}
+
 #[test]
 fn who_does_not_subscribe_is_refused_in_words() {
     let _dog = Watchdog::new("refused");

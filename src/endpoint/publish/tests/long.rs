@@ -2,6 +2,10 @@
 
 use super::*;
 use crate::endpoint::link::LinkConn;
+use crate::endpoint::link::fake::DeviceSupport;
+use crate::fabric::AccessEnds;
+use crate::fake_gpu::over_the_fake;
+use crate::memory::Region;
 use crate::protocol::wire::{self, Control};
 
 /// The numbers of the connections, in the order of the subscribers.
@@ -329,4 +333,58 @@ fn what_ends_a_subscription_stays_behind_a_long_publication() {
     assert_eq!(play.subscribers[0].keys(), [1, 2, 3, 5]);
     assert_eq!(play.subscribers[0].missed, 0);
     play.end();
+}
+
+/// Its tag and number come to the host, whatever the header mode is.
+#[test]
+fn a_long_publication_lands_in_a_devices_memory() {
+    let name = "a_long_publication_lands_in_a_devices_memory";
+    over_the_fake(
+        &format!("endpoint::publish::tests::long::{name}"),
+        &[],
+        || {
+            for form in FORMS {
+                for header_mode in [HeaderMode::Prefixed, HeaderMode::Fixed(24), HeaderMode::Raw] {
+                    let region = Region::device(2 * 8192).build().unwrap();
+                    let base = Stage::long(form);
+                    let rma = base.net.rma.map(|rma| RmaLimits {
+                        // As verbs beneath `ofi_rxm`: no other writes a device's memory there.
+                        access_ends: match form {
+                            Form::Msg => rma.access_ends,
+                            Form::Rdm => AccessEnds::WithKey,
+                        },
+                        ..rma
+                    });
+                    let mut play = Stage {
+                        net: NetConfig {
+                            device: Some(DeviceSupport::default()),
+                            rma,
+                            ..base.net
+                        },
+                        subscribers: 2,
+                        header_mode,
+                        long_device: Some(DeviceBufferManager::new(region, 8192).unwrap()),
+                        ..base
+                    }
+                    .ready();
+                    for key in 1..4 {
+                        let told = play.publish_long(TAG, key).unwrap();
+                        assert_eq!((told.posted, told.dropped), (1, 1));
+                        play.settle();
+                        let bytes = bytes_of(key, LONG_BYTES);
+                        let expected = match header_mode {
+                            HeaderMode::Raw => {
+                                (Vec::new(), [&key.to_be_bytes()[..], &bytes].concat())
+                            }
+                            _ => (key.to_be_bytes().to_vec(), bytes),
+                        };
+                        let landed = play.subscribers[0].landed.pop();
+                        assert_eq!(landed, Some(expected), "{form:?} {header_mode}");
+                        assert_eq!(play.over.last(), Some(&(key, [1, 1, 0])));
+                    }
+                    play.end();
+                }
+            }
+        },
+    );
 }

@@ -14,8 +14,11 @@ use super::subscribe_core::{SubscribeCore, SubscribeSettings};
 use super::subscribe_event::{PublisherId, SubscribeEvent};
 use super::table::SubscriptionLimits;
 use super::wanted::SubscribeError;
-use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
+use crate::buffer::{
+    Buffer, DeviceBufferManager, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager,
+};
 use crate::clock::Clock;
+use crate::cuda::Stream;
 use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, Inject, Level, Packing};
 use crate::endpoint::hub::{Hub, HubSettings, OutboundSettings};
@@ -56,6 +59,8 @@ struct Stage {
     reconnect: ReconnectPolicy,
     /// Slots for long publications, and their size, of all subscribers but the last.
     long: Option<(u32, usize)>,
+    /// Where those land in a device's memory.
+    long_device: Option<DeviceBufferManager>,
     clock: Clock,
 }
 
@@ -84,6 +89,7 @@ impl Stage {
             header_mode: HeaderMode::Prefixed,
             reconnect: ReconnectPolicy::off(),
             long: None,
+            long_device: None,
             clock: Clock::held(),
         }
     }
@@ -145,6 +151,7 @@ impl Stage {
             receive_depth: self.receive_depth,
             max_connections: 1,
             long: self.long.filter(|_| number + 1 < self.subscribers),
+            long_device: self.long_device.clone(),
             ..Setup::default()
         };
         HubSettings {
@@ -186,6 +193,8 @@ struct Subscriber {
     /// Tag, number, key.
     received: Vec<(u64, u64, u64)>,
     missed: u64,
+    /// Header and payload of what came to a device's memory.
+    landed: Vec<(Vec<u8>, Vec<u8>)>,
     /// Holds what comes.
     holds: bool,
     held: VecDeque<Message>,
@@ -225,6 +234,13 @@ impl Subscriber {
                 if self.holds {
                     self.held.push_back(message);
                 }
+            }
+            SubscribeEvent::DevicePublication { message, .. } => {
+                let payload = message.payload();
+                let mut bytes = vec![0; payload.len()];
+                let stream = Stream::new(payload.device()).unwrap();
+                payload.copy_to_host(&mut bytes, &stream).unwrap();
+                self.landed.push((message.header().to_vec(), bytes));
             }
             SubscribeEvent::Connection(_, ConnectionEvent::Reconnecting { reason, .. }) => {
                 self.cuts.push(reason);
@@ -644,6 +660,7 @@ fn subscriber(net: &Net, stage: &Stage, (number, publisher): (usize, usize)) -> 
         refused: Vec::new(),
         received: Vec::new(),
         missed: 0,
+        landed: Vec::new(),
         holds: false,
         held: VecDeque::new(),
         cuts: Vec::new(),
