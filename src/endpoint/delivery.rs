@@ -108,8 +108,8 @@ pub(crate) trait MessageEvent: Sized {
     /// It keeps its place behind the messages that wait: it is about the end of something whose
     /// messages are told before, or a message that came into a GPU's memory by itself.
     fn comes_behind(&self) -> bool;
-    /// It is the last event of a connection that [counts](crate::ReceiveEndpoint::connections) until
-    /// it is told.
+    /// It is the last event of a connection that [counts](crate::ReceiveEndpoint::connections)
+    /// until it is told.
     fn is_end(&self) -> bool;
 }
 

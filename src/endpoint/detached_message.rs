@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::id::ConnectionId;
 
-/// A copy of a received message, which holds no buffer of the endpoint that it came by: keep as many
-/// as there is memory for. [`Message::detach`](crate::endpoint::Message::detach) makes one.
+/// A copy of a received message, which holds no buffer of the endpoint that it came by: keep as
+/// many as there is memory for. [`Message::detach`](crate::endpoint::Message::detach) makes one.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DetachedMessage {
     connection: ConnectionId,

@@ -11,11 +11,11 @@
 //!
 //! A frame is one entry: its buffer, and how much of it makes sense, since all of it was read when
 //! it came. Its messages are found when they are asked for, and cost no event, no count and no
-//! memory of their own. The entries own the buffers; a batch borrows them, and moves the cursor as it
-//! goes, so what was not taken is where the next call begins, whichever that is. Entries that were
-//! taken are dropped by the next call: what a batch gave may be looked at until then. So nobody
-//! sleeps in between (`EndpointWait::set_unread`): buffers that a starving connection waits for may
-//! lie here.
+//! memory of their own. The entries own the buffers; a batch borrows them, and moves the cursor as
+//! it goes, so what was not taken is where the next call begins, whichever that is. Entries that
+//! were taken are dropped by the next call: what a batch gave may be looked at until then. So
+//! nobody sleeps in between (`EndpointWait::set_unread`): buffers that a starving connection waits
+//! for may lie here.
 //!
 //! What is here is bounded: messages lie in buffers of the pool, and nothing new is asked for while
 //! an event waits behind messages that are not taken.

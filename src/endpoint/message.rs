@@ -15,8 +15,8 @@ use crate::id::ConnectionId;
 /// stall (that is the back-pressure). Dropping it gives the slot back. A message whose header came
 /// by itself holds two slots.
 ///
-/// Small messages that their sender packed ([`Packing`](crate::endpoint::Packing)) share the slot of
-/// their frame, all of which is held by the last of them: a message of 64 bytes may hold 32 KiB.
+/// Small messages that their sender packed ([`Packing`](crate::endpoint::Packing)) share the slot
+/// of their frame, all of which is held by the last of them: a message of 64 bytes may hold 32 KiB.
 /// [`detach`](Self::detach) those that are kept longer than their neighbours;
 /// [`ReceiveStats::held_frames`](crate::stats::ReceiveStats::held_frames) says how many slots are
 /// held so.

@@ -9,11 +9,11 @@ use crate::endpoint::message::Message;
 use crate::id::ConnectionId;
 
 /// A received message that is borrowed, as
-/// [`ReceiveEndpoint::receive`](crate::ReceiveEndpoint::receive) and its likes give it: a few words,
-/// whatever it is copied around. Nothing was allocated or counted for it.
+/// [`ReceiveEndpoint::receive`](crate::ReceiveEndpoint::receive) and its likes give it: a few
+/// words, whatever it is copied around. Nothing was allocated or counted for it.
 ///
-/// One that is to be kept becomes a [`Message`] ([`to_message`](Self::to_message)), which shares the
-/// buffer, or a [`DetachedMessage`] ([`detach`](Self::detach)), which has a copy.
+/// One that is to be kept becomes a [`Message`] ([`to_message`](Self::to_message)), which shares
+/// the buffer, or a [`DetachedMessage`] ([`detach`](Self::detach)), which has a copy.
 #[derive(Clone, Copy)]
 pub struct MessageRef<'a> {
     connection: ConnectionId,

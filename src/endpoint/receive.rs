@@ -273,8 +273,8 @@ impl ReceiveEndpoint {
     /// Events and messages keep their order: what was appended happened before the messages. An
     /// event that happened behind them ends the batch, and comes with the next call, as does every
     /// message that was not taken. Nothing new is received while such an event waits. What is to be
-    /// kept of a message is copied, or counted as one that is [owned][`MessageRef::to_message`]; the
-    /// buffers of the others go back, and with them the credits of their senders, with the next
+    /// kept of a message is copied, or counted as one that is [owned][`MessageRef::to_message`];
+    /// the buffers of the others go back, and with them the credits of their senders, with the next
     /// call of this or of [`poll`](Self::poll). Until then [`wait`](Self::wait) and event loops say
     /// that the endpoint is ready.
     ///
@@ -321,8 +321,8 @@ impl ReceiveEndpoint {
     ///
     /// # Errors
     ///
-    /// As [`poll`](Self::poll). [`Error::EndpointFailed`] comes when all that was received before is
-    /// taken, and with the events of the end.
+    /// As [`poll`](Self::poll). [`Error::EndpointFailed`] comes when all that was received before
+    /// is taken, and with the events of the end.
     ///
     /// [`OutgoingSettings::packing`]: crate::endpoint::OutgoingSettings::packing
     /// [`MessageRef::to_message`]: crate::endpoint::MessageRef::to_message

@@ -267,8 +267,8 @@ impl SendEndpointZeroCopy {
     /// All of them are taken, or all in front of the first one that is refused: that one comes back
     /// in the error, and the rest was not taken from the iterator (pass it by reference, and go on
     /// with it later). What was taken is on its way when this returns, or lies in a frame
-    /// ([`Packing`](crate::endpoint::Packing)), and each message has its one outcome. A provider that refuses one with another error than a full queue loses the
-    /// connection.
+    /// ([`Packing`](crate::endpoint::Packing)), and each message has its one outcome. A provider
+    /// that refuses one with another error than a full queue loses the connection.
     ///
     /// ```no_run
     /// # use fabricast::buffer::RingFragment;

@@ -331,8 +331,8 @@ impl Source {
     }
 }
 
-/// Two senders, of which one ends while the other goes on: what is taken as events and what is taken
-/// in batches is together what was sent, and each connection's words keep their places.
+/// Two senders, of which one ends while the other goes on: what is taken as events and what is
+/// taken in batches is together what was sent, and each connection's words keep their places.
 #[test]
 fn batches_and_events_give_each_message_once_and_in_order() {
     let _dog = Watchdog::new("packed batches");
