@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use super::segment::RegionSlice;
 use super::shared::AcquireError;
-use super::slot_table::SlotTable;
+use super::slot_table::{SlotPool, SlotTable};
 use super::wake_list::{WakeFn, WakerId};
 use crate::cuda::{CudaError, Device, Stream};
 use crate::memory::{Claim, DeviceRange, MemoryError, Purpose, Region, round_up};
@@ -128,20 +128,19 @@ impl DeviceBufferManager {
 
     /// Adds a function to be called when a buffer becomes free; once after each [`arm`](Self::arm).
     pub fn add_waker(&self, wake: WakeFn) -> WakerId {
-        self.0.table.wakes().add(wake)
+        self.0.table.add_waker(wake)
     }
 
     /// Removes it; false when it is not (or no longer) there. A call that is under way on another
     /// thread may still come.
     pub fn remove_waker(&self, id: WakerId) -> bool {
-        self.0.table.wakes().remove(id)
+        self.0.table.remove_waker(id)
     }
 
     /// Arms a waker for one call, and says whether a buffer is free already: then try again rather
     /// than sleep.
     pub fn arm(&self, id: WakerId) -> bool {
-        self.0.table.wakes().arm(id);
-        self.free_count() > 0
+        self.0.table.arm(id)
     }
 
     /// How many buffers are free.
@@ -167,6 +166,12 @@ impl DeviceBufferManager {
     /// The region that all slots lie in.
     pub fn region(&self) -> &Arc<Region> {
         self.0.claim.region()
+    }
+}
+
+impl SlotPool for DeviceBufferManager {
+    fn table(&self) -> &SlotTable {
+        &self.0.table
     }
 }
 

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::slot_table::SlotTable;
+use super::slot_table::{SlotPool, SlotTable};
 use super::wake_list::{WakeFn, WakerId};
 use crate::id::EndpointId;
 use crate::memory::{Claim, MemoryError, Purpose, Region, round_up};
@@ -338,26 +338,31 @@ impl HeaderSlotManager {
 
     /// Adds a function to be called when a slot becomes free; once after each [`arm`](Self::arm).
     pub fn add_waker(&self, wake: WakeFn) -> WakerId {
-        self.0.table.wakes().add(wake)
+        self.0.table.add_waker(wake)
     }
 
     /// How many there are.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn wakers(&self) -> usize {
-        self.0.table.wakes().len()
+        self.0.table.wakers()
     }
 
     /// Removes it; false when it is not (or no longer) there. A call that is under way on another
     /// thread may still come.
     pub fn remove_waker(&self, id: WakerId) -> bool {
-        self.0.table.wakes().remove(id)
+        self.0.table.remove_waker(id)
     }
 
     /// Arms a waker for one call, and says whether a slot is free already: then try again rather
     /// than sleep.
     pub fn arm(&self, id: WakerId) -> bool {
-        self.0.table.wakes().arm(id);
-        self.free_count() > 0
+        self.0.table.arm(id)
+    }
+}
+
+impl SlotPool for HeaderSlotManager {
+    fn table(&self) -> &SlotTable {
+        &self.0.table
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::room_claims::{RoomClaims, RoomTaken};
 use super::shared_config::{Layout, SharedBufferConfig};
-use super::slot_table::{self, SlotTable};
+use super::slot_table::{self, SlotPool, SlotTable};
 use super::wake_list::{WakeFn, WakerId};
 use crate::memory::{Claim, MemoryError, Purpose, Region};
 
@@ -176,26 +176,25 @@ impl SharedBufferManager {
 
     /// Adds a function to be called when a buffer becomes free; once after each [`arm`](Self::arm).
     pub fn add_waker(&self, wake: WakeFn) -> WakerId {
-        self.0.table.wakes().add(wake)
+        self.0.table.add_waker(wake)
     }
 
     /// How many there are.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn wakers(&self) -> usize {
-        self.0.table.wakes().len()
+        self.0.table.wakers()
     }
 
     /// Removes it; false when it is not (or no longer) there. A call that is under way on another
     /// thread may still come.
     pub fn remove_waker(&self, id: WakerId) -> bool {
-        self.0.table.wakes().remove(id)
+        self.0.table.remove_waker(id)
     }
 
     /// Arms a waker for one call, and says whether a buffer is free already: then try again rather
     /// than sleep.
     pub fn arm(&self, id: WakerId) -> bool {
-        self.0.table.wakes().arm(id);
-        self.free_count() > 0
+        self.0.table.arm(id)
     }
 
     /// How many buffers are free.
@@ -235,6 +234,12 @@ impl SharedBufferManager {
     }
 
     pub(super) fn table(&self) -> &SlotTable {
+        &self.0.table
+    }
+}
+
+impl SlotPool for SharedBufferManager {
+    fn table(&self) -> &SlotTable {
         &self.0.table
     }
 }

@@ -4,15 +4,21 @@
 use std::time::{Duration, Instant};
 
 use super::free_list::FreeList;
-use super::wake_list::WakeList;
+use super::wake_list::{WakeFn, WakeList, WakerId};
 use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
 
 /// Above this many handles on one slot the process ends, as it would for an `Arc`: only leaking
 /// them in a loop gets there.
 const HANDLES_MAX: u32 = u32::MAX / 2;
 
+/// A pool of counted slots, whatever they are.
+pub(crate) trait SlotPool: Clone {
+    /// Which of them are free, and who waits for one.
+    fn table(&self) -> &SlotTable;
+}
+
 /// Counted slots.
-pub(super) struct SlotTable {
+pub(crate) struct SlotTable {
     free: FreeList,
     handles: Box<[AtomicU32]>,
     /// Slots whose handles are parts of one whole, each somebody else's; and how many there are.
@@ -37,8 +43,30 @@ impl SlotTable {
         &self.free
     }
 
+    #[cfg(all(test, loom))]
     pub(super) fn wakes(&self) -> &WakeList {
         &self.wakes
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn wakers(&self) -> usize {
+        self.wakes.len()
+    }
+
+    /// Adds what is called when a slot becomes free, once each time that it is armed.
+    pub(crate) fn add_waker(&self, wake: WakeFn) -> WakerId {
+        self.wakes.add(wake)
+    }
+
+    /// Removes it; false when it is not there.
+    pub(crate) fn remove_waker(&self, id: WakerId) -> bool {
+        self.wakes.remove(id)
+    }
+
+    /// Arms it for one call; true if a slot is free already.
+    pub(crate) fn arm(&self, id: WakerId) -> bool {
+        self.wakes.arm(id);
+        self.free.len() > 0
     }
 
     /// Takes a slot, with one handle.

@@ -3,32 +3,21 @@
 
 use std::sync::Arc;
 
-use crate::buffer::{DeviceBufferManager, HeaderSlotManager, SharedBufferManager, WakeFn, WakerId};
+use crate::buffer::{SlotPool, WakeFn, WakerId};
 use crate::endpoint::link::wait::EndpointWait;
-use crate::endpoint::staging::StagingRing;
-
-/// What wakes who waits for a slot of it.
-pub(crate) trait WakingPool: Clone {
-    /// Adds what is called when a slot becomes free, once each time that it is armed.
-    fn add_waker(&self, wake: WakeFn) -> WakerId;
-    /// Removes that.
-    fn remove_waker(&self, id: WakerId);
-    /// Arms it for one call; true if a slot is free already.
-    fn arm(&self, id: WakerId) -> bool;
-}
 
 /// A waker in a pool.
 #[derive(Debug)]
-pub(crate) struct PoolWaker<P: WakingPool> {
+pub(crate) struct PoolWaker<P: SlotPool> {
     pool: P,
     id: WakerId,
 }
 
-impl<P: WakingPool> PoolWaker<P> {
+impl<P: SlotPool> PoolWaker<P> {
     /// Has the pool call this.
     pub(crate) fn new(pool: &P, wake: WakeFn) -> Self {
         Self {
-            id: pool.add_waker(wake),
+            id: pool.table().add_waker(wake),
             pool: pool.clone(),
         }
     }
@@ -46,68 +35,12 @@ impl<P: WakingPool> PoolWaker<P> {
 
     /// Asks for one call when a slot becomes free; true if one is already: then nobody need wait.
     pub(crate) fn arm(&self) -> bool {
-        self.pool.arm(self.id)
+        self.pool.table().arm(self.id)
     }
 }
 
-impl<P: WakingPool> Drop for PoolWaker<P> {
+impl<P: SlotPool> Drop for PoolWaker<P> {
     fn drop(&mut self) {
-        self.pool.remove_waker(self.id);
-    }
-}
-
-impl WakingPool for SharedBufferManager {
-    fn add_waker(&self, wake: WakeFn) -> WakerId {
-        self.add_waker(wake)
-    }
-
-    fn remove_waker(&self, id: WakerId) {
-        self.remove_waker(id);
-    }
-
-    fn arm(&self, id: WakerId) -> bool {
-        self.arm(id)
-    }
-}
-
-impl WakingPool for HeaderSlotManager {
-    fn add_waker(&self, wake: WakeFn) -> WakerId {
-        self.add_waker(wake)
-    }
-
-    fn remove_waker(&self, id: WakerId) {
-        self.remove_waker(id);
-    }
-
-    fn arm(&self, id: WakerId) -> bool {
-        self.arm(id)
-    }
-}
-
-impl WakingPool for DeviceBufferManager {
-    fn add_waker(&self, wake: WakeFn) -> WakerId {
-        self.add_waker(wake)
-    }
-
-    fn remove_waker(&self, id: WakerId) {
-        self.remove_waker(id);
-    }
-
-    fn arm(&self, id: WakerId) -> bool {
-        self.arm(id)
-    }
-}
-
-impl WakingPool for StagingRing {
-    fn add_waker(&self, wake: WakeFn) -> WakerId {
-        self.add_waker(wake)
-    }
-
-    fn remove_waker(&self, id: WakerId) {
-        self.remove_waker(id);
-    }
-
-    fn arm(&self, id: WakerId) -> bool {
-        self.arm(id)
+        self.pool.table().remove_waker(self.id);
     }
 }

@@ -22,7 +22,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::Error;
 use crate::buffer::{
-    BufferMut, Payload, Segment, SharedBufferConfig, SharedBufferManager, WakeFn, WakerId,
+    BufferMut, Payload, Segment, SharedBufferConfig, SharedBufferManager, SlotPool, SlotTable,
 };
 use crate::cuda::Device;
 use crate::endpoint::error::{Blocked, SendErrorKind};
@@ -195,18 +195,6 @@ impl StagingRing {
     }
 
     /// As [`SharedBufferManager::add_waker`].
-    pub(crate) fn add_waker(&self, wake: WakeFn) -> WakerId {
-        self.0.pool.add_waker(wake)
-    }
-
-    pub(crate) fn remove_waker(&self, id: WakerId) {
-        self.0.pool.remove_waker(id);
-    }
-
-    pub(crate) fn arm(&self, id: WakerId) -> bool {
-        self.0.pool.arm(id)
-    }
-
     /// The payload with slots to be sent in its place, and the gate that fills them. Nothing is
     /// copied yet.
     pub(crate) fn stage(
@@ -334,6 +322,12 @@ pub(crate) fn staged_segment(payload: &Payload, scope: Scope) -> Option<usize> {
         .segments()
         .iter()
         .position(|segment| segment.region().is_staged(scope))
+}
+
+impl SlotPool for StagingRing {
+    fn table(&self) -> &SlotTable {
+        self.0.pool.table()
+    }
 }
 
 /// Which bytes go where.
