@@ -239,7 +239,7 @@ impl OutgoingSettings {
             shape: self.shape,
             inject: self.inject.unwrap_or(Inject::Auto),
             packing: self.packing.unwrap_or_default(),
-            gather: self.gather.unwrap_or(SettingsOf::GATHERING.contains(&of)),
+            gather: self.gather.unwrap_or(true) && SettingsOf::GATHERING.contains(&of),
             deadline: self.deadline,
             policy: self.deadline_policy,
             staging: self.staging.clone(),
