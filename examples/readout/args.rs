@@ -143,7 +143,11 @@ pub(crate) struct ReadoutArgs {
     #[arg(long, default_value = "16M", value_parser = parse_ring)]
     pub(crate) ring: usize,
     /// Fragments of each ring at most: it is full with these, however short they are
-    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(256..=1 << 20))]
+    #[arg(
+        long,
+        default_value_t = 4096,
+        value_parser = clap::value_parser!(u32).range(256..=1 << 20)
+    )]
     pub(crate) ring_fragments: u32,
     /// What a detector does that finds its ring full
     #[arg(long, value_enum, default_value_t = OnFull::Wait)]
