@@ -428,7 +428,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-fn column(times: &[Times], of: fn(&Times) -> f64) -> Vec<f64> {
+/// One of the figures of a run.
+type Field = fn(&Times) -> f64;
+
+fn column(times: &[Times], of: Field) -> Vec<f64> {
     times.iter().map(of).collect()
 }
 
@@ -439,7 +442,7 @@ impl Case<'_> {
 
     fn print(&self, times: &[Times]) {
         let khz = median(&column(times, |times| times.khz));
-        let shown = |of: fn(&Times) -> f64| {
+        let shown = |of: Field| {
             let values = column(times, of);
             let (low, high) = median_interval(&values);
             format!("{:.1} [{low:.1}, {high:.1}]", median(&values))
@@ -472,7 +475,7 @@ impl Case<'_> {
         json::number(&mut line, "size_bytes", self.size as f64);
         json::number(&mut line, "rate_khz", self.rate.into());
         json::number(&mut line, "runs", times.len() as f64);
-        let fields: [(&str, fn(&Times) -> f64); 5] = [
+        let fields: [(&str, Field); 5] = [
             ("sent_khz", |times| times.khz),
             ("p50_us", |times| times.p50),
             ("p99_us", |times| times.p99),

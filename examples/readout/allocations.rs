@@ -5,8 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Calls of the allocator in this process, by all threads. A counter only: nothing is ordered by
-/// it.
+/// Calls of the allocator in this process, by all threads. A counter only: it orders nothing.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 #[global_allocator]

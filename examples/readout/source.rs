@@ -527,11 +527,7 @@ impl<'a> Session<'a> {
                     .for_each(|link| link.last_progress = now);
             }
             Phase::Ending => self.end_links()?,
-            Phase::Closing => {
-                if !self.links.is_closing() {
-                    self.phase = Phase::Over;
-                }
-            }
+            Phase::Closing if !self.links.is_closing() => self.phase = Phase::Over,
             _ => {}
         }
         Ok(())
