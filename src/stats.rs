@@ -31,20 +31,9 @@ pub struct SendStats {
     /// Bytes accepted, headers included.
     pub bytes: u64,
     /// Of these, messages that were packed into frames.
-    pub packed: u64,
-    /// Their bytes, headers included, which were copied.
-    pub packed_bytes: u64,
-    /// Frames that they went out in.
-    pub frames: u64,
-    /// Messages that were posted while the kernel gathered small ones
-    /// ([`gather`](crate::endpoint::OutgoingSettings::gather)).
-    pub gathered: u64,
-    /// Times that it began to: a stream of small messages came, or went on after a pause.
-    pub gathered_streams: u64,
-    /// Of these, times that a poll ended it, since nothing had been sent after the poll before.
-    pub gathered_let_go: u64,
-    /// Times that what was gathered left since it was held for 50 microseconds, while more came.
-    pub gathered_pushed: u64,
+    pub packed: PackedSends,
+    /// Of these, messages that the kernel could gather.
+    pub gathered: GatheredSends,
     /// Sends refused with `WouldBlock`.
     pub would_block: u64,
     /// Posts that the provider answered with `-FI_EAGAIN`.
@@ -63,6 +52,49 @@ pub struct SendStats {
     pub unknown_completions: u64,
     /// Operations leaked because the provider would not close its endpoint.
     pub leaked: u64,
+}
+
+/// Messages that went out in frames ([`Packing`](crate::endpoint::Packing)).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PackedSends {
+    /// How many.
+    pub messages: u64,
+    /// Their bytes, headers included, which were copied.
+    pub bytes: u64,
+    /// Frames that they went out in.
+    pub frames: u64,
+}
+
+/// Messages that were posted while the kernel gathered small ones
+/// ([`gather`](crate::endpoint::OutgoingSettings::gather)).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GatheredSends {
+    /// How many.
+    pub messages: u64,
+    /// Times that it began to: a stream of small messages came, or went on after a pause.
+    pub streams: u64,
+    /// Times that what it had gathered went although more came, so as to wait no longer.
+    pub pushed: u64,
+    /// Times that a poll ended a stream, since nothing had been sent after the poll before.
+    pub let_go: u64,
+}
+
+/// Messages that came in frames, which share the frame's buffer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PackedReceives {
+    /// How many.
+    pub messages: u64,
+    /// Frames that they came in.
+    pub frames: u64,
+    /// Frames whose buffers can't be posted again now, because messages that came in them, or
+    /// payloads of those, were handed out and are held.
+    pub frames_held: u64,
+    /// The messages and payloads that share those buffers:
+    /// [`Message::detach`](crate::endpoint::Message::detach) frees a frame of one that is kept.
+    pub messages_held: u64,
 }
 
 /// Counters of one buffered endpoint. Small messages: `accepted = confirmed + failed + pending`,
@@ -101,15 +133,7 @@ pub struct ReceiveStats {
     /// Their bytes, headers included.
     pub bytes: u64,
     /// Of these, messages that came in frames.
-    pub packed: u64,
-    /// Frames that they came in.
-    pub frames: u64,
-    /// Frames whose buffers can't be posted again now, because messages that came in them, or
-    /// payloads of those, were handed out and are held.
-    pub held_frames: u64,
-    /// The messages and payloads that share those buffers:
-    /// [`Message::detach`](crate::endpoint::Message::detach) frees a frame of one that is kept.
-    pub held_messages: u64,
+    pub packed: PackedReceives,
     /// Connections that stood.
     pub connections: u64,
     /// Of these, connections that are closed again.

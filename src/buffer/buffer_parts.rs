@@ -5,6 +5,7 @@
 use std::ops::Range;
 
 use super::shared::{Buffer, SharedBufferManager};
+use super::slot_table::SlotPool;
 
 impl Buffer {
     /// A view of a part of this buffer, as [`slice`](Self::slice), which

@@ -232,10 +232,6 @@ impl SharedBufferManager {
     pub fn region(&self) -> &Arc<Region> {
         self.0.claim.region()
     }
-
-    pub(super) fn table(&self) -> &SlotTable {
-        &self.0.table
-    }
 }
 
 impl SlotPool for SharedBufferManager {

@@ -16,7 +16,6 @@ use self::hub_state::HubState;
 use self::long_pool::LongPool;
 use self::outbound::Outbound;
 use self::peer::Peer;
-use self::received_frame::PlacedFrame;
 use self::shared::{Shared, share};
 use self::timer::HubTimer;
 use crate::Error;
@@ -33,7 +32,7 @@ use crate::id::ConnectionId;
 use crate::in_flight::InFlight;
 use crate::protocol::connection::Action;
 use crate::protocol::wire::ControlKind;
-use crate::stats::{OneSidedStats, ReceiveStats, SendStats};
+use crate::stats::{OneSidedStats, PackedReceives, ReceiveStats, SendStats};
 
 mod accepting;
 mod agenda;
@@ -133,8 +132,6 @@ pub(crate) struct Hub<L: Link, E: HubEvent = ReceiveEvent> {
     exposed: ExposedWindows,
     fencing: Fencing,
     long: Option<LongPool>,
-    /// Frames that came in this poll, where the layer above takes them as they are.
-    whole_frames: Option<Vec<PlacedFrame>>,
     link: L,
     /// The face's type of events.
     face: PhantomData<fn() -> E>,
@@ -178,7 +175,6 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             exposed: ExposedWindows::new(windows, &wait, link.ledger(), rma),
             fencing: Fencing::default(),
             long: long.transpose()?,
-            whole_frames: None,
             wait,
             link,
             settings,
@@ -195,13 +191,16 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             true => SendStats::default(),
             false => self.outbound.account.stats,
         };
-        let parts = match self.stats.frames {
+        let parts = match self.stats.packed.frames {
             0 => PartsHeld::default(),
             _ => self.buffers.pool.parts_held(),
         };
         ReceiveStats {
-            held_frames: parts.buffers,
-            held_messages: parts.handles,
+            packed: PackedReceives {
+                frames_held: parts.buffers,
+                messages_held: parts.handles,
+                ..self.stats.packed
+            },
             one_sided: OneSidedStats {
                 posted: one_sided.posted,
                 completed: one_sided.completed,

@@ -37,7 +37,7 @@ pub(crate) use batch::MessageBatch;
 pub(crate) use hub_inbox::HubInbox;
 
 /// One thing that came.
-enum Entry<E: MessageEvent> {
+enum InboxEntry<E: MessageEvent> {
     Event(E),
     /// It came by itself.
     Message(Message, E::About),
@@ -55,7 +55,7 @@ struct Cursor {
 
 /// What came and was not taken yet.
 pub(crate) struct Inbox<E: MessageEvent> {
-    entries: Vec<Entry<E>>,
+    entries: Vec<InboxEntry<E>>,
     cursor: Cursor,
     /// How many of the entries are events.
     events: usize,
@@ -84,10 +84,10 @@ impl<E: MessageEvent> Inbox<E> {
     /// Appends what came.
     pub(crate) fn push(&mut self, event: E) {
         self.entries.push(match event.into_message() {
-            Ok((message, about)) => Entry::Message(message, about),
+            Ok((message, about)) => InboxEntry::Message(message, about),
             Err(event) => {
                 self.events += 1;
-                Entry::Event(event)
+                InboxEntry::Event(event)
             }
         });
     }
@@ -101,7 +101,7 @@ impl<E: MessageEvent> Inbox<E> {
 
     /// The same of a frame.
     pub(crate) fn push_frame(&mut self, frame: ReceivedFrame, about: E::About) {
-        self.entries.push(Entry::Frame(frame, about));
+        self.entries.push(InboxEntry::Frame(frame, about));
     }
 
     /// Lets go of what was taken, and tells the events that come before the next message.
@@ -109,13 +109,13 @@ impl<E: MessageEvent> Inbox<E> {
         let taken = self.cursor.entry;
         let rest = self.entries[taken..].iter();
         let told = rest
-            .take_while(|entry| matches!(entry, Entry::Event(_)))
+            .take_while(|entry| matches!(entry, InboxEntry::Event(_)))
             .count();
         if taken + told == 0 {
             return;
         }
         for entry in self.entries.drain(..taken + told) {
-            if let Entry::Event(event) = entry {
+            if let InboxEntry::Event(event) = entry {
                 events.push(event);
             }
         }
@@ -149,9 +149,9 @@ impl<E: MessageEvent> Inbox<E> {
         let mut place = cursor.place;
         for entry in self.entries.drain(..).skip(cursor.entry) {
             match entry {
-                Entry::Event(event) => events.push(event),
-                Entry::Message(message, about) => events.push(E::message(message, about)),
-                Entry::Frame(frame, about) => {
+                InboxEntry::Event(event) => events.push(event),
+                InboxEntry::Message(message, about) => events.push(E::message(message, about)),
+                InboxEntry::Frame(frame, about) => {
                     let mut rest = frame.rest(std::mem::take(&mut place));
                     while let Some(message) = rest.read() {
                         events.push(E::message(message, about.clone()));
@@ -171,7 +171,7 @@ impl<E: MessageEvent> Inbox<E> {
     pub(crate) fn events(&self) -> impl Iterator<Item = &E> {
         let most = self.events;
         let events = self.entries.iter().filter_map(|entry| match entry {
-            Entry::Event(event) => Some(event),
+            InboxEntry::Event(event) => Some(event),
             _ => None,
         });
         events.take(most)
@@ -180,9 +180,9 @@ impl<E: MessageEvent> Inbox<E> {
     /// Messages and frames here that this is about, those included that were taken since the last
     /// call.
     pub(crate) fn count_about(&self, is_about: impl Fn(&E::About) -> bool) -> usize {
-        let about = |entry: &&Entry<E>| match entry {
-            Entry::Message(_, about) | Entry::Frame(_, about) => is_about(about),
-            Entry::Event(_) => false,
+        let about = |entry: &&InboxEntry<E>| match entry {
+            InboxEntry::Message(_, about) | InboxEntry::Frame(_, about) => is_about(about),
+            InboxEntry::Event(_) => false,
         };
         self.entries.iter().filter(about).count()
     }
@@ -190,12 +190,12 @@ impl<E: MessageEvent> Inbox<E> {
     /// Takes out of the counters what is held by nobody but this.
     pub(crate) fn correct(&self, mut stats: ReceiveStats) -> ReceiveStats {
         for entry in &self.entries {
-            if let Entry::Frame(frame, _) = entry
+            if let InboxEntry::Frame(frame, _) = entry
                 && frame.buffer().is_parted()
             {
-                stats.held_messages = stats.held_messages.saturating_sub(1);
+                stats.packed.messages_held = stats.packed.messages_held.saturating_sub(1);
                 let alone = u64::from(frame.buffer().is_unique());
-                stats.held_frames = stats.held_frames.saturating_sub(alone);
+                stats.packed.frames_held = stats.packed.frames_held.saturating_sub(alone);
             }
         }
         stats

@@ -18,8 +18,8 @@ use crate::id::ConnectionId;
 /// Small messages that their sender packed ([`Packing`](crate::endpoint::Packing)) share the slot
 /// of their frame, all of which is held by the last of them: a message of 64 bytes may hold 32 KiB.
 /// [`detach`](Self::detach) those that are kept longer than their neighbours;
-/// [`ReceiveStats::held_frames`](crate::stats::ReceiveStats::held_frames) says how many slots are
-/// held so.
+/// [`PackedReceives::frames_held`](crate::stats::PackedReceives::frames_held) says how many slots
+/// are held so.
 pub struct Message {
     connection: ConnectionId,
     sequence: u64,

@@ -129,7 +129,7 @@ impl std::fmt::Debug for SendConfig {
 ///
 /// Where a provider takes as long for a short message as for some kilobytes, short ones travel
 /// together, copied ([`Packing`](crate::endpoint::Packing)): they leave at the next poll at the
-/// latest, and [`SendStats::packed_bytes`](crate::stats::SendStats::packed_bytes) counts them.
+/// latest, and [`SendStats::packed`](crate::stats::SendStats::packed) counts them.
 /// What is longer is never copied here.
 ///
 /// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an

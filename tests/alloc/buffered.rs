@@ -148,7 +148,11 @@ fn what_is_pushed_arrives_once_and_in_order_in_both_formats() {
         let stats = pair.sender.stats();
         assert_eq!((stats.confirmed, stats.pending), (50_000, 0));
         assert!(stats.buffers < 5_000, "coalesced: {stats:?}");
-        assert_eq!(pair.sender.send_stats().packed, 0, "nor packed once more");
+        assert_eq!(
+            pair.sender.send_stats().packed.messages,
+            0,
+            "nor packed once more"
+        );
         pair.close();
     }
 }

@@ -138,11 +138,14 @@ fn messages_of_any_length_arrive_in_order_and_each_key_has_one_outcome() {
     });
     let (sending, receiving) = (sender.stats(), receiver.stats());
     assert_eq!((sending.posted, receiving.messages), (MESSAGES, MESSAGES));
-    assert!(sending.packed > MESSAGES / 2, "{sending:?}");
-    assert!(sending.frames < sending.packed / 10, "{sending:?}");
+    assert!(sending.packed.messages > MESSAGES / 2, "{sending:?}");
+    assert!(
+        sending.packed.frames < sending.packed.messages / 10,
+        "{sending:?}"
+    );
     assert_eq!(
-        (sending.packed, sending.frames),
-        (receiving.packed, receiving.frames)
+        (sending.packed.messages, sending.packed.frames),
+        (receiving.packed.messages, receiving.packed.frames)
     );
     assert_eq!(sending.bytes, receiving.bytes);
     drop(heard);
@@ -183,10 +186,14 @@ fn without_a_setting_messages_are_packed_where_the_row_says_so() {
     });
     let stats = sender.stats();
     let packed = u64::from(below > 0);
-    assert_eq!((stats.packed, stats.frames), (packed, packed), "{stats:?}");
+    assert_eq!(
+        (stats.packed.messages, stats.packed.frames),
+        (packed, packed),
+        "{stats:?}"
+    );
     let copied = (lengths[1] + 8) as u64;
     assert!(
-        (packed * copied..=packed * (copied + 64)).contains(&stats.packed_bytes),
+        (packed * copied..=packed * (copied + 64)).contains(&stats.packed.bytes),
         "{stats:?}"
     );
 }
@@ -292,7 +299,7 @@ fn endpoints_without_connections_pack_for_each_peer() {
     });
     let stats = sender.send_stats();
     assert!(
-        stats.packed > MESSAGES && stats.frames < stats.packed / 4,
+        stats.packed.messages > MESSAGES && stats.packed.frames < stats.packed.messages / 4,
         "{stats:?}"
     );
 }
@@ -404,11 +411,14 @@ fn batches_and_events_give_each_message_once_and_in_order() {
     let stats = receiver.stats();
     assert_eq!(stats.messages, MESSAGES + MESSAGES / 2);
     assert!(
-        stats.frames > 0 && stats.packed > stats.messages / 2,
+        stats.packed.frames > 0 && stats.packed.messages > stats.messages / 2,
         "{stats:?}"
     );
     let held: usize = heard.values().map(|heard| heard.held.len()).sum();
-    assert!(stats.held_messages <= held as u64 && stats.held_frames <= stats.held_messages);
+    assert!(
+        stats.packed.messages_held <= held as u64
+            && stats.packed.frames_held <= stats.packed.messages_held
+    );
     // On another thread, as any message.
     std::thread::spawn(move || drop(heard))
         .join()
@@ -421,7 +431,10 @@ fn batches_and_events_give_each_message_once_and_in_order() {
             .is_none()
     );
     let stats = receiver.stats();
-    assert_eq!((stats.held_frames, stats.held_messages), (0, 0));
+    assert_eq!(
+        (stats.packed.frames_held, stats.packed.messages_held),
+        (0, 0)
+    );
     assert_eq!(receiver.pool().free_count(), receiver.pool().slots());
 }
 
@@ -493,7 +506,7 @@ fn batches_of_endpoints_without_connections_say_from_whom() {
         assert_eq!(held.sum::<u32>() as usize, kept.len());
         heard.iter().all(|heard| heard.next == MESSAGES)
     });
-    assert!(receiver.receive_stats().frames > 0 && !kept.is_empty());
+    assert!(receiver.receive_stats().packed.frames > 0 && !kept.is_empty());
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use super::peer::Descriptors;
 use super::peer_receives::PeerReceives;
 use super::pool_waker::PoolWaker;
+use super::received_frame::PlacedFrame;
 use super::settings::{HubSettings, Receives};
 use crate::Error;
 use crate::buffer::SharedBufferManager;
@@ -29,6 +30,8 @@ pub(super) struct HubBuffers {
     /// Connections that lack receive buffers, first come, first served. While the pool is empty,
     /// all but the newest few of them have been reported as starved.
     pub(super) hungry: VecDeque<ConnectionId>,
+    /// Frames that came in this poll, where the layer above takes them as they are.
+    pub(super) whole_frames: Option<Vec<PlacedFrame>>,
 }
 
 impl HubBuffers {
@@ -52,6 +55,7 @@ impl HubBuffers {
             descriptors: Weak::new(),
             receives: settings.receives(link.form()),
             hungry: VecDeque::new(),
+            whole_frames: None,
         })
     }
 

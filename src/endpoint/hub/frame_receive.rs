@@ -20,9 +20,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         frames: &mut Vec<PlacedFrame>,
     ) -> Result<(), Error> {
         debug_assert!(events.is_empty() && frames.is_empty());
-        self.whole_frames = Some(std::mem::take(frames));
+        self.buffers.whole_frames = Some(std::mem::take(frames));
         let polled = self.poll(events);
-        *frames = self.whole_frames.take().unwrap_or_default();
+        *frames = self.buffers.whole_frames.take().unwrap_or_default();
         polled
     }
 
@@ -48,7 +48,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             messages,
             bytes,
             wrong,
-        } = match &mut self.whole_frames {
+        } = match &mut self.buffers.whole_frames {
             Some(frames) if !held => {
                 let (frame, counts) = ReceivedFrame::read((id, mode), first, frame);
                 if !frame.is_empty() {
@@ -71,8 +71,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         };
         self.stats.bytes += bytes;
         self.stats.messages += messages;
-        self.stats.packed += messages;
-        self.stats.frames += 1;
+        self.stats.packed.messages += messages;
+        self.stats.packed.frames += 1;
         if let Some(peer) = self.peers.get_mut(id) {
             peer.machine.on_frame_read(messages);
             if let Some(error) = wrong {

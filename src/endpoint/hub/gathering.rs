@@ -199,7 +199,7 @@ impl Outbound {
             return;
         };
         let before = stream.before_post(len, clock);
-        self.account.stats.gathered += u64::from(stream.is_gathering());
+        self.account.stats.gathered.messages += u64::from(stream.is_gathering());
         if before != BeforePost::Nothing {
             self.tell_kernel(link, (id, peer), before);
         }
@@ -223,9 +223,9 @@ impl Outbound {
         }
         let stats = &mut self.account.stats;
         if before == BeforePost::Push && told {
-            stats.gathered_pushed += 1;
+            stats.gathered.pushed += 1;
         } else if gather && told {
-            stats.gathered_streams += 1;
+            stats.gathered.streams += 1;
             self.gathering.push(id);
             // Who goes to sleep now has to poll first.
             self.wait.set_gathering(true);
@@ -263,7 +263,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             }
             stream.is_gathering()
         });
-        self.outbound.account.stats.gathered_let_go += let_go;
+        self.outbound.account.stats.gathered.let_go += let_go;
         if self.outbound.gathering.is_empty() {
             self.wait.set_gathering(false);
         }

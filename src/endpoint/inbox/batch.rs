@@ -1,6 +1,6 @@
 //! `MessageBatch`: the messages in front of an inbox, one after the other.
 
-use super::{Cursor, Entry};
+use super::{Cursor, InboxEntry};
 use crate::endpoint::delivery::MessageEvent;
 use crate::endpoint::hub::received_frame::FrameView;
 use crate::endpoint::message_ref::MessageRef;
@@ -8,14 +8,14 @@ use crate::protocol::wire::frame::FramePlace;
 
 /// Gives the messages in front of the next event. What it gave is taken; the rest stays.
 pub(crate) struct MessageBatch<'a, E: MessageEvent> {
-    entries: &'a [Entry<E>],
+    entries: &'a [InboxEntry<E>],
     cursor: &'a mut Cursor,
     /// The frame at the cursor, once a message of it was asked for.
     frame: Option<(FrameView<'a>, &'a E::About)>,
 }
 
 impl<'a, E: MessageEvent> MessageBatch<'a, E> {
-    pub(super) fn new(entries: &'a [Entry<E>], cursor: &'a mut Cursor) -> Self {
+    pub(super) fn new(entries: &'a [InboxEntry<E>], cursor: &'a mut Cursor) -> Self {
         Self {
             entries,
             cursor,
@@ -56,12 +56,12 @@ impl<'a, E: MessageEvent> MessageBatch<'a, E> {
     /// The message at the cursor, or none where a frame is; nothing at all where the batch ends.
     fn next_entry(&mut self) -> Option<Option<(MessageRef<'a>, &'a E::About)>> {
         match self.entries.get(self.cursor.entry)? {
-            Entry::Event(_) => None,
-            Entry::Message(message, about) => {
+            InboxEntry::Event(_) => None,
+            InboxEntry::Message(message, about) => {
                 self.cursor.entry += 1;
                 Some(Some((message.into(), about)))
             }
-            Entry::Frame(frame, about) => {
+            InboxEntry::Frame(frame, about) => {
                 self.frame = Some((frame.view(), about));
                 Some(None)
             }

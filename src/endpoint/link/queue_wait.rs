@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 
 use crate::Error;
-use crate::endpoint::link::resolving_ep::Inbox;
+use crate::endpoint::link::resolving_ep::ResolverInbox;
 use crate::endpoint::link::wait::LinkWait;
 use crate::fabric::{Cq, Domain, Eq};
 
@@ -18,7 +18,7 @@ use crate::fabric::{Cq, Domain, Eq};
 pub(crate) struct FabricWait {
     pub(crate) cq: Arc<Cq>,
     pub(crate) eq: Arc<Eq>,
-    pub(crate) inbox: Option<Arc<Inbox>>,
+    pub(crate) inbox: Option<Arc<ResolverInbox>>,
     pub(crate) keeps_events: Arc<AtomicBool>,
 }
 

@@ -5,7 +5,7 @@
 //!  prepare_connect ─► ResolvingEp ◄─ receives and the hello wait     thread: fi_endpoint, seconds
 //!                       ▲                                               │
 //!                       │                                               ▼
-//!                       │                                             Inbox, which rings a bell
+//!                       │                                     ResolverInbox, which rings a bell
 //!                       └── poll_cm: bound, enabled, receives, fi_connect ◄─┘
 //! ```
 //!
@@ -159,7 +159,7 @@ impl ResolvingEp {
 #[derive(Debug, Default)]
 pub(super) struct EpResolver {
     /// None: endpoints are opened by who polls.
-    inbox: Option<Arc<Inbox>>,
+    inbox: Option<Arc<ResolverInbox>>,
     waiting: BTreeMap<ConnKey, (Weak<ResolvingEp>, JobId)>,
     /// Connections whose endpoints are open, by those.
     found: BTreeMap<usize, ConnKey>,
@@ -170,12 +170,12 @@ pub(super) struct EpResolver {
 impl EpResolver {
     pub(super) fn by_thread() -> Result<Self, Error> {
         Ok(Self {
-            inbox: Some(Arc::new(Inbox::new()?)),
+            inbox: Some(Arc::new(ResolverInbox::new()?)),
             ..Self::default()
         })
     }
 
-    pub(super) fn inbox(&self) -> Option<&Arc<Inbox>> {
+    pub(super) fn inbox(&self) -> Option<&Arc<ResolverInbox>> {
         self.inbox.as_ref()
     }
 
@@ -280,14 +280,14 @@ impl EpResolver {
 
 /// Where threads put what they have opened.
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub(super) struct ResolverInbox {
     opened: Mutex<Vec<(ConnKey, Result<OpenedEp, Error>)>>,
     has_some: AtomicBool,
     /// Readable when something came that nobody took.
     bell: OwnedFd,
 }
 
-impl Inbox {
+impl ResolverInbox {
     pub(super) fn new() -> Result<Self, Error> {
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| Error::os("eventfd", error))?;

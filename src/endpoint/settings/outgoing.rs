@@ -139,7 +139,7 @@ impl OutgoingSettings {
     }
 
     /// Which messages are packed into frames.
-    /// [`SendStats::frames`](crate::stats::SendStats::frames) says how many left.
+    /// [`SendStats::packed`](crate::stats::SendStats::packed) says how many left.
     #[must_use]
     pub fn packing(mut self, packing: Packing) -> Self {
         self.packing = Some(packing);

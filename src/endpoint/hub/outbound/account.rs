@@ -68,7 +68,7 @@ impl SendAccount {
     pub(in crate::endpoint::hub) fn count_frame(&mut self, own: &mut PeerOutbound) {
         own.in_flight += 1;
         self.held += 1;
-        self.stats.frames += 1;
+        self.stats.packed.frames += 1;
     }
 
     /// One more in a frame has an outcome to come.
@@ -76,8 +76,8 @@ impl SendAccount {
     pub(in crate::endpoint::hub) fn count_packed(&mut self, len: u64) {
         let stats = &mut self.stats;
         stats.posted += 1;
-        stats.packed += 1;
-        stats.packed_bytes += len;
+        stats.packed.messages += 1;
+        stats.packed.bytes += len;
         stats.in_flight += 1;
         stats.bytes += len;
         stats.in_flight_max = stats.in_flight_max.max(stats.in_flight);

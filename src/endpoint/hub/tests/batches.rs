@@ -107,7 +107,7 @@ impl Reader {
     fn held(&self) -> (u64, u64) {
         let stats = self.rig.receiver.as_ref().unwrap().stats();
         let stats = self.inbox.correct(stats);
-        (stats.held_frames, stats.held_messages)
+        (stats.packed.frames_held, stats.packed.messages_held)
     }
 }
 
@@ -118,7 +118,10 @@ fn a_batch_has_what_came_by_itself_and_what_came_in_frames() {
     assert_eq!(reader.receive(usize::MAX), (0..47).collect::<Vec<_>>());
     assert!(reader.receive(usize::MAX).is_empty(), "each once");
     let stats = reader.rig.receiver().stats();
-    assert_eq!((stats.messages, stats.packed, stats.frames), (47, 46, 2));
+    assert_eq!(
+        (stats.messages, stats.packed.messages, stats.packed.frames),
+        (47, 46, 2)
+    );
     reader.end();
 }
 
@@ -397,8 +400,9 @@ impl Walk {
             }
             let after = of.core().send_stats();
             self.sent.insert(self.next_key, from);
-            if after.packed > before.packed {
-                self.frames.insert(self.next_key, (from, after.frames));
+            if after.packed.messages > before.packed.messages {
+                self.frames
+                    .insert(self.next_key, (from, after.packed.frames));
             }
         }
     }
@@ -439,7 +443,7 @@ impl Walk {
         let framed: Vec<_> = keys.filter_map(|key| self.frames.get(&key)).collect();
         let frames: HashSet<_> = framed.iter().collect();
         assert_eq!(
-            (stats.held_frames, stats.held_messages),
+            (stats.packed.frames_held, stats.packed.messages_held),
             (frames.len() as u64, framed.len() as u64)
         );
     }

@@ -61,12 +61,12 @@ fn a_burst_leaves_in_frames_and_arrives_in_order() {
         assert_eq!(rig.completed, all, "{said}");
         let (sent, came) = (rig.sender().stats(), rig.receiver().stats());
         assert_eq!(
-            (sent.packed, came.packed),
+            (sent.packed.messages, came.packed.messages),
             (39, 39),
             "all but the first: {said}"
         );
-        assert_eq!(sent.frames, came.frames);
-        assert_eq!(sent.frames, 2, "512 bytes each: {said}");
+        assert_eq!(sent.packed.frames, came.packed.frames);
+        assert_eq!(sent.packed.frames, 2, "512 bytes each: {said}");
         assert_eq!(came.messages, 40);
         rig.check_all_back();
         rig.end();
@@ -105,7 +105,11 @@ fn messages_go_by_themselves_where_no_memory_for_frames_can_be_registered() {
         let all: Vec<_> = (0..16).collect();
         assert_eq!((&rig.received, &rig.completed), (&all, &all), "{said}");
         let stats = rig.sender().stats();
-        assert_eq!((stats.packed, stats.frames), (0, 0), "{said}");
+        assert_eq!(
+            (stats.packed.messages, stats.packed.frames),
+            (0, 0),
+            "{said}"
+        );
         rig.net.refuse_registrations(false);
         rig.check_all_back();
         rig.end();
@@ -120,7 +124,7 @@ fn a_lone_message_leaves_by_itself() {
         rig.settle();
     }
     assert_eq!(rig.received, [0, 1, 2, 3, 4]);
-    assert_eq!(rig.sender().stats().frames, 0);
+    assert_eq!(rig.sender().stats().packed.frames, 0);
     rig.end();
 }
 
@@ -146,7 +150,7 @@ fn what_goes_by_itself_keeps_its_order_among_the_packed() {
         rig.settle();
         let all: Vec<_> = (0..16).collect();
         assert_eq!((&rig.received, &rig.completed), (&all, &all));
-        assert!(rig.sender().stats().frames > 0);
+        assert!(rig.sender().stats().packed.frames > 0);
         rig.check_all_back();
         rig.end();
     }
@@ -349,6 +353,6 @@ fn a_peer_that_takes_no_frames_gets_each_message_by_itself() {
     }
     .connected();
     assert!(rig.send(0).is_err(), "it takes no messages at all");
-    assert_eq!(rig.sender().stats().frames, 0);
+    assert_eq!(rig.sender().stats().packed.frames, 0);
     rig.end();
 }

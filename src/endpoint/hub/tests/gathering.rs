@@ -69,9 +69,9 @@ fn receive(rig: &mut Rig) {
 fn told(rig: &mut Rig) -> (u64, u64, u64) {
     let stats = rig.sender().stats();
     (
-        stats.gathered,
-        stats.gathered_streams,
-        stats.gathered_let_go,
+        stats.gathered.messages,
+        stats.gathered.streams,
+        stats.gathered.let_go,
     )
 }
 
@@ -140,7 +140,7 @@ fn what_is_gathered_leaves_after_50_microseconds_while_more_comes() {
         rig.send(key).unwrap();
     }
     let stats = rig.sender().stats();
-    assert_eq!((stats.gathered_streams, stats.gathered_pushed), (1, 1));
+    assert_eq!((stats.gathered.streams, stats.gathered.pushed), (1, 1));
     poll(&mut rig);
     poll(&mut rig);
     assert_eq!(told(&mut rig), (14, 1, 1));
@@ -374,7 +374,7 @@ fn over_tcp_a_stream_is_gathered_and_lone_messages_are_not() {
     }
     // None of them needs the sender's poll.
     tcp.until(50, false);
-    assert_eq!(tcp.sender.stats().gathered, 0);
+    assert_eq!(tcp.sender.stats().gathered.messages, 0);
     for round in 0..20 {
         for key in 50 + 100 * round..150 + 100 * round {
             tcp.send(key);
@@ -382,12 +382,12 @@ fn over_tcp_a_stream_is_gathered_and_lone_messages_are_not() {
         tcp.until(150 + 100 * round, true);
     }
     let stats = tcp.sender.stats();
-    assert!(stats.gathered > 1500, "{stats:?}");
-    assert!(stats.gathered_let_go > 0, "{stats:?}");
+    assert!(stats.gathered.messages > 1500, "{stats:?}");
+    assert!(stats.gathered.let_go > 0, "{stats:?}");
     tcp.poll();
     tcp.poll();
     let stats = tcp.sender.stats();
-    assert_eq!(stats.gathered_streams, stats.gathered_let_go);
+    assert_eq!(stats.gathered.streams, stats.gathered.let_go);
 }
 
 #[test]
@@ -399,5 +399,5 @@ fn over_tcp_nothing_is_gathered_where_the_setting_says_so() {
         tcp.send(key);
     }
     tcp.until(100, false);
-    assert_eq!(tcp.sender.stats().gathered, 0);
+    assert_eq!(tcp.sender.stats().gathered.messages, 0);
 }

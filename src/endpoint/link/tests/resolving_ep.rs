@@ -12,7 +12,7 @@ use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload};
 use crate::clock::Clock;
 use crate::endpoint::ReceiveConfig;
 use crate::endpoint::event::{ConnectionEvent, SendEvent};
-use crate::endpoint::link::resolving_ep::Inbox;
+use crate::endpoint::link::resolving_ep::ResolverInbox;
 use crate::endpoint::reconnect::{ReconnectPolicy, Redial};
 use crate::endpoint::send::core::SendCore;
 use crate::endpoint::testing::rig::{LONG, Setup, send_settings};
@@ -376,8 +376,8 @@ fn who_is_somewhere_else_than_asked_is_not_there_at_all() {
 /// A bell that goes on ringing would never let a loop sleep again.
 #[test]
 fn the_bell_is_silent_when_all_was_taken() {
-    let inbox = Arc::new(Inbox::new().unwrap());
-    let rings = |inbox: &Inbox| {
+    let inbox = Arc::new(ResolverInbox::new().unwrap());
+    let rings = |inbox: &ResolverInbox| {
         let bell = PollFd::from_borrowed_fd(inbox.bell(), PollFlags::IN);
         rustix::event::poll(&mut [bell], Some(&Timespec::default())).unwrap() > 0
     };
