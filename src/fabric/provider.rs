@@ -330,7 +330,7 @@ pub const PROVIDERS: &[Provider] = &[
         resolves_in_open: false,
         names: None,
         uses_more: false,
-        // 2.2 to 3.6 times as many of 64 B to 4 KiB over loopback (docs/internals/polling.md); at
+        // 2.0 to 3.5 times as many of 64 B to 4 KiB over loopback (docs/internals/polling.md); at
         // 16 KiB it does not pay.
         gathers_below: Some(8 << 10),
         // It copies sends as short as those that can be injected in any case.
