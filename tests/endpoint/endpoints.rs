@@ -1374,6 +1374,20 @@ fn a_provider_that_cannot_serve_is_diagnosed() {
     assert_eq!(lo.expect("every machine has it").report().interface, "lo");
 }
 
+/// The build is the test.
+#[test]
+fn every_endpoint_goes_to_any_thread() {
+    fn is_send<T: Send>() {}
+    is_send::<SendEndpointZeroCopy>();
+    is_send::<fabricast::SendEndpointBuffered>();
+    is_send::<ReceiveEndpoint>();
+    is_send::<fabricast::ConnectionlessEndpoint>();
+    is_send::<fabricast::PublishEndpoint>();
+    is_send::<fabricast::SubscribeEndpoint>();
+    is_send::<Message>();
+    is_send::<fabricast::endpoint::DetachedMessage>();
+}
+
 #[test]
 fn settings_out_of_range_are_named() {
     let Some(domain) = domain() else { return };

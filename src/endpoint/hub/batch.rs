@@ -4,6 +4,8 @@
 //! so that nothing but the provider itself can keep that one back. Until then it is kept here, and
 //! it is posted whatever happens, a panic of the application's iterator included.
 
+#![allow(unsafe_code)]
+
 use std::collections::HashMap;
 
 use super::sends::PeerSender;
@@ -22,6 +24,11 @@ use crate::id::ConnectionId;
 /// [`Hub::post_joined`].
 #[derive(Default)]
 pub(crate) struct JoinedMessages(HashMap<ConnectionId, ReadyMessage>);
+
+// SAFETY: the addresses are those of payloads and header slots that the slab keeps for the messages'
+// contexts, which may be sent to another thread; the descriptors are opaque values of a provider
+// that was opened with FI_THREAD_SAFE.
+unsafe impl Send for JoinedMessages {}
 
 impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Sends messages on a connection until one is refused; each but the last tells the provider
