@@ -25,9 +25,9 @@ use crate::id::ConnectionId;
 #[derive(Default)]
 pub(crate) struct JoinedMessages(HashMap<ConnectionId, ReadyMessage>);
 
-// SAFETY: the addresses are those of payloads and header slots that the slab keeps for the messages'
-// contexts, which may be sent to another thread; the descriptors are opaque values of a provider
-// that was opened with FI_THREAD_SAFE.
+// SAFETY: the addresses are those of payloads and header slots that the slab keeps for the contexts
+// of these messages, which may be sent to another thread; the descriptors are opaque values of a
+// provider that was opened with FI_THREAD_SAFE.
 unsafe impl Send for JoinedMessages {}
 
 impl<L: Link, E: HubEvent> Hub<L, E> {
