@@ -164,7 +164,7 @@ fn without_a_setting_messages_are_packed_where_the_row_says_so() {
     let below = domain.fabric().provider().pack_below;
     // Header and framing are part of a message.
     let lengths = [8, below.saturating_sub(64), below + 1];
-    let pool = pool(&domain, 8, lengths[2]);
+    let pool = pool(&domain, 8, lengths[2].max(lengths[0]));
     let (mut sent, mut came, mut next, mut heard) = (Vec::new(), Vec::new(), 0, Heard::default());
     drive("three messages", SOON, || {
         // None of them is over before the last one was given: there is no poll in between.
