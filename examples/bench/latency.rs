@@ -302,7 +302,7 @@ impl Sender {
             }
             let next = now_ns() + PAUSE_NS;
             while now_ns() < next {
-                std::hint::spin_loop();
+                self.poll()?;
             }
         }
     }
