@@ -352,7 +352,8 @@ impl ConnectionlessEndpoint {
     ///
     /// All of them are taken, or all in front of the first one that is refused: that one comes back
     /// in the error, and the rest was not taken from the iterator. What was taken is on its way
-    /// when this returns, and each message has its one outcome.
+    /// when this returns, or lies in a frame ([`Packing`](crate::endpoint::Packing)), and each
+    /// message has its one outcome.
     ///
     /// # Errors
     ///
@@ -425,10 +426,7 @@ impl ConnectionlessEndpoint {
     pub fn poll(&mut self, events: &mut Vec<ConnectionlessEvent>) -> Result<usize, Error> {
         self.core.owner().check()?;
         let before = events.len();
-        if !self.inbox.is_empty() {
-            self.inbox.tell_all(events);
-            self.core.wait().set_unread(false);
-        }
+        self.inbox.tell_rest(events, self.core.wait());
         self.poll_core(events)?;
         Ok(events.len() - before)
     }

@@ -70,12 +70,6 @@ impl<E: MessageEvent> Inbox<E> {
         }
     }
 
-    /// Nothing is here, and nothing that was taken is kept.
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// Whether more may be asked of the endpoint.
     pub(crate) fn has_room(&self) -> bool {
         self.events == 0
@@ -160,6 +154,18 @@ impl<E: MessageEvent> Inbox<E> {
             }
         }
         self.events = 0;
+    }
+
+    /// The same, of an endpoint that is about to be polled: nobody has to stay awake for it.
+    #[inline]
+    pub(crate) fn tell_rest(&mut self, events: &mut Vec<E>, wait: &EndpointWait)
+    where
+        E::About: Clone,
+    {
+        if !self.entries.is_empty() {
+            self.tell_all(events);
+            wait.set_unread(false);
+        }
     }
 
     /// Ends of connections that are not told yet.

@@ -485,7 +485,6 @@ pub const PROVIDERS: &[Provider] = &[
     // do.
     Provider {
         uses_more: true,
-        gathers_below: None,
         // Injected messages take a buffer and a copy that others do without.
         inject_pays: false,
         queues: ProviderQueues {
@@ -501,7 +500,6 @@ pub const PROVIDERS: &[Provider] = &[
         // `fi_cxi.7`: queued commands are submitted with the next one that is not flagged, and not
         // before.
         uses_more: true,
-        gathers_below: None,
         // As efa; short messages go with the command in any case.
         inject_pays: false,
         remarks: Some("one segment a message, so by headroom"),

@@ -39,10 +39,7 @@ impl HubInbox {
         events: &mut Vec<ReceiveEvent>,
     ) -> Result<usize, Error> {
         let before = events.len();
-        if !self.inbox.is_empty() {
-            self.inbox.tell_all(events);
-            core.wait().set_unread(false);
-        }
+        self.inbox.tell_rest(events, core.wait());
         let came = events.len();
         let polled = core.poll(events);
         self.deliver(core, events, came);

@@ -403,7 +403,8 @@ impl PublishEndpoint {
     ///
     /// All of them are taken, or all in front of the first one that is refused: that one comes back
     /// in the error, and the rest was not taken from the iterator. What was taken is on its way
-    /// when this returns, and each has its one [`PublishEvent::Published`].
+    /// when this returns, or lies in a frame ([`Packing`](crate::endpoint::Packing)), and each has
+    /// its one [`PublishEvent::Published`].
     ///
     /// # Errors
     ///

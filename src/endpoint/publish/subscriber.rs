@@ -235,10 +235,7 @@ impl SubscribeEndpoint {
     pub fn poll(&mut self, events: &mut Vec<SubscribeEvent>) -> Result<usize, Error> {
         self.core.owner().check()?;
         let before = events.len();
-        if !self.inbox.is_empty() {
-            self.inbox.tell_all(events);
-            self.core.core().wait().set_unread(false);
-        }
+        self.inbox.tell_rest(events, self.core.core().wait());
         self.poll_core(events)?;
         Ok(events.len() - before)
     }
