@@ -44,6 +44,7 @@ pub mod future;
 mod id;
 mod in_flight;
 pub mod memory;
+pub mod object;
 mod protocol;
 mod random;
 #[cfg(test)]

@@ -1,0 +1,1 @@
+//! `ObjectClient`: lends memory by tokens and calls the application back.

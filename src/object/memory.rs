@@ -1,0 +1,1 @@
+//! `ObjectMemory`: memory that tokens lend.

@@ -1,0 +1,16 @@
+//! Objects by RDMA token: GET and PUT over any provider that has one-sided operations.
+//!
+//! A client lends memory by a token, and tells a server about it by whatever means it likes. The
+//! server moves the bytes by itself: a GET is an RMA write into the client's window, a PUT an RMA
+//! read from it.
+
+mod client;
+mod memory;
+mod remote;
+mod server;
+mod service;
+mod store;
+mod telemetry;
+mod token;
+
+pub use token::{RdmaToken, TokenError};

@@ -1,0 +1,1 @@
+//! `RemoteObjects`: the client of an `ObjectService`.

@@ -1,0 +1,1 @@
+//! `ObjectServer`: moves bytes into and out of what tokens name.

@@ -1,0 +1,1 @@
+//! `ObjectService`: serves a store.

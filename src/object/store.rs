@@ -1,0 +1,1 @@
+//! `ObjectStore`: where objects lie.

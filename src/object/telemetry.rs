@@ -1,0 +1,1 @@
+//! `ObjectStats`: what was done, and how long it took.
