@@ -5,12 +5,32 @@
 //! read from it.
 
 mod client;
+mod error;
+mod lender;
 mod memory;
+mod progress;
 mod remote;
 mod server;
 mod service;
 mod store;
 mod telemetry;
 mod token;
+mod window_body;
+mod window_ep;
 
+pub use client::{
+    AsyncObjectOps, CallbackError, ObjectChunk, ObjectClient, ObjectClientConfig, ObjectOps,
+    TransferCause, TransferFailed,
+};
+pub use error::{NotReleased, ObjectError};
+pub use memory::{LentToken, ObjectMemory, ObjectOperation};
 pub use token::{RdmaToken, TokenError};
+
+#[cfg(all(test, not(loom)))]
+pub(crate) mod testing {
+    pub(crate) mod raw_server;
+}
+#[cfg(all(test, not(loom)))]
+mod tests {
+    mod client;
+}
