@@ -230,7 +230,9 @@ impl ClientCore {
     }
 
     pub(super) fn max_callback_size(&self) -> u64 {
-        self.config.callback_bytes.min(self.lender.limits().rma.max_bytes)
+        self.config
+            .callback_bytes
+            .min(self.lender.limits().rma.max_bytes)
     }
 }
 
@@ -363,7 +365,9 @@ impl ObjectClient {
         range: Range<u64>,
         offset: u64,
     ) -> Result<u64, TransferFailed> {
-        self.transfer(ObjectOperation::Get, memory, range, offset, |chunk| ops.get(chunk))
+        self.transfer(ObjectOperation::Get, memory, range, offset, |chunk| {
+            ops.get(chunk)
+        })
     }
 
     /// Puts part of an object: has a server read it from a range of the memory. Otherwise as
@@ -379,7 +383,9 @@ impl ObjectClient {
         range: Range<u64>,
         offset: u64,
     ) -> Result<u64, TransferFailed> {
-        self.transfer(ObjectOperation::Put, memory, range, offset, |chunk| ops.put(chunk))
+        self.transfer(ObjectOperation::Put, memory, range, offset, |chunk| {
+            ops.put(chunk)
+        })
     }
 
     fn transfer(

@@ -109,7 +109,9 @@ impl Lender {
             ));
         }
         if fabric.provider().memory.endpoint_scope {
-            return Err(lacks("binds registrations to endpoints, which objects don't know yet"));
+            return Err(lacks(
+                "binds registrations to endpoints, which objects don't know yet",
+            ));
         }
         let rma = *fabric
             .rma()
@@ -151,7 +153,9 @@ impl Lender {
     }
 
     fn endpoints(&self) -> MutexGuard<'_, Vec<Lending>> {
-        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
+        self.endpoints
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes when [`in_use`](Self::in_use) does.
@@ -181,11 +185,13 @@ impl Lender {
         self.check_quarantine(body)?;
         let (id, ep) = self.take_place()?;
         body.reach().tokens += 1;
-        let lent = self.register(body, (offset, len), access).map(|registration| Lent {
-            id,
-            registration,
-            body: Arc::clone(body),
-        });
+        let lent = self
+            .register(body, (offset, len), access)
+            .map(|registration| Lent {
+                id,
+                registration,
+                body: Arc::clone(body),
+            });
         let lent = lent.inspect_err(|_| self.give_place_back(id, body))?;
         match self.token_of(&lent, (offset, len), &ep) {
             Ok(token) => Ok((lent, token)),
@@ -256,9 +262,15 @@ impl Lender {
             true => lent.body.at(offset).as_ptr().addr() as u64,
             false => 0,
         };
-        let name = ep.address().to_provider_bytes();
+        let name = ep.address().to_provider_bytes().unwrap_or_default();
         let key = lent.registration.key;
-        Ok(RdmaToken::new(base, len as u64, &self.limits.provider, &name, key)?)
+        Ok(RdmaToken::new(
+            base,
+            len as u64,
+            &self.limits.provider,
+            &name,
+            key,
+        )?)
     }
 
     /// Memory into which a write may still land is not lent again before that is over.
@@ -328,7 +340,9 @@ impl Lender {
     /// are closed.
     pub(super) fn retire(&self) {
         let mut endpoints = self.endpoints();
-        endpoints.iter_mut().for_each(|lending| lending.retired = true);
+        endpoints
+            .iter_mut()
+            .for_each(|lending| lending.retired = true);
         let over: Vec<_> = endpoints.extract_if(.., |it| it.tokens == 0).collect();
         drop(endpoints);
         self.changed();

@@ -24,7 +24,9 @@ pub use client::{
 };
 pub use error::{NotReleased, ObjectError};
 pub use memory::{LentToken, ObjectMemory, ObjectOperation};
-pub use token::{RdmaToken, TokenError};
+#[cfg(any(test, fuzzing))]
+pub(crate) use token::exercise as exercise_token;
+pub use token::{RdmaToken, TokenError, TokenField};
 
 #[cfg(all(test, not(loom)))]
 pub(crate) mod testing {

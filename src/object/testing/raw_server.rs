@@ -23,7 +23,9 @@ pub(crate) fn fabrics() -> Vec<Arc<Fabric>> {
         asked => asked.split(',').collect(),
     };
     let open = |name: &&str| {
-        let builder = Fabric::builder().provider(name).endpoint_kind(EndpointKind::Rdm);
+        let builder = Fabric::builder()
+            .provider(name)
+            .endpoint_kind(EndpointKind::Rdm);
         let opened = match *name {
             "shm" => builder.open(),
             _ => {
@@ -31,7 +33,9 @@ pub(crate) fn fabrics() -> Vec<Arc<Fabric>> {
                 builder.node(node.as_deref().unwrap_or("127.0.0.1")).open()
             }
         };
-        opened.map_err(|error| println!("SKIPPED: {name}: {error}")).ok()
+        opened
+            .map_err(|error| println!("SKIPPED: {name}: {error}"))
+            .ok()
     };
     names.iter().filter_map(open).collect()
 }
