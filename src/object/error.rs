@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::Error;
-use crate::endpoint::WindowMemory;
 use crate::memory::{Access, RegionKind, RegisterError};
 use crate::object::{ObjectMemory, TokenError};
 use crate::process::Forked;
@@ -113,6 +112,3 @@ impl NotReleased {
         }
     }
 }
-
-/// What memory comes back as: see [`ObjectMemory::release`].
-pub(super) type Released = Result<WindowMemory, NotReleased>;

@@ -4,8 +4,9 @@
 //! Each token has a registration of its own, with a key of its own. Where the close of that ends
 //! all access (`AccessEnds::WithKey`) nothing more is needed. Elsewhere a server may go on writing
 //! what it had begun, until the endpoint is closed. So endpoints are replaced: one *retires* when
-//! somebody wants memory back, or when a key can't be closed before it. New tokens name the next
-//! one, and a retired one is closed when its last token is dropped.
+//! somebody wants memory back. New tokens name the next one, and a retired one is closed when its
+//! last token is dropped. Where a key can't be closed before its endpoint (`holds_registrations`),
+//! each token has an endpoint of its own.
 //!
 //! ```text
 //!  lend ─► key ─► token ──► dropped: key closed, epoch begins ─┐
@@ -217,6 +218,8 @@ impl Lender {
         let current = endpoints.iter_mut().find(|lending| !lending.retired);
         let current = current.expect("there is one, or one was just opened");
         current.tokens += 1;
+        // Only the close of the endpoint ends what a token allows, so it has one of its own.
+        current.retired |= self.limits.rma.holds_registrations;
         let place = (current.id, Arc::clone(&current.ep));
         let is_first = current.tokens == 1;
         drop(endpoints);
@@ -324,8 +327,6 @@ impl Lender {
         };
         let lending = &mut endpoints[at];
         lending.tokens -= 1;
-        // What stays open is good for whoever knows the key, so the endpoint goes soon.
-        lending.retired |= held.is_some();
         lending.held.extend(held);
         let is_last = lending.tokens == 0;
         let over = (is_last && lending.retired).then(|| endpoints.swap_remove(at));

@@ -259,14 +259,6 @@ fn objects_need_endpoints_without_connections() {
     assert!(error.to_string().contains("tokens = 0"), "{error}");
 }
 
-/// A key that is not good fails the operation, or ends what it came over: the memory is untouched.
-fn refuses(server: &mut RawServer, token: &RdmaToken, len: usize, writes: bool) -> bool {
-    match writes {
-        true => server.write(token, 0, len).is_err(),
-        false => server.read(token, 0, len).is_err(),
-    }
-}
-
 #[test]
 fn a_token_is_good_for_its_range_its_direction_and_its_time_only() {
     for fabric in fabrics() {
@@ -294,26 +286,28 @@ fn a_token_is_good_for_its_range_its_direction_and_its_time_only() {
         let (base, key) = (token.base(), token.key());
         let beyond = forge(base, 4096, key);
         assert!(
-            refuses(&mut liar(), &beyond, 2048, true),
+            liar().is_refused(&beyond, 2048, true),
             "{name}: beyond its end"
         );
         assert!(
-            refuses(&mut liar(), &token, 1024, false),
+            liar().is_refused(&token, 1024, false),
             "{name}: the other direction"
         );
         assert!(
-            refuses(&mut liar(), &forge(base, 1024, key ^ 1), 1024, true),
+            liar().is_refused(&forge(base, 1024, key ^ 1), 1024, true),
             "{name}: guessed"
         );
-        let before = forge(base.wrapping_sub(512), 1024, key);
-        assert!(
-            refuses(&mut liar(), &before, 1024, true),
-            "{name}: before its start"
-        );
+        if base > 0 {
+            let before = forge(base - 512, 1024, key);
+            assert!(
+                liar().is_refused(&before, 1024, true),
+                "{name}: before its start"
+            );
+        }
         let text = token.to_string();
         token.done();
         let old: RdmaToken = text.parse().expect("what it said");
-        assert!(refuses(&mut liar(), &old, 1024, true), "{name}: dropped");
+        assert!(liar().is_refused(&old, 1024, true), "{name}: dropped");
         assert!(
             bytes_of(&memory).iter().all(|byte| *byte == 1),
             "{name}: untouched"
@@ -345,7 +339,7 @@ fn a_token_of_a_request_is_not_good_a_second_time() {
         // Something has to stand, or nobody would answer.
         let stands = memory.token(0..512, ObjectOperation::Put).expect("a token");
         server.memory().fill(2);
-        assert!(server.write(&old, 0, 512).is_err(), "{}", name(&fabric));
+        assert!(server.is_refused(&old, 512, true), "{}", name(&fabric));
         assert!(bytes_of(&memory).iter().all(|byte| *byte == 1));
         drop(stands);
     }
