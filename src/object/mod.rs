@@ -13,4 +13,6 @@ mod store;
 mod telemetry;
 mod token;
 
-pub use token::{RdmaToken, TokenError};
+#[cfg(any(test, fuzzing))]
+pub(crate) use token::exercise as exercise_token;
+pub use token::{RdmaToken, TokenError, TokenField};
