@@ -13,6 +13,10 @@ mod store;
 mod telemetry;
 mod token;
 
+pub use server::{
+    ChannelEvent, ChannelStats, ObjectChannel, ObjectServer, ObjectServerConfig, TransferError,
+    TransferErrorKind,
+};
 #[cfg(any(test, fuzzing))]
 pub(crate) use token::exercise as exercise_token;
 pub use token::{RdmaToken, TokenError, TokenField};
