@@ -24,6 +24,10 @@ pub use client::{
 };
 pub use error::{NotReleased, ObjectError};
 pub use memory::{LentToken, ObjectMemory, ObjectOperation};
+pub use server::{
+    ChannelEvent, ChannelStats, ObjectChannel, ObjectServer, ObjectServerConfig, TransferError,
+    TransferErrorKind,
+};
 #[cfg(any(test, fuzzing))]
 pub(crate) use token::exercise as exercise_token;
 pub use token::{RdmaToken, TokenError, TokenField};
