@@ -25,7 +25,7 @@ use crate::process::Here;
 /// closed, which is as soon as nothing of others is in flight there.
 #[derive(Debug)]
 pub struct ObjectChannel {
-    core: Here<ChannelCore>,
+    pub(super) core: Here<ChannelCore>,
 }
 
 impl ObjectChannel {

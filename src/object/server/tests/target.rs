@@ -1,0 +1,96 @@
+//! What the client's provider refuses: keys that are not, or no more, and rights that were not
+//! given.
+
+use super::*;
+use crate::endpoint::Access;
+use crate::object::RdmaToken;
+
+/// A get and a put with this token; whether each went well.
+fn try_both(rig: &mut Rig, client: &mut WindowClient, token: &RdmaToken) -> [bool; 2] {
+    let deadline = Instant::now() + 10 * SHORT;
+    let payload = rig.filled(1000, 1).freeze(1000);
+    let get = rig.channel.handle_get(token, 0, payload, 1, deadline);
+    get.expect("accepted");
+    let got = outcome(rig, client);
+    let into = rig.pool.try_acquire().expect("a free buffer");
+    let into = crate::endpoint::Destination::buffer(into, 1000);
+    let deadline = Instant::now() + 10 * SHORT;
+    let put = rig.channel.handle_put(token, 0, into, 2, deadline);
+    put.expect("accepted");
+    [got, outcome(rig, client)]
+}
+
+fn outcome(rig: &mut Rig, client: &mut WindowClient) -> bool {
+    loop {
+        let event = rig.next(&mut [client]);
+        if event.is_outcome() {
+            return matches!(
+                event,
+                ChannelEvent::Written { .. } | ChannelEvent::Read { .. }
+            );
+        }
+    }
+}
+
+/// Nothing lands, nothing is read, and others go on.
+#[test]
+fn keys_and_rights_are_what_counts() {
+    for provider in providers() {
+        let Some(mut rig) = Rig::open(&provider, ObjectServerConfig::default()) else {
+            continue;
+        };
+        let mut good = rig.client(4096);
+        rig.get_and_put(&mut good, 0, 4096);
+        for (access, works) in [
+            (Access::all(), [true, true]),
+            (Access::WRITE, [true, false]),
+            (Access::READ, [false, true]),
+        ] {
+            let mut client = WindowClient::open(&rig.fabric, 4096, access);
+            let token = client.token();
+            assert_eq!(
+                try_both(&mut rig, &mut client, &token),
+                works,
+                "{provider} {access}"
+            );
+            let touched = client.copy().iter().any(|byte| *byte != 0);
+            assert_eq!(touched, works[0], "{provider} {access}");
+            client.fill(|_| 0);
+            let (base, len) = (token.base(), token.len());
+            let guess = token.key() ^ 1;
+            let guessed = RdmaToken::new(base, len, token.provider(), token.name(), guess);
+            let guessed = guessed.expect("a token");
+            assert_eq!(
+                try_both(&mut rig, &mut client, &guessed),
+                [false; 2],
+                "{provider}"
+            );
+            // A window that says more than it has.
+            let wide = RdmaToken::new(
+                base + 4000,
+                len,
+                token.provider(),
+                token.name(),
+                token.key(),
+            );
+            let wide = wide.expect("a token");
+            assert_eq!(
+                try_both(&mut rig, &mut client, &wide),
+                [false; 2],
+                "{provider}"
+            );
+            drop(client.window.take());
+            assert_eq!(
+                try_both(&mut rig, &mut client, &token),
+                [false; 2],
+                "{provider}"
+            );
+            assert!(
+                client.copy().iter().all(|byte| *byte == 0),
+                "{provider} {access}"
+            );
+            rig.get_and_put(&mut good, 7, 1000);
+        }
+        assert_eq!(rig.pool.free_count(), 8);
+    }
+}
