@@ -50,8 +50,8 @@ fn a_slow_first_contact_holds_up_nobody_else() {
         get(&mut rig, &slow, key, SOON);
     }
     assert_eq!(rig.channel.stats().contacts, 1);
-    get(&mut rig, &slow, 9, SHORT);
     rig.get_and_put(&mut good, 0, 1000);
+    get(&mut rig, &slow, 9, SHORT);
     let event = rig.next(&mut []);
     let ChannelEvent::WriteFailed {
         key: 9,

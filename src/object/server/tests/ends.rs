@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 /// Eight transfers: of a client that is known, and of one that never was.
 fn begin(rig: &mut Rig, clients: &[&WindowClient; 2], time: Duration) {
-    let deadline = Instant::now() + time;
     for key in 0..4 {
         for (at, client) in clients.iter().enumerate() {
+            let deadline = Instant::now() + time;
             let key = key * 2 + at as u64;
             if key % 4 < 2 {
                 let payload = rig.filled(1 << 20, 1).freeze(1 << 20);

@@ -1,5 +1,5 @@
-//! Random transfers, clients that stop and go on, and deadlines: each transfer has one outcome, each
-//! buffer comes back, and what is said to be done is.
+//! Random transfers, clients that stop and go on, and deadlines: each transfer has one outcome,
+//! each buffer comes back, and what is said to be done is.
 
 use super::*;
 use std::collections::BTreeMap;
