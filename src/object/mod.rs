@@ -28,6 +28,11 @@ pub use server::{
     ChannelEvent, ChannelStats, ObjectChannel, ObjectServer, ObjectServerConfig, TransferError,
     TransferErrorKind,
 };
+pub use telemetry::{
+    CallbackStats, FailureKind, Latencies, LendingStats, ObjectSide, ObjectStats, OperationStats,
+    TelemetryEntry, TelemetryFormat, TelemetryGroups, TelemetryReport, TelemetryWriter,
+    TelemetryWriterConfig,
+};
 #[cfg(any(test, fuzzing))]
 pub(crate) use token::exercise as exercise_token;
 pub use token::{RdmaToken, TokenError, TokenField};
