@@ -13,4 +13,9 @@ mod store;
 mod telemetry;
 mod token;
 
+pub use store::{
+    ChecksumKind, EtagError, FileStore, ListPage, ListQuery, ListedObject, MemoryStore,
+    ObjectChecksum, ObjectEtag, ObjectInfo, ObjectName, ObjectNameError, ObjectStore, ObjectUpload,
+    PutCondition, StoreCompletion, StoreError, StoredObject,
+};
 pub use token::{RdmaToken, TokenError};
