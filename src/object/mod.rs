@@ -12,6 +12,7 @@ mod service;
 mod store;
 mod telemetry;
 mod token;
+pub(crate) mod wire;
 
 pub use store::{
     ChecksumKind, EtagError, FileStore, ListPage, ListQuery, ListedObject, MemoryStore,
@@ -19,3 +20,4 @@ pub use store::{
     PutCondition, StoreCompletion, StoreError, StoredObject,
 };
 pub use token::{RdmaToken, TokenError};
+pub use wire::{ObjectStatus, ObjectWireError};

@@ -32,6 +32,7 @@ pub use file_store::FileStore;
 pub use info::{ListPage, ListQuery, ListedObject, ObjectInfo, PutCondition};
 pub use memory_store::MemoryStore;
 pub use name::{ObjectName, ObjectNameError};
+pub(crate) use name::{check_text, text_of};
 
 /// Where objects lie: what an application implements to serve something of its own.
 ///
