@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code)]
 
-mod addressed_ep;
+pub(crate) mod addressed_ep;
 pub(crate) mod backlog;
 pub(crate) mod either;
 mod event_queue;
