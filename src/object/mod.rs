@@ -25,6 +25,10 @@ pub use client::{
 };
 pub use error::{NotReleased, ObjectError};
 pub use memory::{LentToken, ObjectMemory, ObjectOperation};
+pub use server::{
+    ChannelEvent, ChannelStats, ObjectChannel, ObjectServer, ObjectServerConfig, TransferError,
+    TransferErrorKind,
+};
 pub use store::{
     ChecksumKind, EtagError, FileStore, ListPage, ListQuery, ListedObject, MemoryStore,
     ObjectChecksum, ObjectEtag, ObjectInfo, ObjectName, ObjectNameError, ObjectStore, ObjectUpload,
