@@ -17,6 +17,7 @@ mod telemetry;
 mod token;
 mod window_body;
 mod window_ep;
+pub(crate) mod wire;
 
 pub use client::{
     AsyncObjectOps, CallbackError, ObjectChunk, ObjectClient, ObjectClientConfig, ObjectOps,
@@ -28,9 +29,20 @@ pub use server::{
     ChannelEvent, ChannelStats, ObjectChannel, ObjectServer, ObjectServerConfig, TransferError,
     TransferErrorKind,
 };
+pub use store::{
+    ChecksumKind, EtagError, FileStore, ListPage, ListQuery, ListedObject, MemoryStore,
+    ObjectChecksum, ObjectEtag, ObjectInfo, ObjectName, ObjectNameError, ObjectStore, ObjectUpload,
+    PutCondition, StoreCompletion, StoreError, StoredObject,
+};
+pub use telemetry::{
+    CallbackStats, FailureKind, Latencies, LendingStats, ObjectSide, ObjectStats, OperationStats,
+    TelemetryEntry, TelemetryFormat, TelemetryGroups, TelemetryReport, TelemetryWriter,
+    TelemetryWriterConfig,
+};
 #[cfg(any(test, fuzzing))]
 pub(crate) use token::exercise as exercise_token;
 pub use token::{RdmaToken, TokenError, TokenField};
+pub use wire::{ObjectStatus, ObjectWireError};
 
 #[cfg(all(test, not(loom)))]
 pub(crate) mod testing {
