@@ -110,7 +110,7 @@ impl<'a> Parts<'a> {
     ) -> Result<(), TransferFailed> {
         let asked = token.len();
         let took = self.called.take().unwrap_or(self.began).elapsed();
-        self.client.core.telemetry.on_callback(took, said.is_err());
+        self.client.core.telemetry().on_callback(took, said.is_err());
         let said = match said {
             Ok(said) if said <= asked => said,
             Ok(said) => return Err(self.failed(TransferCause::TooMany { said, asked })),
@@ -146,7 +146,7 @@ impl<'a> Parts<'a> {
     fn count(&mut self, outcome: Result<(), FailureKind>) {
         if !std::mem::replace(&mut self.is_counted, true) {
             let (done, took) = (self.done, self.began.elapsed());
-            let telemetry = &self.client.core.telemetry;
+            let telemetry = self.client.core.telemetry();
             telemetry.on_transfer(self.operation, done, took, outcome);
         }
     }
