@@ -1,10 +1,8 @@
-//! Buffers of the caller's own: a pool's, and GPU memory where there is some.
+//! Buffers of the caller's own, in the host's memory.
 
 use std::time::{Duration, Instant};
 
-use fabricast::Region;
-use fabricast::buffer::{DeviceBufferManager, SharedBufferManager};
-use fabricast::cuda::{Device, Stream};
+use fabricast::buffer::SharedBufferManager;
 use fabricast::storage::wait_all;
 use fabricast_zarr::{ReadRefusal, ReadRefused};
 use zarrs_storage::byte_range::ByteRange;
@@ -72,47 +70,4 @@ fn a_read_that_does_not_begin_gives_its_buffer_back() {
         vec![1; 100],
         "as it was"
     );
-}
-
-#[test]
-fn chunks_go_to_gpu_memory_and_back() {
-    const SLOT: usize = 1 << 20;
-    let (_directory, store) = empty();
-    let region = match Region::device(4 * SLOT).build() {
-        Ok(region) => region,
-        Err(why) => return println!("SKIPPED: {why}"),
-    };
-    let stream = Stream::new(Device::new(0).unwrap()).unwrap();
-    let pool = DeviceBufferManager::new(region, SLOT).unwrap();
-    let value: Vec<u8> = (0..SLOT - 777).map(|at| (at % 253) as u8).collect();
-    store.set(&key("c/0"), value.clone().into()).unwrap();
-
-    let mut slot = pool.try_acquire().unwrap();
-    let moved = store
-        .read_into(&key("c/0"), ALL, &mut slot, 5)
-        .unwrap()
-        .unwrap();
-    assert_eq!(moved.bytes, value.len());
-    let mut read = vec![0; SLOT];
-    slot.copy_to_host(&mut read, &stream).unwrap();
-    assert!(read[5..5 + value.len()] == value);
-
-    store
-        .write_from(&key("c/1"), &slot, 5..5 + value.len())
-        .unwrap();
-    assert!(store.get(&key("c/1")).unwrap().unwrap() == value);
-
-    let begun = ["c/0", "c/1"].map(|name| {
-        let slot = pool.try_acquire().unwrap();
-        store
-            .pread_into(&key(name), ByteRange::Suffix(1000), slot, 0)
-            .unwrap()
-    });
-    for outcome in wait_all(begun, Instant::now() + Duration::from_secs(60)) {
-        let (slot, moved) = outcome.unwrap().into_result().unwrap();
-        assert_eq!(moved.bytes, 1000);
-        slot.copy_to_host(&mut read, &stream).unwrap();
-        assert!(read[..1000] == value[value.len() - 1000..]);
-        println!("by {:?}", moved.back_end);
-    }
 }

@@ -1,8 +1,17 @@
 //! The store, by the tests that come with its traits, beside a store in memory, with many threads,
-//! and with keys and directories that are not as they should be.
+//! with keys and directories that are not as they should be, and with a GPU.
 
+#[path = "../../../../tests/common/alone.rs"]
+mod alone;
 mod buffers;
+#[path = "../../../../tests/common/c_library.rs"]
+mod c_library;
 mod conformance;
+// A feature of the crates that it is for.
+#[allow(unexpected_cfgs)]
+#[path = "../../../../tests/common/fake_cuda.rs"]
+mod fake_cuda;
+mod gpu;
 mod odd;
 mod random;
 mod threads;
