@@ -29,6 +29,11 @@ pub use refused::{ReadRefusal, ReadRefused};
 pub use store::FileZarrStore;
 pub use threads::{AsyncFileZarrStore, StoreThreads};
 
+/// What tests of more than one crate share.
+#[cfg(test)]
+#[path = "../../../tests/common/forked.rs"]
+mod forked;
+
 /// The example of the guide, as a test.
 #[cfg(doctest)]
 mod documents {

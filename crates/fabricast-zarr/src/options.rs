@@ -45,9 +45,9 @@ impl ZarrStoreOptions {
         self
     }
 
-    /// Has what was written on the device, name and bytes, before a call that writes or erases
-    /// returns (fsync(2) of file and directory). Default: no; [`FileZarrStore::sync`] does it for
-    /// all values at once.
+    /// Has what was written on the device, names and bytes, before a call that writes or erases
+    /// returns (fsync(2) of the file and its directories). Default: no; [`FileZarrStore::sync`]
+    /// does it for all values at once.
     ///
     /// Either way others see a value that is set as a whole or not at all. Without it, a loss of
     /// power may leave the old value, the new one, or an empty one.
@@ -63,7 +63,9 @@ impl ZarrStoreOptions {
         self
     }
 
-    /// Around the page cache or through it. Default: [`DirectIo::Auto`].
+    /// Around the page cache or through it. Default: [`DirectIo::Auto`], which writes values of 64
+    /// KiB and more around it, so that who reads them next reads from the device; with
+    /// [`DirectIo::Off`] they stay in the page cache.
     pub fn direct(mut self, direct: DirectIo) -> Self {
         self.files = self.files.direct(direct);
         self
@@ -98,11 +100,25 @@ impl ZarrStoreOptions {
             StorageError::from(std::io::Error::new(error.kind(), said))
         };
         if self.make && !self.read_only {
-            std::fs::create_dir_all(directory).map_err(failed)?;
+            self.make_directory(directory).map_err(failed)?;
         }
         let root = std::fs::canonicalize(directory).map_err(failed)?;
         // Asks for a directory, and for the right to look into it.
         std::fs::read_dir(&root).map_err(failed)?;
         Ok(FileZarrStore::new(root, self.clone()))
+    }
+
+    fn make_directory(&self, directory: &Path) -> std::io::Result<()> {
+        let directory = std::path::absolute(directory)?;
+        // Each that is missing, and the one that has its name.
+        let missing = |path: &&Path| !path.exists();
+        let made = directory.ancestors().take_while(missing).count();
+        std::fs::create_dir_all(&directory)?;
+        if self.durable {
+            for changed in directory.ancestors().skip(1).take(made) {
+                std::fs::File::open(changed)?.sync_all()?;
+            }
+        }
+        Ok(())
     }
 }

@@ -54,7 +54,8 @@ impl WritableStorageTraits for FileZarrStore {
                 made => made.map(Some),
             },
         });
-        done.map_err(|error| explained(key, error))
+        done.map_err(|error| explained(key, error))?;
+        self.sync_names(&path)
     }
 
     fn erase(&self, key: &StoreKey) -> Result<(), StorageError> {
@@ -107,9 +108,7 @@ impl AtomicRenameStorageTraits for FileZarrStore {
             }
             make_parent(&to).map_err(|error| failed_at(&to, error))?;
         }
-        if let Some(parent) = to.parent() {
-            self.sync_directory(parent)?;
-        }
+        self.sync_names(&to)?;
         self.after_removal(&from)
     }
 }
@@ -135,8 +134,10 @@ impl FileZarrStore {
         mut fill: impl FnMut(&FileHandle) -> Result<T, FileError>,
     ) -> Result<T, StorageError> {
         let path = self.path_to_write(key)?;
-        self.make(&path, false, &mut fill)
-            .map_err(|error| explained(key, error))
+        let filled = self.make(&path, false, &mut fill);
+        let filled = filled.map_err(|error| explained(key, error))?;
+        self.sync_names(&path)?;
+        Ok(filled)
     }
 
     /// A new file, filled; where there may be none yet, `EEXIST` says that there is one.
@@ -149,11 +150,12 @@ impl FileZarrStore {
         let mut once = || -> Result<T, FileError> {
             let new = AtomicFile::create_with(path, &self.options.files)?;
             let filled = fill(new.file())?;
-            match (only_new, self.options.durable) {
-                (false, false) => new.commit_unsynced(),
-                (false, true) => new.commit(),
-                (true, false) => new.commit_new_unsynced(),
-                (true, true) => new.commit_new(),
+            if self.options.durable {
+                new.file().sync_all()?;
+            }
+            match only_new {
+                true => new.commit_new_unsynced(),
+                false => new.commit_unsynced(),
             }?;
             Ok(filled)
         };
@@ -182,6 +184,13 @@ impl FileZarrStore {
             directory = empty.parent().filter(|parent| *parent != self.root());
         }
         self.sync_directory(directory.unwrap_or_else(|| self.root()))
+    }
+
+    /// The name of a file, and those of the directories that it lies in.
+    fn sync_names(&self, path: &Path) -> Result<(), StorageError> {
+        let directories = path.ancestors().skip(1);
+        let mut inside = directories.take_while(|directory| directory.starts_with(self.root()));
+        inside.try_for_each(|directory| self.sync_directory(directory))
     }
 
     fn sync_directory(&self, path: &Path) -> Result<(), StorageError> {

@@ -5,6 +5,7 @@ use std::task::Wake;
 use std::time::Duration;
 
 use super::*;
+use crate::forked::in_a_child;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -105,6 +106,25 @@ fn what_is_in_the_queue_is_done_when_the_threads_are_dropped() {
     drop((threads, done));
     let results: Vec<_> = std::iter::from_fn(|| results.recv_timeout(LONG).ok()).collect();
     assert_eq!(results, (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn in_a_forked_child_whoever_awaits_a_job_does_it() {
+    let threads = StoreThreads::new(1).unwrap();
+    let code = in_a_child(|| {
+        let mut cx = Context::from_waker(Waker::noop());
+        let job = JobFuture::new(Arc::clone(&threads.0), || 7);
+        match pin!(job).poll(&mut cx) {
+            Poll::Ready(code) => code,
+            Poll::Pending => 1,
+        }
+    });
+    assert_eq!(code, 7);
+    assert_eq!(
+        block_on(threads.spawn_blocking(|| 8)),
+        8,
+        "and here the thread"
+    );
 }
 
 #[test]
