@@ -5,6 +5,7 @@
 //! read from it.
 
 mod client;
+mod control;
 mod error;
 mod lender;
 mod memory;
@@ -25,10 +26,12 @@ pub use client::{
 };
 pub use error::{NotReleased, ObjectError};
 pub use memory::{LentToken, ObjectMemory, ObjectOperation};
+pub use remote::{RemoteConfig, RemoteError, RemoteList, RemoteObject, RemoteObjects};
 pub use server::{
     ChannelEvent, ChannelStats, ObjectChannel, ObjectServer, ObjectServerConfig, TransferError,
     TransferErrorKind,
 };
+pub use service::{ObjectService, ObjectServiceConfig};
 pub use store::{
     ChecksumKind, EtagError, FileStore, ListPage, ListQuery, ListedObject, MemoryStore,
     ObjectChecksum, ObjectEtag, ObjectInfo, ObjectName, ObjectNameError, ObjectStore, ObjectUpload,
@@ -46,4 +49,5 @@ pub(crate) mod testing {
 #[cfg(all(test, not(loom)))]
 mod tests {
     mod client;
+    mod service;
 }
