@@ -37,6 +37,11 @@ pub use store::{
     ObjectChecksum, ObjectEtag, ObjectInfo, ObjectName, ObjectNameError, ObjectStore, ObjectUpload,
     PutCondition, StoreCompletion, StoreError, StoredObject,
 };
+pub use telemetry::{
+    CallbackStats, FailureKind, Latencies, LendingStats, ObjectSide, ObjectStats, OperationStats,
+    TelemetryEntry, TelemetryFormat, TelemetryGroups, TelemetryReport, TelemetryWriter,
+    TelemetryWriterConfig,
+};
 #[cfg(any(test, fuzzing))]
 pub(crate) use token::exercise as exercise_token;
 pub use token::{RdmaToken, TokenError, TokenField};

@@ -92,8 +92,11 @@ pub(super) struct TransferEngine {
     /// Operations that were posted and are not over, at most.
     depth: u32,
     contexts: ContextKind,
-    rma: RmaLimits,
+    pub(super) rma: RmaLimits,
     info: Info,
+    /// Of a test: the provider closes no endpoint.
+    #[cfg(all(test, not(loom)))]
+    pub(super) refuses_close: bool,
     names: Arc<OwnNames>,
     domain: Arc<Domain>,
 }
@@ -119,6 +122,8 @@ impl TransferEngine {
             },
             rma: *rma,
             info,
+            #[cfg(all(test, not(loom)))]
+            refuses_close: false,
             names: Arc::clone(names),
             domain: Arc::clone(domain),
         })
@@ -380,8 +385,14 @@ impl TransferEngine {
         believed
     }
 
-    /// Closes a generation: all of its pieces are over.
-    pub(super) fn close(&mut self, id: GenerationId, over: &mut Vec<usize>) {
+    /// Closes a generation: all of its pieces are over, for this reason where the provider gives no
+    /// other.
+    pub(super) fn close(
+        &mut self,
+        id: GenerationId,
+        why: &TransferErrorKind,
+        over: &mut Vec<usize>,
+    ) {
         let Some(place) = self.place(id) else {
             return;
         };
@@ -392,7 +403,8 @@ impl TransferEngine {
         let generation = &mut self.generations[place];
         self.names.remove(&generation.local);
         generation.wait.set(Bound::Closed);
-        let closed = generation.ep.take().map_or(Ok(()), Ep::close);
+        let closed = generation.ep.take();
+        let closed = closed.map_or(Ok(()), |ep| self.close_ep(ep));
         if closed.is_ok() && self.domain.fabric().provider().queues.reports_after_close {
             self.read(id, over);
         }
@@ -404,13 +416,24 @@ impl TransferEngine {
             // Where the client moves the bytes of a read by itself, it may go on.
             let goes_on = self.rma.reads_outlive_close && !transfer.is_write();
             transfer.leaked |= closed.is_err() || goes_on;
-            end_piece(&mut self.transfers, piece, Some(TransferErrorKind::Reset));
+            end_piece(&mut self.transfers, piece, Some(why.clone()));
             over.push(piece.transfer);
         }
         if closed.is_err() {
             // The cells that contexts point to, and the queue.
             std::mem::forget(generation);
         }
+    }
+}
+
+impl TransferEngine {
+    fn close_ep(&self, ep: Ep) -> Result<(), i32> {
+        #[cfg(all(test, not(loom)))]
+        if self.refuses_close {
+            std::mem::forget(ep);
+            return Err(libc::EBUSY);
+        }
+        ep.close()
     }
 }
 
@@ -442,7 +465,7 @@ impl Drop for TransferEngine {
     fn drop(&mut self) {
         let mut over = Vec::new();
         while let Some(id) = self.generations.first().map(|it| it.id) {
-            self.close(id, &mut over);
+            self.close(id, &TransferErrorKind::Closed, &mut over);
         }
         let leaked = self.transfers.take_where(|transfer| transfer.leaked);
         for transfer in leaked {

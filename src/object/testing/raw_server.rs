@@ -15,24 +15,20 @@ use crate::fabric::{
 use crate::memory::Region;
 use crate::object::RdmaToken;
 
-/// Fabrics of endpoints without connections, of each provider that opens here.
+/// Fabrics of endpoints without connections, of each provider that opens here and talks within a
+/// process.
 pub(crate) fn fabrics() -> Vec<Arc<Fabric>> {
     let asked = std::env::var("FABRICAST_TEST_PROVIDER").unwrap_or_default();
     let names: Vec<_> = match asked.as_str() {
-        "" => ["tcp", "net", "shm"].into(),
+        "" => ["tcp", "net"].into(),
         asked => asked.split(',').collect(),
     };
     let open = |name: &&str| {
         let builder = Fabric::builder()
             .provider(*name)
             .endpoint_kind(EndpointKind::Rdm);
-        let opened = match *name {
-            "shm" => builder.open(),
-            _ => {
-                let node = std::env::var("FABRICAST_TEST_NODE");
-                builder.node(node.as_deref().unwrap_or("127.0.0.1")).open()
-            }
-        };
+        let node = std::env::var("FABRICAST_TEST_NODE");
+        let opened = builder.node(node.as_deref().unwrap_or("127.0.0.1")).open();
         opened
             .map_err(|error| println!("SKIPPED: {name}: {error}"))
             .ok()
