@@ -7,6 +7,7 @@
 mod callbacks;
 mod client;
 mod client_config;
+mod control;
 mod error;
 mod lender;
 mod memory;
@@ -29,10 +30,12 @@ pub use client::ObjectClient;
 pub use client_config::ObjectClientConfig;
 pub use error::{NotReleased, ObjectError};
 pub use memory::{LentToken, ObjectMemory, ObjectOperation};
+pub use remote::{RemoteConfig, RemoteError, RemoteList, RemoteObject, RemoteObjects};
 pub use server::{
     ChannelEvent, ChannelStats, ObjectChannel, ObjectServer, ObjectServerConfig, TransferError,
     TransferErrorKind,
 };
+pub use service::{ObjectService, ObjectServiceConfig};
 pub use store::{
     ChecksumKind, EtagError, FileStore, ListPage, ListQuery, ListedObject, MemoryStore,
     ObjectChecksum, ObjectEtag, ObjectInfo, ObjectName, ObjectNameError, ObjectStore, ObjectUpload,
@@ -55,4 +58,5 @@ pub(crate) mod testing {
 #[cfg(all(test, not(loom)))]
 mod tests {
     mod client;
+    mod service;
 }
