@@ -86,7 +86,7 @@ impl ObjectClientConfig {
         let zero = |field| Error::Config {
             field,
             value: "0".to_owned(),
-            reason: "must be at least 1".into(),
+            reason: "must be at least 1",
         };
         match (self.callback_bytes, self.tokens) {
             (0, _) => Err(zero("callback_bytes")),
