@@ -99,7 +99,7 @@ impl Detector {
         trigger: &Arc<Trigger>,
         waker: Waker,
     ) -> Result<(Self, Queue, Arc<Status>), Failure> {
-        let region = Region::host(args.ring).populate(true).build()?;
+        let region = Region::host(args.ring_bytes()).populate(true).build()?;
         region.register(domain)?;
         let max_fragments = args.ring_fragments;
         let ring = RingRegion::new(
