@@ -38,6 +38,7 @@ mod header_slots;
 mod payload;
 mod payload_copy;
 mod ring;
+mod ring_share;
 mod room_claims;
 mod segment;
 mod shared;
