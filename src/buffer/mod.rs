@@ -62,4 +62,5 @@ pub(crate) use device::ALIGNMENT as DEVICE_ALIGNMENT;
 pub(crate) use gate::{Gate, GateError};
 pub(crate) use header_slots::TakenSlot;
 pub(crate) use payload::{FrontError, LeaseError, LeasedPayload, Leases};
+pub(crate) use payload_copy::HostBytes;
 pub(crate) use slot_table::{SlotPool, SlotTable};
