@@ -204,7 +204,7 @@ impl RingRegion {
     ///
     /// # Errors
     /// Those of [`reserve`](Self::reserve).
-    #[inline]
+    #[inline(always)]
     pub fn reserve_at(&mut self, len: usize, now: Instant) -> Result<Reservation, RingError> {
         let max = self.capacity().saturating_sub(self.headroom);
         if len > max {

@@ -116,7 +116,11 @@ impl RingShares {
     #[cold]
     fn count_ahead(&mut self) {
         // Relaxed: our own handle keeps the core alive.
-        self.own.counted().handles.0.fetch_add(AHEAD, Ordering::Relaxed);
+        self.own
+            .counted()
+            .handles
+            .0
+            .fetch_add(AHEAD, Ordering::Relaxed);
         self.ahead = AHEAD;
     }
 
