@@ -174,8 +174,8 @@ impl Case {
         ((16 << 20) / self.size.max(1)).clamp(2 * self.depth, (2 * self.depth).max(254))
     }
 
-    /// Bytes of the largest message that the library packs, if somebody says so many; 0: messages of
-    /// this case are not packed.
+    /// Bytes of the largest message that the library packs, unless somebody says how many; 0:
+    /// messages of this case are not packed.
     pub(crate) fn packed(&self, said: Option<usize>) -> usize {
         let sends = [Operation::Send, Operation::Rdm, Operation::Publish].contains(&self.operation);
         let row = fabricast::fabric::provider(&self.provider);

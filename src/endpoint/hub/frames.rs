@@ -287,8 +287,8 @@ impl<L: Link> PeerSender<'_, L> {
         }
     }
 
-    /// The length of a message in bytes, framing included, and its payload's, if it is one that goes
-    /// in a frame.
+    /// How long a message is, framing included, and the bytes of its payload, if it is one for a
+    /// frame.
     #[inline(always)]
     fn packable<'p>(
         &self,
