@@ -145,7 +145,7 @@ fn lying_answers_are_told() {
     let memory = filled(&client, &bytes(100, 1));
     let config = RemoteConfig::default();
     let mut remote = RemoteObjects::connect(&client, &fabric, &address, config).unwrap();
-    let mut get = |remote: &mut RemoteObjects| remote.get("a", &memory, 0..100, 0, by());
+    let get = |remote: &mut RemoteObjects| remote.get("a", &memory, 0..100, 0, by());
     let told = get(&mut remote).unwrap_err();
     assert!(
         matches!(told, RemoteError::Checksum { offset: 0, len: 100, said, .. } if said.value == 7),
