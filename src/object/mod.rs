@@ -58,5 +58,6 @@ pub(crate) mod testing {
 #[cfg(all(test, not(loom)))]
 mod tests {
     mod client;
+    mod lies;
     mod service;
 }
