@@ -161,12 +161,7 @@ impl ObjectMemory {
 
     /// A server has answered for the first `said` bytes of a part, which begins at `at`: its token
     /// is over, and what was written is in the memory.
-    pub(super) fn end_loan(
-        &self,
-        loan: PartLoan,
-        at: u64,
-        said: u64,
-    ) -> Result<(), TransferCause> {
+    pub(super) fn end_loan(&self, loan: PartLoan, at: u64, said: u64) -> Result<(), TransferCause> {
         let PartLoan { token, staging } = loan;
         let operation = token.operation();
         token.done();
@@ -232,7 +227,9 @@ impl ObjectMemory {
     /// # Panics
     /// If the range does not lie within the memory.
     pub(super) fn device_address(&self, at: usize, len: usize) -> Option<u64> {
-        let fits = at.checked_add(len).is_some_and(|end| end <= self.body.len());
+        let fits = at
+            .checked_add(len)
+            .is_some_and(|end| end <= self.body.len());
         assert!(fits, "{len} bytes at {at} of {}", self.len());
         let range = self.body.device()?;
         (len > 0).then_some(range.address + at as u64)
