@@ -190,6 +190,7 @@ impl ObjectMemory {
             token,
             operation,
             lent: Some(lent),
+            is_staged: self.path.is_staged(),
             client: Arc::clone(&self.client),
         })
     }
@@ -336,6 +337,8 @@ pub struct LentToken {
     operation: ObjectOperation,
     /// Taken out once.
     lent: Option<Lent>,
+    /// Other transfers pass the memory later.
+    is_staged: bool,
     client: Arc<ClientCore>,
 }
 
@@ -361,6 +364,8 @@ impl LentToken {
         }
         let ended = match self.operation {
             ObjectOperation::Get => ended,
+            // What a server goes on reading must not be what others put there.
+            ObjectOperation::Put if self.is_staged => ended,
             // Nothing lands.
             ObjectOperation::Put => Ended::Done,
         };

@@ -6,8 +6,8 @@
 //!  PUT  the device's memory ─ copy ─► staging buffer ─ RMA ─► a server
 //! ```
 //!
-//! A buffer is memory like any other that is lent: one whose transfer was given up is quarantined,
-//! and no other transfer gets it before nothing can land in it any more.
+//! A buffer is memory like any other that is lent, and other transfers pass it later: one whose
+//! transfer was given up, a PUT too, is quarantined until no server can reach it any more.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::buffer::{SharedBufferConfig, SharedBufferManager};
 use crate::cuda::{CudaError, Device, Stream};
-use crate::memory::{MemoryError, Region};
+use crate::memory::Region;
 use crate::object::client::ClientCore;
 use crate::object::window_body::WindowBody;
 use crate::object::{ObjectError, ObjectMemory};
@@ -96,7 +96,7 @@ impl StagingPool {
         let stream = Stream::new(device)?;
         let region = Region::pinned(self.bytes).build()?;
         let pool = SharedBufferManager::new(region, SharedBufferConfig::new(self.bytes))?;
-        let buffer = pool.try_acquire().ok_or(MemoryError::Empty)?;
+        let buffer = pool.try_acquire().expect("nobody else has the pool");
         let body = client.window_body(buffer.into());
         let body = Arc::new(body.map_err(|(error, _)| error)?);
         Ok(StagingBuffer { body, stream })

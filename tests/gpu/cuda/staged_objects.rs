@@ -173,7 +173,8 @@ fn passes_the_host(fabric: &Arc<Fabric>, region: &Arc<Region>) {
         assert!(content(region, &stream) == wanted, "a PUT changes nothing");
     }
     ends_with_the_object(&client, &memory, region, &mut server);
-    let beyond = client.get(&mut GiveUp, &memory, 1..BYTES as u64 + 1, 0);
+    let end = BYTES as u64;
+    let beyond = client.get(&mut GiveUp, &memory, end - 1..end + 1, 0);
     assert!(matches!(
         beyond.unwrap_err().cause,
         TransferCause::Object(ObjectError::OutOfRange { .. })
@@ -199,10 +200,11 @@ fn ends_with_the_object(
     assert!(content(region, &stream) == wanted);
 }
 
-/// One buffer, which a server may still write to: nobody else gets it, until nothing can land.
+/// One buffer, which a server may still write to, or read what others put there: nobody else gets
+/// it before that is over.
 #[test]
-fn the_buffer_of_a_get_that_was_given_up_is_quarantined() {
-    let test = "staged_objects::the_buffer_of_a_get_that_was_given_up_is_quarantined";
+fn the_buffer_of_a_request_that_was_given_up_is_quarantined() {
+    let test = "staged_objects::the_buffer_of_a_request_that_was_given_up_is_quarantined";
     on_a_gpu(test, &[], || {
         for fabric in fabrics() {
             let config = ObjectClientConfig::default().staging_buffers(1);
@@ -212,25 +214,30 @@ fn the_buffer_of_a_get_that_was_given_up_is_quarantined() {
             let memory = register(&client, &region);
             let host = Region::host(4096).build().expect("memory");
             let other = register(&client, &host);
-            let stands = other.token(0..8, ObjectOperation::Get).expect("a token");
-            let failed = client.get(&mut GiveUp, &memory, 0..9, 0).unwrap_err();
-            assert!(matches!(failed.cause, TransferCause::Callback(_)));
-            let bytes = pattern(BYTES, 3);
-            let again = |server: &mut Server| {
-                let mut ask = Ask::new(server, bytes.clone());
-                client.get(&mut ask, &memory, 0..BYTES as u64, 0)
-            };
-            match again(&mut server) {
-                // The close of its key was the end of it.
-                Ok(_) => {}
-                Err(TransferFailed { cause, .. }) => assert!(
-                    matches!(cause, TransferCause::Object(ObjectError::Quarantined)),
-                    "{cause}"
-                ),
+            for gets in [true, false] {
+                let stands = other.token(0..8, ObjectOperation::Get).expect("a token");
+                let failed = match gets {
+                    true => client.get(&mut GiveUp, &memory, 0..9, 0),
+                    false => client.put(&mut GiveUp, &memory, 0..9, 0),
+                };
+                let cause = failed.unwrap_err().cause;
+                assert!(matches!(cause, TransferCause::Callback(_)), "{cause}");
+                let bytes = pattern(BYTES, 3);
+                let again = |server: &mut Server| {
+                    let mut ask = Ask::new(server, bytes.clone());
+                    client.get(&mut ask, &memory, 0..BYTES as u64, 0)
+                };
+                match again(&mut server) {
+                    Ok(_) => panic!("the close of a key is the end of nothing here"),
+                    Err(TransferFailed { cause, .. }) => assert!(
+                        matches!(cause, TransferCause::Object(ObjectError::Quarantined)),
+                        "{cause}"
+                    ),
+                }
+                stands.done();
+                assert_eq!(again(&mut server).expect("nothing can land"), BYTES as u64);
+                assert!(content(&region, &stream()) == bytes);
             }
-            stands.done();
-            assert_eq!(again(&mut server).expect("nothing can land"), BYTES as u64);
-            assert!(content(&region, &stream()) == bytes);
         }
     });
 }
