@@ -16,6 +16,7 @@ mod progress;
 mod remote;
 mod server;
 mod service;
+mod staging;
 mod store;
 mod telemetry;
 mod token;
