@@ -130,6 +130,18 @@ pub mod __fuzz {
         crate::stream::hostile::exercise(bytes);
     }
 
+    /// A token of an object's client, and the endpoint's name in it. Panics where what is
+    /// understood is not what was said.
+    pub fn token(bytes: &[u8]) {
+        crate::object::exercise_token(bytes);
+    }
+
+    /// Both parsers of messages about objects. Panics where what is understood is not what was
+    /// said.
+    pub fn object_wire(bytes: &[u8]) {
+        crate::object::wire::exercise(bytes);
+    }
+
     /// Both parsers of coalesced buffers. Panics where one breaks its promises.
     pub fn coalesced(bytes: &[u8]) {
         crate::coalesce::exercise(bytes);

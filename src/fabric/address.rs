@@ -1,7 +1,7 @@
 //! `PeerAddr`: where a peer is, in words that people type and programs pass on.
 
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
 use crate::Error;
@@ -84,6 +84,22 @@ impl PeerAddr {
         &self.0
     }
 
+    /// Whether it can be sent to: one host and one port, a text with a scheme, or a provider's
+    /// bytes. What a peer says of itself may be none of these.
+    pub(crate) fn is_answerable(&self) -> bool {
+        match self.0 {
+            AddrForm::Any => false,
+            AddrForm::Socket(addr) => {
+                let ip = addr.ip();
+                let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
+                !(ip.is_unspecified() || ip.is_multicast() || broadcast || addr.port() == 0)
+            }
+            // Providers' names have one. Others would not be read back from what is shown of them.
+            AddrForm::Text(name) => has_scheme(name.as_slice()),
+            AddrForm::Raw(_) => true,
+        }
+    }
+
     /// A provider's address text, without its final 0: 1 to 64 printable ASCII characters.
     pub(crate) fn from_text(text: &[u8]) -> Option<Self> {
         let printable = !text.is_empty() && text.iter().all(u8::is_ascii_graphic);
@@ -111,6 +127,10 @@ impl PeerAddr {
         }
         None
     }
+}
+
+fn has_scheme(text: &[u8]) -> bool {
+    !text.starts_with(b"hex:") && text.windows(3).any(|part| part == b"://")
 }
 
 fn from_hex(digits: &str) -> Option<Vec<u8>> {

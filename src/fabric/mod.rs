@@ -43,6 +43,7 @@ mod pep;
 mod probe;
 mod process_settings;
 mod provider;
+mod provider_bytes;
 mod queue;
 mod region;
 mod registration_cache;
@@ -87,6 +88,8 @@ pub(crate) use operation::{
 };
 pub use operation::{Inject, Level, Packing};
 pub(crate) use pep::{Pep, in_use, local_info};
+#[cfg(any(test, fuzzing))]
+pub(crate) use provider_bytes::exercise as exercise_provider_bytes;
 pub(crate) use queue::{Cq, Eq, RawEvent};
 pub(crate) use resolver::JobId;
 pub(crate) use rma::RmaLimits;

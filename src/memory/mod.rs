@@ -53,6 +53,7 @@ mod ledger;
 mod path;
 mod region;
 mod registration;
+pub(crate) mod volatile;
 
 pub use access::Access;
 pub use device::{DeviceRegionBuilder, RegionKind};

@@ -1,1 +1,291 @@
-//! `ObjectMemory`: memory that tokens lend.
+//! `ObjectMemory`: memory that an `ObjectClient` lends; `LentToken`: one loan.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::endpoint::WindowMemory;
+use crate::memory::Access;
+use crate::object::client::ClientCore;
+use crate::object::lender::{Ended, Lent};
+use crate::object::window_body::WindowBody;
+use crate::object::{NotReleased, ObjectError, RdmaToken};
+
+/// What a server does with memory that is lent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ObjectOperation {
+    /// It writes an object into it.
+    Get,
+    /// It reads an object from it.
+    Put,
+}
+
+impl ObjectOperation {
+    /// The least right that the server needs.
+    pub fn access(self) -> Access {
+        match self {
+            Self::Get => Access::WRITE,
+            Self::Put => Access::READ,
+        }
+    }
+}
+
+impl fmt::Display for ObjectOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Get => "GET",
+            Self::Put => "PUT",
+        })
+    }
+}
+
+/// Memory that is registered with an [`ObjectClient`](crate::object::ObjectClient), for servers to
+/// write or read by themselves.
+///
+/// Nothing can reach it while no token of it stands. It is the client's until
+/// [`release`](Self::release) gives it back, or until it is dropped: then it is freed when nobody
+/// can reach it any more, which may be the end of the client.
+pub struct ObjectMemory {
+    body: Arc<WindowBody>,
+    access: Access,
+    client: Arc<ClientCore>,
+}
+
+impl ObjectMemory {
+    pub(super) fn new(body: WindowBody, access: Access, client: &Arc<ClientCore>) -> Self {
+        Self {
+            body: Arc::new(body),
+            access,
+            client: Arc::clone(client),
+        }
+    }
+
+    /// The length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "memory has at least 1 byte")]
+    pub fn len(&self) -> u64 {
+        self.body.len() as u64
+    }
+
+    /// What servers may do at most.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Bytes that one callback of a GET or a PUT is given at most: larger requests are several
+    /// callbacks. It is the least of the setting
+    /// [`callback_bytes`](crate::object::ObjectClientConfig::callback_bytes), of what the provider
+    /// moves at once, and of the memory's length.
+    pub fn max_callback_size(&self) -> u64 {
+        self.client.max_callback_size().min(self.len())
+    }
+
+    /// Lends a range for one kind of operation, with the least rights: a key of its own, good until
+    /// the token is dropped, for any number of transfers. Give its text to a server.
+    ///
+    /// # Errors
+    ///
+    /// [`ObjectError`]: the range does not lie within the memory, or has no byte; the memory was
+    /// not registered for that operation; too many tokens stand; the memory is quarantined; or
+    /// the provider refuses it.
+    pub fn token(
+        &self,
+        range: Range<u64>,
+        operation: ObjectOperation,
+    ) -> Result<LentToken, ObjectError> {
+        let (lent, token) = self.lend(&range, operation)?;
+        Ok(LentToken {
+            token,
+            operation,
+            lent: Some(lent),
+            client: Arc::clone(&self.client),
+        })
+    }
+
+    fn lend(
+        &self,
+        range: &Range<u64>,
+        operation: ObjectOperation,
+    ) -> Result<(Lent, RdmaToken), ObjectError> {
+        self.client.check_here()?;
+        let asked = operation.access();
+        if !self.access.contains(asked) {
+            let has = self.access;
+            return Err(ObjectError::Access { asked, has });
+        }
+        let len = range.end.saturating_sub(range.start);
+        if len == 0 {
+            return Err(ObjectError::Empty);
+        }
+        if range.end > self.len() {
+            return Err(ObjectError::OutOfRange {
+                offset: range.start,
+                len,
+                memory_len: self.len(),
+            });
+        }
+        // Both are at most the memory's length.
+        let part = (range.start as usize, len as usize);
+        self.client.lender().lend(&self.body, part, asked)
+    }
+
+    /// Copies bytes as they are at this moment: a server that holds a token may write meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`ObjectError::NotCopied`] for memory of a device and for slices of a region, which their
+    /// owner reads; [`ObjectError::OutOfRange`].
+    pub fn copy_out(&self, from: u64, into: &mut [u8]) -> Result<(), ObjectError> {
+        self.body.copy_out(from, into)
+    }
+
+    /// Copies bytes into the memory. What a server reads meanwhile is some of the old ones and some
+    /// of the new ones.
+    ///
+    /// # Errors
+    ///
+    /// As [`copy_out`](Self::copy_out), and [`ObjectError::NotCopied`] for a shared buffer.
+    pub fn copy_in(&self, at: u64, bytes: &[u8]) -> Result<(), ObjectError> {
+        self.body.copy_in(at, bytes)
+    }
+
+    /// Gives the memory back when nobody can reach it any more.
+    ///
+    /// Where the close of a registration ends all access (`verbs`, [`AccessEnds::WithKey`]), that
+    /// is at once. Elsewhere the endpoint that servers reached it by is closed first, if there was
+    /// a token; which waits for tokens of other memory behind the same endpoint.
+    ///
+    /// [`AccessEnds::WithKey`]: crate::fabric::AccessEnds::WithKey
+    ///
+    /// # Errors
+    ///
+    /// [`NotReleased`], with the memory as it was.
+    pub fn release(self, deadline: Instant) -> Result<WindowMemory, NotReleased> {
+        let tokens = self.body.reach().tokens;
+        if tokens > 0 {
+            return Err(NotReleased::Lent {
+                tokens,
+                memory: self,
+            });
+        }
+        self.client.lender().wait_free(&self.body, deadline);
+        match self.body.take() {
+            Some(memory) => Ok(memory),
+            None => Err(NotReleased::Deadline { memory: self }),
+        }
+    }
+
+    /// Whether it is this client's.
+    pub(super) fn is_of(&self, client: &Arc<ClientCore>) -> bool {
+        Arc::ptr_eq(&self.client, client)
+    }
+
+    /// Makes what a server wrote visible, where the memory is a device's.
+    pub(super) fn see_writes(&self) -> Result<(), crate::cuda::CudaError> {
+        match self.body.device() {
+            Some(range) => range.device.see_writes(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for ObjectMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ObjectMemory")
+            .field("len", &self.len())
+            .field("access", &self.access)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A token that stands: whoever knows its text may use the memory that it names. Dropped, its key
+/// is closed and names nothing any more.
+///
+/// The token is good for any number of transfers until then. Dropping it abandons what may be under
+/// way: memory that was lent for a GET is quarantined where the provider may still finish a write
+/// that it has begun. [`done`](Self::done) says that every transfer has been answered for.
+///
+/// ```
+/// use fabricast::buffer::SharedBufferManager;
+/// use fabricast::fabric::EndpointKind;
+/// use fabricast::memory::Access;
+/// use fabricast::object::{ObjectClient, ObjectClientConfig, ObjectOperation};
+/// use fabricast::Fabric;
+///
+/// # let open = |provider| Fabric::builder()
+/// #     .provider(provider).endpoint_kind(EndpointKind::Rdm).node("127.0.0.1").open();
+/// # let Ok(fabric) = open("tcp").or_else(|_| open("net")) else { return Ok(()) };
+/// let client = ObjectClient::open(&fabric, ObjectClientConfig::default())?;
+/// let pool = SharedBufferManager::allocate(1, 1 << 20)?;
+/// let memory = client.register(pool.try_acquire().expect("one is free"), Access::WRITE)?;
+/// // 4 KiB from 1 KiB on, for a server to write to.
+/// let token = memory.token(1024..5120, ObjectOperation::Get)?;
+/// println!("{token}");
+/// token.done();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct LentToken {
+    token: RdmaToken,
+    operation: ObjectOperation,
+    /// Taken out once.
+    lent: Option<Lent>,
+    client: Arc<ClientCore>,
+}
+
+impl LentToken {
+    /// What it was lent for.
+    pub fn operation(&self) -> ObjectOperation {
+        self.operation
+    }
+
+    /// Ends the loan: servers have answered for every transfer, and nothing is under way. A server
+    /// that lied may still write what it had begun, as [`ObjectMemory::release`] knows.
+    pub fn done(mut self) {
+        self.end(Ended::Done);
+    }
+
+    fn end(&mut self, ended: Ended) {
+        let Some(lent) = self.lent.take() else {
+            return;
+        };
+        if self.client.check_here().is_err() {
+            std::mem::forget(lent);
+            return;
+        }
+        let ended = match self.operation {
+            ObjectOperation::Get => ended,
+            // Nothing lands.
+            ObjectOperation::Put => Ended::Done,
+        };
+        self.client.lender().end(lent, ended);
+    }
+}
+
+impl Deref for LentToken {
+    type Target = RdmaToken;
+
+    fn deref(&self) -> &RdmaToken {
+        &self.token
+    }
+}
+
+impl Drop for LentToken {
+    fn drop(&mut self) {
+        self.end(Ended::Abandoned);
+    }
+}
+
+impl fmt::Display for LentToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.token, f)
+    }
+}
+
+impl fmt::Debug for LentToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LentToken")
+            .field("token", &self.token)
+            .field("operation", &self.operation)
+            .finish_non_exhaustive()
+    }
+}

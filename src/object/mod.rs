@@ -5,12 +5,49 @@
 //! read from it.
 
 mod client;
+mod control;
+mod error;
+mod lender;
 mod memory;
+mod progress;
 mod remote;
 mod server;
 mod service;
 mod store;
 mod telemetry;
 mod token;
+mod window_body;
+mod window_ep;
+pub(crate) mod wire;
 
-pub use token::{RdmaToken, TokenError};
+pub use client::{
+    AsyncObjectOps, CallbackError, ObjectChunk, ObjectClient, ObjectClientConfig, ObjectOps,
+    TransferCause, TransferFailed,
+};
+pub use error::{NotReleased, ObjectError};
+pub use memory::{LentToken, ObjectMemory, ObjectOperation};
+pub use remote::{RemoteConfig, RemoteError, RemoteList, RemoteObject, RemoteObjects};
+pub use server::{
+    ChannelEvent, ChannelStats, ObjectChannel, ObjectServer, ObjectServerConfig, TransferError,
+    TransferErrorKind,
+};
+pub use service::{ObjectService, ObjectServiceConfig};
+pub use store::{
+    ChecksumKind, EtagError, FileStore, ListPage, ListQuery, ListedObject, MemoryStore,
+    ObjectChecksum, ObjectEtag, ObjectInfo, ObjectName, ObjectNameError, ObjectStore, ObjectUpload,
+    PutCondition, StoreCompletion, StoreError, StoredObject,
+};
+#[cfg(any(test, fuzzing))]
+pub(crate) use token::exercise as exercise_token;
+pub use token::{RdmaToken, TokenError, TokenField};
+pub use wire::{ObjectStatus, ObjectWireError};
+
+#[cfg(all(test, not(loom)))]
+pub(crate) mod testing {
+    pub(crate) mod raw_server;
+}
+#[cfg(all(test, not(loom)))]
+mod tests {
+    mod client;
+    mod service;
+}

@@ -1,1 +1,156 @@
 //! `ObjectServer`: moves bytes into and out of what tokens name.
+//!
+//! ```text
+//!  ObjectServer ── channel() ──► ObjectChannel      one a thread
+//!                                 │ admission       what a token says is checked
+//!                                 │ core            deadlines, outcomes
+//!                                 │  peers, turns   who is known, what waits for each, whose turn
+//!                                 │  contacts       who is taken in, by threads where it may block
+//!                                 │  lanes          which endpoint takes what is new
+//!                                 └─ engine         endpoints, and what they may touch: all that
+//!                                                   is unsafe, with transfer
+//! ```
+
+mod admission;
+mod channel;
+mod config;
+mod contacts;
+mod core;
+mod engine;
+mod error;
+mod event;
+mod lanes;
+mod names;
+mod peers;
+mod rest;
+mod runs;
+mod stats;
+mod transfer;
+mod turns;
+
+use std::sync::Arc;
+
+pub use channel::ObjectChannel;
+pub use config::ObjectServerConfig;
+pub use error::{TransferError, TransferErrorKind};
+pub use event::ChannelEvent;
+pub use stats::ChannelStats;
+
+use self::names::OwnNames;
+use crate::Error;
+use crate::fabric::{Domain, EndpointKind, Fabric, RmaLimits};
+use crate::memory::{Registrar, Scope};
+
+/// Moves bytes into and out of the windows that tokens name, with a domain of its own.
+///
+/// A client's window is reached through an endpoint without connections, so the fabric is one of
+/// [`EndpointKind::Rdm`]. Over `tcp` the client's endpoint has to be progressed meanwhile, by
+/// whoever has it.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// use fabricast::Fabric;
+/// use fabricast::buffer::SharedBufferManager;
+/// use fabricast::fabric::EndpointKind;
+/// use fabricast::object::{ObjectServer, ObjectServerConfig, RdmaToken};
+///
+/// let fabric = |provider| {
+///     let builder = Fabric::builder().provider(provider).node("127.0.0.1");
+///     builder.endpoint_kind(EndpointKind::Rdm).open()
+/// };
+/// // What libfabric up to 1.17 calls `net` is `tcp` later.
+/// let fabric = fabric("tcp").or_else(|_| fabric("net"))?;
+/// let server = ObjectServer::open(&fabric, ObjectServerConfig::default())?;
+/// let mut channel = server.channel()?;
+///
+/// let pool = SharedBufferManager::allocate(1, 4096)?;
+/// pool.region().register(server.domain())?;
+/// let payload = pool.try_acquire().expect("it is free").freeze(4096);
+///
+/// // A token that somebody sent: for another provider.
+/// let token: RdmaToken = "0:1000:ofi1:verbs;ofi_rxm:020012340a00000100ff:7".parse()?;
+/// let deadline = Instant::now() + Duration::from_secs(1);
+/// let refused = channel.handle_get(&token, 0, payload, 1, deadline).unwrap_err();
+/// println!("{}", refused.kind);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct ObjectServer {
+    parts: Arc<ServerParts>,
+}
+
+/// What a server and its channels share.
+#[derive(Debug)]
+struct ServerParts {
+    domain: Arc<Domain>,
+    rma: RmaLimits,
+    config: ObjectServerConfig,
+    names: Arc<OwnNames>,
+}
+
+impl ServerParts {
+    fn scope(&self) -> Scope {
+        self.domain.scope()
+    }
+}
+
+impl ObjectServer {
+    /// Opens a domain of its own on the fabric.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Config`]: a setting out of range.
+    /// * [`Error::Unsupported`]: the fabric has connected endpoints, or the provider no one-sided
+    ///   operations, or registrations that belong to endpoints.
+    /// * What [`Fabric::open_domain`] says.
+    pub fn open(fabric: &Arc<Fabric>, config: ObjectServerConfig) -> Result<Self, Error> {
+        config.check()?;
+        let lacks = |need| Error::Unsupported {
+            provider: fabric.provider().name.to_owned(),
+            need,
+        };
+        if fabric.endpoint_kind() != EndpointKind::Rdm {
+            return Err(lacks(
+                "was opened with connected endpoints, and tokens name endpoints without \
+                 connections: open the fabric with EndpointKind::Rdm",
+            ));
+        }
+        if fabric.provider().memory.endpoint_scope {
+            return Err(lacks(
+                "registers memory for one endpoint alone, and a channel has several one after the \
+                 other",
+            ));
+        }
+        let rma = fabric.rma();
+        let rma = *rma.ok_or_else(|| lacks("has no one-sided operations here (FI_RMA)"))?;
+        let parts = ServerParts {
+            domain: fabric.open_domain()?,
+            rma,
+            config,
+            names: Arc::default(),
+        };
+        Ok(Self {
+            parts: Arc::new(parts),
+        })
+    }
+
+    /// The domain: what payloads and destinations lie in is registered with it
+    /// ([`Region::register`](crate::Region::register)).
+    pub fn domain(&self) -> &Arc<Domain> {
+        &self.parts.domain
+    }
+
+    /// Opens a channel, for one thread.
+    ///
+    /// # Errors
+    ///
+    /// What the provider says to an endpoint more.
+    pub fn channel(&self) -> Result<ObjectChannel, Error> {
+        ObjectChannel::open(&self.parts)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "server/tests/mod.rs"]
+mod tests;

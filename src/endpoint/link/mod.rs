@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code)]
 
-mod addressed_ep;
+pub(crate) mod addressed_ep;
 pub(crate) mod backlog;
 pub(crate) mod either;
 mod event_queue;
@@ -37,6 +37,7 @@ pub(crate) mod rdm_hello;
 mod refusal_slot;
 mod refusals;
 mod resolving_ep;
+mod settle;
 pub(crate) mod socket;
 pub(crate) mod wait;
 
@@ -58,6 +59,8 @@ use crate::in_flight::ContextKind;
 use crate::memory::{AccessLedger, Participant, Registrar};
 use crate::protocol::connection::Form;
 use crate::protocol::wire;
+pub(crate) use queue_wait::{Bound, RdmWait};
+pub(crate) use settle::settle;
 
 /// The most segments that one message may have, header included; bounds the arrays on the stack of
 /// a send.

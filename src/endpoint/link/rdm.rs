@@ -32,7 +32,7 @@ use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn,
-    LinkLimits, PostRefused, RmaLimits, RmaPost, SendPost,
+    LinkLimits, PostRefused, RmaLimits, RmaPost, SendPost, settle,
 };
 use crate::errno::FabricErrno;
 use crate::fabric::{
@@ -50,11 +50,6 @@ const REQUESTS_MAX: usize = 256;
 /// Addresses that are only lingering beyond which refusals are not told: a flood of hellos must not
 /// fill the vector.
 const LINGERING_MAX: usize = 512;
-
-/// Reads of the queue before the endpoint closes, at most, and so many in a row that must find
-/// nothing.
-const SETTLE_READS_MAX: u32 = 256;
-const SETTLE_EMPTY_READS: u32 = 16;
 
 /// The link.
 #[derive(Debug)]
@@ -238,23 +233,6 @@ impl RdmLink {
             self.events.push_back(CmEvent::Shutdown { conn: live.key });
         }
     }
-
-    /// What the provider knows already it is made to deal with before the endpoint closes:
-    /// `ofi_rxm` answers what it finds in its own queue on connections that it has just closed, and
-    /// crashes. Never blocks; bounded.
-    fn settle(&mut self) {
-        let mut empty = 0;
-        for _ in 0..SETTLE_READS_MAX {
-            match self.cq.read(&mut self.last) {
-                Ok(0) => empty += 1,
-                Ok(_) => empty = 0,
-                Err(_) => return,
-            }
-            if empty == SETTLE_EMPTY_READS {
-                return;
-            }
-        }
-    }
 }
 
 impl Drop for RdmLink {
@@ -427,7 +405,7 @@ impl Link for RdmLink {
 
     fn close_all(&mut self) -> Result<(), CloseFailed> {
         self.refusals.clear();
-        self.settle();
+        settle(&self.cq, &mut self.last);
         self.wait.set(Bound::Closed);
         let closed = self.ep.take().map_or(Ok(()), Ep::close);
         self.refusals.on_closed(closed.is_ok());

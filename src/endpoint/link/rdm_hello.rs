@@ -78,7 +78,7 @@ pub(crate) fn speaker(message: &[u8]) -> Option<PeerAddr> {
     let tail = message.get(HELLO_LEN..)?;
     let (&[form, len], rest) = tail.split_first_chunk()?;
     let address = rest.get(..usize::from(len))?;
-    match form {
+    let peer = match form {
         FORM_IPV4 => {
             let (ip, port) = address.split_first_chunk()?;
             socket(Ipv4Addr::from(*ip).into(), port)
@@ -87,23 +87,16 @@ pub(crate) fn speaker(message: &[u8]) -> Option<PeerAddr> {
             let (ip, port) = address.split_first_chunk()?;
             socket(Ipv6Addr::from(*ip).into(), port)
         }
-        // Providers' names have a scheme. Others would not be read back from what is shown of them.
-        FORM_TEXT => PeerAddr::from_text(address).filter(|_| has_scheme(address)),
+        FORM_TEXT => PeerAddr::from_text(address),
         FORM_RAW => PeerAddr::from_raw(address),
         _ => None,
-    }
+    };
+    peer.filter(PeerAddr::is_answerable)
 }
 
-fn has_scheme(text: &[u8]) -> bool {
-    !text.starts_with(b"hex:") && text.windows(3).any(|part| part == b"://")
-}
-
-/// One host, one port: nothing can be sent to others.
 fn socket(ip: IpAddr, port: &[u8]) -> Option<PeerAddr> {
     let port = u16::from_be_bytes(port.try_into().ok()?);
-    let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
-    let nobody = ip.is_unspecified() || ip.is_multicast() || broadcast || port == 0;
-    (!nobody).then(|| SocketAddr::new(ip, port).into())
+    Some(SocketAddr::new(ip, port).into())
 }
 
 /// Checks what is understood of hostile bytes: it is said in the same way again, and is an address

@@ -12,9 +12,7 @@ use std::fmt;
 use std::ptr::NonNull;
 
 use crate::buffer::BufferMut;
-
-/// Bytes that are copied at once.
-type Piece = [u64; 4];
+use crate::memory::volatile;
 
 /// A buffer whose bytes may change at any time. One handle is the window's, as long as a peer can
 /// reach it; others are of those who copy out of it.
@@ -64,33 +62,10 @@ impl VolatileBuffer {
             .checked_add(into.len())
             .is_some_and(|end| end <= self.len);
         assert!(fits, "{} bytes from {from} on, of {}", into.len(), self.len);
-        let mut at = self.base.as_ptr().wrapping_add(from);
-        let misaligned = at.align_offset(align_of::<Piece>()).min(into.len());
-        let (first, rest) = into.split_at_mut(misaligned);
-        at = copy_bytes(at, first);
-        let mut pieces = rest.chunks_exact_mut(size_of::<Piece>());
-        for piece in &mut pieces {
-            // SAFETY: within the buffer, by the assertion; aligned, by the split; and any bytes are
-            // numbers.
-            let words = unsafe { at.cast::<Piece>().read_volatile() };
-            for (to, word) in piece.chunks_exact_mut(size_of::<u64>()).zip(words) {
-                to.copy_from_slice(&word.to_ne_bytes());
-            }
-            at = at.wrapping_add(size_of::<Piece>());
-        }
-        copy_bytes(at, pieces.into_remainder());
+        // SAFETY: within the buffer, by the assertion, which the handle keeps; no reference to it is
+        // made as long as this lives.
+        unsafe { volatile::copy_out(self.base.as_ptr().wrapping_add(from), into) };
     }
-}
-
-/// The same byte by byte; where it ends. `into` lies within the buffer, by the assertion of whoever
-/// calls.
-fn copy_bytes(mut at: *mut u8, into: &mut [u8]) -> *mut u8 {
-    for byte in into {
-        // SAFETY: within the buffer: see above.
-        *byte = unsafe { at.read_volatile() };
-        at = at.wrapping_add(1);
-    }
-    at
 }
 
 impl fmt::Debug for VolatileBuffer {

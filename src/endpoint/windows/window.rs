@@ -109,6 +109,16 @@ impl WindowMemory {
         }
     }
 
+    /// Whether nobody else has a reference to it.
+    pub(crate) fn is_unique(&self) -> bool {
+        matches!(self.0, Memory::Unique(_))
+    }
+
+    /// Whether others only read it.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.0, Memory::Shared(_))
+    }
+
     /// What a peer may be allowed at all.
     pub(crate) fn allows(&self, access: Access) -> bool {
         match &self.0 {

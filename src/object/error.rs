@@ -1,0 +1,114 @@
+//! What can go wrong with objects, on the side that lends memory.
+
+use std::sync::Arc;
+
+use crate::Error;
+use crate::memory::{Access, RegionKind, RegisterError};
+use crate::object::{ObjectMemory, TokenError};
+use crate::process::Forked;
+
+/// Why memory can't be lent, or not now.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectError {
+    /// The memory has no byte, or none was asked for.
+    #[error("0 bytes: what is lent has at least 1")]
+    Empty,
+    /// The range reaches beyond the memory.
+    #[error(
+        "{len} bytes at offset {offset} of memory of {memory_len} bytes: stay within it \
+         (`ObjectMemory::len`)"
+    )]
+    OutOfRange {
+        /// Where it begins, in bytes.
+        offset: u64,
+        /// How long it is, in bytes.
+        len: u64,
+        /// How long the memory is, in bytes.
+        memory_len: u64,
+    },
+    /// The memory was not registered for that operation.
+    #[error(
+        "{asked} asked for, the memory allows {has}: `ObjectClient::register` says what servers \
+         may do (WRITE for GET, READ for PUT), and memory that is shared can only be read"
+    )]
+    Access {
+        /// What was asked for.
+        asked: Access,
+        /// What there is.
+        has: Access,
+    },
+    /// A transfer into this memory was given up, and what it began may still land.
+    #[error(
+        "a transfer into this memory was given up, and what it began may still land: it can be \
+         lent again when no other token of this client stands, or use other memory meanwhile"
+    )]
+    Quarantined,
+    /// As many tokens stand as the client may have.
+    #[error("{limit} tokens stand, as many as may at once (setting `tokens`): drop some")]
+    TooManyTokens {
+        /// The limit.
+        limit: usize,
+    },
+    /// The bytes are a device's, or somebody else's: the host does not copy them.
+    #[error(
+        "the host can't copy these bytes by this handle: they are a device's memory, are shared, \
+         or belong to whoever owns the region"
+    )]
+    NotCopied,
+    /// Servers can't reach this memory by themselves.
+    #[error(
+        "memory of {kind} has to be reached directly, which it can't be: {reason}; lend memory of \
+         the host and copy between the two"
+    )]
+    NotDirect {
+        /// What the memory is.
+        kind: RegionKind,
+        /// Why the provider does not reach it, in words.
+        reason: Arc<str>,
+    },
+    /// The memory could not be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The token can't be said in its form.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The endpoint behind the memory can't be opened.
+    #[error(transparent)]
+    Endpoint(#[from] Error),
+    /// The client was opened by the process that this one was forked from.
+    #[error("{0}: open a client of its own in the child")]
+    Forked(#[from] Forked),
+}
+
+/// Why memory did not come back.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotReleased {
+    /// Tokens of it stand.
+    #[error("{tokens} tokens of this memory stand: drop them first")]
+    Lent {
+        /// How many.
+        tokens: usize,
+        /// The memory, as it was.
+        memory: ObjectMemory,
+    },
+    /// Somebody may still reach it: other tokens of the client stand, behind the same endpoint.
+    #[error(
+        "somebody may still reach the memory: tokens of other memory stand behind the same \
+         endpoint, which is closed when they are dropped (or it would not close, which the log says)"
+    )]
+    Deadline {
+        /// The memory, as it was.
+        memory: ObjectMemory,
+    },
+}
+
+impl NotReleased {
+    /// The memory, as it was.
+    pub fn into_memory(self) -> ObjectMemory {
+        match self {
+            Self::Lent { memory, .. } | Self::Deadline { memory } => memory,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! `ProgressThread`: has the provider serve what servers do to lent memory, while tokens stand.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+
+use crate::Error;
+use crate::fabric::Completions;
+use crate::object::lender::{Lender, Wake};
+use crate::object::window_ep::WindowEp;
+
+/// After something happened, a thread without descriptors looks again at once for so long.
+const EAGER: Duration = Duration::from_micros(50);
+
+/// The shortest and the longest sleep of a thread without descriptors.
+const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
+
+/// How long a thread with descriptors sleeps at most: some providers have timers of their own.
+const LONGEST: Duration = Duration::from_millis(100);
+
+/// Wakes the thread.
+#[derive(Debug)]
+pub(super) struct Bell {
+    fd: OwnedFd,
+    stop: AtomicBool,
+}
+
+impl Bell {
+    pub(super) fn new() -> Result<Arc<Self>, Error> {
+        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| Error::os("eventfd", error))?;
+        let stop = AtomicBool::new(false);
+        Ok(Arc::new(Self { fd, stop }))
+    }
+
+    fn ring(&self) {
+        // A counter that is full wakes the thread as well.
+        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+    }
+
+    fn clear(&self) {
+        let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
+    }
+}
+
+impl Wake for Arc<Bell> {
+    fn wake(&self) {
+        self.ring();
+    }
+}
+
+/// The thread. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct ProgressThread {
+    bell: Arc<Bell>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ProgressThread {
+    pub(super) fn start(lender: &Arc<Lender>, bell: &Arc<Bell>) -> Result<Self, Error> {
+        let (theirs, rung) = (Arc::clone(lender), Arc::clone(bell));
+        let thread = std::thread::Builder::new()
+            .name("fabricast-object".to_owned())
+            .spawn(move || work(&theirs, &rung))
+            .map_err(|error| Error::os("spawn", error))?;
+        Ok(Self {
+            bell: Arc::clone(bell),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for ProgressThread {
+    fn drop(&mut self) {
+        self.bell.stop.store(true, Ordering::Release);
+        self.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(lender: &Lender, bell: &Bell) {
+    let mut scratch = Completions::new();
+    while !bell.stop.load(Ordering::Acquire) {
+        bell.clear();
+        let version = lender.version();
+        let endpoints = lender.in_use();
+        if endpoints.is_empty() {
+            sleep(&[], bell, None);
+            continue;
+        }
+        serve(&endpoints, lender, version, bell, &mut scratch);
+    }
+}
+
+/// Serves these endpoints until others are in use.
+fn serve(
+    endpoints: &[Arc<WindowEp>],
+    lender: &Lender,
+    version: u64,
+    bell: &Bell,
+    scratch: &mut Completions,
+) {
+    let mut last = Instant::now();
+    let mut nap = NAPS.0;
+    while lender.version() == version && !bell.stop.load(Ordering::Acquire) {
+        let busy = endpoints
+            .iter()
+            .fold(false, |busy, ep| ep.progress(scratch) || busy);
+        if busy {
+            (last, nap) = (Instant::now(), NAPS.0);
+            continue;
+        }
+        let fds: Vec<RawFd> = endpoints.iter().map_while(|ep| ep.sleeps_on()).collect();
+        if fds.len() == endpoints.len() {
+            sleep(&fds, bell, Some(LONGEST));
+        } else if last.elapsed() < EAGER || endpoints.iter().all(|ep| ep.has_fd()) {
+            // There is something to do, or soon will be.
+            std::thread::yield_now();
+        } else {
+            sleep(&[], bell, Some(nap));
+            nap = (2 * nap).min(NAPS.1);
+        }
+    }
+}
+
+/// Sleeps on descriptors of endpoints that the caller keeps open, and on the bell.
+fn sleep(fds: &[RawFd], bell: &Bell, longest: Option<Duration>) {
+    let mut watched: Vec<PollFd<'_>> = fds.iter().map(|&fd| watch(fd)).collect();
+    watched.push(PollFd::new(&bell.fd, PollFlags::IN));
+    let timeout = longest.map(|longest| Timespec {
+        tv_sec: longest.as_secs().cast_signed(),
+        tv_nsec: longest.subsec_nanos().into(),
+    });
+    // What fails here is interrupted, and looked at again.
+    let _ = rustix::event::poll(&mut watched, timeout.as_ref());
+}
+
+fn watch<'a>(fd: RawFd) -> PollFd<'a> {
+    // SAFETY: the descriptor is that of an endpoint's queue, which `serve` keeps open by its `Arc`
+    // until the sleep is over.
+    PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
+}

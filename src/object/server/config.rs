@@ -1,0 +1,103 @@
+//! `ObjectServerConfig`: the settings of a server.
+
+use std::time::Duration;
+
+use crate::Error;
+use crate::endpoint::limits::{check_count, config};
+
+/// The settings of an [`ObjectServer`](super::ObjectServer), of each of its channels:
+///
+/// | setting | unit | default | range |
+/// |---|---|---|---|
+/// | `depth` | transfers | 256 | 1 to 65,536 |
+/// | `peers` | clients | 1,024 | 1 to 65,536 |
+/// | `first_contacts` | clients | 64 | 1 to 65,536 |
+/// | `retiring` | endpoints | 4 | 1 to 64 |
+/// | `min_budget` | time | 10 ms | 0 to 1 h |
+/// | `idle_after` | time | 60 s | 1 ms to 24 h |
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectServerConfig {
+    pub(super) depth: u32,
+    pub(super) peers: u32,
+    pub(super) first_contacts: u32,
+    pub(super) retiring: u32,
+    pub(super) min_budget: Duration,
+    pub(super) idle_after: Duration,
+}
+
+impl Default for ObjectServerConfig {
+    fn default() -> Self {
+        Self {
+            depth: 256,
+            peers: 1024,
+            first_contacts: 64,
+            retiring: 4,
+            min_budget: Duration::from_millis(10),
+            idle_after: Duration::from_secs(60),
+        }
+    }
+}
+
+impl ObjectServerConfig {
+    /// Transfers that a channel has at once, those among them whose clients are late.
+    #[must_use]
+    pub fn depth(mut self, transfers: u32) -> Self {
+        self.depth = transfers;
+        self
+    }
+
+    /// Clients that a channel knows at once. Where one more comes, the one that was idle longest
+    /// leaves.
+    #[must_use]
+    pub fn peers(mut self, clients: u32) -> Self {
+        self.peers = clients;
+        self
+    }
+
+    /// Clients that the provider is asked for at once, where that takes time; others wait.
+    #[must_use]
+    pub fn first_contacts(mut self, clients: u32) -> Self {
+        self.first_contacts = clients;
+        self
+    }
+
+    /// Endpoints that wait for late transfers beside those that take new ones.
+    #[must_use]
+    pub fn retiring(mut self, endpoints: u32) -> Self {
+        self.retiring = endpoints;
+        self
+    }
+
+    /// A transfer with less time than this until its deadline is refused, before anything is sent.
+    #[must_use]
+    pub fn min_budget(mut self, time: Duration) -> Self {
+        self.min_budget = time;
+        self
+    }
+
+    /// A client leaves that had no transfer for so long.
+    #[must_use]
+    pub fn idle_after(mut self, time: Duration) -> Self {
+        self.idle_after = time;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        const MANY: u32 = 1 << 16;
+        check_count("depth", self.depth, MANY, "must be 1 to 65536 transfers")?;
+        check_count("peers", self.peers, MANY, "must be 1 to 65536 clients")?;
+        let contacts = "must be 1 to 65536 clients";
+        check_count("first_contacts", self.first_contacts, MANY, contacts)?;
+        check_count("retiring", self.retiring, 64, "must be 1 to 64 endpoints")?;
+        if self.min_budget > Duration::from_secs(3600) {
+            let value = format!("{:?}", self.min_budget);
+            return Err(config("min_budget", value, "must be 0 to 1 h"));
+        }
+        let idle = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
+        if !idle.contains(&self.idle_after) {
+            let value = format!("{:?}", self.idle_after);
+            return Err(config("idle_after", value, "must be 1 ms to 24 h"));
+        }
+        Ok(())
+    }
+}

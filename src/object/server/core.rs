@@ -1,0 +1,545 @@
+//! `ChannelCore`: what a channel does. Safe code: what the provider may touch is the engine's.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::Error;
+use crate::buffer::Payload;
+use crate::clock::Clock;
+use crate::endpoint::{Destination, PeerAddr};
+use crate::object::server::ServerParts;
+use crate::object::server::admission::Admitted;
+use crate::object::server::contacts::{Asked, FirstContacts};
+use crate::object::server::engine::{GenerationId, PostedPiece, TransferEngine};
+use crate::object::server::error::{TransferError, TransferErrorKind};
+use crate::object::server::event::ChannelEvent;
+use crate::object::server::lanes::ChannelLanes;
+use crate::object::server::peers::{PeerReach, ServerPeer, ServerPeers};
+use crate::object::server::stats::ChannelStats;
+use crate::object::server::transfer::{
+    GivenBack, ObjectTransfer, TransferTarget, unread, unwritten,
+};
+use crate::object::server::turns::PeerTurns;
+
+/// What one try to post for a client came to.
+enum Advance {
+    /// Something was posted or is over; there may be more.
+    Went,
+    /// Nothing can be done now.
+    Blocked,
+    /// A thread will say when.
+    Asked,
+    /// Nothing is left.
+    Empty,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct ChannelCore {
+    pub(super) parts: Arc<ServerParts>,
+    pub(super) engine: TransferEngine,
+    pub(super) peers: ServerPeers,
+    pub(super) contacts: FirstContacts,
+    pub(super) turns: PeerTurns,
+    pub(super) lanes: ChannelLanes,
+    /// Of transfers whose outcome was not told.
+    pub(super) deadlines: BTreeSet<(Instant, usize)>,
+    /// Transfers of which something changed, to be looked at.
+    over: Vec<usize>,
+    /// What is to be told.
+    pub(super) outbox: VecDeque<ChannelEvent>,
+    /// Late transfers came, or went: retiring endpoints are looked at.
+    sweep: bool,
+    pub(super) counts: ChannelStats,
+    pub(super) clock: Clock,
+    /// Sleeps since something was over.
+    pub(super) rests: u32,
+}
+
+impl ChannelCore {
+    pub(super) fn open(parts: &Arc<ServerParts>) -> Result<Self, Error> {
+        let config = &parts.config;
+        let mut engine =
+            TransferEngine::new(&parts.domain, &parts.rma, config.depth, &parts.names)?;
+        let mut lanes = ChannelLanes::new(config.retiring);
+        lanes.set(false, engine.open()?);
+        Ok(Self {
+            engine,
+            lanes,
+            peers: ServerPeers::new(config.peers),
+            contacts: FirstContacts::new(&parts.domain, config.first_contacts)?,
+            turns: PeerTurns::default(),
+            deadlines: BTreeSet::new(),
+            over: Vec::new(),
+            outbox: VecDeque::new(),
+            sweep: false,
+            counts: ChannelStats::default(),
+            clock: Clock::system(),
+            rests: 0,
+            parts: Arc::clone(parts),
+        })
+    }
+
+    // ---- what is accepted -----------------------------------------------------------------------
+
+    pub(super) fn write(
+        &mut self,
+        to: &Admitted,
+        payload: Payload,
+        names: (u64, Instant),
+    ) -> Result<(), (TransferErrorKind, Payload)> {
+        let scope = self.parts.scope();
+        let transfer = ObjectTransfer::write(payload, scope, to.target(), names)?;
+        match self.accept(transfer, to) {
+            Ok(()) => Ok(()),
+            Err((kind, transfer)) => Err((kind, unwritten(*transfer).unwrap_or_default())),
+        }
+    }
+
+    pub(super) fn read(
+        &mut self,
+        from: &Admitted,
+        into: Destination,
+        names: (u64, Instant),
+    ) -> Result<(), (TransferErrorKind, Destination)> {
+        let scope = self.parts.scope();
+        let transfer = ObjectTransfer::read(into, scope, from.target(), names)?;
+        self.accept(transfer, from).map_err(|(kind, transfer)| {
+            let into = unread(*transfer).expect("a read that nobody leaked has its destination");
+            (kind, into)
+        })
+    }
+
+    fn accept(
+        &mut self,
+        mut transfer: ObjectTransfer,
+        to: &Admitted,
+    ) -> Result<(), (TransferErrorKind, Box<ObjectTransfer>)> {
+        let now = self.clock.now();
+        // Asked before, so neither is refused here.
+        if !self.peers.has_room(&to.peer) {
+            let limit = self.parts.config.peers;
+            let kind = TransferErrorKind::PeersInUse { limit };
+            return Err((kind, Box::new(transfer)));
+        }
+        let (peer, left) = self.peers.enter(to.peer, now);
+        if let Some(left) = left {
+            self.forget(peer, &left);
+        }
+        transfer.target = TransferTarget {
+            peer,
+            ..to.target()
+        };
+        let deadline = transfer.deadline;
+        let id = match self.engine.begin(transfer) {
+            Ok(id) => id,
+            Err(transfer) => {
+                self.peers.leave(peer, now);
+                let depth = self.parts.config.depth;
+                return Err((TransferErrorKind::Full { depth }, Box::new(transfer)));
+            }
+        };
+        self.deadlines.insert((deadline, id));
+        self.counts.accepted += 1;
+        if let Some(it) = self.peers.get_mut(peer) {
+            it.line.push_back(id);
+            // Others of its are in front of it, and wait for their next try.
+            if it.retry_at.is_none() {
+                self.turns.ready(&mut self.peers, peer);
+            }
+        }
+        self.pump(now);
+        self.settle(now);
+        Ok(())
+    }
+
+    // ---- a turn ---------------------------------------------------------------------------------
+
+    /// Everything that there is to do now; never waits.
+    pub(super) fn turn(&mut self) {
+        let now = self.clock.now();
+        self.take_answers();
+        for generation in self.engine.generations().collect::<Vec<_>>() {
+            if !self.engine.read(generation, &mut self.over) {
+                self.give_up(generation);
+            }
+        }
+        self.settle(now);
+        self.cut_off(now);
+        self.pump(now);
+        self.settle(now);
+        self.sweep(now);
+        let idle_after = self.parts.config.idle_after;
+        while let Some(since) = now.checked_sub(idle_after)
+            && let Some((peer, left)) = self.peers.expire(since)
+        {
+            self.forget(peer, &left);
+        }
+    }
+
+    /// A client left.
+    fn forget(&mut self, peer: u32, left: &ServerPeer) {
+        if left.is_queued {
+            self.turns.forget(peer, left.retry_at);
+        }
+        if let PeerReach::Known(reached) = left.reach {
+            self.engine.forget(reached);
+        }
+    }
+
+    fn take_answers(&mut self) {
+        for answer in self.contacts.take() {
+            let peer = self.peers.find(&answer.addr);
+            let it = peer.and_then(|peer| Some((peer, self.peers.get_mut(peer)?)));
+            let asked = PeerReach::Asked(answer.generation);
+            match (it.filter(|(_, it)| it.reach == asked), answer.reached) {
+                (Some((peer, it)), Ok(reached)) => {
+                    it.reach = PeerReach::Known(reached);
+                    self.turns.ready(&mut self.peers, peer);
+                }
+                (Some((peer, _)), Err(reason)) => self.unreachable(peer, reason),
+                // It left meanwhile.
+                (None, Ok(reached)) => self.engine.forget(reached),
+                (None, Err(_)) => {}
+            }
+        }
+    }
+
+    /// Nothing that waits for this client can be posted.
+    fn unreachable(&mut self, peer: u32, reason: Arc<str>) {
+        if let Some(it) = self.peers.get_mut(peer) {
+            it.reach = PeerReach::Unknown;
+        }
+        self.fail_line(peer, &TransferErrorKind::Contact { reason });
+    }
+
+    fn fail_line(&mut self, peer: u32, kind: &TransferErrorKind) {
+        let it = self.peers.get_mut(peer);
+        for id in it
+            .map(|it| std::mem::take(&mut it.line))
+            .unwrap_or_default()
+        {
+            self.engine.fail(id, kind.clone());
+            self.over.push(id);
+        }
+    }
+
+    /// Posts what can be posted, one piece for each client in its turn.
+    fn pump(&mut self, now: Instant) {
+        self.turns.wake(&mut self.peers, now);
+        while let Some(peer) = self.turns.next(&mut self.peers) {
+            match self.advance(peer) {
+                Advance::Went => {
+                    if let Some(it) = self.peers.get_mut(peer) {
+                        it.went();
+                    }
+                    self.turns.ready(&mut self.peers, peer);
+                }
+                Advance::Blocked => self.turns.later(&mut self.peers, peer, now),
+                Advance::Asked | Advance::Empty => {}
+            }
+        }
+    }
+
+    /// Posts one piece for a client.
+    fn advance(&mut self, peer: u32) -> Advance {
+        let Some(id) = self.front(peer) else {
+            return Advance::Empty;
+        };
+        match self.engine.poll_gate(id) {
+            Ok(true) => {}
+            Ok(false) => return Advance::Blocked,
+            Err(kind) => return self.stop(id, kind),
+        }
+        let Some(it) = self.peers.get(peer) else {
+            return Advance::Empty;
+        };
+        let (late, addr, reach) = (it.late, it.addr, it.reach);
+        let generation = match self.lane(late) {
+            Ok(generation) => generation,
+            Err(error) => {
+                let reason = error.to_string().into();
+                self.fail_line(peer, &TransferErrorKind::Endpoint { reason });
+                return Advance::Empty;
+            }
+        };
+        let to = match reach {
+            PeerReach::Known(reached) if reached.generation == generation => reached,
+            PeerReach::Asked(_) => return Advance::Asked,
+            PeerReach::Known(_) | PeerReach::Unknown => {
+                return self.contact(peer, addr, generation);
+            }
+        };
+        match self.engine.post(id, to) {
+            PostedPiece::Went { last } => {
+                if last && let Some(it) = self.peers.get_mut(peer) {
+                    it.line.pop_front();
+                }
+                Advance::Went
+            }
+            PostedPiece::Again => {
+                self.counts.eagain += 1;
+                Advance::Blocked
+            }
+            PostedPiece::Refused(kind) => self.stop(id, kind),
+        }
+    }
+
+    /// What is next of a client; what is over leaves its line.
+    fn front(&mut self, peer: u32) -> Option<usize> {
+        let it = self.peers.get_mut(peer)?;
+        while let Some(&id) = it.line.front() {
+            if self
+                .engine
+                .get(id)
+                .is_some_and(|transfer| !transfer.is_stopped())
+            {
+                return Some(id);
+            }
+            it.line.pop_front();
+        }
+        None
+    }
+
+    fn stop(&mut self, id: usize, kind: TransferErrorKind) -> Advance {
+        self.engine.fail(id, kind);
+        self.over.push(id);
+        Advance::Went
+    }
+
+    /// The endpoint that takes new transfers of such clients.
+    fn lane(&mut self, late: bool) -> Result<GenerationId, Error> {
+        if let Some(generation) = self.lanes.of(late) {
+            return Ok(generation);
+        }
+        let generation = self.engine.open()?;
+        self.lanes.set(late, generation);
+        Ok(generation)
+    }
+
+    fn contact(&mut self, peer: u32, addr: PeerAddr, generation: GenerationId) -> Advance {
+        let Some(av) = self.engine.av(generation) else {
+            return Advance::Blocked;
+        };
+        let asked = self.contacts.ask(addr, generation, av);
+        let Some(it) = self.peers.get_mut(peer) else {
+            return Advance::Empty;
+        };
+        match asked {
+            Asked::Now(Ok(reached)) => {
+                it.reach = PeerReach::Known(reached);
+                Advance::Went
+            }
+            Asked::Now(Err(reason)) => {
+                self.unreachable(peer, reason);
+                Advance::Empty
+            }
+            Asked::Later => {
+                it.reach = PeerReach::Asked(generation);
+                Advance::Asked
+            }
+            Asked::Full => Advance::Blocked,
+        }
+    }
+
+    // ---- outcomes -------------------------------------------------------------------------------
+
+    /// Looks at the transfers of which something changed.
+    fn settle(&mut self, now: Instant) {
+        for id in std::mem::take(&mut self.over) {
+            let Some(transfer) = self.engine.get(id) else {
+                continue;
+            };
+            let is_over = transfer.in_flight == 0 && transfer.is_stopped();
+            let peer = transfer.target.peer;
+            self.rests = 0;
+            self.sweep |= !self.lanes.retiring().is_empty();
+            self.turns.hurry(&mut self.peers);
+            if let Some(it) = self.peers.get_mut(peer) {
+                it.went();
+                if it.retry_at.is_some() {
+                    self.turns.ready(&mut self.peers, peer);
+                }
+            }
+            if is_over {
+                self.finish(id, now);
+            }
+        }
+    }
+
+    /// A transfer is over, and nothing of it is in flight.
+    fn finish(&mut self, id: usize, now: Instant) {
+        let Some(transfer) = self.engine.take(id) else {
+            return;
+        };
+        let (key, posted, told) = (transfer.key, transfer.begun > 0, transfer.told);
+        let (len, peer) = (transfer.len, transfer.target.peer);
+        self.deadlines.remove(&(transfer.deadline, id));
+        if let Some(it) = self.peers.get_mut(peer)
+            && transfer.begun < transfer.len
+        {
+            it.line.retain(|waiting| *waiting != id);
+        }
+        let error = transfer
+            .failed
+            .clone()
+            .map(|kind| TransferError { kind, posted });
+        self.counts.leaked += u64::from(transfer.leaked);
+        let given = transfer.into_given();
+        self.peers.leave(peer, now);
+        if told {
+            self.sweep = true;
+            self.counts.late -= 1;
+            self.outbox.extend(returned(key, given));
+            return;
+        }
+        let event = outcome(key, given, error);
+        match event {
+            ChannelEvent::Written { .. } | ChannelEvent::Read { .. } => {
+                self.counts.done += 1;
+                self.counts.bytes += len;
+            }
+            _ => self.counts.failed += 1,
+        }
+        self.outbox.push_back(event);
+    }
+
+    /// Transfers whose deadline passed: told now, whatever the provider still has of them.
+    fn cut_off(&mut self, now: Instant) {
+        while let Some((_, id)) = self.deadlines.first().copied().filter(|it| it.0 <= now) {
+            self.deadlines.pop_first();
+            let Some(transfer) = self.engine.get(id) else {
+                continue;
+            };
+            self.counts.cut_off += 1;
+            if transfer.in_flight == 0 {
+                self.engine.fail(id, TransferErrorKind::Deadline);
+                self.finish(id, now);
+                continue;
+            }
+            let (peer, kind) = (transfer.target.peer, transfer.failed.clone());
+            let told = (transfer.key, transfer.is_write());
+            self.tell_late(id, told, kind.unwrap_or(TransferErrorKind::Deadline));
+            if let Some(it) = self.peers.get_mut(peer) {
+                it.late = true;
+            }
+        }
+    }
+
+    fn tell_late(&mut self, id: usize, (key, write): (u64, bool), kind: TransferErrorKind) {
+        self.engine.tell(id);
+        for generation in self.engine.holders(id) {
+            self.lanes.retire(generation);
+        }
+        self.sweep = true;
+        self.counts.failed += 1;
+        self.counts.late += 1;
+        let error = TransferError { kind, posted: true };
+        let given = match write {
+            true => GivenBack::Write(None),
+            false => GivenBack::Read(None),
+        };
+        self.outbox.push_back(outcome(key, given, Some(error)));
+    }
+
+    /// Closes what retires and has late transfers only.
+    fn sweep(&mut self, now: Instant) {
+        while std::mem::take(&mut self.sweep) {
+            for generation in self.lanes.overdue().collect::<Vec<_>>() {
+                match self.engine.holds(generation, true) {
+                    true => self.lanes.retire(generation),
+                    false => self.lanes.keep(generation),
+                }
+            }
+            for generation in self.lanes.retiring().to_vec() {
+                if !self.engine.holds(generation, false) {
+                    self.give_up(generation);
+                    self.sweep = true;
+                }
+            }
+            self.settle(now);
+        }
+    }
+
+    /// Closes an endpoint: what is in flight there is over.
+    fn give_up(&mut self, generation: GenerationId) {
+        self.engine.close(generation, &mut self.over);
+        self.lanes.remove(generation);
+        self.counts.resets += 1;
+    }
+
+    /// Closes everything; each transfer has its outcome afterwards.
+    pub(super) fn end(&mut self) {
+        let now = self.clock.now();
+        for generation in self.engine.generations().collect::<Vec<_>>() {
+            self.engine.close(generation, &mut self.over);
+            self.lanes.remove(generation);
+        }
+        for id in self.engine.ids() {
+            self.engine.fail(id, TransferErrorKind::Closed);
+            self.over.push(id);
+        }
+        self.settle(now);
+    }
+
+    pub(super) fn stats(&self) -> ChannelStats {
+        let counts = &self.counts;
+        ChannelStats {
+            open: counts.accepted - counts.done - counts.failed,
+            endpoints: self.engine.generations().count() as u64,
+            peers: self.peers.len() as u64,
+            contacts: self.contacts.pending() as u64,
+            ..*counts
+        }
+    }
+}
+
+/// What becomes known of a transfer.
+fn outcome(key: u64, given: GivenBack, error: Option<TransferError>) -> ChannelEvent {
+    match (given, error) {
+        (GivenBack::Write(Some(payload)), None) => ChannelEvent::Written { key, payload },
+        (GivenBack::Read(Some(into)), None) => seen(key, into),
+        (GivenBack::Write(payload), error) => ChannelEvent::WriteFailed {
+            key,
+            payload,
+            error: error.unwrap_or_else(lost),
+        },
+        (GivenBack::Read(into), error) => ChannelEvent::ReadFailed {
+            key,
+            into,
+            error: error.unwrap_or_else(lost),
+        },
+    }
+}
+
+/// The bytes are there; in a device's memory they are made visible.
+fn seen(key: u64, into: Destination) -> ChannelEvent {
+    match into.unseen() {
+        None => ChannelEvent::Read { key, into },
+        Some(error) => ChannelEvent::ReadFailed {
+            key,
+            into: Some(into),
+            error: TransferError {
+                kind: TransferErrorKind::Completion(error),
+                posted: true,
+            },
+        },
+    }
+}
+
+fn lost() -> TransferError {
+    TransferError {
+        kind: TransferErrorKind::Reset,
+        posted: true,
+    }
+}
+
+fn returned(key: u64, given: GivenBack) -> Option<ChannelEvent> {
+    match given {
+        GivenBack::Write(payload) => {
+            payload.map(|payload| ChannelEvent::WriteReturned { key, payload })
+        }
+        GivenBack::Read(into) => into.map(|into| ChannelEvent::ReadReturned { key, into }),
+    }
+}

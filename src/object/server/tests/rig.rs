@@ -1,0 +1,232 @@
+//! What the tests of the server need: a server with one channel, and clients that lend windows.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::buffer::{BufferMut, SharedBufferManager};
+use crate::endpoint::Access;
+use crate::endpoint::link::addressed_ep::AddressedEp;
+use crate::fabric::{Completions, Cq, Domain, EndpointKind, Fabric, PeerAddr};
+use crate::memory::{RawRegistration, Registrar};
+use crate::object::RdmaToken;
+use crate::object::server::{ChannelEvent, ObjectChannel, ObjectServer, ObjectServerConfig};
+
+/// Of what is expected to happen.
+pub(super) const SOON: Duration = Duration::from_secs(60);
+
+/// Those that have both ends in one process. Those that this machine's library lacks are skipped.
+pub(super) const PROVIDERS: &[&str] = &["tcp", "net", "tcp;ofi_rxm"];
+
+/// The first of them that there is.
+pub(super) fn any_fabric() -> Option<Arc<Fabric>> {
+    PROVIDERS.iter().find_map(|provider| fabric(provider))
+}
+
+pub(super) fn fabric(provider: &str) -> Option<Arc<Fabric>> {
+    let builder = Fabric::builder().provider(provider).node("127.0.0.1");
+    match builder.endpoint_kind(EndpointKind::Rdm).open() {
+        Ok(fabric) => Some(fabric),
+        Err(error) => {
+            println!("SKIPPED: {provider}: {error}");
+            None
+        }
+    }
+}
+
+/// Memory that is lent, and the endpoint that it is reached by.
+pub(super) struct WindowClient {
+    /// First, so that nobody writes to the memory any more when that goes.
+    end: Option<AddressedEp>,
+    cq: Arc<Cq>,
+    pub(super) window: Option<RawRegistration>,
+    pub(super) bytes: Arc<[AtomicU8]>,
+    token: RdmaToken,
+    completions: Completions,
+}
+
+impl WindowClient {
+    pub(super) fn open(fabric: &Arc<Fabric>, len: usize, access: Access) -> Self {
+        let domain = fabric.open_domain().expect("a domain");
+        let cq = Arc::new(Cq::open(&domain, 16).expect("a queue"));
+        let info = fabric.info();
+        let end = AddressedEp::open(&domain, info, (1, 0), &cq).expect("an endpoint");
+        let bytes: Arc<[AtomicU8]> = (0..len).map(|_| AtomicU8::new(0)).collect();
+        let base = NonNull::from(&*bytes).cast();
+        let window = domain.register_window(base, len, access).expect("a window");
+        let virtual_addresses = fabric.rma().expect("one-sided").virtual_addresses;
+        let token = RdmaToken::new(
+            if virtual_addresses {
+                base.addr().get() as u64
+            } else {
+                0
+            },
+            len as u64,
+            fabric.provider().name,
+            &end.local.to_provider_bytes().expect("a name"),
+            window.key,
+        );
+        Self {
+            end: Some(end),
+            cq,
+            window: Some(window),
+            bytes,
+            token: token.expect("a token"),
+            completions: Completions::new(),
+        }
+    }
+
+    pub(super) fn token(&self) -> RdmaToken {
+        self.token.clone()
+    }
+
+    pub(super) fn local(&self) -> PeerAddr {
+        self.end.as_ref().expect("open").local
+    }
+
+    /// Drives its provider.
+    pub(super) fn progress(&mut self) {
+        let _ = self.cq.read(&mut self.completions);
+        self.completions.clear();
+    }
+
+    pub(super) fn fill(&self, byte: impl Fn(usize) -> u8) {
+        for (at, it) in self.bytes.iter().enumerate() {
+            it.store(byte(at), Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn copy(&self) -> Vec<u8> {
+        self.bytes
+            .iter()
+            .map(|it| it.load(Ordering::Relaxed))
+            .collect()
+    }
+
+    /// Its endpoint is gone; its memory is not.
+    pub(super) fn go(&mut self) {
+        drop(self.end.take());
+    }
+}
+
+impl Drop for WindowClient {
+    fn drop(&mut self) {
+        self.go();
+    }
+}
+
+/// A server with a channel.
+pub(super) struct Rig {
+    pub(super) channel: ObjectChannel,
+    pub(super) events: Vec<ChannelEvent>,
+    pub(super) pool: SharedBufferManager,
+    pub(super) server: ObjectServer,
+    pub(super) fabric: Arc<Fabric>,
+}
+
+/// Bytes of a buffer.
+pub(super) const BUFFER: usize = 2 << 20;
+
+impl Rig {
+    pub(super) fn open(provider: &str, config: ObjectServerConfig) -> Option<Self> {
+        Some(Self::over(fabric(provider)?, config))
+    }
+
+    pub(super) fn over(fabric: Arc<Fabric>, config: ObjectServerConfig) -> Self {
+        let server = ObjectServer::open(&fabric, config).expect("a server");
+        let channel = server.channel().expect("a channel");
+        let pool = SharedBufferManager::allocate(8, BUFFER).expect("a pool");
+        pool.region().register(server.domain()).expect("registered");
+        Self {
+            channel,
+            events: Vec::new(),
+            pool,
+            server,
+            fabric,
+        }
+    }
+
+    pub(super) fn client(&self, len: usize) -> WindowClient {
+        WindowClient::open(&self.fabric, len, Access::all())
+    }
+
+    /// A buffer with a pattern.
+    pub(super) fn filled(&self, len: usize, seed: u8) -> BufferMut {
+        let mut buffer = self.pool.try_acquire().expect("a free buffer");
+        for (at, byte) in buffer[..len].iter_mut().enumerate() {
+            *byte = pattern(at, seed);
+        }
+        buffer
+    }
+
+    /// Drives the channel and these clients until there is an event.
+    pub(super) fn next(&mut self, clients: &mut [&mut WindowClient]) -> ChannelEvent {
+        let until = Instant::now() + SOON;
+        while self.events.is_empty() {
+            assert!(
+                Instant::now() < until,
+                "no event: {:?}",
+                self.channel.stats()
+            );
+            self.channel.poll(&mut self.events).expect("it polls");
+            clients.iter_mut().for_each(|client| client.progress());
+        }
+        self.events.remove(0)
+    }
+
+    /// Writes a pattern into a part of a window and reads it back, and looks at every byte.
+    pub(super) fn get_and_put(&mut self, client: &mut WindowClient, at: usize, len: usize) {
+        client.fill(|_| 0xee);
+        let seed = (at * 7 + len) as u8;
+        let payload = self.filled(len, seed).freeze(len);
+        let deadline = Instant::now() + SOON;
+        let token = client.token();
+        let get = self
+            .channel
+            .handle_get(&token, at as u64, payload, 1, deadline);
+        get.expect("accepted");
+        match self.next(&mut [client]) {
+            ChannelEvent::Written { key: 1, payload } => assert_eq!(payload.len_bytes(), len),
+            other => panic!("{other:?}"),
+        }
+        for (place, byte) in client.copy().into_iter().enumerate() {
+            let inside = (at..at + len).contains(&place);
+            let wanted = if inside {
+                pattern(place - at, seed)
+            } else {
+                0xee
+            };
+            assert_eq!(byte, wanted, "at {place}, of {len} at {at}");
+        }
+        let into = self.pool.try_acquire().expect("a free buffer");
+        let into = crate::endpoint::Destination::buffer(into, len);
+        let put = self
+            .channel
+            .handle_put(&token, at as u64, into, 2, deadline);
+        put.expect("accepted");
+        match self.next(&mut [client]) {
+            ChannelEvent::Read { key: 2, into } => {
+                let buffer = into.into_buffer().expect("a buffer");
+                let good = buffer[..len].iter().enumerate();
+                assert!(good.into_iter().all(|(i, byte)| *byte == pattern(i, seed)));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Every buffer is back.
+    pub(super) fn free(&self) -> usize {
+        let held: Vec<_> = std::iter::from_fn(|| self.pool.try_acquire()).collect();
+        held.len()
+    }
+}
+
+pub(super) fn pattern(at: usize, seed: u8) -> u8 {
+    (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8) ^ seed
+}
+
+/// Another domain of the same fabric.
+pub(super) fn domain(fabric: &Arc<Fabric>) -> Arc<Domain> {
+    fabric.open_domain().expect("a domain")
+}
