@@ -457,7 +457,8 @@ pub const PROVIDERS: &[Provider] = &[
         remarks: Some(
             "listening at `any`, without a node, between processes of one PID namespace; both \
              ends on one version; on 1.x a peer that is killed may hang those it was sending to, \
-             and one that goes before it was heard crashes its listener",
+             and one that goes before it was heard crashes its listener; on 2.x a write that a \
+             window's rights forbid is not done, and said to be",
         ),
         queues: ProviderQueues {
             reports_after_close: false,

@@ -22,7 +22,7 @@ mod wire_error;
 
 pub(crate) use answer::{Answer, AnswerBody, AnswerHead, line};
 pub(crate) use entries::{Entries, EntryWriter};
-pub(crate) use request::{Request, RequestBody};
+pub(crate) use request::{Request, RequestBody, id_and_kind};
 pub use status::ObjectStatus;
 pub use wire_error::ObjectWireError;
 

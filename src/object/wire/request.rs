@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use zerocopy::IntoBytes;
 
-use super::layout::{MAGIC, RequestWire, checksum_code, checksum_kind, read};
+use super::layout::{MAGIC, RequestWire, checksum, checksum_code, checksum_kind, read};
 use super::wire_error::field;
 use super::{HEADER_LEN, ObjectWireError, REQUEST_PAYLOAD_MAX, TOKEN_MAX};
 use crate::object::store::{
@@ -25,6 +25,10 @@ pub(super) mod kind {
 const BEGINS: u8 = 1;
 /// Flag of a put: it ends the object.
 const ENDS: u8 = 2;
+/// Flag of a put: the checksum that the whole content has is behind the texts.
+const GIVEN: u8 = 4;
+/// Bytes of it.
+const GIVEN_LEN: usize = 8;
 
 /// What a client asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +68,8 @@ pub(crate) enum RequestBody {
         ends: bool,
         condition: PutCondition,
         checksum: Option<ChecksumKind>,
+        /// What it is, of the whole content, where the client knows; only with a kind.
+        given: Option<u64>,
         /// Empty where there is nothing to read.
         token: String,
     },
@@ -109,6 +115,9 @@ impl Request {
         for part in self.parts() {
             payload.extend_from_slice(part.as_bytes());
         }
+        if let Some(given) = self.given() {
+            payload.extend_from_slice(&given.to_le_bytes());
+        }
     }
 
     /// How long the client waits, where it said so.
@@ -119,6 +128,7 @@ impl Request {
 
     fn header(&self, header: &mut [u8; HEADER_LEN]) {
         let [name, other, etag] = self.parts().map(str::len);
+        let given = self.given().map_or(0, |_| GIVEN_LEN);
         // Each is checked to be short where it is made; what is longer is refused by who reads it.
         let len = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
         let mut wire = RequestWire {
@@ -127,7 +137,7 @@ impl Request {
             flags: 0,
             reserved: 0.into(),
             id: self.id.into(),
-            payload_len: u32::try_from(name + other + etag)
+            payload_len: u32::try_from(name + other + etag + given)
                 .unwrap_or(u32::MAX)
                 .into(),
             budget_ms: self.budget_ms.into(),
@@ -162,6 +172,7 @@ impl Request {
                 ..
             } => {
                 wire.flags = u8::from(*begins) * BEGINS + u8::from(*ends) * ENDS;
+                wire.flags |= self.given().map_or(0, |_| GIVEN);
                 (wire.offset, wire.len) = ((*offset).into(), (*len).into());
                 (wire.total, wire.upload) = ((*total).into(), (*upload).into());
                 wire.checksum = checksum_code(*checksum);
@@ -172,7 +183,15 @@ impl Request {
         header.copy_from_slice(wire.as_bytes());
     }
 
-    pub(super) fn kind(&self) -> u8 {
+    fn given(&self) -> Option<u64> {
+        match &self.body {
+            RequestBody::Put { given, .. } => *given,
+            _ => None,
+        }
+    }
+
+    /// As the answer says it.
+    pub(crate) fn kind(&self) -> u8 {
         match self.body {
             RequestBody::Head { .. } => kind::HEAD,
             RequestBody::Get { .. } => kind::GET,
@@ -232,20 +251,30 @@ struct Parts<'a> {
     name: &'a [u8],
     other: &'a [u8],
     etag: &'a [u8],
+    given: Option<u64>,
 }
 
 impl<'a> Parts<'a> {
     fn of(wire: &RequestWire, payload: &'a [u8]) -> Result<Self, ObjectWireError> {
         let [name, other, etag] =
             [wire.name_len, wire.other_len, wire.etag_len].map(|len| usize::from(len.get()));
-        let said = name + other + etag;
+        let has_given = wire.kind == kind::PUT && wire.flags & GIVEN != 0;
+        let said = name + other + etag + if has_given { GIVEN_LEN } else { 0 };
         if said != payload.len() {
             let (said, len) = (said as u64, payload.len());
             return Err(ObjectWireError::PayloadLen { said, len });
         }
         let (name, rest) = payload.split_at(name);
-        let (other, etag) = rest.split_at(other);
-        Ok(Self { name, other, etag })
+        let (other, rest) = rest.split_at(other);
+        let (etag, given) = rest.split_at(etag);
+        // Nothing, or its 8 bytes.
+        let given = given.try_into().ok().map(u64::from_le_bytes);
+        Ok(Self {
+            name,
+            other,
+            etag,
+            given,
+        })
     }
 
     fn name(&self) -> Result<ObjectName, ObjectWireError> {
@@ -264,6 +293,15 @@ impl<'a> Parts<'a> {
             return Err(field("token_len", self.other.len() as u64));
         }
         Ok(text_of(self.other)?.into())
+    }
+
+    /// A checksum that its kind can have.
+    fn given(&self, kind: u8) -> Result<Option<u64>, ObjectWireError> {
+        match self.given {
+            Some(value) if kind == 0 => Err(field("given", value)),
+            Some(value) => Ok(checksum(kind, value)?.map(|sum| sum.value)),
+            None => Ok(None),
+        }
     }
 
     fn condition(&self, code: u8) -> Result<PutCondition, ObjectWireError> {
@@ -313,6 +351,7 @@ fn body(wire: &RequestWire, parts: &Parts<'_>) -> Result<RequestBody, ObjectWire
                 ends: wire.flags & ENDS != 0,
                 condition: parts.condition(wire.condition)?,
                 checksum: checksum_kind(wire.checksum)?,
+                given: parts.given(wire.checksum)?,
                 token: parts.token()?,
             })
         }
@@ -328,4 +367,10 @@ fn body(wire: &RequestWire, parts: &Parts<'_>) -> Result<RequestBody, ObjectWire
         kind::CANCEL => Ok(RequestBody::Cancel),
         other => Err(ObjectWireError::Kind(other)),
     }
+}
+
+/// What an answer to a request says, whose texts could not be understood.
+pub(crate) fn id_and_kind(header: &[u8]) -> Option<(u64, u8)> {
+    let wire = zerocopy::FromBytes::read_from_bytes(header).ok();
+    wire.map(|wire: RequestWire| (wire.id.get(), wire.kind))
 }

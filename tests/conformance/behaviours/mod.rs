@@ -15,6 +15,7 @@ mod liveness;
 mod long;
 mod messages;
 mod mixed;
+mod objects;
 mod one_sided;
 mod publish;
 mod reconnect;
@@ -62,6 +63,9 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     ("write with data", one_sided::write_with_data),
     ("receiver's own", one_sided::receiver_writes_and_reads),
     ("revoke", one_sided::revoke),
+    ("objects", objects::objects),
+    ("old tokens", objects::old_tokens),
+    ("stopped client", objects::stopped_client),
     ("publish", publish::publish),
     ("long publications", publish::long_publications),
 ];
@@ -93,6 +97,8 @@ pub(crate) const ROLES: &[Role] = &[
     ("exchange", connectionless::exchange),
     ("own", one_sided::own),
     ("use", one_sided::use_it),
+    ("object client", objects::client),
+    ("object server", objects::server),
     ("publish", publish::publisher),
     ("subscribe", publish::subscriber),
 ];

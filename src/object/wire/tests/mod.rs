@@ -91,11 +91,12 @@ fn requests_have_these_bytes() {
         ends: true,
         condition: PutCondition::Absent,
         checksum: Some(ChecksumKind::Crc32c),
+        given: Some(0x0605),
         token: "t".into(),
     };
     let numbers: Vec<u8> = (1..5).flat_map(u64::to_le_bytes).collect();
-    let header = bytes(&[&front(3, 3, 2), &numbers, &lens(1, 1, 0, 1, 2)]);
-    golden_request(put, header, b"xt");
+    let header = bytes(&[&front(3, 7, 10), &numbers, &lens(1, 1, 0, 1, 2)]);
+    golden_request(put, header, b"xt\x05\x06\0\0\0\0\0\0");
     let list = RequestBody::List(ListQuery {
         prefix: "p/".into(),
         start_after: "p/q".into(),
@@ -178,6 +179,7 @@ fn lies_are_told_by_name() {
         ends: true,
         condition: PutCondition::Any,
         checksum: None,
+        given: None,
         token: String::new(),
     };
     let wrong = |body| {
@@ -297,6 +299,7 @@ proptest! {
             ends: flags[1],
             condition: if flags[2] { PutCondition::Any } else { matches() },
             checksum: flags[3].then_some(ChecksumKind::Crc64Nvme),
+            given: flags[3].then_some(len << 33),
             token,
         };
         let request = Request { id: upload << 7, budget_ms: numbers[0], body };
