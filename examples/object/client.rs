@@ -1,9 +1,7 @@
 //! A client of a server, and what it asks without moving bytes.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabricast::Fabric;
 use fabricast::object::{ObjectClient, ObjectClientConfig, RemoteConfig, RemoteObjects};
 use serde_json::json;
 
@@ -13,7 +11,6 @@ use crate::{local_for, open_fabric, report};
 
 /// A client with its connection.
 pub(crate) struct Connected {
-    pub(crate) fabric: Arc<Fabric>,
     pub(crate) remote: RemoteObjects,
     pub(crate) deadline: Instant,
 }
@@ -25,7 +22,6 @@ pub(crate) fn connect(args: &ClientArgs) -> Result<Connected, Failure> {
     let remote = RemoteObjects::connect(&client, &fabric, &args.to, RemoteConfig::default());
     Ok(Connected {
         remote: remote.map_err(Failure::of)?,
-        fabric,
         deadline,
     })
 }

@@ -1,6 +1,6 @@
 //! `ObjectOps`: what a client calls the application for, and what comes of it.
 
-use crate::object::{FailureKind, ObjectError, ObjectOperation, RdmaToken};
+use crate::object::{ObjectError, ObjectOperation, RdmaToken};
 
 /// What an application's callbacks get: one part of a request, and the token that a server needs
 /// for it.
@@ -110,14 +110,4 @@ pub enum TransferCause {
     /// What a server wrote into a device's memory can't be made visible.
     #[error("what came can't be made visible in the device's memory: {0}")]
     Device(crate::cuda::CudaError),
-}
-
-impl TransferCause {
-    pub(super) fn kind(&self) -> FailureKind {
-        match self {
-            Self::Object(_) | Self::OtherClient => FailureKind::Refused,
-            Self::Callback(_) | Self::TooMany { .. } => FailureKind::Callback,
-            Self::Device(_) => FailureKind::Other,
-        }
-    }
 }

@@ -75,7 +75,7 @@ impl ClientCore {
     }
 }
 
-/// A client of objects: it registers memory, lends it by [`RdmaToken`]s, and lets servers move the
+/// A client of objects: it registers memory, lends it by [`RdmaToken`](crate::object::RdmaToken)s, and lets servers move the
 /// bytes by themselves. Any number of threads may use it at once.
 ///
 /// It has a domain of its own, so its tokens reach nothing but memory that was registered here: who
@@ -89,7 +89,8 @@ impl ClientCore {
 /// use fabricast::buffer::SharedBufferManager;
 /// use fabricast::fabric::EndpointKind;
 /// use fabricast::memory::Access;
-/// use fabricast::object::{CallbackError, ObjectChunk, ObjectClient, ObjectClientConfig, ObjectOps};
+/// use fabricast::object::{CallbackError, ObjectChunk, ObjectClient};
+/// use fabricast::object::{ObjectClientConfig, ObjectOps};
 /// use fabricast::Fabric;
 ///
 /// /// Tells a server, by whatever means.
@@ -97,7 +98,7 @@ impl ClientCore {
 ///
 /// impl ObjectOps for ByTelephone {
 ///     fn get(&mut self, chunk: &ObjectChunk<'_>) -> Result<u64, CallbackError> {
-///         println!("please write {} bytes from {} on to {}", chunk.len(), chunk.offset(), chunk.token());
+///         println!("write {} bytes to {}, please", chunk.len(), chunk.token());
 ///         Ok(chunk.len())
 ///     }
 ///     fn put(&mut self, _: &ObjectChunk<'_>) -> Result<u64, CallbackError> {

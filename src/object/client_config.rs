@@ -67,7 +67,8 @@ impl ObjectClientConfig {
     }
 
     /// Whether a thread serves the endpoint while tokens stand. Without it, servers get nowhere
-    /// (but where the card does all by itself) while nobody calls [`ObjectClient::progress`](crate::object::ObjectClient::progress).
+    /// (but where the card does all by itself) while nobody calls
+    /// [`ObjectClient::progress`](crate::object::ObjectClient::progress).
     #[must_use]
     pub fn progress_thread(mut self, has_one: bool) -> Self {
         self.progress_thread = has_one;

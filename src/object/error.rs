@@ -113,7 +113,7 @@ pub enum NotReleased {
     /// Somebody may still reach it: other tokens of the client stand, behind the same endpoint.
     #[error(
         "somebody may still reach the memory: tokens of other memory stand behind the same \
-         endpoint, which is closed when they are dropped (or it would not close, which the log says)"
+         endpoint, which is closed when they are dropped (or it would not close: the log says so)"
     )]
     Deadline {
         /// The memory, as it was.

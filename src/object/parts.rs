@@ -137,7 +137,7 @@ impl<'a> Parts<'a> {
     }
 
     fn failed(&mut self, cause: TransferCause) -> TransferFailed {
-        self.count(Err(cause.kind()));
+        self.count(Err((&cause).into()));
         TransferFailed {
             operation: self.operation,
             transferred: self.done,

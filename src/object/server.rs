@@ -40,6 +40,8 @@ use self::names::OwnNames;
 use crate::Error;
 use crate::fabric::{Domain, EndpointKind, Fabric, RmaLimits};
 use crate::memory::{Registrar, Scope};
+use crate::object::telemetry::Telemetry;
+use crate::object::{ObjectSide, ObjectStats};
 
 /// Moves bytes into and out of the windows that tokens name, with a domain of its own.
 ///
@@ -87,6 +89,7 @@ struct ServerParts {
     rma: RmaLimits,
     config: ObjectServerConfig,
     names: Arc<OwnNames>,
+    telemetry: Arc<Telemetry>,
 }
 
 impl ServerParts {
@@ -127,6 +130,7 @@ impl ObjectServer {
         let parts = ServerParts {
             domain: fabric.open_domain()?,
             rma,
+            telemetry: Telemetry::new(ObjectSide::Server, &config.name),
             config,
             names: Arc::default(),
         };
@@ -139,6 +143,11 @@ impl ObjectServer {
     /// ([`Region::register`](crate::Region::register)).
     pub fn domain(&self) -> &Arc<Domain> {
         &self.parts.domain
+    }
+
+    /// What all channels did so far, and how long it took.
+    pub fn stats(&self) -> ObjectStats {
+        self.parts.telemetry.stats()
     }
 
     /// Opens a channel, for one thread.

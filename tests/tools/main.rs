@@ -2,6 +2,7 @@
 //! writes.
 
 mod object;
+mod object_http;
 #[path = "../common/patience.rs"]
 mod patience;
 mod peers;

@@ -62,8 +62,8 @@ impl VolatileBuffer {
             .checked_add(into.len())
             .is_some_and(|end| end <= self.len);
         assert!(fits, "{} bytes from {from} on, of {}", into.len(), self.len);
-        // SAFETY: within the buffer, by the assertion, which the handle keeps; no reference to it is
-        // made as long as this lives.
+        // SAFETY: within the buffer, by the assertion, which the handle keeps; no reference to it
+        // is made as long as this lives.
         unsafe { volatile::copy_out(self.base.as_ptr().wrapping_add(from), into) };
     }
 }

@@ -15,6 +15,8 @@ use crate::endpoint::limits::{check_count, config};
 /// | `retiring` | endpoints | 4 | 1 to 64 |
 /// | `min_budget` | time | 10 ms | 1 µs to 1 h |
 /// | `idle_after` | time | 60 s | 1 ms to 24 h |
+///
+/// `name`, which statistics call it by, is `server` unless it is said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectServerConfig {
     pub(super) depth: u32,
@@ -23,6 +25,7 @@ pub struct ObjectServerConfig {
     pub(super) retiring: u32,
     pub(super) min_budget: Duration,
     pub(super) idle_after: Duration,
+    pub(super) name: String,
 }
 
 impl Default for ObjectServerConfig {
@@ -34,6 +37,7 @@ impl Default for ObjectServerConfig {
             retiring: 4,
             min_budget: Duration::from_millis(10),
             idle_after: Duration::from_secs(60),
+            name: "server".to_owned(),
         }
     }
 }
@@ -43,6 +47,13 @@ impl ObjectServerConfig {
     #[must_use]
     pub fn depth(mut self, transfers: u32) -> Self {
         self.depth = transfers;
+        self
+    }
+
+    /// What statistics call it ([`TelemetryReport`](crate::object::TelemetryReport)).
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
         self
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::buffer::Payload;
@@ -21,6 +21,7 @@ use crate::object::server::transfer::{
     GivenBack, ObjectTransfer, TransferTarget, unread, unwritten,
 };
 use crate::object::server::turns::PeerTurns;
+use crate::object::{FailureKind, ObjectOperation};
 
 /// What one try to post for a client came to.
 enum Advance {
@@ -132,12 +133,13 @@ impl ChannelCore {
             ..to.target()
         };
         let deadline = transfer.deadline;
+        transfer.began = Some(now);
         let id = match self.engine.begin(transfer) {
             Ok(id) => id,
             Err(transfer) => {
                 self.peers.leave(peer, now);
                 let depth = self.parts.config.depth;
-                return Err((TransferErrorKind::Full { depth }, Box::new(transfer)));
+                return Err((TransferErrorKind::Full { depth }, transfer));
             }
         };
         self.deadlines.insert((deadline, id));
@@ -375,6 +377,7 @@ impl ChannelCore {
         };
         let (key, posted, told) = (transfer.key, transfer.begun > 0, transfer.told);
         let (len, peer) = (transfer.len, transfer.target.peer);
+        let counted = (transfer.operation(), transfer.began);
         self.deadlines.remove(&(transfer.deadline, id));
         if let Some(it) = self.peers.get_mut(peer)
             && transfer.begun < transfer.len
@@ -394,6 +397,9 @@ impl ChannelCore {
             self.outbox.extend(returned(key, given));
             return;
         }
+        let failure = error.as_ref().map(|error| FailureKind::from(&error.kind));
+        let moved = if failure.is_none() { len } else { 0 };
+        self.count(counted, moved, failure.map_or(Ok(()), Err));
         let event = outcome(key, given, error);
         match event {
             ChannelEvent::Written { .. } | ChannelEvent::Read { .. } => {
@@ -403,6 +409,19 @@ impl ChannelCore {
             _ => self.counts.failed += 1,
         }
         self.outbox.push_back(event);
+    }
+
+    /// For statistics, when the outcome is told.
+    fn count(
+        &self,
+        (operation, began): (ObjectOperation, Option<Instant>),
+        bytes: u64,
+        outcome: Result<(), FailureKind>,
+    ) {
+        let took = began.map_or(Duration::ZERO, |began| self.clock.since(began));
+        self.parts
+            .telemetry
+            .on_transfer(operation, bytes, took, outcome);
     }
 
     /// Transfers whose deadline passed: told now, whatever the provider still has of them.
@@ -419,7 +438,9 @@ impl ChannelCore {
                 continue;
             }
             let (peer, kind) = (transfer.target.peer, transfer.failed.clone());
+            let counted = (transfer.operation(), transfer.began);
             let told = (transfer.key, transfer.is_write());
+            self.count(counted, 0, Err(FailureKind::Deadline));
             self.tell_late(id, told, kind.unwrap_or(TransferErrorKind::Deadline));
             if let Some(it) = self.peers.get_mut(peer) {
                 it.late = true;

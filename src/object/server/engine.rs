@@ -238,9 +238,9 @@ impl TransferEngine {
     // ---- transfers ------------------------------------------------------------------------------
 
     /// Takes a transfer in, of which nothing is in flight.
-    pub(super) fn begin(&mut self, transfer: ObjectTransfer) -> Result<usize, ObjectTransfer> {
+    pub(super) fn begin(&mut self, transfer: ObjectTransfer) -> Result<usize, Box<ObjectTransfer>> {
         debug_assert_eq!(transfer.in_flight, 0);
-        self.transfers.begin(transfer)
+        self.transfers.begin(transfer).map_err(Box::new)
     }
 
     pub(super) fn get(&self, id: usize) -> Option<&ObjectTransfer> {

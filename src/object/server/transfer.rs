@@ -7,6 +7,7 @@ use std::time::Instant;
 use crate::buffer::{LeaseError, LeasedPayload, Payload};
 use crate::endpoint::{Destination, LeasedDestination};
 use crate::memory::Scope;
+use crate::object::ObjectOperation;
 use crate::object::server::error::TransferErrorKind;
 use crate::object::server::runs::RunList;
 
@@ -48,6 +49,8 @@ pub(super) struct ObjectTransfer {
     /// The application's.
     pub(super) key: u64,
     pub(super) deadline: Instant,
+    /// When it was accepted.
+    pub(super) began: Option<Instant>,
     pub(super) len: u64,
     /// So many bytes were posted.
     pub(super) begun: u64,
@@ -119,12 +122,20 @@ impl ObjectTransfer {
             target,
             key,
             deadline,
+            began: None,
             len,
             begun: 0,
             in_flight: 0,
             failed: None,
             told: false,
             leaked: false,
+        }
+    }
+
+    pub(super) fn operation(&self) -> ObjectOperation {
+        match self.is_write() {
+            true => ObjectOperation::Get,
+            false => ObjectOperation::Put,
         }
     }
 

@@ -12,10 +12,13 @@ use std::time::Duration;
 const STEPS: usize = 1 << STEP_BITS;
 const STEP_BITS: u32 = 4;
 
-/// What takes 2 to the power of this many nanoseconds, 73 minutes, or longer is in the last bucket.
+/// What takes 2 to the power of this many nanoseconds, 73 minutes, or longer is in one bucket more.
 const LONGEST_BITS: u32 = 42;
 
-const BUCKETS: usize = (LONGEST_BITS - STEP_BITS + 1) as usize * STEPS;
+/// The place of that one.
+const LONGEST: usize = (LONGEST_BITS - STEP_BITS + 1) as usize * STEPS;
+
+const BUCKETS: usize = LONGEST + 1;
 
 /// The most that one operation adds to the sum, 52 days: so the sum does not overflow.
 const SUM_MAX: u64 = 1 << 52;
@@ -28,13 +31,16 @@ fn bucket(ns: u64) -> usize {
     }
     let shift = bits - 1 - STEP_BITS;
     let place = shift as usize * STEPS + (ns >> shift) as usize;
-    place.min(BUCKETS - 1)
+    place.min(LONGEST)
 }
 
 /// The first and the last number of nanoseconds in a bucket.
 fn bounds(bucket: usize) -> (u64, u64) {
     if bucket < STEPS {
         return (bucket as u64, bucket as u64);
+    }
+    if bucket >= LONGEST {
+        return (1 << LONGEST_BITS, u64::MAX);
     }
     let shift = bucket / STEPS - 1;
     let step = (bucket % STEPS + STEPS) as u64;
@@ -130,21 +136,12 @@ impl Latencies {
         let (first, last) = bounds(place);
         // The longest may be counted a moment later than its bucket.
         let longest = self.max_ns.max(first);
-        let last = match place == BUCKETS - 1 {
-            true => longest,
-            false => last.min(longest),
-        };
-        Some(Duration::from_nanos(last))
+        Some(Duration::from_nanos(last.min(longest)))
     }
 
-    /// How many took less than 2 to the power of `bits` nanoseconds; exact up to 2⁴², above it all
-    /// are.
+    /// How many took less than 2 to the power of `bits` nanoseconds, exactly; `bits` is 42 at most.
     pub(super) fn below(&self, bits: u32) -> u64 {
-        let end = match bits < LONGEST_BITS {
-            true => bucket(1 << bits),
-            false => BUCKETS,
-        };
-        self.buckets[..end].iter().sum()
+        self.buckets[..bucket(1 << bits)].iter().sum()
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::AddAssign;
 
 use super::histogram::Latencies;
-use crate::object::ObjectOperation;
+use crate::object::{ObjectError, ObjectOperation, TransferCause, TransferErrorKind};
 
 /// Which side counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,6 +88,42 @@ impl FailureKind {
             Self::Store => "store",
             Self::Reset => "reset",
             Self::Other => "other",
+        }
+    }
+}
+
+impl From<&TransferErrorKind> for FailureKind {
+    /// What a server's error counts as.
+    fn from(error: &TransferErrorKind) -> Self {
+        use TransferErrorKind as Kind;
+        match error {
+            Kind::Full { .. } | Kind::PeersInUse { .. } => Self::WouldBlock,
+            Kind::Deadline | Kind::Budget { .. } => Self::Deadline,
+            Kind::Contact { .. } | Kind::Fabric { .. } | Kind::Completion(_) => Self::Peer,
+            Kind::Endpoint { .. } | Kind::Reset | Kind::Closed | Kind::Forked(_) => Self::Reset,
+            Kind::Gate { .. } => Self::Other,
+            Kind::Provider { .. }
+            | Kind::Name { .. }
+            | Kind::Peer { .. }
+            | Kind::OutOfRange { .. }
+            | Kind::Key { .. }
+            | Kind::Empty
+            | Kind::NotRegistered { .. }
+            | Kind::ForeignBuffer { .. }
+            | Kind::NotStaged { .. } => Self::Refused,
+        }
+    }
+}
+
+impl From<&TransferCause> for FailureKind {
+    /// What a client's error counts as.
+    fn from(cause: &TransferCause) -> Self {
+        match cause {
+            TransferCause::Callback(_) | TransferCause::TooMany { .. } => Self::Callback,
+            TransferCause::Object(ObjectError::Quarantined) => Self::Deadline,
+            TransferCause::Object(ObjectError::TooManyTokens { .. }) => Self::WouldBlock,
+            TransferCause::Object(_) | TransferCause::OtherClient => Self::Refused,
+            TransferCause::Device(_) => Self::Other,
         }
     }
 }

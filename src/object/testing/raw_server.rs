@@ -161,12 +161,10 @@ impl RawServer {
         };
         loop {
             // SAFETY: the region outlives the endpoint, and nobody touches it before the outcome.
-            let posted = unsafe {
-                match writes {
-                    true => self.end.ep.write(peer, &post),
-                    false => self.end.ep.read(peer, &post),
-                }
-            };
+            let written = || unsafe { self.end.ep.write(peer, &post) };
+            // SAFETY: as above.
+            let read = || unsafe { self.end.ep.read(peer, &post) };
+            let posted = if writes { written() } else { read() };
             match posted {
                 Ok(()) => return Some(Ok(context)),
                 Err(PostRefused::Again) => {

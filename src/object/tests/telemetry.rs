@@ -84,6 +84,30 @@ fn each_kind_of_failure_has_a_place_and_a_name_of_its_own() {
 }
 
 #[test]
+fn errors_count_as_what_they_are() {
+    use crate::object::{ObjectError, TransferCause, TransferErrorKind};
+    for (error, kind) in [
+        (
+            TransferErrorKind::Full { depth: 1 },
+            FailureKind::WouldBlock,
+        ),
+        (TransferErrorKind::Deadline, FailureKind::Deadline),
+        (TransferErrorKind::Empty, FailureKind::Refused),
+        (TransferErrorKind::Reset, FailureKind::Reset),
+    ] {
+        assert_eq!(FailureKind::from(&error), kind, "{error}");
+    }
+    for (cause, kind) in [
+        (TransferCause::Callback("no".into()), FailureKind::Callback),
+        (TransferCause::OtherClient, FailureKind::Refused),
+        (ObjectError::Quarantined.into(), FailureKind::Deadline),
+        (ObjectError::Empty.into(), FailureKind::Refused),
+    ] {
+        assert_eq!(FailureKind::from(&cause), kind, "{cause}");
+    }
+}
+
+#[test]
 fn what_closed_ones_counted_stays_in_the_sum() {
     let closed = |report: TelemetryReport| {
         let entries = report.entries().iter();

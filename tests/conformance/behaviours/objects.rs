@@ -398,7 +398,7 @@ impl Client {
                 self.bytes(0, 8192) == [7; 8192],
                 "untouched by one {why}: {said}"
             );
-            // `shm` of libfabric 2.x says so of what the rights of a window forbid, and does it not.
+            // `shm` of libfabric 2.x says so of what a window's rights forbid, and does it not.
             let is_false = self.believes && said == "did";
             assert!(is_false || said.starts_with("cut off"), "{why}: {said}");
         }

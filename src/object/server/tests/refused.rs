@@ -140,6 +140,7 @@ fn windows_at_the_end_of_the_addresses_have_an_end() {
             ..rig.channel.core.parts.rma
         },
         config: ObjectServerConfig::default(),
+        telemetry: Arc::clone(&rig.channel.core.parts.telemetry),
         names: Arc::default(),
     });
     let wide = token(&client.token(), |it| it.key = 1 << 32);
