@@ -117,6 +117,19 @@ fn endless_client() {
     }
 }
 
+/// Gets until it is stopped.
+fn busy_client() {
+    let (memory, mut remote) = connected(&child::argument());
+    let all = 0..OBJECT as u64;
+    remote
+        .put("y", &memory, all.clone(), &PutCondition::Any, by())
+        .expect("put");
+    loop {
+        remote.get("y", &memory, all.clone(), 0, by()).expect("got");
+        child::tell("got");
+    }
+}
+
 // ---- the tests ----------------------------------------------------------------------------------
 
 fn providers() -> Vec<&'static str> {
@@ -179,6 +192,45 @@ fn a_client_that_is_killed_in_the_middle_of_a_put_leaves_nothing() {
         client.expect("done", SOON);
         client.finish(SOON);
     }
+}
+
+#[test]
+fn eight_clients_that_are_stopped_cost_little_and_hold_up_nobody() {
+    if child::role().is_some() {
+        return busy_client();
+    }
+    let this = "objects::eight_clients_that_are_stopped_cost_little_and_hold_up_nobody";
+    let whole = "objects::a_client_in_another_process_does_everything";
+    for provider in providers() {
+        let Some(fabric) = open(provider) else {
+            continue;
+        };
+        let directory = tempfile::tempdir().expect("a directory");
+        let service = serve(&fabric, directory.path());
+        let argument = format!("{provider} {}", service.local_addr());
+        let mut clients: Vec<_> = (0..8)
+            .map(|_| Child::start(this, "client", &argument))
+            .collect();
+        for client in &mut clients {
+            client.expect("got", SOON);
+            client.stop();
+        }
+        let (cpu, begin) = (cpu_time(), Instant::now());
+        std::thread::sleep(Duration::from_millis(700));
+        let share = (cpu_time() - cpu).as_secs_f64() / begin.elapsed().as_secs_f64();
+        println!("{provider}: eight stopped clients cost {share:.3} of a core");
+        assert!(share < 0.5, "{provider}: {share}");
+        std::fs::remove_file(directory.path().join("y")).expect("it is there");
+        let mut client = Child::start(whole, "client", &argument);
+        client.expect("done", SOON);
+        client.finish(SOON);
+    }
+}
+
+/// What this process has used, in all threads.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn entries(directory: &Path) -> Vec<String> {
