@@ -163,6 +163,8 @@ mod documents {
     struct Gpu;
     #[doc = include_str!("../docs/guide/limits.md")]
     struct Limits;
+    #[doc = include_str!("../docs/guide/objects.md")]
+    struct Objects;
     #[doc = include_str!("../docs/guide/providers.md")]
     struct Providers;
     #[doc = include_str!("../docs/guide/publish.md")]

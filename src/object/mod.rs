@@ -4,15 +4,19 @@
 //! server moves the bytes by itself: a GET is an RMA write into the client's window, a PUT an RMA
 //! read from it.
 
+mod callbacks;
 mod client;
+mod client_config;
 mod control;
 mod error;
 mod lender;
 mod memory;
+mod parts;
 mod progress;
 mod remote;
 mod server;
 mod service;
+mod staging;
 mod store;
 mod telemetry;
 mod token;
@@ -20,10 +24,11 @@ mod window_body;
 mod window_ep;
 pub(crate) mod wire;
 
-pub use client::{
-    AsyncObjectOps, CallbackError, ObjectChunk, ObjectClient, ObjectClientConfig, ObjectOps,
-    TransferCause, TransferFailed,
+pub use callbacks::{
+    AsyncObjectOps, CallbackError, ObjectChunk, ObjectOps, TransferCause, TransferFailed,
 };
+pub use client::ObjectClient;
+pub use client_config::ObjectClientConfig;
 pub use error::{NotReleased, ObjectError};
 pub use memory::{LentToken, ObjectMemory, ObjectOperation};
 pub use remote::{RemoteConfig, RemoteError, RemoteList, RemoteObject, RemoteObjects};

@@ -49,7 +49,6 @@ pub(crate) struct Telemetry {
     owner: Owner,
 }
 
-#[cfg_attr(not(test), expect(dead_code, reason = "clients and servers call it"))]
 impl Telemetry {
     /// For one that just opened. `name`: what people tell it from others by.
     pub(crate) fn new(side: ObjectSide, name: &str) -> Arc<Self> {

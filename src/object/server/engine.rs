@@ -87,7 +87,9 @@ pub(super) struct TransferEngine {
     /// What the provider may touch lies in here. Dropped behind the close of every endpoint.
     transfers: InFlight<ObjectTransfer>,
     generations: Vec<ChannelGeneration>,
+    /// The last one, and its address.
     last: u64,
+    local: PeerAddr,
     completions: Completions,
     /// Operations that were posted and are not over, at most.
     depth: u32,
@@ -114,6 +116,7 @@ impl TransferEngine {
             transfers: InFlight::new(depth, ContextKind::Opaque),
             generations: Vec::new(),
             last: 0,
+            local: PeerAddr::any(),
             completions: Completions::new(),
             depth,
             contexts: match needs_cells {
@@ -137,6 +140,7 @@ impl TransferEngine {
         let cq = Arc::new(Cq::open(&self.domain, depth)?);
         let end = AddressedEp::open(&self.domain, &self.info, (depth, 0), &cq)?;
         self.last += 1;
+        self.local = end.local;
         let id = GenerationId(self.last);
         self.names.add(end.local);
         self.generations.push(ChannelGeneration {
@@ -197,9 +201,9 @@ impl TransferEngine {
         }
     }
 
-    /// The address of some endpoint of the channel.
-    pub(super) fn local(&self) -> Option<PeerAddr> {
-        self.generations.first().map(|it| it.local)
+    /// The address of the endpoint that was opened last; "any" before the first.
+    pub(super) fn local(&self) -> PeerAddr {
+        self.local
     }
 
     /// Lets a client go that nothing is outstanding to.
@@ -328,7 +332,7 @@ impl TransferEngine {
                 transfer.runs.advance(len);
                 transfer.begun += len as u64;
                 let last = transfer.begun == transfer.len;
-                return PostedPiece::Went { last };
+                PostedPiece::Went { last }
             }
             Err(refused) => {
                 generation.pieces.abort(context);
@@ -466,10 +470,6 @@ impl Drop for TransferEngine {
         let mut over = Vec::new();
         while let Some(id) = self.generations.first().map(|it| it.id) {
             self.close(id, &TransferErrorKind::Closed, &mut over);
-        }
-        let leaked = self.transfers.take_where(|transfer| transfer.leaked);
-        for transfer in leaked {
-            transfer.into_given();
         }
     }
 }
