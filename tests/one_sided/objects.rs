@@ -52,10 +52,10 @@ fn serve(fabric: &Arc<Fabric>, directory: &Path) -> ObjectService {
 // ---- the client ---------------------------------------------------------------------------------
 
 /// Its client, memory and connection, as the parent said.
-fn connected(argument: &str) -> (ObjectMemory, RemoteObjects) {
+fn connected(argument: &str, part: u64) -> (ObjectMemory, RemoteObjects) {
     let (provider, address) = argument.split_once(' ').expect("two words");
     let fabric = open(provider).expect("the parent opened it");
-    let parts = ObjectClientConfig::default().callback_bytes(PART);
+    let parts = ObjectClientConfig::default().callback_bytes(part);
     let client = ObjectClient::open(&fabric, parts).expect("a client");
     let pool = SharedBufferManager::allocate(1, OBJECT).expect("a pool");
     let buffer = pool.try_acquire().expect("one is free");
@@ -73,7 +73,7 @@ fn by() -> Instant {
 
 /// All of it, once.
 fn whole_client() {
-    let (memory, mut remote) = connected(&child::argument());
+    let (memory, mut remote) = connected(&child::argument(), PART);
     let all = 0..OBJECT as u64;
     let absent = PutCondition::Absent;
     let put = remote
@@ -109,7 +109,7 @@ fn whole_client() {
 
 /// Puts until it is killed.
 fn endless_client() {
-    let (memory, mut remote) = connected(&child::argument());
+    let (memory, mut remote) = connected(&child::argument(), PART);
     loop {
         let put = remote.put("x", &memory, 0..OBJECT as u64, &PutCondition::Any, by());
         put.expect("put");
@@ -119,7 +119,7 @@ fn endless_client() {
 
 /// Gets until it is stopped.
 fn busy_client() {
-    let (memory, mut remote) = connected(&child::argument());
+    let (memory, mut remote) = connected(&child::argument(), OBJECT as u64);
     let all = 0..OBJECT as u64;
     remote
         .put("y", &memory, all.clone(), &PutCondition::Any, by())
@@ -208,13 +208,15 @@ fn eight_clients_that_are_stopped_cost_little_and_hold_up_nobody() {
         let directory = tempfile::tempdir().expect("a directory");
         let service = serve(&fabric, directory.path());
         let argument = format!("{provider} {}", service.local_addr());
-        let mut clients: Vec<_> = (0..8)
-            .map(|_| Child::start(this, "client", &argument))
+        // One after the other: a token is an address over shm, and a process takes 256 of them.
+        let clients: Vec<_> = (0..8)
+            .map(|_| {
+                let mut client = Child::start(this, "client", &argument);
+                client.expect("got", SOON);
+                client.stop();
+                client
+            })
             .collect();
-        for client in &mut clients {
-            client.expect("got", SOON);
-            client.stop();
-        }
         let (cpu, begin) = (cpu_time(), Instant::now());
         std::thread::sleep(Duration::from_millis(700));
         let share = (cpu_time() - cpu).as_secs_f64() / begin.elapsed().as_secs_f64();
@@ -224,6 +226,7 @@ fn eight_clients_that_are_stopped_cost_little_and_hold_up_nobody() {
         let mut client = Child::start(whole, "client", &argument);
         client.expect("done", SOON);
         client.finish(SOON);
+        drop(clients);
     }
 }
 
