@@ -9,6 +9,9 @@ use crate::object::tests::service::{
 };
 use crate::object::*;
 
+/// Reads that are not answered.
+type HeldPieces = Arc<Mutex<Vec<(BufferMut, StoreCompletion<BufferMut>)>>>;
+
 /// What it does when it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
@@ -27,14 +30,14 @@ enum Manner {
 #[derive(Debug, Clone, Default)]
 struct OddStore {
     memory: MemoryStore,
-    held: Arc<Mutex<Vec<(BufferMut, StoreCompletion<BufferMut>)>>>,
+    held: HeldPieces,
 }
 
 #[derive(Debug)]
 struct OddObject {
     manner: Manner,
     info: ObjectInfo,
-    held: Arc<Mutex<Vec<(BufferMut, StoreCompletion<BufferMut>)>>>,
+    held: HeldPieces,
 }
 
 fn manner(name: &ObjectName) -> Option<Manner> {
