@@ -61,4 +61,5 @@ mod tests {
     mod client;
     mod lies;
     mod service;
+    mod stores_of_others;
 }

@@ -52,10 +52,10 @@ fn serve(fabric: &Arc<Fabric>, directory: &Path) -> ObjectService {
 // ---- the client ---------------------------------------------------------------------------------
 
 /// Its client, memory and connection, as the parent said.
-fn connected(argument: &str) -> (ObjectMemory, RemoteObjects) {
+fn connected(argument: &str, part: u64) -> (ObjectMemory, RemoteObjects) {
     let (provider, address) = argument.split_once(' ').expect("two words");
     let fabric = open(provider).expect("the parent opened it");
-    let parts = ObjectClientConfig::default().callback_bytes(PART);
+    let parts = ObjectClientConfig::default().callback_bytes(part);
     let client = ObjectClient::open(&fabric, parts).expect("a client");
     let pool = SharedBufferManager::allocate(1, OBJECT).expect("a pool");
     let buffer = pool.try_acquire().expect("one is free");
@@ -73,7 +73,7 @@ fn by() -> Instant {
 
 /// All of it, once.
 fn whole_client() {
-    let (memory, mut remote) = connected(&child::argument());
+    let (memory, mut remote) = connected(&child::argument(), PART);
     let all = 0..OBJECT as u64;
     let absent = PutCondition::Absent;
     let put = remote
@@ -109,11 +109,24 @@ fn whole_client() {
 
 /// Puts until it is killed.
 fn endless_client() {
-    let (memory, mut remote) = connected(&child::argument());
+    let (memory, mut remote) = connected(&child::argument(), PART);
     loop {
         let put = remote.put("x", &memory, 0..OBJECT as u64, &PutCondition::Any, by());
         put.expect("put");
         child::tell("put");
+    }
+}
+
+/// Gets until it is stopped.
+fn busy_client() {
+    let (memory, mut remote) = connected(&child::argument(), OBJECT as u64);
+    let all = 0..OBJECT as u64;
+    remote
+        .put("y", &memory, all.clone(), &PutCondition::Any, by())
+        .expect("put");
+    loop {
+        remote.get("y", &memory, all.clone(), 0, by()).expect("got");
+        child::tell("got");
     }
 }
 
@@ -179,6 +192,48 @@ fn a_client_that_is_killed_in_the_middle_of_a_put_leaves_nothing() {
         client.expect("done", SOON);
         client.finish(SOON);
     }
+}
+
+#[test]
+fn eight_clients_that_are_stopped_cost_little_and_hold_up_nobody() {
+    if child::role().is_some() {
+        return busy_client();
+    }
+    let this = "objects::eight_clients_that_are_stopped_cost_little_and_hold_up_nobody";
+    let whole = "objects::a_client_in_another_process_does_everything";
+    for provider in providers() {
+        let Some(fabric) = open(provider) else {
+            continue;
+        };
+        let directory = tempfile::tempdir().expect("a directory");
+        let service = serve(&fabric, directory.path());
+        let argument = format!("{provider} {}", service.local_addr());
+        // One after the other: a token is an address over shm, and a process takes 256 of them.
+        let clients: Vec<_> = (0..8)
+            .map(|_| {
+                let mut client = Child::start(this, "client", &argument);
+                client.expect("got", SOON);
+                client.stop();
+                client
+            })
+            .collect();
+        let (cpu, begin) = (cpu_time(), Instant::now());
+        std::thread::sleep(Duration::from_millis(700));
+        let share = (cpu_time() - cpu).as_secs_f64() / begin.elapsed().as_secs_f64();
+        println!("{provider}: eight stopped clients cost {share:.3} of a core");
+        assert!(share < 0.5, "{provider}: {share}");
+        std::fs::remove_file(directory.path().join("y")).expect("it is there");
+        let mut client = Child::start(whole, "client", &argument);
+        client.expect("done", SOON);
+        client.finish(SOON);
+        drop(clients);
+    }
+}
+
+/// What this process has used, in all threads.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn entries(directory: &Path) -> Vec<String> {
