@@ -109,7 +109,7 @@ impl ObjectClientConfig {
         let zero = |field| Error::Config {
             field,
             value: "0".to_owned(),
-            reason: "must be at least 1".into(),
+            reason: "must be at least 1",
         };
         let zeros = [
             (self.callback_bytes == 0, "callback_bytes"),

@@ -285,7 +285,7 @@ impl Lender {
     ) -> Result<RawRegistration, ObjectError> {
         let registered = match body.device() {
             Some(range) => {
-                let mut part = range.clone();
+                let mut part = *range;
                 part.address += offset as u64;
                 part.len = len;
                 self.domain.register_device(&part, Some(access))

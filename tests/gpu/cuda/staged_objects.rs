@@ -22,7 +22,7 @@ use crate::pattern::pattern;
 const BYTES: usize = 300_000;
 const STAGE: usize = 65_537;
 
-/// Of each provider that there is: newer libraries have `tcp` with such endpoints, older ones `net`.
+/// Of each provider that there is: `tcp` in newer libraries, `net` in older ones.
 fn fabrics() -> Vec<Arc<Fabric>> {
     let open = |provider| {
         let fabric = Fabric::builder().provider(provider).node("127.0.0.1");
