@@ -190,6 +190,7 @@ impl Lender {
         match self.token_of(&lent, (offset, len), &ep) {
             Ok(token) => Ok((lent, token)),
             Err(error) => {
+                drop(ep);
                 self.end(lent, Ended::Done);
                 Err(error)
             }
@@ -216,6 +217,8 @@ impl Lender {
                 Ok((lent, ep))
             }
             Err(error) => {
+                // Who closes an endpoint waits until nobody else has it.
+                drop(ep);
                 self.give_place_back(id, body);
                 Err(error)
             }
@@ -231,12 +234,13 @@ impl Lender {
         access: Access,
     ) -> Result<Path, ObjectError> {
         let paths = self.domain.fabric().settings().device_paths;
-        let lent = match self.stand(body, (0, len), access) {
+        let (lent, ep) = match self.stand(body, (0, len), access) {
             Err(ObjectError::NotDirect { reason, .. }) if paths != DevicePaths::RequireDirect => {
                 return Ok(Path::Staged(reason));
             }
-            lent => lent?.0,
+            stands => stands?,
         };
+        drop(ep);
         let path = lent.registration.path().clone();
         self.end(lent, Ended::Done);
         Ok(path)
