@@ -212,6 +212,15 @@ impl Case {
         self.window() + 2
     }
 
+    /// Operations before the time begins, at least: each buffer of both sides once.
+    fn warm_messages(&self) -> usize {
+        match self.operation {
+            Operation::ObjectRequest | Operation::ObjectHttp => 2,
+            operation if operation.is_object() => 2 * self.depth,
+            _ => 2 * self.receive_depth(),
+        }
+    }
+
     /// How long a run may take at most.
     pub(crate) fn limit(&self) -> Duration {
         Duration::from_secs_f64(self.seconds) + Duration::from_secs(20)
@@ -335,8 +344,7 @@ impl Pacer {
         Self {
             phase: Phase::WarmUp,
             next: Header::DATA,
-            // Each buffer of both sides once at least.
-            warm_messages: 2 * case.receive_depth(),
+            warm_messages: case.warm_messages(),
             seconds: Duration::from_secs_f64(case.seconds),
             until: now + WARM_UP,
             cpu_from: 0.0,

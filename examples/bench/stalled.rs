@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, Write};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -41,9 +42,9 @@ pub(crate) struct Options {
 
 #[derive(Args)]
 pub(crate) struct ClientOptions {
-    /// libfabric provider.
-    #[arg(long, default_value = "net")]
-    provider: String,
+    /// libfabric provider. Default: net where there is one, else tcp.
+    #[arg(long)]
+    provider: Option<String>,
     /// The local IPv4 address to use.
     #[arg(long, default_value = "127.0.0.1")]
     node: String,
@@ -53,11 +54,19 @@ pub(crate) struct ClientOptions {
 }
 
 impl ClientOptions {
-    fn fabric(&self) -> Result<std::sync::Arc<Fabric>, Failure> {
+    fn fabric(&self) -> Result<Arc<Fabric>, Failure> {
+        match &self.provider {
+            Some(provider) => self.open(provider),
+            // libfabric 1.17 has RDM over TCP as a provider of its own.
+            None => self.open("net").or_else(|_| self.open("tcp")),
+        }
+    }
+
+    fn open(&self, provider: &str) -> Result<Arc<Fabric>, Failure> {
         let builder = Fabric::builder()
-            .provider(&self.provider)
+            .provider(provider)
             .endpoint_kind(EndpointKind::Rdm);
-        let row = fabricast::fabric::provider(&self.provider);
+        let row = fabricast::fabric::provider(provider);
         Ok(match row.is_some_and(|row| row.names.is_some()) {
             true => builder.open()?,
             false => builder.node(&self.node).open()?,
@@ -81,10 +90,10 @@ pub(crate) fn lend(options: &ClientOptions) -> Result<(), Failure> {
     }
 }
 
-fn start(options: &ClientOptions) -> Result<(Guard, RdmaToken), Failure> {
+fn start(options: &ClientOptions, fabric: &Fabric) -> Result<(Guard, RdmaToken), Failure> {
     let mut command = Command::new(std::env::current_exe()?);
     command
-        .args(["stalled-client", "--provider", &options.provider])
+        .args(["stalled-client", "--provider", fabric.provider().name])
         .args(["--node", &options.node, "--size"])
         .arg(options.size.to_string())
         .stdin(Stdio::null())
@@ -98,7 +107,7 @@ fn start(options: &ClientOptions) -> Result<(Guard, RdmaToken), Failure> {
 /// The server's thread.
 struct Serving {
     channel: ObjectChannel,
-    region: std::sync::Arc<Region>,
+    region: Arc<Region>,
     size: usize,
     events: Vec<ChannelEvent>,
     turns: u64,
@@ -152,7 +161,7 @@ fn measure(options: &Options, served: bool) -> Result<(), Failure> {
         turns: 0,
     };
     let clients: Result<Vec<_>, _> = (0..options.clients)
-        .map(|_| start(&options.client))
+        .map(|_| start(&options.client, &fabric))
         .collect();
     let clients = clients?;
     if served {
@@ -190,7 +199,7 @@ fn report(
     let process = (cpu_seconds() - process) / elapsed;
     let turns = serving.turns as f64 / elapsed;
     let library = fabric.report().library;
-    let provider = &options.client.provider;
+    let provider = fabric.provider().name;
     if !options.json {
         println!(
             "{provider}, libfabric {library}: {} stopped clients ({}), a GET of {} bytes begun \
