@@ -1,10 +1,10 @@
 #!/bin/bash
 # All GPU tests over the driver of this machine, with a table of what came of them; SKIPPED, with the reason, where there is no GPU.
 #
-#   test-gpu.sh               driver and cufile, of crates/, cuda, gpu_endpoint, gpu_files and streams, of tests/, and the example gpu_hook
+#   test-gpu.sh               driver, cufile and zarr, of crates/, cuda, gpu_endpoint, gpu_files and streams, of tests/, and the example gpu_hook
 #   test-gpu.sh SUITE...      these
 #
-#   FABRICAST_TEST_BINARIES   a folder with the programs (driver, cufile, gpu, streams, gpu_hook, info) that another machine has built, with the
+#   FABRICAST_TEST_BINARIES   a folder with the programs (driver, cufile, gpu, streams, zarr, gpu_hook, info) that another machine has built, with the
 #                             feature cudarc; else cargo builds them
 #   FABRICAST_TEST_FAKES      a folder with libfake_cuda.so, for a machine without a C compiler
 #   FABRICAST_LIBFABRIC_CUDA  a libfabric that was built with CUDA, for the test of two processes; its libcudart.so may lie beside it
@@ -145,7 +145,7 @@ all() {
         # All of it is for this machine.
         driver) suite "$name$1" "$program" ;;
         # The others have nothing to do with GPUs.
-        streams) suite "$name$1" "$program" gpu:: ;;
+        streams | zarr) suite "$name$1" "$program" gpu:: ;;
         *) suite "$name$1" "$program" "$name::" ;;
         esac
         ((${#checker[@]} == 0)) || findings "$name$1"
@@ -173,7 +173,7 @@ sums() {
 }
 
 suites=("$@")
-((${#suites[@]} > 0)) || suites=(driver cuda gpu_endpoint streams cufile gpu_files gpu_hook)
+((${#suites[@]} > 0)) || suites=(driver cuda gpu_endpoint streams zarr cufile gpu_files gpu_hook)
 declare -A programs took
 for name in "${suites[@]}" info; do programs[$name]=$(program "$name"); done
 checker=()

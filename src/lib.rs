@@ -136,6 +136,12 @@ pub mod __fuzz {
         crate::object::exercise_token(bytes);
     }
 
+    /// Both parsers of messages about objects. Panics where what is understood is not what was
+    /// said.
+    pub fn object_wire(bytes: &[u8]) {
+        crate::object::wire::exercise(bytes);
+    }
+
     /// Both parsers of coalesced buffers. Panics where one breaks its promises.
     pub fn coalesced(bytes: &[u8]) {
         crate::coalesce::exercise(bytes);
@@ -157,6 +163,8 @@ mod documents {
     struct Gpu;
     #[doc = include_str!("../docs/guide/limits.md")]
     struct Limits;
+    #[doc = include_str!("../docs/guide/objects.md")]
+    struct Objects;
     #[doc = include_str!("../docs/guide/providers.md")]
     struct Providers;
     #[doc = include_str!("../docs/guide/publish.md")]

@@ -4,14 +4,15 @@
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::ptr::{self, NonNull};
 
 use libfabric_sys as sys;
 
 use crate::Error;
 use crate::fabric::PeerAddr;
-use crate::fabric::address::{AddrForm, NAME_MAX};
+use crate::fabric::address::NAME_MAX;
+use crate::fabric::provider_bytes;
 
 /// The registration modes that we implement; a provider that needs another is not offered to us.
 pub(crate) const MR_MODES: i32 = sys::FI_MR_LOCAL
@@ -394,7 +395,8 @@ fn duplicate_text(field: &'static str, value: &str) -> Result<*mut c_char, Error
 
 /// A `sockaddr` that the library may free, and its bytes.
 fn duplicate_address(addr: SocketAddr) -> Result<(*mut c_void, usize), Error> {
-    let (address, len) = (ProviderAddress::socket(addr), socket_address_len(addr));
+    let address = provider_bytes::socket_bytes(addr);
+    let len = address.len();
     // SAFETY: a call for memory; the library frees it with the info by free(3).
     let copy = unsafe { libc::malloc(len) };
     if copy.is_null() {
@@ -403,7 +405,7 @@ fn duplicate_address(addr: SocketAddr) -> Result<(*mut c_void, usize), Error> {
     // SAFETY: both have `len` bytes, and the copy was just made.
     unsafe {
         copy.cast::<u8>()
-            .copy_from_nonoverlapping(address.as_ptr().cast(), len);
+            .copy_from_nonoverlapping(address.as_ptr(), len);
     }
     Ok((copy, len))
 }
@@ -414,26 +416,11 @@ fn duplicate_address(addr: SocketAddr) -> Result<(*mut c_void, usize), Error> {
 ///
 /// `addr` is null or points to `len` readable bytes.
 pub(crate) unsafe fn read_address(addr: *const u8, len: usize) -> Option<PeerAddr> {
-    if addr.is_null() || len < size_of::<libc::sa_family_t>() {
+    if addr.is_null() {
         return None;
     }
-    // SAFETY: `len` covers the family; the address may be unaligned.
-    let family = unsafe { addr.cast::<libc::sa_family_t>().read_unaligned() };
-    match i32::from(family) {
-        libc::AF_INET if len >= size_of::<libc::sockaddr_in>() => {
-            // SAFETY: `len` covers the struct, all of whose bit patterns are valid.
-            let v4 = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
-            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
-            Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(v4.sin_port)).into())
-        }
-        libc::AF_INET6 if len >= size_of::<libc::sockaddr_in6>() => {
-            // SAFETY: `len` covers the struct, all of whose bit patterns are valid.
-            let v6 = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
-            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-            Some(SocketAddr::new(IpAddr::V6(ip), u16::from_be(v6.sin6_port)).into())
-        }
-        _ => None,
-    }
+    // SAFETY: the caller's promise.
+    provider_bytes::read_socket(unsafe { std::slice::from_raw_parts(addr, len) })
 }
 
 /// Reads an address in a provider's own format, if it is whole and not longer than we keep.
@@ -473,30 +460,25 @@ pub(crate) struct ProviderAddress {
 impl ProviderAddress {
     /// `None` for "any", which is no address.
     pub(crate) fn new(addr: &PeerAddr) -> Option<Self> {
-        // SAFETY: a struct of integers is valid when zeroed.
-        let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-        match addr.form() {
-            AddrForm::Any => return None,
-            AddrForm::Socket(socket) => write_socket_address(*socket, &mut storage),
-            AddrForm::Text(name) | AddrForm::Raw(name) => {
-                let name = name.as_slice();
-                // SAFETY: a name has at most `NAME_MAX` bytes, which the assertion below compares
-                // with the storage; the 0 behind a text is there, as the storage is zeroed.
-                unsafe {
-                    (&raw mut storage)
-                        .cast::<u8>()
-                        .copy_from_nonoverlapping(name.as_ptr(), name.len());
-                }
-            }
-        }
-        Some(Self { storage })
+        addr.to_provider_bytes().map(|bytes| Self::of(&bytes))
     }
 
     /// Of an IP address.
     pub(crate) fn socket(addr: SocketAddr) -> Self {
+        Self::of(&provider_bytes::socket_bytes(addr))
+    }
+
+    fn of(bytes: &[u8]) -> Self {
         // SAFETY: a struct of integers is valid when zeroed.
         let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-        write_socket_address(addr, &mut storage);
+        assert!(bytes.len() <= size_of_val(&storage));
+        // SAFETY: the storage has room for so many bytes, as was just compared, and any bytes are
+        // valid in it; what is borrowed overlaps nothing that is new.
+        unsafe {
+            (&raw mut storage)
+                .cast::<u8>()
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
         Self { storage }
     }
 
@@ -505,45 +487,7 @@ impl ProviderAddress {
     }
 }
 
-/// Bytes of its form as a `sockaddr`.
-fn socket_address_len(addr: SocketAddr) -> usize {
-    match addr {
-        SocketAddr::V4(_) => size_of::<libc::sockaddr_in>(),
-        SocketAddr::V6(_) => size_of::<libc::sockaddr_in6>(),
-    }
-}
-
 const _: () = assert!(NAME_MAX < size_of::<libc::sockaddr_storage>());
-
-fn write_socket_address(addr: SocketAddr, storage: &mut libc::sockaddr_storage) {
-    match addr {
-        SocketAddr::V4(v4) => {
-            let raw = libc::sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
-                sin_port: v4.port().to_be(),
-                sin_addr: libc::in_addr {
-                    s_addr: u32::from(*v4.ip()).to_be(),
-                },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: the storage is large and aligned enough for every kind of address.
-            unsafe { (&raw mut *storage).cast::<libc::sockaddr_in>().write(raw) };
-        }
-        SocketAddr::V6(v6) => {
-            let raw = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                sin6_port: v6.port().to_be(),
-                sin6_flowinfo: v6.flowinfo(),
-                sin6_addr: libc::in6_addr {
-                    s6_addr: v6.ip().octets(),
-                },
-                sin6_scope_id: v6.scope_id(),
-            };
-            // SAFETY: the storage is large and aligned enough for every kind of address.
-            unsafe { (&raw mut *storage).cast::<libc::sockaddr_in6>().write(raw) };
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

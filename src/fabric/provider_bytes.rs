@@ -21,15 +21,17 @@ use super::address::AddrForm;
 const IPV4_LEN: usize = size_of::<libc::sockaddr_in>();
 const IPV6_LEN: usize = size_of::<libc::sockaddr_in6>();
 
-/// Where the port, and the IP addresses, lie.
+/// Where their fields lie.
 const PORT_AT: usize = 2;
 const IPV4_AT: usize = 4;
+const FLOW_AT: usize = 4;
 const IPV6_AT: usize = 8;
 const SCOPE_AT: usize = 24;
 
 const _: () = assert!(PORT_AT == std::mem::offset_of!(libc::sockaddr_in, sin_port));
 const _: () = assert!(IPV4_AT == std::mem::offset_of!(libc::sockaddr_in, sin_addr));
 const _: () = assert!(PORT_AT == std::mem::offset_of!(libc::sockaddr_in6, sin6_port));
+const _: () = assert!(FLOW_AT == std::mem::offset_of!(libc::sockaddr_in6, sin6_flowinfo));
 const _: () = assert!(IPV6_AT == std::mem::offset_of!(libc::sockaddr_in6, sin6_addr));
 const _: () = assert!(SCOPE_AT == std::mem::offset_of!(libc::sockaddr_in6, sin6_scope_id));
 
@@ -85,34 +87,51 @@ fn is_bounded(format: u32) -> bool {
 
 /// A `sockaddr` that has one of these lengths, and is of the family that it has then.
 fn socket_of(bytes: &[u8], lengths: &[usize]) -> Option<PeerAddr> {
-    let (family, _) = bytes.split_first_chunk()?;
-    let family = i32::from(libc::sa_family_t::from_ne_bytes(*family));
-    let port = u16::from_be_bytes(field(bytes, PORT_AT)?);
-    let ip: IpAddr = match (bytes.len(), family) {
-        (len, _) if !lengths.contains(&len) => return None,
-        (IPV4_LEN, libc::AF_INET) => Ipv4Addr::from(field::<4>(bytes, IPV4_AT)?).into(),
-        (IPV6_LEN, libc::AF_INET6) => Ipv6Addr::from(field::<16>(bytes, IPV6_AT)?).into(),
+    let addr = read_socket(bytes).filter(|_| lengths.contains(&bytes.len()))?;
+    let len = socket_len(&addr.socket_addr()?);
+    (len == bytes.len()).then_some(addr)
+}
+
+/// The address in a `sockaddr`, if it is an IP address and whole; it may have bytes behind it.
+pub(super) fn read_socket(bytes: &[u8]) -> Option<PeerAddr> {
+    let family = libc::sa_family_t::from_ne_bytes(field(bytes, 0)?);
+    let (ip, len): (IpAddr, _) = match i32::from(family) {
+        libc::AF_INET => (Ipv4Addr::from(field::<4>(bytes, IPV4_AT)?).into(), IPV4_LEN),
+        libc::AF_INET6 => (
+            Ipv6Addr::from(field::<16>(bytes, IPV6_AT)?).into(),
+            IPV6_LEN,
+        ),
         _ => return None,
     };
-    Some(SocketAddr::new(ip, port).into())
+    let port = u16::from_be_bytes(field(bytes, PORT_AT)?);
+    (bytes.len() >= len).then(|| SocketAddr::new(ip, port).into())
 }
 
 fn field<const LEN: usize>(bytes: &[u8], at: usize) -> Option<[u8; LEN]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-fn socket_bytes(addr: SocketAddr) -> Vec<u8> {
-    let (family, len) = match addr {
-        SocketAddr::V4(_) => (libc::AF_INET, IPV4_LEN),
-        SocketAddr::V6(_) => (libc::AF_INET6, IPV6_LEN),
+fn socket_len(addr: &SocketAddr) -> usize {
+    match addr {
+        SocketAddr::V4(_) => IPV4_LEN,
+        SocketAddr::V6(_) => IPV6_LEN,
+    }
+}
+
+/// The `sockaddr` of an address.
+pub(super) fn socket_bytes(addr: SocketAddr) -> Vec<u8> {
+    let family = match addr {
+        SocketAddr::V4(_) => libc::AF_INET,
+        SocketAddr::V6(_) => libc::AF_INET6,
     };
-    let mut bytes = vec![0; len];
+    let mut bytes = vec![0; socket_len(&addr)];
     let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
     put(0, &(family as libc::sa_family_t).to_ne_bytes());
     put(PORT_AT, &addr.port().to_be_bytes());
     match addr {
         SocketAddr::V4(v4) => put(IPV4_AT, &v4.ip().octets()),
         SocketAddr::V6(v6) => {
+            put(FLOW_AT, &v6.flowinfo().to_ne_bytes());
             put(IPV6_AT, &v6.ip().octets());
             put(SCOPE_AT, &v6.scope_id().to_ne_bytes());
         }

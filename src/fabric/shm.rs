@@ -2,8 +2,9 @@
 //! processes, in one PID namespace, whose shared memory has the same layout. It differs between
 //! versions of libfabric, and the provider does not compare it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::address::AddrForm;
@@ -121,7 +122,11 @@ fn layout(addr: &PeerAddr) -> Option<u8> {
         return None;
     }
     let mut version = [0];
-    File::open(Path::new(REGIONS).join(region))
+    // Somebody may have put a pipe there, which would wait for its other end.
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    options
+        .open(Path::new(REGIONS).join(region))
         .and_then(|mut file| file.read_exact(&mut version))
         .ok()?;
     Some(version[0])
@@ -202,5 +207,24 @@ mod tests {
         assert!(check_peer(&socket, &socket).is_ok());
         let path = "fi_shm://../../etc/passwd".parse().unwrap();
         assert_eq!(layout(&path), None);
+    }
+
+    /// Whoever talks to it would wait for somebody to write there.
+    #[test]
+    fn a_pipe_in_the_place_of_a_region_holds_up_nobody() {
+        let name = format!("fabricast-test-{}-pipe", std::process::id());
+        let path = Path::new(REGIONS).join(&name);
+        let made = rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        );
+        made.unwrap();
+        let addr = format!("fi_shm://{name}").parse().unwrap();
+        let found = layout(&addr);
+        std::fs::remove_file(path).unwrap();
+        assert_eq!(found, None);
     }
 }

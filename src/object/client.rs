@@ -3,212 +3,21 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::endpoint::{Refused, WindowMemory};
-use crate::fabric::{Completions, EndpointSettings, Fabric};
+use crate::fabric::{Completions, Fabric};
 use crate::memory::Access;
 use crate::object::lender::Lender;
-use crate::object::memory::{LentToken, ObjectMemory, ObjectOperation};
+use crate::object::parts::Parts;
 use crate::object::progress::{Bell, ProgressThread};
+use crate::object::telemetry::Telemetry;
 use crate::object::window_body::WindowBody;
-use crate::object::{ObjectError, RdmaToken};
+use crate::object::{
+    AsyncObjectOps, CallbackError, ObjectChunk, ObjectClientConfig, ObjectError, ObjectMemory,
+    ObjectOperation, ObjectOps, ObjectSide, ObjectStats, TransferFailed,
+};
 use crate::process::{Forked, Here, Owner};
-
-/// How often somebody who waits for memory that is quarantined looks.
-const QUARANTINE_LOOK: Duration = Duration::from_millis(1);
-
-/// How an [`ObjectClient`] behaves.
-///
-/// | setting | unit | default | range |
-/// |---|---|---|---|
-/// | `callback_bytes` | bytes that one callback is given at most | 1 GiB | at least 1 |
-/// | `tokens` | tokens that stand at once | 4,096 | at least 1 |
-/// | `quarantine` | how long a transfer waits for memory that is quarantined | 5 s | |
-/// | `progress_thread` | a thread serves the endpoint while tokens stand | true | |
-/// | `endpoint` | what the endpoint asks of the provider | | see [`EndpointSettings`] |
-#[derive(Debug, Clone)]
-pub struct ObjectClientConfig {
-    callback_bytes: u64,
-    tokens: usize,
-    quarantine: Duration,
-    progress_thread: bool,
-    endpoint: EndpointSettings,
-}
-
-impl Default for ObjectClientConfig {
-    fn default() -> Self {
-        Self {
-            callback_bytes: 1 << 30,
-            tokens: 4096,
-            quarantine: Duration::from_secs(5),
-            progress_thread: true,
-            endpoint: EndpointSettings::default(),
-        }
-    }
-}
-
-impl ObjectClientConfig {
-    /// Bytes that one callback is given at most.
-    #[must_use]
-    pub fn callback_bytes(mut self, bytes: u64) -> Self {
-        self.callback_bytes = bytes;
-        self
-    }
-
-    /// Tokens that stand at once, of all memory together.
-    #[must_use]
-    pub fn tokens(mut self, tokens: usize) -> Self {
-        self.tokens = tokens;
-        self
-    }
-
-    /// How long a transfer waits until memory is not quarantined any more.
-    #[must_use]
-    pub fn quarantine(mut self, at_most: Duration) -> Self {
-        self.quarantine = at_most;
-        self
-    }
-
-    /// Whether a thread serves the endpoint while tokens stand. Without it, servers get nowhere
-    /// (but where the card does all by itself) while nobody calls [`ObjectClient::progress`].
-    #[must_use]
-    pub fn progress_thread(mut self, has_one: bool) -> Self {
-        self.progress_thread = has_one;
-        self
-    }
-
-    /// What the endpoint asks of the provider.
-    #[must_use]
-    pub fn endpoint(mut self, settings: EndpointSettings) -> Self {
-        self.endpoint = settings;
-        self
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        let zero = |field| Error::Config {
-            field,
-            value: "0".to_owned(),
-            reason: "must be at least 1".into(),
-        };
-        match (self.callback_bytes, self.tokens) {
-            (0, _) => Err(zero("callback_bytes")),
-            (_, 0) => Err(zero("tokens")),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// What an application's callbacks get: one part of a request, and the token that a server needs
-/// for it.
-#[derive(Debug)]
-pub struct ObjectChunk<'a> {
-    token: &'a RdmaToken,
-    offset: u64,
-    memory_offset: u64,
-}
-
-impl ObjectChunk<'_> {
-    /// Names the memory of this part, and nothing else. It is good during the callback only.
-    pub fn token(&self) -> &RdmaToken {
-        self.token
-    }
-
-    /// Where the part begins in the object, in bytes.
-    pub fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// Where the part begins in the memory, in bytes.
-    pub fn memory_offset(&self) -> u64 {
-        self.memory_offset
-    }
-
-    /// How many bytes it has.
-    #[expect(clippy::len_without_is_empty, reason = "a part has at least 1 byte")]
-    pub fn len(&self) -> u64 {
-        self.token.len()
-    }
-}
-
-/// Why a callback failed: any error of the application's.
-pub type CallbackError = Box<dyn std::error::Error + Send + Sync>;
-
-/// The application's control path: it tells a server what to do with a token, and waits for its
-/// answer. One call after the other for one request, on the caller's thread.
-pub trait ObjectOps {
-    /// Has a server write this part of the object into the memory.
-    ///
-    /// The answer is how many bytes it wrote, from the part's start on: fewer than asked for where
-    /// the object ends.
-    ///
-    /// # Errors
-    ///
-    /// Whatever ends the request.
-    fn get(&mut self, chunk: &ObjectChunk<'_>) -> Result<u64, CallbackError>;
-
-    /// Has a server read this part of the object from the memory.
-    ///
-    /// # Errors
-    ///
-    /// Whatever ends the request.
-    fn put(&mut self, chunk: &ObjectChunk<'_>) -> Result<u64, CallbackError>;
-}
-
-/// The same for a control path that is awaited.
-pub trait AsyncObjectOps {
-    /// As [`ObjectOps::get`].
-    fn get(
-        &mut self,
-        chunk: &ObjectChunk<'_>,
-    ) -> impl Future<Output = Result<u64, CallbackError>> + Send;
-
-    /// As [`ObjectOps::put`].
-    fn put(
-        &mut self,
-        chunk: &ObjectChunk<'_>,
-    ) -> impl Future<Output = Result<u64, CallbackError>> + Send;
-}
-
-/// A GET or PUT that did not end well.
-#[derive(Debug, thiserror::Error)]
-#[error("{operation} ended after {transferred} bytes: {cause}")]
-pub struct TransferFailed {
-    /// Which.
-    pub operation: ObjectOperation,
-    /// Bytes that callbacks before had answered for, from the begin of the request on.
-    pub transferred: u64,
-    /// Why.
-    #[source]
-    pub cause: TransferCause,
-}
-
-/// Why a GET or PUT did not end well.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TransferCause {
-    /// The memory can't be lent.
-    #[error(transparent)]
-    Object(#[from] ObjectError),
-    /// The callback failed.
-    #[error("the callback failed: {0}")]
-    Callback(CallbackError),
-    /// The callback said that more bytes were moved than it was given.
-    #[error("the callback answered for {said} bytes of a part of {asked}")]
-    TooMany {
-        /// What it said.
-        said: u64,
-        /// What it was given.
-        asked: u64,
-    },
-    /// The memory is another client's.
-    #[error("the memory is registered with another client: register it with this one")]
-    OtherClient,
-    /// What a server wrote into a device's memory can't be made visible.
-    #[error("what came can't be made visible in the device's memory: {0}")]
-    Device(crate::cuda::CudaError),
-}
 
 /// What a client and its memory share.
 #[derive(Debug)]
@@ -217,12 +26,17 @@ pub(super) struct ClientCore {
     /// Ends before the lender goes.
     _thread: Option<Here<ProgressThread>>,
     lender: Here<Arc<Lender>>,
-    config: ObjectClientConfig,
+    telemetry: Arc<Telemetry>,
+    pub(super) config: ObjectClientConfig,
 }
 
 impl ClientCore {
     pub(super) fn lender(&self) -> &Lender {
         &self.lender
+    }
+
+    pub(super) fn telemetry(&self) -> &Arc<Telemetry> {
+        &self.telemetry
     }
 
     pub(super) fn check_here(&self) -> Result<(), Forked> {
@@ -306,6 +120,7 @@ impl ObjectClient {
                 owner,
                 _thread: thread,
                 lender: Here::new(lender),
+                telemetry: Telemetry::new(ObjectSide::Client, &config.name),
                 config,
             }),
         })
@@ -337,7 +152,7 @@ impl ObjectClient {
             return Err(Refused::without_key(refused, memory));
         }
         let ledger = self.core.lender.domain().ledger();
-        match WindowBody::new(memory, ledger) {
+        match WindowBody::new(memory, ledger, self.core.telemetry()) {
             Ok(body) => Ok(ObjectMemory::new(body, access, &self.core)),
             Err((error, memory)) => Err(Refused::without_key(error, memory)),
         }
@@ -401,7 +216,7 @@ impl ObjectClient {
             let said = call(&parts.chunk(&token));
             parts.end(token, said)?;
         }
-        Ok(parts.done)
+        Ok(parts.over())
     }
 
     /// As [`get`](Self::get), with a control path that is awaited. Dropping the future is an
@@ -422,7 +237,7 @@ impl ObjectClient {
             let said = ops.get(&parts.chunk(&token)).await;
             parts.end(token, said)?;
         }
-        Ok(parts.done)
+        Ok(parts.over())
     }
 
     /// As [`put`](Self::put), with a control path that is awaited.
@@ -442,7 +257,7 @@ impl ObjectClient {
             let said = ops.put(&parts.chunk(&token)).await;
             parts.end(token, said)?;
         }
-        Ok(parts.done)
+        Ok(parts.over())
     }
 
     /// Has the provider do what there is to do for servers, and returns at once. For threads that
@@ -464,6 +279,11 @@ impl ObjectClient {
         self.core.check_here().is_ok()
     }
 
+    /// What was done so far, and how long it took.
+    pub fn stats(&self) -> ObjectStats {
+        self.core.telemetry.stats()
+    }
+
     /// What stands: tokens, and keys of dropped ones that are closed with their endpoint only.
     pub fn standing(&self) -> (usize, usize) {
         self.core.lender.standing()
@@ -476,111 +296,5 @@ impl fmt::Debug for ObjectClient {
             .field("config", &self.core.config)
             .field("standing", &self.standing())
             .finish_non_exhaustive()
-    }
-}
-
-/// A request, part by part.
-struct Parts<'a> {
-    client: &'a ObjectClient,
-    memory: &'a ObjectMemory,
-    operation: ObjectOperation,
-    range: Range<u64>,
-    offset: u64,
-    done: u64,
-    /// A callback answered for less than it was given.
-    is_over: bool,
-}
-
-impl<'a> Parts<'a> {
-    fn new(
-        client: &'a ObjectClient,
-        operation: ObjectOperation,
-        memory: &'a ObjectMemory,
-        range: Range<u64>,
-        offset: u64,
-    ) -> Result<Self, TransferFailed> {
-        let parts = Self {
-            client,
-            memory,
-            operation,
-            range,
-            offset,
-            done: 0,
-            is_over: false,
-        };
-        match memory.is_of(&client.core) {
-            true => Ok(parts),
-            false => Err(parts.failed(TransferCause::OtherClient)),
-        }
-    }
-
-    /// The token of the next part; `None` when all was asked for.
-    fn next(&mut self) -> Result<Option<LentToken>, TransferFailed> {
-        let start = self.range.start.saturating_add(self.done);
-        // A request without a byte is refused by the memory, once.
-        let all = self.done > 0 && start >= self.range.end;
-        if self.is_over || all {
-            return Ok(None);
-        }
-        let len = self.range.end.saturating_sub(start);
-        let end = start + len.min(self.memory.max_callback_size());
-        match self.memory.token(start..end, self.operation) {
-            Ok(token) => Ok(Some(token)),
-            Err(error) => Err(self.failed(error.into())),
-        }
-    }
-
-    /// The same, and waits for memory that is quarantined.
-    fn next_waiting(&mut self) -> Result<Option<LentToken>, TransferFailed> {
-        let begin = Instant::now();
-        let at_most = self.client.core.config.quarantine;
-        loop {
-            match self.next() {
-                Err(TransferFailed {
-                    cause: TransferCause::Object(ObjectError::Quarantined),
-                    ..
-                }) if begin.elapsed() < at_most => std::thread::sleep(QUARANTINE_LOOK),
-                next => return next,
-            }
-        }
-    }
-
-    fn chunk<'t>(&self, token: &'t LentToken) -> ObjectChunk<'t> {
-        ObjectChunk {
-            token,
-            offset: self.offset.saturating_add(self.done),
-            memory_offset: self.range.start + self.done,
-        }
-    }
-
-    /// The callback has answered.
-    fn end(
-        &mut self,
-        token: LentToken,
-        said: Result<u64, CallbackError>,
-    ) -> Result<(), TransferFailed> {
-        let asked = token.len();
-        let said = match said {
-            Ok(said) if said <= asked => said,
-            Ok(said) => return Err(self.failed(TransferCause::TooMany { said, asked })),
-            Err(error) => return Err(self.failed(TransferCause::Callback(error))),
-        };
-        token.done();
-        self.done += said;
-        self.is_over = said < asked;
-        if self.operation == ObjectOperation::Get
-            && let Err(error) = self.memory.see_writes()
-        {
-            return Err(self.failed(TransferCause::Device(error)));
-        }
-        Ok(())
-    }
-
-    fn failed(&self, cause: TransferCause) -> TransferFailed {
-        TransferFailed {
-            operation: self.operation,
-            transferred: self.done,
-            cause,
-        }
     }
 }

@@ -327,7 +327,9 @@ impl Lender {
         };
         let mut reach = body.reach();
         reach.tokens -= 1;
-        reach.abandoned |= ended == Ended::Abandoned && body.is_reached_late(&reach);
+        if ended == Ended::Abandoned {
+            body.quarantine(&mut reach);
+        }
         drop(reach);
         self.leave(id, held);
     }

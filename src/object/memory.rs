@@ -94,6 +94,7 @@ impl ObjectMemory {
         operation: ObjectOperation,
     ) -> Result<LentToken, ObjectError> {
         let (lent, token) = self.lend(&range, operation)?;
+        self.client.telemetry().on_token();
         Ok(LentToken {
             token,
             operation,
@@ -258,6 +259,7 @@ impl LentToken {
             ObjectOperation::Put => Ended::Done,
         };
         self.client.lender().end(lent, ended);
+        self.client.telemetry().on_rekey();
     }
 }
 

@@ -4,10 +4,14 @@
 //! server moves the bytes by itself: a GET is an RMA write into the client's window, a PUT an RMA
 //! read from it.
 
+mod callbacks;
 mod client;
+mod client_config;
+mod control;
 mod error;
 mod lender;
 mod memory;
+mod parts;
 mod progress;
 mod remote;
 mod server;
@@ -17,20 +21,35 @@ mod telemetry;
 mod token;
 mod window_body;
 mod window_ep;
+pub(crate) mod wire;
 
-pub use client::{
-    AsyncObjectOps, CallbackError, ObjectChunk, ObjectClient, ObjectClientConfig, ObjectOps,
-    TransferCause, TransferFailed,
+pub use callbacks::{
+    AsyncObjectOps, CallbackError, ObjectChunk, ObjectOps, TransferCause, TransferFailed,
 };
+pub use client::ObjectClient;
+pub use client_config::ObjectClientConfig;
 pub use error::{NotReleased, ObjectError};
 pub use memory::{LentToken, ObjectMemory, ObjectOperation};
+pub use remote::{RemoteConfig, RemoteError, RemoteList, RemoteObject, RemoteObjects};
 pub use server::{
     ChannelEvent, ChannelStats, ObjectChannel, ObjectServer, ObjectServerConfig, TransferError,
     TransferErrorKind,
 };
+pub use service::{ObjectService, ObjectServiceConfig};
+pub use store::{
+    ChecksumKind, EtagError, FileStore, ListPage, ListQuery, ListedObject, MemoryStore,
+    ObjectChecksum, ObjectEtag, ObjectInfo, ObjectName, ObjectNameError, ObjectStore, ObjectUpload,
+    PutCondition, StoreCompletion, StoreError, StoredObject,
+};
+pub use telemetry::{
+    CallbackStats, FailureKind, Latencies, LendingStats, ObjectSide, ObjectStats, OperationStats,
+    TelemetryEntry, TelemetryFormat, TelemetryGroups, TelemetryReport, TelemetryWriter,
+    TelemetryWriterConfig,
+};
 #[cfg(any(test, fuzzing))]
 pub(crate) use token::exercise as exercise_token;
 pub use token::{RdmaToken, TokenError, TokenField};
+pub use wire::{ObjectStatus, ObjectWireError};
 
 #[cfg(all(test, not(loom)))]
 pub(crate) mod testing {
@@ -39,4 +58,5 @@ pub(crate) mod testing {
 #[cfg(all(test, not(loom)))]
 mod tests {
     mod client;
+    mod service;
 }

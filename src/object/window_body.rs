@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::endpoint::WindowMemory;
 use crate::memory::{AccessLedger, DeviceRange, volatile};
 use crate::object::ObjectError;
+use crate::object::telemetry::Telemetry;
 use crate::process::Owner;
 
 /// The memory. Whoever can still reach it keeps it, by an `Arc` or by the ledger of the domain.
@@ -22,6 +23,7 @@ pub(super) struct WindowBody {
     state: Mutex<Reach>,
     /// A child of this process gives nothing back.
     owner: Owner,
+    telemetry: Arc<Telemetry>,
 }
 
 /// What the host may do with the bytes while they are lent.
@@ -60,6 +62,7 @@ impl WindowBody {
     pub(super) fn new(
         mut memory: WindowMemory,
         ledger: &Arc<AccessLedger>,
+        telemetry: &Arc<Telemetry>,
     ) -> Result<Self, (ObjectError, WindowMemory)> {
         let len = memory.len();
         let Some(base) = memory.base().filter(|_| len > 0) else {
@@ -85,6 +88,7 @@ impl WindowBody {
                 abandoned: false,
             }),
             owner: Owner::current(),
+            telemetry: Arc::clone(telemetry),
         })
     }
 
@@ -161,8 +165,24 @@ impl WindowBody {
 
     /// Whether a write may still land that belongs to a transfer which was given up.
     pub(super) fn is_quarantined(&self, reach: &mut Reach) -> bool {
-        reach.abandoned &= self.is_reached_late(reach);
+        if reach.abandoned && !self.is_reached_late(reach) {
+            self.end_quarantine(reach);
+        }
         reach.abandoned
+    }
+
+    /// A transfer into it was given up.
+    pub(super) fn quarantine(&self, reach: &mut Reach) {
+        if self.is_reached_late(reach) && !reach.abandoned {
+            reach.abandoned = true;
+            self.telemetry.on_quarantine(self.len as u64);
+        }
+    }
+
+    fn end_quarantine(&self, reach: &mut Reach) {
+        if std::mem::take(&mut reach.abandoned) {
+            self.telemetry.on_quarantine_over(self.len as u64);
+        }
     }
 
     /// Gives the memory back, if it is free.
@@ -171,6 +191,7 @@ impl WindowBody {
         if !self.is_free(&reach) {
             return None;
         }
+        self.end_quarantine(&mut reach);
         reach.memory.take()
     }
 }
@@ -179,6 +200,9 @@ impl Drop for WindowBody {
     /// Whoever holds registrations of it has an `Arc` of it, so there are none.
     fn drop(&mut self) {
         let reach = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut reach.abandoned) {
+            self.telemetry.on_quarantine_over(self.len as u64);
+        }
         let Some(memory) = reach.memory.take() else {
             return;
         };

@@ -1,11 +1,12 @@
 //! `AtomicFile`: a whole file that appears, complete and on the device, or not at all.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
 
 use super::open::retry;
 use super::{FileError, FileErrorKind, FileHandle, FileOperation, OpenOptions};
@@ -103,23 +104,67 @@ impl AtomicFile {
         self.put(RenameFlags::NOREPLACE)
     }
 
+    /// The same, and nothing is brought to the device: as whole for everybody who looks, and much
+    /// faster. After a loss of power there may be the old file, the new one, or an empty one. For
+    /// many files that are synced together afterwards (syncfs(2)).
+    ///
+    /// # Errors
+    /// [`FileError`]; then nothing has changed and the file is removed.
+    pub fn commit_unsynced(mut self) -> Result<(), FileError> {
+        self.rename(RenameFlags::empty())
+    }
+
+    /// The same, but only where there is nothing yet.
+    ///
+    /// # Errors
+    /// As [`commit_unsynced`](Self::commit_unsynced), and `EEXIST`.
+    pub fn commit_new_unsynced(mut self) -> Result<(), FileError> {
+        self.rename(RenameFlags::NOREPLACE)
+    }
+
+    /// Whether a file of that name may be one that is written, or was left by a process that was
+    /// killed: `.NAME.RANDOM.tmp`, the random part of 16 hexadecimal digits. For whoever lists a
+    /// directory.
+    ///
+    /// ```
+    /// use fabricast::storage::AtomicFile;
+    /// assert!(AtomicFile::is_temporary(".checkpoint.0123456789abcdef.tmp"));
+    /// assert!(!AtomicFile::is_temporary(".checkpoint.tmp"));
+    /// ```
+    pub fn is_temporary(name: impl AsRef<OsStr>) -> bool {
+        let name = name.as_ref().as_bytes();
+        let inner = name.strip_prefix(b".").unwrap_or(&[]);
+        let inner = inner.strip_suffix(b".tmp").unwrap_or(&[]);
+        let Some((name, random)) = inner.split_last_chunk::<17>() else {
+            return false;
+        };
+        let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        !name.is_empty() && random[0] == b'.' && random[1..].iter().all(is_digit)
+    }
+
     fn put(mut self, flags: RenameFlags) -> Result<(), FileError> {
         let target = Arc::clone(&self.target);
         self.file
             .sync_all()
             .map_err(|error| failed(&target, error.kind))?;
+        self.rename(flags)?;
+        sync_directory(&target).map_err(|errno| failed(&target, errno))
+    }
+
+    fn rename(&mut self, flags: RenameFlags) -> Result<(), FileError> {
+        let target = &self.target;
         self.file.close();
         if let Some(temporary) = &self.temporary.0 {
             // Without flags by the older call, which every file system has.
             let renamed = if flags.is_empty() {
-                rustix::fs::rename(temporary, &*target)
+                rustix::fs::rename(temporary, &**target)
             } else {
-                rustix::fs::renameat_with(CWD, temporary, CWD, &*target, flags)
+                rustix::fs::renameat_with(CWD, temporary, CWD, &**target, flags)
             };
-            renamed.map_err(|errno| failed(&target, errno))?;
+            renamed.map_err(|errno| failed(target, errno))?;
         }
         self.temporary.0 = None;
-        sync_directory(&target).map_err(|errno| failed(&target, errno))
+        Ok(())
     }
 }
 
@@ -157,6 +202,8 @@ impl Drop for Temporary {
     fn drop(&mut self) {
         if let Some(path) = &self.0
             && let Err(error) = rustix::fs::unlink(path)
+            // Somebody removed it, with its directory perhaps.
+            && error != Errno::NOENT
         {
             tracing::warn!(path = %path.display(), %error, "a temporary file stays");
         }
@@ -169,7 +216,7 @@ fn temporary_name(target: &Arc<Path>) -> Result<PathBuf, FileError> {
     let name = name.ok_or_else(|| failed(target, FileErrorKind::Os { errno }))?;
     let part = &name.as_bytes()[..name.len().min(NAME_PART_MAX)];
     let mut temporary = OsString::from(".");
-    temporary.push(std::ffi::OsStr::from_bytes(part));
+    temporary.push(OsStr::from_bytes(part));
     temporary.push(format!(".{:016x}.tmp", random_u64()));
     Ok(target.with_file_name(temporary))
 }

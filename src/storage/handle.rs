@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::RangeBounds;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -144,6 +144,11 @@ impl FileHandle {
         } else {
             Some(file.buffered().as_raw_fd())
         }
+    }
+
+    /// The descriptor that goes through the page cache; `None` when it was closed.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_ref()?.buffered())
     }
 
     /// The flags of the descriptor that goes through the page cache, as fcntl(2) has them

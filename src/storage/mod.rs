@@ -89,6 +89,7 @@ pub use file::DirectAlignment;
 pub use future::{IoFuture, IoOutcome, wait_all, wait_any};
 pub use handle::FileHandle;
 pub use io_buffer::{IoBuf, IoBufMut, Place};
+pub(crate) use open::retry;
 pub use open::{OpenFlags, OpenOptions};
 pub use operation::callback_panics;
 pub use options::{BackEndChoice, DirectIo, IoOptions};

@@ -72,8 +72,7 @@ impl ChannelCore {
         if self.parts.names.has(peer) {
             return Err(refused("it is this server".to_owned()));
         }
-        let local = self.engine.local().unwrap_or(PeerAddr::any());
-        check_peer(&local, peer).map_err(|error| refused(error.to_string()))
+        check_peer(&self.engine.local(), peer).map_err(|error| refused(error.to_string()))
     }
 }
 
@@ -89,7 +88,7 @@ fn name_in(parts: &ServerParts, token: &RdmaToken) -> Result<PeerAddr, TransferE
     }
     let format = fabric.info().addr_format();
     let peer = PeerAddr::from_provider_bytes(format, token.name());
-    peer.ok_or(TransferErrorKind::Name {
+    peer.ok_or_else(|| TransferErrorKind::Name {
         bytes: token.name().len(),
         provider: server,
     })

@@ -20,12 +20,12 @@ use crate::process::Here;
 /// One thread has a channel, and drives it with [`poll`](Self::poll); more threads take more
 /// channels. Every transfer that is accepted has exactly one outcome, at its deadline at the
 /// latest, and what was given comes back with it, or behind it: a provider can't be made to let go
-/// of what it has begun, but by closing its endpoint. So where a client does not answer in time, the
-/// channel tells so, goes on over another endpoint, and gives the memory back when the first one is
-/// closed, which is as soon as nothing of others is in flight there.
+/// of what it has begun, but by closing its endpoint. So where a client does not answer in time,
+/// the channel tells so, goes on over another endpoint, and gives the memory back when the first
+/// one is closed, which is as soon as nothing of others is in flight there.
 #[derive(Debug)]
 pub struct ObjectChannel {
-    core: Here<ChannelCore>,
+    pub(super) core: Here<ChannelCore>,
 }
 
 impl ObjectChannel {
@@ -34,8 +34,8 @@ impl ObjectChannel {
         Ok(Self { core })
     }
 
-    /// Serves a GET: writes the payload into the client's window, from `at` on, in bytes. It is done
-    /// when the bytes are there ([`ChannelEvent::Written`]), or at the deadline.
+    /// Serves a GET: writes the payload into the client's window, from `at` on, in bytes. It is
+    /// done when the bytes are there ([`ChannelEvent::Written`]), or at the deadline.
     ///
     /// The payload may be of many segments, and may lie in a device's memory that the provider
     /// reaches by itself.
@@ -63,8 +63,8 @@ impl ObjectChannel {
         written.map_err(|(kind, given)| self.refused(kind, given, key))
     }
 
-    /// Serves a PUT: reads the client's window from `at` on, in bytes, until the destination is full
-    /// ([`ChannelEvent::Read`]), or until the deadline.
+    /// Serves a PUT: reads the client's window from `at` on, in bytes, until the destination is
+    /// full ([`ChannelEvent::Read`]), or until the deadline.
     ///
     /// # Errors
     ///

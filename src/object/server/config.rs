@@ -13,7 +13,7 @@ use crate::endpoint::limits::{check_count, config};
 /// | `peers` | clients | 1,024 | 1 to 65,536 |
 /// | `first_contacts` | clients | 64 | 1 to 65,536 |
 /// | `retiring` | endpoints | 4 | 1 to 64 |
-/// | `min_budget` | time | 10 ms | 0 to 1 h |
+/// | `min_budget` | time | 10 ms | 1 µs to 1 h |
 /// | `idle_after` | time | 60 s | 1 ms to 24 h |
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectServerConfig {
@@ -89,9 +89,10 @@ impl ObjectServerConfig {
         let contacts = "must be 1 to 65536 clients";
         check_count("first_contacts", self.first_contacts, MANY, contacts)?;
         check_count("retiring", self.retiring, 64, "must be 1 to 64 endpoints")?;
-        if self.min_budget > Duration::from_secs(3600) {
+        let budgets = Duration::from_micros(1)..=Duration::from_secs(3600);
+        if !budgets.contains(&self.min_budget) {
             let value = format!("{:?}", self.min_budget);
-            return Err(config("min_budget", value, "must be 0 to 1 h"));
+            return Err(config("min_budget", value, "must be 1 µs to 1 h"));
         }
         let idle = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
         if !idle.contains(&self.idle_after) {
@@ -99,5 +100,54 @@ impl ObjectServerConfig {
             return Err(config("idle_after", value, "must be 1 ms to 24 h"));
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod documented {
+    use super::*;
+    use crate::endpoint::testing::documented_settings::{Setting, compare};
+
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let settings: &[Setting<ObjectServerConfig>] = &[
+            Setting {
+                name: "depth",
+                get: |c| c.depth.into(),
+                set: |c, v| c.depth(v.count()),
+            },
+            Setting {
+                name: "peers",
+                get: |c| c.peers.into(),
+                set: |c, v| c.peers(v.count()),
+            },
+            Setting {
+                name: "first_contacts",
+                get: |c| c.first_contacts.into(),
+                set: |c, v| c.first_contacts(v.count()),
+            },
+            Setting {
+                name: "retiring",
+                get: |c| c.retiring.into(),
+                set: |c, v| c.retiring(v.count()),
+            },
+            Setting {
+                name: "min_budget",
+                get: |c| c.min_budget.into(),
+                set: |c, v| c.min_budget(v.time()),
+            },
+            Setting {
+                name: "idle_after",
+                get: |c| c.idle_after.into(),
+                set: |c, v| c.idle_after(v.time()),
+            },
+        ];
+        let source = include_str!("config.rs");
+        compare(
+            source,
+            "ObjectServerConfig",
+            settings,
+            ObjectServerConfig::check,
+        );
     }
 }

@@ -49,7 +49,7 @@ pub(super) struct FirstContacts {
     pending: BTreeMap<u64, JobId>,
     last_ticket: u64,
     limit: u32,
-    by_thread: bool,
+    pub(super) by_thread: bool,
     domain: Arc<Domain>,
     #[cfg(all(test, not(loom)))]
     pub(super) before: Hook,

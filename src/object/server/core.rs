@@ -475,7 +475,8 @@ impl ChannelCore {
 
     /// Closes an endpoint: what is in flight there is over.
     fn give_up(&mut self, generation: GenerationId) {
-        self.engine.close(generation, &mut self.over);
+        let reset = TransferErrorKind::Reset;
+        self.engine.close(generation, &reset, &mut self.over);
         self.lanes.remove(generation);
         self.counts.resets += 1;
     }
@@ -484,7 +485,8 @@ impl ChannelCore {
     pub(super) fn end(&mut self) {
         let now = self.clock.now();
         for generation in self.engine.generations().collect::<Vec<_>>() {
-            self.engine.close(generation, &mut self.over);
+            let closed = TransferErrorKind::Closed;
+            self.engine.close(generation, &closed, &mut self.over);
             self.lanes.remove(generation);
         }
         for id in self.engine.ids() {

@@ -87,13 +87,18 @@ pub(super) struct TransferEngine {
     /// What the provider may touch lies in here. Dropped behind the close of every endpoint.
     transfers: InFlight<ObjectTransfer>,
     generations: Vec<ChannelGeneration>,
+    /// The last one, and its address.
     last: u64,
+    local: PeerAddr,
     completions: Completions,
     /// Operations that were posted and are not over, at most.
     depth: u32,
     contexts: ContextKind,
-    rma: RmaLimits,
+    pub(super) rma: RmaLimits,
     info: Info,
+    /// Of a test: the provider closes no endpoint.
+    #[cfg(all(test, not(loom)))]
+    pub(super) refuses_close: bool,
     names: Arc<OwnNames>,
     domain: Arc<Domain>,
 }
@@ -111,6 +116,7 @@ impl TransferEngine {
             transfers: InFlight::new(depth, ContextKind::Opaque),
             generations: Vec::new(),
             last: 0,
+            local: PeerAddr::any(),
             completions: Completions::new(),
             depth,
             contexts: match needs_cells {
@@ -119,6 +125,8 @@ impl TransferEngine {
             },
             rma: *rma,
             info,
+            #[cfg(all(test, not(loom)))]
+            refuses_close: false,
             names: Arc::clone(names),
             domain: Arc::clone(domain),
         })
@@ -132,6 +140,7 @@ impl TransferEngine {
         let cq = Arc::new(Cq::open(&self.domain, depth)?);
         let end = AddressedEp::open(&self.domain, &self.info, (depth, 0), &cq)?;
         self.last += 1;
+        self.local = end.local;
         let id = GenerationId(self.last);
         self.names.add(end.local);
         self.generations.push(ChannelGeneration {
@@ -197,9 +206,9 @@ impl TransferEngine {
         }
     }
 
-    /// The address of some endpoint of the channel.
-    pub(super) fn local(&self) -> Option<PeerAddr> {
-        self.generations.first().map(|it| it.local)
+    /// The address of the endpoint that was opened last; "any" before the first.
+    pub(super) fn local(&self) -> PeerAddr {
+        self.local
     }
 
     /// Lets a client go that nothing is outstanding to.
@@ -328,7 +337,7 @@ impl TransferEngine {
                 transfer.runs.advance(len);
                 transfer.begun += len as u64;
                 let last = transfer.begun == transfer.len;
-                return PostedPiece::Went { last };
+                PostedPiece::Went { last }
             }
             Err(refused) => {
                 generation.pieces.abort(context);
@@ -394,8 +403,14 @@ impl TransferEngine {
         believed
     }
 
-    /// Closes a generation: all of its pieces are over.
-    pub(super) fn close(&mut self, id: GenerationId, over: &mut Vec<usize>) {
+    /// Closes a generation: all of its pieces are over, for this reason where the provider gives no
+    /// other.
+    pub(super) fn close(
+        &mut self,
+        id: GenerationId,
+        why: &TransferErrorKind,
+        over: &mut Vec<usize>,
+    ) {
         let Some(place) = self.place(id) else {
             return;
         };
@@ -406,7 +421,8 @@ impl TransferEngine {
         let generation = &mut self.generations[place];
         self.names.remove(&generation.local);
         generation.wait.set(Bound::Closed);
-        let closed = generation.ep.take().map_or(Ok(()), Ep::close);
+        let closed = generation.ep.take();
+        let closed = closed.map_or(Ok(()), |ep| self.close_ep(ep));
         if closed.is_ok() && self.domain.fabric().provider().queues.reports_after_close {
             self.read_while(id, over, 1);
         }
@@ -418,13 +434,24 @@ impl TransferEngine {
             // Where the client moves the bytes of a read by itself, it may go on.
             let goes_on = self.rma.reads_outlive_close && !transfer.is_write();
             transfer.leaked |= closed.is_err() || goes_on;
-            end_piece(&mut self.transfers, piece, Some(TransferErrorKind::Reset));
+            end_piece(&mut self.transfers, piece, Some(why.clone()));
             over.push(piece.transfer);
         }
         if closed.is_err() {
             // The cells that contexts point to, and the queue.
             std::mem::forget(generation);
         }
+    }
+}
+
+impl TransferEngine {
+    fn close_ep(&self, ep: Ep) -> Result<(), i32> {
+        #[cfg(all(test, not(loom)))]
+        if self.refuses_close {
+            std::mem::forget(ep);
+            return Err(libc::EBUSY);
+        }
+        ep.close()
     }
 }
 
@@ -456,11 +483,7 @@ impl Drop for TransferEngine {
     fn drop(&mut self) {
         let mut over = Vec::new();
         while let Some(id) = self.generations.first().map(|it| it.id) {
-            self.close(id, &mut over);
-        }
-        let leaked = self.transfers.take_where(|transfer| transfer.leaked);
-        for transfer in leaked {
-            transfer.into_given();
+            self.close(id, &TransferErrorKind::Closed, &mut over);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! `ChannelLanes`: which endpoints take new transfers, and which only finish theirs. Pure.
 //!
-//! A late transfer can't be taken back from a provider, but by closing its endpoint. So the endpoint
-//! takes nothing new any more (it *retires*), what is in flight there goes on, and it is closed when
-//! only late transfers are left. Clients that were late share a lane of their own, so that those who
-//! never were keep their endpoint, and with it their connections.
+//! A late transfer can't be taken back from a provider, but by closing its endpoint. So the
+//! endpoint takes nothing new any more (it *retires*), what is in flight there goes on, and it is
+//! closed when only late transfers are left. Clients that were late share a lane of their own, so
+//! that those who never were keep their endpoint, and with it their connections.
 
 use crate::object::server::engine::GenerationId;
 

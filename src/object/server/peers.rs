@@ -19,9 +19,10 @@ pub(super) enum PeerReach {
     Known(Reached),
 }
 
-/// Waits between two tries, at first and at most.
+/// Waits between two tries, at first and at most. Each is twice the one before, so that who answers
+/// late waits twice as long at most, and who never does costs little.
 const RETRY_FIRST: Duration = Duration::from_micros(20);
-const RETRY_MAX: Duration = Duration::from_millis(2);
+const RETRY_MAX: Duration = Duration::from_millis(16);
 
 /// One client.
 #[derive(Debug)]

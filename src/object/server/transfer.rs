@@ -38,8 +38,11 @@ pub(super) enum GivenBack {
 /// A transfer that was accepted.
 #[derive(Debug)]
 pub(super) struct ObjectTransfer {
-    local: LocalBytes,
-    /// Of the leased memory, which lies where it lies as long as `local` has it.
+    /// Taken out once.
+    local: Option<LocalBytes>,
+    write: bool,
+    /// Of the leased memory, which lies where it lies as long as `local` has it. The engine alone
+    /// goes on with them, and counts what is in flight.
     pub(super) runs: RunList,
     pub(super) target: TransferTarget,
     /// The application's.
@@ -110,7 +113,8 @@ impl ObjectTransfer {
         (key, deadline): (u64, Instant),
     ) -> Self {
         Self {
-            local,
+            write: matches!(local, LocalBytes::Write(_)),
+            local: Some(local),
             runs,
             target,
             key,
@@ -125,7 +129,7 @@ impl ObjectTransfer {
     }
 
     pub(super) fn is_write(&self) -> bool {
-        matches!(self.local, LocalBytes::Write(_))
+        self.write
     }
 
     /// Whether nothing more of it is posted.
@@ -140,7 +144,7 @@ impl ObjectTransfer {
 
     /// Whether it may be posted now, as far as what it was to wait for is concerned.
     pub(super) fn poll_gate(&mut self) -> Result<bool, TransferErrorKind> {
-        let LocalBytes::Write(payload) = &mut self.local else {
+        let Some(LocalBytes::Write(payload)) = &mut self.local else {
             return Ok(true);
         };
         payload
@@ -151,20 +155,26 @@ impl ObjectTransfer {
     }
 
     /// Ends the leases. To be called when the provider has nothing of it any more; what it may use
-    /// for ever is leaked.
-    pub(super) fn into_given(self) -> GivenBack {
-        if self.leaked {
-            let write = self.is_write();
-            std::mem::forget(self);
-            crate::stats::count_leaked(1);
-            return match write {
-                true => GivenBack::Write(None),
-                false => GivenBack::Read(None),
-            };
+    /// for ever stays, and is leaked.
+    pub(super) fn into_given(mut self) -> GivenBack {
+        let local = match self.leaked {
+            true => None,
+            false => self.local.take(),
+        };
+        match local {
+            Some(LocalBytes::Write(payload)) => GivenBack::Write(Some(payload.into_payload())),
+            Some(LocalBytes::Read(into)) => GivenBack::Read(Some(into.into_destination())),
+            None if self.write => GivenBack::Write(None),
+            None => GivenBack::Read(None),
         }
-        match self.local {
-            LocalBytes::Write(payload) => GivenBack::Write(Some(payload.into_payload())),
-            LocalBytes::Read(into) => GivenBack::Read(Some(into.into_destination())),
+    }
+}
+
+impl Drop for ObjectTransfer {
+    fn drop(&mut self) {
+        if self.leaked {
+            std::mem::forget(self.local.take());
+            crate::stats::count_leaked(1);
         }
     }
 }

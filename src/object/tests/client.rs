@@ -106,6 +106,10 @@ fn a_get_writes_and_a_put_reads_exactly_the_range() {
             .expect("nobody has it");
         let back = back.into_buffer_mut().expect("what was given");
         assert_eq!(&back[5000..5006], b"put me");
+        let stats = client.stats();
+        assert_eq!((stats.get.bytes, stats.put.bytes), (4096, 6));
+        assert_eq!((stats.get.done, stats.put.done), (1, 1));
+        assert_eq!(stats.get.latency.count(), 1);
     }
 }
 

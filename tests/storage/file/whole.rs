@@ -204,6 +204,43 @@ fn a_whole_file_appears_at_once() {
 }
 
 #[test]
+fn a_whole_file_that_need_not_be_on_the_device_yet() {
+    let directory = directory();
+    let path = directory.path().join("target");
+    let names = || -> Vec<_> {
+        let listed = std::fs::read_dir(directory.path()).unwrap();
+        listed.map(|entry| entry.unwrap().file_name()).collect()
+    };
+    let new = AtomicFile::create(&path, 0o600).unwrap();
+    new.file().write(b"first", 0).unwrap();
+    assert!(names().iter().all(AtomicFile::is_temporary));
+    new.commit_new_unsynced().unwrap();
+    let new = AtomicFile::create(&path, 0o600).unwrap();
+    let error = new.commit_new_unsynced().unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EEXIST));
+    let new = AtomicFile::create(&path, 0o600).unwrap();
+    new.file().write(b"second", 0).unwrap();
+    new.commit_unsynced().unwrap();
+    assert_eq!(
+        (names(), std::fs::read(&path).unwrap()),
+        (vec!["target".into()], b"second".to_vec())
+    );
+    for name in [
+        "",
+        ".tmp",
+        ".0123456789abcdef.tmp",
+        "..0123456789abcdef.tmp",
+        "a.0123456789abcdef.tmp",
+        ".a.0123456789ABCDEF.tmp",
+        ".a.0123456789abcde.tmp",
+        ".a.0123456789abcdef.tmp ",
+    ] {
+        assert!(!AtomicFile::is_temporary(name), "{name}");
+    }
+    assert!(AtomicFile::is_temporary("..zarray.0123456789abcdef.tmp"));
+}
+
+#[test]
 fn a_whole_file_that_can_not_be_says_so_by_its_own_name() {
     let directory = directory();
     let missing = directory.path().join("missing/target");

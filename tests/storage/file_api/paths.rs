@@ -61,3 +61,4 @@ use fabricast::storage::page_cache::residency as _;
 use fabricast::storage::pinned_buffers_clear as _;
 use fabricast::storage::read_many as _;
 use fabricast::storage::stats::process as _;
+use fabricast::storage::wait_all as _;

@@ -2,13 +2,13 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::Access;
 use crate::endpoint::link::addressed_ep::AddressedEp;
-use crate::fabric::{Completions, Cq, Domain, EndpointKind, Fabric, PeerAddr};
+use crate::fabric::{Completions, Cq, Domain, EndpointKind, Fabric};
 use crate::memory::{RawRegistration, Registrar};
 use crate::object::RdmaToken;
 use crate::object::server::{ChannelEvent, ObjectChannel, ObjectServer, ObjectServerConfig};
@@ -16,12 +16,24 @@ use crate::object::server::{ChannelEvent, ObjectChannel, ObjectServer, ObjectSer
 /// Of what is expected to happen.
 pub(super) const SOON: Duration = Duration::from_secs(60);
 
-/// Those that have both ends in one process. Those that this machine's library lacks are skipped.
-pub(super) const PROVIDERS: &[&str] = &["tcp", "net", "tcp;ofi_rxm"];
+/// Names the providers that a process of its own is to test.
+pub(super) const PROVIDERS: &str = "FABRICAST_TEST_OBJECT_PROVIDERS";
+
+/// Those that have both ends in one process, and need nothing in the environment. Those that this
+/// machine's library lacks are skipped.
+pub(super) fn providers() -> Vec<String> {
+    let named = std::env::var(PROVIDERS).unwrap_or_else(|_| "tcp net".to_owned());
+    named.split(' ').map(str::to_owned).collect()
+}
 
 /// The first of them that there is.
 pub(super) fn any_fabric() -> Option<Arc<Fabric>> {
-    PROVIDERS.iter().find_map(|provider| fabric(provider))
+    providers().iter().find_map(|provider| fabric(provider))
+}
+
+/// A rig over that.
+pub(super) fn any(config: ObjectServerConfig) -> Option<Rig> {
+    Some(Rig::over(any_fabric()?, config))
 }
 
 pub(super) fn fabric(provider: &str) -> Option<Arc<Fabric>> {
@@ -43,6 +55,8 @@ pub(super) struct WindowClient {
     pub(super) window: Option<RawRegistration>,
     pub(super) bytes: Arc<[AtomicU8]>,
     token: RdmaToken,
+    /// Of addresses.
+    pub(super) format: u32,
     completions: Completions,
 }
 
@@ -73,6 +87,7 @@ impl WindowClient {
             window: Some(window),
             bytes,
             token: token.expect("a token"),
+            format: info.addr_format(),
             completions: Completions::new(),
         }
     }
@@ -81,14 +96,15 @@ impl WindowClient {
         self.token.clone()
     }
 
-    pub(super) fn local(&self) -> PeerAddr {
-        self.end.as_ref().expect("open").local
-    }
-
     /// Drives its provider.
     pub(super) fn progress(&mut self) {
         let _ = self.cq.read(&mut self.completions);
         self.completions.clear();
+    }
+
+    /// Takes what the network still has for it.
+    pub(super) fn drain(&mut self) {
+        (0..5000).for_each(|_| self.progress());
     }
 
     pub(super) fn fill(&self, byte: impl Fn(usize) -> u8) {
@@ -104,6 +120,20 @@ impl WindowClient {
             .collect()
     }
 
+    /// Has a thread drive it.
+    pub(super) fn drive(mut self) -> DrivenClient {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !told.load(Ordering::Relaxed) {
+                self.progress();
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            self
+        });
+        DrivenClient { stop, thread }
+    }
+
     /// Its endpoint is gone; its memory is not.
     pub(super) fn go(&mut self) {
         drop(self.end.take());
@@ -113,6 +143,19 @@ impl WindowClient {
 impl Drop for WindowClient {
     fn drop(&mut self) {
         self.go();
+    }
+}
+
+/// A client that a thread drives.
+pub(super) struct DrivenClient {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<WindowClient>,
+}
+
+impl DrivenClient {
+    pub(super) fn stop(self) -> WindowClient {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it does not panic")
     }
 }
 
@@ -171,6 +214,9 @@ impl Rig {
             );
             self.channel.poll(&mut self.events).expect("it polls");
             clients.iter_mut().for_each(|client| client.progress());
+            if self.channel.core.clock.is_held() {
+                self.channel.core.clock.advance(Duration::from_micros(50));
+            }
         }
         self.events.remove(0)
     }
@@ -213,12 +259,6 @@ impl Rig {
             }
             other => panic!("{other:?}"),
         }
-    }
-
-    /// Every buffer is back.
-    pub(super) fn free(&self) -> usize {
-        let held: Vec<_> = std::iter::from_fn(|| self.pool.try_acquire()).collect();
-        held.len()
     }
 }
 

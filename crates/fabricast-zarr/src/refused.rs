@@ -1,0 +1,35 @@
+//! `ReadRefused`: a read that did not begin, and its buffer.
+
+use std::fmt;
+
+use zarrs_storage::StorageError;
+
+/// Why a read did not begin.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ReadRefusal {
+    /// The key has no value. A chunk without one is all fill value.
+    #[error("the key has no value")]
+    NotFound,
+    /// The store failed, the range is not inside of the value, or the buffer is too short for it.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}
+
+/// A read that did not begin: why, and the buffer that was given.
+#[derive(thiserror::Error)]
+#[error("{reason}")]
+pub struct ReadRefused<B> {
+    /// The buffer, untouched.
+    pub buffer: B,
+    /// Why it did not begin.
+    pub reason: ReadRefusal,
+}
+
+/// Without the buffer, whose bytes nobody wants to see.
+impl<B> fmt::Debug for ReadRefused<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadRefused")
+            .field("reason", &self.reason)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,160 @@
+//! `Parts`: a GET or PUT, one callback after the other.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use crate::object::memory::LentToken;
+use crate::object::{
+    CallbackError, FailureKind, ObjectChunk, ObjectClient, ObjectError, ObjectMemory,
+    ObjectOperation, TransferCause, TransferFailed,
+};
+
+/// How often somebody who waits for memory that is quarantined looks.
+const QUARANTINE_LOOK: Duration = Duration::from_millis(1);
+
+/// A request, part by part.
+pub(super) struct Parts<'a> {
+    client: &'a ObjectClient,
+    memory: &'a ObjectMemory,
+    operation: ObjectOperation,
+    range: Range<u64>,
+    offset: u64,
+    done: u64,
+    /// A callback answered for less than it was given.
+    is_over: bool,
+    began: Instant,
+    /// When the callback was called that has not answered.
+    called: Option<Instant>,
+    /// It was counted what became of it.
+    is_counted: bool,
+}
+
+impl<'a> Parts<'a> {
+    pub(super) fn new(
+        client: &'a ObjectClient,
+        operation: ObjectOperation,
+        memory: &'a ObjectMemory,
+        range: Range<u64>,
+        offset: u64,
+    ) -> Result<Self, TransferFailed> {
+        let mut parts = Self {
+            client,
+            memory,
+            operation,
+            range,
+            offset,
+            done: 0,
+            is_over: false,
+            began: Instant::now(),
+            called: None,
+            is_counted: false,
+        };
+        match memory.is_of(&client.core) {
+            true => Ok(parts),
+            false => Err(parts.failed(TransferCause::OtherClient)),
+        }
+    }
+
+    /// Where the next part lies in the memory; `None` when all was asked for.
+    fn part(&self) -> Option<Range<u64>> {
+        let start = self.range.start.saturating_add(self.done);
+        // A request without a byte is refused by the memory, once.
+        let all = self.done > 0 && start >= self.range.end;
+        if self.is_over || all {
+            return None;
+        }
+        let len = self.range.end.saturating_sub(start);
+        Some(start..start + len.min(self.memory.max_callback_size()))
+    }
+
+    /// The token of the next part; `None` when all was asked for.
+    pub(super) fn next(&mut self) -> Result<Option<LentToken>, TransferFailed> {
+        let Some(part) = self.part() else {
+            return Ok(None);
+        };
+        let lent = self.memory.token(part, self.operation);
+        lent.map(Some).map_err(|error| self.failed(error.into()))
+    }
+
+    /// The same, and waits for memory that is quarantined.
+    pub(super) fn next_waiting(&mut self) -> Result<Option<LentToken>, TransferFailed> {
+        let Some(part) = self.part() else {
+            return Ok(None);
+        };
+        let begin = Instant::now();
+        let at_most = self.client.core.config.quarantine;
+        loop {
+            match self.memory.token(part.clone(), self.operation) {
+                Err(ObjectError::Quarantined) if begin.elapsed() < at_most => {
+                    std::thread::sleep(QUARANTINE_LOOK);
+                }
+                lent => return lent.map(Some).map_err(|error| self.failed(error.into())),
+            }
+        }
+    }
+
+    pub(super) fn chunk<'t>(&mut self, token: &'t LentToken) -> ObjectChunk<'t> {
+        self.called = Some(Instant::now());
+        ObjectChunk {
+            token,
+            offset: self.offset.saturating_add(self.done),
+            memory_offset: self.range.start + self.done,
+        }
+    }
+
+    /// The callback has answered.
+    pub(super) fn end(
+        &mut self,
+        token: LentToken,
+        said: Result<u64, CallbackError>,
+    ) -> Result<(), TransferFailed> {
+        let asked = token.len();
+        let took = self.called.take().unwrap_or(self.began).elapsed();
+        self.client.core.telemetry().on_callback(took, said.is_err());
+        let said = match said {
+            Ok(said) if said <= asked => said,
+            Ok(said) => return Err(self.failed(TransferCause::TooMany { said, asked })),
+            Err(error) => return Err(self.failed(TransferCause::Callback(error))),
+        };
+        token.done();
+        self.done += said;
+        self.is_over = said < asked;
+        if self.operation == ObjectOperation::Get
+            && let Err(error) = self.memory.see_writes()
+        {
+            return Err(self.failed(TransferCause::Device(error)));
+        }
+        Ok(())
+    }
+
+    /// All was moved that there was to move.
+    pub(super) fn over(mut self) -> u64 {
+        self.count(Ok(()));
+        self.done
+    }
+
+    fn failed(&mut self, cause: TransferCause) -> TransferFailed {
+        self.count(Err(cause.kind()));
+        TransferFailed {
+            operation: self.operation,
+            transferred: self.done,
+            cause,
+        }
+    }
+
+    /// Once.
+    fn count(&mut self, outcome: Result<(), FailureKind>) {
+        if !std::mem::replace(&mut self.is_counted, true) {
+            let (done, took) = (self.done, self.began.elapsed());
+            let telemetry = self.client.core.telemetry();
+            telemetry.on_transfer(self.operation, done, took, outcome);
+        }
+    }
+}
+
+impl Drop for Parts<'_> {
+    /// A future that was dropped in the middle.
+    fn drop(&mut self) {
+        self.count(Err(FailureKind::Reset));
+    }
+}

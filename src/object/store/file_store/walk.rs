@@ -1,0 +1,147 @@
+//! A list of what lies below a directory, in the order of the bytes of the names.
+//!
+//! Of each directory on the way, all entries are read and sorted; one that has a directory's name
+//! is sorted as if it ended with `/`, as the names in it have that there. What can't be in the
+//! list is neither opened nor asked about.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::super::{ListPage, ListQuery, ListedObject, ObjectName, StoreError};
+use super::beneath::Beneath;
+use super::{file_tag, is_temporary};
+use crate::storage::retry;
+
+pub(super) fn list(beneath: &Beneath, query: &ListQuery) -> Result<ListPage, StoreError> {
+    let mut walk = Walk {
+        query,
+        page: ListPage::default(),
+        path: String::new(),
+    };
+    if query.limit > 0 {
+        walk.directory(&beneath.root()?)?;
+    }
+    Ok(walk.page)
+}
+
+/// Whether to go on.
+#[derive(PartialEq, Eq)]
+enum Next {
+    Go,
+    Stop,
+}
+
+struct Walk<'q> {
+    query: &'q ListQuery,
+    page: ListPage,
+    /// The directory that is being read, as names in it begin.
+    path: String,
+}
+
+impl Walk<'_> {
+    fn directory(&mut self, directory: &OwnedFd) -> Result<Next, StoreError> {
+        let mut entries = self.entries(directory)?;
+        entries.sort_unstable();
+        for entry in entries {
+            let before = self.path.len();
+            self.path.push_str(&entry);
+            let next = match entry.strip_suffix('/') {
+                Some(name) => self.subdirectory(directory, name),
+                None => self.file(directory, &entry),
+            };
+            self.path.truncate(before);
+            if next? == Next::Stop {
+                return Ok(Next::Stop);
+            }
+        }
+        Ok(Next::Go)
+    }
+
+    /// The entries that can be in the list, or lead to what can; directories end with `/`.
+    fn entries(&self, directory: &OwnedFd) -> Result<Vec<String>, StoreError> {
+        let mut entries = Vec::new();
+        for entry in Dir::read_from(directory)? {
+            let entry = entry?;
+            // Names that are no UTF-8 can't be said.
+            let Ok(name) = entry.file_name().to_str() else {
+                continue;
+            };
+            if matches!(name, "." | "..") || is_temporary(name) {
+                continue;
+            }
+            let file_type = match entry.file_type() {
+                FileType::Unknown => type_of(directory, name)?,
+                known => known,
+            };
+            match file_type {
+                FileType::Directory if self.may_lead_on(name) => entries.push(format!("{name}/")),
+                FileType::RegularFile if self.query.takes(&format!("{}{name}", self.path)) => {
+                    entries.push(name.to_owned());
+                }
+                _ => {}
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Whether names that begin with that of this directory can be in the list.
+    fn may_lead_on(&self, name: &str) -> bool {
+        let path = format!("{}{name}/", self.path);
+        let (prefix, after) = (&self.query.prefix, &self.query.start_after);
+        (path.starts_with(prefix) || prefix.starts_with(&path))
+            && (path > *after || after.starts_with(&path))
+            && path.len() < ObjectName::LEN_MAX
+    }
+
+    fn subdirectory(&mut self, parent: &OwnedFd, name: &str) -> Result<Next, StoreError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match retry(|| rustix::fs::openat(parent, name, flags, Mode::empty())) {
+            Ok(directory) => self.directory(&directory),
+            // It has gone, is something else by now, or is nobody's business.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => Ok(Next::Go),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn file(&mut self, parent: &OwnedFd, entry: &str) -> Result<Next, StoreError> {
+        let Ok(name) = ObjectName::new(&self.path) else {
+            return Ok(Next::Go);
+        };
+        if self.page.objects.len() == self.query.limit {
+            self.page.more = true;
+            return Ok(Next::Stop);
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
+        let flags = flags | OFlags::CLOEXEC;
+        match retry(|| rustix::fs::openat(parent, entry, flags, Mode::empty())) {
+            Ok(file) => self.add(name, &file),
+            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ACCESS) => Ok(Next::Go),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn add(&mut self, name: ObjectName, file: impl AsFd) -> Result<Next, StoreError> {
+        let stat = rustix::fs::fstat(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
+            let info = file_tag::info_of(&file, &stat);
+            self.page.objects.push(ListedObject {
+                name,
+                size: info.size,
+                etag: info.etag,
+                modified: info.modified,
+            });
+        }
+        Ok(Next::Go)
+    }
+}
+
+/// On a file system that does not say it with the name.
+fn type_of(directory: &OwnedFd, name: &str) -> Result<FileType, StoreError> {
+    match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(FileType::from_raw_mode(stat.st_mode)),
+        Err(Errno::NOENT) => Ok(FileType::Unknown),
+        Err(errno) => Err(errno.into()),
+    }
+}

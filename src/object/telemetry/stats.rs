@@ -1,0 +1,203 @@
+//! `ObjectStats`: what a client or a server counted, copied out.
+
+use std::fmt;
+use std::ops::AddAssign;
+
+use super::histogram::Latencies;
+use crate::object::ObjectOperation;
+
+/// Which side counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum ObjectSide {
+    /// One that lends memory.
+    Client,
+    /// One that moves the bytes.
+    Server,
+}
+
+impl ObjectSide {
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        }
+    }
+}
+
+impl fmt::Display for ObjectSide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label())
+    }
+}
+
+pub(super) fn label(operation: ObjectOperation) -> &'static str {
+    match operation {
+        ObjectOperation::Get => "get",
+        ObjectOperation::Put => "put",
+    }
+}
+
+/// Why a transfer failed, as it is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// It was refused before anything was begun: its token, its range, its rights.
+    Refused,
+    /// It was not taken now, since the limits of what may be under way were reached.
+    WouldBlock,
+    /// Its deadline passed.
+    Deadline,
+    /// The provider reported a failure, or the other side went away.
+    Peer,
+    /// The application's callback failed.
+    Callback,
+    /// The store failed.
+    Store,
+    /// What it went over was given up or closed.
+    Reset,
+    /// Anything else.
+    Other,
+}
+
+impl FailureKind {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Refused,
+        Self::WouldBlock,
+        Self::Deadline,
+        Self::Peer,
+        Self::Callback,
+        Self::Store,
+        Self::Reset,
+        Self::Other,
+    ];
+
+    /// Its place in [`ALL`](Self::ALL).
+    pub(super) fn index(self) -> usize {
+        self as usize
+    }
+
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::WouldBlock => "would_block",
+            Self::Deadline => "deadline",
+            Self::Peer => "peer",
+            Self::Callback => "callback",
+            Self::Store => "store",
+            Self::Reset => "reset",
+            Self::Other => "other",
+        }
+    }
+}
+
+impl fmt::Display for FailureKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label())
+    }
+}
+
+/// Statistics of one client or server, or of several added up.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ObjectStats {
+    /// Objects that were written into memory of clients.
+    pub get: OperationStats,
+    /// Objects that were read from memory of clients.
+    pub put: OperationStats,
+    /// Calls of the application.
+    pub callbacks: CallbackStats,
+    /// Memory that was lent.
+    pub lending: LendingStats,
+}
+
+impl ObjectStats {
+    /// The part for an operation.
+    pub fn operation(&self, operation: ObjectOperation) -> &OperationStats {
+        match operation {
+            ObjectOperation::Get => &self.get,
+            ObjectOperation::Put => &self.put,
+        }
+    }
+}
+
+impl AddAssign<&Self> for ObjectStats {
+    fn add_assign(&mut self, other: &Self) {
+        self.get += &other.get;
+        self.put += &other.put;
+        self.callbacks.failed += other.callbacks.failed;
+        self.callbacks.latency += &other.callbacks.latency;
+        let (sum, it) = (&mut self.lending, &other.lending);
+        sum.tokens += it.tokens;
+        sum.rekeyed += it.rekeyed;
+        sum.quarantines += it.quarantines;
+        sum.quarantined_bytes += it.quarantined_bytes;
+    }
+}
+
+/// Statistics of one operation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OperationStats {
+    /// Transfers that moved all of their bytes.
+    pub done: u64,
+    /// Bytes that were moved, by transfers that failed too, as far as they got.
+    pub bytes: u64,
+    /// Transfers that failed, in the order of [`FailureKind::ALL`].
+    pub(super) failures: [u64; FailureKind::ALL.len()],
+    /// How long transfers took, those that failed too.
+    pub latency: Latencies,
+}
+
+impl OperationStats {
+    /// How many failed for this reason.
+    pub fn failures(&self, kind: FailureKind) -> u64 {
+        self.failures[kind.index()]
+    }
+
+    /// How many failed.
+    pub fn failed(&self) -> u64 {
+        self.failures.iter().sum()
+    }
+
+    /// How many are over, whatever became of them.
+    pub fn transfers(&self) -> u64 {
+        self.done + self.failed()
+    }
+}
+
+impl AddAssign<&Self> for OperationStats {
+    fn add_assign(&mut self, other: &Self) {
+        self.done += other.done;
+        self.bytes += other.bytes;
+        for (sum, it) in self.failures.iter_mut().zip(other.failures) {
+            *sum += it;
+        }
+        self.latency += &other.latency;
+    }
+}
+
+/// Statistics of the application's callbacks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallbackStats {
+    /// Calls that returned an error.
+    pub failed: u64,
+    /// How long calls took, those that failed too; how many there were, it says as well.
+    pub latency: Latencies,
+}
+
+/// Statistics of memory that is lent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LendingStats {
+    /// Tokens that were given out.
+    pub tokens: u64,
+    /// Times that memory got a new key, so that old tokens do not reach it.
+    pub rekeyed: u64,
+    /// Times that memory was kept back, since something late might still have reached it.
+    pub quarantines: u64,
+    /// Bytes that are kept back now.
+    pub quarantined_bytes: u64,
+}

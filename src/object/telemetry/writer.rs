@@ -1,0 +1,185 @@
+//! `TelemetryWriter`: writes the process' statistics into a file or the like, again and again.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{TelemetryGroups, TelemetryReport};
+use crate::process::Owner;
+
+/// What is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TelemetryFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// Prometheus' text format, version 0.0.4.
+    Prometheus,
+}
+
+/// What a [`TelemetryWriter`] writes, and how often.
+///
+/// | setting | default | what it is |
+/// |---|---|---|
+/// | `format` | text | for people, or for Prometheus |
+/// | `groups` | all | which numbers |
+/// | `every` | none | how often; without it once, at the end |
+#[derive(Debug, Clone, Default)]
+pub struct TelemetryWriterConfig {
+    format: TelemetryFormat,
+    groups: TelemetryGroups,
+    every: Option<Duration>,
+}
+
+impl TelemetryWriterConfig {
+    /// For people, or for Prometheus.
+    #[must_use]
+    pub fn format(mut self, format: TelemetryFormat) -> Self {
+        self.format = format;
+        self
+    }
+
+    /// Which numbers are written.
+    #[must_use]
+    pub fn groups(mut self, groups: TelemetryGroups) -> Self {
+        self.groups = groups;
+        self
+    }
+
+    /// How often it writes; at least 10 ms apart. Without it it writes once, at its end.
+    #[must_use]
+    pub fn every(mut self, interval: Duration) -> Self {
+        self.every = Some(interval.max(SHORTEST));
+        self
+    }
+}
+
+const SHORTEST: Duration = Duration::from_millis(10);
+
+/// Writes what all clients and servers of the process counted, those that are closed too, and once
+/// more when it is finished or dropped; then it flushes. It has a thread of its own, and nobody
+/// waits for its writer but who ends it.
+///
+/// ```
+/// use fabricast::object::{TelemetryGroups, TelemetryWriter, TelemetryWriterConfig};
+///
+/// let log = std::io::stderr();
+/// let config = TelemetryWriterConfig::default().groups(TelemetryGroups::TRANSFERS);
+/// let writer = TelemetryWriter::start(log, config)?;
+/// // … clients and servers come and go …
+/// writer.finish()?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct TelemetryWriter {
+    stop: Arc<StopSignal>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+    owner: Owner,
+}
+
+impl TelemetryWriter {
+    /// Starts to write.
+    ///
+    /// # Errors
+    /// The thread can't be made.
+    pub fn start(
+        out: impl io::Write + Send + 'static,
+        config: TelemetryWriterConfig,
+    ) -> io::Result<Self> {
+        let stop = Arc::new(StopSignal::default());
+        let seen = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("object-telemetry".to_owned())
+            .spawn(move || run(out, &config, &seen))?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+            owner: Owner::current(),
+        })
+    }
+
+    /// Writes once more, flushes, and drops the writer.
+    ///
+    /// # Errors
+    /// The first error that the writer answered with; nothing was written behind it.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        // A forked child has no such thread, and its locks may be held for ever.
+        let Some(thread) = self.thread.take().filter(|_| self.owner.is_here()) else {
+            return Ok(());
+        };
+        self.stop.set();
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the writer panicked")))
+    }
+}
+
+impl Drop for TelemetryWriter {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::warn!(%error, "statistics of objects could not be written");
+        }
+    }
+}
+
+fn run(
+    mut out: impl io::Write,
+    config: &TelemetryWriterConfig,
+    stop: &StopSignal,
+) -> io::Result<()> {
+    while !stop.wait(config.every) {
+        write(&mut out, config)?;
+        out.flush()?;
+    }
+    write(&mut out, config)?;
+    out.flush()
+}
+
+fn write(out: &mut dyn io::Write, config: &TelemetryWriterConfig) -> io::Result<()> {
+    let report = TelemetryReport::of_process();
+    match config.format {
+        TelemetryFormat::Text => report.write_text_to(out, config.groups),
+        TelemetryFormat::Prometheus => report.write_prometheus_to(out, config.groups),
+    }
+}
+
+/// Set once, by who ends the thread.
+#[derive(Debug, Default)]
+struct StopSignal {
+    is_set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl StopSignal {
+    fn set(&self) {
+        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    /// Until it is set, or so long. Whether it is set.
+    fn wait(&self, at_most: Option<Duration>) -> bool {
+        let end = at_most.and_then(|time| Instant::now().checked_add(time));
+        let mut is_set = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*is_set {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            is_set = match left {
+                None => self.changed.wait(is_set),
+                Some(Duration::ZERO) => return false,
+                Some(left) => {
+                    let waited = self.changed.wait_timeout(is_set, left);
+                    waited
+                        .map(|(guard, _)| guard)
+                        .map_err(|poisoned| PoisonError::new(poisoned.into_inner().0))
+                }
+            }
+            .unwrap_or_else(PoisonError::into_inner);
+        }
+        true
+    }
+}
