@@ -110,7 +110,10 @@ impl<'a> Parts<'a> {
     ) -> Result<(), TransferFailed> {
         let asked = token.len();
         let took = self.called.take().unwrap_or(self.began).elapsed();
-        self.client.core.telemetry().on_callback(took, said.is_err());
+        self.client
+            .core
+            .telemetry()
+            .on_callback(took, said.is_err());
         let said = match said {
             Ok(said) if said <= asked => said,
             Ok(said) => return Err(self.failed(TransferCause::TooMany { said, asked })),

@@ -278,8 +278,15 @@ fn find(library: &'static sys::Library, case: &Case) -> Result<*mut sys::fi_info
     if case.operation.is_object() {
         head.caps |= sys::FI_RMA;
     }
+    let row = fabricast::fabric::provider(&case.provider);
+    let offset_windows = row.is_some_and(|row| row.memory.offset_windows);
     head.mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
     let (domain, tx, rx) = (head.domain_attr, head.tx_attr, head.rx_attr);
+    if case.operation.is_object() && offset_windows {
+        // As the library asks: with virtual addresses no key is looked at.
+        // SAFETY: as above.
+        unsafe { (*domain).mr_mode &= !sys::FI_MR_VIRT_ADDR };
+    }
     // SAFETY: as above.
     unsafe { (*domain).cq_data_size = size_of::<u64>() };
     // SAFETY: as above.
