@@ -3,13 +3,13 @@
 //! ```text
 //! bench pair --op send,pingpong --size 64,4K,64K,1M,16M [--netns reno] [--json]
 //! bench pair --op rdm [--provider shm]   over FI_EP_RDM; default net on libfabric 1.17, tcp on 2.x
-//! bench pair --op object-get,object-put,object-request,object-http [--provider shm] [--wait fd]
+//! bench pair --op object-get,object-put,object-request,object-http [--provider shm]
 //! bench pair --op publish [--subscribers 4]
 //! bench pair --op send --size 4K --bare-pause 10   and beside a bare loop that reads less often
 //! bench pair --op coalesced --size 64,1K [--buffer 64K] [--flush-us 1000]
 //! bench latency --rate 0,10,100,1000      one way: lone messages, and messages at rates (kHz)
 //! bench server, bench client ADDRESS     the two halves by hand, also on two machines
-//! bench stalled --clients 8               eight clients of objects that are stopped: what they cost
+//! bench stalled --clients 8               what clients of objects cost that are stopped
 //! bench fi-pingpong --size 64,64K        the bare loop beside libfabric's own fi_pingpong
 //! ```
 //!

@@ -163,8 +163,8 @@ impl Lender {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes when there are endpoints to [`watch`](Self::watch) that were not, and when one must be
-    /// let go.
+    /// Changes when there are endpoints to [`watch`](Self::watch) that were not, and when one must
+    /// be let go.
     pub(super) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
