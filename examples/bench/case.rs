@@ -196,11 +196,12 @@ impl Case {
         ((16 << 20) / self.size.max(1)).clamp(2 * self.depth, (2 * self.depth).max(254))
     }
 
-    /// Bytes of the largest message that the library packs where nobody says otherwise; 0: messages
-    /// of this case are not packed.
-    pub(crate) fn packed_by_default(&self) -> usize {
+    /// Bytes of the largest message that the library packs, unless somebody says how many; 0:
+    /// messages of this case are not packed.
+    pub(crate) fn packed(&self, said: Option<usize>) -> usize {
         let sends = [Operation::Send, Operation::Rdm, Operation::Publish].contains(&self.operation);
-        let below = fabricast::fabric::provider(&self.provider).map_or(0, |row| row.pack_below);
+        let row = fabricast::fabric::provider(&self.provider);
+        let below = said.unwrap_or_else(|| row.map_or(0, |row| row.pack_below));
         match sends && self.size + HEADER <= below {
             true => below,
             false => 0,

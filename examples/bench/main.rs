@@ -217,7 +217,7 @@ impl Options {
             None if has_net => case.provider,
             None => "tcp".to_owned(),
         };
-        case.pack = self.pack.unwrap_or_else(|| case.packed_by_default());
+        case.pack = case.packed(self.pack);
         case
     }
 

@@ -11,6 +11,11 @@ use crate::numbers::Gap;
 use crate::size::{Size, parse_bytes};
 use crate::wire::{DETECTORS_MAX, HEADER_LEN};
 
+/// Rings are a multiple of this long.
+const PAGE: usize = 4096;
+/// Bytes of a ring where nobody says how many, at most.
+const RING_MAX: usize = 16 << 20;
+
 /// A small readout and event building: detectors fill rings, builders get every fragment of an
 /// event, without a copy of its own.
 #[derive(Debug, Parser)]
@@ -139,9 +144,10 @@ pub(crate) struct ReadoutArgs {
         value_parser = clap::value_parser!(u64).range(1..=1 << 48)
     )]
     pub(crate) events: Option<u64>,
-    /// Bytes of each detector's ring, rounded up to whole pages
-    #[arg(long, default_value = "16M", value_parser = parse_ring)]
-    pub(crate) ring: usize,
+    /// Bytes of each detector's ring, rounded up to whole pages [default: room for as many of the
+    /// longest fragments as there may be, 16M at most]
+    #[arg(long, value_parser = parse_ring)]
+    pub(crate) ring: Option<usize>,
     /// Fragments of each ring at most: it is full with these, however short they are
     #[arg(
         long,
@@ -161,10 +167,19 @@ pub(crate) struct ReadoutArgs {
 }
 
 impl ReadoutArgs {
+    /// Bytes of each detector's ring. One that is larger than its fragments ever need is written
+    /// from end to end all the same, out of the processor's caches.
+    pub(crate) fn ring_bytes(&self) -> usize {
+        let longest = self.size.max().next_multiple_of(8);
+        let fits = longest.saturating_mul(self.ring_fragments as usize);
+        self.ring
+            .unwrap_or_else(|| fits.min(RING_MAX).next_multiple_of(PAGE))
+    }
+
     /// What one flag alone does not show.
     fn validate(&self) -> Result<(), Failure> {
-        if self.size.max() * 2 > self.ring {
-            let (ring, size) = (self.ring, self.size);
+        if self.size.max() * 2 > self.ring_bytes() {
+            let (ring, size) = (self.ring_bytes(), self.size);
             return Err(Failure::new(format!(
                 "--ring {ring}: must hold two of the longest fragments (--size {size}: up to {} \
                  bytes)",
@@ -410,7 +425,7 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 
 fn parse_ring(text: &str) -> Result<usize, String> {
     match parse_bytes(text)? {
-        bytes @ 0x1000..=0x4_0000_0000 => Ok((bytes as usize).next_multiple_of(4096)),
+        bytes @ 0x1000..=0x4_0000_0000 => Ok((bytes as usize).next_multiple_of(PAGE)),
         _ => Err("must be 4K to 16G".to_owned()),
     }
 }

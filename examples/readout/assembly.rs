@@ -8,36 +8,64 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use fabricast::endpoint::Message;
+use fabricast::endpoint::{Message, MessageRef};
+use smallvec::SmallVec;
 
 use crate::places::Places;
-use crate::wire::Fragment;
+use crate::wire::{DETECTORS_MAX, Fragment};
 
 /// One fragment, as far as it is needed once its event is complete.
 #[derive(Debug)]
 pub(crate) struct Piece {
-    pub(crate) source: usize,
-    pub(crate) detector: u16,
-    pub(crate) crc: u32,
     pub(crate) committed: u64,
-    pub(crate) content: Content,
+    pub(crate) crc: u32,
+    pub(crate) detector: u16,
+    pub(crate) source: u16,
+    content: Content,
 }
 
 /// Where the bytes of a fragment are.
 #[derive(Debug)]
-pub(crate) enum Content {
-    /// In the buffer that it was received into. Dropping it gives the buffer back to the network,
-    /// when the other messages that came in it are dropped, too.
-    Message(Message),
-    /// With its event, which has a copy.
-    Copy(Range<usize>),
+enum Content {
+    /// In a message that was just received.
+    Fresh(u32),
+    /// In one that is kept with the event. Dropping it gives the buffer that it was received into
+    /// back to the network.
+    Kept(u32),
+    /// With the event, which has a copy.
+    Copy(Range<u32>),
 }
+
+/// What just came, borrowed from where it lies, and how it is kept if it has to be.
+#[derive(Debug)]
+pub(crate) enum FreshPiece<'m> {
+    /// Other messages lie in the same buffer: it is copied.
+    Bytes(&'m [u8]),
+    /// It has a buffer of its own, which is kept.
+    Message(MessageRef<'m>),
+}
+
+impl FreshPiece<'_> {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Message(message) => message.payload(),
+        }
+    }
+}
+
+/// The pieces of the event at hand that just came.
+#[derive(Debug, Default)]
+pub(crate) struct Fresh<'m>(SmallVec<[FreshPiece<'m>; DETECTORS_MAX as usize]>);
 
 /// An event, whole or not yet.
 #[derive(Debug, Default)]
 pub(crate) struct Partial {
     pub(crate) number: u64,
     pub(crate) pieces: Vec<Piece>,
+    /// Messages that it keeps.
+    kept: Vec<Message>,
     /// Bytes of pieces that were copied.
     copies: Vec<u8>,
     /// A bit for each detector whose fragment is there.
@@ -62,26 +90,37 @@ impl Partial {
     }
 
     /// The bytes of one of its pieces.
-    pub(crate) fn bytes<'a>(&'a self, piece: &'a Piece) -> &'a [u8] {
+    pub(crate) fn bytes<'a>(&'a self, piece: &Piece, fresh: &'a Fresh<'_>) -> &'a [u8] {
         match &piece.content {
-            Content::Message(message) => message.payload(),
-            Content::Copy(range) => &self.copies[range.clone()],
+            Content::Fresh(index) => fresh.0[*index as usize].bytes(),
+            Content::Kept(index) => self.kept[*index as usize].payload(),
+            Content::Copy(range) => &self.copies[range.start as usize..range.end as usize],
         }
     }
 
-    /// Copies what is in buffers of the network, and gives those back.
-    fn copy_out(&mut self) {
+    /// Keeps what is only borrowed.
+    fn keep(&mut self, fresh: &Fresh<'_>) {
         for piece in &mut self.pieces {
-            if let Content::Message(message) = &piece.content {
-                let start = self.copies.len();
-                self.copies.extend_from_slice(message.payload());
-                piece.content = Content::Copy(start..self.copies.len());
-            }
+            let Content::Fresh(index) = piece.content else {
+                continue;
+            };
+            piece.content = match &fresh.0[index as usize] {
+                FreshPiece::Bytes(bytes) => {
+                    let start = self.copies.len() as u32;
+                    self.copies.extend_from_slice(bytes);
+                    Content::Copy(start..self.copies.len() as u32)
+                }
+                FreshPiece::Message(message) => {
+                    self.kept.push(message.to_message());
+                    Content::Kept(self.kept.len() as u32 - 1)
+                }
+            };
         }
     }
 
     fn clear(&mut self) {
         self.pieces.clear();
+        self.kept.clear();
         self.copies.clear();
         self.detectors = 0;
         self.sources = 0;
@@ -99,8 +138,6 @@ impl Partial {
 pub(crate) struct Assembly {
     /// Detectors of all sources: so many must have been heard of.
     detectors: u32,
-    /// Messages share their buffers: what waits is copied.
-    copies: bool,
     /// The event of the last fragment, if it is begun.
     current: Partial,
     /// The others, and where each is.
@@ -113,12 +150,10 @@ pub(crate) struct Assembly {
 }
 
 impl Assembly {
-    /// Of the fragments of so many detectors. Where messages share their buffers, what waits is
-    /// copied.
-    pub(crate) fn new(detectors: u16, copies: bool) -> Self {
+    /// Of the fragments of so many detectors.
+    pub(crate) fn new(detectors: u16) -> Self {
         Self {
             detectors: detectors.into(),
-            copies,
             current: Partial::default(),
             parked: Vec::new(),
             places: Places::new(),
@@ -133,16 +168,17 @@ impl Assembly {
     /// # Errors
     /// The fragment came twice; it is dropped.
     #[inline]
-    pub(crate) fn add(
+    pub(crate) fn add<'m>(
         &mut self,
         fragment: &Fragment,
         (index, source_detectors): (usize, u16),
-        content: Content,
+        content: FreshPiece<'m>,
         now: Instant,
+        fresh: &mut Fresh<'m>,
     ) -> Result<bool, Duplicate> {
         let number = fragment.event;
         if self.current.number != number || !self.current.is_begun() {
-            self.turn_to(number, now);
+            self.turn_to(number, now, fresh);
         }
         let partial = &mut self.current;
         let detector = 1 << fragment.detector;
@@ -157,12 +193,14 @@ impl Assembly {
             partial.pieces_told += usize::from(fragment.of);
         }
         partial.pieces.push(Piece {
-            source: index,
+            // There are 64 at most: each has a bit.
+            source: index as u16,
             detector: fragment.detector,
             crc: fragment.crc,
             committed: fragment.committed,
-            content,
+            content: Content::Fresh(fresh.0.len() as u32),
         });
+        fresh.0.push(content);
         Ok(partial.detectors_told == self.detectors && partial.pieces.len() == partial.pieces_told)
     }
 
@@ -172,8 +210,9 @@ impl Assembly {
     }
 
     /// The current event is done with; its messages are dropped.
-    pub(crate) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self, fresh: &mut Fresh<'_>) {
         self.current.clear();
+        fresh.0.clear();
     }
 
     #[cold]
@@ -186,9 +225,9 @@ impl Assembly {
     }
 
     /// Makes the event of this number the current one.
-    fn turn_to(&mut self, number: u64, now: Instant) {
+    fn turn_to(&mut self, number: u64, now: Instant, fresh: &mut Fresh<'_>) {
         if self.current.is_begun() {
-            self.park();
+            self.park(fresh);
         }
         match self.places.remove(number) {
             Some(place) => self.unpark(place),
@@ -200,8 +239,8 @@ impl Assembly {
     }
 
     /// The current event waits for others to come.
-    fn park(&mut self) {
-        self.settle();
+    fn park(&mut self, fresh: &mut Fresh<'_>) {
+        self.settle(fresh);
         let partial = self.take_current();
         let number = partial.number;
         let place = match self.free.pop() {
@@ -225,9 +264,10 @@ impl Assembly {
 
     /// All that came at once was added: what is not complete waits, and must not keep the buffers
     /// of other messages.
-    pub(crate) fn settle(&mut self) {
-        if self.copies {
-            self.current.copy_out();
+    pub(crate) fn settle(&mut self, fresh: &mut Fresh<'_>) {
+        if !fresh.0.is_empty() {
+            self.current.keep(fresh);
+            fresh.0.clear();
         }
     }
 
@@ -282,6 +322,7 @@ mod tests {
         (source, detectors): (usize, u16),
         now: Instant,
     ) -> Result<Option<(u64, usize)>, Duplicate> {
+        let (bytes, mut fresh) = ([event as u8, detector as u8], Fresh::default());
         let fragment = Fragment {
             event,
             detector,
@@ -292,20 +333,27 @@ mod tests {
             reassigned: false,
         };
         let source = (source, detectors);
-        let whole = assembly.add(&fragment, source, Content::Copy(0..0), now)?;
-        Ok(whole.then(|| {
-            let event = assembly.current();
-            assert!(event.sources().eq([0, 1]));
-            let found = (event.number, event.pieces.len());
-            assembly.clear();
-            found
-        }))
+        let content = FreshPiece::Bytes(&bytes);
+        let whole = assembly.add(&fragment, source, content, now, &mut fresh)?;
+        if !whole {
+            assembly.settle(&mut fresh);
+            return Ok(None);
+        }
+        let event = assembly.current();
+        assert!(event.sources().eq([0, 1]));
+        for piece in &event.pieces {
+            let want = [event.number as u8, piece.detector as u8];
+            assert_eq!(event.bytes(piece, &fresh), want, "its own bytes");
+        }
+        let found = (event.number, event.pieces.len());
+        assembly.clear(&mut fresh);
+        Ok(Some(found))
     }
 
     #[test]
     fn events_are_put_together_in_any_order_of_sources() {
         let now = Instant::now();
-        let mut assembly = Assembly::new(3, true);
+        let mut assembly = Assembly::new(3);
         // Source 0 has detectors 0 and 1, source 1 has detector 2, and is late.
         for event in [5, 7, 1 << 60, 4] {
             for detector in [0, 1] {

@@ -99,7 +99,7 @@ impl Detector {
         trigger: &Arc<Trigger>,
         waker: Waker,
     ) -> Result<(Self, Queue, Arc<Status>), Failure> {
-        let region = Region::host(args.ring).populate(true).build()?;
+        let region = Region::host(args.ring_bytes()).populate(true).build()?;
         region.register(domain)?;
         let max_fragments = args.ring_fragments;
         let ring = RingRegion::new(
@@ -181,12 +181,21 @@ impl Detector {
 
     /// Fills the fragment of the next event, or drops it. An error: nobody takes fragments any
     /// more.
+    #[inline]
     fn produce(&mut self) -> Result<(), RunOver> {
         let len = self.size.draw(&mut self.random);
-        let Some(mut reservation) = self.reserve(len)? else {
-            Status::add(&self.status.dropped, 1);
-            return Ok(());
-        };
+        match self.ring.reserve_at(room(len), self.now) {
+            Ok(reservation) => self.fill(reservation, len),
+            Err(_) => match self.wait_for_room(len)? {
+                Some(reservation) => self.fill(reservation, len),
+                None => Status::add(&self.status.dropped, 1),
+            },
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn fill(&mut self, mut reservation: Reservation, len: usize) {
         let event = self.gap.number(self.next);
         let crc = if self.check {
             let parts = reservation
@@ -203,7 +212,6 @@ impl Detector {
             fragment: reservation.commit(len),
         });
         self.bytes += len as u64;
-        Ok(())
     }
 
     /// Gives the sender what was filled, and wakes it. Counted before: what was taken was filled.
@@ -215,14 +223,10 @@ impl Detector {
         self.waker.wake();
     }
 
-    /// The next bytes of the ring, in whole words so that a word is never split at the ring's end.
-    /// `None`: dropped.
-    fn reserve(&mut self, len: usize) -> Result<Option<Reservation>, RunOver> {
-        let len = len.next_multiple_of(8);
-        if let Ok(reservation) = self.ring.reserve_at(len, self.now) {
-            return Ok(Some(reservation));
-        }
-        // Full: a fragment is never longer than the ring, the command line is checked for that.
+    /// The ring is full: a fragment is never longer than that, the command line is checked for it.
+    /// `None`: the fragment is dropped.
+    #[cold]
+    fn wait_for_room(&mut self, len: usize) -> Result<Option<Reservation>, RunOver> {
         Status::add(&self.status.stalls, 1);
         self.hand_over();
         if self.on_full == OnFull::Drop {
@@ -234,7 +238,7 @@ impl Detector {
             self.publish();
             std::thread::sleep(NAP_FULL);
             let now = Instant::now();
-            let reserved = self.ring.reserve_at(len, now).ok();
+            let reserved = self.ring.reserve_at(room(len), now).ok();
             Status::add(&self.status.stalled_ns, (now - last).as_nanos() as u64);
             last = now;
             if reserved.is_some() {
@@ -259,6 +263,11 @@ impl Detector {
 }
 
 struct RunOver;
+
+/// What a fragment takes of the ring: whole words, so that a word is never split at the ring's end.
+fn room(len: usize) -> usize {
+    len.next_multiple_of(8)
+}
 
 /// The first `len` bytes of both parts.
 fn cut<'a>(parts: (&'a mut [u8], &'a mut [u8]), len: usize) -> (&'a mut [u8], &'a mut [u8]) {

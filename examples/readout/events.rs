@@ -4,16 +4,17 @@ use fabricast::buffer::RingFragment;
 
 use crate::intake::Filled;
 
-/// One event. Its place in the window is used again, and so is the memory of `parts`.
+/// One event. Its place in the window is used again.
 #[derive(Debug, Default)]
 pub(crate) struct Event {
     pub(crate) number: u64,
     /// Whose it is: an index.
-    pub(crate) builder: usize,
-    /// How many parts this builder's connection has taken.
-    pub(crate) sent: usize,
-    pub(crate) in_flight: usize,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) builder: u32,
+    /// How many parts it has.
+    pub(crate) count: u8,
+    /// How many of them this builder's connection has taken.
+    pub(crate) sent: u8,
+    pub(crate) in_flight: u8,
     /// It was another builder's before.
     pub(crate) reassigned: bool,
     /// The builder has answered for it.
@@ -23,7 +24,7 @@ pub(crate) struct Event {
 }
 
 /// One fragment of an event.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Part {
     pub(crate) committed: u64,
     pub(crate) crc: u32,
@@ -43,11 +44,36 @@ impl Part {
     }
 }
 
+/// The place of an event that is being filled in.
+pub(crate) struct VacantEvent<'a> {
+    event: &'a mut Event,
+    parts: &'a mut [Part],
+}
+
+impl VacantEvent<'_> {
+    #[inline]
+    pub(crate) fn push(&mut self, part: Part) {
+        self.parts[usize::from(self.event.count)] = part;
+        self.event.count += 1;
+    }
+
+    /// How many parts it has.
+    pub(crate) fn count(&self) -> usize {
+        self.event.count.into()
+    }
+}
+
 /// A window over all events, in their order: a ring of places, from the oldest event that is out to
 /// the newest. Numbers rise along it, so no other table is needed to find one. Allocates nothing
 /// once it is made.
+///
+/// All of it is written once a round, so it is small: events of a few words, and their parts side
+/// by side.
 pub(crate) struct Events {
     places: Box<[Event]>,
+    /// So many of each place.
+    parts: Box<[Part]>,
+    parts_max: usize,
     /// Events since the start: the oldest one that is out, and the one after the newest.
     first: u64,
     end: u64,
@@ -56,14 +82,13 @@ pub(crate) struct Events {
 
 impl Events {
     /// A window of so many events, a power of two.
-    pub(crate) fn new(capacity: u32, parts: usize) -> Self {
+    pub(crate) fn new(capacity: u32, parts_max: usize) -> Self {
         assert!(capacity.is_power_of_two(), "a place is the low bits");
-        let event = |_| Event {
-            parts: Vec::with_capacity(parts),
-            ..Event::default()
-        };
+        let parts = capacity as usize * parts_max;
         Self {
-            places: (0..capacity).map(event).collect(),
+            places: (0..capacity).map(|_| Event::default()).collect(),
+            parts: (0..parts).map(|_| Part::default()).collect(),
+            parts_max,
             first: 0,
             end: 0,
             out: 0,
@@ -80,24 +105,27 @@ impl Events {
     }
 
     /// The place that the next event will get; `None`: the oldest one is as far behind as may be.
-    pub(crate) fn vacant(&mut self) -> Option<&mut Event> {
+    #[inline]
+    pub(crate) fn vacant(&mut self) -> Option<VacantEvent<'_>> {
         let is_full = self.end - self.first == self.places.len() as u64;
         let place = self.place(self.end);
-        (!is_full).then(|| &mut self.places[place as usize])
+        let (event, parts) = self.with_parts_max(place);
+        (!is_full).then_some(VacantEvent { event, parts })
     }
 
     /// Takes the place that [`vacant`](Self::vacant) named, whose parts are filled in. The number
     /// is above all before.
+    #[inline]
     pub(crate) fn occupy(&mut self, number: u64, builder: usize) -> u32 {
         let place = self.place(self.end);
         let event = &mut self.places[place as usize];
-        event.number = number;
-        event.builder = builder;
-        event.reassigned = false;
-        event.answered = false;
-        event.is_out = true;
-        event.sent = 0;
-        event.in_flight = 0;
+        *event = Event {
+            number,
+            builder: builder as u32,
+            count: event.count,
+            is_out: true,
+            ..Event::default()
+        };
         self.end += 1;
         self.out += 1;
         place
@@ -105,6 +133,21 @@ impl Events {
 
     pub(crate) fn at(&mut self, place: u32) -> &mut Event {
         &mut self.places[place as usize]
+    }
+
+    /// An event, and its parts.
+    #[inline]
+    pub(crate) fn with_parts(&mut self, place: u32) -> (&mut Event, &mut [Part]) {
+        let (event, parts) = self.with_parts_max(place);
+        let count = event.count.into();
+        (event, &mut parts[..count])
+    }
+
+    #[inline]
+    fn with_parts_max(&mut self, place: u32) -> (&mut Event, &mut [Part]) {
+        let first = place as usize * self.parts_max;
+        let parts = &mut self.parts[first..first + self.parts_max];
+        (&mut self.places[place as usize], parts)
     }
 
     /// The place of an event that is out.
@@ -132,9 +175,9 @@ impl Events {
 
     /// Gives a place free, with all fragments that are still there.
     pub(crate) fn vacate(&mut self, place: u32) {
-        let event = &mut self.places[place as usize];
-        event.parts.clear();
-        event.is_out = false;
+        let (event, parts) = self.with_parts(place);
+        parts.iter_mut().for_each(|part| part.fragment = None);
+        (event.count, event.is_out) = (0, false);
         self.out -= 1;
         while self.first < self.end && !self.event(self.first).is_out {
             self.first += 1;
@@ -143,14 +186,18 @@ impl Events {
 
     /// The events of one builder, oldest first.
     pub(crate) fn of_builder(&self, builder: usize) -> Vec<u32> {
+        let builder = builder as u32;
         let is_its = |at: &u64| self.event(*at).is_out && self.event(*at).builder == builder;
         let all = (self.first..self.end).filter(is_its);
         all.map(|at| self.place(at)).collect()
     }
 
-    /// The oldest event that is out.
-    pub(crate) fn oldest(&self) -> Option<&Event> {
-        (self.out > 0).then(|| self.event(self.first))
+    /// The oldest event that is out, and its parts.
+    pub(crate) fn oldest(&self) -> Option<(&Event, &[Part])> {
+        let event = self.event(self.first);
+        let first = self.place(self.first) as usize * self.parts_max;
+        let parts = &self.parts[first..first + usize::from(event.count)];
+        (self.out > 0).then_some((event, parts))
     }
 
     fn event(&self, at: u64) -> &Event {
@@ -188,7 +235,7 @@ mod tests {
                 assert_eq!(events.at(place).number, number(nth));
                 assert_eq!(events.find(number(nth) + gap), None);
             }
-            let oldest = events.oldest().expect("some are out").number;
+            let oldest = events.oldest().expect("some are out").0.number;
             let all = [0, 1].map(|builder| events.of_builder(builder));
             assert_eq!(all[0].len() + all[1].len(), events.len());
             let numbers = |places: &Vec<u32>, events: &mut Events| {

@@ -11,7 +11,7 @@ use fabricast::event_loop::{EventLoop, Token};
 use fabricast::{Domain, PeerAddr, SendEndpointZeroCopy};
 
 use crate::HEADER_MODE;
-use crate::events::{Event, Events};
+use crate::events::{Event, Events, Part};
 use crate::failure::Failure;
 use crate::summary::Summary;
 use crate::wire::{Fragment, Grant, HEADER_LEN, ToBuilder, Volume};
@@ -216,9 +216,9 @@ impl Link {
     }
 
     /// The builder has answered for an event, of which it held so many fragments.
-    pub(crate) fn on_answered(&mut self, fragments: usize, built: bool) {
+    pub(crate) fn on_answered(&mut self, fragments: u8, built: bool) {
         self.unanswered -= 1;
-        self.held -= fragments as u64;
+        self.held -= u64::from(fragments);
         if built {
             self.built += 1;
         } else {
@@ -237,19 +237,19 @@ impl Link {
             let Some(&place) = urgent.or_else(|| self.queue.front()) else {
                 break;
             };
-            let event = events.at(place);
+            let (event, parts) = events.with_parts(place);
             let limit = match event.reassigned {
                 true => self.granted,
                 false => self.in_turn,
             };
-            if event.sent == 0 && self.held + event.parts.len() as u64 > limit {
+            if event.sent == 0 && self.held + u64::from(event.count) > limit {
                 self.stalls.granted += u64::from(!self.full);
                 self.full = true;
                 break;
             }
             self.full = false;
-            while event.sent < event.parts.len() && self.send_part(place, event)? {}
-            if event.sent == event.parts.len() {
+            while event.sent < event.count && self.send_part(place, event, parts)? {}
+            if event.sent == event.count {
                 let queue = if event.reassigned {
                     &mut self.urgent
                 } else {
@@ -262,9 +262,15 @@ impl Link {
     }
 
     /// Sends the next fragment of an event; false: not now.
-    fn send_part(&mut self, place: u32, event: &mut Event) -> Result<bool, Failure> {
-        let (index, of) = (event.sent, event.parts.len() as u16);
-        let part = &mut event.parts[index];
+    #[inline(always)]
+    fn send_part(
+        &mut self,
+        place: u32,
+        event: &mut Event,
+        parts: &mut [Part],
+    ) -> Result<bool, Failure> {
+        let (index, of) = (usize::from(event.sent), u16::from(event.count));
+        let part = &mut parts[index];
         let fragment = part.fragment.take().expect("what is to be sent is here");
         let header = ToBuilder::Fragment(Fragment {
             event: event.number,

@@ -26,6 +26,7 @@
 mod allocations;
 mod answers;
 mod args;
+mod assembler;
 mod assembly;
 mod builder;
 mod clock;

@@ -66,7 +66,7 @@ impl Progress {
     fn tell_stuck(&self, links: &[Link], events: &Events) {
         let ages = self.statuses.iter().map(|s| Status::get(&s.oldest_us));
         let in_ring = ages.max().unwrap_or(0) as f64 / 1e6;
-        let Some(event) = events.oldest() else {
+        let Some((event, parts)) = events.oldest() else {
             if in_ring > STUCK {
                 eprintln!(
                     "         a fragment is {in_ring:.1} s old: another detector has not filled \
@@ -75,14 +75,14 @@ impl Progress {
             }
             return;
         };
-        let committed = event.parts.iter().map(|part| part.committed).min();
+        let committed = parts.iter().map(|part| part.committed).min();
         let age = now_ns().saturating_sub(committed.unwrap_or(u64::MAX)) as f64 / 1e9;
         if age > STUCK {
             eprintln!(
                 "         event {} of builder {} is {age:.1} s old: {}; the oldest fragment in a \
                  ring {in_ring:.1} s",
                 event.number,
-                links[event.builder].to,
+                links[event.builder as usize].to,
                 where_it_is(event)
             );
         }
@@ -90,7 +90,7 @@ impl Progress {
 }
 
 fn where_it_is(event: &Event) -> &'static str {
-    if event.sent < event.parts.len() {
+    if event.sent < event.count {
         "not wholly sent: the builder grants nothing"
     } else if event.in_flight > 0 {
         "in flight"

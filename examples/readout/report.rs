@@ -264,7 +264,7 @@ impl Report {
             self.used.time.as_secs_f64(),
             readout.detectors,
             readout.size,
-            readout.ring
+            readout.ring_bytes()
         )?;
         writeln!(
             f,

@@ -70,6 +70,20 @@ pub(crate) fn run<'a>(
     session.finish(ran.map_err(Failure::from))
 }
 
+/// Events under way at most, a power of two. Where a ring keeps its fragments until their events
+/// are built, there are no more than fragments in it; and what is used is used in turn, so that a
+/// table for more would only be read from further away.
+fn events_max(args: &ReadoutArgs) -> u32 {
+    let most = match args.detectors {
+        ..=8 => EVENTS_MAX,
+        _ => EVENTS_MAX_OF_MANY,
+    };
+    match args.policy {
+        Policy::Resend => args.ring_fragments.next_power_of_two().min(most),
+        Policy::Drop => most,
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Not every builder is ready.
@@ -125,10 +139,7 @@ impl<'a> Session<'a> {
         let answers = listen_for_answers(&domain, local, args.to.len() as u32, patience)?;
         let trigger = Arc::new(Trigger::new(args.readout.events));
         let (mut detectors, mut statuses, mut queues) = (Vec::new(), Vec::new(), Vec::new());
-        let events_max = match args.readout.detectors {
-            ..=8 => EVENTS_MAX,
-            _ => EVENTS_MAX_OF_MANY,
-        };
+        let events_max = events_max(&args.readout);
         for index in 0..args.readout.detectors {
             let number = args.first_detector + index;
             let (detector, queue, status) =
@@ -163,7 +174,7 @@ impl<'a> Session<'a> {
             trigger,
             detectors,
             intake: IncomingStream::new(queues),
-            progress: Progress::new(statuses.clone(), args.readout.ring as u64),
+            progress: Progress::new(statuses.clone(), args.readout.ring_bytes() as u64),
             statuses,
             threads: Vec::new(),
             events: Events::new(events_max, args.readout.detectors.into()),
@@ -212,17 +223,16 @@ impl<'a> Session<'a> {
             return 0;
         }
         while taken < TAKE_MAX {
-            let Some(event) = self.events.vacant() else {
+            let Some(mut event) = self.events.vacant() else {
                 self.counts.window += u64::from(!std::mem::replace(&mut self.window_full, true));
                 break;
             };
             self.window_full = false;
-            let parts = &mut event.parts;
-            let take = |detector, filled| parts.push(Part::new(detector, filled));
+            let take = |detector, filled| event.push(Part::new(detector, filled));
             let Some(number) = self.intake.next(take) else {
                 break;
             };
-            let count = event.parts.len();
+            let count = event.count();
             self.counts.events += 1;
             self.counts.fragments += count as u64;
             self.counts.incomplete += u64::from(count < self.statuses.len());
@@ -328,7 +338,7 @@ impl<'a> Session<'a> {
     /// A fragment is back from the network.
     fn on_back(&mut self, key: u64, fragment: Option<fabricast::buffer::RingFragment>) {
         let (place, part) = unkey(key);
-        let event = self.events.at(place);
+        let (event, parts) = self.events.with_parts(place);
         event.in_flight -= 1;
         if event.answered {
             if event.in_flight == 0 {
@@ -337,7 +347,7 @@ impl<'a> Session<'a> {
         } else if self.readout.policy == Policy::Resend {
             // Kept until the event is built. With the other policy its memory is the detector's
             // again, here.
-            event.parts[part].fragment = fragment;
+            parts[part].fragment = fragment;
         }
     }
 
@@ -377,22 +387,23 @@ impl<'a> Session<'a> {
 
     /// An event whose builder was lost: to another one, or lost with it.
     fn on_orphan(&mut self, place: u32) {
-        let event = self.events.at(place);
-        let whole = event.parts.iter().all(|part| part.fragment.is_some());
+        let (event, parts) = self.events.with_parts(place);
+        let whole = parts.iter().all(|part| part.fragment.is_some());
         let may_send = event.sent == 0 || self.readout.policy == Policy::Resend;
         let anybody = self.links.any_ready();
         if !(whole && may_send && anybody) {
             self.counts.lost_events += 1;
-            self.counts.lost_fragments += event.parts.len() as u64;
+            self.counts.lost_fragments += parts.len() as u64;
             self.events.vacate(place);
             return;
         }
         self.counts.reassigned += 1;
-        self.counts.resent += event.sent as u64;
-        event.builder = self.links.assign(self.readout.gap.nth(event.number));
+        self.counts.resent += u64::from(event.sent);
+        let builder = self.links.assign(self.readout.gap.nth(event.number));
+        event.builder = builder as u32;
         event.reassigned = true;
         event.sent = 0;
-        self.links[event.builder].assign(place, true);
+        self.links[builder].assign(place, true);
     }
 
     // ---- answers --------------------------------------------------------------------------------
@@ -436,28 +447,28 @@ impl<'a> Session<'a> {
         let place = self.events.find(number);
         let Some(place) = place.filter(|place| {
             let event = self.events.at(*place);
-            event.builder == index && !event.answered
+            event.builder == index as u32 && !event.answered
         }) else {
             self.counts.late_answers += 1;
             return;
         };
-        let event = self.events.at(place);
+        let (event, parts) = self.events.with_parts(place);
         event.answered = true;
-        let (parts, sent) = (event.parts.len(), event.sent);
+        let (count, sent) = (event.count, event.sent);
         if event.in_flight == 0 {
             self.events.vacate(place);
         } else {
             // The answer was faster than our own completions; what is back is freed now.
-            event.parts.iter_mut().for_each(|part| part.fragment = None);
+            parts.iter_mut().for_each(|part| part.fragment = None);
         }
         let link = &mut self.links[index];
         link.on_answered(sent, built);
-        if sent < parts {
+        if sent < count {
             // Given up before all of it was sent.
             link.forget(place);
         }
         if !built {
-            self.counts.lost_fragments += parts as u64;
+            self.counts.lost_fragments += u64::from(count);
         }
     }
 

@@ -21,8 +21,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::ring_share::{RingCore, RingShare, RingShares};
 use super::shared_config::SharedBufferConfig;
-use crate::memory::{Claim, MemoryError, Purpose, Region};
+use crate::memory::{MemoryError, Purpose, Region};
 use crate::sync::{AtomicBool, Ordering};
 
 /// How a ring is run.
@@ -87,14 +88,6 @@ pub enum RingError {
     },
 }
 
-/// What the pieces share with their ring.
-struct Shared {
-    /// One mark for each piece that can be out, set by its drop.
-    released: Box<[AtomicBool]>,
-    host: bool,
-    claim: Claim,
-}
-
 /// The producer's record of one piece, oldest first.
 struct Record {
     end: u64,
@@ -117,13 +110,15 @@ struct Record {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct RingRegion {
-    shared: Arc<Shared>,
+    shared: RingShares,
     records: VecDeque<Record>,
     max_fragments: u32,
     headroom: usize,
     /// The mark of the oldest record; that of the i-th is i further on, modulo the number of marks.
     oldest_mark: u32,
     head: u64,
+    /// Where in the region the head is.
+    head_offset: usize,
     tail: u64,
 }
 
@@ -180,7 +175,7 @@ impl RingRegion {
         };
         let released = (0..max_fragments).map(|_| AtomicBool::new(false)).collect();
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: RingShares::new(RingCore {
                 released,
                 host,
                 claim,
@@ -190,6 +185,7 @@ impl RingRegion {
             headroom,
             oldest_mark: 0,
             head: 0,
+            head_offset: 0,
             tail: 0,
         })
     }
@@ -208,33 +204,35 @@ impl RingRegion {
     ///
     /// # Errors
     /// Those of [`reserve`](Self::reserve).
+    #[inline(always)]
     pub fn reserve_at(&mut self, len: usize, now: Instant) -> Result<Reservation, RingError> {
         let max = self.capacity().saturating_sub(self.headroom);
         if len > max {
             return Err(RingError::TooLong { len, max });
         }
-        let free = self.free_bytes();
-        let skipped = self.skip(len);
-        if skipped + self.headroom + len > self.capacity() - (self.head - self.tail) as usize {
-            return Err(RingError::Full { free });
-        }
-        if self.records.len() >= self.max_fragments as usize {
-            return Err(RingError::TooManyFragments {
-                max: self.max_fragments,
-            });
+        let mut skipped = self.skip(len);
+        // What was given back is looked at when it is needed: many pieces at once.
+        if !self.has_room(skipped, len) {
+            self.advance();
+            skipped = self.skip(len);
+            if !self.has_room(skipped, len) {
+                return Err(self.refusal(skipped + len));
+            }
         }
         let mark = self.mark_of(self.records.len());
-        let start = self.head + (skipped + self.headroom) as u64;
-        self.head = start + len as u64;
+        let front = skipped + self.headroom;
+        let offset = self.wrapped(self.head_offset + front);
+        let position = self.head + front as u64;
+        self.head = position + len as u64;
+        self.head_offset = self.wrapped(offset + len);
         self.records.push_back(Record {
             end: self.head,
             since: now,
         });
-        let offset = (start % self.capacity() as u64) as usize;
         Ok(Reservation(Piece {
-            shared: Arc::clone(&self.shared),
+            shared: self.shared.share(),
             mark,
-            position: start,
+            position,
             offset,
             len,
             // At most `HEADROOM_MAX`.
@@ -242,20 +240,56 @@ impl RingRegion {
         }))
     }
 
+    /// Whether a piece may be made behind so many bytes that are left out.
+    #[inline]
+    fn has_room(&self, skipped: usize, len: usize) -> bool {
+        skipped + self.headroom + len <= self.free()
+            && self.records.len() < self.max_fragments as usize
+    }
+
+    /// Why there is no room now.
+    #[cold]
+    fn refusal(&self, len: usize) -> RingError {
+        let (free, max) = (self.free(), self.max_fragments);
+        match self.headroom + len > free {
+            true => RingError::Full { free },
+            false => RingError::TooManyFragments { max },
+        }
+    }
+
+    /// The bytes that can be reserved, as far as was looked.
+    #[inline]
+    fn free(&self) -> usize {
+        self.capacity() - (self.head - self.tail) as usize
+    }
+
+    /// Where in the region something is that lies less than once around behind its start.
+    #[inline]
+    fn wrapped(&self, offset: usize) -> usize {
+        match offset.checked_sub(self.capacity()) {
+            Some(around) => around,
+            None => offset,
+        }
+    }
+
     /// The bytes to leave out so that a piece and its headroom are one range. With nothing out,
     /// they are passed at once.
+    #[inline]
     fn skip(&mut self, len: usize) -> usize {
-        let size = self.capacity();
-        let left = size - (self.head % size as u64) as usize;
-        // A piece without bytes lies somewhere, too: behind its room.
-        if self.headroom == 0 || self.headroom + len.max(1) <= left {
+        if self.headroom == 0 {
             return 0;
         }
+        let left = self.capacity() - self.head_offset;
+        // A piece without bytes lies somewhere, too: behind its room.
+        if self.headroom + len.max(1) <= left {
+            return 0;
+        }
+        self.advance();
         if !self.records.is_empty() {
             return left;
         }
         self.head += left as u64;
-        self.tail = self.head;
+        (self.tail, self.head_offset) = (self.head, 0);
         0
     }
 
@@ -265,11 +299,12 @@ impl RingRegion {
     /// # Panics
     /// If `len` is more than was reserved.
     pub fn commit(&mut self, reservation: Reservation, len: usize) -> RingFragment {
-        let is_ours = Arc::ptr_eq(&self.shared, &reservation.0.shared);
+        let is_ours = self.shared.has(&reservation.0.shared);
         let fragment = reservation.commit(len);
         // A piece that is out has its record, so the records are not empty.
         if is_ours && self.mark_of(self.records.len() - 1) == fragment.0.mark {
             self.head = fragment.0.position + len as u64;
+            self.head_offset = self.wrapped(fragment.0.offset + len);
             if let Some(newest) = self.records.back_mut() {
                 newest.end = self.head;
             }
@@ -292,7 +327,7 @@ impl RingRegion {
     /// The bytes that can be reserved now.
     pub fn free_bytes(&mut self) -> usize {
         self.advance();
-        self.capacity() - (self.head - self.tail) as usize
+        self.free()
     }
 
     /// How many pieces the tail has yet to pass: those out, and those given back behind an older
@@ -321,9 +356,15 @@ impl RingRegion {
         self.shared.claim.region()
     }
 
+    /// Of a record that there is, or the next one where there may be one more.
+    #[inline]
     fn mark_of(&self, record: usize) -> u32 {
-        // Both are at most 2^24.
-        (self.oldest_mark + record as u32) % self.max_fragments
+        // Both are at most 2^24, and the record is no further on than there are marks.
+        let mark = self.oldest_mark + record as u32;
+        match mark.checked_sub(self.max_fragments) {
+            Some(around) => around,
+            None => mark,
+        }
     }
 
     /// Moves the tail over the oldest run of pieces that were given back.
@@ -357,7 +398,7 @@ impl fmt::Debug for RingRegion {
 
 /// Bytes of a ring with one owner.
 struct Piece {
-    shared: Arc<Shared>,
+    shared: RingShare,
     mark: u32,
     position: u64,
     offset: usize,
@@ -387,6 +428,7 @@ impl Piece {
 }
 
 impl Drop for Piece {
+    #[inline]
     fn drop(&mut self) {
         // Release: our accesses come before the producer's, who reads the mark with Acquire.
         self.shared.released[self.mark as usize].store(true, Ordering::Release);
@@ -446,12 +488,13 @@ impl Reservation {
     ///
     /// # Panics
     /// If `len` is more than was reserved.
+    #[inline]
     pub fn commit(self, len: usize) -> RingFragment {
         let mut piece = self.0;
+        let reserved = piece.len;
         assert!(
-            len <= piece.len,
-            "commit({len}) of a reservation of {} bytes",
-            piece.len
+            len <= reserved,
+            "commit({len}) of a reservation of {reserved} bytes"
         );
         piece.len = len;
         RingFragment(piece)

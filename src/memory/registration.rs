@@ -162,6 +162,11 @@ impl RawRegistration {
         }
     }
 
+    /// Which way the bytes go.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The provider reaches a device's memory by itself.
     pub(crate) fn direct(mut self, by: DirectBy) -> Self {
         self.path = Path::Direct(by);

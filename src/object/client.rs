@@ -7,10 +7,11 @@ use std::sync::Arc;
 use crate::Error;
 use crate::endpoint::{Refused, WindowMemory};
 use crate::fabric::{Completions, Fabric};
-use crate::memory::Access;
+use crate::memory::{Access, Path};
 use crate::object::lender::Lender;
 use crate::object::parts::Parts;
 use crate::object::progress::{Bell, ProgressThread};
+use crate::object::staging::StagingPool;
 use crate::object::telemetry::Telemetry;
 use crate::object::window_body::WindowBody;
 use crate::object::{
@@ -25,6 +26,8 @@ pub(super) struct ClientCore {
     owner: Owner,
     /// Ends before the lender goes.
     _thread: Option<Here<ProgressThread>>,
+    /// Its buffers go before the domain does.
+    staging: Here<StagingPool>,
     lender: Here<Arc<Lender>>,
     telemetry: Arc<Telemetry>,
     pub(super) config: ObjectClientConfig,
@@ -37,6 +40,28 @@ impl ClientCore {
 
     pub(super) fn telemetry(&self) -> &Arc<Telemetry> {
         &self.telemetry
+    }
+
+    pub(super) fn staging(&self) -> &StagingPool {
+        &self.staging
+    }
+
+    /// Memory to be lent.
+    pub(super) fn window_body(
+        &self,
+        memory: WindowMemory,
+    ) -> Result<WindowBody, (ObjectError, WindowMemory)> {
+        WindowBody::new(memory, self.lender.domain().ledger(), &self.telemetry)
+    }
+
+    /// Which way the bytes of such memory go. Memory that is refused was not lent.
+    fn path_of(&self, body: &Arc<WindowBody>, access: Access) -> Result<Path, ObjectError> {
+        if body.device().is_none() {
+            return Ok(Path::Host);
+        }
+        // What a callback is given is what has to be registered.
+        let len = self.max_callback_size().min(body.len() as u64);
+        self.lender.try_path(body, len as usize, access)
     }
 
     pub(super) fn check_here(&self) -> Result<(), Forked> {
@@ -119,6 +144,10 @@ impl ObjectClient {
             core: Arc::new(ClientCore {
                 owner,
                 _thread: thread,
+                staging: Here::new(StagingPool::new(
+                    config.staging_bytes,
+                    config.staging_buffers,
+                )),
                 lender: Here::new(lender),
                 telemetry: Telemetry::new(ObjectSide::Client, &config.name),
                 config,
@@ -130,6 +159,11 @@ impl ObjectClient {
     ///
     /// `access` is what tokens of it may allow at most: [`Access::WRITE`] for GET, [`Access::READ`]
     /// for PUT. There is no limit on its length but the machine's.
+    ///
+    /// A device's memory, and CUDA's managed memory, is lent as it lies where the provider reaches
+    /// it by itself. Elsewhere [`get`](Self::get) and [`put`](Self::put) copy through buffers of
+    /// the host ([`staging_bytes`](ObjectClientConfig::staging_bytes)), part by part, and no token
+    /// can be had of it; [`ObjectMemory::path`] says which it is, and why.
     ///
     /// # Errors
     ///
@@ -151,10 +185,16 @@ impl ObjectClient {
             let refused = ObjectError::Access { asked: access, has };
             return Err(Refused::without_key(refused, memory));
         }
-        let ledger = self.core.lender.domain().ledger();
-        match WindowBody::new(memory, ledger, self.core.telemetry()) {
-            Ok(body) => Ok(ObjectMemory::new(body, access, &self.core)),
-            Err((error, memory)) => Err(Refused::without_key(error, memory)),
+        let body = match self.core.window_body(memory) {
+            Ok(body) => Arc::new(body),
+            Err((error, memory)) => return Err(Refused::without_key(error, memory)),
+        };
+        match self.core.path_of(&body, access) {
+            Ok(path) => Ok(ObjectMemory::new(body, (access, path), &self.core)),
+            Err(error) => {
+                let memory = body.take().expect("nothing of it was lent");
+                Err(Refused::without_key(error, memory))
+            }
         }
     }
 
@@ -212,9 +252,9 @@ impl ObjectClient {
         mut call: impl FnMut(&ObjectChunk<'_>) -> Result<u64, CallbackError>,
     ) -> Result<u64, TransferFailed> {
         let mut parts = Parts::new(self, operation, memory, range, offset)?;
-        while let Some(token) = parts.next_waiting()? {
-            let said = call(&parts.chunk(&token));
-            parts.end(token, said)?;
+        while let Some(loan) = parts.next_waiting()? {
+            let said = call(&parts.chunk(&loan));
+            parts.end(loan, said)?;
         }
         Ok(parts.over())
     }
@@ -233,9 +273,9 @@ impl ObjectClient {
         offset: u64,
     ) -> Result<u64, TransferFailed> {
         let mut parts = Parts::new(self, ObjectOperation::Get, memory, range, offset)?;
-        while let Some(token) = parts.next()? {
-            let said = ops.get(&parts.chunk(&token)).await;
-            parts.end(token, said)?;
+        while let Some(loan) = parts.next()? {
+            let said = ops.get(&parts.chunk(&loan)).await;
+            parts.end(loan, said)?;
         }
         Ok(parts.over())
     }
@@ -253,9 +293,9 @@ impl ObjectClient {
         offset: u64,
     ) -> Result<u64, TransferFailed> {
         let mut parts = Parts::new(self, ObjectOperation::Put, memory, range, offset)?;
-        while let Some(token) = parts.next()? {
-            let said = ops.put(&parts.chunk(&token)).await;
-            parts.end(token, said)?;
+        while let Some(loan) = parts.next()? {
+            let said = ops.put(&parts.chunk(&loan)).await;
+            parts.end(loan, said)?;
         }
         Ok(parts.over())
     }

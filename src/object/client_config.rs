@@ -13,6 +13,8 @@ use crate::fabric::EndpointSettings;
 /// | `tokens` | tokens that stand at once | 4,096 | at least 1 |
 /// | `quarantine` | how long a transfer waits for memory that is quarantined | 5 s | |
 /// | `progress_thread` | a thread serves the endpoint while tokens stand | true | |
+/// | `staging_bytes` | bytes of one buffer that a device's memory passes | 8 MiB | at least 1 |
+/// | `staging_buffers` | such buffers, each in use by one transfer | 4 | at least 1 |
 /// | `name` | what statistics call it | `client` | |
 /// | `endpoint` | what the endpoint asks of the provider | | see [`EndpointSettings`] |
 #[derive(Debug, Clone)]
@@ -21,6 +23,8 @@ pub struct ObjectClientConfig {
     pub(super) tokens: usize,
     pub(super) quarantine: Duration,
     pub(super) progress_thread: bool,
+    pub(super) staging_bytes: usize,
+    pub(super) staging_buffers: usize,
     pub(super) name: String,
     pub(super) endpoint: EndpointSettings,
 }
@@ -32,6 +36,8 @@ impl Default for ObjectClientConfig {
             tokens: 4096,
             quarantine: Duration::from_secs(5),
             progress_thread: true,
+            staging_bytes: 8 << 20,
+            staging_buffers: 4,
             name: "client".to_owned(),
             endpoint: EndpointSettings::default(),
         }
@@ -68,6 +74,23 @@ impl ObjectClientConfig {
         self
     }
 
+    /// Bytes of one buffer of the host's that a device's memory passes where the provider can't
+    /// reach it by itself ([`ObjectMemory::path`](crate::object::ObjectMemory::path)): a callback
+    /// is given so many at most. It is pinned memory, made when it is needed first, and kept.
+    #[must_use]
+    pub fn staging_bytes(mut self, bytes: usize) -> Self {
+        self.staging_bytes = bytes;
+        self
+    }
+
+    /// How many of them there are at most: as many transfers can be under way at once. A further
+    /// one waits as long as for memory that is [quarantined](Self::quarantine).
+    #[must_use]
+    pub fn staging_buffers(mut self, buffers: usize) -> Self {
+        self.staging_buffers = buffers;
+        self
+    }
+
     /// What statistics call it ([`TelemetryReport`](crate::object::TelemetryReport)).
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
@@ -86,12 +109,17 @@ impl ObjectClientConfig {
         let zero = |field| Error::Config {
             field,
             value: "0".to_owned(),
-            reason: "must be at least 1".into(),
+            reason: "must be at least 1",
         };
-        match (self.callback_bytes, self.tokens) {
-            (0, _) => Err(zero("callback_bytes")),
-            (_, 0) => Err(zero("tokens")),
-            _ => Ok(()),
+        let zeros = [
+            (self.callback_bytes == 0, "callback_bytes"),
+            (self.tokens == 0, "tokens"),
+            (self.staging_bytes == 0, "staging_bytes"),
+            (self.staging_buffers == 0, "staging_buffers"),
+        ];
+        match zeros.into_iter().find(|(is_zero, _)| *is_zero) {
+            Some((_, field)) => Err(zero(field)),
+            None => Ok(()),
         }
     }
 }

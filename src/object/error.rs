@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::Error;
-use crate::memory::{Access, RegionKind, RegisterError};
+use crate::cuda::CudaError;
+use crate::memory::{Access, MemoryError, RegionKind, RegisterError};
 use crate::object::{ObjectMemory, TokenError};
 use crate::process::Forked;
 
@@ -58,8 +59,9 @@ pub enum ObjectError {
     NotCopied,
     /// Servers can't reach this memory by themselves.
     #[error(
-        "memory of {kind} has to be reached directly, which it can't be: {reason}; lend memory of \
-         the host and copy between the two"
+        "no token names {kind} that servers can't reach by themselves: {reason}; \
+         `ObjectClient::get` and `put` copy such memory through the host, or lend memory of the \
+         host and copy between the two"
     )]
     NotDirect {
         /// What the memory is.
@@ -67,6 +69,21 @@ pub enum ObjectError {
         /// Why the provider does not reach it, in words.
         reason: Arc<str>,
     },
+    /// As many transfers pass memory of the host as may at once.
+    #[error(
+        "{limit} transfers of a device's memory pass the host, as many as may at once (setting \
+         `staging_buffers`): wait for one"
+    )]
+    StagingBusy {
+        /// The limit.
+        limit: usize,
+    },
+    /// There is no memory of the host for a device's bytes to pass.
+    #[error("a device's memory can't pass the host: {0}")]
+    Staging(#[from] MemoryError),
+    /// Bytes could not be copied between a device's memory and the host's.
+    #[error("the bytes can't be copied between the device's memory and the host's: {0}")]
+    Copy(#[from] CudaError),
     /// The memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),

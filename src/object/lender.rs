@@ -23,7 +23,9 @@ use smallvec::SmallVec;
 
 use crate::Error;
 use crate::fabric::{AccessEnds, Domain, EndpointSettings, Fabric, RmaLimits};
-use crate::memory::{Access, RawRegistration, RegisterError, Registrar, Watcher};
+use crate::memory::{
+    Access, DevicePaths, Path, RawRegistration, RegisterError, Registrar, Watcher,
+};
 use crate::object::window_body::WindowBody;
 use crate::object::window_ep::WindowEp;
 use crate::object::{ObjectError, RdmaToken};
@@ -206,16 +208,7 @@ impl Lender {
         access: Access,
     ) -> Result<(Lent, RdmaToken), ObjectError> {
         self.check_quarantine(body)?;
-        let (id, ep) = self.take_place()?;
-        body.reach().tokens += 1;
-        let lent = self
-            .register(body, (offset, len), access)
-            .map(|registration| Lent {
-                id,
-                registration,
-                body: Arc::clone(body),
-            });
-        let lent = lent.inspect_err(|_| self.give_place_back(id, body))?;
+        let (lent, ep) = self.stand(body, (offset, len), access)?;
         match self.token_of(&lent, (offset, len), &ep) {
             Ok(token) => Ok((lent, token)),
             Err(error) => {
@@ -223,6 +216,52 @@ impl Lender {
                 Err(error)
             }
         }
+    }
+
+    /// What a token stands on, with nothing said of it yet.
+    fn stand(
+        &self,
+        body: &Arc<WindowBody>,
+        part: (usize, usize),
+        access: Access,
+    ) -> Result<(Lent, Arc<WindowEp>), ObjectError> {
+        let (id, ep) = self.take_place()?;
+        body.reach().tokens += 1;
+        match self.register(body, part, access) {
+            Ok(registration) => {
+                let body = Arc::clone(body);
+                let lent = Lent {
+                    id,
+                    registration,
+                    body,
+                };
+                Ok((lent, ep))
+            }
+            Err(error) => {
+                self.give_place_back(id, body);
+                Err(error)
+            }
+        }
+    }
+
+    /// Which way the bytes of a device's memory go: the first `len` of them are lent, and nobody
+    /// is told of the key. Memory that is refused was not lent.
+    pub(super) fn try_path(
+        &self,
+        body: &Arc<WindowBody>,
+        len: usize,
+        access: Access,
+    ) -> Result<Path, ObjectError> {
+        let paths = self.domain.fabric().settings().device_paths;
+        let lent = match self.stand(body, (0, len), access) {
+            Err(ObjectError::NotDirect { reason, .. }) if paths != DevicePaths::RequireDirect => {
+                return Ok(Path::Staged(reason));
+            }
+            lent => lent?.0,
+        };
+        let path = lent.registration.path().clone();
+        self.end(lent, Ended::Done);
+        Ok(path)
     }
 
     /// A place for one token behind the current endpoint.
@@ -264,7 +303,7 @@ impl Lender {
     ) -> Result<RawRegistration, ObjectError> {
         let registered = match body.device() {
             Some(range) => {
-                let mut part = range.clone();
+                let mut part = *range;
                 part.address += offset as u64;
                 part.len = len;
                 self.domain.register_device(&part, Some(access))

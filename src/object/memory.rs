@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::endpoint::WindowMemory;
-use crate::memory::Access;
+use crate::memory::{Access, Path};
 use crate::object::client::ClientCore;
 use crate::object::lender::{Ended, Lent};
+use crate::object::staging::StagingLoan;
 use crate::object::window_body::WindowBody;
-use crate::object::{NotReleased, ObjectError, RdmaToken};
+use crate::object::{NotReleased, ObjectError, RdmaToken, TransferCause};
 
 /// What a server does with memory that is lent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,14 +50,34 @@ impl fmt::Display for ObjectOperation {
 pub struct ObjectMemory {
     body: Arc<WindowBody>,
     access: Access,
+    path: Path,
     client: Arc<ClientCore>,
 }
 
+/// A part of a request: the token of it, and the memory of the host that its bytes pass, if they
+/// do.
+pub(super) struct PartLoan {
+    /// Over before the buffer goes back (field order).
+    token: LentToken,
+    staging: Option<StagingLoan>,
+}
+
+impl PartLoan {
+    pub(super) fn token(&self) -> &RdmaToken {
+        &self.token
+    }
+}
+
 impl ObjectMemory {
-    pub(super) fn new(body: WindowBody, access: Access, client: &Arc<ClientCore>) -> Self {
+    pub(super) fn new(
+        body: Arc<WindowBody>,
+        (access, path): (Access, Path),
+        client: &Arc<ClientCore>,
+    ) -> Self {
         Self {
-            body: Arc::new(body),
+            body,
             access,
+            path,
             client: Arc::clone(client),
         }
     }
@@ -75,9 +96,21 @@ impl ObjectMemory {
     /// Bytes that one callback of a GET or a PUT is given at most: larger requests are several
     /// callbacks. It is the least of the setting
     /// [`callback_bytes`](crate::object::ObjectClientConfig::callback_bytes), of what the provider
-    /// moves at once, and of the memory's length.
+    /// moves at once, and of the memory's length; and where the bytes pass the host, of
+    /// [`staging_bytes`](crate::object::ObjectClientConfig::staging_bytes).
     pub fn max_callback_size(&self) -> u64 {
-        self.client.max_callback_size().min(self.len())
+        let most = self.client.max_callback_size().min(self.len());
+        match &self.path {
+            Path::Staged(_) => most.min(self.client.staging().bytes()),
+            _ => most,
+        }
+    }
+
+    /// Which way the bytes go between the memory and servers: [`Path::Staged`], with the reason,
+    /// for a device's memory that the provider can't reach by itself. It can be got into and put
+    /// from ([`ObjectClient::get`](crate::object::ObjectClient::get)), and no token names it.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Lends a range for one kind of operation, with the least rights: a key of its own, good until
@@ -86,28 +119,88 @@ impl ObjectMemory {
     /// # Errors
     ///
     /// [`ObjectError`]: the range does not lie within the memory, or has no byte; the memory was
-    /// not registered for that operation; too many tokens stand; the memory is quarantined; or
-    /// the provider refuses it.
+    /// not registered for that operation; servers can't reach it by themselves ([`path`]); too many
+    /// tokens stand; the memory is quarantined; or the provider refuses it.
+    ///
+    /// [`path`]: Self::path
     pub fn token(
         &self,
         range: Range<u64>,
         operation: ObjectOperation,
     ) -> Result<LentToken, ObjectError> {
-        let (lent, token) = self.lend(&range, operation)?;
+        let part = self.check(&range, operation)?;
+        match (&self.path, self.body.device()) {
+            (Path::Staged(reason), Some(device)) => Err(ObjectError::NotDirect {
+                kind: device.kind(),
+                reason: Arc::clone(reason),
+            }),
+            _ => self.lend(&self.body, part, operation),
+        }
+    }
+
+    /// The token of a part of a request. What a server is to read was copied to where it reads.
+    pub(super) fn loan(
+        &self,
+        range: Range<u64>,
+        operation: ObjectOperation,
+    ) -> Result<PartLoan, ObjectError> {
+        let (Path::Staged(_), Some(device)) = (&self.path, self.body.device()) else {
+            let token = self.token(range, operation)?;
+            let staging = None;
+            return Ok(PartLoan { token, staging });
+        };
+        let (at, len) = self.check(&range, operation)?;
+        let staging = StagingLoan::take(&self.client, device.device)?;
+        if operation == ObjectOperation::Put {
+            staging.copy_out_of(self, at, len)?;
+        }
+        let token = self.lend(staging.body(), (0, len), operation)?;
+        let staging = Some(staging);
+        Ok(PartLoan { token, staging })
+    }
+
+    /// A server has answered for the first `said` bytes of a part, which begins at `at`: its token
+    /// is over, and what was written is in the memory.
+    pub(super) fn end_loan(&self, loan: PartLoan, at: u64, said: u64) -> Result<(), TransferCause> {
+        let PartLoan { token, staging } = loan;
+        let operation = token.operation();
+        token.done();
+        match (operation, staging) {
+            (ObjectOperation::Put, _) => Ok(()),
+            (ObjectOperation::Get, None) => self.see_writes().map_err(TransferCause::Device),
+            (ObjectOperation::Get, Some(staging)) => {
+                // Both are within the memory, as the part was.
+                let copied = staging.copy_into(self, at as usize, said as usize);
+                copied.map_err(|error| ObjectError::Copy(error).into())
+            }
+        }
+    }
+
+    /// Lends a part of the memory, or of the buffer that its bytes pass.
+    fn lend(
+        &self,
+        body: &Arc<WindowBody>,
+        part: (usize, usize),
+        operation: ObjectOperation,
+    ) -> Result<LentToken, ObjectError> {
+        let access = operation.access();
+        let (lent, token) = self.client.lender().lend(body, part, access)?;
         self.client.telemetry().on_token();
         Ok(LentToken {
             token,
             operation,
             lent: Some(lent),
+            is_staged: self.path.is_staged(),
             client: Arc::clone(&self.client),
         })
     }
 
-    fn lend(
+    /// Where a range begins, and how long it is, if it can be lent for that.
+    fn check(
         &self,
         range: &Range<u64>,
         operation: ObjectOperation,
-    ) -> Result<(Lent, RdmaToken), ObjectError> {
+    ) -> Result<(usize, usize), ObjectError> {
         self.client.check_here()?;
         let asked = operation.access();
         if !self.access.contains(asked) {
@@ -126,8 +219,21 @@ impl ObjectMemory {
             });
         }
         // Both are at most the memory's length.
-        let part = (range.start as usize, len as usize);
-        self.client.lender().lend(&self.body, part, asked)
+        Ok((range.start as usize, len as usize))
+    }
+
+    /// Where the bytes of a range lie in a device's memory; `None`: in no device's, or there are
+    /// none.
+    ///
+    /// # Panics
+    /// If the range does not lie within the memory.
+    pub(super) fn device_address(&self, at: usize, len: usize) -> Option<u64> {
+        let fits = at
+            .checked_add(len)
+            .is_some_and(|end| end <= self.body.len());
+        assert!(fits, "{len} bytes at {at} of {}", self.len());
+        let range = self.body.device()?;
+        (len > 0).then_some(range.address + at as u64)
     }
 
     /// Copies bytes as they are at this moment: a server that holds a token may write meanwhile.
@@ -182,7 +288,7 @@ impl ObjectMemory {
     }
 
     /// Makes what a server wrote visible, where the memory is a device's.
-    pub(super) fn see_writes(&self) -> Result<(), crate::cuda::CudaError> {
+    fn see_writes(&self) -> Result<(), crate::cuda::CudaError> {
         match self.body.device() {
             Some(range) => range.device.see_writes(),
             None => Ok(()),
@@ -195,6 +301,7 @@ impl fmt::Debug for ObjectMemory {
         f.debug_struct("ObjectMemory")
             .field("len", &self.len())
             .field("access", &self.access)
+            .field("path", &self.path)
             .finish_non_exhaustive()
     }
 }
@@ -230,6 +337,8 @@ pub struct LentToken {
     operation: ObjectOperation,
     /// Taken out once.
     lent: Option<Lent>,
+    /// Other transfers pass the memory later.
+    is_staged: bool,
     client: Arc<ClientCore>,
 }
 
@@ -255,6 +364,8 @@ impl LentToken {
         }
         let ended = match self.operation {
             ObjectOperation::Get => ended,
+            // What a server goes on reading must not be what others put there.
+            ObjectOperation::Put if self.is_staged => ended,
             // Nothing lands.
             ObjectOperation::Put => Ended::Done,
         };

@@ -16,6 +16,7 @@ mod progress;
 mod remote;
 mod server;
 mod service;
+mod staging;
 mod store;
 mod telemetry;
 mod token;
@@ -58,5 +59,6 @@ pub(crate) mod testing {
 #[cfg(all(test, not(loom)))]
 mod tests {
     mod client;
+    mod lies;
     mod service;
 }

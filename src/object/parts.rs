@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::object::memory::LentToken;
+use crate::object::memory::PartLoan;
 use crate::object::{
     CallbackError, FailureKind, ObjectChunk, ObjectClient, ObjectError, ObjectMemory,
     ObjectOperation, TransferCause, TransferFailed,
@@ -68,24 +68,26 @@ impl<'a> Parts<'a> {
     }
 
     /// The token of the next part; `None` when all was asked for.
-    pub(super) fn next(&mut self) -> Result<Option<LentToken>, TransferFailed> {
+    pub(super) fn next(&mut self) -> Result<Option<PartLoan>, TransferFailed> {
         let Some(part) = self.part() else {
             return Ok(None);
         };
-        let lent = self.memory.token(part, self.operation);
+        let lent = self.memory.loan(part, self.operation);
         lent.map(Some).map_err(|error| self.failed(error.into()))
     }
 
-    /// The same, and waits for memory that is quarantined.
-    pub(super) fn next_waiting(&mut self) -> Result<Option<LentToken>, TransferFailed> {
+    /// The same, and waits for memory that is quarantined, and for a buffer.
+    pub(super) fn next_waiting(&mut self) -> Result<Option<PartLoan>, TransferFailed> {
         let Some(part) = self.part() else {
             return Ok(None);
         };
         let begin = Instant::now();
         let at_most = self.client.core.config.quarantine;
         loop {
-            match self.memory.token(part.clone(), self.operation) {
-                Err(ObjectError::Quarantined) if begin.elapsed() < at_most => {
+            match self.memory.loan(part.clone(), self.operation) {
+                Err(ObjectError::Quarantined | ObjectError::StagingBusy { .. })
+                    if begin.elapsed() < at_most =>
+                {
                     std::thread::sleep(QUARANTINE_LOOK);
                 }
                 lent => return lent.map(Some).map_err(|error| self.failed(error.into())),
@@ -93,10 +95,10 @@ impl<'a> Parts<'a> {
         }
     }
 
-    pub(super) fn chunk<'t>(&mut self, token: &'t LentToken) -> ObjectChunk<'t> {
+    pub(super) fn chunk<'t>(&mut self, loan: &'t PartLoan) -> ObjectChunk<'t> {
         self.called = Some(Instant::now());
         ObjectChunk {
-            token,
+            token: loan.token(),
             offset: self.offset.saturating_add(self.done),
             memory_offset: self.range.start + self.done,
         }
@@ -105,10 +107,10 @@ impl<'a> Parts<'a> {
     /// The callback has answered.
     pub(super) fn end(
         &mut self,
-        token: LentToken,
+        loan: PartLoan,
         said: Result<u64, CallbackError>,
     ) -> Result<(), TransferFailed> {
-        let asked = token.len();
+        let asked = loan.token().len();
         let took = self.called.take().unwrap_or(self.began).elapsed();
         self.client
             .core
@@ -119,14 +121,12 @@ impl<'a> Parts<'a> {
             Ok(said) => return Err(self.failed(TransferCause::TooMany { said, asked })),
             Err(error) => return Err(self.failed(TransferCause::Callback(error))),
         };
-        token.done();
+        let at = self.range.start + self.done;
+        if let Err(cause) = self.memory.end_loan(loan, at, said) {
+            return Err(self.failed(cause));
+        }
         self.done += said;
         self.is_over = said < asked;
-        if self.operation == ObjectOperation::Get
-            && let Err(error) = self.memory.see_writes()
-        {
-            return Err(self.failed(TransferCause::Device(error)));
-        }
         Ok(())
     }
 

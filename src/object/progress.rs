@@ -119,9 +119,10 @@ fn serve(
     let mut last = Instant::now();
     let mut nap = NAPS.0;
     while lender.version() == version && !bell.stop.load(Ordering::Acquire) {
-        let busy = endpoints
-            .iter()
-            .fold(false, |busy, ep| ep.progress(scratch) || busy);
+        let mut busy = false;
+        for endpoint in endpoints {
+            busy |= endpoint.progress(scratch);
+        }
         if busy {
             (last, nap) = (Instant::now(), NAPS.0);
             continue;

@@ -261,7 +261,7 @@ impl RemoteObjects {
     ) -> Result<T, RemoteError> {
         self.take_events::<()>(&mut |_| None)?;
         if let RemoteState::Closed(reason) = &self.state {
-            return Err(RemoteError::Closed(reason.clone()));
+            return Err(RemoteError::Closed(*reason));
         }
         let begin = Instant::now();
         let left = deadline.saturating_duration_since(begin);
@@ -350,7 +350,7 @@ impl RemoteObjects {
             self.take_events::<()>(&mut |_| None)?;
             match &self.state {
                 RemoteState::Connected => return Ok(()),
-                RemoteState::Closed(reason) => return Err(RemoteError::Closed(reason.clone())),
+                RemoteState::Closed(reason) => return Err(RemoteError::Closed(*reason)),
                 RemoteState::Connecting if Instant::now() >= deadline => {
                     self.port.abort(self.connection);
                     self.state = RemoteState::Closed(None);
@@ -373,7 +373,7 @@ impl RemoteObjects {
                 return Ok(Some(taken));
             }
             if let RemoteState::Closed(reason) = &self.state {
-                return Err(RemoteError::Closed(reason.clone()));
+                return Err(RemoteError::Closed(*reason));
             }
             if Instant::now() >= deadline {
                 return Ok(None);

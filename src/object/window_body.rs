@@ -110,6 +110,12 @@ impl WindowBody {
         unsafe { NonNull::new_unchecked(at) }
     }
 
+    /// The address of the first byte of `len`, which are within the memory.
+    pub(super) fn first(&self, len: usize) -> NonNull<u8> {
+        assert!(len <= self.len, "{len} of {}", self.len);
+        self.base
+    }
+
     pub(super) fn reach(&self) -> MutexGuard<'_, Reach> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod forged;
+mod objects;
 mod remapped;
 mod rma;
 mod rma_stop;

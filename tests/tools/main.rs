@@ -1,6 +1,7 @@
 //! The examples that are tools, as a user runs them; and the table of what ran where, which a tool
 //! writes.
 
+mod object;
 #[path = "../common/patience.rs"]
 mod patience;
 mod peers;

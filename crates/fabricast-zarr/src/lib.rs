@@ -8,6 +8,8 @@
 //!          read_into, pread_into ────────┘    │ jobs of futures
 //!          write_from: buffers of your own    │
 //!  zarrs, async ──────────────────────► AsyncFileZarrStore ── StoreThreads
+//!
+//!  zarrs ── the same traits ──────────► ObjectZarrStore ──► an ObjectService: RemoteObjects
 //! ```
 
 #![deny(unsafe_code)]
@@ -15,6 +17,7 @@
 mod buffers;
 mod key_path;
 mod listable;
+mod objects;
 mod options;
 mod range_reads;
 mod readable;
@@ -24,6 +27,7 @@ mod threads;
 mod walk;
 mod writable;
 
+pub use objects::{AsyncObjectZarrStore, ObjectZarrOptions, ObjectZarrStore};
 pub use options::ZarrStoreOptions;
 pub use refused::{ReadRefusal, ReadRefused};
 pub use store::FileZarrStore;

@@ -19,7 +19,7 @@ use std::time::Instant;
 use super::Hub;
 use super::outbound::PeerOutbound;
 use super::sends::PeerSender;
-use crate::buffer::{BufferMut, LeasedPayload, Leases, Payload, SharedBufferManager};
+use crate::buffer::{BufferMut, HostBytes, LeasedPayload, Leases, Payload, SharedBufferManager};
 use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::hub::control::HeldDescriptor;
 use crate::endpoint::hub::data_op::DataOp;
@@ -207,15 +207,20 @@ impl PeerOutbound {
 /// Copies a header, which is some words long as a rule: without a call then.
 #[inline(always)]
 fn copy_header(out: &mut [u8], header: &[u8]) {
-    const WORD: usize = size_of::<u64>();
     match header.len() {
-        // The two words may have bytes in common.
-        len @ WORD..=16 if out.len() == len => {
-            out[..WORD].copy_from_slice(&header[..WORD]);
-            out[len - WORD..].copy_from_slice(&header[len - WORD..]);
-        }
+        len @ 8..=16 if out.len() == len => copy_ends::<8>(out, header),
+        len @ 17..=32 if out.len() == len => copy_ends::<16>(out, header),
+        len @ 33..=64 if out.len() == len => copy_ends::<32>(out, header),
         _ => out.copy_from_slice(header),
     }
+}
+
+/// Copies both ends, which may have bytes in common, and are all there is.
+#[inline(always)]
+fn copy_ends<const END: usize>(out: &mut [u8], from: &[u8]) {
+    let rest = from.len() - END;
+    out[..END].copy_from_slice(&from[..END]);
+    out[rest..][..END].copy_from_slice(&from[rest..][..END]);
 }
 
 /// Appends a message, which is put together where it is to lie: what is put together elsewhere, and
@@ -257,12 +262,12 @@ impl<L: Link> PeerSender<'_, L> {
     /// included, for [`copy_in`](Self::copy_in). Where it says why not, what is in the frame is
     /// posted first.
     #[inline(always)]
-    pub(super) fn place_in_frame(
+    pub(super) fn place_in_frame<'p>(
         &mut self,
-        payload: &Payload,
+        payload: &'p Payload,
         header: &Header<'_>,
-    ) -> Result<usize, NotPacked> {
-        let Some(len) = self.packable(payload, header) else {
+    ) -> Result<(usize, HostBytes<'p>), NotPacked> {
+        let Some((len, bytes)) = self.packable(payload, header) else {
             self.post_frame();
             return Err(NotPacked::Alone);
         };
@@ -273,22 +278,28 @@ impl<L: Link> PeerSender<'_, L> {
         let frames = self.peer.outbound.frames.as_ref();
         if !frames.is_some_and(|frames| frames.has_room(len)) {
             self.next_frame()?;
-            return Ok(len);
+            return Ok((len, bytes));
         }
         // The frame has its credit.
         match self.peer.machine.may_send() {
-            Ok(()) | Err(SendBlocked::NoCredit) => Ok(len),
+            Ok(()) | Err(SendBlocked::NoCredit) => Ok((len, bytes)),
             Err(_) => Err(self.refusal()),
         }
     }
 
-    /// Bytes of a message, framing included, if it is one that goes in a frame.
+    /// How long a message is, framing included, and the bytes of its payload, if it is one for a
+    /// frame.
     #[inline(always)]
-    fn packable(&self, payload: &Payload, header: &Header<'_>) -> Option<usize> {
+    fn packable<'p>(
+        &self,
+        payload: &'p Payload,
+        header: &Header<'_>,
+    ) -> Option<(usize, HostBytes<'p>)> {
         let max = self.peer.outbound.frames.as_ref()?.message_max;
         let [prefix, header] = self.outbound.outgoing.front_len(header)?;
-        let len = prefix + header + payload.host_bytes()?;
-        (len <= max).then_some(len)
+        let bytes = payload.host_bytes()?;
+        let len = prefix + header + bytes.len();
+        (len <= max).then_some((len, bytes))
     }
 
     /// Why the connection takes nothing more into its open frame.
@@ -388,9 +399,10 @@ impl<L: Link> PeerSender<'_, L> {
     }
 
     /// Copies a message behind those of the open frame, which has room for it
-    /// ([`place_in_frame`](Self::place_in_frame)).
+    /// ([`place_in_frame`](Self::place_in_frame)); its payload is then to be
+    /// [kept](Self::keep_packed).
     #[inline(always)]
-    pub(super) fn copy_in(&mut self, payload: Payload, header: &Header<'_>, key: u64, len: usize) {
+    pub(super) fn copy_in(&mut self, (len, bytes): (usize, &HostBytes<'_>), header: &Header<'_>) {
         let open = self.peer.outbound.frames.as_mut();
         let Some(open) = open.and_then(|frames| frames.open.as_mut()) else {
             unreachable!("`place_in_frame` saw to it");
@@ -404,15 +416,23 @@ impl<L: Link> PeerSender<'_, L> {
         out[..prefix.len()].copy_from_slice(prefix);
         let out = &mut out[prefix.len()..];
         copy_header(&mut out[..header.len()], header);
-        payload.copy_to(&mut out[header.len()..]);
+        bytes.copy_to(&mut out[header.len()..]);
         (open.at, open.count) = (end, open.count + 1);
-        let context = open.context;
+        self.outbound.account.count_packed(len as u64);
+    }
+
+    /// Keeps the payload of a message that was copied into the open frame.
+    #[inline(always)]
+    pub(super) fn keep_packed(&mut self, payload: Payload, key: u64) {
+        let frames = self.peer.outbound.frames.as_ref();
+        let Some(context) = frames.and_then(|frames| Some(frames.open.as_ref()?.context)) else {
+            unreachable!("it was just copied there");
+        };
         let op = self.outbound.posted.data(context);
         let Some(packed) = op.and_then(|op| op.packed.as_mut()) else {
             unreachable!("an open frame is in the slab");
         };
         push(packed, payload, key);
-        self.outbound.account.count_packed(len as u64);
     }
 
     /// Posts what is in the open frame, if there is one. It waits in the line where the provider

@@ -309,8 +309,9 @@ impl<L: Link> PeerSender<'_, L> {
     ) -> Result<(), Refused<Payload>> {
         if self.peer.outbound.packs() {
             match self.place_in_frame(&payload, &header) {
-                Ok(len) => {
-                    self.copy_in(payload, &header, key, len);
+                Ok((len, bytes)) => {
+                    self.copy_in((len, &bytes), &header);
+                    self.keep_packed(payload, key);
                     return Ok(());
                 }
                 Err(NotPacked::Alone) => {}

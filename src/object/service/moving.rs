@@ -189,7 +189,7 @@ impl ServiceWorker {
                 self.transfer_failed(key, into.is_some(), &(&error.kind).into());
             }
             ChannelEvent::WriteReturned { .. } | ChannelEvent::ReadReturned { .. } => {
-                self.settle(key);
+                self.late -= usize::from(self.settle(key).is_some());
             }
         }
     }
@@ -207,6 +207,8 @@ impl ServiceWorker {
         let job = self.transfers.get(&key).map(|note| note.job);
         if is_back {
             self.settle(key);
+        } else {
+            self.late += usize::from(job.is_some());
         }
         if let Some(number) = job {
             let failure = JobFailure::new(failure.status, failure.text.clone());
@@ -367,7 +369,10 @@ impl ServiceWorker {
         };
         if let JobWork::Put(put) = &job.work {
             let key = (job.connection, put.number);
-            self.uploads.insert(key, upload);
+            // Two at once under one number: the first is given up.
+            if let Some(first) = self.uploads.insert(key, upload) {
+                self.desk.discard(first);
+            }
         }
         self.say_done(number, moved);
     }

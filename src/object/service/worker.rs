@@ -25,6 +25,8 @@ use crate::object::wire::{REQUEST_PAYLOAD_MAX, line};
 
 /// How often deadlines are looked at, and how long a sleep without transfers is at most.
 const TICK: Duration = Duration::from_millis(20);
+/// The same while there is nothing to do.
+const IDLE: Duration = Duration::from_secs(1);
 /// The shortest and longest sleep while bytes move: new requests wait so long.
 const NAP_MIN: Duration = Duration::from_micros(50);
 const NAP_MAX: Duration = Duration::from_millis(1);
@@ -65,6 +67,8 @@ pub(super) struct ServiceWorker {
     pub(super) jobs: BTreeMap<u64, Job>,
     pub(super) uploads: HashMap<(ConnectionId, u64), OpenUpload>,
     pub(super) transfers: HashMap<u64, TransferNote>,
+    /// Those among them that failed, and whose memory the provider still has.
+    pub(super) late: usize,
     /// Of jobs and transfers.
     pub(super) next_number: u64,
     /// The job that is served first in the next turn.
@@ -109,6 +113,7 @@ impl ServiceWorker {
             jobs: BTreeMap::new(),
             uploads: HashMap::new(),
             transfers: HashMap::new(),
+            late: 0,
             next_number: 1,
             first: 0,
             stop: StopBy::default(),
@@ -329,9 +334,12 @@ impl ServiceWorker {
             self.nap = NAP_MIN;
             return Ok(());
         }
-        if self.transfers.is_empty() {
-            let nothing = |_: &mut EventLoop, _| {};
-            self.event_loop.run_once(Some(TICK), nothing)?;
+        // What failed, and the provider still has, is waited for at leisure.
+        if self.transfers.len() <= self.late {
+            let is_idle =
+                self.jobs.is_empty() && self.uploads.is_empty() && self.transfers.is_empty();
+            let sleep = if is_idle { IDLE } else { TICK };
+            self.event_loop.run_once(Some(sleep), |_, _| {})?;
             return Ok(());
         }
         self.channel.wait(self.nap)?;

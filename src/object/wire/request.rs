@@ -94,7 +94,7 @@ impl Request {
             let (said, len) = (REQUEST_PAYLOAD_MAX as u64, payload.len());
             return Err(ObjectWireError::PayloadLen { said, len });
         }
-        let parts = Parts::of(&wire, payload)?;
+        let parts = RequestTexts::of(&wire, payload)?;
         let request = Self {
             id: wire.id.get(),
             budget_ms: wire.budget_ms.get(),
@@ -247,14 +247,14 @@ impl Request {
 }
 
 /// The three texts of a payload.
-struct Parts<'a> {
+struct RequestTexts<'a> {
     name: &'a [u8],
     other: &'a [u8],
     etag: &'a [u8],
     given: Option<u64>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> RequestTexts<'a> {
     fn of(wire: &RequestWire, payload: &'a [u8]) -> Result<Self, ObjectWireError> {
         let [name, other, etag] =
             [wire.name_len, wire.other_len, wire.etag_len].map(|len| usize::from(len.get()));
@@ -322,7 +322,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-fn body(wire: &RequestWire, parts: &Parts<'_>) -> Result<RequestBody, ObjectWireError> {
+fn body(wire: &RequestWire, parts: &RequestTexts<'_>) -> Result<RequestBody, ObjectWireError> {
     let (offset, len) = (wire.offset.get(), wire.len.get());
     let end = offset.checked_add(len).ok_or_else(|| field("len", len))?;
     match wire.kind {
@@ -356,8 +356,8 @@ fn body(wire: &RequestWire, parts: &Parts<'_>) -> Result<RequestBody, ObjectWire
             })
         }
         kind::LIST => Ok(RequestBody::List(ListQuery {
-            prefix: Parts::text(parts.name)?,
-            start_after: Parts::text(parts.other)?,
+            prefix: RequestTexts::text(parts.name)?,
+            start_after: RequestTexts::text(parts.other)?,
             limit: usize::try_from(len).map_err(|_| field("len", len))?,
         })),
         kind::DELETE => Ok(RequestBody::Delete {

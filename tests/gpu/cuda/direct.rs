@@ -58,24 +58,17 @@ fn device_memory_goes_between_two_processes() {
         Some(_) => return visit(),
         None => {}
     }
-    if !wants_real() {
-        return println!("SKIPPED: two processes and CUDA IPC: FABRICAST_TEST_GPU=real is not set");
-    }
-    let Ok(library) = std::env::var("FABRICAST_LIBFABRIC_CUDA") else {
-        return println!(
-            "SKIPPED: FABRICAST_LIBFABRIC_CUDA names no libfabric that was built with CUDA"
-        );
+    let library = match library() {
+        Ok(library) => library,
+        Err(why) => return println!("SKIPPED: {why}"),
     };
-    if !FilePath::new(&library).exists() {
-        return println!("SKIPPED: FABRICAST_LIBFABRIC_CUDA: {library} is not there");
-    }
-    let (mut owner, _its_files) = start(&library, "owner", "");
+    let (mut owner, _its_files) = start(TEST, &library, "owner", "");
     let said = owner.expect("", LIMIT);
     if let Some(why) = said.strip_prefix("skip ") {
         return println!("SKIPPED: {why}");
     }
     let addresses = said.strip_prefix("at ").expect("where it listens");
-    let (mut peer, _its_files) = start(&library, "peer", addresses);
+    let (mut peer, _its_files) = start(TEST, &library, "peer", addresses);
     loop {
         let line = peer.expect("", 4 * LIMIT);
         match line.split_once(' ').unwrap_or((&line, "")) {
@@ -94,8 +87,22 @@ fn device_memory_goes_between_two_processes() {
     peer.finish(LIMIT);
 }
 
+/// A libfabric with CUDA on a machine with a GPU, or why there is none.
+pub(super) fn library() -> Result<String, String> {
+    if !wants_real() {
+        return Err("two processes and CUDA IPC: FABRICAST_TEST_GPU=real is not set".to_owned());
+    }
+    let library = std::env::var("FABRICAST_LIBFABRIC_CUDA").map_err(|_| {
+        "FABRICAST_LIBFABRIC_CUDA names no libfabric that was built with CUDA".to_owned()
+    })?;
+    match FilePath::new(&library).exists() {
+        true => Ok(library),
+        false => Err(format!("FABRICAST_LIBFABRIC_CUDA: {library} is not there")),
+    }
+}
+
 /// A process over that library; with what takes its shared memory away when it was killed.
-fn start(library: &str, role: &str, argument: &str) -> (Child, Files) {
+pub(super) fn start(test: &str, library: &str, role: &str, argument: &str) -> (Child, Files) {
     let beside = FilePath::new(library)
         .parent()
         .map_or_else(String::new, |dir| dir.display().to_string());
@@ -107,13 +114,13 @@ fn start(library: &str, role: &str, argument: &str) -> (Child, Files) {
         ("FABRICAST_LIBFABRIC", library),
         ("LD_LIBRARY_PATH", search.as_str()),
     ];
-    let child = Child::with_env(TEST, role, argument, &env);
+    let child = Child::with_env(test, role, argument, &env);
     let files = Files(format!("{}:", child.id()));
     (child, files)
 }
 
 /// What `shm` leaves in /dev/shm of a process that did not close.
-struct Files(String);
+pub(super) struct Files(String);
 
 impl Drop for Files {
     fn drop(&mut self) {
@@ -152,7 +159,7 @@ fn direct_region(domain: &Domain) -> Arc<Region> {
 }
 
 /// Lines of the parent, so that nobody sleeps on them.
-fn lines() -> Receiver<String> {
+pub(super) fn lines() -> Receiver<String> {
     let (tell, lines) = channel();
     std::thread::spawn(move || {
         while let Some(line) = child::hear() {

@@ -7,5 +7,8 @@ mod devices;
 mod direct;
 mod files;
 mod loading;
+mod object;
+mod objects;
 mod paths;
 mod regions;
+mod staged_objects;

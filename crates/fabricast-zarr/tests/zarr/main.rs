@@ -12,6 +12,7 @@ mod conformance;
 #[path = "../../../../tests/common/fake_cuda.rs"]
 mod fake_cuda;
 mod gpu;
+mod objects;
 mod odd;
 mod random;
 mod threads;

@@ -30,7 +30,7 @@ fn addr(client: &WindowClient) -> PeerAddr {
 
 fn get(rig: &mut Rig, client: &WindowClient, key: u64, time: Duration) {
     let payload = rig.filled(10, 1).freeze(10);
-    let deadline = Instant::now() + time;
+    let deadline = rig.now() + time;
     let get = rig
         .channel
         .handle_get(&client.token(), 0, payload, key, deadline);
@@ -131,7 +131,7 @@ fn an_endpoint_that_can_not_be_opened_is_the_reason() {
     let (mut late, mut good) = (rig.client(1 << 20), rig.client(1 << 20));
     rig.get_and_put(&mut late, 0, 100);
     let payload = rig.filled(1 << 20, 1).freeze(1 << 20);
-    let deadline = Instant::now() + SHORT;
+    let deadline = rig.now() + SHORT;
     let held = rig
         .channel
         .handle_get(&late.token(), 0, payload, 1, deadline);
@@ -178,8 +178,7 @@ fn idle_clients_leave_by_age() {
     let Some(mut rig) = rig::any(config) else {
         return;
     };
-    let clock = crate::clock::Clock::held();
-    rig.channel.core.clock = clock.clone();
+    let clock = rig.channel.core.clock.clone();
     let (mut one, mut other) = (rig.client(4096), rig.client(4096));
     rig.get_and_put(&mut one, 0, 10);
     clock.advance(Duration::from_secs(3));

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 fn begin(rig: &mut Rig, clients: &[&WindowClient; 2], time: Duration) {
     for key in 0..4 {
         for (at, client) in clients.iter().enumerate() {
-            let deadline = Instant::now() + time;
+            let deadline = rig.now() + time;
             let key = key * 2 + at as u64;
             if key % 4 < 2 {
                 let payload = rig.filled(1 << 20, 1).freeze(1 << 20);
@@ -53,9 +53,7 @@ fn a_channel_that_is_closed_tells_of_everything() {
             continue;
         };
         begin(&mut rig, &[&known, &stranger], SOON);
-        let events = rig
-            .channel
-            .close(Instant::now() + Duration::from_millis(20));
+        let events = rig.close_within(Duration::from_millis(20));
         let told = outcomes(&events);
         assert_eq!(told.len(), 8);
         for (key, event) in told {
@@ -78,9 +76,10 @@ fn a_channel_that_is_closed_finishes_what_it_has() {
         let Some((mut rig, known, stranger)) = opened(&provider) else {
             continue;
         };
+        rig.real_time();
         begin(&mut rig, &[&known, &stranger], SOON);
         let driven = [known.drive(), stranger.drive()];
-        let events = rig.channel.close(Instant::now() + SOON);
+        let events = rig.close_within(SOON);
         assert_eq!(outcomes(&events).len(), 8);
         let done = |event: &ChannelEvent| {
             matches!(
@@ -105,6 +104,7 @@ fn a_channel_that_is_dropped_gives_everything_back() {
             if order == 2 {
                 while rig.events.len() < 8 {
                     rig.channel.poll(&mut rig.events).expect("it polls");
+                    rig.pass();
                 }
             }
             let Rig {
@@ -165,6 +165,7 @@ fn what_an_endpoint_that_would_not_close_holds_is_leaked() {
     while told < 8 || rig.channel.stats().late > 0 {
         assert!(Instant::now() < until, "{:?}", rig.channel.stats());
         rig.channel.poll(&mut rig.events).expect("it polls");
+        rig.pass();
         for event in rig.events.drain(..) {
             let (ChannelEvent::WriteFailed { payload: None, .. }
             | ChannelEvent::ReadFailed { into: None, .. }) = event

@@ -59,7 +59,7 @@ fn long_ones_go_in_pieces() {
         let lens = [1, 4096, 17, 0, 100_000];
         let segments = lens.map(|len| rig.filled(len.max(1), len as u8).freeze(len).into());
         let payload = crate::buffer::Payload::from(Vec::from(segments));
-        let deadline = Instant::now() + SOON;
+        let deadline = rig.now() + SOON;
         let get = rig
             .channel
             .handle_get(&client.token(), 9, payload, 4, deadline);
@@ -84,7 +84,7 @@ fn several_clients_go_at_once() {
             continue;
         };
         let mut clients: Vec<_> = (0..4).map(|_| rig.client(1 << 20)).collect();
-        let deadline = Instant::now() + SOON;
+        let deadline = rig.now() + SOON;
         for (at, client) in clients.iter().enumerate() {
             for part in 0..2 {
                 let payload = rig.filled(500_000, at as u8 + part).freeze(500_000);
@@ -117,12 +117,13 @@ fn a_sleeper_is_woken() {
         let Some(mut rig) = Rig::open(&provider, ObjectServerConfig::default()) else {
             continue;
         };
+        rig.real_time();
         let client = rig.client(1 << 20);
         let token = client.token();
         let driven = client.drive();
         for key in 0..20 {
             let payload = rig.filled(10_000, 1).freeze(10_000);
-            let deadline = Instant::now() + SOON;
+            let deadline = rig.now() + SOON;
             let get = rig.channel.handle_get(&token, 0, payload, key, deadline);
             get.expect("accepted");
             while rig.channel.poll(&mut rig.events).expect("it polls") == 0 {

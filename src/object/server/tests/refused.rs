@@ -35,7 +35,7 @@ struct Fields {
 
 /// Both directions refuse it, for the same reason; everything comes back.
 fn refused(rig: &mut Rig, token: &RdmaToken, at: u64, len: usize) -> TransferErrorKind {
-    refused_by(rig, token, (at, len), Instant::now() + SOON)
+    refused_by(rig, token, (at, len), rig.now() + SOON)
 }
 
 fn refused_by(
@@ -109,8 +109,8 @@ fn what_a_token_says_is_checked_before_anything_is_begun() {
             let kind = refused(&mut rig, &hostile, 0, 1);
             assert!(matches!(kind, TransferErrorKind::Name { .. }), "{kind}");
         }
-        let soon = Instant::now() + Duration::from_millis(9);
-        for deadline in [soon, Instant::now()] {
+        let soon = rig.now() + Duration::from_millis(9);
+        for deadline in [soon, rig.now()] {
             let kind = refused_by(&mut rig, &good, (0, 1), deadline);
             assert!(matches!(kind, TransferErrorKind::Budget { .. }), "{kind}");
         }
@@ -163,7 +163,7 @@ fn memory_has_to_be_registered_with_the_servers_domain() {
             false => matches!(kind, TransferErrorKind::NotRegistered { .. }),
             true => matches!(kind, TransferErrorKind::ForeignBuffer { .. }),
         };
-        let deadline = Instant::now() + SOON;
+        let deadline = rig.now() + SOON;
         let buffer = pool.try_acquire().expect("it is free");
         let segments = [rig.filled(4, 1).freeze(4).into(), buffer.freeze(4).into()];
         let payload = crate::buffer::Payload::from(Vec::from(segments));
@@ -193,7 +193,7 @@ fn a_full_channel_takes_no_more_until_something_is_over() {
         return;
     };
     let mut clients = [rig.client(4096), rig.client(4096), rig.client(4096)];
-    let deadline = Instant::now() + SOON;
+    let deadline = rig.now() + SOON;
     let get = |rig: &mut Rig, client: usize| {
         let payload = rig.filled(10, 1).freeze(10);
         let token = clients[client].token();
@@ -258,7 +258,7 @@ fn a_registration_in_use_stays_open() {
     let region = Region::host(1 << 20).build().expect("memory");
     region.register(rig.server.domain()).expect("registered");
     let slice = region.slice(0..1 << 20).expect("a slice");
-    let deadline = Instant::now() + SOON;
+    let deadline = rig.now() + SOON;
     let get = rig
         .channel
         .handle_get(&client.token(), 0, slice, 1, deadline);

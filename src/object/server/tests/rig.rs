@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::buffer::{BufferMut, SharedBufferManager};
+use crate::clock::Clock;
 use crate::endpoint::Access;
 use crate::endpoint::link::addressed_ep::AddressedEp;
 use crate::fabric::{Completions, Cq, Domain, EndpointKind, Fabric};
@@ -178,7 +179,8 @@ impl Rig {
 
     pub(super) fn over(fabric: Arc<Fabric>, config: ObjectServerConfig) -> Self {
         let server = ObjectServer::open(&fabric, config).expect("a server");
-        let channel = server.channel().expect("a channel");
+        let mut channel = server.channel().expect("a channel");
+        channel.core.clock = Clock::held();
         let pool = SharedBufferManager::allocate(8, BUFFER).expect("a pool");
         pool.region().register(server.domain()).expect("registered");
         Self {
@@ -188,6 +190,31 @@ impl Rig {
             server,
             fabric,
         }
+    }
+
+    /// Of the channel, whose clock goes on with its polls: however busy the machine is, deadlines
+    /// have as many of them.
+    pub(super) fn now(&self) -> Instant {
+        self.channel.core.clock.now()
+    }
+
+    /// A little time passes.
+    pub(super) fn pass(&self) {
+        if self.channel.core.clock.is_held() {
+            self.channel.core.clock.advance(Duration::from_micros(20));
+        }
+    }
+
+    /// The channel has the system's clock from now on.
+    pub(super) fn real_time(&mut self) {
+        self.channel.core.clock = Clock::system();
+    }
+
+    /// Closes the channel; another one is in its place.
+    pub(super) fn close_within(&mut self, time: Duration) -> Vec<ChannelEvent> {
+        let deadline = self.now() + time;
+        let other = self.server.channel().expect("a channel");
+        std::mem::replace(&mut self.channel, other).close(deadline)
     }
 
     pub(super) fn client(&self, len: usize) -> WindowClient {
@@ -214,9 +241,7 @@ impl Rig {
             );
             self.channel.poll(&mut self.events).expect("it polls");
             clients.iter_mut().for_each(|client| client.progress());
-            if self.channel.core.clock.is_held() {
-                self.channel.core.clock.advance(Duration::from_micros(50));
-            }
+            self.pass();
         }
         self.events.remove(0)
     }
@@ -226,7 +251,7 @@ impl Rig {
         client.fill(|_| 0xee);
         let seed = (at * 7 + len) as u8;
         let payload = self.filled(len, seed).freeze(len);
-        let deadline = Instant::now() + SOON;
+        let deadline = self.now() + SOON;
         let token = client.token();
         let get = self
             .channel

@@ -102,7 +102,7 @@ fn rig() -> Option<Rig> {
 
 fn get(rig: &mut Rig, token: &RdmaToken, at: usize, len: usize) {
     let payload = rig.filled(len, len as u8).freeze(len);
-    let deadline = Instant::now() + SOON;
+    let deadline = rig.now() + SOON;
     let get = rig
         .channel
         .handle_get(token, at as u64, payload, 1, deadline);
@@ -114,7 +114,7 @@ fn get(rig: &mut Rig, token: &RdmaToken, at: usize, len: usize) {
 fn put(rig: &mut Rig, token: &RdmaToken, at: usize, len: usize) -> Vec<u8> {
     let into = rig.pool.try_acquire().expect("a free buffer");
     let into = crate::endpoint::Destination::buffer(into, len);
-    let deadline = Instant::now() + SOON;
+    let deadline = rig.now() + SOON;
     let put = rig.channel.handle_put(token, at as u64, into, 2, deadline);
     put.expect("accepted");
     match rig.next(&mut []) {
@@ -154,7 +154,7 @@ fn bytes_go_both_ways_to_another_process() {
         let (base, len, key) = (token.base(), token.len(), token.key());
         let hostile = RdmaToken::new(base, len, "shm", name.as_bytes(), key).expect("a token");
         let payload = rig.filled(8, 1).freeze(8);
-        let deadline = Instant::now() + SHORT;
+        let deadline = rig.now() + SHORT;
         match rig.channel.handle_get(&hostile, 0, payload, 3, deadline) {
             Err(refused) => assert!(matches!(refused.kind, TransferErrorKind::Peer { .. })),
             Ok(()) => {
@@ -179,7 +179,7 @@ fn a_process_that_stops_is_cut_off() {
     let (mut lender, token) = Lender::start();
     get(&mut rig, &token, 0, 1000);
     lender.toggle();
-    let deadline = Instant::now() + SHORT;
+    let deadline = rig.now() + SHORT;
     let payload = rig.filled(1 << 20, 1).freeze(1 << 20);
     let held = rig.channel.handle_get(&token, 0, payload, 7, deadline);
     held.expect("accepted");

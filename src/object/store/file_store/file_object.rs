@@ -19,7 +19,7 @@ impl StoredObject for FileObject {
     fn read(&self, at: u64, len: usize, buffer: BufferMut, done: StoreCompletion<BufferMut>) {
         let read = self.file.pread(buffer, ..len, at, &IoOptions::default());
         read.on_done(move |outcome| {
-            let moved = outcome.result.map(|moved| moved.bytes as usize);
+            let moved = outcome.result.map(|moved| moved.bytes);
             done.end(outcome.buffer, moved.map_err(Into::into));
         });
     }

@@ -102,7 +102,7 @@ impl ObjectUpload for FileUpload {
         let file = self.file.file();
         let written = file.pwrite(bytes, .., at, &IoOptions::default());
         written.on_done(move |outcome| {
-            let moved = outcome.result.map(|moved| moved.bytes as usize);
+            let moved = outcome.result.map(|moved| moved.bytes);
             done.end(outcome.buffer, moved.map_err(Into::into));
         });
     }

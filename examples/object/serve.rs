@@ -1,0 +1,47 @@
+//! `object serve`: a directory, until the process is ended.
+
+use std::fs::File;
+use std::time::Duration;
+
+use fabricast::object::{
+    FileStore, ObjectService, ObjectServiceConfig, TelemetryFormat, TelemetryWriter,
+    TelemetryWriterConfig,
+};
+use serde_json::json;
+
+use crate::args::ServeArgs;
+use crate::failure::Failure;
+use crate::{open_fabric, report};
+
+pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
+    if args.child {
+        let signal = Some(rustix::process::Signal::KILL);
+        rustix::process::set_parent_process_death_signal(signal).map_err(Failure::of)?;
+    }
+    std::fs::create_dir_all(&args.dir).map_err(|error| Failure::file(&args.dir, &error))?;
+    let store = FileStore::open(&args.dir).map_err(Failure::of)?;
+    let local = args.listen.socket_addr().map(|addr| addr.ip());
+    let fabric = open_fabric(&args.common, local)?;
+    let config = ObjectServiceConfig::default().workers(args.workers);
+    let service = ObjectService::start(store, &fabric, args.listen, &fabric, config)?;
+    let _metrics = args
+        .metrics
+        .as_ref()
+        .map(|path| {
+            let file = File::create(path).map_err(|error| Failure::file(path, &error))?;
+            let config = TelemetryWriterConfig::default()
+                .format(TelemetryFormat::Prometheus)
+                .every(Duration::from_secs(1));
+            TelemetryWriter::start(file, config).map_err(Failure::of)
+        })
+        .transpose()?;
+    let (addr, dir) = (service.local_addr(), args.dir.display().to_string());
+    report::line(
+        args.common.json,
+        format_args!("serving {dir} at {addr}"),
+        json!({"event": "serving", "address": addr.to_string(), "directory": dir}),
+    );
+    loop {
+        std::thread::park();
+    }
+}

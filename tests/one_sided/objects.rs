@@ -1,0 +1,190 @@
+//! A service of objects in one process, its clients in others, over each provider that opens here;
+//! and a client that is killed in the middle of a put.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fabricast::buffer::SharedBufferManager;
+use fabricast::endpoint::Access;
+use fabricast::fabric::EndpointKind;
+use fabricast::fabric::{Fabric, PeerAddr};
+use fabricast::object::{
+    FileStore, ObjectClient, ObjectClientConfig, ObjectMemory, ObjectService, ObjectServiceConfig,
+    ObjectStatus, PutCondition, RemoteConfig, RemoteObjects,
+};
+
+use crate::common::child::{self, Child};
+use crate::common::{self, SOON, pattern};
+
+/// Bytes of an object.
+const OBJECT: usize = (3 << 20) + 17;
+/// What one request of a client moves.
+const PART: u64 = 256 << 10;
+
+fn open(provider: &str) -> Option<Arc<Fabric>> {
+    let builder = Fabric::builder()
+        .provider(provider)
+        .endpoint_kind(EndpointKind::Rdm);
+    let builder = match provider {
+        "shm" => builder,
+        _ => builder.node(common::node()),
+    };
+    let opened = builder.open();
+    opened
+        .map_err(|error| println!("SKIPPED: {provider}: {error}"))
+        .ok()
+}
+
+fn serve(fabric: &Arc<Fabric>, directory: &Path) -> ObjectService {
+    let store = FileStore::open(directory).expect("a directory");
+    let listen = match fabric.provider().names {
+        Some(_) => PeerAddr::any(),
+        None => common::any_port(),
+    };
+    let config = ObjectServiceConfig::default()
+        .piece_bytes(64 << 10)
+        .lost_after(Duration::from_secs(3))
+        .stall(Duration::from_secs(20));
+    ObjectService::start(store, fabric, listen, fabric, config).expect("a service")
+}
+
+// ---- the client ---------------------------------------------------------------------------------
+
+/// Its client, memory and connection, as the parent said.
+fn connected(argument: &str) -> (ObjectMemory, RemoteObjects) {
+    let (provider, address) = argument.split_once(' ').expect("two words");
+    let fabric = open(provider).expect("the parent opened it");
+    let parts = ObjectClientConfig::default().callback_bytes(PART);
+    let client = ObjectClient::open(&fabric, parts).expect("a client");
+    let pool = SharedBufferManager::allocate(1, OBJECT).expect("a pool");
+    let buffer = pool.try_acquire().expect("one is free");
+    let memory = client.register(buffer, Access::all()).expect("memory");
+    memory.copy_in(0, &pattern(5, OBJECT)).expect("a buffer");
+    let address = address.parse().expect("an address");
+    let config = RemoteConfig::default();
+    let remote = RemoteObjects::connect(&client, &fabric, &address, config);
+    (memory, remote.expect("a connection"))
+}
+
+fn by() -> Instant {
+    Instant::now() + SOON
+}
+
+/// All of it, once.
+fn whole_client() {
+    let (memory, mut remote) = connected(&child::argument());
+    let all = 0..OBJECT as u64;
+    let absent = PutCondition::Absent;
+    let put = remote
+        .put("a/b", &memory, all.clone(), &absent, by())
+        .expect("put");
+    assert!(put.is_checked);
+    memory.copy_in(0, &vec![0; OBJECT]).expect("a buffer");
+    let got = remote.get("a/b", &memory, all, 0, by()).expect("got");
+    assert_eq!(
+        (got.moved, &got.etag, got.is_checked),
+        (OBJECT as u64, &put.etag, true)
+    );
+    let mut bytes = vec![0; OBJECT];
+    memory.copy_out(0, &mut bytes).expect("a buffer");
+    assert!(bytes == pattern(5, OBJECT));
+    let again = remote
+        .put("a/b", &memory, 0..5, &absent, by())
+        .expect_err("there is one");
+    assert_eq!(again.status(), Some(ObjectStatus::EXISTS));
+    let names: Vec<_> = remote
+        .list("", by())
+        .map(|it| it.expect("an object").name)
+        .collect();
+    assert_eq!(
+        names.iter().map(AsRef::as_ref).collect::<Vec<&str>>(),
+        ["a/b"]
+    );
+    remote
+        .delete("a/b", Some(&put.etag), by())
+        .expect("deleted");
+    child::tell("done");
+}
+
+/// Puts until it is killed.
+fn endless_client() {
+    let (memory, mut remote) = connected(&child::argument());
+    loop {
+        let put = remote.put("x", &memory, 0..OBJECT as u64, &PutCondition::Any, by());
+        put.expect("put");
+        child::tell("put");
+    }
+}
+
+// ---- the tests ----------------------------------------------------------------------------------
+
+fn providers() -> Vec<&'static str> {
+    common::provider::asked_or(EndpointKind::Rdm, &["tcp", "net", "shm"])
+}
+
+#[test]
+fn a_client_in_another_process_does_everything() {
+    if child::role().is_some() {
+        return whole_client();
+    }
+    for provider in providers() {
+        let Some(fabric) = open(provider) else {
+            continue;
+        };
+        println!("{provider}");
+        let directory = tempfile::tempdir().expect("a directory");
+        let service = serve(&fabric, directory.path());
+        let argument = format!("{provider} {}", service.local_addr());
+        let this = "objects::a_client_in_another_process_does_everything";
+        let mut client = Child::start(this, "client", argument);
+        client.expect("done", SOON);
+        client.finish(SOON);
+        service.close(by());
+        assert_eq!(entries(directory.path()), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_client_that_is_killed_in_the_middle_of_a_put_leaves_nothing() {
+    if child::role().is_some() {
+        return endless_client();
+    }
+    for provider in providers() {
+        let Some(fabric) = open(provider) else {
+            continue;
+        };
+        println!("{provider}");
+        let directory = tempfile::tempdir().expect("a directory");
+        let service = serve(&fabric, directory.path());
+        let argument = format!("{provider} {}", service.local_addr());
+        for round in 0..3 {
+            let this = "objects::a_client_that_is_killed_in_the_middle_of_a_put_leaves_nothing";
+            let mut client = Child::start(this, "client", &argument);
+            client.expect("put", SOON);
+            std::thread::sleep(Duration::from_millis(7 * round));
+            drop(client);
+            let until = by();
+            while entries(directory.path()) != ["x"] {
+                assert!(Instant::now() < until, "{:?}", entries(directory.path()));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            // What is there is whole.
+            let there = std::fs::read(directory.path().join("x")).expect("an object");
+            assert!(there == pattern(5, OBJECT));
+        }
+        std::fs::remove_file(directory.path().join("x")).expect("it is there");
+        let this = "objects::a_client_in_another_process_does_everything";
+        let mut client = Child::start(this, "client", argument);
+        client.expect("done", SOON);
+        client.finish(SOON);
+    }
+}
+
+fn entries(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).expect("a directory");
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    names
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect()
+}
