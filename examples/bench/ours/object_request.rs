@@ -93,6 +93,8 @@ pub(crate) fn answer(case: &Case, control: &mut Control) -> Result<Arrived, Fail
     };
     let mut sender = Sender::connect(&domain, &answers, back.parse()?)?;
     connect_both(&mut sender, &mut receiver)?;
+    // What comes before this would be lost.
+    control.say("connected now")?;
     let server = ObjectServer::open(&builder(case).open()?, ObjectServerConfig::default())?;
     let region = Region::host(case.size).build()?;
     region
@@ -179,6 +181,7 @@ pub(crate) fn run(
     control.say(&format!("back {addr}"))?;
     let mut sender = Sender::connect(&domain, &messages(case), to.parse()?)?;
     connect_both(&mut sender, &mut receiver)?;
+    control.expect("connected", object::patience(case))?;
     sender.payloads.clear();
     let texts = texts(&domain)?;
     let client = super::object::client(case)?;
