@@ -217,6 +217,10 @@ impl Options {
             None if has_net => case.provider,
             None => "tcp".to_owned(),
         };
+        if operation.is_object() && !operation.is_by_token() {
+            // One after the other.
+            case.depth = 1;
+        }
         case.pack = case.packed(self.pack);
         case
     }
