@@ -86,6 +86,11 @@ bench: ## fabricast beside a bare loop over libfabric (BENCH_RUNS=15, BENCH_SIZE
 	@cargo run -q --release --example bench -- pair --op rma-write,rma-read --size 4K,64K,1M --netns reno --runs $(BENCH_RUNS)
 	@cargo run -q --release --example bench -- pair --op rdm,publish --size 4K,64K,1M --netns reno --runs $(BENCH_RUNS)
 	@cargo run -q --release --example bench -- pair --op rdm --provider shm --size 64K,1M --runs $(BENCH_RUNS)
+	@cargo run -q --release --example bench -- pair --op object-get,object-put --size 4K,1M --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release --example bench -- pair --op object-get,object-put --size 16M --depth 4 --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release --example bench -- pair --op object-get,object-put --provider shm --size 1M --runs $(BENCH_RUNS)
+	@cargo run -q --release --example bench -- pair --op object-request,object-http --size 4K,1M --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release --example bench -- stalled
 
 bench-file: ## files beside plain pread, pwrite and io_uring: on disk and in memory (BENCH_DIR=where, BENCH_RUNS=15)
 	@cargo build --release --example file_bench

@@ -7,6 +7,8 @@
 #![allow(unsafe_code)]
 
 mod net;
+pub(crate) mod object;
+pub(crate) mod object_request;
 pub(crate) mod rdm;
 pub(crate) mod rma;
 

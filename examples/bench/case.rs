@@ -35,9 +35,27 @@ pub(crate) enum Operation {
     /// Small messages one way, packed in buffers; the bare side is a TCP socket with a plain loop
     /// of the same format.
     Coalesced,
+    /// Objects: writes into a window that a token names, `depth` in flight; the token stands.
+    ObjectGet,
+    /// The same, reading.
+    ObjectPut,
+    /// One object at a time: a request with a token of its own, a write by it, an answer.
+    ObjectRequest,
+    /// The same, beside an object in the body of an HTTP response over a TCP socket.
+    ObjectHttp,
 }
 
 impl Operation {
+    /// Whether objects are moved into or out of windows by their tokens.
+    pub(crate) fn is_object(self) -> bool {
+        self.is_by_token() || matches!(self, Self::ObjectRequest | Self::ObjectHttp)
+    }
+
+    /// Whether one token stands for all of them.
+    pub(crate) fn is_by_token(self) -> bool {
+        matches!(self, Self::ObjectGet | Self::ObjectPut)
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Send => "send",
@@ -47,6 +65,10 @@ impl Operation {
             Self::Rdm => "rdm",
             Self::Publish => "publish",
             Self::Coalesced => "coalesced",
+            Self::ObjectGet => "object-get",
+            Self::ObjectPut => "object-put",
+            Self::ObjectRequest => "object-request",
+            Self::ObjectHttp => "object-http",
         }
     }
 }
@@ -191,6 +213,15 @@ impl Case {
         self.window() + 2
     }
 
+    /// Operations before the time begins, at least: each buffer of both sides once.
+    fn warm_messages(&self) -> usize {
+        match self.operation {
+            Operation::ObjectRequest | Operation::ObjectHttp => 2,
+            operation if operation.is_object() => 2 * self.depth,
+            _ => 2 * self.receive_depth(),
+        }
+    }
+
     /// How long a run may take at most.
     pub(crate) fn limit(&self) -> Duration {
         Duration::from_secs_f64(self.seconds) + Duration::from_secs(20)
@@ -303,15 +334,18 @@ impl Pacer {
             | Operation::RmaWrite
             | Operation::RmaRead
             | Operation::Rdm
-            | Operation::Publish => 0,
-            Operation::Pingpong => SAMPLES_MAX.min((case.seconds * 1e6) as usize + 1),
+            | Operation::Publish
+            | Operation::ObjectGet
+            | Operation::ObjectPut => 0,
+            Operation::Pingpong | Operation::ObjectRequest | Operation::ObjectHttp => {
+                SAMPLES_MAX.min((case.seconds * 1e6) as usize + 1)
+            }
         };
         let now = Instant::now();
         Self {
             phase: Phase::WarmUp,
             next: Header::DATA,
-            // Each buffer of both sides once at least.
-            warm_messages: 2 * case.receive_depth(),
+            warm_messages: case.warm_messages(),
             seconds: Duration::from_secs_f64(case.seconds),
             until: now + WARM_UP,
             cpu_from: 0.0,

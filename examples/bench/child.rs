@@ -43,6 +43,12 @@ impl Guard {
         orders.ok_or_else(|| Failure::of("no input to write to"))
     }
 
+    /// Has the kernel keep it from running until it is killed.
+    #[allow(dead_code, reason = "of `bench stalled` alone")]
+    pub(crate) fn stop(&self) -> Result<(), Failure> {
+        Ok(host::stop(&self.0)?)
+    }
+
     /// Waits for its end.
     pub(crate) fn wait(&mut self, patience: Duration) -> Result<ExitStatus, Failure> {
         let deadline = Deadline::after(patience);

@@ -10,7 +10,7 @@ use crate::error::Failure;
 use crate::publish::Publisher;
 use crate::server::Wish;
 use crate::stats::quantile;
-use crate::{bare, coalesced, ours};
+use crate::{bare, coalesced, http, ours};
 
 /// What one run gave. What was not measured is NaN.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +47,10 @@ fn run_side(control: &mut Control, wish: &mut Wish) -> Result<Figures, Failure> 
         (Side::Ours, Operation::Pingpong) => Some(ours::PingPong::listen(&case)?),
         _ => None,
     };
+    if case.operation.is_object() {
+        let (sent, arrived) = run_object(control, wish, patience)?;
+        return Ok(Figures::new(&case, &arrived, sent));
+    }
     let publisher = match (wish.side, case.operation) {
         (Side::Ours, Operation::Publish) => Some(Publisher::listen(&case)?),
         _ => None,
@@ -83,6 +87,24 @@ fn run_side(control: &mut Control, wish: &mut Wish) -> Result<Figures, Failure> 
     Ok(Figures::new(&case, &arrived, sent))
 }
 
+/// The client's half of what is measured of objects.
+fn run_object(
+    control: &mut Control,
+    wish: &Wish,
+    patience: Duration,
+) -> Result<(Sent, Arrived), Failure> {
+    let (side, case) = (wish.side, &wish.case);
+    control.say(&wish.line())?;
+    let to = control.expect("ready", patience)?;
+    match (side, case.operation) {
+        (Side::Ours, operation) if operation.is_by_token() => ours::object::run(case, &to, control),
+        (Side::Ours, _) => ours::object_request::run(case, &to, control),
+        (Side::Bare, Operation::ObjectHttp) => http::run(case, &to, control),
+        (Side::Bare, Operation::ObjectRequest) => bare::object_request::run(case, &to, control),
+        (Side::Bare, _) => bare::object::run(case, &to, control),
+    }
+}
+
 /// The server says where its window is once the connection stands.
 fn run_one_sided(
     control: &mut Control,
@@ -100,7 +122,7 @@ fn run_one_sided(
     }
 }
 
-fn arrived(line: &str) -> Result<Arrived, Failure> {
+pub(crate) fn arrived(line: &str) -> Result<Arrived, Failure> {
     let mut words = line.split(' ');
     let mut word = || words.next().ok_or_else(|| Failure::of("a short report"));
     Ok(Arrived {
@@ -117,6 +139,11 @@ impl Figures {
             _ => 1.0,
         };
         let messages = arrived.messages as f64 * ways;
+        // What is told of a ping-pong is half a round trip; of a request, all of it.
+        let us = match case.operation.is_object() {
+            true => 2e-3,
+            false => 1e-3,
+        };
         let gigabytes = messages * case.size as f64 * 1e-9;
         let mut half_ns = sent.half_ns;
         half_ns.sort_unstable();
@@ -124,10 +151,10 @@ impl Figures {
         Self {
             gb_per_s: gigabytes / arrived.elapsed_s,
             msgs_per_s: messages / arrived.elapsed_s,
-            p50_us: quantile(&half_ns, 0.5) * 1e-3,
-            p99_us: quantile(&half_ns, 0.99) * 1e-3,
-            p999_us: quantile(&half_ns, 0.999) * 1e-3,
-            mean_us: sum / half_ns.len() as f64 * 1e-3,
+            p50_us: quantile(&half_ns, 0.5) * us,
+            p99_us: quantile(&half_ns, 0.99) * us,
+            p999_us: quantile(&half_ns, 0.999) * us,
+            mean_us: sum / half_ns.len() as f64 * us,
             cpu_s_per_gb: (arrived.cpu_s + sent.cpu_s) / gigabytes,
         }
     }

@@ -12,9 +12,19 @@ const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// User and system time of this process so far.
 pub(crate) fn cpu_seconds() -> f64 {
+    cpu_seconds_of(libc::RUSAGE_SELF)
+}
+
+/// The same of this thread.
+#[allow(dead_code, reason = "the other benches count whole processes")]
+pub(crate) fn thread_cpu_seconds() -> f64 {
+    cpu_seconds_of(libc::RUSAGE_THREAD)
+}
+
+fn cpu_seconds_of(who: libc::c_int) -> f64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the struct is writable.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    unsafe { libc::getrusage(who, usage.as_mut_ptr()) };
     // SAFETY: zeroed, and any bits are valid.
     let usage = unsafe { usage.assume_init() };
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6;
@@ -41,6 +51,15 @@ pub(crate) fn pin(core: usize) -> io::Result<()> {
 pub(crate) fn die_with_parent() -> io::Result<()> {
     // SAFETY: takes numbers only.
     answer(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })
+}
+
+/// Has the kernel keep a process from running until it ends. It is a child of ours that nobody has
+/// waited for, so its number is its own.
+#[allow(dead_code, reason = "of `bench stalled` alone")]
+pub(crate) fn stop(child: &std::process::Child) -> io::Result<()> {
+    let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
+    // SAFETY: takes numbers only.
+    answer(unsafe { libc::kill(pid, libc::SIGSTOP) })
 }
 
 fn answer(rc: i32) -> io::Result<()> {

@@ -3,11 +3,13 @@
 //! ```text
 //! bench pair --op send,pingpong --size 64,4K,64K,1M,16M [--netns reno] [--json]
 //! bench pair --op rdm [--provider shm]   over FI_EP_RDM; default net on libfabric 1.17, tcp on 2.x
+//! bench pair --op object-get,object-put,object-request,object-http [--provider shm]
 //! bench pair --op publish [--subscribers 4]
 //! bench pair --op send --size 4K --bare-pause 10   and beside a bare loop that reads less often
 //! bench pair --op coalesced --size 64,1K [--buffer 64K] [--flush-us 1000]
 //! bench latency --rate 0,10,100,1000      one way: lone messages, and messages at rates (kHz)
 //! bench server, bench client ADDRESS     the two halves by hand, also on two machines
+//! bench stalled --clients 8               what clients of objects cost that are stopped
 //! bench fi-pingpong --size 64,64K        the bare loop beside libfabric's own fi_pingpong
 //! ```
 //!
@@ -23,8 +25,11 @@ mod control;
 mod deadline;
 mod error;
 mod host;
+mod http;
 mod json;
 mod latency;
+mod object;
+mod object_request;
 mod ours;
 mod pairs;
 mod pingpong;
@@ -32,6 +37,7 @@ mod publish;
 mod report;
 mod server;
 mod size;
+mod stalled;
 mod stats;
 
 use std::net::SocketAddr;
@@ -73,6 +79,11 @@ enum Command {
     /// The other end of that.
     #[command(hide = true)]
     LatencyReceiver(latency::ReceiverOptions),
+    /// What clients of objects cost a server that are stopped.
+    Stalled(stalled::Options),
+    /// Such a client.
+    #[command(hide = true)]
+    StalledClient(stalled::ClientOptions),
 }
 
 #[derive(Args)]
@@ -182,6 +193,8 @@ impl Options {
                 Operation::RmaWrite | Operation::RmaRead | Operation::Rdm | Operation::Publish => {
                     &[4 << 10, 64 << 10, 1 << 20]
                 }
+                Operation::ObjectGet | Operation::ObjectPut => &[4 << 10, 1 << 20, 16 << 20],
+                Operation::ObjectRequest | Operation::ObjectHttp => &[4 << 10, 1 << 20],
                 Operation::Coalesced => &[64, 1 << 10],
             };
             let sizes = if self.size.is_empty() {
@@ -197,12 +210,17 @@ impl Options {
     fn case(&self, operation: Operation, size: usize) -> Case {
         let mut case = self.case_of("net", operation, size);
         // libfabric 1.17 has RDM over TCP as a provider of its own.
-        let has_net = operation == Operation::Rdm && ours::has_provider(&case);
+        let is_rdm = operation == Operation::Rdm || operation.is_object();
+        let has_net = is_rdm && ours::has_provider(&case);
         case.provider = match &self.provider {
             Some(provider) => provider.clone(),
             None if has_net => case.provider,
             None => "tcp".to_owned(),
         };
+        if operation.is_object() && !operation.is_by_token() {
+            // One after the other.
+            case.depth = 1;
+        }
         case.pack = case.packed(self.pack);
         case
     }
@@ -339,6 +357,8 @@ fn run(cli: &Cli) -> Result<(), Failure> {
             enter_namespace(options.netns.as_deref());
             latency::run(options)
         }
+        Command::Stalled(options) => stalled::run(options),
+        Command::StalledClient(options) => stalled::lend(options),
         Command::LatencyReceiver(options) => latency::receive(options),
         Command::Client { server, options } => {
             let pinned = options.pin(0)?;

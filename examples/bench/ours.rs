@@ -1,6 +1,8 @@
 //! The operations through `fabricast`, as an application would write them: endpoints polled by
 //! hand, default settings but for the depth and the header mode.
 
+pub(crate) mod object;
+pub(crate) mod object_request;
 pub(crate) mod rma;
 
 use std::collections::VecDeque;
@@ -31,11 +33,11 @@ pub(crate) const FRAMES: u32 = 64;
 const PACKED: usize = 4096;
 const CONNECT: Duration = Duration::from_secs(10);
 
-fn builder(case: &Case) -> FabricBuilder {
+pub(crate) fn builder(case: &Case) -> FabricBuilder {
     let builder = Fabric::builder()
         .provider(&case.provider)
         .endpoint_kind(match case.operation {
-            Operation::Rdm => EndpointKind::Rdm,
+            operation if operation == Operation::Rdm || operation.is_object() => EndpointKind::Rdm,
             _ => EndpointKind::Msg,
         })
         .wait_object(match case.wait {

@@ -83,7 +83,11 @@ pub(crate) fn run(
                     | Operation::Rdm
                     | Operation::Publish
                     | Operation::RmaWrite
-                    | Operation::RmaRead => ours.gb_per_s / bare.gb_per_s,
+                    | Operation::RmaRead
+                    | Operation::ObjectGet
+                    | Operation::ObjectPut
+                    | Operation::ObjectRequest
+                    | Operation::ObjectHttp => ours.gb_per_s / bare.gb_per_s,
                     Operation::Pingpong => ours.p50_us / bare.p50_us,
                 }),
         );

@@ -10,7 +10,7 @@ use crate::case::{Arrived, Case, Operation, Side, Wait};
 use crate::control::Control;
 use crate::error::{Failure, fail};
 use crate::publish::{BareSubscribers, Subscribers};
-use crate::{bare, coalesced, ours};
+use crate::{bare, coalesced, http, ours};
 
 /// How long to wait for a client, and for its next wish.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -151,6 +151,15 @@ fn run(wish: &Wish, control: &mut Control, last: &mut Option<Last>) -> Result<Ar
             control.say(&format!("ready {}", server.addr))?;
             server.expose(case, |window| control.say(&format!("window {window}")))
         }
+        (Side::Ours, operation) if operation.is_by_token() => ours::object::lend(case, control),
+        (Side::Ours, operation) if operation.is_object() => {
+            ours::object_request::answer(case, control)
+        }
+        (Side::Bare, Operation::ObjectGet | Operation::ObjectPut) => {
+            bare::object::lend(case, control)
+        }
+        (Side::Bare, Operation::ObjectRequest) => bare::object_request::answer(case, control),
+        (Side::Bare, Operation::ObjectHttp) => http::answer(case, control),
         (Side::Bare, Operation::Coalesced) => {
             let server = coalesced::BareServer::listen(case)?;
             control.say(&format!("ready {}", server.addr))?;
@@ -192,7 +201,7 @@ fn run(wish: &Wish, control: &mut Control, last: &mut Option<Last>) -> Result<Ar
             control.say(&format!("ready {}", server.addr))?;
             last.insert(Last::Server(Box::new(server))).receive(case)
         }
-        (Side::Ours, Operation::Pingpong) => {
+        (Side::Ours, _) => {
             let back = wish
                 .back
                 .ok_or_else(|| Failure::of("where to send replies?"))?;

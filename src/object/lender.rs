@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use crate::Error;
 use crate::fabric::{AccessEnds, Domain, EndpointSettings, Fabric, RmaLimits};
 use crate::memory::{
@@ -38,7 +40,7 @@ pub(super) struct Lender {
     endpoints: Mutex<Vec<Lending>>,
     /// Notified when an endpoint was closed.
     closed: Condvar,
-    /// Changed with the list of endpoints, and with their being in use.
+    /// Changed where a watcher has to look anew at which endpoints there are.
     version: AtomicU64,
     next: AtomicU64,
     limits: LenderLimits,
@@ -71,6 +73,8 @@ struct Lending {
     ep: Arc<WindowEp>,
     /// Tokens that stand.
     tokens: usize,
+    /// The thread that makes progress has it, or was told of it.
+    watched: bool,
     retired: bool,
     /// Registrations that stay open until the endpoint is closed, with their memory.
     held: Vec<(RawRegistration, Arc<WindowBody>)>,
@@ -161,16 +165,34 @@ impl Lender {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes when [`in_use`](Self::in_use) does.
+    /// Changes when there are endpoints to [`watch`](Self::watch) that were not, and when one must
+    /// be let go.
     pub(super) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
     /// The endpoints behind which something is lent: they are to be progressed.
-    pub(super) fn in_use(&self) -> Vec<Arc<WindowEp>> {
+    pub(super) fn in_use(&self) -> SmallVec<[Arc<WindowEp>; 2]> {
         let endpoints = self.endpoints();
         let used = endpoints.iter().filter(|lending| lending.tokens > 0);
         used.map(|lending| Arc::clone(&lending.ep)).collect()
+    }
+
+    /// The same, for the one who goes on with them until the version changes, or until some are
+    /// [idle](Self::has_idle): that one need not be told of each token.
+    pub(super) fn watch(&self) -> SmallVec<[Arc<WindowEp>; 2]> {
+        let mut endpoints = self.endpoints();
+        for lending in endpoints.iter_mut() {
+            lending.watched = lending.tokens > 0;
+        }
+        let watched = endpoints.iter().filter(|lending| lending.watched);
+        watched.map(|lending| Arc::clone(&lending.ep)).collect()
+    }
+
+    /// Whether nothing is lent behind an endpoint that is watched.
+    pub(super) fn has_idle(&self) -> bool {
+        let endpoints = self.endpoints();
+        endpoints.iter().any(|it| it.watched && it.tokens == 0)
     }
 
     fn changed(&self) {
@@ -264,9 +286,9 @@ impl Lender {
         // Only the close of the endpoint ends what a token allows, so it has one of its own.
         current.retired |= self.limits.rma.holds_registrations;
         let place = (current.id, Arc::clone(&current.ep));
-        let is_first = current.tokens == 1;
+        let was_watched = std::mem::replace(&mut current.watched, true);
         drop(endpoints);
-        if is_first {
+        if !was_watched {
             self.changed();
         }
         Ok(place)
@@ -376,10 +398,11 @@ impl Lender {
         let is_last = lending.tokens == 0;
         let over = (is_last && lending.retired).then(|| endpoints.swap_remove(at));
         drop(endpoints);
-        if is_last {
+        if let Some(over) = over {
+            // Whoever watches it lets it go.
             self.changed();
+            self.close_these([over]);
         }
-        self.close_these(over);
     }
 
     /// New tokens are lent behind another endpoint from now on; those that nothing is lent behind
@@ -391,8 +414,10 @@ impl Lender {
             .for_each(|lending| lending.retired = true);
         let over: Vec<_> = endpoints.extract_if(.., |it| it.tokens == 0).collect();
         drop(endpoints);
-        self.changed();
-        self.close_these(over);
+        if !over.is_empty() {
+            self.changed();
+            self.close_these(over);
+        }
     }
 
     fn close_these(&self, over: impl IntoIterator<Item = Lending>) {
@@ -439,6 +464,7 @@ impl Lending {
             id,
             ep: Arc::new(ep),
             tokens: 0,
+            watched: false,
             retired: false,
             held: Vec::new(),
         }

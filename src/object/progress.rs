@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use smallvec::SmallVec;
 
 use crate::Error;
 use crate::fabric::Completions;
@@ -18,11 +19,18 @@ use crate::object::window_ep::WindowEp;
 /// After something happened, a thread without descriptors looks again at once for so long.
 const EAGER: Duration = Duration::from_micros(50);
 
+/// How long endpoints are looked at behind which nothing is lent any more, where the thread can't
+/// sleep on them: who lends token after token wakes no thread for each.
+const LINGER: Duration = Duration::from_millis(1);
+
 /// The shortest and the longest sleep of a thread without descriptors.
 const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
 
 /// How long a thread with descriptors sleeps at most: some providers have timers of their own.
 const LONGEST: Duration = Duration::from_millis(100);
+
+/// Descriptors of endpoints, of which there are few.
+type Fds = SmallVec<[RawFd; 4]>;
 
 /// Wakes the thread.
 #[derive(Debug)]
@@ -91,7 +99,7 @@ fn work(lender: &Lender, bell: &Bell) {
     while !bell.stop.load(Ordering::Acquire) {
         bell.clear();
         let version = lender.version();
-        let endpoints = lender.in_use();
+        let endpoints = lender.watch();
         if endpoints.is_empty() {
             sleep(&[], bell, None);
             continue;
@@ -100,7 +108,7 @@ fn work(lender: &Lender, bell: &Bell) {
     }
 }
 
-/// Serves these endpoints until others are in use.
+/// Serves these endpoints until others are in use, or nothing is lent behind one of them.
 fn serve(
     endpoints: &[Arc<WindowEp>],
     lender: &Lender,
@@ -119,9 +127,13 @@ fn serve(
             (last, nap) = (Instant::now(), NAPS.0);
             continue;
         }
-        let fds: Vec<RawFd> = endpoints.iter().map_while(|ep| ep.sleeps_on()).collect();
+        let fds: Fds = endpoints.iter().map_while(|ep| ep.sleeps_on()).collect();
         if fds.len() == endpoints.len() {
-            sleep(&fds, bell, Some(LONGEST));
+            if !sleep(&fds, bell, Some(LONGEST)) && lender.has_idle() {
+                return;
+            }
+        } else if last.elapsed() >= LINGER && lender.has_idle() {
+            return;
         } else if last.elapsed() < EAGER || endpoints.iter().all(|ep| ep.has_fd()) {
             // There is something to do, or soon will be.
             std::thread::yield_now();
@@ -132,16 +144,17 @@ fn serve(
     }
 }
 
-/// Sleeps on descriptors of endpoints that the caller keeps open, and on the bell.
-fn sleep(fds: &[RawFd], bell: &Bell, longest: Option<Duration>) {
-    let mut watched: Vec<PollFd<'_>> = fds.iter().map(|&fd| watch(fd)).collect();
+/// Sleeps on descriptors of endpoints that the caller keeps open, and on the bell; whether it was
+/// woken.
+fn sleep(fds: &[RawFd], bell: &Bell, longest: Option<Duration>) -> bool {
+    let mut watched: SmallVec<[PollFd<'_>; 4]> = fds.iter().map(|&fd| watch(fd)).collect();
     watched.push(PollFd::new(&bell.fd, PollFlags::IN));
     let timeout = longest.map(|longest| Timespec {
         tv_sec: longest.as_secs().cast_signed(),
         tv_nsec: longest.subsec_nanos().into(),
     });
     // What fails here is interrupted, and looked at again.
-    let _ = rustix::event::poll(&mut watched, timeout.as_ref());
+    rustix::event::poll(&mut watched, timeout.as_ref()) != Ok(0)
 }
 
 fn watch<'a>(fd: RawFd) -> PollFd<'a> {

@@ -18,21 +18,21 @@ const NAME_MAX: usize = 256;
 
 /// Fabric, domain, queue, address vector and the one endpoint, opened once for a run. Closed in the
 /// order of `drop`.
-struct Node {
+pub(super) struct Node {
     library: &'static sys::Library,
-    info: *mut sys::fi_info,
-    fabric: *mut sys::fid_fabric,
-    domain: *mut sys::fid_domain,
-    cq: *mut sys::fid_cq,
+    pub(super) info: *mut sys::fi_info,
+    pub(super) fabric: *mut sys::fid_fabric,
+    pub(super) domain: *mut sys::fid_domain,
+    pub(super) cq: *mut sys::fid_cq,
     av: *mut sys::fid_av,
-    ep: *mut sys::fid_ep,
+    pub(super) ep: *mut sys::fid_ep,
     /// What providers write to that ask for it (FI_CONTEXT2); the place of a cell is the number of
     /// an operation.
     cells: Box<[MaybeUninit<sys::fi_context2>]>,
 }
 
 impl Node {
-    fn open(case: &Case, operations: usize) -> Result<Self, Failure> {
+    pub(super) fn open(case: &Case, operations: usize) -> Result<Self, Failure> {
         let library = sys::Library::load().map_err(|error| Failure(error.to_string()))?;
         let mut node = Self {
             library,
@@ -122,7 +122,7 @@ impl Node {
     }
 
     /// Its address, as bytes in hexadecimal.
-    fn name(&self) -> Result<String, Failure> {
+    pub(super) fn name(&self) -> Result<String, Failure> {
         let mut name = [0_u8; NAME_MAX];
         let mut len = name.len();
         // SAFETY: it is open, the room has that length.
@@ -133,7 +133,7 @@ impl Node {
     }
 
     /// The number of a peer, from what it said as its name.
-    fn insert(&self, name: &str) -> Result<sys::fi_addr_t, Failure> {
+    pub(super) fn insert(&self, name: &str) -> Result<sys::fi_addr_t, Failure> {
         // Longer than any address: a provider reads as much as its addresses have.
         let mut bytes = [0_u8; NAME_MAX];
         for (at, byte) in bytes.iter_mut().zip(name.as_bytes().chunks(2)) {
@@ -159,13 +159,13 @@ impl Node {
     }
 
     #[inline]
-    fn context(&self, index: usize) -> *mut c_void {
+    pub(super) fn context(&self, index: usize) -> *mut c_void {
         self.cells.as_ptr().wrapping_add(index).cast_mut().cast()
     }
 
     /// Reads completions; the number of each operation goes to `each`.
     #[inline]
-    fn completions(
+    pub(super) fn completions(
         &self,
         mut each: impl FnMut(usize) -> Result<(), Failure>,
     ) -> Result<usize, Failure> {
@@ -189,7 +189,7 @@ impl Node {
 
     /// Posts the receive of this index; false when the provider's queue is full.
     #[inline]
-    fn receive(&self, memory: &Memory, index: usize) -> Result<bool, Failure> {
+    pub(super) fn receive(&self, memory: &Memory, index: usize) -> Result<bool, Failure> {
         // SAFETY: the endpoint is open; memory and cell are untouched until the completion was
         // read.
         let rc = unsafe {
@@ -208,7 +208,7 @@ impl Node {
     /// Header slot and payload of this index as one message; false when the provider takes none
     /// now.
     #[inline]
-    fn send(
+    pub(super) fn send(
         &self,
         to: sys::fi_addr_t,
         (headers, payloads): (&Memory, &Memory),
@@ -249,7 +249,7 @@ impl Node {
 
 /// Whether the provider took a post.
 #[inline]
-fn taken(call: &str, rc: isize) -> Result<bool, Failure> {
+pub(super) fn taken(call: &str, rc: isize) -> Result<bool, Failure> {
     match rc {
         0 => Ok(true),
         rc if rc == -(sys::FI_EAGAIN as isize) => Ok(false),
@@ -275,8 +275,18 @@ fn find(library: &'static sys::Library, case: &Case) -> Result<*mut sys::fi_info
     let hints = super::hints(library, case, sys::FI_EP_RDM)?;
     // SAFETY: allocated by the library, with all attributes.
     let head = unsafe { &mut *hints };
+    if case.operation.is_object() {
+        head.caps |= sys::FI_RMA;
+    }
+    let row = fabricast::fabric::provider(&case.provider);
+    let offset_windows = row.is_some_and(|row| row.memory.offset_windows);
     head.mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
     let (domain, tx, rx) = (head.domain_attr, head.tx_attr, head.rx_attr);
+    if case.operation.is_object() && offset_windows {
+        // As the library asks: with virtual addresses no key is looked at.
+        // SAFETY: as above.
+        unsafe { (*domain).mr_mode &= !sys::FI_MR_VIRT_ADDR };
+    }
     // SAFETY: as above.
     unsafe { (*domain).cq_data_size = size_of::<u64>() };
     // SAFETY: as above.

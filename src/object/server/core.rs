@@ -162,11 +162,7 @@ impl ChannelCore {
     pub(super) fn turn(&mut self) {
         let now = self.clock.now();
         self.take_answers();
-        for generation in self.engine.generations().collect::<Vec<_>>() {
-            if !self.engine.read(generation, &mut self.over) {
-                self.give_up(generation);
-            }
-        }
+        self.read_queues();
         self.settle(now);
         self.cut_off(now);
         self.pump(now);
@@ -177,6 +173,17 @@ impl ChannelCore {
             && let Some((peer, left)) = self.peers.expire(since)
         {
             self.forget(peer, &left);
+        }
+    }
+
+    fn read_queues(&mut self) {
+        let mut place = 0;
+        while let Some(generation) = self.engine.generation_at(place) {
+            match self.engine.read(generation, &mut self.over) {
+                true => place += 1,
+                // Another one takes its place.
+                false => self.give_up(generation),
+            }
         }
     }
 
@@ -349,7 +356,9 @@ impl ChannelCore {
 
     /// Looks at the transfers of which something changed.
     fn settle(&mut self, now: Instant) {
-        for id in std::mem::take(&mut self.over) {
+        // Taken out and put back, so that it keeps its room.
+        let mut over = std::mem::take(&mut self.over);
+        for id in over.drain(..) {
             let Some(transfer) = self.engine.get(id) else {
                 continue;
             };
@@ -368,6 +377,8 @@ impl ChannelCore {
                 self.finish(id, now);
             }
         }
+        debug_assert!(self.over.is_empty(), "what is over ends nothing else");
+        self.over = over;
     }
 
     /// A transfer is over, and nothing of it is in flight.

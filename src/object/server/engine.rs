@@ -28,8 +28,8 @@ use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::link::{Bound, IOV_MAX, RdmWait, settle};
 use crate::fabric::{
-    Av, Completions, Cq, Domain, Ep, FiAddr, Info, Level, PEER_WROTE, PeerAddr, PostRefused,
-    RemoteRange, RmaLimits, RmaPost,
+    Av, COMPLETION_BATCH, Completions, Cq, Domain, Ep, FiAddr, Info, Level, PEER_WROTE, PeerAddr,
+    PostRefused, RemoteRange, RmaLimits, RmaPost,
 };
 use crate::in_flight::{ContextKind, InFlight};
 use crate::object::server::error::TransferErrorKind;
@@ -158,6 +158,11 @@ impl TransferEngine {
     /// Those that are open.
     pub(super) fn generations(&self) -> impl Iterator<Item = GenerationId> {
         self.generations.iter().map(|it| it.id)
+    }
+
+    /// One of them; they change their places when one is closed.
+    pub(super) fn generation_at(&self, place: usize) -> Option<GenerationId> {
+        Some(self.generations.get(place)?.id)
     }
 
     fn place(&self, id: GenerationId) -> Option<usize> {
@@ -344,20 +349,29 @@ impl TransferEngine {
     /// Reads what completed in a generation, and drives it. `over`: transfers of which a piece is
     /// over. False: the queue is broken, or is not to be believed.
     pub(super) fn read(&mut self, id: GenerationId, over: &mut Vec<usize>) -> bool {
+        // What fills no batch was all that there was, and each look may cost the provider some.
+        self.read_while(id, over, COMPLETION_BATCH)
+    }
+
+    /// Reads on as long as so many come at once.
+    fn read_while(&mut self, id: GenerationId, over: &mut Vec<usize>, least: usize) -> bool {
         let Some(place) = self.place(id) else {
             return true;
         };
         for _ in 0..READS_MAX {
-            match self.generations[place].cq.read(&mut self.completions) {
+            let read = match self.generations[place].cq.read(&mut self.completions) {
                 Ok(0) => return true,
-                Ok(_) => {}
+                Ok(read) => read,
                 Err(error) => {
                     tracing::warn!(%error, "a completion queue broke");
                     return false;
                 }
-            }
+            };
             if !self.sort_out(place, over) {
                 return false;
+            }
+            if read < least {
+                return true;
             }
         }
         true
@@ -410,7 +424,7 @@ impl TransferEngine {
         let closed = generation.ep.take();
         let closed = closed.map_or(Ok(()), |ep| self.close_ep(ep));
         if closed.is_ok() && self.domain.fabric().provider().queues.reports_after_close {
-            self.read(id, over);
+            self.read_while(id, over, 1);
         }
         let generation = self.generations.swap_remove(place);
         for piece in generation.pieces.iter() {

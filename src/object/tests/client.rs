@@ -131,6 +131,25 @@ fn a_large_request_is_several_callbacks_in_ascending_order() {
     }
 }
 
+/// The thread serves whatever is lent next: at once, and after it has let the endpoint go.
+#[test]
+fn tokens_one_after_the_other_are_served_whenever_they_are_lent() {
+    for fabric in fabrics() {
+        let client = client(&fabric);
+        let mut server = RawServer::open(&fabric, 4096);
+        let memory = client
+            .register(buffer(4096, 0), Access::WRITE)
+            .expect("memory");
+        for pause_ms in [0, 0, 3, 250, 0] {
+            std::thread::sleep(Duration::from_millis(pause_ms));
+            let got = client.get(&mut Ask::new(&mut server), &memory, 0..4096, 0);
+            assert_eq!(got.unwrap(), 4096, "after {pause_ms} ms");
+        }
+        memory.release(Instant::now() + SOON).expect("given back");
+        assert_eq!(client.standing(), (0, 0));
+    }
+}
+
 /// Answers for what it is told to.
 struct Says(Vec<Result<u64, CallbackError>>);
 
