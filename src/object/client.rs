@@ -75,8 +75,9 @@ impl ClientCore {
     }
 }
 
-/// A client of objects: it registers memory, lends it by [`RdmaToken`](crate::object::RdmaToken)s, and lets servers move the
-/// bytes by themselves. Any number of threads may use it at once.
+/// A client of objects: it registers memory, lends it by an
+/// [`RdmaToken`](crate::object::RdmaToken), and lets servers move the bytes by themselves. Any
+/// number of threads may use it at once.
 ///
 /// It has a domain of its own, so its tokens reach nothing but memory that was registered here: who
 /// wants memory apart from other memory takes a second client. What the control path is, how a
