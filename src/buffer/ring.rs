@@ -133,21 +133,18 @@ impl RingRegion {
             max_fragments,
             headroom,
         } = config;
+        let setting = |field, value, reason| MemoryError::Setting {
+            field,
+            value,
+            reason,
+        };
         if !(1..=RingConfig::FRAGMENTS_MAX).contains(&max_fragments) {
-            let reason = "must be 1 to 2^24";
-            return Err(MemoryError::Setting {
-                field: "max_fragments",
-                value: u64::from(max_fragments),
-                reason,
-            });
+            let value = u64::from(max_fragments);
+            return Err(setting("max_fragments", value, "must be 1 to 2^24"));
         }
         if headroom > SharedBufferConfig::HEADROOM_MAX {
-            let reason = "must be 0 to 65,536 bytes";
-            return Err(MemoryError::Setting {
-                field: "headroom",
-                value: headroom as u64,
-                reason,
-            });
+            let value = headroom as u64;
+            return Err(setting("headroom", value, "must be 0 to 65,536 bytes"));
         }
         if headroom >= region.len() {
             return Err(MemoryError::TooSmall {

@@ -13,8 +13,10 @@ use crate::fabric::{Av, Completions, Cq, Domain, EndpointSettings, Ep, PeerAddr}
 /// data, which nobody asked for.
 const QUEUE_SIZE: usize = 256;
 
-/// Operations of its own that the provider is asked to have room for: none is posted.
-const OPERATIONS: usize = 16;
+/// Operations that the provider is asked to have room for: of its own there is none, and those of
+/// servers wait where there is no room. Where each token has an endpoint, more room costs time:
+/// `shm` makes memory for it anew.
+const OPERATIONS: usize = 64;
 
 /// The endpoint, with a queue and an address vector of its own, which no other endpoint is or was
 /// bound to.
@@ -29,9 +31,11 @@ pub(super) struct WindowEp {
 
 impl WindowEp {
     pub(super) fn open(domain: &Arc<Domain>, settings: &EndpointSettings) -> Result<Self, Error> {
-        let info = settings.info(domain.fabric())?;
+        let mut info = settings.info(domain.fabric())?;
         let cq = Arc::new(Cq::open(domain, QUEUE_SIZE)?);
         let sizes = settings.queue_sizes((OPERATIONS, OPERATIONS));
+        let (tx, rx) = (info.tx().size, info.rx().size);
+        info.set_queue_sizes(tx.min(sizes.0), rx.min(sizes.1));
         let end = AddressedEp::open(domain, &info, sizes, &cq)?;
         settings.check_source(|| Some(end.local))?;
         check_reachable(&end.local)?;

@@ -331,13 +331,17 @@ impl ChannelCore {
         let Some(av) = self.engine.av(generation) else {
             return Advance::Blocked;
         };
-        let asked = self.contacts.ask(addr, generation, av);
+        let asked = match self.contacts.ask(addr, generation, av) {
+            Asked::Now(Err(_)) if self.make_room(generation) => return Advance::Went,
+            asked => asked,
+        };
         let Some(it) = self.peers.get_mut(peer) else {
             return Advance::Empty;
         };
         match asked {
             Asked::Now(Ok(reached)) => {
                 it.reach = PeerReach::Known(reached);
+                self.engine.take_in(generation);
                 Advance::Went
             }
             Asked::Now(Err(reason)) => {
@@ -350,6 +354,17 @@ impl ChannelCore {
             }
             Asked::Full => Advance::Blocked,
         }
+    }
+
+    /// An address vector that is full is left to those that are in it: another endpoint takes the
+    /// next ones. False: it is not full, or as many retire as may.
+    fn make_room(&mut self, generation: GenerationId) -> bool {
+        if !self.engine.is_crowded(generation) {
+            return false;
+        }
+        self.lanes.retire(generation);
+        self.sweep = true;
+        self.lanes.retiring().contains(&generation)
     }
 
     // ---- outcomes -------------------------------------------------------------------------------

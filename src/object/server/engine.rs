@@ -36,6 +36,10 @@ use crate::object::server::error::TransferErrorKind;
 use crate::object::server::names::OwnNames;
 use crate::object::server::transfer::ObjectTransfer;
 
+/// Clients that an address vector has taken in before one that it does not take is believed to be
+/// one too many: `shm` takes 256.
+const CROWDED: u32 = 64;
+
 /// Reads of a queue in one go, at most.
 const READS_MAX: u32 = 16;
 
@@ -79,6 +83,8 @@ struct ChannelGeneration {
     wait: Arc<RdmWait>,
     cq: Arc<Cq>,
     local: PeerAddr,
+    /// Clients that were taken in.
+    taken_in: u32,
 }
 
 /// See the module.
@@ -151,6 +157,7 @@ impl TransferEngine {
             wait: Arc::new(RdmWait::new(&cq, &self.domain)),
             cq,
             local: end.local,
+            taken_in: 0,
         });
         Ok(id)
     }
@@ -212,10 +219,27 @@ impl TransferEngine {
     }
 
     /// Lets a client go that nothing is outstanding to.
+    ///
+    /// Where endpoints have names, it stays until the generation is closed: `shm` takes it out of
+    /// the client's memory, too, while that may be looking at it.
     pub(super) fn forget(&self, client: Reached) {
-        if let Some(av) = self.av(client.generation) {
+        let has_names = self.domain.fabric().provider().names.is_some();
+        if let Some(av) = self.av(client.generation).filter(|_| !has_names) {
             av.remove(client.number);
         }
+    }
+
+    /// A client was taken in.
+    pub(super) fn take_in(&mut self, id: GenerationId) {
+        if let Some(place) = self.place(id) {
+            self.generations[place].taken_in += 1;
+        }
+    }
+
+    /// Whether an address that is not taken may be one too many.
+    pub(super) fn is_crowded(&self, id: GenerationId) -> bool {
+        let taken_in = self.place(id).map(|place| self.generations[place].taken_in);
+        taken_in.is_some_and(|taken_in| taken_in >= CROWDED)
     }
 
     /// Whether a transfer that was told is in flight there (`told`), or one that was not.

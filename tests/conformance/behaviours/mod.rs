@@ -65,6 +65,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     ("revoke", one_sided::revoke),
     ("objects", objects::objects),
     ("old tokens", objects::old_tokens),
+    ("many tokens", objects::many_tokens),
     ("stopped client", objects::stopped_client),
     ("publish", publish::publish),
     ("long publications", publish::long_publications),

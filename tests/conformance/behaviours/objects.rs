@@ -74,6 +74,21 @@ pub(crate) fn old_tokens(on: &On) -> Shown {
     Shown::Works
 }
 
+/// More tokens, one after the other, than a server can know endpoints at once, where each token has
+/// one of its own.
+pub(crate) fn many_tokens(on: &On) -> Shown {
+    if is_connected(on) {
+        return NO_NAMES;
+    }
+    let mut server = serve(on);
+    let mut client = on.sender("object client", "", "do=many");
+    relay(&mut client, &mut server);
+    client.finish(SOON);
+    server.say("end");
+    server.finish(SOON);
+    Shown::Works
+}
+
 /// A client that is stopped is cut off within its budget; another one goes on meanwhile.
 pub(crate) fn stopped_client(on: &On) -> Shown {
     if is_connected(on) {
@@ -309,6 +324,7 @@ pub(crate) fn client(told: &Told) {
     match told.text("do") {
         Some("all") => client.every_size(),
         Some("old") => client.old_tokens(),
+        Some("many") => client.many_tokens(),
         _ => {
             let token = client.memory.token(0..MEMORY as u64, ObjectOperation::Get);
             let token = token.expect("a token");
@@ -362,6 +378,20 @@ impl Client {
         }
         let back = self.memory.release(Instant::now() + SOON).expect("free");
         assert_eq!(back.len(), MEMORY);
+        child::tell("done");
+    }
+
+    fn many_tokens(self) {
+        // `shm` takes 256.
+        for round in 1..=300u64 {
+            let mut ops = AskParent {
+                seed: round,
+                tokens: Vec::new(),
+            };
+            let got = self.client.get(&mut ops, &self.memory, 0..64, 0);
+            assert_eq!(got.unwrap_or_else(|error| panic!("{round}: {error}")), 64);
+            assert_eq!(self.bytes(0, 64), pattern(round, 64), "{round}");
+        }
         child::tell("done");
     }
 
