@@ -13,9 +13,9 @@ use crate::fabric::{Av, Completions, Cq, Domain, EndpointSettings, Ep, PeerAddr}
 /// data, which nobody asked for.
 const QUEUE_SIZE: usize = 256;
 
-/// Operations that the provider is asked to have room for: of its own there is none, and those of
-/// servers wait where there is no room. Where each token has an endpoint, more room costs time:
-/// `shm` makes memory for it anew.
+/// Operations that the provider is asked to have room for. Of its own there is none, and those of
+/// servers wait where there is no room, or, over UDP, are lost and sent again: so it has what the
+/// provider usually has, but where each token has an endpoint, and `shm` makes memory for it anew.
 const OPERATIONS: usize = 64;
 
 /// The endpoint, with a queue and an address vector of its own, which no other endpoint is or was
@@ -34,8 +34,10 @@ impl WindowEp {
         let mut info = settings.info(domain.fabric())?;
         let cq = Arc::new(Cq::open(domain, QUEUE_SIZE)?);
         let sizes = settings.queue_sizes((OPERATIONS, OPERATIONS));
-        let (tx, rx) = (info.tx().size, info.rx().size);
-        info.set_queue_sizes(tx.min(sizes.0), rx.min(sizes.1));
+        if domain.fabric().provider().memory.holds_registrations {
+            let (tx, rx) = (info.tx().size, info.rx().size);
+            info.set_queue_sizes(tx.min(sizes.0), rx.min(sizes.1));
+        }
         let end = AddressedEp::open(domain, &info, sizes, &cq)?;
         settings.check_source(|| Some(end.local))?;
         check_reachable(&end.local)?;

@@ -30,10 +30,14 @@ pub(crate) fn fabrics() -> Vec<Arc<Fabric>> {
         let node = std::env::var("FABRICAST_TEST_NODE");
         let opened = builder.node(node.as_deref().unwrap_or("127.0.0.1")).open();
         opened
-            .map_err(|error| println!("SKIPPED: {name}: {error}"))
+            .map_err(|error| println!("without {name}: {error}"))
             .ok()
     };
-    names.iter().filter_map(open).collect()
+    let opened: Vec<_> = names.iter().filter_map(open).collect();
+    if opened.is_empty() {
+        println!("SKIPPED: none of {names:?} opens");
+    }
+    opened
 }
 
 /// Long enough for any machine.

@@ -24,7 +24,16 @@ pub(super) const PROVIDERS: &str = "FABRICAST_TEST_OBJECT_PROVIDERS";
 /// machine's library lacks are skipped.
 pub(super) fn providers() -> Vec<String> {
     let named = std::env::var(PROVIDERS).unwrap_or_else(|_| "tcp net".to_owned());
-    named.split(' ').map(str::to_owned).collect()
+    let named: Vec<_> = named.split(' ').map(str::to_owned).collect();
+    let there: Vec<_> = named
+        .iter()
+        .filter(|name| fabric(name).is_some())
+        .cloned()
+        .collect();
+    if there.is_empty() {
+        println!("SKIPPED: none of {named:?} opens");
+    }
+    there
 }
 
 /// The first of them that there is.
@@ -42,7 +51,7 @@ pub(super) fn fabric(provider: &str) -> Option<Arc<Fabric>> {
     match builder.endpoint_kind(EndpointKind::Rdm).open() {
         Ok(fabric) => Some(fabric),
         Err(error) => {
-            println!("SKIPPED: {provider}: {error}");
+            println!("without {provider}: {error}");
             None
         }
     }
