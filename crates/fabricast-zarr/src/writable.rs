@@ -231,8 +231,15 @@ fn again<T>(
 /// Makes the directory of a file, and those above it. Others may take them away meanwhile, so that
 /// it is tried again where the file can't be made then.
 fn make_parent(path: &Path) -> io::Result<()> {
+    let gone = |error: &io::Error| match error.kind() {
+        io::ErrorKind::NotFound => true,
+        // It was there when it was made, and was not when it was looked at: unless a file is in
+        // its place.
+        io::ErrorKind::AlreadyExists => !path.ancestors().skip(1).any(Path::is_file),
+        _ => false,
+    };
     match path.parent().map_or(Ok(()), fs::create_dir_all) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if gone(&error) => Ok(()),
         made => made,
     }
 }
