@@ -12,7 +12,7 @@ import signal
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TOPS = ("src", "tests", "examples", "benches", "crates", "fuzz", "docs")
+TOPS = ("src", "tests", "examples", "benches", "crates", "capi", "fuzz", "docs")
 LINK_TARGET = re.compile(r"(?<=\])\([^)\s]*\)|https?://\S+")
 FIELDS, FILE_LINES, FUNCTION_LINES, COLUMNS = 20, 600, 60, 100
 TEST_ATTRIBUTE = re.compile(r"#\[cfg\((?:all\()?\s*(?:test|loom|any\(test)\b[^\]]*\]")

@@ -1,0 +1,1081 @@
+/*
+ * fabricast: moves bytes from storage and GPU memory to network peers over libfabric, without a copy
+ * of its own. This file is generated from capi/src; what is said here is said there.
+ *
+ * Handles are numbers: 0 is none, and one that was released is refused with FCAST_STALE, never used.
+ * Whatever a function takes by pointer is read or written during the call alone, unless it says so.
+ * Functions return a status; fcast_last_error() has the words of the last failure of this thread.
+ */
+
+#ifndef FABRICAST_H
+#define FABRICAST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/**
+ * The connection stands. `text`: what was agreed.
+ */
+#define FCAST_EVENT_CONNECTED 1
+
+/**
+ * Nothing was heard from the peer for as long as the setting says. Nothing is closed.
+ */
+#define FCAST_EVENT_UNRESPONSIVE 2
+
+/**
+ * Something was heard from the peer again.
+ */
+#define FCAST_EVENT_RESPONSIVE 3
+
+/**
+ * The peer closes: nothing new is taken, what is in flight completes.
+ */
+#define FCAST_EVENT_PEER_CLOSING 4
+
+/**
+ * The connection ended, and another one will be made. `value`: the attempt, from 1; `text`: why.
+ */
+#define FCAST_EVENT_RECONNECTING 5
+
+/**
+ * The connection is over; every outcome was told before. `status` FCAST_OK: both sides said
+ * goodbye and everything arrived; FCAST_REFUSED: the peer refused it; else, and in `text`: why.
+ */
+#define FCAST_EVENT_DISCONNECTED 6
+
+/**
+ * A peer asks for a connection (setting `ask`): answer with fcast_endpoint_accept or _refuse.
+ */
+#define FCAST_EVENT_REQUEST 7
+
+/**
+ * A send is done. `key`: the one that was given to it.
+ */
+#define FCAST_EVENT_COMPLETED 8
+
+/**
+ * A send failed, or will never complete. `key`, `status`, `text`, `error`.
+ */
+#define FCAST_EVENT_FAILED 9
+
+/**
+ * An operation is not done within its deadline, and goes on. `key`.
+ */
+#define FCAST_EVENT_LATE 10
+
+/**
+ * What blocked a refused operation has passed.
+ */
+#define FCAST_EVENT_WRITABLE 11
+
+/**
+ * The provider is done with the memory of a send that had failed. `key`.
+ */
+#define FCAST_EVENT_RELEASED 12
+
+/**
+ * A message arrived: `header`, `data`, `sequence`, valid until the next poll of the endpoint.
+ * fcast_message_keep keeps it for longer.
+ */
+#define FCAST_EVENT_MESSAGE 13
+
+/**
+ * A connection wants more buffers than the receive pool has: its peer will stall.
+ */
+#define FCAST_EVENT_STARVED 14
+
+/**
+ * A one-sided write is done. `key`.
+ */
+#define FCAST_EVENT_WRITTEN 15
+
+/**
+ * A one-sided write failed. `key`, `status`, `text`, `error`.
+ */
+#define FCAST_EVENT_WRITE_FAILED 16
+
+/**
+ * A one-sided read is done. `key`.
+ */
+#define FCAST_EVENT_READ 17
+
+/**
+ * A one-sided read failed. `key`, `status`, `text`, `error`.
+ */
+#define FCAST_EVENT_READ_FAILED 18
+
+/**
+ * Somebody wrote to a window and says so. `key`: the window's id; `value`: the 32 bits.
+ */
+#define FCAST_EVENT_PEER_WROTE 19
+
+/**
+ * The peer revoked a window of its own. `key`: the window's id.
+ */
+#define FCAST_EVENT_WINDOW_REVOKED 20
+
+/**
+ * The provider is done with the memory of a failed one-sided operation. `key`.
+ */
+#define FCAST_EVENT_RETURNED 21
+
+/**
+ * A window of this side is over; its memory comes back when endpoints are closed. `key`: its id.
+ */
+#define FCAST_EVENT_WINDOW_QUARANTINED 22
+
+/**
+ * Nobody reaches a window of this side any more. `key`: its id.
+ */
+#define FCAST_EVENT_WINDOW_RELEASED 23
+
+/**
+ * Something that this version of the interface has no word for. `text` says what.
+ */
+#define FCAST_EVENT_OTHER 24
+
+/**
+ * Connections are made of what the provider has: connected endpoints before FI_EP_RDM.
+ */
+#define FCAST_KIND_ANY 0
+
+/**
+ * Connected endpoints (FI_EP_MSG).
+ */
+#define FCAST_KIND_MSG 1
+
+/**
+ * Reliable datagrams (FI_EP_RDM), over which connections are this library's own.
+ */
+#define FCAST_KIND_RDM 2
+
+/**
+ * Regions try to lie in huge pages.
+ */
+#define FCAST_REGION_HUGE_PAGES 1
+
+/**
+ * Regions are pinned for CUDA, so that copies from and to GPUs are asynchronous.
+ */
+#define FCAST_REGION_PINNED 2
+
+/**
+ * In place of a time: none, never.
+ */
+#define FCAST_NEVER UINT32_MAX
+
+/**
+ * In place of a number of bytes: none at all.
+ */
+#define FCAST_OFF UINT32_MAX
+
+/**
+ * What a message begins with: the header's length and the header.
+ */
+#define FCAST_HEADER_PREFIXED 0
+
+/**
+ * Every message begins with a header of `header_fixed` bytes.
+ */
+#define FCAST_HEADER_FIXED 1
+
+/**
+ * Nothing says where the header ends: the receiver gets header and payload as one run.
+ */
+#define FCAST_HEADER_RAW 2
+
+/**
+ * Header and payload become a message in the best way that the provider has.
+ */
+#define FCAST_SHAPE_AUTO 0
+
+/**
+ * One send of several segments.
+ */
+#define FCAST_SHAPE_IOV 1
+
+/**
+ * The header is written right in front of the payload, whose pool has headroom.
+ */
+#define FCAST_SHAPE_HEADROOM 2
+
+/**
+ * Header and payload are two messages of the provider's.
+ */
+#define FCAST_SHAPE_TWO_MESSAGES 3
+
+/**
+ * The version of this header: major * 1,000,000 + minor * 1,000 + patch.
+ */
+#define FCAST_VERSION 1000
+
+/**
+ * What a call came to: FCAST_OK, or why not.
+ */
+typedef int32_t fcast_status;
+
+/**
+ * A domain: what memory is registered with, and endpoints are opened in. Any thread may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_domain;
+
+/**
+ * A pool: a region in slots of one size. Any thread may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_pool;
+
+/**
+ * A region: memory that can be registered with domains, sent and received. Any thread may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_region;
+
+/**
+ * How an endpoint is opened, of whatever kind it is. 0 in a field is the default of that kind; a
+ * field that the kind does not have must be 0, else opening it fails with FCAST_INVALID and says
+ * so. Ranges and defaults are those of fabricast's ConnectionSettings, OutgoingSettings and
+ * IncomingSettings, and a value out of range is refused with words that name the field.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_settings).
+     */
+    size_t size;
+    /**
+     * How long making a connection may take, in milliseconds. Default 5,000.
+     */
+    uint32_t connect_timeout_ms;
+    /**
+     * How long the goodbye may take when the peer begins it. Default 5,000.
+     */
+    uint32_t close_timeout_ms;
+    /**
+     * Silence of a peer that is told as FCAST_EVENT_UNRESPONSIVE. Default 5,000; FCAST_NEVER.
+     */
+    uint32_t unresponsive_after_ms;
+    /**
+     * Silence of a peer that ends its connection. Default 60,000; FCAST_NEVER.
+     */
+    uint32_t lost_after_ms;
+    /**
+     * Time from which the kernel ends a connection whose data is not acknowledged (TCP).
+     */
+    uint32_t tcp_user_timeout_ms;
+    /**
+     * First delay before a connection is made again; 0: it is not.
+     */
+    uint32_t reconnect_first_ms;
+    /**
+     * Largest delay, to which it doubles; 0: it stays as the first.
+     */
+    uint32_t reconnect_max_ms;
+    /**
+     * Attempts after which it is given up; 0: no limit.
+     */
+    uint32_t reconnect_attempts;
+    /**
+     * Connections at once, of those who listen and of subscribers.
+     */
+    uint32_t max_connections;
+    /**
+     * Windows that this side exposes at once.
+     */
+    uint32_t windows;
+    /**
+     * 1: each connection is asked for by FCAST_EVENT_REQUEST.
+     */
+    uint32_t ask;
+    /**
+     * Operations in flight at once.
+     */
+    uint32_t depth;
+    /**
+     * Header slots of the endpoint's own. Default 256.
+     */
+    uint32_t header_slots;
+    /**
+     * Bytes of a header slot, 1 to 4,096. Default 64.
+     */
+    uint32_t header_slot_size;
+    /**
+     * FCAST_HEADER_PREFIXED, FCAST_HEADER_FIXED or FCAST_HEADER_RAW.
+     */
+    uint32_t header_mode;
+    /**
+     * Bytes of each header in the mode FCAST_HEADER_FIXED.
+     */
+    uint32_t header_fixed;
+    /**
+     * FCAST_SHAPE_AUTO or another.
+     */
+    uint32_t shape;
+    /**
+     * Messages of up to so many bytes are copied by the provider as they are posted; FCAST_OFF.
+     */
+    uint32_t inject;
+    /**
+     * Messages of up to so many bytes are packed with others; FCAST_OFF.
+     */
+    uint32_t packing;
+    /**
+     * 1: the kernel does not gather small messages.
+     */
+    uint32_t no_gather;
+    /**
+     * 1: a send completes when the message is in the peer's memory.
+     */
+    uint32_t delivered;
+    /**
+     * How long an operation may take. Default 30,000; FCAST_NEVER.
+     */
+    uint32_t deadline_ms;
+    /**
+     * 1: an operation that is late is told by FCAST_EVENT_LATE; else its connection ends.
+     */
+    uint32_t tell_late;
+    /**
+     * Bytes of the largest message that comes in, header included. Default 65,536.
+     */
+    uint32_t max_message;
+    /**
+     * Buffers of the receive pool.
+     */
+    uint32_t slots;
+    /**
+     * Messages that each peer may send ahead. Default 32.
+     */
+    uint32_t credits;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+    /**
+     * A receive pool of the program's instead; {0}: one of the endpoint's own.
+     */
+    fcast_pool pool;
+    /**
+     * The memory that is sent where a send names none. It need not be registered: the endpoint
+     * does that, for as long as it lives.
+     */
+    fcast_region region;
+} fcast_settings;
+
+/**
+ * An endpoint: what sends or receives. One thread at a time uses it; another one that calls
+ * meanwhile gets FCAST_BUSY.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_endpoint;
+
+/**
+ * Something that happened. Its layout does not change; what later versions tell besides, they tell
+ * in fields that are reserved now.
+ */
+typedef struct {
+    /**
+     * FCAST_EVENT_CONNECTED or another.
+     */
+    uint32_t kind;
+    /**
+     * Why, where something failed or ended; else FCAST_OK.
+     */
+    fcast_status status;
+    /**
+     * The connection that it is about; 0 where the endpoint has one only.
+     */
+    uint64_t connection;
+    /**
+     * The key of the operation; or see the kind.
+     */
+    uint64_t key;
+    /**
+     * The message's number on its connection, from 1.
+     */
+    uint64_t sequence;
+    /**
+     * The header as it was sent.
+     */
+    const void *header;
+    /**
+     * Bytes of the header.
+     */
+    size_t header_len;
+    /**
+     * The payload.
+     */
+    const void *data;
+    /**
+     * Bytes of the payload.
+     */
+    size_t data_len;
+    /**
+     * Words, valid until the next poll of the endpoint; NULL where there are none.
+     */
+    const char *text;
+    /**
+     * A number; see the kind.
+     */
+    uint64_t value;
+    /**
+     * libfabric's number (fi_errno.3), where something failed in it; else 0.
+     */
+    int32_t error;
+    /**
+     * For fcast_message_keep.
+     */
+    uint32_t index;
+    /**
+     * For fcast_message_keep.
+     */
+    uint64_t batch;
+    /**
+     * 0.
+     */
+    uint64_t reserved[3];
+} fcast_event;
+
+/**
+ * A message that is kept. Any thread may use it; while it is held, its buffer is not received into
+ * again.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_message;
+
+/**
+ * How a fabric is opened. All zeros but the size are the defaults.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_fabric_settings).
+     */
+    size_t size;
+    /**
+     * The provider as libfabric spells it ("tcp", "verbs", ..); NULL: the first that can be used.
+     */
+    const char *provider;
+    /**
+     * The local address or host name, which chooses the interface; NULL: the first one.
+     */
+    const char *node;
+    /**
+     * The interface or device ("eth0", "mlx5_0"); NULL: any.
+     */
+    const char *interface;
+    /**
+     * FCAST_KIND_ANY, FCAST_KIND_MSG or FCAST_KIND_RDM. Both ends must have the same.
+     */
+    uint32_t kind;
+    /**
+     * 1: no descriptor is signalled for completions, which is faster for those who only spin.
+     */
+    uint32_t no_wait_object;
+    /**
+     * The most registrations of each domain, 1 to 1,048,576; 0: 1,024.
+     */
+    uint32_t max_registrations;
+    /**
+     * 1: GPU memory is always copied through memory of the host.
+     */
+    uint32_t stage_device_memory;
+} fcast_fabric_settings;
+
+/**
+ * A fabric: a provider of libfabric's that was opened. Any thread may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_fabric;
+
+/**
+ * A payload: a frozen buffer, a fragment of a ring, or the bytes of a message that was kept. Any
+ * thread may use it. A send uses it up.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_payload;
+
+/**
+ * A buffer of a pool that the program writes to. One thread at a time.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_buffer;
+
+/**
+ * Called when the library needs external memory no more: behind the last send from it and the last
+ * registration, on the thread that ended it. It must not throw, and may call this interface.
+ */
+typedef void (*fcast_release_fn)(void *context);
+
+/**
+ * A piece of a message.
+ */
+typedef struct {
+    /**
+     * Where it begins: an address in the region.
+     */
+    const void *base;
+    /**
+     * Its bytes.
+     */
+    size_t len;
+    /**
+     * The region that it lies in; {0}: the one of the endpoint's settings.
+     */
+    fcast_region region;
+} fcast_iov;
+
+/**
+ * It is done, or was accepted.
+ */
+#define FCAST_OK 0
+
+/**
+ * Not now: back-pressure. Nothing was taken; an event of the kind FCAST_EVENT_WRITABLE says when.
+ */
+#define FCAST_AGAIN 1
+
+/**
+ * An argument or a setting is wrong; the words say which, and its limits.
+ */
+#define FCAST_INVALID 2
+
+/**
+ * The handle names nothing: it was released, or never was.
+ */
+#define FCAST_STALE 3
+
+/**
+ * Another call uses the handle: of another thread, or of the one that this one was called from.
+ */
+#define FCAST_BUSY 4
+
+/**
+ * It was not done in time.
+ */
+#define FCAST_TIMED_OUT 5
+
+/**
+ * The connection is over, or could not be made.
+ */
+#define FCAST_CLOSED 6
+
+/**
+ * The peer refused the connection.
+ */
+#define FCAST_REFUSED 7
+
+/**
+ * The message, or its header, is longer than what may be sent.
+ */
+#define FCAST_TOO_LONG 8
+
+/**
+ * The memory is not registered with the domain of the endpoint.
+ */
+#define FCAST_NOT_REGISTERED 9
+
+/**
+ * No memory, no descriptor, or no place in a table of limited size.
+ */
+#define FCAST_NO_RESOURCES 10
+
+/**
+ * The provider, the machine or this handle can't do it.
+ */
+#define FCAST_UNSUPPORTED 11
+
+/**
+ * libfabric failed; fcast_last_errno() has its number.
+ */
+#define FCAST_FABRIC 12
+
+/**
+ * A call of the system failed; fcast_last_errno() has its number.
+ */
+#define FCAST_SYSTEM 13
+
+/**
+ * CUDA or cuFile failed.
+ */
+#define FCAST_DEVICE 14
+
+/**
+ * There is nothing, or nobody, by this name.
+ */
+#define FCAST_NOT_FOUND 15
+
+/**
+ * The process is a fork of the one that made the handle.
+ */
+#define FCAST_FORKED 16
+
+/**
+ * The file is not one, or its contents are not what was promised.
+ */
+#define FCAST_DATA 17
+
+/**
+ * The library has a defect: what it was doing was given up. Please report it.
+ */
+#define FCAST_PANIC 18
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Starts to connect a sender to a receiver at an address such as "192.0.2.1:7000". Returns at
+ * once: FCAST_EVENT_CONNECTED or FCAST_EVENT_DISCONNECTED follows. Any thread.
+ *
+ * FCAST_INVALID: a setting, or the address. FCAST_NO_RESOURCES: memory, descriptors, or
+ * registrations.
+ *
+ * # Safety
+ *
+ * `peer`: NULL, or a text that ends with a zero; `settings`: NULL, or a struct whose size field is
+ * right; `endpoint`: NULL, or writable.
+ */
+fcast_status fcast_sender_open(fcast_domain domain,
+                               const char *peer,
+                               const fcast_settings *settings,
+                               fcast_endpoint *endpoint);
+
+/**
+ * Listens at an address of this machine, such as "127.0.0.1:0"; port 0 lets the system choose, and
+ * fcast_endpoint_address says which one it is. Any thread.
+ *
+ * # Safety
+ *
+ * As fcast_sender_open.
+ */
+fcast_status fcast_receiver_open(fcast_domain domain,
+                                 const char *local,
+                                 const fcast_settings *settings,
+                                 fcast_endpoint *endpoint);
+
+/**
+ * Writes where an endpoint listens, as a text that ends with a zero. `*len`: the bytes that it
+ * needs, the zero included.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `len`: NULL, or writable.
+ */
+fcast_status fcast_endpoint_address(fcast_endpoint endpoint,
+                                    char *text,
+                                    size_t capacity,
+                                    size_t *len);
+
+/**
+ * Drives an endpoint and writes what happened: at most `capacity` events, `*count` of them. What
+ * the events of the last poll point to is gone from now on. One thread at a time.
+ *
+ * FCAST_CLOSED: the endpoint failed; FCAST_SYSTEM: a call of the system did.
+ *
+ * # Safety
+ *
+ * `events`: NULL, or room for `capacity` of them; `count`: NULL, or writable.
+ */
+fcast_status fcast_endpoint_poll(fcast_endpoint endpoint,
+                                 fcast_event *events,
+                                 size_t capacity,
+                                 size_t *count);
+
+/**
+ * Answers a connection that an endpoint with the setting `ask` was asked for.
+ * FCAST_NOT_FOUND: the peer gave up, or it was answered. One thread at a time.
+ */
+fcast_status fcast_endpoint_accept(fcast_endpoint endpoint, uint64_t connection);
+
+/**
+ * Refuses a connection, with two numbers of the program's own that the peer is told.
+ * FCAST_NOT_FOUND: the peer gave up, or it was answered. One thread at a time.
+ */
+fcast_status fcast_endpoint_refuse(fcast_endpoint endpoint,
+                                   uint64_t connection,
+                                   uint64_t detail,
+                                   uint64_t more);
+
+/**
+ * Begins the polite close: nothing new is taken, what is in flight completes, both sides say
+ * goodbye. Returns at once; FCAST_EVENT_DISCONNECTED is the last event of each connection, and
+ * comes after `timeout_ms` in any case. One thread at a time.
+ */
+fcast_status fcast_endpoint_begin_close(fcast_endpoint endpoint, uint32_t timeout_ms);
+
+/**
+ * Closes an endpoint politely and waits for it, for at most `timeout_ms`: all that was sent
+ * arrives, unless the time is up first. What happened meanwhile is told by the polls that follow.
+ * The handle is to be released all the same. One thread at a time.
+ */
+fcast_status fcast_endpoint_close(fcast_endpoint endpoint, uint32_t timeout_ms);
+
+/**
+ * Gives an endpoint back. One that was not closed is closed at once, without a goodbye: what is in
+ * flight has no outcome that is told. Any thread; where another one is in a call of it, it goes
+ * when that call ends.
+ */
+fcast_status fcast_endpoint_release(fcast_endpoint endpoint);
+
+/**
+ * Keeps the message of an event of the endpoint's last poll: header and data stay where they are
+ * until it is released. FCAST_STALE: the event is of an earlier poll, or no message, or was kept.
+ *
+ * # Safety
+ *
+ * `event`: NULL, or readable; `message`: NULL, or writable.
+ */
+fcast_status fcast_message_keep(fcast_endpoint endpoint,
+                                const fcast_event *event,
+                                fcast_message *message);
+
+/**
+ * Gives a kept message back, and its buffer to the endpoint. Any thread.
+ */
+fcast_status fcast_message_release(fcast_message message);
+
+/**
+ * Loads libfabric, finds a provider and opens it. The words of a failure say which providers there
+ * are and what ruled each of them out.
+ *
+ * FCAST_UNSUPPORTED: no libfabric, or no provider that does it. FCAST_INVALID: a setting, or an
+ * address that is not of this machine. Any thread.
+ *
+ * # Safety
+ *
+ * `settings`: NULL, or a struct whose size field is right and whose texts end with a zero;
+ * `fabric`: NULL, or writable.
+ */
+fcast_status fcast_fabric_open(const fcast_fabric_settings *settings, fcast_fabric *fabric);
+
+/**
+ * Writes what is known of a fabric as text, which ends with a zero: libfabric's version, provider,
+ * device, limits. `*len`: the bytes that it needs, the zero included; what does not go into
+ * `capacity` is cut. Any thread.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `len`: NULL, or writable.
+ */
+fcast_status fcast_fabric_report(fcast_fabric fabric, char *text, size_t capacity, size_t *len);
+
+/**
+ * Gives a fabric back. It is closed when the last domain that was opened in it is.
+ */
+fcast_status fcast_fabric_release(fcast_fabric fabric);
+
+/**
+ * Opens a domain in a fabric. Any thread.
+ *
+ * # Safety
+ *
+ * `domain`: NULL, or writable.
+ */
+fcast_status fcast_domain_open(fcast_fabric fabric, fcast_domain *domain);
+
+/**
+ * Gives a domain back. It is closed when the last endpoint and registration in it is gone.
+ */
+fcast_status fcast_domain_release(fcast_domain domain);
+
+/**
+ * How many bytes a payload has.
+ *
+ * # Safety
+ *
+ * `len`: NULL, or writable.
+ */
+fcast_status fcast_payload_len(fcast_payload payload, size_t *len);
+
+/**
+ * Gives a payload back, unsent.
+ */
+fcast_status fcast_payload_release(fcast_payload payload);
+
+/**
+ * Makes a pool of a region that nothing else was done with but registering it. `headroom`: bytes
+ * in front of each slot for headers, for providers of one segment a message; else 0. Any thread.
+ *
+ * # Safety
+ *
+ * `pool`: NULL, or writable.
+ */
+fcast_status fcast_pool_create(fcast_region region,
+                               size_t slot_size,
+                               size_t headroom,
+                               fcast_pool *pool);
+
+/**
+ * The region of a pool, as a handle of its own: register it with the domains that send from it.
+ * Any thread.
+ *
+ * # Safety
+ *
+ * `region`: NULL, or writable.
+ */
+fcast_status fcast_pool_region(fcast_pool pool, fcast_region *region);
+
+/**
+ * How a pool stands: slots, those that are free, and the fewest that ever were. Any thread.
+ *
+ * # Safety
+ *
+ * Each pointer: NULL, or writable.
+ */
+fcast_status fcast_pool_status(fcast_pool pool, size_t *slots, size_t *free, size_t *low_water);
+
+/**
+ * Takes a buffer out of a pool, and waits for one for at most `timeout_ms`. FCAST_AGAIN: none is
+ * free, with a timeout of 0; FCAST_TIMED_OUT with another one. Any thread.
+ *
+ * # Safety
+ *
+ * Each pointer: NULL, or writable.
+ */
+fcast_status fcast_pool_acquire(fcast_pool pool,
+                                uint32_t timeout_ms,
+                                fcast_buffer *buffer,
+                                void **data,
+                                size_t *capacity);
+
+/**
+ * Makes the first `len` bytes of a buffer a payload, which can be sent. The buffer's handle is
+ * used up, unless this fails.
+ *
+ * # Safety
+ *
+ * `payload`: NULL, or writable. Nothing is written to the buffer from now on.
+ */
+fcast_status fcast_buffer_freeze(fcast_buffer buffer, size_t len, fcast_payload *payload);
+
+/**
+ * Gives a buffer back to its pool, unsent.
+ */
+fcast_status fcast_buffer_release(fcast_buffer buffer);
+
+/**
+ * Gives a pool back. Its memory goes when its last buffer does.
+ */
+fcast_status fcast_pool_release(fcast_pool pool);
+
+/**
+ * Allocates `len` bytes of the host's memory, zeroed and page-aligned. `flags`: 0, or the sum of
+ * some of FCAST_REGION_HUGE_PAGES and FCAST_REGION_PINNED. `numa_node`: -1 for any. Any thread.
+ *
+ * # Safety
+ *
+ * `region`: NULL, or writable.
+ */
+fcast_status fcast_region_allocate(size_t len,
+                                   uint32_t flags,
+                                   int32_t numa_node,
+                                   fcast_region *region);
+
+/**
+ * Makes a region of memory of the program's, such as the DMA buffer of a card. The library neither
+ * moves nor frees it; `release`, which may be NULL, is called with `context` when the library
+ * needs it no more, also where this call fails. Any thread.
+ *
+ * # Safety
+ *
+ * All of `base .. base + len` is mapped, readable, and writable where something is received into
+ * it, until `release` is called; and to the same pages.
+ */
+fcast_status fcast_region_external(void *base,
+                                   size_t len,
+                                   fcast_release_fn release,
+                                   void *context,
+                                   fcast_region *region);
+
+/**
+ * Registers a region with a domain, so that endpoints of the domain send from it. Any thread.
+ *
+ * FCAST_NO_RESOURCES: the provider refused it, or the domain has as many registrations as it may.
+ */
+fcast_status fcast_region_register(fcast_region region, fcast_domain domain);
+
+/**
+ * Takes the registration with a domain back: nothing new is sent from the region; what is under
+ * way completes, and who ends the last of it ends the registration. Any thread.
+ */
+fcast_status fcast_region_deregister(fcast_region region, fcast_domain domain);
+
+/**
+ * Where a region begins, and how many bytes it has. Of a GPU's memory the address is the device's.
+ * Any thread.
+ *
+ * # Safety
+ *
+ * `base` and `len`: NULL, or writable.
+ */
+fcast_status fcast_region_memory(fcast_region region, void **base, size_t *len);
+
+/**
+ * The offset of an address in a region, whose next `len` bytes are in it, too.
+ *
+ * FCAST_NOT_FOUND: they are not. Any thread.
+ *
+ * # Safety
+ *
+ * `offset`: NULL, or writable. `address` is a number here, and need not be valid.
+ */
+fcast_status fcast_region_slice_at(fcast_region region,
+                                   const void *address,
+                                   size_t len,
+                                   size_t *offset);
+
+/**
+ * Gives a region back. It is gone, and `release` was called, when nothing is under way any more
+ * and no pool, buffer or message of it is left.
+ */
+fcast_status fcast_region_release(fcast_region region);
+
+/**
+ * Sends `len` bytes at `data` with a header in front of them. Returns at once; no byte of the data
+ * is copied, and none may change before FCAST_EVENT_COMPLETED or FCAST_EVENT_FAILED comes with the
+ * key, which need not be unique. `region`: the one that the data lies in; {0}: that of the
+ * endpoint's settings. One thread at a time.
+ *
+ * FCAST_AGAIN: not now, FCAST_EVENT_WRITABLE says when; FCAST_TOO_LONG, FCAST_NOT_REGISTERED,
+ * FCAST_NOT_FOUND (data outside of the region), FCAST_CLOSED: nothing was taken.
+ *
+ * # Safety
+ *
+ * `header`: NULL, or `header_len` bytes. `data` is looked up in the region, not read.
+ */
+fcast_status fcast_send(fcast_endpoint endpoint,
+                        fcast_region region,
+                        const void *data,
+                        size_t len,
+                        const void *header,
+                        size_t header_len,
+                        uint64_t key);
+
+/**
+ * As fcast_send, of several pieces that become one message.
+ *
+ * # Safety
+ *
+ * `iov`: NULL, or `count` pieces; `header`: NULL, or `header_len` bytes.
+ */
+fcast_status fcast_sendv(fcast_endpoint endpoint,
+                         const fcast_iov *iov,
+                         size_t count,
+                         const void *header,
+                         size_t header_len,
+                         uint64_t key);
+
+/**
+ * Sends a payload with a header in front of it, as fcast_send. Its handle is used up, unless this
+ * fails. One thread at a time.
+ *
+ * # Safety
+ *
+ * `header`: NULL, or `header_len` bytes.
+ */
+fcast_status fcast_send_payload(fcast_endpoint endpoint,
+                                fcast_payload payload,
+                                const void *header,
+                                size_t header_len,
+                                uint64_t key);
+
+/**
+ * Posts what was packed and would wait for the next poll. One thread at a time.
+ */
+fcast_status fcast_flush(fcast_endpoint endpoint);
+
+/**
+ * The words of the last failure of this thread, with what to do about it; "" if there was none.
+ * Valid until the next failure of this thread is asked for. Any thread.
+ */
+const char *fcast_last_error(void);
+
+/**
+ * The number of libfabric (fi_errno.3) or of the system (errno.3) that belongs to the last failure
+ * of this thread; 0 where there is none. Any thread.
+ */
+int32_t fcast_last_errno(void);
+
+/**
+ * The name of a status, such as "FCAST_AGAIN"; "unknown" for a number that is none. Any thread.
+ */
+const char *fcast_status_name(fcast_status status);
+
+/**
+ * The version of the library that was loaded: major * 1,000,000 + minor * 1,000 + patch. A program
+ * compares it with FCAST_VERSION, which it was built with. Any thread.
+ */
+uint32_t fcast_version(void);
+
+/**
+ * Sleeps until there may be something to poll for, for at most `timeout_ms`. FCAST_OK in either
+ * case. One thread at a time.
+ */
+fcast_status fcast_endpoint_wait(fcast_endpoint endpoint, uint32_t timeout_ms);
+
+/**
+ * The descriptors that become readable when there is something to poll for, for a loop of the
+ * program's: `*count` of them, of which `capacity` are written. They stay the same while the
+ * endpoint is open, and are not to be read, written or closed. One thread at a time.
+ *
+ * # Safety
+ *
+ * `fds`: NULL, or room for `capacity`; `count`: NULL, or writable.
+ */
+fcast_status fcast_endpoint_fds(fcast_endpoint endpoint,
+                                int32_t *fds,
+                                size_t capacity,
+                                size_t *count);
+
+/**
+ * To be called right before a loop of the program's sleeps: `*may_sleep` says whether it may, and
+ * `*timeout_ms` for how long at most (-1: for as long as it likes). Where it may not, the endpoint
+ * is to be polled first. One thread at a time.
+ *
+ * # Safety
+ *
+ * Each pointer: NULL, or writable.
+ */
+fcast_status fcast_endpoint_prepare_wait(fcast_endpoint endpoint,
+                                         bool *may_sleep,
+                                         int32_t *timeout_ms);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* FABRICAST_H */

@@ -1,0 +1,329 @@
+//! `fcast_event`: what happened at an endpoint, of whatever kind it is.
+
+use std::ffi::{CString, c_char, c_void};
+use std::ptr;
+
+use fabricast::buffer::Payload;
+use fabricast::endpoint::{
+    CloseReason, ConnectionEvent, Message, ReceiveEvent, SendEvent, WindowEvent,
+};
+use fabricast::error::CompletionError;
+
+use crate::status::{
+    FCAST_CLOSED, FCAST_FABRIC, FCAST_OK, c_string, fcast_status, status_of_close,
+};
+
+/// The connection stands. `text`: what was agreed.
+pub const FCAST_EVENT_CONNECTED: u32 = 1;
+/// Nothing was heard from the peer for as long as the setting says. Nothing is closed.
+pub const FCAST_EVENT_UNRESPONSIVE: u32 = 2;
+/// Something was heard from the peer again.
+pub const FCAST_EVENT_RESPONSIVE: u32 = 3;
+/// The peer closes: nothing new is taken, what is in flight completes.
+pub const FCAST_EVENT_PEER_CLOSING: u32 = 4;
+/// The connection ended, and another one will be made. `value`: the attempt, from 1; `text`: why.
+pub const FCAST_EVENT_RECONNECTING: u32 = 5;
+/// The connection is over; every outcome was told before. `status` FCAST_OK: both sides said
+/// goodbye and everything arrived; FCAST_REFUSED: the peer refused it; else, and in `text`: why.
+pub const FCAST_EVENT_DISCONNECTED: u32 = 6;
+/// A peer asks for a connection (setting `ask`): answer with fcast_endpoint_accept or _refuse.
+pub const FCAST_EVENT_REQUEST: u32 = 7;
+/// A send is done. `key`: the one that was given to it.
+pub const FCAST_EVENT_COMPLETED: u32 = 8;
+/// A send failed, or will never complete. `key`, `status`, `text`, `error`.
+pub const FCAST_EVENT_FAILED: u32 = 9;
+/// An operation is not done within its deadline, and goes on. `key`.
+pub const FCAST_EVENT_LATE: u32 = 10;
+/// What blocked a refused operation has passed.
+pub const FCAST_EVENT_WRITABLE: u32 = 11;
+/// The provider is done with the memory of a send that had failed. `key`.
+pub const FCAST_EVENT_RELEASED: u32 = 12;
+/// A message arrived: `header`, `data`, `sequence`, valid until the next poll of the endpoint.
+/// fcast_message_keep keeps it for longer.
+pub const FCAST_EVENT_MESSAGE: u32 = 13;
+/// A connection wants more buffers than the receive pool has: its peer will stall.
+pub const FCAST_EVENT_STARVED: u32 = 14;
+/// A one-sided write is done. `key`.
+pub const FCAST_EVENT_WRITTEN: u32 = 15;
+/// A one-sided write failed. `key`, `status`, `text`, `error`.
+pub const FCAST_EVENT_WRITE_FAILED: u32 = 16;
+/// A one-sided read is done. `key`.
+pub const FCAST_EVENT_READ: u32 = 17;
+/// A one-sided read failed. `key`, `status`, `text`, `error`.
+pub const FCAST_EVENT_READ_FAILED: u32 = 18;
+/// Somebody wrote to a window and says so. `key`: the window's id; `value`: the 32 bits.
+pub const FCAST_EVENT_PEER_WROTE: u32 = 19;
+/// The peer revoked a window of its own. `key`: the window's id.
+pub const FCAST_EVENT_WINDOW_REVOKED: u32 = 20;
+/// The provider is done with the memory of a failed one-sided operation. `key`.
+pub const FCAST_EVENT_RETURNED: u32 = 21;
+/// A window of this side is over; its memory comes back when endpoints are closed. `key`: its id.
+pub const FCAST_EVENT_WINDOW_QUARANTINED: u32 = 22;
+/// Nobody reaches a window of this side any more. `key`: its id.
+pub const FCAST_EVENT_WINDOW_RELEASED: u32 = 23;
+/// Something that this version of the interface has no word for. `text` says what.
+pub const FCAST_EVENT_OTHER: u32 = 24;
+
+/// Something that happened. Its layout does not change; what later versions tell besides, they tell
+/// in fields that are reserved now.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct fcast_event {
+    /// FCAST_EVENT_CONNECTED or another.
+    pub kind: u32,
+    /// Why, where something failed or ended; else FCAST_OK.
+    pub status: fcast_status,
+    /// The connection that it is about; 0 where the endpoint has one only.
+    pub connection: u64,
+    /// The key of the operation; or see the kind.
+    pub key: u64,
+    /// The message's number on its connection, from 1.
+    pub sequence: u64,
+    /// The header as it was sent.
+    pub header: *const c_void,
+    /// Bytes of the header.
+    pub header_len: usize,
+    /// The payload.
+    pub data: *const c_void,
+    /// Bytes of the payload.
+    pub data_len: usize,
+    /// Words, valid until the next poll of the endpoint; NULL where there are none.
+    pub text: *const c_char,
+    /// A number; see the kind.
+    pub value: u64,
+    /// libfabric's number (fi_errno.3), where something failed in it; else 0.
+    pub error: i32,
+    /// For fcast_message_keep.
+    pub index: u32,
+    /// For fcast_message_keep.
+    pub batch: u64,
+    /// 0.
+    pub reserved: [u64; 3],
+}
+
+const _: () = assert!(size_of::<fcast_event>() == 120);
+
+impl fcast_event {
+    pub(crate) fn new(kind: u32) -> Self {
+        Self {
+            kind,
+            status: FCAST_OK,
+            connection: 0,
+            key: 0,
+            sequence: 0,
+            header: ptr::null(),
+            header_len: 0,
+            data: ptr::null(),
+            data_len: 0,
+            text: ptr::null(),
+            value: 0,
+            error: 0,
+            index: 0,
+            batch: 0,
+            reserved: [0; 3],
+        }
+    }
+
+    #[inline]
+    pub(crate) fn keyed(kind: u32, key: u64) -> Self {
+        Self {
+            key,
+            ..Self::new(kind)
+        }
+    }
+}
+
+/// What an event points to, until the next poll.
+#[derive(Debug)]
+pub(crate) enum Held {
+    Nothing,
+    Message(Message),
+    Text(CString),
+}
+
+/// An event of the library's, for C: the event, and what it points to. The pointers are set when
+/// what they point to lies where it stays.
+pub(crate) trait Tell {
+    fn tell(self) -> (fcast_event, Held);
+}
+
+#[cold]
+pub(crate) fn words(event: fcast_event, text: impl ToString) -> (fcast_event, Held) {
+    (event, Held::Text(c_string(text.to_string())))
+}
+
+#[cold]
+pub(crate) fn failed(kind: u32, key: u64, error: &CompletionError) -> (fcast_event, Held) {
+    let mut event = fcast_event::keyed(kind, key);
+    // What the end of its connection takes with it is told with this number.
+    event.status = match error.errno.get() {
+        libc::ECANCELED => FCAST_CLOSED,
+        _ => FCAST_FABRIC,
+    };
+    event.error = error.errno.get();
+    words(event, error)
+}
+
+/// A send, or a one-sided operation, that is done: its payload goes back to where it came from.
+#[inline]
+fn done(kind: u32, key: u64, payload: Payload) -> (fcast_event, Held) {
+    drop(payload);
+    (fcast_event::keyed(kind, key), Held::Nothing)
+}
+
+impl Tell for ConnectionEvent {
+    #[cold]
+    fn tell(self) -> (fcast_event, Held) {
+        let plain = |kind| (fcast_event::new(kind), Held::Nothing);
+        match self {
+            Self::Connected(info) => {
+                let text = format!("{info:?}");
+                words(fcast_event::new(FCAST_EVENT_CONNECTED), text)
+            }
+            Self::Unresponsive => plain(FCAST_EVENT_UNRESPONSIVE),
+            Self::Responsive => plain(FCAST_EVENT_RESPONSIVE),
+            Self::PeerClosing => plain(FCAST_EVENT_PEER_CLOSING),
+            Self::Reconnecting {
+                attempt, reason, ..
+            } => {
+                let mut event = fcast_event::new(FCAST_EVENT_RECONNECTING);
+                event.value = u64::from(attempt);
+                event.status = status_of_close(&reason);
+                words(event, reason)
+            }
+            Self::Late => plain(FCAST_EVENT_LATE),
+            Self::Disconnected(reason) => disconnected(&reason),
+            other => words(fcast_event::new(FCAST_EVENT_OTHER), format!("{other:?}")),
+        }
+    }
+}
+
+fn disconnected(reason: &CloseReason) -> (fcast_event, Held) {
+    let mut event = fcast_event::new(FCAST_EVENT_DISCONNECTED);
+    event.status = status_of_close(reason);
+    words(event, reason)
+}
+
+impl Tell for WindowEvent {
+    fn tell(self) -> (fcast_event, Held) {
+        match self {
+            Self::Written { key, payload } => done(FCAST_EVENT_WRITTEN, key, payload),
+            Self::WriteFailed { key, error, .. } => failed(FCAST_EVENT_WRITE_FAILED, key, &error),
+            Self::Read { key, .. } => (fcast_event::keyed(FCAST_EVENT_READ, key), Held::Nothing),
+            Self::ReadFailed { key, error, .. } => failed(FCAST_EVENT_READ_FAILED, key, &error),
+            Self::PeerWrote { window, data } => {
+                let mut event = fcast_event::keyed(FCAST_EVENT_PEER_WROTE, window.as_u64());
+                event.value = u64::from(data);
+                (event, Held::Nothing)
+            }
+            Self::Revoked { window } => of_window(FCAST_EVENT_WINDOW_REVOKED, window.as_u64()),
+            Self::WriteReturned { key, payload } => done(FCAST_EVENT_RETURNED, key, payload),
+            Self::ReadReturned { key, .. } => of_window(FCAST_EVENT_RETURNED, key),
+            Self::Quarantined { window } => {
+                of_window(FCAST_EVENT_WINDOW_QUARANTINED, window.as_u64())
+            }
+            Self::Released { window, .. } => {
+                of_window(FCAST_EVENT_WINDOW_RELEASED, window.as_u64())
+            }
+            other => words(fcast_event::new(FCAST_EVENT_OTHER), format!("{other:?}")),
+        }
+    }
+}
+
+fn of_window(kind: u32, id: u64) -> (fcast_event, Held) {
+    (fcast_event::keyed(kind, id), Held::Nothing)
+}
+
+impl Tell for SendEvent {
+    #[inline]
+    fn tell(self) -> (fcast_event, Held) {
+        match self {
+            Self::Completed { key, payload } => done(FCAST_EVENT_COMPLETED, key, payload),
+            Self::Connection(event) => event.tell(),
+            Self::Failed { key, error, .. } => failed(FCAST_EVENT_FAILED, key, &error),
+            Self::Late { key } => (fcast_event::keyed(FCAST_EVENT_LATE, key), Held::Nothing),
+            Self::Window(event) => event.tell(),
+            Self::Writable => (fcast_event::new(FCAST_EVENT_WRITABLE), Held::Nothing),
+            other => words(fcast_event::new(FCAST_EVENT_OTHER), format!("{other:?}")),
+        }
+    }
+}
+
+/// A message, whose pointers are set when it lies where it stays (`Held::point`).
+#[inline]
+pub(crate) fn message(message: Message) -> (fcast_event, Held) {
+    let mut event = fcast_event::new(FCAST_EVENT_MESSAGE);
+    event.connection = message.connection().as_u64();
+    event.sequence = message.sequence();
+    (event, Held::Message(message))
+}
+
+impl Tell for ReceiveEvent {
+    #[inline]
+    fn tell(self) -> (fcast_event, Held) {
+        let of = |connection: fabricast::endpoint::ConnectionId, told: (fcast_event, Held)| {
+            let mut event = told.0;
+            event.connection = connection.as_u64();
+            (event, told.1)
+        };
+        match self {
+            Self::Message(received) => message(received),
+            Self::Connection(connection, event) => of(connection, event.tell()),
+            Self::Request(request) => {
+                let event = fcast_event::new(FCAST_EVENT_REQUEST);
+                let peer = request
+                    .peer
+                    .map_or_else(String::new, |peer| peer.to_string());
+                of(request.connection, words(event, peer))
+            }
+            Self::Window { connection, event } => of(connection, event.tell()),
+            Self::Completed {
+                connection,
+                key,
+                payload,
+            } => of(connection, done(FCAST_EVENT_COMPLETED, key, payload)),
+            Self::Failed {
+                connection,
+                key,
+                error,
+                ..
+            } => of(connection, failed(FCAST_EVENT_FAILED, key, &error)),
+            Self::Released {
+                connection,
+                key,
+                payload,
+            } => of(connection, done(FCAST_EVENT_RELEASED, key, payload)),
+            Self::Late { connection, key } => of(
+                connection,
+                (fcast_event::keyed(FCAST_EVENT_LATE, key), Held::Nothing),
+            ),
+            Self::Writable { connection } => of(
+                connection,
+                (fcast_event::new(FCAST_EVENT_WRITABLE), Held::Nothing),
+            ),
+            Self::Starved { connection } => of(
+                connection,
+                (fcast_event::new(FCAST_EVENT_STARVED), Held::Nothing),
+            ),
+            other => words(fcast_event::new(FCAST_EVENT_OTHER), format!("{other:?}")),
+        }
+    }
+}
+
+impl Held {
+    /// Sets the pointers of an event to what is held for it.
+    #[inline]
+    pub(crate) fn point(&self, event: &mut fcast_event) {
+        match self {
+            Self::Nothing => {}
+            Self::Message(message) => {
+                let (header, payload) = (message.header(), message.payload());
+                event.header = header.as_ptr().cast::<c_void>();
+                event.header_len = header.len();
+                event.data = payload.as_ptr().cast::<c_void>();
+                event.data_len = payload.len();
+            }
+            Self::Text(text) => event.text = text.as_ptr(),
+        }
+    }
+}

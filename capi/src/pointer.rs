@@ -1,0 +1,198 @@
+//! Pointers of C: checked for null, read and written.
+
+#![allow(unsafe_code)] // What C gives is read here.
+
+use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+use crate::status::{FCAST_UNSUPPORTED, Failure};
+
+/// Where a result goes.
+pub(crate) struct Out<T>(NonNull<T>);
+
+impl<T> Out<T> {
+    /// # Errors
+    ///
+    /// It is null.
+    ///
+    /// # Safety
+    ///
+    /// Null, or good for a write of a `T` for as long as this value lives.
+    pub(crate) unsafe fn new(pointer: *mut T, name: &'static str) -> Result<Self, Failure> {
+        NonNull::new(pointer).map(Self).ok_or_else(|| null(name))
+    }
+
+    pub(crate) fn set(self, value: T) {
+        // SAFETY: `new` was promised that it is good for this write.
+        unsafe { self.0.write(value) };
+    }
+}
+
+#[cold]
+pub(crate) fn null(name: &'static str) -> Failure {
+    Failure::invalid(format!("{name} is null"))
+}
+
+/// Bytes of the caller's; null is fine where there are none.
+///
+/// # Safety
+///
+/// Null, or `len` bytes that nobody writes to for as long as `'a`.
+#[inline]
+pub(crate) unsafe fn bytes<'a>(
+    data: *const u8,
+    len: usize,
+    name: &'static str,
+) -> Result<&'a [u8], Failure> {
+    // SAFETY: passed on.
+    unsafe { array(data, len, name) }
+}
+
+/// As `bytes`, of whatever C has an array of.
+///
+/// # Safety
+///
+/// Null, or `count` values that nobody writes to for as long as `'a`.
+#[inline]
+pub(crate) unsafe fn array<'a, T>(
+    data: *const T,
+    count: usize,
+    name: &'static str,
+) -> Result<&'a [T], Failure> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() {
+        return Err(null(name));
+    }
+    if !data.is_aligned() || count > isize::MAX as usize / size_of::<T>().max(1) {
+        return Err(Failure::invalid(format!(
+            "{name}: {count} of them at {data:p} can't be"
+        )));
+    }
+    // SAFETY: it is neither null nor unaligned nor too long, and the caller answers for the rest.
+    Ok(unsafe { std::slice::from_raw_parts(data, count) })
+}
+
+/// As `array`, of values that are written.
+///
+/// # Safety
+///
+/// Null, or `count` places that nobody else reads or writes for as long as `'a`.
+pub(crate) unsafe fn array_out<'a, T>(
+    data: *mut T,
+    count: usize,
+    name: &'static str,
+) -> Result<&'a mut [MaybeUninit<T>], Failure> {
+    // SAFETY: places that may be without a value are read as such alone.
+    let places = unsafe { array(data.cast::<MaybeUninit<T>>().cast_const(), count, name) }?;
+    let pointer = places.as_ptr().cast_mut();
+    // SAFETY: `array` checked it, and the caller has promised that nobody else uses them.
+    Ok(unsafe { std::slice::from_raw_parts_mut(pointer, places.len()) })
+}
+
+/// A text of the caller's; `None` where it is null.
+///
+/// # Safety
+///
+/// Null, or a text that ends with a zero, and that nobody writes to for as long as `'a`.
+pub(crate) unsafe fn text<'a>(
+    text: *const c_char,
+    name: &'static str,
+) -> Result<Option<&'a str>, Failure> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: not null, and the caller answers for the rest.
+    let text = unsafe { CStr::from_ptr(text) };
+    let text = text
+        .to_str()
+        .map_err(|_| Failure::invalid(format!("{name} is not UTF-8")))?;
+    Ok(Some(text))
+}
+
+/// As `text`, where there must be one.
+///
+/// # Safety
+///
+/// As `text`.
+pub(crate) unsafe fn needed_text<'a>(
+    pointer: *const c_char,
+    name: &'static str,
+) -> Result<&'a str, Failure> {
+    // SAFETY: passed on.
+    unsafe { text(pointer, name) }?.ok_or_else(|| null(name))
+}
+
+/// A struct of settings, whose first field is its size in bytes.
+///
+/// # Safety
+///
+/// Of C's layout, beginning with a `usize`, and all zeros are a value of it.
+pub(crate) unsafe trait Sized0: Copy {}
+
+/// Settings of the caller's, who may have an older or newer header; all defaults where it is null.
+///
+/// # Safety
+///
+/// Null, or as many bytes as its first field says, which nobody writes to meanwhile.
+pub(crate) unsafe fn sized<T: Sized0>(
+    settings: *const T,
+    name: &'static str,
+) -> Result<T, Failure> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    if settings.is_null() {
+        // SAFETY: all zeros are a value (`Sized0`).
+        return Ok(unsafe { value.assume_init() });
+    }
+    // SAFETY: not null, and the first field is a `usize` (`Sized0`).
+    let size = unsafe { settings.cast::<usize>().read_unaligned() };
+    if !(size_of::<usize>()..=1 << 16).contains(&size) {
+        let text = format!("{name}: its field size is {size}: set it to sizeof the struct");
+        return Err(Failure::invalid(text));
+    }
+    // SAFETY: the caller has promised `size` bytes.
+    let given = unsafe { std::slice::from_raw_parts(settings.cast::<u8>(), size) };
+    let known = size.min(size_of::<T>());
+    if given[known..].iter().any(|byte| *byte != 0) {
+        let text = format!(
+            "{name}: a setting behind byte {known} is not known to this version: link a newer one"
+        );
+        return Err(Failure::new(FCAST_UNSUPPORTED, text));
+    }
+    // SAFETY: both have `known` bytes, and they are not the same.
+    unsafe {
+        std::ptr::copy_nonoverlapping(given.as_ptr(), value.as_mut_ptr().cast::<u8>(), known)
+    };
+    // SAFETY: it was all zeros, which is a value (`Sized0`), and C wrote its own over it.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// Writes a text and the zero behind it, cut to `capacity` bytes; `*len` is what all of it needs.
+///
+/// # Safety
+///
+/// `text`: null, or `capacity` bytes that are the caller's to write. `len`: null, or writable.
+pub(crate) unsafe fn write_text(
+    content: &str,
+    text: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> Result<(), Failure> {
+    // SAFETY: the caller's promise.
+    let places = unsafe { array_out(text.cast::<u8>(), capacity, "text") }?;
+    if let Some((zero, places)) = places.split_last_mut() {
+        let fits = content.len().min(places.len());
+        for (place, byte) in places.iter_mut().zip(&content.as_bytes()[..fits]) {
+            place.write(*byte);
+        }
+        let end = places.get_mut(fits).unwrap_or(zero);
+        end.write(0);
+    }
+    if let Some(len) = NonNull::new(len) {
+        // SAFETY: not null, and the caller has promised that it is writable.
+        unsafe { len.write(content.len() + 1) };
+    }
+    Ok(())
+}

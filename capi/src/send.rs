@@ -1,0 +1,177 @@
+//! Sends: of memory by its address, of several pieces, and of payloads.
+
+#![allow(unsafe_code)] // Functions that C calls.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use fabricast::Region;
+use fabricast::buffer::{Payload, RegionSlice, Segment};
+
+use crate::call::call;
+use crate::endpoint::{Endpoint, Face, fcast_endpoint};
+use crate::handle::{ENDPOINTS, PAYLOADS, REGIONS};
+use crate::payload::fcast_payload;
+use crate::pointer;
+use crate::region::{fcast_region, offset_of};
+use crate::status::{FCAST_NOT_REGISTERED, Failure, fcast_status};
+
+/// A piece of a message.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct fcast_iov {
+    /// Where it begins: an address in the region.
+    pub base: *const c_void,
+    /// Its bytes.
+    pub len: usize,
+    /// The region that it lies in; {0}: the one of the endpoint's settings.
+    pub region: fcast_region,
+}
+
+/// Sends `len` bytes at `data` with a header in front of them. Returns at once; no byte of the data
+/// is copied, and none may change before FCAST_EVENT_COMPLETED or FCAST_EVENT_FAILED comes with the
+/// key, which need not be unique. `region`: the one that the data lies in; {0}: that of the
+/// endpoint's settings. One thread at a time.
+///
+/// FCAST_AGAIN: not now, FCAST_EVENT_WRITABLE says when; FCAST_TOO_LONG, FCAST_NOT_REGISTERED,
+/// FCAST_NOT_FOUND (data outside of the region), FCAST_CLOSED: nothing was taken.
+///
+/// # Safety
+///
+/// `header`: NULL, or `header_len` bytes. `data` is looked up in the region, not read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_send(
+    endpoint: fcast_endpoint,
+    region: fcast_region,
+    data: *const c_void,
+    len: usize,
+    header: *const c_void,
+    header_len: usize,
+    key: u64,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let header = unsafe { pointer::bytes(header.cast::<u8>(), header_len, "header") }?;
+        let mut entry = ENDPOINTS.enter(endpoint.id)?;
+        let slice = slice_of(&entry, region, data.addr(), len)?;
+        send(&mut entry, slice.into(), header, key).map_err(|(failure, _)| failure)
+    })
+}
+
+/// As fcast_send, of several pieces that become one message.
+///
+/// # Safety
+///
+/// `iov`: NULL, or `count` pieces; `header`: NULL, or `header_len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_sendv(
+    endpoint: fcast_endpoint,
+    iov: *const fcast_iov,
+    count: usize,
+    header: *const c_void,
+    header_len: usize,
+    key: u64,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let header = unsafe { pointer::bytes(header.cast::<u8>(), header_len, "header") }?;
+        // SAFETY: the caller's promise.
+        let pieces = unsafe { pointer::array(iov, count, "iov") }?;
+        let mut entry = ENDPOINTS.enter(endpoint.id)?;
+        let slice = |piece: &fcast_iov| {
+            slice_of(&entry, piece.region, piece.base.addr(), piece.len).map(Segment::from)
+        };
+        let segments = pieces.iter().map(slice).collect::<Result<Vec<_>, _>>()?;
+        send(&mut entry, Payload::from(segments), header, key).map_err(|(failure, _)| failure)
+    })
+}
+
+/// Sends a payload with a header in front of it, as fcast_send. Its handle is used up, unless this
+/// fails. One thread at a time.
+///
+/// # Safety
+///
+/// `header`: NULL, or `header_len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_send_payload(
+    endpoint: fcast_endpoint,
+    payload: fcast_payload,
+    header: *const c_void,
+    header_len: usize,
+    key: u64,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let header = unsafe { pointer::bytes(header.cast::<u8>(), header_len, "header") }?;
+        let mut entry = ENDPOINTS.enter(endpoint.id)?;
+        let mut taken = PAYLOADS.enter(payload.id)?;
+        let given = std::mem::take(&mut *taken);
+        match send(&mut entry, given, header, key) {
+            Ok(()) => {
+                drop(taken);
+                PAYLOADS.release(payload.id)
+            }
+            Err((failure, back)) => {
+                *taken = back;
+                Err(failure)
+            }
+        }
+    })
+}
+
+/// Posts what was packed and would wait for the next poll. One thread at a time.
+#[unsafe(no_mangle)]
+pub extern "C" fn fcast_flush(endpoint: fcast_endpoint) -> fcast_status {
+    call(|| {
+        let mut entry = ENDPOINTS.enter(endpoint.id)?;
+        match &mut entry.face {
+            Face::Send(sender, _) => Ok(sender.flush()?),
+            _ => Err(entry.cannot("flush")),
+        }
+    })
+}
+
+/// The part of a region at an address.
+#[inline]
+pub(crate) fn slice_of(
+    entry: &Endpoint,
+    region: fcast_region,
+    address: usize,
+    len: usize,
+) -> Result<RegionSlice, Failure> {
+    if region.id != 0 {
+        return slice_at(&*REGIONS.share(region.id)?, address, len);
+    }
+    match &entry.region {
+        Some(region) => slice_at(region, address, len),
+        None => Err(no_region()),
+    }
+}
+
+#[inline]
+fn slice_at(region: &Arc<Region>, address: usize, len: usize) -> Result<RegionSlice, Failure> {
+    let offset = offset_of(region, address, len)?;
+    Ok(region.slice(offset..offset + len)?)
+}
+
+#[cold]
+fn no_region() -> Failure {
+    let text = "no region was named, and the endpoint was opened without one (setting region)";
+    Failure::new(FCAST_NOT_REGISTERED, text)
+}
+
+/// Sends by whatever sends to one peer; a refused payload comes back.
+#[inline]
+fn send(
+    entry: &mut Endpoint,
+    payload: Payload,
+    header: &[u8],
+    key: u64,
+) -> Result<(), (Failure, Payload)> {
+    match &mut entry.face {
+        Face::Send(sender, _) => sender
+            .send_data(payload, header, key)
+            .map_err(|refused| (refused.kind.into(), refused.given)),
+        _ => Err((entry.cannot("send"), payload)),
+    }
+}
