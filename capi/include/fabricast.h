@@ -137,6 +137,66 @@
 #define FCAST_EVENT_OTHER 24
 
 /**
+ * The loop sleeps in the kernel while nothing happens.
+ */
+#define FCAST_LOOP_BLOCK 0
+
+/**
+ * The loop never sleeps: each run hands out every endpoint. Lowest latency, one core for good.
+ */
+#define FCAST_LOOP_SPIN 1
+
+/**
+ * The loop spins until `window_us` after the last fcast_loop_mark_busy, then sleeps.
+ */
+#define FCAST_LOOP_ADAPTIVE 2
+
+/**
+ * Poll the endpoint. It may turn out to have nothing.
+ */
+#define FCAST_LOOP_ENDPOINT 1
+
+/**
+ * A descriptor is ready: `readiness`. It is told in each round until it is read or written.
+ */
+#define FCAST_LOOP_FD 2
+
+/**
+ * A timer is due.
+ */
+#define FCAST_LOOP_TIMER 3
+
+/**
+ * Somebody called fcast_loop_wake, once or several times.
+ */
+#define FCAST_LOOP_WOKEN 4
+
+/**
+ * Somebody called fcast_loop_stop, once or several times.
+ */
+#define FCAST_LOOP_STOPPED 5
+
+/**
+ * There is something to read, or the end.
+ */
+#define FCAST_LOOP_READ 1
+
+/**
+ * There is room to write.
+ */
+#define FCAST_LOOP_WRITE 2
+
+/**
+ * The other side closed, wholly or for writing.
+ */
+#define FCAST_LOOP_HANGUP 4
+
+/**
+ * The descriptor has an error; told whatever it is watched for.
+ */
+#define FCAST_LOOP_ERROR 8
+
+/**
  * Connections are made of what the provider has: connected endpoints before FI_EP_RDM.
  */
 #define FCAST_KIND_ANY 0
@@ -150,6 +210,31 @@
  * Reliable datagrams (FI_EP_RDM), over which connections are this library's own.
  */
 #define FCAST_KIND_RDM 2
+
+/**
+ * Something failed that nobody else is told.
+ */
+#define FCAST_LOG_ERROR 1
+
+/**
+ * Something is not as it should be, and it goes on.
+ */
+#define FCAST_LOG_WARN 2
+
+/**
+ * What happens seldom: what was opened, connected, closed.
+ */
+#define FCAST_LOG_INFO 3
+
+/**
+ * What helps to find a defect.
+ */
+#define FCAST_LOG_DEBUG 4
+
+/**
+ * Everything.
+ */
+#define FCAST_LOG_TRACE 5
 
 /**
  * Regions try to lie in huge pages.
@@ -466,6 +551,71 @@ typedef struct {
 } fcast_message;
 
 /**
+ * How a loop is made. All zeros but the size are the defaults.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_loop_settings).
+     */
+    size_t size;
+    /**
+     * FCAST_LOOP_BLOCK or another.
+     */
+    uint32_t mode;
+    /**
+     * FCAST_LOOP_ADAPTIVE: how long it spins after the last work, 1 to 1,000,000 microseconds.
+     */
+    uint32_t window_us;
+    /**
+     * How often endpoints without a descriptor are handed out, 10 to 1,000,000 microseconds.
+     * Default 1,000.
+     */
+    uint32_t poll_interval_us;
+    /**
+     * Descriptors that a round looks at, 1 to 4,096. Default 64.
+     */
+    uint32_t events_max;
+} fcast_loop_settings;
+
+/**
+ * An event loop. One thread at a time runs it, adds to it and takes from it; another one that
+ * calls meanwhile gets FCAST_BUSY. fcast_loop_wake and fcast_loop_stop are for any thread, at any
+ * time.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_loop;
+
+/**
+ * Something to do. Its layout does not change.
+ */
+typedef struct {
+    /**
+     * FCAST_LOOP_ENDPOINT or another.
+     */
+    uint32_t kind;
+    /**
+     * FCAST_LOOP_FD: the sum of some of FCAST_LOOP_READ, _WRITE, _HANGUP and _ERROR.
+     */
+    uint32_t readiness;
+    /**
+     * Which source, as it was told when it was added; 0: none.
+     */
+    uint64_t token;
+    /**
+     * What the program gave with the source.
+     */
+    uint64_t key;
+    /**
+     * 0.
+     */
+    uint64_t reserved;
+} fcast_loop_event;
+
+/**
  * How a fabric is opened. All zeros but the size are the defaults.
  */
 typedef struct {
@@ -514,6 +664,16 @@ typedef struct {
 } fcast_fabric;
 
 /**
+ * Takes a line of the log: its level, which part of the library says it, and the words with their
+ * numbers ("name=value"). The texts end with a zero and are valid during the call.
+ *
+ * It is called on the thread that has something to say, by several at once, within a call of this
+ * interface or on a thread of the library's. It must be short and must not throw; what it calls of
+ * this interface is refused with FCAST_BUSY.
+ */
+typedef void (*fcast_log_fn)(void *context, uint32_t level, const char *target, const char *message);
+
+/**
  * A payload: a frozen buffer, a fragment of a ring, or the bytes of a message that was kept. Any
  * thread may use it. A send uses it up.
  */
@@ -557,6 +717,315 @@ typedef struct {
      */
     fcast_region region;
 } fcast_iov;
+
+/**
+ * Messages that went out in frames (setting `packing`).
+ */
+typedef struct {
+    /**
+     * How many.
+     */
+    uint64_t messages;
+    /**
+     * Their bytes, headers included, which were copied.
+     */
+    uint64_t bytes;
+    /**
+     * Frames that they went out in.
+     */
+    uint64_t frames;
+} fcast_packed_sends;
+
+/**
+ * Messages that were posted while the kernel gathered small ones (setting `no_gather`).
+ */
+typedef struct {
+    /**
+     * How many.
+     */
+    uint64_t messages;
+    /**
+     * Times that it began to: a stream of small messages came, or went on after a pause.
+     */
+    uint64_t streams;
+    /**
+     * Times that what it had gathered went although more came, so as to wait no longer.
+     */
+    uint64_t pushed;
+    /**
+     * Times that a poll ended a stream, since nothing had been sent after the poll
+     * before.
+     */
+    uint64_t let_go;
+} fcast_gathered_sends;
+
+/**
+ * Counters of one send endpoint, messages and one-sided operations together. `posted =
+ * completed + failed + abandoned + in_flight`, always.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_send_stats), set by the caller.
+     */
+    size_t size;
+    /**
+     * Sends that were accepted.
+     */
+    uint64_t posted;
+    /**
+     * Sends reported as FCAST_EVENT_COMPLETED.
+     */
+    uint64_t completed;
+    /**
+     * Sends reported as FCAST_EVENT_FAILED.
+     */
+    uint64_t failed;
+    /**
+     * Sends whose outcome nobody heard, because the endpoint was dropped.
+     */
+    uint64_t abandoned;
+    /**
+     * Sends accepted and not yet reported.
+     */
+    uint64_t in_flight;
+    /**
+     * The most sends ever in flight at once.
+     */
+    uint64_t in_flight_max;
+    /**
+     * Bytes accepted, headers included.
+     */
+    uint64_t bytes;
+    /**
+     * Of these, messages that were packed into frames.
+     */
+    fcast_packed_sends packed;
+    /**
+     * Of these, messages that the kernel could gather.
+     */
+    fcast_gathered_sends gathered;
+    /**
+     * Sends refused with FCAST_AGAIN.
+     */
+    uint64_t would_block;
+    /**
+     * Posts that the provider answered with `-FI_EAGAIN`.
+     */
+    uint64_t eagain;
+    /**
+     * Sends refused for any other reason.
+     */
+    uint64_t refused;
+    /**
+     * Reads of the completion queue.
+     */
+    uint64_t cq_reads;
+    /**
+     * Of these, reads that found nothing.
+     */
+    uint64_t cq_reads_empty;
+    /**
+     * Writes with immediate data that named no window of ours: one that was just
+     * released, or a peer's lie. With the 16th that names none that there was, the
+     * connections that have windows are ended.
+     */
+    uint64_t stray_writes;
+    /**
+     * Completions that named no operation of ours.
+     */
+    uint64_t unknown_completions;
+    /**
+     * Operations leaked because the provider would not close its endpoint.
+     */
+    uint64_t leaked;
+} fcast_send_stats;
+
+/**
+ * Messages that came in frames, which share the frame's buffer.
+ */
+typedef struct {
+    /**
+     * How many.
+     */
+    uint64_t messages;
+    /**
+     * Frames that they came in.
+     */
+    uint64_t frames;
+    /**
+     * Frames whose buffers can't be posted again now, because messages that came in them,
+     * or payloads of those, were handed out and are held.
+     */
+    uint64_t frames_held;
+    /**
+     * The messages and payloads that share those buffers.
+     */
+    uint64_t messages_held;
+} fcast_packed_receives;
+
+/**
+ * Counters of the one-sided operations of an endpoint that receives: `posted = completed +
+ * failed + in_flight`, always. Those of an endpoint that sends are among its
+ * fcast_send_stats.
+ */
+typedef struct {
+    /**
+     * Operations that were accepted.
+     */
+    uint64_t posted;
+    /**
+     * Of these, those that were done.
+     */
+    uint64_t completed;
+    /**
+     * Of these, those that failed.
+     */
+    uint64_t failed;
+    /**
+     * Operations accepted and not yet reported.
+     */
+    uint64_t in_flight;
+} fcast_one_sided_stats;
+
+/**
+ * Counters of one receive endpoint.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_receive_stats), set by the caller.
+     */
+    size_t size;
+    /**
+     * Messages received.
+     */
+    uint64_t messages;
+    /**
+     * Their bytes, headers included.
+     */
+    uint64_t bytes;
+    /**
+     * Of these, messages that came in frames.
+     */
+    fcast_packed_receives packed;
+    /**
+     * Connections that stood.
+     */
+    uint64_t connections;
+    /**
+     * Of these, connections that are closed again.
+     */
+    uint64_t closed;
+    /**
+     * Connection requests refused, for whatever reason.
+     */
+    uint64_t refused;
+    /**
+     * Sockets that never said a valid hello and were cut off.
+     */
+    uint64_t reaped;
+    /**
+     * Connections that were lost or broke the protocol.
+     */
+    uint64_t lost;
+    /**
+     * Times that a connection found the pool empty.
+     */
+    uint64_t starved;
+    /**
+     * One-sided operations of this side.
+     */
+    fcast_one_sided_stats one_sided;
+    /**
+     * Bytes of long messages that were copied, since nothing ends what their senders may
+     * write but the end of this endpoint (`FI_EP_RDM`, but for verbs).
+     */
+    uint64_t long_copied;
+    /**
+     * Writes of peers that came with immediate data.
+     */
+    uint64_t peer_writes;
+    /**
+     * Writes with immediate data that named no window of ours: one that was just
+     * released, or a peer's lie. With the 16th that names none that there was, the
+     * connections that have windows are ended.
+     */
+    uint64_t stray_writes;
+    /**
+     * Windows of connections that are over whose peers did not give them back: the
+     * endpoint keeps their memory until it is closed (FI_EP_RDM only). They count against
+     * the setting `windows`.
+     */
+    uint64_t quarantined;
+    /**
+     * Reads of the completion queue.
+     */
+    uint64_t cq_reads;
+    /**
+     * Of these, reads that found nothing.
+     */
+    uint64_t cq_reads_empty;
+    /**
+     * Messages that named no connection, and receives that failed: over FI_EP_RDM anybody
+     * can send some, and what a peer sent to a connection that is over is among them.
+     */
+    uint64_t strays;
+    /**
+     * Completions that named no operation of ours.
+     */
+    uint64_t unknown_completions;
+    /**
+     * Operations leaked because the provider would not close its endpoint.
+     */
+    uint64_t leaked;
+} fcast_receive_stats;
+
+/**
+ * Counters of a loop since it was made.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_loop_stats), set by the caller.
+     */
+    size_t size;
+    /**
+     * Rounds, those that spun included.
+     */
+    uint64_t rounds;
+    /**
+     * Rounds that slept in the kernel.
+     */
+    uint64_t sleeps;
+    /**
+     * Sleeps that a descriptor ended before their time was over.
+     */
+    uint64_t wakes;
+    /**
+     * Wakes after which there was nothing to deliver.
+     */
+    uint64_t spurious;
+} fcast_loop_stats;
+
+/**
+ * Counters of the process, which outlive the endpoints that count them.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_process_stats), set by the caller.
+     */
+    size_t size;
+    /**
+     * Keys of sends whose endpoint was dropped with the send in flight.
+     */
+    uint64_t abandoned;
+    /**
+     * Operations leaked because a provider would not close its endpoint.
+     */
+    uint64_t leaked;
+    /**
+     * Handles that libfabric would not close.
+     */
+    uint64_t close_failures;
+} fcast_process_stats;
 
 /**
  * It is done, or was accepted.
@@ -769,6 +1238,112 @@ fcast_status fcast_message_keep(fcast_endpoint endpoint,
 fcast_status fcast_message_release(fcast_message message);
 
 /**
+ * Makes an event loop. FCAST_INVALID: a setting; FCAST_SYSTEM: no descriptors are left. Any
+ * thread.
+ *
+ * # Safety
+ *
+ * `settings`: NULL, or a struct whose size field is right; `made`: NULL, or writable.
+ */
+fcast_status fcast_loop_create(const fcast_loop_settings *settings, fcast_loop *made);
+
+/**
+ * Has a loop say FCAST_LOOP_ENDPOINT whenever the endpoint should be polled, and once at the
+ * start. The loop polls nothing itself. An endpoint that is released is forgotten by itself, and
+ * may be removed before. `key` comes with each event. FCAST_SYSTEM with EEXIST: it is in the loop
+ * already. One thread at a time.
+ *
+ * # Safety
+ *
+ * `token`: NULL, or writable.
+ */
+fcast_status fcast_loop_add_endpoint(fcast_loop in_loop,
+                                     fcast_endpoint endpoint,
+                                     uint64_t key,
+                                     uint64_t *token);
+
+/**
+ * Has a loop say FCAST_LOOP_FD whenever the descriptor is ready for `interest`: FCAST_LOOP_READ,
+ * FCAST_LOOP_WRITE or both. The descriptor stays the program's: remove it before you close it.
+ * FCAST_SYSTEM with EEXIST: it is in the loop already; with EPERM: it can't be waited for (a
+ * regular file). One thread at a time.
+ *
+ * # Safety
+ *
+ * `token`: NULL, or writable. `fd` is open during the call.
+ */
+fcast_status fcast_loop_add_fd(fcast_loop in_loop,
+                               int32_t fd,
+                               uint32_t interest,
+                               uint64_t key,
+                               uint64_t *token);
+
+/**
+ * Has a loop say FCAST_LOOP_TIMER after `after_us` microseconds, and every `every_us` from then
+ * on; 0: once, and the source is gone with its event. Ticks that nobody had time for are skipped.
+ * One thread at a time.
+ *
+ * # Safety
+ *
+ * `token`: NULL, or writable.
+ */
+fcast_status fcast_loop_add_timer(fcast_loop in_loop,
+                                  uint64_t after_us,
+                                  uint64_t every_us,
+                                  uint64_t key,
+                                  uint64_t *token);
+
+/**
+ * Changes what a descriptor is watched for. FCAST_NOT_FOUND: the token names no descriptor of this
+ * loop. One thread at a time.
+ */
+fcast_status fcast_loop_set_interest(fcast_loop in_loop, uint64_t token, uint32_t interest);
+
+/**
+ * Takes a source out of a loop: nothing is told of it from now on. FCAST_NOT_FOUND: it was taken
+ * out before, or was a timer that is over, or an endpoint that is gone. One thread at a time.
+ */
+fcast_status fcast_loop_remove(fcast_loop in_loop, uint64_t token);
+
+/**
+ * Waits for something to do, for at most `timeout_ms` (-1: as long as it takes), and writes it:
+ * at most `capacity` events, `*count` of them. What there was no room for comes with the next
+ * call. 0 events: the time is over. One thread at a time.
+ *
+ * # Safety
+ *
+ * `events`: NULL, or room for `capacity` of them; `count`: NULL, or writable.
+ */
+fcast_status fcast_loop_run_once(fcast_loop in_loop,
+                                 int32_t timeout_ms,
+                                 fcast_loop_event *events,
+                                 size_t capacity,
+                                 size_t *count);
+
+/**
+ * Tells a loop in the mode FCAST_LOOP_ADAPTIVE that there was work, so that it spins for its
+ * window from now. One thread at a time.
+ */
+fcast_status fcast_loop_mark_busy(fcast_loop in_loop);
+
+/**
+ * Has a loop say FCAST_LOOP_WOKEN soon. Any thread, also while another one runs the loop.
+ */
+fcast_status fcast_loop_wake(fcast_loop in_loop);
+
+/**
+ * Has a loop say FCAST_LOOP_STOPPED soon, once: what it means is the program's own matter. Any
+ * thread, also while another one runs the loop.
+ */
+fcast_status fcast_loop_stop(fcast_loop in_loop);
+
+/**
+ * Gives a loop back. Its endpoints and descriptors are as they were. Any thread; where another one
+ * runs it, it goes when that call ends.
+ */
+fcast_status fcast_loop_release(fcast_loop released);
+
+/**
  * Loads libfabric, finds a provider and opens it. The words of a failure say which providers there
  * are and what ruled each of them out.
  *
@@ -811,6 +1386,20 @@ fcast_status fcast_domain_open(fcast_fabric fabric, fcast_domain *domain);
  * Gives a domain back. It is closed when the last endpoint and registration in it is gone.
  */
 fcast_status fcast_domain_release(fcast_domain domain);
+
+/**
+ * Has a function called with each line of the log up to a level: FCAST_LOG_ERROR to
+ * FCAST_LOG_TRACE. NULL: nobody is told. When this returns, the function that was set before is
+ * not called any more; what it is at is waited for. Any thread.
+ *
+ * FCAST_INVALID: the level. FCAST_BUSY: the program has a collector of Rust's `tracing` in place,
+ * which gets the log.
+ *
+ * # Safety
+ *
+ * `function` may be called with `context`, by any thread, until another call of this one returns.
+ */
+fcast_status fcast_log_set(fcast_log_fn function, void *context, uint32_t level);
 
 /**
  * How many bytes a payload has.
@@ -1017,6 +1606,69 @@ fcast_status fcast_send_payload(fcast_endpoint endpoint,
  * Posts what was packed and would wait for the next poll. One thread at a time.
  */
 fcast_status fcast_flush(fcast_endpoint endpoint);
+
+/**
+ * The counters of an endpoint that sends. Its field `size` is set by the caller.
+ * FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it was closed. One thread at a time.
+ *
+ * # Safety
+ *
+ * `stats`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_endpoint_send_stats(fcast_endpoint endpoint, fcast_send_stats *stats);
+
+/**
+ * The counters of an endpoint that receives. Its field `size` is set by the caller.
+ * FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it was closed. One thread at a time.
+ *
+ * # Safety
+ *
+ * `stats`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_endpoint_receive_stats(fcast_endpoint endpoint, fcast_receive_stats *stats);
+
+/**
+ * The counters of a loop. Its field `size` is set by the caller. One thread at a time.
+ *
+ * # Safety
+ *
+ * `stats`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_loop_read_stats(fcast_loop in_loop, fcast_loop_stats *stats);
+
+/**
+ * The counters of the process. Its field `size` is set by the caller. Any thread.
+ *
+ * # Safety
+ *
+ * `stats`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_process_read_stats(fcast_process_stats *stats);
+
+/**
+ * All counters of an endpoint as text, a line each, as Prometheus reads it: "name{endpoint="7"}
+ * value". `*len`: the bytes that it needs, the zero included; what does not go into `capacity` is
+ * cut. FCAST_CLOSED: it was closed. One thread at a time.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `len`: NULL, or writable.
+ */
+fcast_status fcast_endpoint_stats_text(fcast_endpoint endpoint,
+                                       char *text,
+                                       size_t capacity,
+                                       size_t *len);
+
+/**
+ * The counters of the process, of its files, and of all clients and servers of objects, as text
+ * that Prometheus reads. `*len`: the bytes that it needs, the zero included; what does not go into
+ * `capacity` is cut. Any thread.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `len`: NULL, or writable.
+ */
+fcast_status fcast_process_stats_text(char *text, size_t capacity, size_t *len);
 
 /**
  * The words of the last failure of this thread, with what to do about it; "" if there was none.
