@@ -212,6 +212,67 @@
 #define FCAST_KIND_RDM 2
 
 /**
+ * The default: of a file, as the setting of the process; of a transfer, as the file was opened.
+ */
+#define FCAST_DIRECT_DEFAULT 0
+
+/**
+ * Around the page cache (O_DIRECT) wherever the file system allows it.
+ */
+#define FCAST_DIRECT_ON 1
+
+/**
+ * Through the page cache.
+ */
+#define FCAST_DIRECT_OFF 2
+
+/**
+ * In settings: the best that works. What moved the bytes is never this.
+ */
+#define FCAST_BACK_END_DEFAULT 0
+
+/**
+ * pread(2) and pwrite(2).
+ */
+#define FCAST_BACK_END_POSIX 1
+
+/**
+ * io_uring(7); in settings: where the kernel does not allow it, POSIX.
+ */
+#define FCAST_BACK_END_IO_URING 2
+
+/**
+ * cuFile, between the file and a GPU's memory; in settings: an error where it does not work.
+ */
+#define FCAST_BACK_END_CUFILE 3
+
+/**
+ * Through pinned memory of the host, to or from a GPU's; not for settings.
+ */
+#define FCAST_BACK_END_STAGED 4
+
+/**
+ * As the setting compat_mode of the process (the variables FABRICAST_COMPAT_MODE,
+ * KVIKIO_COMPAT_MODE).
+ */
+#define FCAST_COMPAT_DEFAULT 0
+
+/**
+ * GPU memory by cuFile where that can be used, else staged.
+ */
+#define FCAST_COMPAT_AUTO 1
+
+/**
+ * GPU memory never by cuFile.
+ */
+#define FCAST_COMPAT_ON 2
+
+/**
+ * GPU memory by cuFile; where it can't be used, the file is not opened.
+ */
+#define FCAST_COMPAT_OFF 3
+
+/**
  * Something failed that nobody else is told.
  */
 #define FCAST_LOG_ERROR 1
@@ -662,6 +723,232 @@ typedef struct {
      */
     uint64_t id;
 } fcast_fabric;
+
+/**
+ * How a file is opened. All zeros but the size are the defaults.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_file_settings).
+     */
+    size_t size;
+    /**
+     * The permissions of a file that is made, less the umask, to 07777; 0: 0664.
+     */
+    uint32_t mode;
+    /**
+     * FCAST_DIRECT_DEFAULT or another.
+     */
+    uint32_t direct;
+    /**
+     * FCAST_BACK_END_DEFAULT or another.
+     */
+    uint32_t back_end;
+    /**
+     * FCAST_COMPAT_DEFAULT or another.
+     */
+    uint32_t compat;
+} fcast_file_settings;
+
+/**
+ * An open file, which is read and written at offsets. Any thread may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_file;
+
+/**
+ * What was done with a file in one direction.
+ */
+typedef struct {
+    /**
+     * Operations that are over, failed ones too.
+     */
+    uint64_t operations;
+    /**
+     * Bytes that were moved, by failed operations too, as far as they got.
+     */
+    uint64_t bytes;
+    /**
+     * Operations that failed.
+     */
+    uint64_t errors;
+    /**
+     * Bytes that went around the page cache.
+     */
+    uint64_t direct_bytes;
+    /**
+     * Of those, bytes that were copied through a bounce buffer.
+     */
+    uint64_t bounced_bytes;
+    /**
+     * All latencies added up, in nanoseconds.
+     */
+    uint64_t latency_sum_ns;
+    /**
+     * A bound below which half of the operations stayed, in nanoseconds, up to twice too large.
+     */
+    uint64_t latency_p50_ns;
+    /**
+     * The same of 99 of 100 operations.
+     */
+    uint64_t latency_p99_ns;
+} fcast_file_direction_stats;
+
+/**
+ * What was done with a file.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_file_stats), set by the caller.
+     */
+    size_t size;
+    /**
+     * What was read.
+     */
+    fcast_file_direction_stats read;
+    /**
+     * What was written.
+     */
+    fcast_file_direction_stats write;
+} fcast_file_stats;
+
+/**
+ * How a batch works. All zeros but the size are the defaults.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_file_batch_settings).
+     */
+    size_t size;
+    /**
+     * Transfers under way at once, 1 to 4,096; 0: 64.
+     */
+    uint32_t depth;
+    /**
+     * FCAST_BACK_END_DEFAULT, _POSIX or _IO_URING.
+     */
+    uint32_t back_end;
+    /**
+     * FCAST_DIRECT_DEFAULT or another.
+     */
+    uint32_t direct;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+} fcast_file_batch_settings;
+
+/**
+ * A batch: transfers of files in flight, by io_uring where the kernel allows it, else by threads.
+ * For the host's memory. One thread at a time uses it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_file_batch;
+
+/**
+ * What a transfer moved, and which way. Its layout does not change.
+ */
+typedef struct {
+    /**
+     * Bytes that were moved, from the offset on. A read is short only at the end of the file.
+     */
+    uint64_t bytes;
+    /**
+     * Of those, bytes that went around the page cache.
+     */
+    uint64_t direct_bytes;
+    /**
+     * Of the direct ones, bytes that were copied, since the memory is not aligned.
+     */
+    uint64_t bounced_bytes;
+    /**
+     * What moved them: FCAST_BACK_END_POSIX or another.
+     */
+    uint32_t back_end;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+    /**
+     * 0.
+     */
+    uint64_t more[2];
+} fcast_file_moved;
+
+/**
+ * What came of one transfer of a batch. Its layout does not change.
+ */
+typedef struct {
+    /**
+     * As it was given.
+     */
+    uint64_t key;
+    /**
+     * FCAST_OK, or why not; the words of the last one that failed: fcast_last_error.
+     */
+    fcast_status status;
+    /**
+     * The system's number (errno.3), where a call of it failed; else 0.
+     */
+    int32_t error;
+    /**
+     * What was moved, also by one that failed.
+     */
+    fcast_file_moved moved;
+} fcast_file_batch_event;
+
+/**
+ * What one transfer asks for. All zeros but the size are the defaults.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_file_options).
+     */
+    size_t size;
+    /**
+     * Bytes of one task of a transfer that threads share; 0: the setting task_size.
+     */
+    size_t task_size;
+    /**
+     * GPU memory: transfers of fewer bytes are done by the calling thread; 0: the setting
+     * gds_threshold.
+     */
+    size_t gds_threshold;
+    /**
+     * FCAST_DIRECT_DEFAULT or another.
+     */
+    uint32_t direct;
+    /**
+     * FCAST_BACK_END_DEFAULT or another.
+     */
+    uint32_t back_end;
+    /**
+     * GPU memory: 1: does not wait for CUDA's default stream first.
+     */
+    uint32_t no_stream_sync;
+    /**
+     * fcast_file_read and fcast_file_write: 1: the threads of the pool take part.
+     */
+    uint32_t parallel;
+} fcast_file_options;
+
+/**
+ * A transfer of a file that goes on by itself. One thread at a time uses it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_file_transfer;
 
 /**
  * Takes a line of the log: its level, which part of the library says it, and the words with their
@@ -1386,6 +1673,281 @@ fcast_status fcast_domain_open(fcast_fabric fabric, fcast_domain *domain);
  * Gives a domain back. It is closed when the last endpoint and registration in it is gone.
  */
 fcast_status fcast_domain_release(fcast_domain domain);
+
+/**
+ * Opens a file. `flags` as of fopen(3): "r" (read), "w" (write; made or emptied), "a" (write;
+ * made, kept), "x" (write; made, must not exist), each with "+" for both directions. Any thread.
+ *
+ * FCAST_NOT_FOUND: there is none by this name. FCAST_INVALID: the flags, a setting, or no file
+ * that has offsets. FCAST_SYSTEM: open(2); fcast_last_errno() says what.
+ *
+ * # Safety
+ *
+ * `path` and `flags`: NULL, or texts that end with a zero; `settings`: NULL, or a struct whose
+ * size field is right; `file`: NULL, or writable.
+ */
+fcast_status fcast_file_open(const char *path,
+                             const char *flags,
+                             const fcast_file_settings *settings,
+                             fcast_file *file);
+
+/**
+ * Makes a file of a descriptor, which is duplicated: the program keeps its own. What the
+ * descriptor was opened for counts; its position is neither used nor moved. Any thread.
+ *
+ * # Safety
+ *
+ * `fd` is open during the call; `settings`: NULL, or a struct whose size field is right; `file`:
+ * NULL, or writable.
+ */
+fcast_status fcast_file_from_fd(int32_t fd, const fcast_file_settings *settings, fcast_file *file);
+
+/**
+ * The size of a file in bytes, asked for now. Any thread.
+ *
+ * # Safety
+ *
+ * `bytes`: NULL, or writable.
+ */
+fcast_status fcast_file_size(fcast_file file, uint64_t *bytes);
+
+/**
+ * Makes a file as long as that: what is behind is gone, what is new reads as zeros. Any thread.
+ */
+fcast_status fcast_file_truncate(fcast_file file, uint64_t bytes);
+
+/**
+ * Waits until what was written is on the device: fsync(2), or fdatasync(2) where `data_only` is
+ * set. Any thread.
+ */
+fcast_status fcast_file_sync(fcast_file file, bool data_only);
+
+/**
+ * What O_DIRECT asks for, in bytes: of offsets and lengths, and of addresses. What is not aligned
+ * is moved all the same, partly through the page cache or a copy. Any thread.
+ *
+ * # Safety
+ *
+ * Each pointer: NULL, or writable.
+ */
+fcast_status fcast_file_alignment(fcast_file file, uint32_t *offset, uint32_t *memory);
+
+/**
+ * What was done with a file. The field `size` is set by the caller. Any thread.
+ *
+ * # Safety
+ *
+ * `stats`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_file_read_stats(fcast_file file, fcast_file_stats *stats);
+
+/**
+ * Gives a file back. It is closed when the last transfer of it is over. Any thread.
+ */
+fcast_status fcast_file_release(fcast_file file);
+
+/**
+ * Makes a batch. FCAST_INVALID: a setting. Any thread.
+ *
+ * # Safety
+ *
+ * `settings`: NULL, or a struct whose size field is right; `batch`: NULL, or writable.
+ */
+fcast_status fcast_file_batch_create(const fcast_file_batch_settings *settings,
+                                     fcast_file_batch *batch);
+
+/**
+ * Takes a read, which begins with the next fcast_file_batch_poll or _start: the memory belongs to
+ * it until its event. `key` comes with the event. Memory: as of fcast_file_read, but the host's.
+ * FCAST_AGAIN: as many are under way as the batch takes. One thread at a time.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` writable bytes that nobody else uses until the event, or until the batch
+ * is released.
+ */
+fcast_status fcast_file_batch_read(fcast_file_batch batch,
+                                   fcast_file file,
+                                   fcast_region region,
+                                   void *data,
+                                   size_t len,
+                                   uint64_t offset,
+                                   uint64_t key);
+
+/**
+ * Takes a write, which begins with the next fcast_file_batch_poll or _start: nobody writes to the
+ * memory until its event. Else as fcast_file_batch_read. One thread at a time.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` readable bytes that nobody writes to until the event, or until the batch
+ * is released.
+ */
+fcast_status fcast_file_batch_write(fcast_file_batch batch,
+                                    fcast_file file,
+                                    fcast_region region,
+                                    const void *data,
+                                    size_t len,
+                                    uint64_t offset,
+                                    uint64_t key);
+
+/**
+ * Begins what was taken, many transfers by one call of the system. One thread at a time.
+ */
+fcast_status fcast_file_batch_start(fcast_file_batch batch);
+
+/**
+ * Waits until `least` transfers are over, or all, or `timeout_ms` is, and writes what came of
+ * them: at most `capacity` events, `*count` of them, each transfer's once. What there was no room
+ * for comes with the next call. One thread at a time.
+ *
+ * # Safety
+ *
+ * `events`: NULL, or room for `capacity` of them; `count`: NULL, or writable.
+ */
+fcast_status fcast_file_batch_poll(fcast_file_batch batch,
+                                   size_t least,
+                                   uint32_t timeout_ms,
+                                   fcast_file_batch_event *events,
+                                   size_t capacity,
+                                   size_t *count);
+
+/**
+ * Asks for the end of the transfers with this key. Each has its event in any case: FCAST_CLOSED,
+ * or as if nobody had asked. One thread at a time.
+ */
+fcast_status fcast_file_batch_cancel(fcast_file_batch batch, uint64_t key);
+
+/**
+ * Gives a batch back. What is under way is cancelled where that can be, and waited for. Any
+ * thread.
+ */
+fcast_status fcast_file_batch_release(fcast_file_batch batch);
+
+/**
+ * Reads a file into memory, on this thread, and waits for it; `options->parallel`: with the
+ * threads of the pool. Any thread.
+ *
+ * `region`: {0}: `data` is an address of the host's memory. Else `data` is an address in the
+ * region, which may be a GPU's, and which need not be registered.
+ *
+ * FCAST_INVALID: an argument, or the file was not opened for it. FCAST_SYSTEM: a call of the
+ * system; the words say how many bytes were moved before. FCAST_DEVICE: CUDA or cuFile.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` writable bytes that nobody else uses meanwhile; `options`: NULL, or a
+ * struct whose size field is right; `moved`: NULL, or writable.
+ */
+fcast_status fcast_file_read(fcast_file file,
+                             fcast_region region,
+                             void *data,
+                             size_t len,
+                             uint64_t offset,
+                             const fcast_file_options *options,
+                             fcast_file_moved *moved);
+
+/**
+ * Writes memory to a file, on this thread, and waits for it; `options->parallel`: with the threads
+ * of the pool. All of it is written, or it fails. Any thread. Memory and statuses: as of
+ * fcast_file_read.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` readable bytes that nobody writes to meanwhile; else as of
+ * fcast_file_read.
+ */
+fcast_status fcast_file_write(fcast_file file,
+                              fcast_region region,
+                              const void *data,
+                              size_t len,
+                              uint64_t offset,
+                              const fcast_file_options *options,
+                              fcast_file_moved *moved);
+
+/**
+ * Begins to read a file into memory, with the threads of the pool, and returns at once: the memory
+ * belongs to the transfer until fcast_file_transfer_wait tells what came of it, or until it is
+ * released. Any thread. Memory: as of fcast_file_read. FCAST_AGAIN: the pool has as many to do as
+ * it takes.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` writable bytes that nobody else uses until then; `options`: NULL, or a
+ * struct whose size field is right; `transfer`: NULL, or writable.
+ */
+fcast_status fcast_file_begin_read(fcast_file file,
+                                   fcast_region region,
+                                   void *data,
+                                   size_t len,
+                                   uint64_t offset,
+                                   const fcast_file_options *options,
+                                   fcast_file_transfer *transfer);
+
+/**
+ * Begins to write memory to a file, with the threads of the pool, and returns at once: nobody
+ * writes to the memory until fcast_file_transfer_wait tells what came of it, or until it is
+ * released. Any thread. Memory: as of fcast_file_read. FCAST_AGAIN: the pool has as many to do as
+ * it takes.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` readable bytes that nobody writes to until then; `options`: NULL, or a
+ * struct whose size field is right; `transfer`: NULL, or writable.
+ */
+fcast_status fcast_file_begin_write(fcast_file file,
+                                    fcast_region region,
+                                    const void *data,
+                                    size_t len,
+                                    uint64_t offset,
+                                    const fcast_file_options *options,
+                                    fcast_file_transfer *transfer);
+
+/**
+ * Begins to write memory behind the end of a file, as fcast_file_begin_write; `*offset`: where.
+ * Places that one handle gives out never overlap, whichever threads ask. Any thread.
+ *
+ * # Safety
+ *
+ * As fcast_file_begin_write; `offset`: NULL, or writable.
+ */
+fcast_status fcast_file_begin_append(fcast_file file,
+                                     fcast_region region,
+                                     const void *data,
+                                     size_t len,
+                                     const fcast_file_options *options,
+                                     uint64_t *offset,
+                                     fcast_file_transfer *transfer);
+
+/**
+ * Waits for what came of a transfer, for at most `timeout_ms`; the calling thread takes part in
+ * the work. It may be asked again: the answer stays. The handle is to be released all the same.
+ * One thread at a time.
+ *
+ * FCAST_AGAIN: it is not over, with a timeout of 0; FCAST_TIMED_OUT with another one. Else as of
+ * fcast_file_read.
+ *
+ * # Safety
+ *
+ * `moved`: NULL, or writable.
+ */
+fcast_status fcast_file_transfer_wait(fcast_file_transfer transfer,
+                                      uint32_t timeout_ms,
+                                      fcast_file_moved *moved);
+
+/**
+ * Has a loop say FCAST_LOOP_WOKEN when a transfer is over, or at once if it is: then
+ * fcast_file_transfer_wait does not wait. The loop that was named last counts. One thread at a
+ * time.
+ */
+fcast_status fcast_file_transfer_wake(fcast_file_transfer transfer, fcast_loop woken);
+
+/**
+ * Gives a transfer back. One that is not over is waited for where its memory is in no region;
+ * where it is, the region is kept until then, and parts of a read that have not begun are left
+ * out. Any thread.
+ */
+fcast_status fcast_file_transfer_release(fcast_file_transfer transfer);
 
 /**
  * Has a function called with each line of the log up to a level: FCAST_LOG_ERROR to

@@ -2,8 +2,10 @@
 
 #![allow(unsafe_code)] // What C gives is read here.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, OsStr, c_char};
 use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr::NonNull;
 
 use crate::status::{FCAST_UNSUPPORTED, Failure};
@@ -123,6 +125,23 @@ pub(crate) unsafe fn needed_text<'a>(
 ) -> Result<&'a str, Failure> {
     // SAFETY: passed on.
     unsafe { text(pointer, name) }?.ok_or_else(|| null(name))
+}
+
+/// A path of the caller's, of whatever bytes.
+///
+/// # Safety
+///
+/// As `text`.
+pub(crate) unsafe fn path<'a>(
+    pointer: *const c_char,
+    name: &'static str,
+) -> Result<&'a Path, Failure> {
+    if pointer.is_null() {
+        return Err(null(name));
+    }
+    // SAFETY: not null, and the caller answers for the rest.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    Ok(Path::new(OsStr::from_bytes(text.to_bytes())))
 }
 
 /// A struct of settings, whose first field is its size in bytes.
