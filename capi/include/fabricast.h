@@ -358,6 +358,86 @@
 #define FCAST_VERSION 1000
 
 /**
+ * A stream was accepted.
+ */
+#define FCAST_STREAM_BEGAN 50
+
+/**
+ * A stream is complete: all of it is in the directory, checked. `report` says how it went.
+ */
+#define FCAST_STREAM_COMPLETE 51
+
+/**
+ * A stream was cut, cancelled or failed: `status`, `text`. What came is kept for a later one.
+ */
+#define FCAST_STREAM_CUT 52
+
+/**
+ * A connection or a stream was not taken: `text` says why.
+ */
+#define FCAST_STREAM_REFUSED 53
+
+/**
+ * Something that this version of the interface has no word for: `text`.
+ */
+#define FCAST_STREAM_OTHER 54
+
+/**
+ * Blocks carry no CRC32C.
+ */
+#define FCAST_STREAM_NO_CRC32C 1
+
+/**
+ * Both sides compute the BLAKE3 of the content, and compare.
+ */
+#define FCAST_STREAM_BLAKE3 2
+
+/**
+ * The content is on the receiver's device before it says that it is complete.
+ */
+#define FCAST_STREAM_SYNC 4
+
+/**
+ * The receiver reads what it wrote, and checks it.
+ */
+#define FCAST_STREAM_READ_BACK 8
+
+/**
+ * What the receiver has of an earlier stream that was cut is thrown away.
+ */
+#define FCAST_STREAM_RESTART 16
+
+/**
+ * Blocks go by what is better over the provider.
+ */
+#define FCAST_STREAM_AUTO 0
+
+/**
+ * Blocks go as messages.
+ */
+#define FCAST_STREAM_MESSAGES 1
+
+/**
+ * Blocks are written into the receiver's memory (RMA).
+ */
+#define FCAST_STREAM_WRITES 2
+
+/**
+ * Other peers wait for a slow one, but one that takes nothing for `slow_ms` is given up.
+ */
+#define FCAST_STREAM_SLOW_WAIT 0
+
+/**
+ * Other peers go on without a slow one, which gets later what it missed.
+ */
+#define FCAST_STREAM_SLOW_CATCH_UP 1
+
+/**
+ * Other peers go on, and one that has held them up for `slow_ms` is given up.
+ */
+#define FCAST_STREAM_SLOW_DROP 2
+
+/**
  * What a call came to: FCAST_OK, or why not.
  */
 typedef int32_t fcast_status;
@@ -1315,6 +1395,323 @@ typedef struct {
 } fcast_process_stats;
 
 /**
+ * How a sender or a receiver of streams is opened. 0 in a field is the default; a field that the
+ * side does not have must be 0. A value out of its range is refused with words that name it.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_stream_settings).
+     */
+    size_t size;
+    /**
+     * Bytes of the largest block. Default 1,048,576.
+     */
+    uint32_t block_bytes;
+    /**
+     * Buffers of a block each. Default: 16 of a sender, 32 of a receiver.
+     */
+    uint32_t buffers;
+    /**
+     * Connections at once. Default: 64 of a sender, 8 of a receiver.
+     */
+    uint32_t connections;
+    /**
+     * Threads that read sources, or check and write blocks. Default 2.
+     */
+    uint32_t threads;
+    /**
+     * How long making a connection may take, in milliseconds. Default 5,000.
+     */
+    uint32_t connect_timeout_ms;
+    /**
+     * How long a peer may be silent before its connection is given up. Default 10,000.
+     */
+    uint32_t lost_after_ms;
+    /**
+     * 1: the buffers are pinned for CUDA.
+     */
+    uint32_t pinned;
+    /**
+     * Of a sender: blocks on their way on one connection, 1 to 256. Default 8.
+     */
+    uint32_t depth;
+    /**
+     * Of a receiver: blocks granted to a stream at once. Default 16.
+     */
+    uint32_t credits;
+    /**
+     * Of a receiver: a stream of which nothing came for so long is cut. Default 60,000.
+     */
+    uint32_t stalled_after_ms;
+    /**
+     * Of a receiver: streams at a time. Default 16.
+     */
+    uint32_t streams;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+    /**
+     * Of a receiver: the most bytes of a stream. Default 2^60.
+     */
+    uint64_t max_bytes;
+    /**
+     * A key that both sides must have: 16 to 4,096 bytes that nobody can guess; NULL: none. It is
+     * read during the call alone.
+     */
+    const void *key;
+    /**
+     * Bytes of the key.
+     */
+    size_t key_len;
+} fcast_stream_settings;
+
+/**
+ * A receiver of streams, which checks and writes with threads of its own. One thread at a time
+ * uses it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_stream_receiver;
+
+/**
+ * Something that happened at a receiver. Its layout does not change. Texts are valid until the
+ * next poll of the receiver, and never NULL.
+ */
+typedef struct {
+    /**
+     * FCAST_STREAM_BEGAN or another.
+     */
+    uint32_t kind;
+    /**
+     * Why, where something failed; else FCAST_OK.
+     */
+    fcast_status status;
+    /**
+     * A number of the receiver's own: another one for each attempt.
+     */
+    uint64_t session;
+    /**
+     * Files and directories of the stream.
+     */
+    uint64_t entries;
+    /**
+     * Bytes of the stream; where it is over, those that are there.
+     */
+    uint64_t bytes;
+    /**
+     * Of those, bytes from an earlier stream that was cut.
+     */
+    uint64_t resumed_bytes;
+    /**
+     * From the beginning to the end, in nanoseconds.
+     */
+    uint64_t took_ns;
+    /**
+     * The peer's address, where the provider tells; else "".
+     */
+    const char *peer;
+    /**
+     * The name of the first file or directory; "" where it is not known any more.
+     */
+    const char *name;
+    /**
+     * Why, in words; else "".
+     */
+    const char *text;
+    /**
+     * How it went, as a JSON object, where it is over; else "".
+     */
+    const char *report;
+    /**
+     * 0.
+     */
+    uint64_t reserved[4];
+} fcast_stream_event;
+
+/**
+ * A sender of streams, which reads and sends with threads of its own. Any thread may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_stream_sender;
+
+/**
+ * What one transfer asks for. All zeros but the size are the defaults.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_stream_options).
+     */
+    size_t size;
+    /**
+     * The sum of some of FCAST_STREAM_NO_CRC32C, _BLAKE3, _SYNC, _READ_BACK and _RESTART.
+     */
+    uint32_t flags;
+    /**
+     * FCAST_STREAM_AUTO or another.
+     */
+    uint32_t transport;
+    /**
+     * FCAST_STREAM_SLOW_WAIT or another.
+     */
+    uint32_t slow;
+    /**
+     * Of FCAST_STREAM_SLOW_WAIT and _DROP. Default 30,000.
+     */
+    uint32_t slow_ms;
+    /**
+     * Attempts to connect to a peer again, in a row without progress. Default 8; FCAST_OFF: none.
+     */
+    uint32_t reconnects;
+    /**
+     * Time without progress that ends an attempt. Default 60,000.
+     */
+    uint32_t stalled_after_ms;
+    /**
+     * All of it must be done within this time. Default: no limit; FCAST_NEVER: none, too.
+     */
+    uint32_t deadline_ms;
+    /**
+     * Of two transfers that could send, the one with the higher number does, 0 to 255.
+     */
+    uint32_t priority;
+    /**
+     * Bytes a second, all peers together; 0: no limit.
+     */
+    uint64_t rate;
+    /**
+     * Connections to each address of a peer. Default 1.
+     */
+    uint32_t rails;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+    /**
+     * Of bytes that are sent: what tells them from others of the same name, so that a stream that
+     * was cut is not gone on with by other bytes.
+     */
+    uint8_t stamp[16];
+} fcast_stream_options;
+
+/**
+ * A transfer, which goes on whether the handle is held or not. Any thread may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_stream_transfer;
+
+/**
+ * How far a transfer is at one peer. Its layout does not change.
+ */
+typedef struct {
+    /**
+     * Bytes that the peer has, those from an earlier stream that was cut included.
+     */
+    uint64_t written;
+    /**
+     * Bytes that were sent, those that were sent again included.
+     */
+    uint64_t sent;
+    /**
+     * Bytes in all.
+     */
+    uint64_t total;
+    /**
+     * 1: it is over, one way or the other.
+     */
+    uint32_t over;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} fcast_stream_progress;
+
+/**
+ * How a stream went, at one peer.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_stream_report), set by the caller.
+     */
+    size_t size;
+    /**
+     * Bytes that the receiver has.
+     */
+    uint64_t bytes;
+    /**
+     * Of those, bytes that it had before, from a stream that was cut.
+     */
+    uint64_t resumed_bytes;
+    /**
+     * Bytes that were sent, those that were sent again included. At a receiver 0.
+     */
+    uint64_t sent_bytes;
+    /**
+     * Blocks that were sent, or at a receiver: of the stream.
+     */
+    uint64_t blocks;
+    /**
+     * From the beginning to the end, in nanoseconds.
+     */
+    uint64_t took_ns;
+    /**
+     * Time in which the network was idle, since the source was being read.
+     */
+    uint64_t waited_disk_ns;
+    /**
+     * Time in which blocks were ready, and the network took no more.
+     */
+    uint64_t waited_wire_ns;
+    /**
+     * Time in which blocks were ready, and the peer had granted no more.
+     */
+    uint64_t waited_credits_ns;
+    /**
+     * Time in which all was sent that was granted, and the receiver was writing.
+     */
+    uint64_t waited_sink_ns;
+    /**
+     * Time of a limit of rate, a pause, or other peers that were waited for.
+     */
+    uint64_t waited_limit_ns;
+    /**
+     * Blocks that came damaged, and were sent again.
+     */
+    uint64_t damaged;
+    /**
+     * Attempts to connect again.
+     */
+    uint64_t reconnects;
+    /**
+     * At a receiver: files and directories that are under their names.
+     */
+    uint64_t placed;
+    /**
+     * 1: `blake3` is the hash of the content.
+     */
+    uint32_t has_blake3;
+    /**
+     * 1: both sides have computed it, and it is the same.
+     */
+    uint32_t blake3_compared;
+    /**
+     * Of one file its hash; of several the hash of their hashes, one behind the other.
+     */
+    uint8_t blake3[32];
+} fcast_stream_report;
+
+/**
  * It is done, or was accepted.
  */
 #define FCAST_OK 0
@@ -2254,6 +2651,226 @@ const char *fcast_status_name(fcast_status status);
  * compares it with FCAST_VERSION, which it was built with. Any thread.
  */
 uint32_t fcast_version(void);
+
+/**
+ * Listens for streams at one address of each of some domains, such as "127.0.0.1:0"; what comes is
+ * written into a directory, which exists: into a hidden one below it, and renamed to its name when
+ * all of a stream is there and checked. FCAST_INVALID: a setting or an address. FCAST_SYSTEM: the
+ * directory; fcast_last_errno() says why. Any thread.
+ *
+ * # Safety
+ *
+ * `domains` and `addresses`: NULL, or `count` each, texts that end with a zero; `directory`: NULL,
+ * or such a text; `settings`: NULL, or a struct whose size field is right and whose key has its
+ * length; `receiver`: NULL, or writable.
+ */
+fcast_status fcast_stream_receiver_open(const fcast_domain *domains,
+                                        const char *const *addresses,
+                                        size_t count,
+                                        const char *directory,
+                                        const fcast_stream_settings *settings,
+                                        fcast_stream_receiver *receiver);
+
+/**
+ * Writes where a receiver listens, with real ports: an address for each domain, with commas
+ * between them, and a zero. `*len`: the bytes that it needs, the zero included. One thread at a
+ * time.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `len`: NULL, or writable.
+ */
+fcast_status fcast_stream_receiver_address(fcast_stream_receiver receiver,
+                                           char *text,
+                                           size_t capacity,
+                                           size_t *len);
+
+/**
+ * Waits for something to happen, for at most `timeout_ms`, and writes what did: at most `capacity`
+ * events, `*count` of them. The texts of the last poll are gone from now on. One thread at a time.
+ *
+ * # Safety
+ *
+ * `events`: NULL, or room for `capacity` of them; `count`: NULL, or writable.
+ */
+fcast_status fcast_stream_receiver_poll(fcast_stream_receiver receiver,
+                                        uint32_t timeout_ms,
+                                        fcast_stream_event *events,
+                                        size_t capacity,
+                                        size_t *count);
+
+/**
+ * Ends a receiver: streams go on for at most `timeout_ms`, what is left then is cut. What happened
+ * meanwhile is told by the polls that follow. The handle is to be released all the same. One
+ * thread at a time.
+ */
+fcast_status fcast_stream_receiver_close(fcast_stream_receiver receiver, uint32_t timeout_ms);
+
+/**
+ * Gives a receiver back. One that was not closed cuts what is not over. Any thread.
+ */
+fcast_status fcast_stream_receiver_release(fcast_stream_receiver receiver);
+
+/**
+ * Opens a sender of streams over one domain, or over several: then a peer's n-th address is
+ * reached by the n-th of them. FCAST_INVALID: a setting. Any thread.
+ *
+ * # Safety
+ *
+ * `domains`: NULL, or `count` of them; `settings`: NULL, or a struct whose size field is right and
+ * whose key has its length; `sender`: NULL, or writable.
+ */
+fcast_status fcast_stream_sender_open(const fcast_domain *domains,
+                                      size_t count,
+                                      const fcast_stream_settings *settings,
+                                      fcast_stream_sender *sender);
+
+/**
+ * Begins to send files, and directories with all that is in them, to some peers. Returns at once;
+ * the transfer goes on by itself. Each peer is a text of one address of a receiver, or of several
+ * of the same one, with commas between them. Any thread.
+ *
+ * FCAST_NOT_FOUND: there is no such file. FCAST_INVALID: an option, an address, or a name that
+ * can't be sent.
+ *
+ * # Safety
+ *
+ * `paths` and `peers`: NULL, or as many texts that end with a zero; `options`: NULL, or a struct
+ * whose size field is right; `transfer`: NULL, or writable.
+ */
+fcast_status fcast_stream_send_files(fcast_stream_sender sender,
+                                     const char *const *paths,
+                                     size_t path_count,
+                                     const char *const *peers,
+                                     size_t peer_count,
+                                     const fcast_stream_options *options,
+                                     fcast_stream_transfer *transfer);
+
+/**
+ * Begins to send bytes under a name, as fcast_stream_send_files. They are copied as they are sent,
+ * and are the library's until `release` is called with `context`, which is done also where this
+ * fails; NULL: until the sender was closed. Any thread.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` bytes that stay mapped and that nobody writes to until then; `name`:
+ * NULL, or a text that ends with a zero; else as fcast_stream_send_files.
+ */
+fcast_status fcast_stream_send_bytes(fcast_stream_sender sender,
+                                     const char *name,
+                                     const void *data,
+                                     size_t len,
+                                     fcast_release_fn release,
+                                     void *context,
+                                     const char *const *peers,
+                                     size_t peer_count,
+                                     const fcast_stream_options *options,
+                                     fcast_stream_transfer *transfer);
+
+/**
+ * Begins to send a payload that is a frozen buffer of a pool under a name, from where it lies,
+ * without a copy. The pool's region is registered with the sender's domains
+ * (fcast_region_register). The payload's handle is used up. FCAST_UNSUPPORTED: it is no such
+ * buffer. Any thread.
+ *
+ * # Safety
+ *
+ * As fcast_stream_send_bytes.
+ */
+fcast_status fcast_stream_send_payload(fcast_stream_sender sender,
+                                       const char *name,
+                                       fcast_payload payload,
+                                       const char *const *peers,
+                                       size_t peer_count,
+                                       const fcast_stream_options *options,
+                                       fcast_stream_transfer *transfer);
+
+/**
+ * Ends a sender: transfers go on for at most `timeout_ms`, what is left then fails. Its handle is
+ * used up. FCAST_BUSY: another call uses it. Any thread.
+ */
+fcast_status fcast_stream_sender_close(fcast_stream_sender sender, uint32_t timeout_ms);
+
+/**
+ * Gives a sender back that was not closed: transfers that are not over fail. Any thread.
+ */
+fcast_status fcast_stream_sender_release(fcast_stream_sender sender);
+
+/**
+ * How far each peer is, in the order in which they were given: `*count` of them, of which
+ * `capacity` are written. Any thread.
+ *
+ * # Safety
+ *
+ * `peers`: NULL, or room for `capacity` of them; `count`: NULL, or writable.
+ */
+fcast_status fcast_stream_transfer_progress(fcast_stream_transfer transfer,
+                                            fcast_stream_progress *peers,
+                                            size_t capacity,
+                                            size_t *count);
+
+/**
+ * Waits until a transfer is over at every peer, for at most `timeout_ms`. FCAST_OK: every peer has
+ * the content, checked. FCAST_AGAIN: not yet, with a timeout of 0; FCAST_TIMED_OUT with another
+ * one. Else why the first peer that has not does not have it; fcast_stream_transfer_outcome tells
+ * of the others. Any thread.
+ */
+fcast_status fcast_stream_transfer_wait(fcast_stream_transfer transfer, uint32_t timeout_ms);
+
+/**
+ * What came of a transfer that is over at one peer, by its place among those that were given.
+ * `*report` is written also where the peer does not have the content, which the status and the
+ * words say. The field `size` of the report is set by the caller. FCAST_AGAIN: it is not over.
+ * Any thread.
+ *
+ * # Safety
+ *
+ * `report`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_stream_transfer_outcome(fcast_stream_transfer transfer,
+                                           size_t peer,
+                                           fcast_stream_report *report);
+
+/**
+ * All that is known of a transfer that is over at one peer, as a JSON object: times in seconds.
+ * `*len`: the bytes that it needs, the zero included; what does not go into `capacity` is cut.
+ * FCAST_AGAIN: it is not over. Any thread.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `len`: NULL, or writable.
+ */
+fcast_status fcast_stream_transfer_report_text(fcast_stream_transfer transfer,
+                                               size_t peer,
+                                               char *text,
+                                               size_t capacity,
+                                               size_t *len);
+
+/**
+ * Sends no further block until fcast_stream_transfer_resume. Any thread.
+ */
+fcast_status fcast_stream_transfer_pause(fcast_stream_transfer transfer);
+
+/**
+ * Goes on after fcast_stream_transfer_pause. Any thread.
+ */
+fcast_status fcast_stream_transfer_resume(fcast_stream_transfer transfer);
+
+/**
+ * Ends a transfer soon. What peers have they keep, for a later one of the same. Any thread.
+ */
+fcast_status fcast_stream_transfer_cancel(fcast_stream_transfer transfer);
+
+/**
+ * Changes the most bytes a second, all peers together; 0: no limit. Any thread.
+ */
+fcast_status fcast_stream_transfer_set_rate(fcast_stream_transfer transfer,
+                                            uint64_t bytes_per_second);
+
+/**
+ * Gives the handle of a transfer back; the transfer goes on. Any thread.
+ */
+fcast_status fcast_stream_transfer_release(fcast_stream_transfer transfer);
 
 /**
  * Sleeps until there may be something to poll for, for at most `timeout_ms`. FCAST_OK in either
