@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout count fmt clippy doc clean
+.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout capi install deb count fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
@@ -19,6 +19,9 @@ SOAK_SECONDS ?= 60
 PIN ?= split two
 READOUT_SIZES ?= 64,512,4096
 BENCH_SIZES ?= 64 4096 65536 1048576 16777216
+PREFIX ?= /usr/local
+DESTDIR ?=
+export LIBDIR
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -108,6 +111,18 @@ bench-readout: ## event building beside a builder over ZeroMQ, in pairs (BENCH_R
 	@for pin in $(PIN); do \
 	    python3 benches/peers/readout_pairs.py --pairs $(BENCH_RUNS) --pin $$pin --size $(READOUT_SIZES); \
 	done
+
+capi: ## the library for C and C++ programs, with its headers, in target/capi/release
+	@scripts/setup.sh run
+	@scripts/capi.sh build --release
+
+install: ## install the library for C and C++, its headers, pkg-config file and CMake package (PREFIX=/usr/local, DESTDIR=, LIBDIR=lib)
+	@scripts/setup.sh run
+	@scripts/capi.sh install "$(PREFIX)" "$(DESTDIR)"
+
+deb: ## Debian packages of the same: libfabricast0.1 and libfabricast-dev, in target/capi/deb
+	@scripts/setup.sh run
+	@scripts/capi.sh deb
 
 count: ## what the shape of the sources is judged by: lines, long functions, names used twice, circles of imports
 	@scripts/count.py
