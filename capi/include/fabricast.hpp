@@ -360,6 +360,7 @@ public:
 
 /// A piece of a message.
 struct piece : fcast_iov {
+    piece() noexcept : fcast_iov{} {}
     piece(const void *at, std::size_t bytes, fcast_region in = {}) noexcept
         : fcast_iov{at, bytes, in}
     {

@@ -186,6 +186,7 @@ public:
     T &operator*() & noexcept { return value_; }
     T operator*() && noexcept { return std::move(value_); }
     T *operator->() noexcept { return &value_; }
+    const T *operator->() const noexcept { return &value_; }
     /// Why there is no value, which must not be there.
     const failure &error() const noexcept { return *why_; }
     status code() const noexcept { return good_ ? status() : why_->code; }
