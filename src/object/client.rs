@@ -214,7 +214,8 @@ impl ObjectClient {
     /// # Errors
     ///
     /// [`TransferFailed`], which says what callbacks before had answered for. What a failed one
-    /// began may still land: the memory is quarantined until it can't.
+    /// began may still land: the memory is quarantined until it can't. A range that is not in the
+    /// memory, or in no object, is refused before the first callback.
     pub fn get<O: ObjectOps>(
         &self,
         ops: &mut O,

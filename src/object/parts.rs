@@ -49,22 +49,34 @@ impl<'a> Parts<'a> {
             called: None,
             is_counted: false,
         };
-        match memory.is_of(&client.core) {
-            true => Ok(parts),
-            false => Err(parts.failed(TransferCause::OtherClient)),
+        match parts.check() {
+            Ok(()) => Ok(parts),
+            Err(cause) => Err(parts.failed(cause)),
+        }
+    }
+
+    /// Whether all of it can be asked for: no server is told of a part of what can't be.
+    fn check(&self) -> Result<(), TransferCause> {
+        if !self.memory.is_of(&self.client.core) {
+            return Err(TransferCause::OtherClient);
+        }
+        let (_, len) = self.memory.check(&self.range, self.operation)?;
+        let (offset, len) = (self.offset, len as u64);
+        match offset.checked_add(len) {
+            Some(_) => Ok(()),
+            None => Err(TransferCause::BeyondObjects { offset, len }),
         }
     }
 
     /// Where the next part lies in the memory; `None` when all was asked for.
     fn part(&self) -> Option<Range<u64>> {
-        let start = self.range.start.saturating_add(self.done);
-        // A request without a byte is refused by the memory, once.
-        let all = self.done > 0 && start >= self.range.end;
-        if self.is_over || all {
+        // The range was checked, and no more is done than was asked for.
+        let start = self.range.start + self.done;
+        let left = self.range.end - start;
+        if self.is_over || left == 0 {
             return None;
         }
-        let len = self.range.end.saturating_sub(start);
-        Some(start..start + len.min(self.memory.max_callback_size()))
+        Some(start..start + left.min(self.memory.max_callback_size()))
     }
 
     /// The token of the next part; `None` when all was asked for.
@@ -99,7 +111,7 @@ impl<'a> Parts<'a> {
         self.called = Some(Instant::now());
         ObjectChunk {
             token: loan.token(),
-            offset: self.offset.saturating_add(self.done),
+            offset: self.offset + self.done,
             memory_offset: self.range.start + self.done,
         }
     }

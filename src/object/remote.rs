@@ -166,7 +166,7 @@ impl RemoteObjects {
         let name = ObjectName::new(name)?;
         let client = self.client.clone();
         let mut transfer = GetTransfer::new(self, name, deadline);
-        if range.is_empty() {
+        if range.start == range.end {
             transfer.ask(None, offset, 0)?;
         } else {
             let got = client.get(&mut transfer, memory, range, offset);
@@ -197,7 +197,7 @@ impl RemoteObjects {
             None => None,
         };
         let mut transfer = PutTransfer::new(self, (name, total), condition, given, deadline);
-        if range.is_empty() {
+        if range.start == range.end {
             transfer.ask(None, 0, 0)?;
         } else {
             let put = client.put(&mut transfer, memory, range, 0);

@@ -1,5 +1,6 @@
 //! Lent memory, over every provider that opens here.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -201,6 +202,61 @@ fn a_callback_that_fails_lies_or_is_short_ends_the_request() {
     let other = ObjectClient::open(&fabric, ObjectClientConfig::default()).expect("a client");
     let failed = other.get(&mut Says(vec![]), &memory, 0..1, 0).unwrap_err();
     assert!(matches!(failed.cause, TransferCause::OtherClient));
+}
+
+#[test]
+fn ranges_that_can_not_be_are_refused_before_the_first_callback() {
+    let Some(fabric) = fabrics().into_iter().next() else {
+        return;
+    };
+    let config = ObjectClientConfig::default().callback_bytes(10);
+    let client = ObjectClient::open(&fabric, config).expect("a client");
+    let memory = client
+        .register(buffer(100, 0), Access::all())
+        .expect("memory");
+    // Nobody is to be called: it would panic.
+    let mut ops = Says(Vec::new());
+    let mut refused = |range: Range<u64>, offset| {
+        let get = client.get(&mut ops, &memory, range.clone(), offset);
+        let put = client.put(&mut ops, &memory, range, offset);
+        let both = [get.unwrap_err(), put.unwrap_err()];
+        assert!(both.iter().all(|failed| failed.transferred == 0));
+        both.map(|failed| failed.cause)
+    };
+    for (len, offset) in [(100, u64::MAX - 99), (100, u64::MAX), (1, u64::MAX)] {
+        for cause in refused(0..len, offset) {
+            let TransferCause::BeyondObjects {
+                offset: said,
+                len: bytes,
+            } = cause
+            else {
+                panic!("{cause}");
+            };
+            assert_eq!((said, bytes), (offset, len));
+        }
+    }
+    for cause in refused(Range { start: 9, end: 8 }, 0) {
+        let is_it = matches!(
+            cause,
+            TransferCause::Object(ObjectError::Reversed { start: 9, end: 8 })
+        );
+        assert!(is_it, "{cause}");
+    }
+    for range in [90..101, 101..102, 0..u64::MAX] {
+        for cause in refused(range, 0) {
+            let is_it = matches!(cause, TransferCause::Object(ObjectError::OutOfRange { .. }));
+            assert!(is_it, "{cause}");
+        }
+    }
+    for cause in refused(7..7, 0) {
+        assert!(
+            matches!(cause, TransferCause::Object(ObjectError::Empty)),
+            "{cause}"
+        );
+    }
+    let mut says = Says(vec![Ok(10), Ok(0)]);
+    let last = client.get(&mut says, &memory, 0..100, u64::MAX - 100);
+    assert_eq!(last.expect("an object may end there"), 10);
 }
 
 #[test]
