@@ -15,8 +15,8 @@ use crate::object::staging::StagingPool;
 use crate::object::telemetry::Telemetry;
 use crate::object::window_body::WindowBody;
 use crate::object::{
-    AsyncObjectOps, CallbackError, ObjectChunk, ObjectClientConfig, ObjectError, ObjectMemory,
-    ObjectOperation, ObjectOps, ObjectSide, ObjectStats, TransferFailed,
+    AsyncObjectOps, ObjectClientConfig, ObjectError, ObjectMemory, ObjectOperation, ObjectOps,
+    ObjectSide, ObjectStats, TransferFailed,
 };
 use crate::process::{Forked, Here, Owner};
 
@@ -223,9 +223,7 @@ impl ObjectClient {
         range: Range<u64>,
         offset: u64,
     ) -> Result<u64, TransferFailed> {
-        self.transfer(ObjectOperation::Get, memory, range, offset, |chunk| {
-            ops.get(chunk)
-        })
+        self.transfer(ObjectOperation::Get, ops, memory, range, offset)
     }
 
     /// Puts part of an object: has a server read it from a range of the memory. Otherwise as
@@ -241,22 +239,24 @@ impl ObjectClient {
         range: Range<u64>,
         offset: u64,
     ) -> Result<u64, TransferFailed> {
-        self.transfer(ObjectOperation::Put, memory, range, offset, |chunk| {
-            ops.put(chunk)
-        })
+        self.transfer(ObjectOperation::Put, ops, memory, range, offset)
     }
 
-    fn transfer(
+    fn transfer<O: ObjectOps>(
         &self,
         operation: ObjectOperation,
+        ops: &mut O,
         memory: &ObjectMemory,
         range: Range<u64>,
         offset: u64,
-        mut call: impl FnMut(&ObjectChunk<'_>) -> Result<u64, CallbackError>,
     ) -> Result<u64, TransferFailed> {
         let mut parts = Parts::new(self, operation, memory, range, offset)?;
         while let Some(loan) = parts.next_waiting()? {
-            let said = call(&parts.chunk(&loan));
+            let chunk = parts.chunk(&loan);
+            let said = match operation {
+                ObjectOperation::Get => ops.get(&chunk),
+                ObjectOperation::Put => ops.put(&chunk),
+            };
             parts.end(loan, said)?;
         }
         Ok(parts.over())
@@ -275,12 +275,8 @@ impl ObjectClient {
         range: Range<u64>,
         offset: u64,
     ) -> Result<u64, TransferFailed> {
-        let mut parts = Parts::new(self, ObjectOperation::Get, memory, range, offset)?;
-        while let Some(loan) = parts.next()? {
-            let said = ops.get(&parts.chunk(&loan)).await;
-            parts.end(loan, said)?;
-        }
-        Ok(parts.over())
+        self.transfer_async(ObjectOperation::Get, ops, memory, range, offset)
+            .await
     }
 
     /// As [`put`](Self::put), with a control path that is awaited.
@@ -295,9 +291,25 @@ impl ObjectClient {
         range: Range<u64>,
         offset: u64,
     ) -> Result<u64, TransferFailed> {
-        let mut parts = Parts::new(self, ObjectOperation::Put, memory, range, offset)?;
+        self.transfer_async(ObjectOperation::Put, ops, memory, range, offset)
+            .await
+    }
+
+    async fn transfer_async<O: AsyncObjectOps>(
+        &self,
+        operation: ObjectOperation,
+        ops: &mut O,
+        memory: &ObjectMemory,
+        range: Range<u64>,
+        offset: u64,
+    ) -> Result<u64, TransferFailed> {
+        let mut parts = Parts::new(self, operation, memory, range, offset)?;
         while let Some(loan) = parts.next()? {
-            let said = ops.put(&parts.chunk(&loan)).await;
+            let chunk = parts.chunk(&loan);
+            let said = match operation {
+                ObjectOperation::Get => ops.get(&chunk).await,
+                ObjectOperation::Put => ops.put(&chunk).await,
+            };
             parts.end(loan, said)?;
         }
         Ok(parts.over())
