@@ -26,7 +26,7 @@ pub use list::RemoteList;
 pub use outcome::RemoteObject;
 pub use remote_config::RemoteConfig;
 pub use remote_error::RemoteError;
-use transfer::{GetTransfer, PutTransfer};
+use transfer::{AskedPart, GetTransfer, PutTransfer};
 
 /// How long it sleeps at most while it waits: the client's window is to be served meanwhile.
 const NAP: Duration = Duration::from_micros(500);
@@ -167,7 +167,7 @@ impl RemoteObjects {
         let client = self.client.clone();
         let mut transfer = GetTransfer::new(self, name, deadline);
         if range.start == range.end {
-            transfer.ask(None, offset, 0)?;
+            transfer.ask(AskedPart::empty(offset))?;
         } else {
             let got = client.get(&mut transfer, memory, range, offset);
             got.map_err(RemoteError::of_transfer)?;
@@ -198,7 +198,7 @@ impl RemoteObjects {
         };
         let mut transfer = PutTransfer::new(self, (name, total), condition, given, deadline);
         if range.start == range.end {
-            transfer.ask(None, 0, 0)?;
+            transfer.ask(AskedPart::empty(0))?;
         } else {
             let put = client.put(&mut transfer, memory, range, 0);
             put.map_err(RemoteError::of_transfer)?;
