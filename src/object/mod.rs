@@ -11,6 +11,7 @@ mod control;
 mod error;
 mod lender;
 mod memory;
+mod needs;
 mod parts;
 mod progress;
 mod remote;

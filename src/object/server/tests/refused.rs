@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::buffer::SharedBufferManager;
+use crate::fabric::EndpointKind;
 use crate::memory::Region;
 
 fn token(of: &RdmaToken, change: impl FnOnce(&mut Fields)) -> RdmaToken {
