@@ -45,6 +45,7 @@ mod id;
 mod in_flight;
 pub mod memory;
 pub mod object;
+mod poll;
 mod protocol;
 mod random;
 #[cfg(test)]
