@@ -41,6 +41,7 @@ pub mod fabric;
 #[path = "testing/fake_gpu.rs"]
 mod fake_gpu;
 pub mod future;
+mod histogram;
 mod id;
 mod in_flight;
 pub mod memory;
