@@ -8,7 +8,8 @@ use crate::Fabric;
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::fabric::{AccessEnds, EndpointKind};
 use crate::memory::Access;
-use crate::object::testing::raw_server::{RawServer, SOON, fabrics};
+use crate::object::testing::fabrics::fabrics;
+use crate::object::testing::raw_server::{RawServer, SOON};
 use crate::object::*;
 
 fn buffer(bytes: usize, fill: u8) -> BufferMut {

@@ -14,7 +14,7 @@ const PIECE: usize = 64 * 1024;
 
 /// Providers whose endpoints reach others of the same process.
 pub(super) fn fabrics() -> Vec<Arc<Fabric>> {
-    let mut fabrics = crate::object::testing::raw_server::fabrics();
+    let mut fabrics = crate::object::testing::fabrics::fabrics();
     fabrics.retain(|fabric| {
         let is_here = fabric.provider().name != "shm";
         if !is_here {
