@@ -223,7 +223,7 @@ impl ObjectClient {
         range: Range<u64>,
         offset: u64,
     ) -> Result<u64, TransferFailed> {
-        self.transfer(ObjectOperation::Get, ops, memory, range, offset)
+        Parts::new(self, ObjectOperation::Get, memory, range, offset)?.call(ops)
     }
 
     /// Puts part of an object: has a server read it from a range of the memory. Otherwise as
@@ -239,27 +239,7 @@ impl ObjectClient {
         range: Range<u64>,
         offset: u64,
     ) -> Result<u64, TransferFailed> {
-        self.transfer(ObjectOperation::Put, ops, memory, range, offset)
-    }
-
-    fn transfer<O: ObjectOps>(
-        &self,
-        operation: ObjectOperation,
-        ops: &mut O,
-        memory: &ObjectMemory,
-        range: Range<u64>,
-        offset: u64,
-    ) -> Result<u64, TransferFailed> {
-        let mut parts = Parts::new(self, operation, memory, range, offset)?;
-        while let Some(loan) = parts.next_waiting()? {
-            let chunk = parts.chunk(&loan);
-            let said = match operation {
-                ObjectOperation::Get => ops.get(&chunk),
-                ObjectOperation::Put => ops.put(&chunk),
-            };
-            parts.end(loan, said)?;
-        }
-        Ok(parts.over())
+        Parts::new(self, ObjectOperation::Put, memory, range, offset)?.call(ops)
     }
 
     /// As [`get`](Self::get), with a control path that is awaited. Dropping the future is an
@@ -275,8 +255,8 @@ impl ObjectClient {
         range: Range<u64>,
         offset: u64,
     ) -> Result<u64, TransferFailed> {
-        self.transfer_async(ObjectOperation::Get, ops, memory, range, offset)
-            .await
+        let parts = Parts::new(self, ObjectOperation::Get, memory, range, offset)?;
+        parts.call_async(ops).await
     }
 
     /// As [`put`](Self::put), with a control path that is awaited.
@@ -291,28 +271,8 @@ impl ObjectClient {
         range: Range<u64>,
         offset: u64,
     ) -> Result<u64, TransferFailed> {
-        self.transfer_async(ObjectOperation::Put, ops, memory, range, offset)
-            .await
-    }
-
-    async fn transfer_async<O: AsyncObjectOps>(
-        &self,
-        operation: ObjectOperation,
-        ops: &mut O,
-        memory: &ObjectMemory,
-        range: Range<u64>,
-        offset: u64,
-    ) -> Result<u64, TransferFailed> {
-        let mut parts = Parts::new(self, operation, memory, range, offset)?;
-        while let Some(loan) = parts.next()? {
-            let chunk = parts.chunk(&loan);
-            let said = match operation {
-                ObjectOperation::Get => ops.get(&chunk).await,
-                ObjectOperation::Put => ops.put(&chunk).await,
-            };
-            parts.end(loan, said)?;
-        }
-        Ok(parts.over())
+        let parts = Parts::new(self, ObjectOperation::Put, memory, range, offset)?;
+        parts.call_async(ops).await
     }
 
     /// Has the provider do what there is to do for servers, and returns at once. For threads that

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::object::memory::PartLoan;
 use crate::object::{
-    CallbackError, FailureKind, ObjectChunk, ObjectClient, ObjectError, ObjectMemory,
-    ObjectOperation, TransferCause, TransferFailed,
+    AsyncObjectOps, CallbackError, FailureKind, ObjectChunk, ObjectClient, ObjectError,
+    ObjectMemory, ObjectOperation, ObjectOps, TransferCause, TransferFailed,
 };
 
 /// How often somebody who waits for memory that is quarantined looks.
@@ -79,8 +79,37 @@ impl<'a> Parts<'a> {
         Some(start..start + left.min(self.memory.max_callback_size()))
     }
 
+    /// Calls back for one part after the other; how many bytes were moved.
+    pub(super) fn call(mut self, ops: &mut impl ObjectOps) -> Result<u64, TransferFailed> {
+        while let Some(loan) = self.next_waiting()? {
+            let chunk = self.chunk(&loan);
+            let said = match self.operation {
+                ObjectOperation::Get => ops.get(&chunk),
+                ObjectOperation::Put => ops.put(&chunk),
+            };
+            self.end(loan, said)?;
+        }
+        Ok(self.over())
+    }
+
+    /// The same, and waits for nothing but the answers.
+    pub(super) async fn call_async(
+        mut self,
+        ops: &mut impl AsyncObjectOps,
+    ) -> Result<u64, TransferFailed> {
+        while let Some(loan) = self.next()? {
+            let chunk = self.chunk(&loan);
+            let said = match self.operation {
+                ObjectOperation::Get => ops.get(&chunk).await,
+                ObjectOperation::Put => ops.put(&chunk).await,
+            };
+            self.end(loan, said)?;
+        }
+        Ok(self.over())
+    }
+
     /// The token of the next part; `None` when all was asked for.
-    pub(super) fn next(&mut self) -> Result<Option<PartLoan>, TransferFailed> {
+    fn next(&mut self) -> Result<Option<PartLoan>, TransferFailed> {
         let Some(part) = self.part() else {
             return Ok(None);
         };
@@ -89,7 +118,7 @@ impl<'a> Parts<'a> {
     }
 
     /// The same, and waits for memory that is quarantined, and for a buffer.
-    pub(super) fn next_waiting(&mut self) -> Result<Option<PartLoan>, TransferFailed> {
+    fn next_waiting(&mut self) -> Result<Option<PartLoan>, TransferFailed> {
         let Some(part) = self.part() else {
             return Ok(None);
         };
@@ -107,7 +136,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    pub(super) fn chunk<'t>(&mut self, loan: &'t PartLoan) -> ObjectChunk<'t> {
+    fn chunk<'t>(&mut self, loan: &'t PartLoan) -> ObjectChunk<'t> {
         self.called = Some(Instant::now());
         ObjectChunk {
             token: loan.token(),
@@ -117,7 +146,7 @@ impl<'a> Parts<'a> {
     }
 
     /// The callback has answered.
-    pub(super) fn end(
+    fn end(
         &mut self,
         loan: PartLoan,
         said: Result<u64, CallbackError>,
@@ -143,7 +172,7 @@ impl<'a> Parts<'a> {
     }
 
     /// All was moved that there was to move.
-    pub(super) fn over(mut self) -> u64 {
+    fn over(mut self) -> u64 {
         self.count(Ok(()));
         self.done
     }
