@@ -106,8 +106,8 @@ pub enum TransferCause {
     },
     /// No object has bytes there: what was asked for ends beyond 2^64 - 1.
     #[error(
-        "{len} bytes at offset {offset} of the object end beyond {}, where the longest object ends: \
-         begin sooner, or ask for less",
+        "{len} bytes at offset {offset} of the object end beyond {}, where the longest object \
+         ends: begin sooner, or ask for less",
         u64::MAX
     )]
     BeyondObjects {
