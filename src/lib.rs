@@ -41,10 +41,12 @@ pub mod fabric;
 #[path = "testing/fake_gpu.rs"]
 mod fake_gpu;
 pub mod future;
+mod histogram;
 mod id;
 mod in_flight;
 pub mod memory;
 pub mod object;
+mod poll;
 mod protocol;
 mod random;
 #[cfg(test)]

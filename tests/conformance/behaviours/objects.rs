@@ -43,11 +43,15 @@ const NO_NAMES: Shown = Shown::Hole("tokens name endpoints without connections (
 
 /// GET and PUT of every size, with callbacks, checked byte by byte on the side that they end on.
 pub(crate) fn objects(on: &On) -> Shown {
+    one_client(on, "do=all")
+}
+
+fn one_client(on: &On, does: &str) -> Shown {
     if is_connected(on) {
         return NO_NAMES;
     }
     let mut server = serve(on);
-    let mut client = on.sender("object client", "", "do=all");
+    let mut client = on.sender("object client", "", does);
     relay(&mut client, &mut server);
     client.finish(SOON);
     server.say("end");
@@ -77,16 +81,7 @@ pub(crate) fn old_tokens(on: &On) -> Shown {
 /// More tokens, one after the other, than a server can know endpoints at once, where each token has
 /// one of its own.
 pub(crate) fn many_tokens(on: &On) -> Shown {
-    if is_connected(on) {
-        return NO_NAMES;
-    }
-    let mut server = serve(on);
-    let mut client = on.sender("object client", "", "do=many");
-    relay(&mut client, &mut server);
-    client.finish(SOON);
-    server.say("end");
-    server.finish(SOON);
-    Shown::Works
+    one_client(on, "do=many")
 }
 
 /// A client that is stopped is cut off within its budget; another one goes on meanwhile.

@@ -9,52 +9,30 @@ use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::Access;
 use crate::endpoint::link::addressed_ep::AddressedEp;
-use crate::fabric::{Completions, Cq, Domain, EndpointKind, Fabric};
+use crate::fabric::{Completions, Cq, Domain, Fabric};
 use crate::memory::{RawRegistration, Registrar};
 use crate::object::RdmaToken;
 use crate::object::server::{ChannelEvent, ObjectChannel, ObjectServer, ObjectServerConfig};
-
-/// Of what is expected to happen.
-pub(super) const SOON: Duration = Duration::from_secs(60);
+use crate::object::testing::fabrics::fabrics_of;
+pub(super) use crate::object::testing::raw_server::SOON;
 
 /// Names the providers that a process of its own is to test.
 pub(super) const PROVIDERS: &str = "FABRICAST_TEST_OBJECT_PROVIDERS";
 
-/// Those that have both ends in one process, and need nothing in the environment. Those that this
-/// machine's library lacks are skipped.
-pub(super) fn providers() -> Vec<String> {
+/// Of those that have both ends in one process, and need nothing in the environment.
+pub(super) fn fabrics() -> Vec<Arc<Fabric>> {
     let named = std::env::var(PROVIDERS).unwrap_or_else(|_| "tcp net".to_owned());
-    let named: Vec<_> = named.split(' ').map(str::to_owned).collect();
-    let there: Vec<_> = named
-        .iter()
-        .filter(|name| fabric(name).is_some())
-        .cloned()
-        .collect();
-    if there.is_empty() {
-        println!("SKIPPED: none of {named:?} opens");
-    }
-    there
+    fabrics_of(named.split(' '))
 }
 
 /// The first of them that there is.
 pub(super) fn any_fabric() -> Option<Arc<Fabric>> {
-    providers().iter().find_map(|provider| fabric(provider))
+    fabrics().into_iter().next()
 }
 
 /// A rig over that.
 pub(super) fn any(config: ObjectServerConfig) -> Option<Rig> {
-    Some(Rig::over(any_fabric()?, config))
-}
-
-pub(super) fn fabric(provider: &str) -> Option<Arc<Fabric>> {
-    let builder = Fabric::builder().provider(provider).node("127.0.0.1");
-    match builder.endpoint_kind(EndpointKind::Rdm).open() {
-        Ok(fabric) => Some(fabric),
-        Err(error) => {
-            println!("without {provider}: {error}");
-            None
-        }
-    }
+    Some(Rig::over(&any_fabric()?, config))
 }
 
 /// Memory that is lent, and the endpoint that it is reached by.
@@ -182,12 +160,8 @@ pub(super) struct Rig {
 pub(super) const BUFFER: usize = 2 << 20;
 
 impl Rig {
-    pub(super) fn open(provider: &str, config: ObjectServerConfig) -> Option<Self> {
-        Some(Self::over(fabric(provider)?, config))
-    }
-
-    pub(super) fn over(fabric: Arc<Fabric>, config: ObjectServerConfig) -> Self {
-        let server = ObjectServer::open(&fabric, config).expect("a server");
+    pub(super) fn over(fabric: &Arc<Fabric>, config: ObjectServerConfig) -> Self {
+        let server = ObjectServer::open(fabric, config).expect("a server");
         let mut channel = server.channel().expect("a channel");
         channel.core.clock = Clock::held();
         let pool = SharedBufferManager::allocate(8, BUFFER).expect("a pool");
@@ -197,7 +171,7 @@ impl Rig {
             events: Vec::new(),
             pool,
             server,
-            fabric,
+            fabric: Arc::clone(fabric),
         }
     }
 

@@ -92,7 +92,7 @@ impl Drop for Lender {
 
 fn rig() -> Option<Rig> {
     match Fabric::builder().provider("shm").open() {
-        Ok(fabric) => Some(Rig::over(fabric, ObjectServerConfig::default())),
+        Ok(fabric) => Some(Rig::over(&fabric, ObjectServerConfig::default())),
         Err(error) => {
             println!("SKIPPED: {error}");
             None
