@@ -273,6 +273,16 @@
 #define FCAST_COMPAT_OFF 3
 
 /**
+ * In settings that may be left as they are: on.
+ */
+#define FCAST_SWITCH_ON 1
+
+/**
+ * In settings that may be left as they are: off.
+ */
+#define FCAST_SWITCH_OFF 2
+
+/**
  * Something failed that nobody else is told.
  */
 #define FCAST_LOG_ERROR 1
@@ -1046,6 +1056,73 @@ typedef struct {
      */
     fcast_file_moved moved;
 } fcast_file_batch_event;
+
+/**
+ * What files and transfers of the process do where nothing else was asked for. The values at the
+ * start are those of variables: FABRICAST_NUM_THREADS and so on, or those of KvikIO.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_file_defaults).
+     */
+    size_t size;
+    /**
+     * Threads of the pool, 1 to 1,024. Default 8.
+     */
+    size_t num_threads;
+    /**
+     * Bytes of one task. Default 4 MiB.
+     */
+    size_t task_size;
+    /**
+     * Transfers of GPU memory of fewer bytes are done by the calling thread. Default 16 KiB.
+     */
+    size_t gds_threshold;
+    /**
+     * Bytes of the longest bounce buffer. Default 16 MiB.
+     */
+    size_t bounce_buffer_size;
+    /**
+     * Bytes that all bounce buffers may take. Default 256 MiB.
+     */
+    size_t bounce_pool_size;
+    /**
+     * Transfers of fewer bytes go through the page cache. Default 64 KiB.
+     */
+    size_t auto_direct_io_threshold;
+    /**
+     * Operations that wait for a thread at most. Default 4,096.
+     */
+    size_t thread_pool_queue;
+    /**
+     * Pieces in flight on a ring of io_uring's. Default 32.
+     */
+    size_t io_uring_depth;
+    /**
+     * FCAST_COMPAT_AUTO, FCAST_COMPAT_ON or FCAST_COMPAT_OFF, for files that are opened later.
+     */
+    uint32_t compat;
+    /**
+     * Whether reads go around the page cache. Default off.
+     */
+    uint32_t auto_direct_io_read;
+    /**
+     * Whether writes go around the page cache. Default on.
+     */
+    uint32_t auto_direct_io_write;
+    /**
+     * Whether reads around the page cache read what lies around them, too. Default off.
+     */
+    uint32_t auto_direct_io_read_overread;
+    /**
+     * Whether each block device has a pool of its own. Default off.
+     */
+    uint32_t thread_pool_per_block_device;
+    /**
+     * Whether io_uring is used. Default on.
+     */
+    uint32_t io_uring;
+} fcast_file_defaults;
 
 /**
  * What one transfer asks for. All zeros but the size are the defaults.
@@ -2593,6 +2670,26 @@ fcast_status fcast_file_batch_cancel(fcast_file_batch batch, uint64_t key);
 fcast_status fcast_file_batch_release(fcast_file_batch batch);
 
 /**
+ * What files of the process do where nothing else was asked for. The field `size` is set by the
+ * caller. Any thread.
+ *
+ * # Safety
+ *
+ * `defaults`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_file_defaults_get(fcast_file_defaults *defaults);
+
+/**
+ * Changes what files of the process do where nothing else was asked for: the fields that are not
+ * 0. FCAST_INVALID: one is out of its range, and nothing was changed. Any thread.
+ *
+ * # Safety
+ *
+ * `defaults`: NULL, or a struct whose size field is right.
+ */
+fcast_status fcast_file_defaults_set(const fcast_file_defaults *defaults);
+
+/**
  * Reads a file into memory, on this thread, and waits for it; `options->parallel`: with the
  * threads of the pool. Any thread.
  *
@@ -2805,8 +2902,8 @@ fcast_status fcast_object_memory_reclaim(fcast_object_memory memory,
 fcast_status fcast_object_memory_release(fcast_object_memory memory);
 
 /**
- * Lends a part of memory for one operation, FCAST_OBJECT_GET or FCAST_OBJECT_PUT: fcast_object_
- * token_text is what a server is told. It is good for any number of transfers until it is done or
+ * Lends a part of memory for one operation, FCAST_OBJECT_GET or FCAST_OBJECT_PUT: a server is told
+ * what fcast_object_token_text says. It is good for any number of transfers until it is done or
  * released. FCAST_AGAIN: a transfer into the memory was given up, and may still land;
  * FCAST_NO_RESOURCES: as many tokens stand as may; FCAST_UNSUPPORTED: a GPU's memory that the
  * provider does not reach. Any thread.
@@ -2881,9 +2978,9 @@ fcast_status fcast_object_remote_head(fcast_object_remote remote,
                                       fcast_object_info *info);
 
 /**
- * Gets `len` bytes of an object, from `offset` on, into memory from `memory_offset` on; fewer where
- * the object ends: `info->moved`. FCAST_NOT_FOUND: there is none. FCAST_DATA: what came is not what
- * was sent. After a failure anything may be in the memory. One thread at a time.
+ * Gets `len` bytes of an object, from `offset` on, into memory from `memory_offset` on, and fewer
+ * where the object ends: `info->moved`. FCAST_NOT_FOUND: there is none. FCAST_DATA: what came is
+ * not what was sent. After a failure anything may be in the memory. One thread at a time.
  *
  * # Safety
  *
@@ -3031,9 +3128,9 @@ fcast_status fcast_object_channel_write_payload(fcast_object_channel channel,
 
 /**
  * Serves a PUT: reads `len` bytes of the client's memory, from `at` on in what the token names,
- * into an address in a region. FCAST_EVENT_OBJECT_READ or _FAILED comes with the key, at the latest
- * after `timeout_ms`; nobody else uses the bytes before. Else as fcast_object_channel_write. One
- * thread at a time.
+ * into an address in a region. FCAST_EVENT_OBJECT_READ or _FAILED comes with the key, at the
+ * latest after `timeout_ms`; nobody else uses the bytes before. Else as
+ * fcast_object_channel_write. One thread at a time.
  *
  * # Safety
  *
@@ -3102,8 +3199,8 @@ fcast_status fcast_object_service_start(const char *directory,
                                         fcast_object_service *service);
 
 /**
- * Writes where a service listens: the address of each worker, with commas between them, and a zero.
- * `*len`: the bytes that it needs, the zero included. Any thread.
+ * Writes where a service listens: the address of each worker, with commas between them, and a
+ * zero. `*len`: the bytes that it needs, the zero included. Any thread.
  *
  * # Safety
  *

@@ -23,6 +23,7 @@ pub mod event_loop_calls;
 pub mod fabric;
 pub mod file;
 pub mod file_batch;
+pub mod file_defaults;
 mod file_memory;
 pub mod file_stats;
 pub mod file_transfer;

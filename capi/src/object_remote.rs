@@ -225,9 +225,9 @@ pub unsafe extern "C" fn fcast_object_remote_head(
     })
 }
 
-/// Gets `len` bytes of an object, from `offset` on, into memory from `memory_offset` on; fewer where
-/// the object ends: `info->moved`. FCAST_NOT_FOUND: there is none. FCAST_DATA: what came is not what
-/// was sent. After a failure anything may be in the memory. One thread at a time.
+/// Gets `len` bytes of an object, from `offset` on, into memory from `memory_offset` on, and fewer
+/// where the object ends: `info->moved`. FCAST_NOT_FOUND: there is none. FCAST_DATA: what came is
+/// not what was sent. After a failure anything may be in the memory. One thread at a time.
 ///
 /// # Safety
 ///

@@ -316,9 +316,9 @@ pub unsafe extern "C" fn fcast_object_channel_write_payload(
 }
 
 /// Serves a PUT: reads `len` bytes of the client's memory, from `at` on in what the token names,
-/// into an address in a region. FCAST_EVENT_OBJECT_READ or _FAILED comes with the key, at the latest
-/// after `timeout_ms`; nobody else uses the bytes before. Else as fcast_object_channel_write. One
-/// thread at a time.
+/// into an address in a region. FCAST_EVENT_OBJECT_READ or _FAILED comes with the key, at the
+/// latest after `timeout_ms`; nobody else uses the bytes before. Else as
+/// fcast_object_channel_write. One thread at a time.
 ///
 /// # Safety
 ///

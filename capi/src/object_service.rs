@@ -149,8 +149,8 @@ pub unsafe extern "C" fn fcast_object_service_start(
     })
 }
 
-/// Writes where a service listens: the address of each worker, with commas between them, and a zero.
-/// `*len`: the bytes that it needs, the zero included. Any thread.
+/// Writes where a service listens: the address of each worker, with commas between them, and a
+/// zero. `*len`: the bytes that it needs, the zero included. Any thread.
 ///
 /// # Safety
 ///
