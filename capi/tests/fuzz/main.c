@@ -358,7 +358,7 @@ void external_released(void *context)
     static _Thread_local bool within;
     struct external *external = context;
     MUST(atomic_exchange(&external->released, 1) == 0, "released twice");
-    if (!within && state != 0) {
+    if (!within && state != 0 && !atomic_load(&stop)) {
         within = true;
         for (uint64_t times = below(3); times > 0; times--)
             table[any_call()].make();
