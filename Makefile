@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout capi install deb count fmt clippy doc clean
+.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout capi install deb fuzz-capi count fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
@@ -16,6 +16,7 @@ BENCH_RUNS ?= 15
 BENCH_DIR ?=
 RATE ?= 1000
 SOAK_SECONDS ?= 60
+SECONDS ?= 3600
 PIN ?= split two
 READOUT_SIZES ?= 64,512,4096
 BENCH_SIZES ?= 64 4096 65536 1048576 16777216
@@ -53,9 +54,9 @@ info: ## GPUs, providers, and which way GPU memory takes over each of them
 	@scripts/setup.sh run
 	@cargo run -q --example info
 
-models: ## every interleaving (loom), and the shutdown and one-sided suites under AddressSanitizer (minutes)
+models: ## every interleaving (loom), and the shutdown and one-sided suites and the C interface under AddressSanitizer (minutes)
 	@scripts/setup.sh test
-	@scripts/test.sh loom asan
+	@scripts/test.sh loom asan capi_asan
 
 conformance: ## every behaviour on every provider of both libraries, as a table (minutes)
 	@scripts/setup.sh test
@@ -67,6 +68,10 @@ verbs: ## the demo, the suites and the conformance rows over verbs, in a QEMU gu
 fuzz: ## random bytes for everything that reads bytes of peers (FUZZ_SECONDS=30 for each target)
 	@scripts/setup.sh test
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz.sh
+
+fuzz-capi: ## calls of the C interface in random order under AddressSanitizer, for SECONDS=3600 over tcp and shm together
+	@scripts/setup.sh test
+	@scripts/fuzz-capi.sh $(SECONDS)
 
 soak: ## the chaos tests with their full counts (long); log in target/soak.log
 	@scripts/setup.sh test

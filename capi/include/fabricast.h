@@ -273,6 +273,16 @@
 #define FCAST_COMPAT_OFF 3
 
 /**
+ * In settings that may be left as they are: on.
+ */
+#define FCAST_SWITCH_ON 1
+
+/**
+ * In settings that may be left as they are: off.
+ */
+#define FCAST_SWITCH_OFF 2
+
+/**
  * Something failed that nobody else is told.
  */
 #define FCAST_LOG_ERROR 1
@@ -296,6 +306,68 @@
  * Everything.
  */
 #define FCAST_LOG_TRACE 5
+
+/**
+ * A GET: a server writes an object, or a part of one, into memory that was lent.
+ */
+#define FCAST_OBJECT_GET 1
+
+/**
+ * A PUT: a server reads an object, or a part of one, from memory that was lent.
+ */
+#define FCAST_OBJECT_PUT 2
+
+/**
+ * Both sides compute the CRC-64/NVME of what is moved, where the host can read the memory.
+ */
+#define FCAST_CHECKSUM_CRC64 0
+
+/**
+ * Both sides compute the CRC32C of it.
+ */
+#define FCAST_CHECKSUM_CRC32C 1
+
+/**
+ * Bytes of a text of an etag, the zero included.
+ */
+#define FCAST_OBJECT_ETAG_LEN 136
+
+/**
+ * An object is put whatever is there.
+ */
+#define FCAST_PUT_ANY 0
+
+/**
+ * An object is put if there is none of its name.
+ */
+#define FCAST_PUT_ABSENT 1
+
+/**
+ * An object is put if the one that is there has the etag that is given.
+ */
+#define FCAST_PUT_MATCHES 2
+
+/**
+ * The bytes are in the client's memory. `key`.
+ */
+#define FCAST_EVENT_OBJECT_WRITTEN 60
+
+/**
+ * The bytes of the client's memory are in the memory that was given. `key`.
+ */
+#define FCAST_EVENT_OBJECT_READ 61
+
+/**
+ * A transfer failed: `key`, `status`, `text`. `value` is the sum of 1: bytes may have gone out all
+ * the same; 2: the provider still has the memory that was given, FCAST_EVENT_OBJECT_RETURNED says
+ * when not any more (never, where the provider does not let go of it).
+ */
+#define FCAST_EVENT_OBJECT_FAILED 62
+
+/**
+ * The provider is done with the memory of a transfer that failed before. `key`.
+ */
+#define FCAST_EVENT_OBJECT_RETURNED 63
 
 /**
  * Regions try to lie in huge pages.
@@ -986,6 +1058,73 @@ typedef struct {
 } fcast_file_batch_event;
 
 /**
+ * What files and transfers of the process do where nothing else was asked for. The values at the
+ * start are those of variables: FABRICAST_NUM_THREADS and so on, or those of KvikIO.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_file_defaults).
+     */
+    size_t size;
+    /**
+     * Threads of the pool, 1 to 1,024. Default 8.
+     */
+    size_t num_threads;
+    /**
+     * Bytes of one task. Default 4 MiB.
+     */
+    size_t task_size;
+    /**
+     * Transfers of GPU memory of fewer bytes are done by the calling thread. Default 16 KiB.
+     */
+    size_t gds_threshold;
+    /**
+     * Bytes of the longest bounce buffer. Default 16 MiB.
+     */
+    size_t bounce_buffer_size;
+    /**
+     * Bytes that all bounce buffers may take. Default 256 MiB.
+     */
+    size_t bounce_pool_size;
+    /**
+     * Transfers of fewer bytes go through the page cache. Default 64 KiB.
+     */
+    size_t auto_direct_io_threshold;
+    /**
+     * Operations that wait for a thread at most. Default 4,096.
+     */
+    size_t thread_pool_queue;
+    /**
+     * Pieces in flight on a ring of io_uring's. Default 32.
+     */
+    size_t io_uring_depth;
+    /**
+     * FCAST_COMPAT_AUTO, FCAST_COMPAT_ON or FCAST_COMPAT_OFF, for files that are opened later.
+     */
+    uint32_t compat;
+    /**
+     * Whether reads go around the page cache. Default off.
+     */
+    uint32_t auto_direct_io_read;
+    /**
+     * Whether writes go around the page cache. Default on.
+     */
+    uint32_t auto_direct_io_write;
+    /**
+     * Whether reads around the page cache read what lies around them, too. Default off.
+     */
+    uint32_t auto_direct_io_read_overread;
+    /**
+     * Whether each block device has a pool of its own. Default off.
+     */
+    uint32_t thread_pool_per_block_device;
+    /**
+     * Whether io_uring is used. Default on.
+     */
+    uint32_t io_uring;
+} fcast_file_defaults;
+
+/**
  * What one transfer asks for. All zeros but the size are the defaults.
  */
 typedef struct {
@@ -1041,6 +1180,236 @@ typedef struct {
 typedef void (*fcast_log_fn)(void *context, uint32_t level, const char *target, const char *message);
 
 /**
+ * How a client of objects is opened. 0 in a field is the default.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_object_client_settings).
+     */
+    size_t size;
+    /**
+     * Bytes that one call of fcast_object_get and fcast_object_put gets at most. Default 2^30.
+     */
+    uint64_t callback_bytes;
+    /**
+     * Tokens that stand at once. Default 4,096.
+     */
+    uint32_t tokens;
+    /**
+     * How long a transfer waits at most for memory that is kept from being lent. Default 5,000.
+     */
+    uint32_t quarantine_ms;
+    /**
+     * 1: no thread serves the client: fcast_object_client_progress is called while tokens stand.
+     */
+    uint32_t no_progress_thread;
+    /**
+     * Buffers that GPU memory passes where the provider does not reach it. Default 4.
+     */
+    uint32_t staging_buffers;
+    /**
+     * Bytes of one of them. Default 8 MiB.
+     */
+    size_t staging_bytes;
+    /**
+     * What statistics call it; NULL: "client".
+     */
+    const char *name;
+} fcast_object_client_settings;
+
+/**
+ * A client of objects: it lends memory to servers, which move the bytes by themselves. Any thread
+ * may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_client;
+
+/**
+ * Memory that a client lends. Any thread may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_memory;
+
+/**
+ * A buffer of a pool that the program writes to. One thread at a time.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_buffer;
+
+/**
+ * A token that stands: who knows its text may use the memory that it names. Any thread may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_token;
+
+/**
+ * How a connection to a service is made. 0 in a field is the default.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_object_remote_settings).
+     */
+    size_t size;
+    /**
+     * FCAST_CHECKSUM_CRC64, FCAST_CHECKSUM_CRC32C, or FCAST_OFF: none.
+     */
+    uint32_t checksum;
+    /**
+     * How long making a connection may take. Default 10,000.
+     */
+    uint32_t connect_timeout_ms;
+    /**
+     * How long the service may be silent. Default 30,000.
+     */
+    uint32_t lost_after_ms;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+} fcast_object_remote_settings;
+
+/**
+ * A connection to a service of objects: one request at a time. One thread at a time uses it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_remote;
+
+/**
+ * An object. Its layout does not change.
+ */
+typedef struct {
+    /**
+     * Its bytes.
+     */
+    uint64_t size;
+    /**
+     * Bytes that the call has moved.
+     */
+    uint64_t moved;
+    /**
+     * When it was put, in nanoseconds since 1970; 0: not known.
+     */
+    int64_t modified_ns;
+    /**
+     * Its checksum, or that of the bytes that were moved.
+     */
+    uint64_t checksum;
+    /**
+     * FCAST_CHECKSUM_CRC64, FCAST_CHECKSUM_CRC32C, or FCAST_OFF: not known.
+     */
+    uint32_t checksum_kind;
+    /**
+     * 1: both sides have computed a checksum of what was moved, and it is the same.
+     */
+    uint32_t is_checked;
+    /**
+     * The name of this version, as text that ends with a zero.
+     */
+    char etag[FCAST_OBJECT_ETAG_LEN];
+    /**
+     * 0.
+     */
+    uint64_t reserved[2];
+} fcast_object_info;
+
+/**
+ * An object of a list. Its layout does not change.
+ */
+typedef struct {
+    /**
+     * Its name, valid until the next call of the connection.
+     */
+    const char *name;
+    /**
+     * The name of this version, valid as long.
+     */
+    const char *etag;
+    /**
+     * Its bytes.
+     */
+    uint64_t size;
+    /**
+     * When it was put, in nanoseconds since 1970; 0: not known.
+     */
+    int64_t modified_ns;
+    /**
+     * 0.
+     */
+    uint64_t reserved[2];
+} fcast_object_entry;
+
+/**
+ * How a server of objects is opened. 0 in a field is the default.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_object_server_settings).
+     */
+    size_t size;
+    /**
+     * Transfers of a channel at once, 1 to 65,536. Default 256.
+     */
+    uint32_t depth;
+    /**
+     * Clients that a channel knows at once, 1 to 65,536. Default 1,024.
+     */
+    uint32_t peers;
+    /**
+     * A transfer with less time than this until its deadline is refused. Default 10.
+     */
+    uint32_t min_budget_ms;
+    /**
+     * A client that was idle for so long is forgotten. Default 60,000.
+     */
+    uint32_t idle_after_ms;
+    /**
+     * What statistics call it; NULL: "server".
+     */
+    const char *name;
+} fcast_object_server_settings;
+
+/**
+ * A server of objects: it moves bytes into and out of memory that tokens name. Any thread.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_server;
+
+/**
+ * A channel of a server, which does the work. One thread at a time uses it; more threads take more
+ * channels.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_channel;
+
+/**
  * A payload: a frozen buffer, a fragment of a ring, or the bytes of a message that was kept. Any
  * thread may use it. A send uses it up.
  */
@@ -1052,14 +1421,93 @@ typedef struct {
 } fcast_payload;
 
 /**
- * A buffer of a pool that the program writes to. One thread at a time.
+ * How a service is started. 0 in a field is the default. A value out of its range is refused with
+ * words that name it.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_object_service_settings).
+     */
+    size_t size;
+    /**
+     * 1: nothing can be put or deleted.
+     */
+    uint32_t read_only;
+    /**
+     * Threads that move bytes, each with an address of its own. Default 1.
+     */
+    uint32_t workers;
+    /**
+     * Threads of a worker that wait for files. Default 2.
+     */
+    uint32_t store_threads;
+    /**
+     * Bytes that are moved at once. Default 1,048,576.
+     */
+    uint32_t piece_bytes;
+    /**
+     * Pieces that a worker has memory for. Default 32.
+     */
+    uint32_t buffers;
+    /**
+     * Pieces of one request that are under way at once. Default 4.
+     */
+    uint32_t pieces;
+    /**
+     * Connections of a worker. Default 64.
+     */
+    uint32_t connections;
+    /**
+     * Requests of a worker at once. Default 256.
+     */
+    uint32_t requests;
+    /**
+     * How long a request may go without a piece being done. Default 10,000.
+     */
+    uint32_t stall_ms;
+    /**
+     * How long a request may take. Default 3,600,000.
+     */
+    uint32_t budget_ms;
+    /**
+     * How long a client may be silent. Default 30,000.
+     */
+    uint32_t lost_after_ms;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+    /**
+     * Of the channels that move bytes; NULL: the defaults.
+     */
+    const fcast_object_server_settings *server;
+} fcast_object_service_settings;
+
+/**
+ * A service: it serves the files of a directory as objects, with threads of its own. Any thread
+ * may use it.
  */
 typedef struct {
     /**
      * Its number; 0: none.
      */
     uint64_t id;
-} fcast_buffer;
+} fcast_object_service;
+
+/**
+ * Has a server move one part of an object, and waits for its answer: how many bytes it moved, from
+ * the part's begin on; or a negative number, which ends the request and is in the words of its
+ * failure. `token` is the text of the part's token, good during the call; `offset` is where the
+ * part begins in the object, `memory_offset` where in the memory, `len` its bytes.
+ *
+ * It is called on the thread that called, with nothing locked, may call this interface, and must
+ * not throw.
+ */
+typedef int64_t (*fcast_object_fn)(void *context,
+                                   const char *token,
+                                   uint64_t offset,
+                                   uint64_t memory_offset,
+                                   uint64_t len);
 
 /**
  * Called when the library needs external memory no more: behind the last send from it and the last
@@ -2222,6 +2670,26 @@ fcast_status fcast_file_batch_cancel(fcast_file_batch batch, uint64_t key);
 fcast_status fcast_file_batch_release(fcast_file_batch batch);
 
 /**
+ * What files of the process do where nothing else was asked for. The field `size` is set by the
+ * caller. Any thread.
+ *
+ * # Safety
+ *
+ * `defaults`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_file_defaults_get(fcast_file_defaults *defaults);
+
+/**
+ * Changes what files of the process do where nothing else was asked for: the fields that are not
+ * 0. FCAST_INVALID: one is out of its range, and nothing was changed. Any thread.
+ *
+ * # Safety
+ *
+ * `defaults`: NULL, or a struct whose size field is right.
+ */
+fcast_status fcast_file_defaults_set(const fcast_file_defaults *defaults);
+
+/**
  * Reads a file into memory, on this thread, and waits for it; `options->parallel`: with the
  * threads of the pool. Any thread.
  *
@@ -2359,6 +2827,424 @@ fcast_status fcast_file_transfer_release(fcast_file_transfer transfer);
  * `function` may be called with `context`, by any thread, until another call of this one returns.
  */
 fcast_status fcast_log_set(fcast_log_fn function, void *context, uint32_t level);
+
+/**
+ * Opens a client on a fabric of the kind FCAST_KIND_RDM. FCAST_UNSUPPORTED: it is of another kind,
+ * or its provider has no one-sided operations. Any thread.
+ *
+ * # Safety
+ *
+ * `settings`: NULL, or a struct whose size field is right and whose name ends with a zero;
+ * `client`: NULL, or writable.
+ */
+fcast_status fcast_object_client_open(fcast_fabric fabric,
+                                      const fcast_object_client_settings *settings,
+                                      fcast_object_client *client);
+
+/**
+ * Has the provider do what there is to do for servers, and returns at once. Any thread.
+ */
+fcast_status fcast_object_client_progress(fcast_object_client client);
+
+/**
+ * Gives a client back. It goes when the last memory of it does. Any thread.
+ */
+fcast_status fcast_object_client_release(fcast_object_client client);
+
+/**
+ * Takes `len` bytes at an address in a region, of the host or of a GPU; the region need not be
+ * registered. Nobody reaches them before they are lent. `operations`: FCAST_OBJECT_GET,
+ * FCAST_OBJECT_PUT or both: what tokens may allow. The region is kept until nobody can reach the
+ * bytes any more. Any thread.
+ *
+ * # Safety
+ *
+ * `memory`: NULL, or writable. `data` is looked up in the region, not read.
+ */
+fcast_status fcast_object_memory_register(fcast_object_client client,
+                                          fcast_region region,
+                                          void *data,
+                                          size_t len,
+                                          uint32_t operations,
+                                          fcast_object_memory *memory);
+
+/**
+ * As fcast_object_memory_register, of a buffer of a pool, all of it. Its handle is used up;
+ * fcast_object_memory_reclaim gives another one. The host can read such memory, so checksums of
+ * what came can be computed. Any thread.
+ *
+ * # Safety
+ *
+ * `memory`: NULL, or writable.
+ */
+fcast_status fcast_object_memory_register_buffer(fcast_object_client client,
+                                                 fcast_buffer buffer,
+                                                 uint32_t operations,
+                                                 fcast_object_memory *memory);
+
+/**
+ * Takes memory back: waits until nobody can reach it any more, for at most `timeout_ms`. From then
+ * on the handle is good for fcast_object_memory_release alone. `buffer`: where it was a buffer,
+ * that; else {0}; may be NULL, then the buffer goes back to its pool. FCAST_BUSY: tokens of it
+ * stand, or a call uses it; FCAST_TIMED_OUT: somebody may still reach it. Any thread.
+ *
+ * # Safety
+ *
+ * `buffer`: NULL, or writable.
+ */
+fcast_status fcast_object_memory_reclaim(fcast_object_memory memory,
+                                         uint32_t timeout_ms,
+                                         fcast_buffer *buffer);
+
+/**
+ * Gives memory back: it is freed when nobody can reach it any more. Any thread.
+ */
+fcast_status fcast_object_memory_release(fcast_object_memory memory);
+
+/**
+ * Lends a part of memory for one operation, FCAST_OBJECT_GET or FCAST_OBJECT_PUT: a server is told
+ * what fcast_object_token_text says. It is good for any number of transfers until it is done or
+ * released. FCAST_AGAIN: a transfer into the memory was given up, and may still land;
+ * FCAST_NO_RESOURCES: as many tokens stand as may; FCAST_UNSUPPORTED: a GPU's memory that the
+ * provider does not reach. Any thread.
+ *
+ * # Safety
+ *
+ * `token`: NULL, or writable.
+ */
+fcast_status fcast_object_token_lend(fcast_object_memory memory,
+                                     uint64_t offset,
+                                     uint64_t len,
+                                     uint32_t operation,
+                                     fcast_object_token *token);
+
+/**
+ * Writes the text of a token, which ends with a zero. `*len`: the bytes that it needs, the zero
+ * included; what does not go into `capacity` is cut. Any thread.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `len`: NULL, or writable.
+ */
+fcast_status fcast_object_token_text(fcast_object_token token,
+                                     char *text,
+                                     size_t capacity,
+                                     size_t *len);
+
+/**
+ * Ends a token whose transfers servers have answered for: the memory may be lent again at once.
+ * Its handle is used up. Any thread.
+ */
+fcast_status fcast_object_token_done(fcast_object_token token);
+
+/**
+ * Revokes a token, and gives its handle back: a server that uses it is refused. What it began may
+ * still land: memory that was lent for a GET is kept from being lent until it can't. Any thread.
+ */
+fcast_status fcast_object_token_release(fcast_object_token token);
+
+/**
+ * Connects to a service at an address, over the fabric `control`; bytes are moved by the client's.
+ * Waits for the connection. FCAST_TIMED_OUT, FCAST_CLOSED, FCAST_REFUSED: it could not be made.
+ * Any thread.
+ *
+ * # Safety
+ *
+ * `service`: NULL, or a text that ends with a zero; `settings`: NULL, or a struct whose size field
+ * is right; `remote`: NULL, or writable.
+ */
+fcast_status fcast_object_remote_connect(fcast_object_client client,
+                                         fcast_fabric control,
+                                         const char *service,
+                                         const fcast_object_remote_settings *settings,
+                                         fcast_object_remote *remote);
+
+/**
+ * Connects anew where the connection is lost: after FCAST_CLOSED. One thread at a time.
+ */
+fcast_status fcast_object_remote_reconnect(fcast_object_remote remote);
+
+/**
+ * Says what there is under a name. FCAST_NOT_FOUND: nothing. FCAST_TIMED_OUT: no answer within
+ * `timeout_ms`. One thread at a time.
+ *
+ * # Safety
+ *
+ * `name`: NULL, or a text that ends with a zero; `info`: NULL, or writable.
+ */
+fcast_status fcast_object_remote_head(fcast_object_remote remote,
+                                      const char *name,
+                                      uint32_t timeout_ms,
+                                      fcast_object_info *info);
+
+/**
+ * Gets `len` bytes of an object, from `offset` on, into memory from `memory_offset` on, and fewer
+ * where the object ends: `info->moved`. FCAST_NOT_FOUND: there is none. FCAST_DATA: what came is
+ * not what was sent. After a failure anything may be in the memory. One thread at a time.
+ *
+ * # Safety
+ *
+ * `name`: NULL, or a text that ends with a zero; `info`: NULL, or writable.
+ */
+fcast_status fcast_object_remote_get(fcast_object_remote remote,
+                                     const char *name,
+                                     fcast_object_memory memory,
+                                     uint64_t memory_offset,
+                                     uint64_t len,
+                                     uint64_t offset,
+                                     uint32_t timeout_ms,
+                                     fcast_object_info *info);
+
+/**
+ * Puts `len` bytes of memory, from `memory_offset` on, as an object, all at once. `condition`:
+ * FCAST_PUT_ANY or another; `etag`: of FCAST_PUT_MATCHES, else NULL. FCAST_REFUSED: the condition
+ * does not hold, or it is not allowed; nothing has changed. After FCAST_TIMED_OUT and FCAST_CLOSED
+ * it is not known whether it is there. One thread at a time.
+ *
+ * # Safety
+ *
+ * `name` and `etag`: NULL, or texts that end with a zero; `info`: NULL, or writable.
+ */
+fcast_status fcast_object_remote_put(fcast_object_remote remote,
+                                     const char *name,
+                                     fcast_object_memory memory,
+                                     uint64_t memory_offset,
+                                     uint64_t len,
+                                     uint32_t condition,
+                                     const char *etag,
+                                     uint32_t timeout_ms,
+                                     fcast_object_info *info);
+
+/**
+ * Removes an object. `etag`: only the version that has it; NULL: any. FCAST_NOT_FOUND: there is
+ * none. FCAST_REFUSED: another version is there, or it is not allowed. One thread at a time.
+ *
+ * # Safety
+ *
+ * `name` and `etag`: NULL, or texts that end with a zero.
+ */
+fcast_status fcast_object_remote_delete(fcast_object_remote remote,
+                                        const char *name,
+                                        const char *etag,
+                                        uint32_t timeout_ms);
+
+/**
+ * Lists objects whose names begin with a prefix and come behind `start_after`, in the order of
+ * their bytes: at most `capacity`, `*count` of them. `*more`: there are more; ask again with the
+ * last name. `prefix` and `start_after` may be NULL. One thread at a time.
+ *
+ * # Safety
+ *
+ * `prefix` and `start_after`: NULL, or texts that end with a zero; `entries`: NULL, or room for
+ * `capacity` of them; `count` and `more`: NULL, or writable.
+ */
+fcast_status fcast_object_remote_list(fcast_object_remote remote,
+                                      const char *prefix,
+                                      const char *start_after,
+                                      uint32_t timeout_ms,
+                                      fcast_object_entry *entries,
+                                      size_t capacity,
+                                      size_t *count,
+                                      bool *more);
+
+/**
+ * Gives a connection back. Any thread.
+ */
+fcast_status fcast_object_remote_release(fcast_object_remote remote);
+
+/**
+ * Opens a server on a fabric of the kind FCAST_KIND_RDM, with a domain of its own.
+ * FCAST_UNSUPPORTED: the fabric is of another kind, or its provider has no one-sided operations.
+ * Any thread.
+ *
+ * # Safety
+ *
+ * `settings`: NULL, or a struct whose size field is right and whose name ends with a zero;
+ * `server`: NULL, or writable.
+ */
+fcast_status fcast_object_server_open(fcast_fabric fabric,
+                                      const fcast_object_server_settings *settings,
+                                      fcast_object_server *server);
+
+/**
+ * The domain of a server, as a handle of its own: regions that channels move bytes from and to are
+ * registered with it. Any thread.
+ *
+ * # Safety
+ *
+ * `domain`: NULL, or writable.
+ */
+fcast_status fcast_object_server_domain(fcast_object_server server, fcast_domain *domain);
+
+/**
+ * Opens a channel of a server. Any thread.
+ *
+ * # Safety
+ *
+ * `channel`: NULL, or writable.
+ */
+fcast_status fcast_object_channel_open(fcast_object_server server, fcast_object_channel *channel);
+
+/**
+ * Gives a server back. It goes when its last channel does. Any thread.
+ */
+fcast_status fcast_object_server_release(fcast_object_server server);
+
+/**
+ * Serves a GET: writes `len` bytes at an address in a region into the client's memory, from `at`
+ * on in what the token names. FCAST_EVENT_OBJECT_WRITTEN or _FAILED comes with the key, at the
+ * latest after `timeout_ms`; the bytes must not change before. The region is registered with the
+ * server's domain. One thread at a time.
+ *
+ * FCAST_AGAIN: poll first. FCAST_INVALID: the token, or bytes that are not in what it names.
+ * FCAST_UNSUPPORTED: the token is of another provider. FCAST_NOT_REGISTERED: the region.
+ *
+ * # Safety
+ *
+ * `token`: NULL, or a text that ends with a zero. `data` is looked up in the region, not read.
+ */
+fcast_status fcast_object_channel_write(fcast_object_channel channel,
+                                        const char *token,
+                                        uint64_t at,
+                                        fcast_region region,
+                                        const void *data,
+                                        size_t len,
+                                        uint64_t key,
+                                        uint32_t timeout_ms);
+
+/**
+ * As fcast_object_channel_write, of a payload, whose handle is used up. One thread at a time.
+ *
+ * # Safety
+ *
+ * `token`: NULL, or a text that ends with a zero.
+ */
+fcast_status fcast_object_channel_write_payload(fcast_object_channel channel,
+                                                const char *token,
+                                                uint64_t at,
+                                                fcast_payload payload,
+                                                uint64_t key,
+                                                uint32_t timeout_ms);
+
+/**
+ * Serves a PUT: reads `len` bytes of the client's memory, from `at` on in what the token names,
+ * into an address in a region. FCAST_EVENT_OBJECT_READ or _FAILED comes with the key, at the
+ * latest after `timeout_ms`; nobody else uses the bytes before. Else as
+ * fcast_object_channel_write. One thread at a time.
+ *
+ * # Safety
+ *
+ * `token`: NULL, or a text that ends with a zero. `data` is an address in the region, and its
+ * bytes may be written by any thread until the event.
+ */
+fcast_status fcast_object_channel_read(fcast_object_channel channel,
+                                       const char *token,
+                                       uint64_t at,
+                                       fcast_region region,
+                                       void *data,
+                                       size_t len,
+                                       uint64_t key,
+                                       uint32_t timeout_ms);
+
+/**
+ * Drives a channel and writes what became of transfers: at most `capacity` events, `*count` of
+ * them. What the events of the last poll point to is gone from now on. One thread at a time.
+ *
+ * # Safety
+ *
+ * `events`: NULL, or room for `capacity` of them; `count`: NULL, or writable.
+ */
+fcast_status fcast_object_channel_poll(fcast_object_channel channel,
+                                       fcast_event *events,
+                                       size_t capacity,
+                                       size_t *count);
+
+/**
+ * Sleeps until there may be something to poll for, for at most `timeout_ms`. One thread at a time.
+ */
+fcast_status fcast_object_channel_wait(fcast_object_channel channel, uint32_t timeout_ms);
+
+/**
+ * Waits for what is under way, for at most `timeout_ms`, and closes a channel; what is not over
+ * then fails. What became of transfers is told by the polls that follow. The handle is to be
+ * released all the same. One thread at a time.
+ */
+fcast_status fcast_object_channel_close(fcast_object_channel channel, uint32_t timeout_ms);
+
+/**
+ * Gives a channel back. One that was not closed ends what is under way, and tells nobody. Any
+ * thread.
+ */
+fcast_status fcast_object_channel_release(fcast_object_channel channel);
+
+/**
+ * Starts to serve a directory: requests come over the fabric `control`, at an address of this
+ * machine such as "127.0.0.1:0"; bytes are moved over `data`, which is of the kind FCAST_KIND_RDM
+ * and may be the same. Any thread.
+ *
+ * FCAST_NOT_FOUND, FCAST_SYSTEM, FCAST_INVALID: the directory, or a setting. FCAST_UNSUPPORTED:
+ * `data` has no one-sided operations.
+ *
+ * # Safety
+ *
+ * `directory` and `listen`: NULL, or texts that end with a zero; `settings`: NULL, or a struct
+ * whose size field is right, with one of the server's that is right, too; `service`: NULL, or
+ * writable.
+ */
+fcast_status fcast_object_service_start(const char *directory,
+                                        fcast_fabric control,
+                                        const char *listen,
+                                        fcast_fabric data,
+                                        const fcast_object_service_settings *settings,
+                                        fcast_object_service *service);
+
+/**
+ * Writes where a service listens: the address of each worker, with commas between them, and a
+ * zero. `*len`: the bytes that it needs, the zero included. Any thread.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `len`: NULL, or writable.
+ */
+fcast_status fcast_object_service_address(fcast_object_service service,
+                                          char *text,
+                                          size_t capacity,
+                                          size_t *len);
+
+/**
+ * Ends a service: new requests are refused, those that are served go on for at most `timeout_ms`.
+ * Its handle is used up. Any thread.
+ */
+fcast_status fcast_object_service_close(fcast_object_service service, uint32_t timeout_ms);
+
+/**
+ * Gives a service back that was not closed: what it serves is cut. Any thread.
+ */
+fcast_status fcast_object_service_release(fcast_object_service service);
+
+/**
+ * Gets or puts `len` bytes of an object, from `offset` on, into or from memory from
+ * `memory_offset` on: `function` is called for one part after the other, each with a token of its
+ * own, which is revoked when it returns. `*moved`: the bytes that it answered for; a part of which
+ * it moved fewer than asked for ends the request. `operation`: FCAST_OBJECT_GET or
+ * FCAST_OBJECT_PUT. Any thread.
+ *
+ * FCAST_CLOSED: the function answered a negative number. FCAST_AGAIN: a transfer into the memory
+ * was given up, and may still land.
+ *
+ * # Safety
+ *
+ * `function` may be called with `context` during the call; `moved`: NULL, or writable.
+ */
+fcast_status fcast_object_transfer(fcast_object_client client,
+                                   uint32_t operation,
+                                   fcast_object_memory memory,
+                                   uint64_t memory_offset,
+                                   uint64_t len,
+                                   uint64_t offset,
+                                   fcast_object_fn function,
+                                   void *context,
+                                   uint64_t *moved);
 
 /**
  * How many bytes a payload has.

@@ -140,7 +140,7 @@ public:
         // Each connection has some buffers of its own: few buffers are for few connections.
         const std::size_t buffers = shared.use_shared_receive_buffers ? shared.num_buf : of.num_buf;
         if (with.max_connections == 0 && buffers < 3 * connections_usual)
-            with.max_connections = static_cast<std::uint32_t>(std::max<std::size_t>(buffers / 3, 1));
+            with.max_connections = std::max(static_cast<std::uint32_t>(buffers / 3), 1u);
         auto opened = receiver::open(**in, at.to_string().c_str(), with);
         if (!opened)
             raise_listen(opened.error());

@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 use std::fmt::{self, Write};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -59,8 +59,10 @@ unsafe impl Sync for Hook {}
 static HOOK: RwLock<Option<Arc<Hook>>> = RwLock::new(None);
 /// The highest level that is wanted; 0: none.
 static LEVEL: AtomicU32 = AtomicU32::new(0);
-/// Whether the collector was put in place; held while the hook is changed.
-static IN_PLACE: Mutex<bool> = Mutex::new(false);
+/// Whether the collector was put in place, which it stays; changed by who has `CHANGES` locked.
+static IN_PLACE: AtomicBool = AtomicBool::new(false);
+/// Held while the hook is changed.
+static CHANGES: Mutex<()> = Mutex::new(());
 
 thread_local! {
     /// Whether this thread is in the program's function.
@@ -71,7 +73,8 @@ thread_local! {
 /// that no call can be let in.
 #[inline]
 pub(crate) fn is_inside() -> bool {
-    INSIDE.try_with(Cell::get).unwrap_or(false)
+    // Without a log, the look at what is the thread's own is spared.
+    IN_PLACE.load(Ordering::Relaxed) && INSIDE.try_with(Cell::get).unwrap_or(false)
 }
 
 /// Refuses a call from the function that takes the log.
@@ -101,10 +104,10 @@ pub unsafe extern "C" fn fcast_log_set(
         if function.is_some() && !(FCAST_LOG_ERROR..=FCAST_LOG_TRACE).contains(&level) {
             return Err(Failure::invalid(format!("level = {level}: must be 1 to 5")));
         }
-        let mut in_place = IN_PLACE.lock().unwrap_or_else(PoisonError::into_inner);
-        if function.is_some() && !*in_place {
+        let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+        if function.is_some() && !IN_PLACE.load(Ordering::Relaxed) {
             put_in_place()?;
-            *in_place = true;
+            IN_PLACE.store(true, Ordering::Relaxed);
         }
         let next = function.map(|function| Arc::new(Hook { function, context }));
         let level = next.as_ref().map_or(0, |_| level);

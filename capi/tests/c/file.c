@@ -120,8 +120,30 @@ static void batch_of(fcast_file file, uint32_t back_end)
     memset(in, 7, SIZE);
 }
 
+static void defaults(void)
+{
+    fcast_file_defaults defaults = {.size = sizeof defaults};
+    OK(fcast_file_defaults_get(&defaults));
+    CHECK(defaults.num_threads > 0 && defaults.compat != 0 && defaults.io_uring != 0);
+    size_t task_size = defaults.task_size;
+    defaults = (fcast_file_defaults){.size = sizeof defaults, .num_threads = 3};
+    defaults.auto_direct_io_read = FCAST_SWITCH_ON;
+    OK(fcast_file_defaults_set(&defaults));
+    OK(fcast_file_defaults_get(&defaults));
+    CHECK(defaults.num_threads == 3 && defaults.auto_direct_io_read == FCAST_SWITCH_ON);
+    CHECK(defaults.task_size == task_size);
+    defaults.num_threads = 100000;
+    IS(fcast_file_defaults_set(&defaults), FCAST_INVALID);
+    defaults.num_threads = 2;
+    defaults.compat = 9;
+    IS(fcast_file_defaults_set(&defaults), FCAST_INVALID);
+    OK(fcast_file_defaults_get(&defaults));
+    CHECK(defaults.num_threads == 3);
+}
+
 int main(void)
 {
+    defaults();
     for (size_t i = 0; i < SIZE; i++)
         out[i] = (unsigned char)(i % 251);
     char dir[] = "/tmp/fabricast-c-file-XXXXXX", path[128];

@@ -222,7 +222,7 @@ static void sizes_of_settings(void)
     newer.more[1] = 1;
     SAYS(fcast_receiver_open(domain, "127.0.0.1:0", &newer.known, &receiver), FCAST_UNSUPPORTED, "is not known to this version");
     fcast_settings settings = {0};
-    const size_t wrong[] = {0, 1, sizeof(size_t) - 1, (1 << 16) + 1, SIZE_MAX};
+    const size_t wrong[] = {0, 1, sizeof(size_t) - 1, sizeof(size_t) + 1, (1 << 16) + 8, SIZE_MAX};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         settings.size = wrong[i];
         SAYS(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &receiver), FCAST_INVALID, "set it to sizeof the struct");
