@@ -117,8 +117,9 @@ impl FabricBuilder {
     /// with a transfer before it is used; else it is staged. [`Region::path`](crate::Region::path)
     /// says which and why.
     ///
-    /// Of `shm` it is only asked where libfabric was built with CUDA: memory of the host goes from
-    /// process to process in two copies there instead of one.
+    /// Of `shm` it is only asked where libfabric was built with CUDA: once it is, memory of the
+    /// host goes from process to process in two copies instead of one, at half the rate or less.
+    /// Who has no memory of a device there says [`DevicePaths::Off`].
     #[must_use]
     pub fn device_memory(mut self, paths: DevicePaths) -> Self {
         self.settings.device_paths = paths;
