@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -167,6 +168,10 @@ pub(crate) struct DemoArgs {
     /// Bytes of the file that it makes
     #[arg(long, default_value = "64M", value_parser = parse_bytes)]
     pub(crate) bytes: usize,
+    /// Address of this machine at which both meet [default: 127.0.0.1, or that of the provider's
+    /// device]
+    #[arg(long, value_name = "IP")]
+    pub(crate) node: Option<IpAddr>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }

@@ -164,8 +164,7 @@ fn a_retiring_endpoint_finishes_what_it_has() {
             matches!(second, ChannelEvent::WriteReturned { key: 7, .. }),
             "{second:?}"
         );
-        let wanted = (0..2 << 20).map(|at| pattern(at, 1));
-        assert!(wanted.eq(slow.copy()), "all of it came");
+        assert!(slow.copy() == pattern(2 << 20, 1), "all of it came");
     }
 }
 

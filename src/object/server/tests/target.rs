@@ -61,7 +61,7 @@ fn keys_and_rights_are_what_counts() {
             assert_eq!(went, works, "{provider} {access}");
             let touched = client.copy().iter().any(|byte| *byte != 0);
             assert_eq!(touched, works[0], "{provider} {access}");
-            client.fill(|_| 0);
+            client.fill(0);
             let with = |base, key| {
                 let (provider, name) = (token.provider(), token.name());
                 RdmaToken::new(base, token.len(), provider, name, key).expect("a token")

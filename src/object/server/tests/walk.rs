@@ -58,16 +58,11 @@ impl Walk {
         let channel = &mut self.rig.channel;
         let accepted = if key.is_multiple_of(2) {
             let mut buffer = self.rig.pool.try_acquire().expect("one is free");
-            for (at, byte) in buffer[..len].iter_mut().enumerate() {
-                *byte = pattern(at, key as u8);
-            }
+            buffer[..len].copy_from_slice(&pattern(len, key as u8));
             let get = channel.handle_get(&token, at, buffer.freeze(len), key, deadline);
             get.map_err(|refused| refused.kind)
         } else {
-            let window = &self.clients[client].bytes[place * PLACE..][..len];
-            for (at, byte) in window.iter().enumerate() {
-                byte.store(pattern(at, key as u8), std::sync::atomic::Ordering::Relaxed);
-            }
+            self.clients[client].set(place * PLACE, &pattern(len, key as u8));
             let buffer = self.rig.pool.try_acquire().expect("one is free");
             let into = crate::endpoint::Destination::buffer(buffer, len);
             let put = channel.handle_put(&token, at, into, key, deadline);
@@ -108,20 +103,14 @@ impl Walk {
         let is_back = match event {
             ChannelEvent::Written { .. } => {
                 self.done += 1;
-                let window = &self.clients[open.client].bytes[place * PLACE..][..len];
-                let got = window
-                    .iter()
-                    .map(|it| it.load(std::sync::atomic::Ordering::Relaxed));
-                assert!(
-                    got.eq((0..len).map(|at| pattern(at, key as u8))),
-                    "key {key}"
-                );
+                let got = self.clients[open.client].part(place * PLACE..place * PLACE + len);
+                assert!(got == pattern(len, key as u8), "key {key}");
                 true
             }
             ChannelEvent::Read { into, .. } => {
                 self.done += 1;
                 let buffer = into.into_buffer().expect("a buffer");
-                let good = (0..len).all(|at| buffer[at] == pattern(at, key as u8));
+                let good = buffer[..len] == pattern(len, key as u8);
                 assert!(good || *soiled, "key {key}");
                 true
             }
