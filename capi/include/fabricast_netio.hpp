@@ -538,6 +538,8 @@ private:
     std::shared_ptr<const links> current_ = std::make_shared<links>();
 };
 
+using Netio3Backend = NetworkBackend;
+
 } // namespace fabricast::netio
 
 #endif
