@@ -169,7 +169,15 @@ pub const FCAST_VERSION: u32 = 1_000;
 impl From<Error> for Failure {
     #[cold]
     fn from(error: Error) -> Self {
-        let (status, errno) = match &error {
+        Self::of(&error)
+    }
+}
+
+impl Failure {
+    /// Of an error that others have, too.
+    #[cold]
+    pub(crate) fn of(error: &Error) -> Self {
+        let (status, errno) = match error {
             Error::Library(_) | Error::NoProvider(_) | Error::Unsupported { .. } => {
                 (FCAST_UNSUPPORTED, 0)
             }

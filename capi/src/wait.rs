@@ -22,7 +22,7 @@ impl Endpoint {
     }
 
     /// Whether events wait that were polled for and not taken.
-    fn has_events(&self) -> bool {
+    pub(crate) fn has_events(&self) -> bool {
         match &self.face {
             Face::Send(_, events) => !events.is_empty(),
             Face::Receive(_, events) => !events.is_empty(),
