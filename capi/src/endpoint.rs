@@ -76,7 +76,6 @@ impl Endpoint {
     ) -> Result<usize, Failure> {
         self.held.clear();
         self.batch += 1;
-        self.held.reserve(places.len());
         let mut written = 0;
         while written < places.len() {
             let Some((mut event, held)) = self.next_event(written == 0)? else {

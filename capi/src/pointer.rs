@@ -167,7 +167,9 @@ pub(crate) unsafe fn sized<T: Sized0>(
     }
     // SAFETY: not null, and the first field is a `usize` (`Sized0`).
     let size = unsafe { settings.cast::<usize>().read_unaligned() };
-    if !(size_of::<usize>()..=1 << 16).contains(&size) {
+    // A size that cuts a field in two, maybe a pointer, is of no header.
+    let whole = size.is_multiple_of(size_of::<usize>());
+    if !whole || !(size_of::<usize>()..=1 << 16).contains(&size) {
         let text = format!("{name}: its field size is {size}: set it to sizeof the struct");
         return Err(Failure::invalid(text));
     }
