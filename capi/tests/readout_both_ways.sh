@@ -67,9 +67,9 @@ run() {
     echo "readout_both_ways: $name: $events events, none lost"
 }
 
-run 'C++ to Rust' "$cpp" "$rust" 20000 8192 no
-run 'Rust to C++' "$rust" "$cpp" 20000 8192 no --json
-run 'C++ to Rust, short fragments' "$cpp" "$rust" 50000 300 no
-run 'Rust to C++, short fragments' "$rust" "$cpp" 50000 300 no --json
+run 'C++ to Rust' "$cpp" "$rust" 10000 8192 no
+run 'Rust to C++' "$rust" "$cpp" 10000 8192 no --json
+run 'C++ to Rust, short fragments' "$cpp" "$rust" 30000 300 no
+run 'Rust to C++, short fragments' "$rust" "$cpp" 30000 300 no --json
 run 'C++ to Rust, one of three killed' "$cpp" "$rust" 20000 8192 kill --rate 5
 run 'Rust to C++, one of three killed' "$rust" "$cpp" 20000 8192 kill --rate 5 --json
