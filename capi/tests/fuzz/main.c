@@ -450,7 +450,8 @@ void *any_place(fcast_region *region, size_t *len)
     *region = (fcast_region){pick(REGION)};
     fcast_region_memory(*region, &base, &all);
     size_t offset = below(all + 1);
-    *len = once_in(30) ? (size_t)any_number() : below(all - offset + 1);
+    /* Without a region it is memory of the program's, which promises that it is there. */
+    *len = once_in(30) && region->id != 0 ? (size_t)any_number() : below(all - offset + 1);
     return (char *)base + offset;
 }
 
