@@ -68,13 +68,14 @@ copyright() {
     } >"$to/copyright"
 }
 
-# Every exported symbol since the first version of this soname; a tool that builds packages on top reads it.
+# Every exported symbol with the version that it is there since; a tool that builds packages on top reads it.
 symbols() {
-    local library=$1
     printf 'libfabricast.so.%s %s #MINVER#\n' "$soversion" "$runtime"
     printf ' FABRICAST_%s@FABRICAST_%s %s.0\n' "$soversion" "$soversion" "$soversion"
-    nm -D --defined-only "$library" | awk -v since="$soversion.0" \
-        '$2 == "T" { sub("@@", "@", $3); if ($3 !~ /@/) exit 1; print " " $3 " " since }' | LC_ALL=C sort
+    nm -D --defined-only "$1" | awk -v of="FABRICAST_$soversion" '
+        FILENAME != "-" { if ($1 == "function") since[$2] = $3; next }
+        $2 == "T" { name = $3; sub("@.*", "", name); print " " name "@" of, (name in since) ? since[name] : "'"$version"'" }' \
+        capi/abi.tsv - | LC_ALL=C sort
 }
 
 pack() {

@@ -14,8 +14,7 @@ static void random_settings(fcast_settings *settings, bool sender)
                           &settings->header_mode, &settings->header_fixed, &settings->shape,
                           &settings->inject, &settings->packing, &settings->no_gather,
                           &settings->delivered, &settings->deadline_ms, &settings->tell_late,
-                          &settings->max_message, &settings->slots, &settings->credits,
-                          &settings->reserved};
+                          &settings->max_message, &settings->slots, &settings->credits};
     for (size_t i = below(6); i > 0; i--) {
         uint32_t *field = fields[below(COUNT(fields))];
         *field = once_in(30) ? UINT32_MAX : once_in(3) ? (uint32_t)below(3) : (uint32_t)below(3000);

@@ -13,8 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Kinds of handles; endpoints by what they were opened as. A file that adds calls may use those from SPARE on, each for one kind. */
-enum { FABRIC, DOMAIN, REGION, POOL, BUFFER, PAYLOAD, MESSAGE, RECEIVER, SENDER, SPARE, KINDS = 32 };
+/* Kinds of handles; endpoints by what they were opened as. At the end the last ones go first. */
+enum {
+    FABRIC, DOMAIN, REGION, POOL, BUFFER, PAYLOAD, MESSAGE, RECEIVER, SENDER, DATA_FILE, BATCH, FILE_TRANSFER,
+    STREAM_RECEIVER, STREAM_SENDER, STREAM_TRANSFER, CLIENT, MEMORY, TOKEN, REMOTE, SERVER, CHANNEL, SERVICE, LOOP, WINDOW, REMOTE_WINDOW, RING, RESERVATION, STAGING, DEVICE_POOL,
+    KINDS = 40
+};
 
 typedef fcast_status release_by_id(uint64_t id);
 
@@ -68,6 +72,8 @@ static inline uint64_t pick_endpoint(void) { return pick(once_in(2) ? SENDER : R
 
 /* A status that a call may have. */
 fcast_status checked(fcast_status status);
+/* The same of a call that ends a handle in any case but that it is in use, or not of this kind. */
+fcast_status used_up(int kind, uint64_t id, fcast_status status);
 /* For results: what a failed call must not touch. */
 #define UNTOUCHED UINT64_C(0x5a5a5a5a5a5a5a5a)
 
@@ -78,6 +84,13 @@ const char *any_address(char *place, size_t size);
 void *sized_settings(const void *settings, size_t size, void *place, size_t room);
 /* Memory of the program's with whatever in it. */
 extern unsigned char static_memory[1 << 16];
+/* Memory that files are read into and written from, at whatever time. */
+extern unsigned char file_memory[1 << 16];
+/* A folder of this process, which is removed at the end; its name, and that of some file in it. */
+const char *folder(void);
+const char *any_path(char *place, size_t size);
+/* Mostly where `len` bytes of a region are, with the region; else somewhere. */
+void *any_place(fcast_region *region, size_t *len);
 /* Reads all of it, so that a checker of memory sees it. */
 void read_all(const void *data, size_t len);
 /* External memory that is freed when it is released; how much of it is not. */

@@ -7,6 +7,8 @@
 #define _GNU_SOURCE
 #include "fuzz.h"
 
+#include <execinfo.h>
+#include <ftw.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -79,10 +81,16 @@ static void show_trace(void)
     }
 }
 
+static void remove_folder(void);
+static void make_folder(void);
+
 static void on_abort(int signal)
 {
-    (void)signal;
+    void *frames[64];
+    fprintf(stderr, "signal %d\n", signal);
+    backtrace_symbols_fd(frames, backtrace(frames, COUNT(frames)), STDERR_FILENO);
     show_trace();
+    remove_folder();
     _exit(134);
 }
 
@@ -136,7 +144,7 @@ uint64_t pick(int kind)
     pthread_mutex_lock(&lock);
     uint64_t id = some_handle(&kinds[kind], how >= 10);
     if (how >= 196)
-        id = some_handle(&kinds[below(SPARE)], true);
+        id = some_handle(&kinds[below(KINDS)], true);
     pthread_mutex_unlock(&lock);
     /* A generation or a place that is not reached, or another kind: never what another thread just got. */
     if (how == 194)
@@ -183,6 +191,15 @@ fcast_status checked(fcast_status status)
     MUST(strcmp(fcast_status_name(status), "unknown") != 0, "status %d", status);
     MUST(status == FCAST_OK || fcast_last_error()[0] != 0, "status %d without words", status);
     return status;
+}
+
+fcast_status used_up(int kind, uint64_t id, fcast_status status)
+{
+    if (status != FCAST_BUSY && status != FCAST_STALE) {
+        gone(kind, id);
+        MUST(kinds[kind].release(id) == FCAST_STALE, "a %s that was ended is there", kinds[kind].name);
+    }
+    return checked(status);
 }
 
 /* Without the first ones nothing else goes far. */
@@ -294,7 +311,12 @@ int main(int count, char **arguments)
     }
     printf("seed %llu, %llu s, %u threads, %s\n", (unsigned long long)seed, seconds, threads, provider_name);
     fflush(stdout);
+    make_folder();
     signal(SIGABRT, on_abort);
+#ifndef __SANITIZE_ADDRESS__
+    signal(SIGSEGV, on_abort);
+    signal(SIGBUS, on_abort);
+#endif
     signal(SIGPIPE, SIG_IGN);
     state = seed * 2 + 1;
     pthread_t workers[MOST_THREADS];
@@ -389,6 +411,48 @@ const char *any_address(char *place, size_t size)
     snprintf(place, size, "%s", addresses[below(COUNT(addresses))]);
     pthread_mutex_unlock(&lock);
     return place;
+}
+
+unsigned char file_memory[1 << 16];
+static char folder_name[256];
+
+static int remove_one(const char *path, const struct stat *status, int flag, struct FTW *at)
+{
+    (void)status, (void)flag, (void)at;
+    return remove(path);
+}
+
+static void remove_folder(void) { nftw(folder_name, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
+
+static void make_folder(void)
+{
+    const char *at = getenv("TMPDIR");
+    snprintf(folder_name, sizeof folder_name, "%s/fuzz_calls.XXXXXX", at != NULL && *at != 0 ? at : "/tmp");
+    MUST(mkdtemp(folder_name) != NULL, "no folder %s", folder_name);
+    atexit(remove_folder);
+}
+
+const char *folder(void) { return folder_name; }
+
+const char *any_path(char *place, size_t size)
+{
+    static const char *const bad[] = {"", "\xff", "/nowhere/at/all", "."};
+    if (once_in(20))
+        return once_in(3) ? NULL : bad[below(COUNT(bad))];
+    snprintf(place, size, "%s/file%u", folder_name, (unsigned)below(6));
+    return place;
+}
+
+void *any_place(fcast_region *region, size_t *len)
+{
+    void *base = static_memory;
+    size_t all = 64;
+    *region = (fcast_region){pick(REGION)};
+    fcast_region_memory(*region, &base, &all);
+    size_t offset = below(all + 1);
+    /* Without a region it is memory of the program's, which promises that it is there. */
+    *len = once_in(30) && region->id != 0 ? (size_t)any_number() : below(all - offset + 1);
+    return (char *)base + offset;
 }
 
 void *sized_settings(const void *settings, size_t size, void *place, size_t room)
