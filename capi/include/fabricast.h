@@ -177,6 +177,11 @@
 #define FCAST_LOOP_STOPPED 5
 
 /**
+ * A signal was fired, once or several times.
+ */
+#define FCAST_LOOP_SIGNAL 6
+
+/**
  * There is something to read, or the end.
  */
 #define FCAST_LOOP_READ 1
@@ -801,6 +806,16 @@ typedef struct {
      */
     uint64_t id;
 } fcast_loop;
+
+/**
+ * A signal of a loop: a wake-up that is told apart from others. Any thread may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_signal;
 
 /**
  * Something to do. Its layout does not change.
@@ -2424,6 +2439,32 @@ fcast_status fcast_loop_add_timer(fcast_loop in_loop,
                                   uint64_t every_us,
                                   uint64_t key,
                                   uint64_t *token);
+
+/**
+ * Adds a signal to a loop, which says FCAST_LOOP_SIGNAL when it is fired. It takes no descriptor.
+ * It is in the loop until it is removed by its token, or released. One thread at a time.
+ *
+ * # Safety
+ *
+ * `signal` and `token`: NULL, or writable.
+ */
+fcast_status fcast_loop_add_signal(fcast_loop in_loop,
+                                   uint64_t key,
+                                   fcast_signal *signal,
+                                   uint64_t *token);
+
+/**
+ * Has the loop say FCAST_LOOP_SIGNAL soon, with the token of the signal: once for all calls that
+ * come before it is told. Different signals are told in the order in which they were fired. It has
+ * no effect where the signal was removed, or the loop is gone. Any thread.
+ */
+fcast_status fcast_signal_fire(fcast_signal signal);
+
+/**
+ * Gives a signal back, which takes it out of its loop; one that was fired and not told may be told
+ * or not. Any thread.
+ */
+fcast_status fcast_signal_release(fcast_signal signal);
 
 /**
  * Changes what a descriptor is watched for. FCAST_NOT_FOUND: the token names no descriptor of this
