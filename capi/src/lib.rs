@@ -15,17 +15,32 @@
 #![deny(unsafe_code)]
 #![allow(non_camel_case_types)] // The names of C.
 
+pub mod batch;
+pub mod buffered;
 pub mod call;
+pub mod coalesced;
+pub mod connectionless;
+pub mod device;
 pub mod endpoint;
 pub mod event;
 pub mod fabric;
+mod face;
+mod failures;
 mod handle;
+pub mod message;
+pub mod open;
 pub mod payload;
 mod pointer;
 pub mod pool;
+pub mod publish;
 pub mod region;
+pub mod ring;
 pub mod send;
 pub mod settings;
+mod settings_of;
 pub mod status;
+pub mod subscribe;
 mod table;
 pub mod wait;
+pub mod window;
+pub mod window_operations;
