@@ -173,7 +173,9 @@ impl Info {
         let name = duplicate_text("provider", name)?;
         // SAFETY: allocated by the library, and freed by it with the hints (`strdup`, as it
         // expects).
-        unsafe { (*attr).prov_name = name };
+        let before = unsafe { std::mem::replace(&mut (*attr).prov_name, name) };
+        // SAFETY: a text of an earlier call, or null; nothing refers to it any more.
+        unsafe { libc::free(before.cast()) };
         Ok(())
     }
 
@@ -182,7 +184,9 @@ impl Info {
         let name = duplicate_text("interface", name)?;
         // SAFETY: allocated by the library, and freed by it with the hints (`strdup`, as it
         // expects).
-        unsafe { (*attr).name = name };
+        let before = unsafe { std::mem::replace(&mut (*attr).name, name) };
+        // SAFETY: a text of an earlier call, or null; nothing refers to it any more.
+        unsafe { libc::free(before.cast()) };
         Ok(())
     }
 
