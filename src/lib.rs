@@ -62,9 +62,9 @@ use fabricast_process as process;
 use fabricast_process::mapping;
 
 pub use endpoint::{
-    BufferedEvent, ConnectionEvent, ConnectionlessEndpoint, PeerAddr, PublishEndpoint,
-    PublishEvent, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered, SendEndpointZeroCopy,
-    SendEvent, SubscribeEndpoint, SubscribeEvent,
+    BufferedEvent, ConnectionEvent, ConnectionlessEndpoint, PeerAddr, PublishBufferedEvent,
+    PublishEndpoint, PublishEndpointBuffered, PublishEvent, ReceiveEndpoint, ReceiveEvent,
+    SendEndpointBuffered, SendEndpointZeroCopy, SendEvent, SubscribeEndpoint, SubscribeEvent,
 };
 pub use error::Error;
 pub use fabric::{Domain, Fabric};
