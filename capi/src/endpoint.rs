@@ -10,7 +10,7 @@ use fabricast::endpoint::ConnectionId;
 use fabricast::{PeerAddr, Region};
 
 use crate::call::call;
-use crate::event::{Held, fcast_event};
+use crate::event::{FCAST_EVENT_COMPLETED, Held, fcast_event};
 use crate::face::Face;
 use crate::handle::ENDPOINTS;
 use crate::message::Kept;
@@ -31,8 +31,8 @@ pub(crate) struct Endpoint {
     pub(crate) face: Face,
     /// What is sent where a send names no region; registered while the endpoint lives.
     pub(crate) region: Option<Arc<Region>>,
-    /// What the events of the last poll point to.
-    held: Vec<Held>,
+    /// What events of the last poll point to, with their places in it.
+    held: Vec<(u32, Held)>,
     /// Which poll that was, from 1.
     batch: u64,
 }
@@ -56,23 +56,44 @@ impl Endpoint {
         self.batch += 1;
         let mut written = 0;
         while written < places.len() {
-            let Some((mut event, held)) = self.face.next_event(written == 0)? else {
-                break;
-            };
-            event.index = written as u32;
-            event.batch = self.batch;
-            held.point(&mut event);
-            self.held.push(held);
-            places[written].write(event);
+            match self.face.next_completed() {
+                Some(key) => {
+                    places[written].write(fcast_event::keyed(FCAST_EVENT_COMPLETED, key));
+                }
+                None => {
+                    let Some(event) = self.next_event(written)? else {
+                        break;
+                    };
+                    places[written].write(event);
+                }
+            }
             written += 1;
         }
         Ok(written)
     }
 
+    /// The next event of whatever kind, which is the `index`-th of a poll.
+    #[inline]
+    fn next_event(&mut self, index: usize) -> Result<Option<fcast_event>, Failure> {
+        let Some((mut event, held)) = self.face.next_event(index == 0)? else {
+            return Ok(None);
+        };
+        event.index = index as u32;
+        event.batch = self.batch;
+        held.point(&mut event);
+        if !matches!(held, Held::Nothing) {
+            self.held.push((event.index, held));
+        }
+        Ok(Some(event))
+    }
+
     /// The message of an event of the last poll, for who keeps it; once.
     pub(crate) fn keep(&mut self, event: &fcast_event) -> Option<Kept> {
         let current = self.batch == event.batch;
-        let held = self.held.get_mut(event.index as usize)?;
+        let place = self
+            .held
+            .binary_search_by_key(&event.index, |(index, _)| *index);
+        let (_, held) = &mut self.held[place.ok()?];
         if current { held.keep() } else { None }
     }
 }

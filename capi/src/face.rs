@@ -64,6 +64,21 @@ impl Face {
         }, left => Ok(left.pop_front().map(|tell| tell())))
     }
 
+    /// The key of the next event, where that is a send that is done: of those there are many.
+    #[inline]
+    pub(crate) fn next_completed(&mut self) -> Option<u64> {
+        let Self::Send(_, events) = self else {
+            return None;
+        };
+        events
+            .front()
+            .filter(|event| matches!(event, SendEvent::Completed { .. }))?;
+        match events.pop_front() {
+            Some(SendEvent::Completed { key, .. }) => Some(key),
+            _ => None,
+        }
+    }
+
     /// Whether events wait that were polled for and not taken; with a closed one, nothing else
     /// comes.
     pub(crate) fn has_events(&self) -> bool {

@@ -8,9 +8,9 @@ use std::ffi::{CStr, CString, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use fabricast_capi::batch::{fcast_outgoing, fcast_send_batch};
 use fabricast_capi::endpoint::{
     fcast_endpoint, fcast_endpoint_address, fcast_endpoint_poll, fcast_endpoint_release,
-    fcast_receiver_open, fcast_sender_open,
 };
 use fabricast_capi::event::{
     FCAST_EVENT_COMPLETED, FCAST_EVENT_CONNECTED, FCAST_EVENT_DISCONNECTED, FCAST_EVENT_FAILED,
@@ -20,6 +20,8 @@ use fabricast_capi::fabric::{
     FCAST_KIND_MSG, FCAST_KIND_RDM, fcast_domain, fcast_domain_open, fcast_fabric,
     fcast_fabric_open, fcast_fabric_release, fcast_fabric_settings,
 };
+use fabricast_capi::open::{fcast_receiver_open, fcast_sender_open};
+use fabricast_capi::receive::{fcast_receive, fcast_received};
 use fabricast_capi::region::{fcast_region, fcast_region_allocate, fcast_region_memory};
 use fabricast_capi::send::fcast_send;
 use fabricast_capi::settings::{FCAST_HEADER_FIXED, FCAST_OFF, fcast_settings};
@@ -30,8 +32,10 @@ use crate::clock::{Deadline, Sampler};
 use crate::error::{Failure, fail};
 use crate::ours;
 
-/// Events that one call gives at most.
+/// Events, or messages, that one call gives at most.
 const EVENTS: usize = 64;
+/// Messages that one call sends at most.
+const BATCH: usize = 32;
 
 /// A struct of settings with its size and nothing else set.
 fn empty<T: Copy>(set_size: impl FnOnce(&mut T)) -> T {
@@ -181,9 +185,9 @@ fn settings() -> fcast_settings {
 
 /// The header of a message.
 #[inline]
-fn header(event: &fcast_event) -> Result<Header, Failure> {
+fn header(at: *const c_void, len: usize) -> Result<Header, Failure> {
     // SAFETY: the header of a message is valid until the next poll.
-    let bytes = unsafe { std::slice::from_raw_parts(event.header.cast::<u8>(), event.header_len) };
+    let bytes = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len) };
     Header::from_slice(bytes)
 }
 
@@ -271,6 +275,39 @@ impl Sender {
         Ok(true)
     }
 
+    /// Sends so many messages of one header, in one call; how many were taken.
+    #[inline]
+    fn post_batch(&mut self, header: Header, count: usize) -> Result<usize, Failure> {
+        let header = header.to_bytes();
+        let mut messages = [const { MaybeUninit::<fcast_outgoing>::uninit() }; BATCH];
+        let count = count.min(BATCH).min(self.parts - self.out);
+        let mut next = self.next;
+        for message in &mut messages[..count] {
+            message.write(fcast_outgoing {
+                data: self.base.wrapping_byte_add(next * self.stride),
+                len: self.size,
+                region: self.region,
+                header: header.as_ptr().cast::<c_void>(),
+                header_len: header.len(),
+                key: 0,
+            });
+            next += 1;
+            if next == self.parts {
+                next = 0;
+            }
+        }
+        let (mut sent, first) = (0, messages.as_ptr().cast::<fcast_outgoing>());
+        // SAFETY: `count` of them were written, and their headers are here.
+        let status = unsafe { fcast_send_batch(self.endpoint.handle, first, count, &raw mut sent) };
+        if status == FCAST_AGAIN {
+            return Ok(0);
+        }
+        check(status)?;
+        self.out += sent;
+        self.next = (self.next + sent) % self.parts;
+        Ok(sent)
+    }
+
     #[inline]
     fn poll(&mut self) -> Result<usize, Failure> {
         let Self {
@@ -339,7 +376,7 @@ impl Server {
             ..
         } = self;
         endpoint.poll(|event| match event.kind {
-            FCAST_EVENT_MESSAGE => each(header(event)?),
+            FCAST_EVENT_MESSAGE => each(header(event.header, event.header_len)?),
             FCAST_EVENT_CONNECTED => {
                 *connected = true;
                 Ok(())
@@ -348,14 +385,27 @@ impl Server {
         })
     }
 
-    /// Receives until the end mark.
+    /// Receives until the end mark, without an event for each message.
     pub(crate) fn receive(&mut self, case: &Case) -> Result<Arrived, Failure> {
         let mut sampler = Sampler::new(case.limit());
+        let mut messages = [const { MaybeUninit::<fcast_received>::uninit() }; EVENTS];
         while !sampler.done() {
-            let found = self.poll(|header| {
-                sampler.on_message(header);
-                Ok(())
-            })?;
+            let (mut found, mut has_events) = (0, false);
+            let room = messages.as_mut_ptr().cast::<fcast_received>();
+            let (count, more) = (&raw mut found, &raw mut has_events);
+            // SAFETY: there is room for so many messages; the other two are writable.
+            check(unsafe { fcast_receive(self.endpoint.handle, room, EVENTS, count, more) })?;
+            for message in &messages[..found] {
+                // SAFETY: the call wrote the first `found`.
+                let message = unsafe { message.assume_init_ref() };
+                sampler.on_message(header(message.header, message.header_len)?);
+            }
+            if has_events {
+                found += self.poll(|header| {
+                    sampler.on_message(header);
+                    Ok(())
+                })?;
+            }
             sampler.on_poll(found)?;
         }
         sampler.arrived()
@@ -449,15 +499,26 @@ pub(crate) fn send<T>(
         deadline.check("a connection")?;
     }
     let mut pacer = Pacer::new(case);
+    // Data that the pacer has given, and that is not sent yet.
+    let mut waiting = 0;
     loop {
-        while let Some(header) = pacer.next() {
-            if !sender.post(header)? {
+        let before = sender.out;
+        while waiting < BATCH && sender.out + waiting < sender.parts {
+            let Some(header) = pacer.next() else { break };
+            if !header.is_mark() {
+                waiting += 1;
+            } else if waiting > 0 || !sender.post(header)? {
                 break;
             }
             pacer.sent();
         }
-        let found = sender.poll()?;
-        pacer.on_poll(found)?;
+        if waiting > 0 {
+            waiting -= sender.post_batch(Header::from_tag(0), waiting)?;
+        }
+        if waiting > 0 || sender.out == before {
+            let found = sender.poll()?;
+            pacer.on_poll(found)?;
+        }
         if pacer.is_over() && sender.out == 0 {
             return Ok((pacer.finish(), arrived()?));
         }
