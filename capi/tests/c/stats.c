@@ -1,6 +1,33 @@
 /* Counters, as structs that can grow, and as text. */
 #include "check.h"
 
+/* Those of the kinds that are not senders and receivers alone. */
+static void other_kinds(fcast_domain domain)
+{
+    fcast_endpoint publisher, subscriber;
+    OK(fcast_publisher_open(domain, "127.0.0.1:0", NULL, &publisher));
+    OK(fcast_subscriber_open(domain, NULL, &subscriber));
+    fcast_publish_stats published = {.size = sizeof published, .open = 7};
+    OK(fcast_endpoint_publish_stats(publisher, &published));
+    CHECK(published.open == 0 && published.subscriptions == 0);
+    IS(fcast_endpoint_publish_stats(subscriber, &published), FCAST_UNSUPPORTED);
+    fcast_subscribe_stats subscribed = {.size = sizeof subscribed, .missed = 7};
+    OK(fcast_endpoint_subscribe_stats(subscriber, &subscribed));
+    CHECK(subscribed.missed == 0);
+    fcast_send_stats sent = {.size = sizeof sent};
+    IS(fcast_endpoint_send_stats(publisher, &sent), FCAST_UNSUPPORTED);
+    fcast_buffered_stats buffered = {.size = sizeof buffered};
+    IS(fcast_endpoint_buffered_stats(publisher, &buffered), FCAST_UNSUPPORTED);
+    char text[4096];
+    OK(fcast_endpoint_stats_text(subscriber, text, sizeof text, NULL));
+    CHECK(strncmp(text, "fabricast_subscribe_received{endpoint=\"", 39) == 0);
+    OK(fcast_endpoint_close(publisher, 0));
+    IS(fcast_endpoint_publish_stats(publisher, &published), FCAST_CLOSED);
+    IS(fcast_endpoint_stats_text(publisher, text, sizeof text, NULL), FCAST_CLOSED);
+    OK(fcast_endpoint_release(publisher));
+    OK(fcast_endpoint_release(subscriber));
+}
+
 int main(void)
 {
     fcast_domain domain = open_domain();
@@ -64,6 +91,7 @@ int main(void)
     OK(fcast_loop_release(loop));
     OK(fcast_endpoint_release(sender));
     OK(fcast_endpoint_release(receiver));
+    other_kinds(domain);
     OK(fcast_domain_release(domain));
     puts("counters");
     return 0;
