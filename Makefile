@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout count fmt clippy doc clean
+.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout capi install deb fuzz-capi count fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
@@ -16,9 +16,13 @@ BENCH_RUNS ?= 15
 BENCH_DIR ?=
 RATE ?= 1000
 SOAK_SECONDS ?= 60
+SECONDS ?= 3600
 PIN ?= split two
 READOUT_SIZES ?= 64,512,4096
 BENCH_SIZES ?= 64 4096 65536 1048576 16777216
+PREFIX ?= /usr/local
+DESTDIR ?=
+export LIBDIR
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -50,9 +54,9 @@ info: ## GPUs, providers, and which way GPU memory takes over each of them
 	@scripts/setup.sh run
 	@cargo run -q --example info
 
-models: ## every interleaving (loom), and the shutdown and one-sided suites under AddressSanitizer (minutes)
+models: ## every interleaving (loom), and the shutdown and one-sided suites and the C interface under AddressSanitizer (minutes)
 	@scripts/setup.sh test
-	@scripts/test.sh loom asan
+	@scripts/test.sh loom asan capi_asan
 
 conformance: ## every behaviour on every provider of both libraries, as a table (minutes)
 	@scripts/setup.sh test
@@ -64,6 +68,10 @@ verbs: ## the demo, the suites and the conformance rows over verbs, in a QEMU gu
 fuzz: ## random bytes for everything that reads bytes of peers (FUZZ_SECONDS=30 for each target)
 	@scripts/setup.sh test
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz.sh
+
+fuzz-capi: ## calls of the C interface in random order under AddressSanitizer, for SECONDS=3600 over tcp and shm together
+	@scripts/setup.sh test
+	@scripts/fuzz-capi.sh $(SECONDS)
 
 soak: ## the chaos tests with their full counts (long); log in target/soak.log
 	@scripts/setup.sh test
@@ -108,6 +116,18 @@ bench-readout: ## event building beside a builder over ZeroMQ, in pairs (BENCH_R
 	@for pin in $(PIN); do \
 	    python3 benches/peers/readout_pairs.py --pairs $(BENCH_RUNS) --pin $$pin --size $(READOUT_SIZES); \
 	done
+
+capi: ## the library for C and C++ programs, with its headers, in target/capi/release
+	@scripts/setup.sh run
+	@scripts/capi.sh build --release
+
+install: ## install the library for C and C++, its headers, pkg-config file and CMake package (PREFIX=/usr/local, DESTDIR=, LIBDIR=lib)
+	@scripts/setup.sh run
+	@scripts/capi.sh install "$(PREFIX)" "$(DESTDIR)"
+
+deb: ## Debian packages of the same: libfabricast0.1 and libfabricast-dev, in target/capi/deb
+	@scripts/setup.sh run
+	@scripts/capi.sh deb
 
 count: ## what the shape of the sources is judged by: lines, long functions, names used twice, circles of imports
 	@scripts/count.py

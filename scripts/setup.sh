@@ -2,7 +2,7 @@
 # Installs what is missing through the system's package manager, and says which command it runs.
 #
 #   setup.sh run     what the demo and the benches need: libfabric, a linker
-#   setup.sh test    also what the tests need: headers, valgrind, ip, python3
+#   setup.sh test    also what the tests need: headers, valgrind, ip, python3, a C++ compiler, pkg-config, cmake
 #   setup.sh verbs   what the demo needs, and what verbs.sh starts its guests with: QEMU, rdma, the RDMA libraries
 set -euo pipefail
 
@@ -30,6 +30,9 @@ have_libfabric() {
 # A compiler without the C library's start files links nothing, so look for those as well.
 have_linker() { command -v cc >/dev/null && [[ $(cc -print-file-name=crt1.o) == /* ]]; }
 
+# The compiler without its library compiles nothing.
+have_cxx() { command -v c++ >/dev/null && echo '#include <vector>' | c++ -x c++ -fsyntax-only - 2>/dev/null; }
+
 have_venv() { python3 -c 'import ensurepip' 2>/dev/null || python3 -m pip --version >/dev/null 2>&1; }
 
 installed() { [[ $(dpkg-query -W -f '${Status}' "$1" 2>/dev/null) == *" ok installed" ]]; }
@@ -55,6 +58,10 @@ find_missing() {
     [[ -e /usr/include/rdma/fabric.h ]] || needed+=(libfabric-dev)
     command -v valgrind >/dev/null || needed+=(valgrind)
     command -v python3 >/dev/null || needed+=(python3)
+    have_cxx || needed+=(g++)
+    # One project of the tests of the C interface.
+    command -v pkg-config >/dev/null || needed+=(pkg-config)
+    command -v cmake >/dev/null || optional+=(cmake)
     have_venv || needed+=(python3-venv)
     [[ -e /etc/ssl/certs/ca-certificates.crt ]] || needed+=(ca-certificates)
     # Ubuntu packages the keys of Debian; headers2.sh verifies Debian's archive with them.

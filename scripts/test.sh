@@ -2,7 +2,7 @@
 # Runs all tests, part by part, and says at the end what failed and what was skipped.
 #
 #   test.sh             the parts that are quick to run
-#   test.sh PART...     these parts: build abi suite second mixed bare plain doc, and the long ones: loom asan
+#   test.sh PART...     these parts: build abi suite second mixed capi bare plain doc, and the long ones: loom asan capi_asan
 #   test.sh conformance every behaviour on every provider of both libraries, as a table
 #   test.sh single      the suites of endpoints and faults with nothing packed
 #   test.sh soak        the chaos tests alone, with full counts (FABRICAST_SOAK=1), on both libraries
@@ -12,9 +12,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all_parts=(build abi suite second mixed bare plain doc)
+all_parts=(build abi suite second mixed capi bare plain doc)
 # Long ones, by name only: `make models`.
-long_parts=(loom asan conformance single soak)
+long_parts=(loom asan capi_asan conformance single soak)
 # Those with tests that do more with FABRICAST_SOAK=1.
 soak_targets=(--lib --test alloc --test endpoint --test faults --test one_sided --test storage --test streams)
 # One set of packages and features for all parts, so that nothing is built twice.
@@ -164,10 +164,10 @@ test_targets() {
     done
 }
 
-# The same of all crates below crates/.
+# The same of all crates below crates/, and of the C interface.
 crate_targets() {
     local directory
-    for directory in crates/*/tests; do test_targets "$directory" "$@"; done
+    for directory in crates/*/tests capi/tests; do test_targets "$directory" "$@"; done
 }
 
 # So that "the same binary" is a fact: the sums of all test programs.
@@ -198,8 +198,8 @@ run_build() {
     mapfile -t targets < <(test_targets tests conformance && crate_targets)
     part build "all tests and examples, with all features" 900 -n \
         cargo test "${everything[@]}" --no-run --lib --bins --examples "${targets[@]}"
-    # As programs: above they are built with their unit tests.
-    part examples "the examples, which tests start" 600 -n cargo build "${everything[@]}" --examples
+    # As programs: above they are built with their unit tests. The libraries, for those who link libfabricast.
+    part examples "the examples, which tests start" 600 -n cargo build "${everything[@]}" --examples --lib
 }
 
 run_suite() {
@@ -236,6 +236,24 @@ run_mixed() {
     fi
     part mixed "$title" 180 env FABRICAST_LIBFABRIC_2="$library2" \
         cargo test "${everything[@]}" --test endpoint mixed:: -- --show-output
+}
+
+run_capi() {
+    local second=()
+    [[ -z $library2 ]] || second=("FABRICAST_LIBFABRIC_2=$library2")
+    # Nothing is built here after the part build.
+    part capi "C and C++ against libfabricast, and projects that find it" 300 \
+        env "${second[@]}" bash -c 'cargo build "$@" && scripts/capi-test.sh' bash "${everything[@]}" --examples --lib
+}
+
+# The library with AddressSanitizer in it, too: what C does to it, and what it does to C's memory.
+run_capi_asan() {
+    local title="calls of the C interface in random order, under AddressSanitizer"
+    if has_sanitizer; then
+        part capi_asan "$title" 600 scripts/fuzz-capi.sh "${FUZZ_CAPI_SECONDS:-20}"
+    else
+        skipped capi_asan "$title" "SKIPPED: no AddressSanitizer with this toolchain"
+    fi
 }
 
 run_bare() {

@@ -1,5 +1,5 @@
-//! One thread's loop over any number of endpoints, descriptors of the user, timers, and a waker
-//! callable from any thread.
+//! One thread's loop over any number of endpoints, descriptors of the user, timers, and signals
+//! and a waker callable from any thread.
 //!
 //! The loop drives endpoints and owns none: it says *which* endpoint should be polled, and the
 //! handler polls it. Events are delivered one after the other on the thread that runs the loop, and
@@ -17,7 +17,12 @@
 //! loop looks again even if nothing happened.
 //!
 //! What it does not do: it runs nothing on other threads, and reads nothing from the descriptors
-//! that it watches.
+//! that it watches, nor closes one. All its calls are made on its thread, between handlers or in
+//! one, so [`EventLoop::remove`] is over when it returns, and a descriptor may be closed right
+//! after: there is nothing to wait for, as with netio3's `remove_fd(fd, close, wait)`. Another
+//! thread [fires a signal](EventLoop::add_signal) whose handler removes. Nor is there a function
+//! that [`run`](EventLoop::run) calls first: whoever calls it does what comes first, on the same
+//! thread, or fires a signal before, which is the first event then.
 //!
 //! It is for threads that drive several endpoints, or wait for something else beside them; one that
 //! drives one endpoint polls it, or calls its `wait`. Start with [`EventLoop`], which has an
@@ -26,6 +31,7 @@
 mod config;
 mod event;
 mod poller;
+mod signal;
 mod source;
 mod table;
 mod timers;
@@ -46,13 +52,15 @@ use smallvec::SmallVec;
 use crate::clock::Clock;
 use crate::error::Error;
 use poller::{Poller, epoll_ctl_error, is_unwatchable};
+use signal::SignalNews;
 use source::{Endpoint, Source};
 use table::Table;
-use timers::Timers;
+use timers::{Timers, earliest};
 use watched::Watched;
 
 pub use config::{LoopConfig, WaitMode};
 pub use event::{Interest, LoopEvent, LoopStats, Readiness};
+pub use signal::LoopSignal;
 pub use table::Token;
 #[allow(unused_imports, reason = "the endpoints implement it")]
 pub(crate) use wait::WaitSource;
@@ -98,6 +106,8 @@ pub struct EventLoop {
     timers_live: usize,
     /// Collected and not yet delivered. Bounded: each source is in it at most once.
     pending: VecDeque<LoopEvent>,
+    /// Kept for its memory.
+    signal_news: Vec<SignalNews>,
     clock: Clock,
     /// The time when it was last asked.
     now: Instant,
@@ -142,6 +152,7 @@ impl EventLoop {
             timers: Timers::new(),
             timers_live: 0,
             pending: VecDeque::new(),
+            signal_news: Vec::new(),
             now: clock.now(),
             clock,
             busy: false,
@@ -263,6 +274,7 @@ impl EventLoop {
             }
             Some(Source::Fd(fd)) => self.watched.unwatch(token, &[fd]),
             Some(Source::Timer { .. }) => self.forget_timer(),
+            Some(Source::Signal(_)) => {}
         }
         true
     }
@@ -388,14 +400,16 @@ impl EventLoop {
     fn claim(&mut self, event: LoopEvent) -> bool {
         let token = match event {
             LoopEvent::Woken => return true,
-            LoopEvent::Endpoint(token) | LoopEvent::Timer(token) | LoopEvent::Fd { token, .. } => {
-                token
-            }
+            LoopEvent::Endpoint(token)
+            | LoopEvent::Timer(token)
+            | LoopEvent::Signal(token)
+            | LoopEvent::Fd { token, .. } => token,
         };
         match self.sources.get_mut(token) {
             None => false,
             Some(Source::Fd(_) | Source::Timer { every: Some(_) }) => true,
             Some(Source::Timer { every: None }) => self.remove(token),
+            Some(Source::Signal(signal)) => !signal.claim() || self.remove(token),
             Some(Source::Endpoint(endpoint)) => {
                 endpoint.queued = false;
                 endpoint.next_poll = self.now + self.config.poll_interval;
@@ -490,6 +504,7 @@ impl EventLoop {
                 if self.waker.drain() {
                     self.pending.push_back(LoopEvent::Woken);
                 }
+                self.hear_signals();
                 continue;
             }
             let token = Token::from_bits(bits);
@@ -501,7 +516,7 @@ impl EventLoop {
                         readiness: Readiness::of(flags),
                     });
                 }
-                Some(Source::Timer { .. }) | None => {}
+                Some(Source::Timer { .. } | Source::Signal(_)) | None => {}
             }
         }
         self.now = self.clock.now();
@@ -577,12 +592,5 @@ impl EventLoop {
             self.timers
                 .retain(|token| self.sources.get(token).is_some());
         }
-    }
-}
-
-fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (one, other) => one.or(other),
     }
 }

@@ -240,6 +240,66 @@
 #define FCAST_EVENT_UNDELIVERED 37
 
 /**
+ * The loop sleeps in the kernel while nothing happens.
+ */
+#define FCAST_LOOP_BLOCK 0
+
+/**
+ * The loop never sleeps: each run hands out every endpoint. Lowest latency, one core for good.
+ */
+#define FCAST_LOOP_SPIN 1
+
+/**
+ * The loop spins until `window_us` after the last fcast_loop_mark_busy, then sleeps.
+ */
+#define FCAST_LOOP_ADAPTIVE 2
+
+/**
+ * Poll the endpoint. It may turn out to have nothing.
+ */
+#define FCAST_LOOP_ENDPOINT 1
+
+/**
+ * A descriptor is ready: `readiness`. It is told in each round until it is read or written.
+ */
+#define FCAST_LOOP_FD 2
+
+/**
+ * A timer is due.
+ */
+#define FCAST_LOOP_TIMER 3
+
+/**
+ * Somebody called fcast_loop_wake, once or several times.
+ */
+#define FCAST_LOOP_WOKEN 4
+
+/**
+ * Somebody called fcast_loop_stop, once or several times.
+ */
+#define FCAST_LOOP_STOPPED 5
+
+/**
+ * There is something to read, or the end.
+ */
+#define FCAST_LOOP_READ 1
+
+/**
+ * There is room to write.
+ */
+#define FCAST_LOOP_WRITE 2
+
+/**
+ * The other side closed, wholly or for writing.
+ */
+#define FCAST_LOOP_HANGUP 4
+
+/**
+ * The descriptor has an error; told whatever it is watched for.
+ */
+#define FCAST_LOOP_ERROR 8
+
+/**
  * Connections are made of what the provider has: connected endpoints before FI_EP_RDM.
  */
 #define FCAST_KIND_ANY 0
@@ -253,6 +313,164 @@
  * Reliable datagrams (FI_EP_RDM), over which connections are this library's own.
  */
 #define FCAST_KIND_RDM 2
+
+/**
+ * The default: of a file, as the setting of the process; of a transfer, as the file was opened.
+ */
+#define FCAST_DIRECT_DEFAULT 0
+
+/**
+ * Around the page cache (O_DIRECT) wherever the file system allows it.
+ */
+#define FCAST_DIRECT_ON 1
+
+/**
+ * Through the page cache.
+ */
+#define FCAST_DIRECT_OFF 2
+
+/**
+ * In settings: the best that works. What moved the bytes is never this.
+ */
+#define FCAST_BACK_END_DEFAULT 0
+
+/**
+ * pread(2) and pwrite(2).
+ */
+#define FCAST_BACK_END_POSIX 1
+
+/**
+ * io_uring(7); in settings: where the kernel does not allow it, POSIX.
+ */
+#define FCAST_BACK_END_IO_URING 2
+
+/**
+ * cuFile, between the file and a GPU's memory; in settings: an error where it does not work.
+ */
+#define FCAST_BACK_END_CUFILE 3
+
+/**
+ * Through pinned memory of the host, to or from a GPU's; not for settings.
+ */
+#define FCAST_BACK_END_STAGED 4
+
+/**
+ * As the setting compat_mode of the process (the variables FABRICAST_COMPAT_MODE,
+ * KVIKIO_COMPAT_MODE).
+ */
+#define FCAST_COMPAT_DEFAULT 0
+
+/**
+ * GPU memory by cuFile where that can be used, else staged.
+ */
+#define FCAST_COMPAT_AUTO 1
+
+/**
+ * GPU memory never by cuFile.
+ */
+#define FCAST_COMPAT_ON 2
+
+/**
+ * GPU memory by cuFile; where it can't be used, the file is not opened.
+ */
+#define FCAST_COMPAT_OFF 3
+
+/**
+ * In settings that may be left as they are: on.
+ */
+#define FCAST_SWITCH_ON 1
+
+/**
+ * In settings that may be left as they are: off.
+ */
+#define FCAST_SWITCH_OFF 2
+
+/**
+ * Something failed that nobody else is told.
+ */
+#define FCAST_LOG_ERROR 1
+
+/**
+ * Something is not as it should be, and it goes on.
+ */
+#define FCAST_LOG_WARN 2
+
+/**
+ * What happens seldom: what was opened, connected, closed.
+ */
+#define FCAST_LOG_INFO 3
+
+/**
+ * What helps to find a defect.
+ */
+#define FCAST_LOG_DEBUG 4
+
+/**
+ * Everything.
+ */
+#define FCAST_LOG_TRACE 5
+
+/**
+ * A GET: a server writes an object, or a part of one, into memory that was lent.
+ */
+#define FCAST_OBJECT_GET 1
+
+/**
+ * A PUT: a server reads an object, or a part of one, from memory that was lent.
+ */
+#define FCAST_OBJECT_PUT 2
+
+/**
+ * Both sides compute the CRC-64/NVME of what is moved, where the host can read the memory.
+ */
+#define FCAST_CHECKSUM_CRC64 0
+
+/**
+ * Both sides compute the CRC32C of it.
+ */
+#define FCAST_CHECKSUM_CRC32C 1
+
+/**
+ * Bytes of a text of an etag, the zero included.
+ */
+#define FCAST_OBJECT_ETAG_LEN 136
+
+/**
+ * An object is put whatever is there.
+ */
+#define FCAST_PUT_ANY 0
+
+/**
+ * An object is put if there is none of its name.
+ */
+#define FCAST_PUT_ABSENT 1
+
+/**
+ * An object is put if the one that is there has the etag that is given.
+ */
+#define FCAST_PUT_MATCHES 2
+
+/**
+ * The bytes are in the client's memory. `key`.
+ */
+#define FCAST_EVENT_OBJECT_WRITTEN 60
+
+/**
+ * The bytes of the client's memory are in the memory that was given. `key`.
+ */
+#define FCAST_EVENT_OBJECT_READ 61
+
+/**
+ * A transfer failed: `key`, `status`, `text`. `value` is the sum of 1: bytes may have gone out all
+ * the same; 2: the provider still has the memory that was given, FCAST_EVENT_OBJECT_RETURNED says
+ * when not any more (never, where the provider does not let go of it).
+ */
+#define FCAST_EVENT_OBJECT_FAILED 62
+
+/**
+ * The provider is done with the memory of a transfer that failed before. `key`.
+ */
+#define FCAST_EVENT_OBJECT_RETURNED 63
 
 /**
  * A subscriber that has no room does not get this publication.
@@ -329,6 +547,86 @@
  * The version of this header: major * 1,000,000 + minor * 1,000 + patch.
  */
 #define FCAST_VERSION 1000
+
+/**
+ * A stream was accepted.
+ */
+#define FCAST_STREAM_BEGAN 50
+
+/**
+ * A stream is complete: all of it is in the directory, checked. `report` says how it went.
+ */
+#define FCAST_STREAM_COMPLETE 51
+
+/**
+ * A stream was cut, cancelled or failed: `status`, `text`. What came is kept for a later one.
+ */
+#define FCAST_STREAM_CUT 52
+
+/**
+ * A connection or a stream was not taken: `text` says why.
+ */
+#define FCAST_STREAM_REFUSED 53
+
+/**
+ * Something that this version of the interface has no word for: `text`.
+ */
+#define FCAST_STREAM_OTHER 54
+
+/**
+ * Blocks carry no CRC32C.
+ */
+#define FCAST_STREAM_NO_CRC32C 1
+
+/**
+ * Both sides compute the BLAKE3 of the content, and compare.
+ */
+#define FCAST_STREAM_BLAKE3 2
+
+/**
+ * The content is on the receiver's device before it says that it is complete.
+ */
+#define FCAST_STREAM_SYNC 4
+
+/**
+ * The receiver reads what it wrote, and checks it.
+ */
+#define FCAST_STREAM_READ_BACK 8
+
+/**
+ * What the receiver has of an earlier stream that was cut is thrown away.
+ */
+#define FCAST_STREAM_RESTART 16
+
+/**
+ * Blocks go by what is better over the provider.
+ */
+#define FCAST_STREAM_AUTO 0
+
+/**
+ * Blocks go as messages.
+ */
+#define FCAST_STREAM_MESSAGES 1
+
+/**
+ * Blocks are written into the receiver's memory (RMA).
+ */
+#define FCAST_STREAM_WRITES 2
+
+/**
+ * Other peers wait for a slow one, but one that takes nothing for `slow_ms` is given up.
+ */
+#define FCAST_STREAM_SLOW_WAIT 0
+
+/**
+ * Other peers go on without a slow one, which gets later what it missed.
+ */
+#define FCAST_STREAM_SLOW_CATCH_UP 1
+
+/**
+ * Other peers go on, and one that has held them up for `slow_ms` is given up.
+ */
+#define FCAST_STREAM_SLOW_DROP 2
 
 /**
  * The peer may read a window.
@@ -810,6 +1108,71 @@ typedef struct {
 } fcast_event;
 
 /**
+ * How a loop is made. All zeros but the size are the defaults.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_loop_settings).
+     */
+    size_t size;
+    /**
+     * FCAST_LOOP_BLOCK or another.
+     */
+    uint32_t mode;
+    /**
+     * FCAST_LOOP_ADAPTIVE: how long it spins after the last work, 1 to 1,000,000 microseconds.
+     */
+    uint32_t window_us;
+    /**
+     * How often endpoints without a descriptor are handed out, 10 to 1,000,000 microseconds.
+     * Default 1,000.
+     */
+    uint32_t poll_interval_us;
+    /**
+     * Descriptors that a round looks at, 1 to 4,096. Default 64.
+     */
+    uint32_t events_max;
+} fcast_loop_settings;
+
+/**
+ * An event loop. One thread at a time runs it, adds to it and takes from it; another one that
+ * calls meanwhile gets FCAST_BUSY. fcast_loop_wake and fcast_loop_stop are for any thread, at any
+ * time.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_loop;
+
+/**
+ * Something to do. Its layout does not change.
+ */
+typedef struct {
+    /**
+     * FCAST_LOOP_ENDPOINT or another.
+     */
+    uint32_t kind;
+    /**
+     * FCAST_LOOP_FD: the sum of some of FCAST_LOOP_READ, _WRITE, _HANGUP and _ERROR.
+     */
+    uint32_t readiness;
+    /**
+     * Which source, as it was told when it was added; 0: none.
+     */
+    uint64_t token;
+    /**
+     * What the program gave with the source.
+     */
+    uint64_t key;
+    /**
+     * 0.
+     */
+    uint64_t reserved;
+} fcast_loop_event;
+
+/**
  * How a fabric is opened. All zeros but the size are the defaults.
  */
 typedef struct {
@@ -858,6 +1221,309 @@ typedef struct {
 } fcast_fabric;
 
 /**
+ * How a file is opened. All zeros but the size are the defaults.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_file_settings).
+     */
+    size_t size;
+    /**
+     * The permissions of a file that is made, less the umask, to 07777; 0: 0664.
+     */
+    uint32_t mode;
+    /**
+     * FCAST_DIRECT_DEFAULT or another.
+     */
+    uint32_t direct;
+    /**
+     * FCAST_BACK_END_DEFAULT or another.
+     */
+    uint32_t back_end;
+    /**
+     * FCAST_COMPAT_DEFAULT or another.
+     */
+    uint32_t compat;
+} fcast_file_settings;
+
+/**
+ * An open file, which is read and written at offsets. Any thread may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_file;
+
+/**
+ * What was done with a file in one direction.
+ */
+typedef struct {
+    /**
+     * Operations that are over, failed ones too.
+     */
+    uint64_t operations;
+    /**
+     * Bytes that were moved, by failed operations too, as far as they got.
+     */
+    uint64_t bytes;
+    /**
+     * Operations that failed.
+     */
+    uint64_t errors;
+    /**
+     * Bytes that went around the page cache.
+     */
+    uint64_t direct_bytes;
+    /**
+     * Of those, bytes that were copied through a bounce buffer.
+     */
+    uint64_t bounced_bytes;
+    /**
+     * All latencies added up, in nanoseconds.
+     */
+    uint64_t latency_sum_ns;
+    /**
+     * A bound below which half of the operations stayed, in nanoseconds, up to twice too large.
+     */
+    uint64_t latency_p50_ns;
+    /**
+     * The same of 99 of 100 operations.
+     */
+    uint64_t latency_p99_ns;
+} fcast_file_direction_stats;
+
+/**
+ * What was done with a file.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_file_stats), set by the caller.
+     */
+    size_t size;
+    /**
+     * What was read.
+     */
+    fcast_file_direction_stats read;
+    /**
+     * What was written.
+     */
+    fcast_file_direction_stats write;
+} fcast_file_stats;
+
+/**
+ * How a batch works. All zeros but the size are the defaults.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_file_batch_settings).
+     */
+    size_t size;
+    /**
+     * Transfers under way at once, 1 to 4,096; 0: 64.
+     */
+    uint32_t depth;
+    /**
+     * FCAST_BACK_END_DEFAULT, _POSIX or _IO_URING.
+     */
+    uint32_t back_end;
+    /**
+     * FCAST_DIRECT_DEFAULT or another.
+     */
+    uint32_t direct;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+} fcast_file_batch_settings;
+
+/**
+ * A batch: transfers of files in flight, by io_uring where the kernel allows it, else by threads.
+ * For the host's memory. One thread at a time uses it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_file_batch;
+
+/**
+ * What a transfer moved, and which way. Its layout does not change.
+ */
+typedef struct {
+    /**
+     * Bytes that were moved, from the offset on. A read is short only at the end of the file.
+     */
+    uint64_t bytes;
+    /**
+     * Of those, bytes that went around the page cache.
+     */
+    uint64_t direct_bytes;
+    /**
+     * Of the direct ones, bytes that were copied, since the memory is not aligned.
+     */
+    uint64_t bounced_bytes;
+    /**
+     * What moved them: FCAST_BACK_END_POSIX or another.
+     */
+    uint32_t back_end;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+    /**
+     * 0.
+     */
+    uint64_t more[2];
+} fcast_file_moved;
+
+/**
+ * What came of one transfer of a batch. Its layout does not change.
+ */
+typedef struct {
+    /**
+     * As it was given.
+     */
+    uint64_t key;
+    /**
+     * FCAST_OK, or why not; the words of the last one that failed: fcast_last_error.
+     */
+    fcast_status status;
+    /**
+     * The system's number (errno.3), where a call of it failed; else 0.
+     */
+    int32_t error;
+    /**
+     * What was moved, also by one that failed.
+     */
+    fcast_file_moved moved;
+} fcast_file_batch_event;
+
+/**
+ * What files and transfers of the process do where nothing else was asked for. The values at the
+ * start are those of variables: FABRICAST_NUM_THREADS and so on, or those of KvikIO.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_file_defaults).
+     */
+    size_t size;
+    /**
+     * Threads of the pool, 1 to 1,024. Default 8.
+     */
+    size_t num_threads;
+    /**
+     * Bytes of one task. Default 4 MiB.
+     */
+    size_t task_size;
+    /**
+     * Transfers of GPU memory of fewer bytes are done by the calling thread. Default 16 KiB.
+     */
+    size_t gds_threshold;
+    /**
+     * Bytes of the longest bounce buffer. Default 16 MiB.
+     */
+    size_t bounce_buffer_size;
+    /**
+     * Bytes that all bounce buffers may take. Default 256 MiB.
+     */
+    size_t bounce_pool_size;
+    /**
+     * Transfers of fewer bytes go through the page cache. Default 64 KiB.
+     */
+    size_t auto_direct_io_threshold;
+    /**
+     * Operations that wait for a thread at most. Default 4,096.
+     */
+    size_t thread_pool_queue;
+    /**
+     * Pieces in flight on a ring of io_uring's. Default 32.
+     */
+    size_t io_uring_depth;
+    /**
+     * FCAST_COMPAT_AUTO, FCAST_COMPAT_ON or FCAST_COMPAT_OFF, for files that are opened later.
+     */
+    uint32_t compat;
+    /**
+     * Whether reads go around the page cache. Default off.
+     */
+    uint32_t auto_direct_io_read;
+    /**
+     * Whether writes go around the page cache. Default on.
+     */
+    uint32_t auto_direct_io_write;
+    /**
+     * Whether reads around the page cache read what lies around them, too. Default off.
+     */
+    uint32_t auto_direct_io_read_overread;
+    /**
+     * Whether each block device has a pool of its own. Default off.
+     */
+    uint32_t thread_pool_per_block_device;
+    /**
+     * Whether io_uring is used. Default on.
+     */
+    uint32_t io_uring;
+} fcast_file_defaults;
+
+/**
+ * What one transfer asks for. All zeros but the size are the defaults.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_file_options).
+     */
+    size_t size;
+    /**
+     * Bytes of one task of a transfer that threads share; 0: the setting task_size.
+     */
+    size_t task_size;
+    /**
+     * GPU memory: transfers of fewer bytes are done by the calling thread; 0: the setting
+     * gds_threshold.
+     */
+    size_t gds_threshold;
+    /**
+     * FCAST_DIRECT_DEFAULT or another.
+     */
+    uint32_t direct;
+    /**
+     * FCAST_BACK_END_DEFAULT or another.
+     */
+    uint32_t back_end;
+    /**
+     * GPU memory: 1: does not wait for CUDA's default stream first.
+     */
+    uint32_t no_stream_sync;
+    /**
+     * fcast_file_read and fcast_file_write: 1: the threads of the pool take part.
+     */
+    uint32_t parallel;
+} fcast_file_options;
+
+/**
+ * A transfer of a file that goes on by itself. One thread at a time uses it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_file_transfer;
+
+/**
+ * Takes a line of the log: its level, which part of the library says it, and the words with their
+ * numbers ("name=value"). The texts end with a zero and are valid during the call.
+ *
+ * It is called on the thread that has something to say, by several at once, within a call of this
+ * interface or on a thread of the library's. It must be short and must not throw; what it calls of
+ * this interface is refused with FCAST_BUSY.
+ */
+typedef void (*fcast_log_fn)(void *context, uint32_t level, const char *target, const char *message);
+
+/**
  * A message that is kept. Any thread may use it; while it is held, its buffer is not received into
  * again.
  */
@@ -867,6 +1533,315 @@ typedef struct {
      */
     uint64_t id;
 } fcast_message;
+
+/**
+ * How a client of objects is opened. 0 in a field is the default.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_object_client_settings).
+     */
+    size_t size;
+    /**
+     * Bytes that one call of fcast_object_get and fcast_object_put gets at most. Default 2^30.
+     */
+    uint64_t callback_bytes;
+    /**
+     * Tokens that stand at once. Default 4,096.
+     */
+    uint32_t tokens;
+    /**
+     * How long a transfer waits at most for memory that is kept from being lent. Default 5,000.
+     */
+    uint32_t quarantine_ms;
+    /**
+     * 1: no thread serves the client: fcast_object_client_progress is called while tokens stand.
+     */
+    uint32_t no_progress_thread;
+    /**
+     * Buffers that GPU memory passes where the provider does not reach it. Default 4.
+     */
+    uint32_t staging_buffers;
+    /**
+     * Bytes of one of them. Default 8 MiB.
+     */
+    size_t staging_bytes;
+    /**
+     * What statistics call it; NULL: "client".
+     */
+    const char *name;
+} fcast_object_client_settings;
+
+/**
+ * A client of objects: it lends memory to servers, which move the bytes by themselves. Any thread
+ * may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_client;
+
+/**
+ * Memory that a client lends. Any thread may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_memory;
+
+/**
+ * A token that stands: who knows its text may use the memory that it names. Any thread may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_token;
+
+/**
+ * How a connection to a service is made. 0 in a field is the default.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_object_remote_settings).
+     */
+    size_t size;
+    /**
+     * FCAST_CHECKSUM_CRC64, FCAST_CHECKSUM_CRC32C, or FCAST_OFF: none.
+     */
+    uint32_t checksum;
+    /**
+     * How long making a connection may take. Default 10,000.
+     */
+    uint32_t connect_timeout_ms;
+    /**
+     * How long the service may be silent. Default 30,000.
+     */
+    uint32_t lost_after_ms;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+} fcast_object_remote_settings;
+
+/**
+ * A connection to a service of objects: one request at a time. One thread at a time uses it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_remote;
+
+/**
+ * An object. Its layout does not change.
+ */
+typedef struct {
+    /**
+     * Its bytes.
+     */
+    uint64_t size;
+    /**
+     * Bytes that the call has moved.
+     */
+    uint64_t moved;
+    /**
+     * When it was put, in nanoseconds since 1970; 0: not known.
+     */
+    int64_t modified_ns;
+    /**
+     * Its checksum, or that of the bytes that were moved.
+     */
+    uint64_t checksum;
+    /**
+     * FCAST_CHECKSUM_CRC64, FCAST_CHECKSUM_CRC32C, or FCAST_OFF: not known.
+     */
+    uint32_t checksum_kind;
+    /**
+     * 1: both sides have computed a checksum of what was moved, and it is the same.
+     */
+    uint32_t is_checked;
+    /**
+     * The name of this version, as text that ends with a zero.
+     */
+    char etag[FCAST_OBJECT_ETAG_LEN];
+    /**
+     * 0.
+     */
+    uint64_t reserved[2];
+} fcast_object_info;
+
+/**
+ * An object of a list. Its layout does not change.
+ */
+typedef struct {
+    /**
+     * Its name, valid until the next call of the connection.
+     */
+    const char *name;
+    /**
+     * The name of this version, valid as long.
+     */
+    const char *etag;
+    /**
+     * Its bytes.
+     */
+    uint64_t size;
+    /**
+     * When it was put, in nanoseconds since 1970; 0: not known.
+     */
+    int64_t modified_ns;
+    /**
+     * 0.
+     */
+    uint64_t reserved[2];
+} fcast_object_entry;
+
+/**
+ * How a server of objects is opened. 0 in a field is the default.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_object_server_settings).
+     */
+    size_t size;
+    /**
+     * Transfers of a channel at once, 1 to 65,536. Default 256.
+     */
+    uint32_t depth;
+    /**
+     * Clients that a channel knows at once, 1 to 65,536. Default 1,024.
+     */
+    uint32_t peers;
+    /**
+     * A transfer with less time than this until its deadline is refused. Default 10.
+     */
+    uint32_t min_budget_ms;
+    /**
+     * A client that was idle for so long is forgotten. Default 60,000.
+     */
+    uint32_t idle_after_ms;
+    /**
+     * What statistics call it; NULL: "server".
+     */
+    const char *name;
+} fcast_object_server_settings;
+
+/**
+ * A server of objects: it moves bytes into and out of memory that tokens name. Any thread.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_server;
+
+/**
+ * A channel of a server, which does the work. One thread at a time uses it; more threads take more
+ * channels.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_channel;
+
+/**
+ * How a service is started. 0 in a field is the default. A value out of its range is refused with
+ * words that name it.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_object_service_settings).
+     */
+    size_t size;
+    /**
+     * 1: nothing can be put or deleted.
+     */
+    uint32_t read_only;
+    /**
+     * Threads that move bytes, each with an address of its own. Default 1.
+     */
+    uint32_t workers;
+    /**
+     * Threads of a worker that wait for files. Default 2.
+     */
+    uint32_t store_threads;
+    /**
+     * Bytes that are moved at once. Default 1,048,576.
+     */
+    uint32_t piece_bytes;
+    /**
+     * Pieces that a worker has memory for. Default 32.
+     */
+    uint32_t buffers;
+    /**
+     * Pieces of one request that are under way at once. Default 4.
+     */
+    uint32_t pieces;
+    /**
+     * Connections of a worker. Default 64.
+     */
+    uint32_t connections;
+    /**
+     * Requests of a worker at once. Default 256.
+     */
+    uint32_t requests;
+    /**
+     * How long a request may go without a piece being done. Default 10,000.
+     */
+    uint32_t stall_ms;
+    /**
+     * How long a request may take. Default 3,600,000.
+     */
+    uint32_t budget_ms;
+    /**
+     * How long a client may be silent. Default 30,000.
+     */
+    uint32_t lost_after_ms;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+    /**
+     * Of the channels that move bytes; NULL: the defaults.
+     */
+    const fcast_object_server_settings *server;
+} fcast_object_service_settings;
+
+/**
+ * A service: it serves the files of a directory as objects, with threads of its own. Any thread
+ * may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_service;
+
+/**
+ * Has a server move one part of an object, and waits for its answer: how many bytes it moved, from
+ * the part's begin on; or a negative number, which ends the request and is in the words of its
+ * failure. `token` is the text of the part's token, good during the call; `offset` is where the
+ * part begins in the object, `memory_offset` where in the memory, `len` its bytes.
+ *
+ * It is called on the thread that called, with nothing locked, may call this interface, and must
+ * not throw.
+ */
+typedef int64_t (*fcast_object_fn)(void *context,
+                                   const char *token,
+                                   uint64_t offset,
+                                   uint64_t memory_offset,
+                                   uint64_t len);
 
 /**
  * What became of a publication at once. FCAST_EVENT_PUBLISHED follows when the rest is known.
@@ -946,6 +1921,777 @@ typedef struct {
      */
     fcast_region region;
 } fcast_iov;
+
+/**
+ * Messages that went out in frames (setting `packing`).
+ */
+typedef struct {
+    /**
+     * How many.
+     */
+    uint64_t messages;
+    /**
+     * Their bytes, headers included, which were copied.
+     */
+    uint64_t bytes;
+    /**
+     * Frames that they went out in.
+     */
+    uint64_t frames;
+} fcast_packed_sends;
+
+/**
+ * Messages that were posted while the kernel gathered small ones (setting `no_gather`).
+ */
+typedef struct {
+    /**
+     * How many.
+     */
+    uint64_t messages;
+    /**
+     * Times that it began to: a stream of small messages came, or went on after a pause.
+     */
+    uint64_t streams;
+    /**
+     * Times that what it had gathered went although more came, so as to wait no longer.
+     */
+    uint64_t pushed;
+    /**
+     * Times that a poll ended a stream, since nothing had been sent after the poll
+     * before.
+     */
+    uint64_t let_go;
+} fcast_gathered_sends;
+
+/**
+ * Counters of one send endpoint, messages and one-sided operations together. `posted =
+ * completed + failed + abandoned + in_flight`, always.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_send_stats), set by the caller.
+     */
+    size_t size;
+    /**
+     * Sends that were accepted.
+     */
+    uint64_t posted;
+    /**
+     * Sends reported as FCAST_EVENT_COMPLETED.
+     */
+    uint64_t completed;
+    /**
+     * Sends reported as FCAST_EVENT_FAILED.
+     */
+    uint64_t failed;
+    /**
+     * Sends whose outcome nobody heard, because the endpoint was dropped.
+     */
+    uint64_t abandoned;
+    /**
+     * Sends accepted and not yet reported.
+     */
+    uint64_t in_flight;
+    /**
+     * The most sends ever in flight at once.
+     */
+    uint64_t in_flight_max;
+    /**
+     * Bytes accepted, headers included.
+     */
+    uint64_t bytes;
+    /**
+     * Of these, messages that were packed into frames.
+     */
+    fcast_packed_sends packed;
+    /**
+     * Of these, messages that the kernel could gather.
+     */
+    fcast_gathered_sends gathered;
+    /**
+     * Sends refused with FCAST_AGAIN.
+     */
+    uint64_t would_block;
+    /**
+     * Posts that the provider answered with `-FI_EAGAIN`.
+     */
+    uint64_t eagain;
+    /**
+     * Sends refused for any other reason.
+     */
+    uint64_t refused;
+    /**
+     * Reads of the completion queue.
+     */
+    uint64_t cq_reads;
+    /**
+     * Of these, reads that found nothing.
+     */
+    uint64_t cq_reads_empty;
+    /**
+     * Writes with immediate data that named no window of ours: one that was just
+     * released, or a peer's lie. With the 16th that names none that there was, the
+     * connections that have windows are ended.
+     */
+    uint64_t stray_writes;
+    /**
+     * Completions that named no operation of ours.
+     */
+    uint64_t unknown_completions;
+    /**
+     * Operations leaked because the provider would not close its endpoint.
+     */
+    uint64_t leaked;
+} fcast_send_stats;
+
+/**
+ * Messages that came in frames, which share the frame's buffer.
+ */
+typedef struct {
+    /**
+     * How many.
+     */
+    uint64_t messages;
+    /**
+     * Frames that they came in.
+     */
+    uint64_t frames;
+    /**
+     * Frames whose buffers can't be posted again now, because messages that came in them,
+     * or payloads of those, were handed out and are held.
+     */
+    uint64_t frames_held;
+    /**
+     * The messages and payloads that share those buffers.
+     */
+    uint64_t messages_held;
+} fcast_packed_receives;
+
+/**
+ * Counters of the one-sided operations of an endpoint that receives: `posted = completed +
+ * failed + in_flight`, always. Those of an endpoint that sends are among its
+ * fcast_send_stats.
+ */
+typedef struct {
+    /**
+     * Operations that were accepted.
+     */
+    uint64_t posted;
+    /**
+     * Of these, those that were done.
+     */
+    uint64_t completed;
+    /**
+     * Of these, those that failed.
+     */
+    uint64_t failed;
+    /**
+     * Operations accepted and not yet reported.
+     */
+    uint64_t in_flight;
+} fcast_one_sided_stats;
+
+/**
+ * Counters of one receive endpoint.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_receive_stats), set by the caller.
+     */
+    size_t size;
+    /**
+     * Messages received.
+     */
+    uint64_t messages;
+    /**
+     * Their bytes, headers included.
+     */
+    uint64_t bytes;
+    /**
+     * Of these, messages that came in frames.
+     */
+    fcast_packed_receives packed;
+    /**
+     * Connections that stood.
+     */
+    uint64_t connections;
+    /**
+     * Of these, connections that are closed again.
+     */
+    uint64_t closed;
+    /**
+     * Connection requests refused, for whatever reason.
+     */
+    uint64_t refused;
+    /**
+     * Sockets that never said a valid hello and were cut off.
+     */
+    uint64_t reaped;
+    /**
+     * Connections that were lost or broke the protocol.
+     */
+    uint64_t lost;
+    /**
+     * Times that a connection found the pool empty.
+     */
+    uint64_t starved;
+    /**
+     * One-sided operations of this side.
+     */
+    fcast_one_sided_stats one_sided;
+    /**
+     * Bytes of long messages that were copied, since nothing ends what their senders may
+     * write but the end of this endpoint (`FI_EP_RDM`, but for verbs).
+     */
+    uint64_t long_copied;
+    /**
+     * Writes of peers that came with immediate data.
+     */
+    uint64_t peer_writes;
+    /**
+     * Writes with immediate data that named no window of ours: one that was just
+     * released, or a peer's lie. With the 16th that names none that there was, the
+     * connections that have windows are ended.
+     */
+    uint64_t stray_writes;
+    /**
+     * Windows of connections that are over whose peers did not give them back: the
+     * endpoint keeps their memory until it is closed (FI_EP_RDM only). They count against
+     * the setting `windows`.
+     */
+    uint64_t quarantined;
+    /**
+     * Reads of the completion queue.
+     */
+    uint64_t cq_reads;
+    /**
+     * Of these, reads that found nothing.
+     */
+    uint64_t cq_reads_empty;
+    /**
+     * Messages that named no connection, and receives that failed: over FI_EP_RDM anybody
+     * can send some, and what a peer sent to a connection that is over is among them.
+     */
+    uint64_t strays;
+    /**
+     * Completions that named no operation of ours.
+     */
+    uint64_t unknown_completions;
+    /**
+     * Operations leaked because the provider would not close its endpoint.
+     */
+    uint64_t leaked;
+} fcast_receive_stats;
+
+/**
+ * Counters of one buffered endpoint. Small messages: `accepted = confirmed + failed +
+ * pending`, always; those that are pending when it is dropped are abandoned.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_buffered_stats), set by the caller.
+     */
+    size_t size;
+    /**
+     * Small messages that were accepted.
+     */
+    uint64_t accepted;
+    /**
+     * Small messages reported as completed.
+     */
+    uint64_t confirmed;
+    /**
+     * Small messages reported as failed.
+     */
+    uint64_t failed;
+    /**
+     * Small messages accepted and not yet reported: being packed, waiting, or in flight.
+     */
+    uint64_t pending;
+    /**
+     * Buffers that were given to the network, whole ones of the caller's among them.
+     */
+    uint64_t buffers;
+    /**
+     * Bytes of the packed ones, the format's own included.
+     */
+    uint64_t bytes;
+    /**
+     * Packed buffers that left because they were full.
+     */
+    uint64_t full;
+    /**
+     * Packed buffers that left because of `flush`, or a whole buffer behind them.
+     */
+    uint64_t flushed;
+    /**
+     * Packed buffers that left because the flush interval was over.
+     */
+    uint64_t timed;
+    /**
+     * Messages and buffers refused with FCAST_AGAIN.
+     */
+    uint64_t would_block;
+} fcast_buffered_stats;
+
+/**
+ * Counters of one publisher. Publications: `published = over + open`, always. Outcomes for
+ * subscribers: those posted end as sent or failed.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_publish_stats), set by the caller.
+     */
+    size_t size;
+    /**
+     * Publications that were accepted.
+     */
+    uint64_t published;
+    /**
+     * Publications reported as over.
+     */
+    uint64_t over;
+    /**
+     * Publications accepted and not yet reported.
+     */
+    uint64_t open;
+    /**
+     * Publications refused because nobody had subscribed.
+     */
+    uint64_t without_subscribers;
+    /**
+     * Publications refused with FCAST_AGAIN.
+     */
+    uint64_t would_block;
+    /**
+     * Sends to single subscribers.
+     */
+    uint64_t posted;
+    /**
+     * Of these, those that were done.
+     */
+    uint64_t sent;
+    /**
+     * Of these, those that failed.
+     */
+    uint64_t failed;
+    /**
+     * Publications that single subscribers did not get.
+     */
+    uint64_t dropped;
+    /**
+     * Subscribers that were cut off because they were too slow.
+     */
+    uint64_t cut_off;
+    /**
+     * Subscriptions that there are.
+     */
+    uint64_t subscriptions;
+    /**
+     * Subscriptions refused because there were too many.
+     */
+    uint64_t refused;
+} fcast_publish_stats;
+
+/**
+ * Counters of one subscriber.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_subscribe_stats), set by the caller.
+     */
+    size_t size;
+    /**
+     * Publications received.
+     */
+    uint64_t received;
+    /**
+     * Their bytes: headers and payloads.
+     */
+    uint64_t bytes;
+    /**
+     * Publications that publishers dropped for this subscriber, as the gaps between the
+     * others say.
+     */
+    uint64_t missed;
+    /**
+     * Publications of tags that were given up while they were on their way.
+     */
+    uint64_t strays;
+    /**
+     * Publishers that are connected.
+     */
+    uint64_t connected;
+    /**
+     * Connections made again.
+     */
+    uint64_t reconnects;
+} fcast_subscribe_stats;
+
+/**
+ * Counters of a loop since it was made.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_loop_stats), set by the caller.
+     */
+    size_t size;
+    /**
+     * Rounds, those that spun included.
+     */
+    uint64_t rounds;
+    /**
+     * Rounds that slept in the kernel.
+     */
+    uint64_t sleeps;
+    /**
+     * Sleeps that a descriptor ended before their time was over.
+     */
+    uint64_t wakes;
+    /**
+     * Wakes after which there was nothing to deliver.
+     */
+    uint64_t spurious;
+} fcast_loop_stats;
+
+/**
+ * Counters of the process, which outlive the endpoints that count them.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_process_stats), set by the caller.
+     */
+    size_t size;
+    /**
+     * Keys of sends whose endpoint was dropped with the send in flight.
+     */
+    uint64_t abandoned;
+    /**
+     * Operations leaked because a provider would not close its endpoint.
+     */
+    uint64_t leaked;
+    /**
+     * Handles that libfabric would not close.
+     */
+    uint64_t close_failures;
+} fcast_process_stats;
+
+/**
+ * How a sender or a receiver of streams is opened. 0 in a field is the default; a field that the
+ * side does not have must be 0. A value out of its range is refused with words that name it.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_stream_settings).
+     */
+    size_t size;
+    /**
+     * Bytes of the largest block. Default 1,048,576.
+     */
+    uint32_t block_bytes;
+    /**
+     * Buffers of a block each. Default: 16 of a sender, 32 of a receiver.
+     */
+    uint32_t buffers;
+    /**
+     * Connections at once. Default: 64 of a sender, 8 of a receiver.
+     */
+    uint32_t connections;
+    /**
+     * Threads that read sources, or check and write blocks. Default 2.
+     */
+    uint32_t threads;
+    /**
+     * How long making a connection may take, in milliseconds. Default 5,000.
+     */
+    uint32_t connect_timeout_ms;
+    /**
+     * How long a peer may be silent before its connection is given up. Default 10,000.
+     */
+    uint32_t lost_after_ms;
+    /**
+     * 1: the buffers are pinned for CUDA.
+     */
+    uint32_t pinned;
+    /**
+     * Of a sender: blocks on their way on one connection, 1 to 256. Default 8.
+     */
+    uint32_t depth;
+    /**
+     * Of a receiver: blocks granted to a stream at once. Default 16.
+     */
+    uint32_t credits;
+    /**
+     * Of a receiver: a stream of which nothing came for so long is cut. Default 60,000.
+     */
+    uint32_t stalled_after_ms;
+    /**
+     * Of a receiver: streams at a time. Default 16.
+     */
+    uint32_t streams;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+    /**
+     * Of a receiver: the most bytes of a stream. Default 2^60.
+     */
+    uint64_t max_bytes;
+    /**
+     * A key that both sides must have: 16 to 4,096 bytes that nobody can guess; NULL: none. It is
+     * read during the call alone.
+     */
+    const void *key;
+    /**
+     * Bytes of the key.
+     */
+    size_t key_len;
+} fcast_stream_settings;
+
+/**
+ * A receiver of streams, which checks and writes with threads of its own. One thread at a time
+ * uses it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_stream_receiver;
+
+/**
+ * Something that happened at a receiver. Its layout does not change. Texts are valid until the
+ * next poll of the receiver, and never NULL.
+ */
+typedef struct {
+    /**
+     * FCAST_STREAM_BEGAN or another.
+     */
+    uint32_t kind;
+    /**
+     * Why, where something failed; else FCAST_OK.
+     */
+    fcast_status status;
+    /**
+     * A number of the receiver's own: another one for each attempt.
+     */
+    uint64_t session;
+    /**
+     * Files and directories of the stream.
+     */
+    uint64_t entries;
+    /**
+     * Bytes of the stream; where it is over, those that are there.
+     */
+    uint64_t bytes;
+    /**
+     * Of those, bytes from an earlier stream that was cut.
+     */
+    uint64_t resumed_bytes;
+    /**
+     * From the beginning to the end, in nanoseconds.
+     */
+    uint64_t took_ns;
+    /**
+     * The peer's address, where the provider tells; else "".
+     */
+    const char *peer;
+    /**
+     * The name of the first file or directory; "" where it is not known any more.
+     */
+    const char *name;
+    /**
+     * Why, in words; else "".
+     */
+    const char *text;
+    /**
+     * How it went, as a JSON object, where it is over; else "".
+     */
+    const char *report;
+    /**
+     * 0.
+     */
+    uint64_t reserved[4];
+} fcast_stream_event;
+
+/**
+ * A sender of streams, which reads and sends with threads of its own. Any thread may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_stream_sender;
+
+/**
+ * What one transfer asks for. All zeros but the size are the defaults.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_stream_options).
+     */
+    size_t size;
+    /**
+     * The sum of some of FCAST_STREAM_NO_CRC32C, _BLAKE3, _SYNC, _READ_BACK and _RESTART.
+     */
+    uint32_t flags;
+    /**
+     * FCAST_STREAM_AUTO or another.
+     */
+    uint32_t transport;
+    /**
+     * FCAST_STREAM_SLOW_WAIT or another.
+     */
+    uint32_t slow;
+    /**
+     * Of FCAST_STREAM_SLOW_WAIT and _DROP. Default 30,000.
+     */
+    uint32_t slow_ms;
+    /**
+     * Attempts to connect to a peer again, in a row without progress. Default 8; FCAST_OFF: none.
+     */
+    uint32_t reconnects;
+    /**
+     * Time without progress that ends an attempt. Default 60,000.
+     */
+    uint32_t stalled_after_ms;
+    /**
+     * All of it must be done within this time. Default: no limit; FCAST_NEVER: none, too.
+     */
+    uint32_t deadline_ms;
+    /**
+     * Of two transfers that could send, the one with the higher number does, 0 to 255.
+     */
+    uint32_t priority;
+    /**
+     * Bytes a second, all peers together; 0: no limit.
+     */
+    uint64_t rate;
+    /**
+     * Connections to each address of a peer. Default 1.
+     */
+    uint32_t rails;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+    /**
+     * Of bytes that are sent: what tells them from others of the same name, so that a stream that
+     * was cut is not gone on with by other bytes.
+     */
+    uint8_t stamp[16];
+} fcast_stream_options;
+
+/**
+ * A transfer, which goes on whether the handle is held or not. Any thread may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_stream_transfer;
+
+/**
+ * How far a transfer is at one peer. Its layout does not change.
+ */
+typedef struct {
+    /**
+     * Bytes that the peer has, those from an earlier stream that was cut included.
+     */
+    uint64_t written;
+    /**
+     * Bytes that were sent, those that were sent again included.
+     */
+    uint64_t sent;
+    /**
+     * Bytes in all.
+     */
+    uint64_t total;
+    /**
+     * 1: it is over, one way or the other.
+     */
+    uint32_t over;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} fcast_stream_progress;
+
+/**
+ * How a stream went, at one peer.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_stream_report), set by the caller.
+     */
+    size_t size;
+    /**
+     * Bytes that the receiver has.
+     */
+    uint64_t bytes;
+    /**
+     * Of those, bytes that it had before, from a stream that was cut.
+     */
+    uint64_t resumed_bytes;
+    /**
+     * Bytes that were sent, those that were sent again included. At a receiver 0.
+     */
+    uint64_t sent_bytes;
+    /**
+     * Blocks that were sent, or at a receiver: of the stream.
+     */
+    uint64_t blocks;
+    /**
+     * From the beginning to the end, in nanoseconds.
+     */
+    uint64_t took_ns;
+    /**
+     * Time in which the network was idle, since the source was being read.
+     */
+    uint64_t waited_disk_ns;
+    /**
+     * Time in which blocks were ready, and the network took no more.
+     */
+    uint64_t waited_wire_ns;
+    /**
+     * Time in which blocks were ready, and the peer had granted no more.
+     */
+    uint64_t waited_credits_ns;
+    /**
+     * Time in which all was sent that was granted, and the receiver was writing.
+     */
+    uint64_t waited_sink_ns;
+    /**
+     * Time of a limit of rate, a pause, or other peers that were waited for.
+     */
+    uint64_t waited_limit_ns;
+    /**
+     * Blocks that came damaged, and were sent again.
+     */
+    uint64_t damaged;
+    /**
+     * Attempts to connect again.
+     */
+    uint64_t reconnects;
+    /**
+     * At a receiver: files and directories that are under their names.
+     */
+    uint64_t placed;
+    /**
+     * 1: `blake3` is the hash of the content.
+     */
+    uint32_t has_blake3;
+    /**
+     * 1: both sides have computed it, and it is the same.
+     */
+    uint32_t blake3_compared;
+    /**
+     * Of one file its hash; of several the hash of their hashes, one behind the other.
+     */
+    uint8_t blake3[32];
+} fcast_stream_report;
 
 /**
  * A window: memory of this side that the peer of one connection may use. Any thread.
@@ -1490,6 +3236,112 @@ fcast_status fcast_endpoint_pending(fcast_endpoint endpoint,
                                     size_t *count);
 
 /**
+ * Makes an event loop. FCAST_INVALID: a setting; FCAST_SYSTEM: no descriptors are left. Any
+ * thread.
+ *
+ * # Safety
+ *
+ * `settings`: NULL, or a struct whose size field is right; `made`: NULL, or writable.
+ */
+fcast_status fcast_loop_create(const fcast_loop_settings *settings, fcast_loop *made);
+
+/**
+ * Has a loop say FCAST_LOOP_ENDPOINT whenever the endpoint should be polled, and once at the
+ * start. The loop polls nothing itself. An endpoint that is released is forgotten by itself, and
+ * may be removed before. `key` comes with each event. FCAST_SYSTEM with EEXIST: it is in the loop
+ * already. One thread at a time.
+ *
+ * # Safety
+ *
+ * `token`: NULL, or writable.
+ */
+fcast_status fcast_loop_add_endpoint(fcast_loop in_loop,
+                                     fcast_endpoint endpoint,
+                                     uint64_t key,
+                                     uint64_t *token);
+
+/**
+ * Has a loop say FCAST_LOOP_FD whenever the descriptor is ready for `interest`: FCAST_LOOP_READ,
+ * FCAST_LOOP_WRITE or both. The descriptor stays the program's: remove it before you close it.
+ * FCAST_SYSTEM with EEXIST: it is in the loop already; with EPERM: it can't be waited for (a
+ * regular file). One thread at a time.
+ *
+ * # Safety
+ *
+ * `token`: NULL, or writable. `fd` is open during the call.
+ */
+fcast_status fcast_loop_add_fd(fcast_loop in_loop,
+                               int32_t fd,
+                               uint32_t interest,
+                               uint64_t key,
+                               uint64_t *token);
+
+/**
+ * Has a loop say FCAST_LOOP_TIMER after `after_us` microseconds, and every `every_us` from then
+ * on; 0: once, and the source is gone with its event. Ticks that nobody had time for are skipped.
+ * One thread at a time.
+ *
+ * # Safety
+ *
+ * `token`: NULL, or writable.
+ */
+fcast_status fcast_loop_add_timer(fcast_loop in_loop,
+                                  uint64_t after_us,
+                                  uint64_t every_us,
+                                  uint64_t key,
+                                  uint64_t *token);
+
+/**
+ * Changes what a descriptor is watched for. FCAST_NOT_FOUND: the token names no descriptor of this
+ * loop. One thread at a time.
+ */
+fcast_status fcast_loop_set_interest(fcast_loop in_loop, uint64_t token, uint32_t interest);
+
+/**
+ * Takes a source out of a loop: nothing is told of it from now on. FCAST_NOT_FOUND: it was taken
+ * out before, or was a timer that is over, or an endpoint that is gone. One thread at a time.
+ */
+fcast_status fcast_loop_remove(fcast_loop in_loop, uint64_t token);
+
+/**
+ * Waits for something to do, for at most `timeout_ms` (-1: as long as it takes), and writes it:
+ * at most `capacity` events, `*count` of them. What there was no room for comes with the next
+ * call. 0 events: the time is over. One thread at a time.
+ *
+ * # Safety
+ *
+ * `events`: NULL, or room for `capacity` of them; `count`: NULL, or writable.
+ */
+fcast_status fcast_loop_run_once(fcast_loop in_loop,
+                                 int32_t timeout_ms,
+                                 fcast_loop_event *events,
+                                 size_t capacity,
+                                 size_t *count);
+
+/**
+ * Tells a loop in the mode FCAST_LOOP_ADAPTIVE that there was work, so that it spins for its
+ * window from now. One thread at a time.
+ */
+fcast_status fcast_loop_mark_busy(fcast_loop in_loop);
+
+/**
+ * Has a loop say FCAST_LOOP_WOKEN soon. Any thread, also while another one runs the loop.
+ */
+fcast_status fcast_loop_wake(fcast_loop in_loop);
+
+/**
+ * Has a loop say FCAST_LOOP_STOPPED soon, once: what it means is the program's own matter. Any
+ * thread, also while another one runs the loop.
+ */
+fcast_status fcast_loop_stop(fcast_loop in_loop);
+
+/**
+ * Gives a loop back. Its endpoints and descriptors are as they were. Any thread; where another one
+ * runs it, it goes when that call ends.
+ */
+fcast_status fcast_loop_release(fcast_loop released);
+
+/**
  * Loads libfabric, finds a provider and opens it. The words of a failure say which providers there
  * are and what ruled each of them out.
  *
@@ -1534,6 +3386,315 @@ fcast_status fcast_domain_open(fcast_fabric fabric, fcast_domain *domain);
 fcast_status fcast_domain_release(fcast_domain domain);
 
 /**
+ * Opens a file. `flags` as of fopen(3): "r" (read), "w" (write; made or emptied), "a" (write;
+ * made, kept), "x" (write; made, must not exist), each with "+" for both directions. Any thread.
+ *
+ * FCAST_NOT_FOUND: there is none by this name. FCAST_INVALID: the flags, a setting, or no file
+ * that has offsets. FCAST_SYSTEM: open(2); fcast_last_errno() says what.
+ *
+ * # Safety
+ *
+ * `path` and `flags`: NULL, or texts that end with a zero; `settings`: NULL, or a struct whose
+ * size field is right; `file`: NULL, or writable.
+ */
+fcast_status fcast_file_open(const char *path,
+                             const char *flags,
+                             const fcast_file_settings *settings,
+                             fcast_file *file);
+
+/**
+ * Makes a file of a descriptor, which is duplicated: the program keeps its own. What the
+ * descriptor was opened for counts; its position is neither used nor moved. Any thread.
+ *
+ * # Safety
+ *
+ * `fd` is open during the call; `settings`: NULL, or a struct whose size field is right; `file`:
+ * NULL, or writable.
+ */
+fcast_status fcast_file_from_fd(int32_t fd, const fcast_file_settings *settings, fcast_file *file);
+
+/**
+ * The size of a file in bytes, asked for now. Any thread.
+ *
+ * # Safety
+ *
+ * `bytes`: NULL, or writable.
+ */
+fcast_status fcast_file_size(fcast_file file, uint64_t *bytes);
+
+/**
+ * Makes a file as long as that: what is behind is gone, what is new reads as zeros. Any thread.
+ */
+fcast_status fcast_file_truncate(fcast_file file, uint64_t bytes);
+
+/**
+ * Waits until what was written is on the device: fsync(2), or fdatasync(2) where `data_only` is
+ * set. Any thread.
+ */
+fcast_status fcast_file_sync(fcast_file file, bool data_only);
+
+/**
+ * What O_DIRECT asks for, in bytes: of offsets and lengths, and of addresses. What is not aligned
+ * is moved all the same, partly through the page cache or a copy. Any thread.
+ *
+ * # Safety
+ *
+ * Each pointer: NULL, or writable.
+ */
+fcast_status fcast_file_alignment(fcast_file file, uint32_t *offset, uint32_t *memory);
+
+/**
+ * What was done with a file. The field `size` is set by the caller. Any thread.
+ *
+ * # Safety
+ *
+ * `stats`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_file_read_stats(fcast_file file, fcast_file_stats *stats);
+
+/**
+ * Gives a file back. It is closed when the last transfer of it is over. Any thread.
+ */
+fcast_status fcast_file_release(fcast_file file);
+
+/**
+ * Makes a batch. FCAST_INVALID: a setting. Any thread.
+ *
+ * # Safety
+ *
+ * `settings`: NULL, or a struct whose size field is right; `batch`: NULL, or writable.
+ */
+fcast_status fcast_file_batch_create(const fcast_file_batch_settings *settings,
+                                     fcast_file_batch *batch);
+
+/**
+ * Takes a read, which begins with the next fcast_file_batch_poll or _start: the memory belongs to
+ * it until its event. `key` comes with the event. Memory: as of fcast_file_read, but the host's.
+ * FCAST_AGAIN: as many are under way as the batch takes. One thread at a time.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` writable bytes that nobody else uses until the event, or until the batch
+ * is released.
+ */
+fcast_status fcast_file_batch_read(fcast_file_batch batch,
+                                   fcast_file file,
+                                   fcast_region region,
+                                   void *data,
+                                   size_t len,
+                                   uint64_t offset,
+                                   uint64_t key);
+
+/**
+ * Takes a write, which begins with the next fcast_file_batch_poll or _start: nobody writes to the
+ * memory until its event. Else as fcast_file_batch_read. One thread at a time.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` readable bytes that nobody writes to until the event, or until the batch
+ * is released.
+ */
+fcast_status fcast_file_batch_write(fcast_file_batch batch,
+                                    fcast_file file,
+                                    fcast_region region,
+                                    const void *data,
+                                    size_t len,
+                                    uint64_t offset,
+                                    uint64_t key);
+
+/**
+ * Begins what was taken, many transfers by one call of the system. One thread at a time.
+ */
+fcast_status fcast_file_batch_start(fcast_file_batch batch);
+
+/**
+ * Waits until `least` transfers are over, or all, or `timeout_ms` is, and writes what came of
+ * them: at most `capacity` events, `*count` of them, each transfer's once. What there was no room
+ * for comes with the next call. One thread at a time.
+ *
+ * # Safety
+ *
+ * `events`: NULL, or room for `capacity` of them; `count`: NULL, or writable.
+ */
+fcast_status fcast_file_batch_poll(fcast_file_batch batch,
+                                   size_t least,
+                                   uint32_t timeout_ms,
+                                   fcast_file_batch_event *events,
+                                   size_t capacity,
+                                   size_t *count);
+
+/**
+ * Asks for the end of the transfers with this key. Each has its event in any case: FCAST_CLOSED,
+ * or as if nobody had asked. One thread at a time.
+ */
+fcast_status fcast_file_batch_cancel(fcast_file_batch batch, uint64_t key);
+
+/**
+ * Gives a batch back. What is under way is cancelled where that can be, and waited for. Any
+ * thread.
+ */
+fcast_status fcast_file_batch_release(fcast_file_batch batch);
+
+/**
+ * What files of the process do where nothing else was asked for. The field `size` is set by the
+ * caller. Any thread.
+ *
+ * # Safety
+ *
+ * `defaults`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_file_defaults_get(fcast_file_defaults *defaults);
+
+/**
+ * Changes what files of the process do where nothing else was asked for: the fields that are not
+ * 0. FCAST_INVALID: one is out of its range, and nothing was changed. Any thread.
+ *
+ * # Safety
+ *
+ * `defaults`: NULL, or a struct whose size field is right.
+ */
+fcast_status fcast_file_defaults_set(const fcast_file_defaults *defaults);
+
+/**
+ * Reads a file into memory, on this thread, and waits for it; `options->parallel`: with the
+ * threads of the pool. Any thread.
+ *
+ * `region`: {0}: `data` is an address of the host's memory. Else `data` is an address in the
+ * region, which may be a GPU's, and which need not be registered.
+ *
+ * FCAST_INVALID: an argument, or the file was not opened for it. FCAST_SYSTEM: a call of the
+ * system; the words say how many bytes were moved before. FCAST_DEVICE: CUDA or cuFile.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` writable bytes that nobody else uses meanwhile; `options`: NULL, or a
+ * struct whose size field is right; `moved`: NULL, or writable.
+ */
+fcast_status fcast_file_read(fcast_file file,
+                             fcast_region region,
+                             void *data,
+                             size_t len,
+                             uint64_t offset,
+                             const fcast_file_options *options,
+                             fcast_file_moved *moved);
+
+/**
+ * Writes memory to a file, on this thread, and waits for it; `options->parallel`: with the threads
+ * of the pool. All of it is written, or it fails. Any thread. Memory and statuses: as of
+ * fcast_file_read.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` readable bytes that nobody writes to meanwhile; else as of
+ * fcast_file_read.
+ */
+fcast_status fcast_file_write(fcast_file file,
+                              fcast_region region,
+                              const void *data,
+                              size_t len,
+                              uint64_t offset,
+                              const fcast_file_options *options,
+                              fcast_file_moved *moved);
+
+/**
+ * Begins to read a file into memory, with the threads of the pool, and returns at once: the memory
+ * belongs to the transfer until fcast_file_transfer_wait tells what came of it, or until it is
+ * released. Any thread. Memory: as of fcast_file_read. FCAST_AGAIN: the pool has as many to do as
+ * it takes.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` writable bytes that nobody else uses until then; `options`: NULL, or a
+ * struct whose size field is right; `transfer`: NULL, or writable.
+ */
+fcast_status fcast_file_begin_read(fcast_file file,
+                                   fcast_region region,
+                                   void *data,
+                                   size_t len,
+                                   uint64_t offset,
+                                   const fcast_file_options *options,
+                                   fcast_file_transfer *transfer);
+
+/**
+ * Begins to write memory to a file, with the threads of the pool, and returns at once: nobody
+ * writes to the memory until fcast_file_transfer_wait tells what came of it, or until it is
+ * released. Any thread. Memory: as of fcast_file_read. FCAST_AGAIN: the pool has as many to do as
+ * it takes.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` readable bytes that nobody writes to until then; `options`: NULL, or a
+ * struct whose size field is right; `transfer`: NULL, or writable.
+ */
+fcast_status fcast_file_begin_write(fcast_file file,
+                                    fcast_region region,
+                                    const void *data,
+                                    size_t len,
+                                    uint64_t offset,
+                                    const fcast_file_options *options,
+                                    fcast_file_transfer *transfer);
+
+/**
+ * Begins to write memory behind the end of a file, as fcast_file_begin_write; `*offset`: where.
+ * Places that one handle gives out never overlap, whichever threads ask. Any thread.
+ *
+ * # Safety
+ *
+ * As fcast_file_begin_write; `offset`: NULL, or writable.
+ */
+fcast_status fcast_file_begin_append(fcast_file file,
+                                     fcast_region region,
+                                     const void *data,
+                                     size_t len,
+                                     const fcast_file_options *options,
+                                     uint64_t *offset,
+                                     fcast_file_transfer *transfer);
+
+/**
+ * Waits for what came of a transfer, for at most `timeout_ms`; the calling thread takes part in
+ * the work. It may be asked again: the answer stays. The handle is to be released all the same.
+ * One thread at a time.
+ *
+ * FCAST_AGAIN: it is not over, with a timeout of 0; FCAST_TIMED_OUT with another one. Else as of
+ * fcast_file_read.
+ *
+ * # Safety
+ *
+ * `moved`: NULL, or writable.
+ */
+fcast_status fcast_file_transfer_wait(fcast_file_transfer transfer,
+                                      uint32_t timeout_ms,
+                                      fcast_file_moved *moved);
+
+/**
+ * Has a loop say FCAST_LOOP_WOKEN when a transfer is over, or at once if it is: then
+ * fcast_file_transfer_wait does not wait. The loop that was named last counts. One thread at a
+ * time.
+ */
+fcast_status fcast_file_transfer_wake(fcast_file_transfer transfer, fcast_loop woken);
+
+/**
+ * Gives a transfer back. One that is not over is waited for where its memory is in no region;
+ * where it is, the region is kept until then, and parts of a read that have not begun are left
+ * out. Any thread.
+ */
+fcast_status fcast_file_transfer_release(fcast_file_transfer transfer);
+
+/**
+ * Has a function called with each line of the log up to a level: FCAST_LOG_ERROR to
+ * FCAST_LOG_TRACE. NULL: nobody is told. When this returns, the function that was set before is
+ * not called any more; what it is at is waited for. Any thread.
+ *
+ * FCAST_INVALID: the level. FCAST_BUSY: the program has a collector of Rust's `tracing` in place,
+ * which gets the log.
+ *
+ * # Safety
+ *
+ * `function` may be called with `context`, by any thread, until another call of this one returns.
+ */
+fcast_status fcast_log_set(fcast_log_fn function, void *context, uint32_t level);
+
+/**
  * Keeps the message of an event of the endpoint's last poll: header and data stay where they are
  * until it is released. FCAST_STALE: the event is of an earlier poll, or no message, or was kept.
  *
@@ -1561,6 +3722,424 @@ fcast_status fcast_message_payload(fcast_message message, fcast_payload *payload
  * Gives a kept message back, and its buffer to the endpoint. Any thread.
  */
 fcast_status fcast_message_release(fcast_message message);
+
+/**
+ * Opens a client on a fabric of the kind FCAST_KIND_RDM. FCAST_UNSUPPORTED: it is of another kind,
+ * or its provider has no one-sided operations. Any thread.
+ *
+ * # Safety
+ *
+ * `settings`: NULL, or a struct whose size field is right and whose name ends with a zero;
+ * `client`: NULL, or writable.
+ */
+fcast_status fcast_object_client_open(fcast_fabric fabric,
+                                      const fcast_object_client_settings *settings,
+                                      fcast_object_client *client);
+
+/**
+ * Has the provider do what there is to do for servers, and returns at once. Any thread.
+ */
+fcast_status fcast_object_client_progress(fcast_object_client client);
+
+/**
+ * Gives a client back. It goes when the last memory of it does. Any thread.
+ */
+fcast_status fcast_object_client_release(fcast_object_client client);
+
+/**
+ * Takes `len` bytes at an address in a region, of the host or of a GPU; the region need not be
+ * registered. Nobody reaches them before they are lent. `operations`: FCAST_OBJECT_GET,
+ * FCAST_OBJECT_PUT or both: what tokens may allow. The region is kept until nobody can reach the
+ * bytes any more. Any thread.
+ *
+ * # Safety
+ *
+ * `memory`: NULL, or writable. `data` is looked up in the region, not read.
+ */
+fcast_status fcast_object_memory_register(fcast_object_client client,
+                                          fcast_region region,
+                                          void *data,
+                                          size_t len,
+                                          uint32_t operations,
+                                          fcast_object_memory *memory);
+
+/**
+ * As fcast_object_memory_register, of a buffer of a pool, all of it. Its handle is used up;
+ * fcast_object_memory_reclaim gives another one. The host can read such memory, so checksums of
+ * what came can be computed. Any thread.
+ *
+ * # Safety
+ *
+ * `memory`: NULL, or writable.
+ */
+fcast_status fcast_object_memory_register_buffer(fcast_object_client client,
+                                                 fcast_buffer buffer,
+                                                 uint32_t operations,
+                                                 fcast_object_memory *memory);
+
+/**
+ * Takes memory back: waits until nobody can reach it any more, for at most `timeout_ms`. From then
+ * on the handle is good for fcast_object_memory_release alone. `buffer`: where it was a buffer,
+ * that; else {0}; may be NULL, then the buffer goes back to its pool. FCAST_BUSY: tokens of it
+ * stand, or a call uses it; FCAST_TIMED_OUT: somebody may still reach it. Any thread.
+ *
+ * # Safety
+ *
+ * `buffer`: NULL, or writable.
+ */
+fcast_status fcast_object_memory_reclaim(fcast_object_memory memory,
+                                         uint32_t timeout_ms,
+                                         fcast_buffer *buffer);
+
+/**
+ * Gives memory back: it is freed when nobody can reach it any more. Any thread.
+ */
+fcast_status fcast_object_memory_release(fcast_object_memory memory);
+
+/**
+ * Lends a part of memory for one operation, FCAST_OBJECT_GET or FCAST_OBJECT_PUT: a server is told
+ * what fcast_object_token_text says. It is good for any number of transfers until it is done or
+ * released. FCAST_AGAIN: a transfer into the memory was given up, and may still land;
+ * FCAST_NO_RESOURCES: as many tokens stand as may; FCAST_UNSUPPORTED: a GPU's memory that the
+ * provider does not reach. Any thread.
+ *
+ * # Safety
+ *
+ * `token`: NULL, or writable.
+ */
+fcast_status fcast_object_token_lend(fcast_object_memory memory,
+                                     uint64_t offset,
+                                     uint64_t len,
+                                     uint32_t operation,
+                                     fcast_object_token *token);
+
+/**
+ * Writes the text of a token, which ends with a zero. `*len`: the bytes that it needs, the zero
+ * included; what does not go into `capacity` is cut. Any thread.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `len`: NULL, or writable.
+ */
+fcast_status fcast_object_token_text(fcast_object_token token,
+                                     char *text,
+                                     size_t capacity,
+                                     size_t *len);
+
+/**
+ * Ends a token whose transfers servers have answered for: the memory may be lent again at once.
+ * Its handle is used up. Any thread.
+ */
+fcast_status fcast_object_token_done(fcast_object_token token);
+
+/**
+ * Revokes a token, and gives its handle back: a server that uses it is refused. What it began may
+ * still land: memory that was lent for a GET is kept from being lent until it can't. Any thread.
+ */
+fcast_status fcast_object_token_release(fcast_object_token token);
+
+/**
+ * Connects to a service at an address, over the fabric `control`; bytes are moved by the client's.
+ * Waits for the connection. FCAST_TIMED_OUT, FCAST_CLOSED, FCAST_REFUSED: it could not be made.
+ * Any thread.
+ *
+ * # Safety
+ *
+ * `service`: NULL, or a text that ends with a zero; `settings`: NULL, or a struct whose size field
+ * is right; `remote`: NULL, or writable.
+ */
+fcast_status fcast_object_remote_connect(fcast_object_client client,
+                                         fcast_fabric control,
+                                         const char *service,
+                                         const fcast_object_remote_settings *settings,
+                                         fcast_object_remote *remote);
+
+/**
+ * Connects anew where the connection is lost: after FCAST_CLOSED. One thread at a time.
+ */
+fcast_status fcast_object_remote_reconnect(fcast_object_remote remote);
+
+/**
+ * Says what there is under a name. FCAST_NOT_FOUND: nothing. FCAST_TIMED_OUT: no answer within
+ * `timeout_ms`. One thread at a time.
+ *
+ * # Safety
+ *
+ * `name`: NULL, or a text that ends with a zero; `info`: NULL, or writable.
+ */
+fcast_status fcast_object_remote_head(fcast_object_remote remote,
+                                      const char *name,
+                                      uint32_t timeout_ms,
+                                      fcast_object_info *info);
+
+/**
+ * Gets `len` bytes of an object, from `offset` on, into memory from `memory_offset` on, and fewer
+ * where the object ends: `info->moved`. FCAST_NOT_FOUND: there is none. FCAST_DATA: what came is
+ * not what was sent. After a failure anything may be in the memory. One thread at a time.
+ *
+ * # Safety
+ *
+ * `name`: NULL, or a text that ends with a zero; `info`: NULL, or writable.
+ */
+fcast_status fcast_object_remote_get(fcast_object_remote remote,
+                                     const char *name,
+                                     fcast_object_memory memory,
+                                     uint64_t memory_offset,
+                                     uint64_t len,
+                                     uint64_t offset,
+                                     uint32_t timeout_ms,
+                                     fcast_object_info *info);
+
+/**
+ * Puts `len` bytes of memory, from `memory_offset` on, as an object, all at once. `condition`:
+ * FCAST_PUT_ANY or another; `etag`: of FCAST_PUT_MATCHES, else NULL. FCAST_REFUSED: the condition
+ * does not hold, or it is not allowed; nothing has changed. After FCAST_TIMED_OUT and FCAST_CLOSED
+ * it is not known whether it is there. One thread at a time.
+ *
+ * # Safety
+ *
+ * `name` and `etag`: NULL, or texts that end with a zero; `info`: NULL, or writable.
+ */
+fcast_status fcast_object_remote_put(fcast_object_remote remote,
+                                     const char *name,
+                                     fcast_object_memory memory,
+                                     uint64_t memory_offset,
+                                     uint64_t len,
+                                     uint32_t condition,
+                                     const char *etag,
+                                     uint32_t timeout_ms,
+                                     fcast_object_info *info);
+
+/**
+ * Removes an object. `etag`: only the version that has it; NULL: any. FCAST_NOT_FOUND: there is
+ * none. FCAST_REFUSED: another version is there, or it is not allowed. One thread at a time.
+ *
+ * # Safety
+ *
+ * `name` and `etag`: NULL, or texts that end with a zero.
+ */
+fcast_status fcast_object_remote_delete(fcast_object_remote remote,
+                                        const char *name,
+                                        const char *etag,
+                                        uint32_t timeout_ms);
+
+/**
+ * Lists objects whose names begin with a prefix and come behind `start_after`, in the order of
+ * their bytes: at most `capacity`, `*count` of them. `*more`: there are more; ask again with the
+ * last name. `prefix` and `start_after` may be NULL. One thread at a time.
+ *
+ * # Safety
+ *
+ * `prefix` and `start_after`: NULL, or texts that end with a zero; `entries`: NULL, or room for
+ * `capacity` of them; `count` and `more`: NULL, or writable.
+ */
+fcast_status fcast_object_remote_list(fcast_object_remote remote,
+                                      const char *prefix,
+                                      const char *start_after,
+                                      uint32_t timeout_ms,
+                                      fcast_object_entry *entries,
+                                      size_t capacity,
+                                      size_t *count,
+                                      bool *more);
+
+/**
+ * Gives a connection back. Any thread.
+ */
+fcast_status fcast_object_remote_release(fcast_object_remote remote);
+
+/**
+ * Opens a server on a fabric of the kind FCAST_KIND_RDM, with a domain of its own.
+ * FCAST_UNSUPPORTED: the fabric is of another kind, or its provider has no one-sided operations.
+ * Any thread.
+ *
+ * # Safety
+ *
+ * `settings`: NULL, or a struct whose size field is right and whose name ends with a zero;
+ * `server`: NULL, or writable.
+ */
+fcast_status fcast_object_server_open(fcast_fabric fabric,
+                                      const fcast_object_server_settings *settings,
+                                      fcast_object_server *server);
+
+/**
+ * The domain of a server, as a handle of its own: regions that channels move bytes from and to are
+ * registered with it. Any thread.
+ *
+ * # Safety
+ *
+ * `domain`: NULL, or writable.
+ */
+fcast_status fcast_object_server_domain(fcast_object_server server, fcast_domain *domain);
+
+/**
+ * Opens a channel of a server. Any thread.
+ *
+ * # Safety
+ *
+ * `channel`: NULL, or writable.
+ */
+fcast_status fcast_object_channel_open(fcast_object_server server, fcast_object_channel *channel);
+
+/**
+ * Gives a server back. It goes when its last channel does. Any thread.
+ */
+fcast_status fcast_object_server_release(fcast_object_server server);
+
+/**
+ * Serves a GET: writes `len` bytes at an address in a region into the client's memory, from `at`
+ * on in what the token names. FCAST_EVENT_OBJECT_WRITTEN or _FAILED comes with the key, at the
+ * latest after `timeout_ms`; the bytes must not change before. The region is registered with the
+ * server's domain. One thread at a time.
+ *
+ * FCAST_AGAIN: poll first. FCAST_INVALID: the token, or bytes that are not in what it names.
+ * FCAST_UNSUPPORTED: the token is of another provider. FCAST_NOT_REGISTERED: the region.
+ *
+ * # Safety
+ *
+ * `token`: NULL, or a text that ends with a zero. `data` is looked up in the region, not read.
+ */
+fcast_status fcast_object_channel_write(fcast_object_channel channel,
+                                        const char *token,
+                                        uint64_t at,
+                                        fcast_region region,
+                                        const void *data,
+                                        size_t len,
+                                        uint64_t key,
+                                        uint32_t timeout_ms);
+
+/**
+ * As fcast_object_channel_write, of a payload, whose handle is used up. One thread at a time.
+ *
+ * # Safety
+ *
+ * `token`: NULL, or a text that ends with a zero.
+ */
+fcast_status fcast_object_channel_write_payload(fcast_object_channel channel,
+                                                const char *token,
+                                                uint64_t at,
+                                                fcast_payload payload,
+                                                uint64_t key,
+                                                uint32_t timeout_ms);
+
+/**
+ * Serves a PUT: reads `len` bytes of the client's memory, from `at` on in what the token names,
+ * into an address in a region. FCAST_EVENT_OBJECT_READ or _FAILED comes with the key, at the
+ * latest after `timeout_ms`; nobody else uses the bytes before. Else as
+ * fcast_object_channel_write. One thread at a time.
+ *
+ * # Safety
+ *
+ * `token`: NULL, or a text that ends with a zero. `data` is an address in the region, and its
+ * bytes may be written by any thread until the event.
+ */
+fcast_status fcast_object_channel_read(fcast_object_channel channel,
+                                       const char *token,
+                                       uint64_t at,
+                                       fcast_region region,
+                                       void *data,
+                                       size_t len,
+                                       uint64_t key,
+                                       uint32_t timeout_ms);
+
+/**
+ * Drives a channel and writes what became of transfers: at most `capacity` events, `*count` of
+ * them. What the events of the last poll point to is gone from now on. One thread at a time.
+ *
+ * # Safety
+ *
+ * `events`: NULL, or room for `capacity` of them; `count`: NULL, or writable.
+ */
+fcast_status fcast_object_channel_poll(fcast_object_channel channel,
+                                       fcast_event *events,
+                                       size_t capacity,
+                                       size_t *count);
+
+/**
+ * Sleeps until there may be something to poll for, for at most `timeout_ms`. One thread at a time.
+ */
+fcast_status fcast_object_channel_wait(fcast_object_channel channel, uint32_t timeout_ms);
+
+/**
+ * Waits for what is under way, for at most `timeout_ms`, and closes a channel; what is not over
+ * then fails. What became of transfers is told by the polls that follow. The handle is to be
+ * released all the same. One thread at a time.
+ */
+fcast_status fcast_object_channel_close(fcast_object_channel channel, uint32_t timeout_ms);
+
+/**
+ * Gives a channel back. One that was not closed ends what is under way, and tells nobody. Any
+ * thread.
+ */
+fcast_status fcast_object_channel_release(fcast_object_channel channel);
+
+/**
+ * Starts to serve a directory: requests come over the fabric `control`, at an address of this
+ * machine such as "127.0.0.1:0"; bytes are moved over `data`, which is of the kind FCAST_KIND_RDM
+ * and may be the same. Any thread.
+ *
+ * FCAST_NOT_FOUND, FCAST_SYSTEM, FCAST_INVALID: the directory, or a setting. FCAST_UNSUPPORTED:
+ * `data` has no one-sided operations.
+ *
+ * # Safety
+ *
+ * `directory` and `listen`: NULL, or texts that end with a zero; `settings`: NULL, or a struct
+ * whose size field is right, with one of the server's that is right, too; `service`: NULL, or
+ * writable.
+ */
+fcast_status fcast_object_service_start(const char *directory,
+                                        fcast_fabric control,
+                                        const char *listen,
+                                        fcast_fabric data,
+                                        const fcast_object_service_settings *settings,
+                                        fcast_object_service *service);
+
+/**
+ * Writes where a service listens: the address of each worker, with commas between them, and a
+ * zero. `*len`: the bytes that it needs, the zero included. Any thread.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `len`: NULL, or writable.
+ */
+fcast_status fcast_object_service_address(fcast_object_service service,
+                                          char *text,
+                                          size_t capacity,
+                                          size_t *len);
+
+/**
+ * Ends a service: new requests are refused, those that are served go on for at most `timeout_ms`.
+ * Its handle is used up. Any thread.
+ */
+fcast_status fcast_object_service_close(fcast_object_service service, uint32_t timeout_ms);
+
+/**
+ * Gives a service back that was not closed: what it serves is cut. Any thread.
+ */
+fcast_status fcast_object_service_release(fcast_object_service service);
+
+/**
+ * Gets or puts `len` bytes of an object, from `offset` on, into or from memory from
+ * `memory_offset` on: `function` is called for one part after the other, each with a token of its
+ * own, which is revoked when it returns. `*moved`: the bytes that it answered for; a part of which
+ * it moved fewer than asked for ends the request. `operation`: FCAST_OBJECT_GET or
+ * FCAST_OBJECT_PUT. Any thread.
+ *
+ * FCAST_CLOSED: the function answered a negative number. FCAST_AGAIN: a transfer into the memory
+ * was given up, and may still land.
+ *
+ * # Safety
+ *
+ * `function` may be called with `context` during the call; `moved`: NULL, or writable.
+ */
+fcast_status fcast_object_transfer(fcast_object_client client,
+                                   uint32_t operation,
+                                   fcast_object_memory memory,
+                                   uint64_t memory_offset,
+                                   uint64_t len,
+                                   uint64_t offset,
+                                   fcast_object_fn function,
+                                   void *context,
+                                   uint64_t *moved);
 
 /**
  * Starts to connect a sender to a receiver at an address such as "192.0.2.1:7000". Returns at
@@ -1953,6 +4532,100 @@ fcast_status fcast_send_payload(fcast_endpoint endpoint,
 fcast_status fcast_flush(fcast_endpoint endpoint);
 
 /**
+ * The counters of an endpoint that sends. Its field `size` is set by the caller.
+ * FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it was closed. One thread at a time.
+ *
+ * # Safety
+ *
+ * `stats`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_endpoint_send_stats(fcast_endpoint endpoint, fcast_send_stats *stats);
+
+/**
+ * The counters of an endpoint that receives. Its field `size` is set by the caller.
+ * FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it was closed. One thread at a time.
+ *
+ * # Safety
+ *
+ * `stats`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_endpoint_receive_stats(fcast_endpoint endpoint, fcast_receive_stats *stats);
+
+/**
+ * The counters of a buffered sender: of small messages and buffers; fcast_endpoint_send_stats has
+ * those of its sends. Its field `size` is set by the caller. FCAST_UNSUPPORTED: it is of another
+ * kind; FCAST_CLOSED: it was closed. One thread at a time.
+ *
+ * # Safety
+ *
+ * `stats`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_endpoint_buffered_stats(fcast_endpoint endpoint, fcast_buffered_stats *stats);
+
+/**
+ * The counters of a publisher. Its field `size` is set by the caller.
+ * FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it was closed. One thread at a time.
+ *
+ * # Safety
+ *
+ * `stats`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_endpoint_publish_stats(fcast_endpoint endpoint, fcast_publish_stats *stats);
+
+/**
+ * The counters of a subscriber. Its field `size` is set by the caller.
+ * FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it was closed. One thread at a time.
+ *
+ * # Safety
+ *
+ * `stats`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_endpoint_subscribe_stats(fcast_endpoint endpoint, fcast_subscribe_stats *stats);
+
+/**
+ * The counters of a loop. Its field `size` is set by the caller. One thread at a time.
+ *
+ * # Safety
+ *
+ * `stats`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_loop_read_stats(fcast_loop in_loop, fcast_loop_stats *stats);
+
+/**
+ * The counters of the process. Its field `size` is set by the caller. Any thread.
+ *
+ * # Safety
+ *
+ * `stats`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_process_read_stats(fcast_process_stats *stats);
+
+/**
+ * All counters of an endpoint as text, a line each, as Prometheus reads it: "name{endpoint="7"}
+ * value". `*len`: the bytes that it needs, the zero included; what does not go into `capacity` is
+ * cut. FCAST_CLOSED: it was closed. One thread at a time.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `len`: NULL, or writable.
+ */
+fcast_status fcast_endpoint_stats_text(fcast_endpoint endpoint,
+                                       char *text,
+                                       size_t capacity,
+                                       size_t *len);
+
+/**
+ * The counters of the process, of its files, and of all clients and servers of objects, as text
+ * that Prometheus reads. `*len`: the bytes that it needs, the zero included; what does not go into
+ * `capacity` is cut. Any thread.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `len`: NULL, or writable.
+ */
+fcast_status fcast_process_stats_text(char *text, size_t capacity, size_t *len);
+
+/**
  * The words of the last failure of this thread, with what to do about it; "" if there was none.
  * Valid until the next failure of this thread is asked for. Any thread.
  */
@@ -1974,6 +4647,226 @@ const char *fcast_status_name(fcast_status status);
  * compares it with FCAST_VERSION, which it was built with. Any thread.
  */
 uint32_t fcast_version(void);
+
+/**
+ * Listens for streams at one address of each of some domains, such as "127.0.0.1:0"; what comes is
+ * written into a directory, which exists: into a hidden one below it, and renamed to its name when
+ * all of a stream is there and checked. FCAST_INVALID: a setting or an address. FCAST_SYSTEM: the
+ * directory; fcast_last_errno() says why. Any thread.
+ *
+ * # Safety
+ *
+ * `domains` and `addresses`: NULL, or `count` each, texts that end with a zero; `directory`: NULL,
+ * or such a text; `settings`: NULL, or a struct whose size field is right and whose key has its
+ * length; `receiver`: NULL, or writable.
+ */
+fcast_status fcast_stream_receiver_open(const fcast_domain *domains,
+                                        const char *const *addresses,
+                                        size_t count,
+                                        const char *directory,
+                                        const fcast_stream_settings *settings,
+                                        fcast_stream_receiver *receiver);
+
+/**
+ * Writes where a receiver listens, with real ports: an address for each domain, with commas
+ * between them, and a zero. `*len`: the bytes that it needs, the zero included. One thread at a
+ * time.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `len`: NULL, or writable.
+ */
+fcast_status fcast_stream_receiver_address(fcast_stream_receiver receiver,
+                                           char *text,
+                                           size_t capacity,
+                                           size_t *len);
+
+/**
+ * Waits for something to happen, for at most `timeout_ms`, and writes what did: at most `capacity`
+ * events, `*count` of them. The texts of the last poll are gone from now on. One thread at a time.
+ *
+ * # Safety
+ *
+ * `events`: NULL, or room for `capacity` of them; `count`: NULL, or writable.
+ */
+fcast_status fcast_stream_receiver_poll(fcast_stream_receiver receiver,
+                                        uint32_t timeout_ms,
+                                        fcast_stream_event *events,
+                                        size_t capacity,
+                                        size_t *count);
+
+/**
+ * Ends a receiver: streams go on for at most `timeout_ms`, what is left then is cut. What happened
+ * meanwhile is told by the polls that follow. The handle is to be released all the same. One
+ * thread at a time.
+ */
+fcast_status fcast_stream_receiver_close(fcast_stream_receiver receiver, uint32_t timeout_ms);
+
+/**
+ * Gives a receiver back. One that was not closed cuts what is not over. Any thread.
+ */
+fcast_status fcast_stream_receiver_release(fcast_stream_receiver receiver);
+
+/**
+ * Opens a sender of streams over one domain, or over several: then a peer's n-th address is
+ * reached by the n-th of them. FCAST_INVALID: a setting. Any thread.
+ *
+ * # Safety
+ *
+ * `domains`: NULL, or `count` of them; `settings`: NULL, or a struct whose size field is right and
+ * whose key has its length; `sender`: NULL, or writable.
+ */
+fcast_status fcast_stream_sender_open(const fcast_domain *domains,
+                                      size_t count,
+                                      const fcast_stream_settings *settings,
+                                      fcast_stream_sender *sender);
+
+/**
+ * Begins to send files, and directories with all that is in them, to some peers. Returns at once;
+ * the transfer goes on by itself. Each peer is a text of one address of a receiver, or of several
+ * of the same one, with commas between them. Any thread.
+ *
+ * FCAST_NOT_FOUND: there is no such file. FCAST_INVALID: an option, an address, or a name that
+ * can't be sent.
+ *
+ * # Safety
+ *
+ * `paths` and `peers`: NULL, or as many texts that end with a zero; `options`: NULL, or a struct
+ * whose size field is right; `transfer`: NULL, or writable.
+ */
+fcast_status fcast_stream_send_files(fcast_stream_sender sender,
+                                     const char *const *paths,
+                                     size_t path_count,
+                                     const char *const *peers,
+                                     size_t peer_count,
+                                     const fcast_stream_options *options,
+                                     fcast_stream_transfer *transfer);
+
+/**
+ * Begins to send bytes under a name, as fcast_stream_send_files. They are copied as they are sent,
+ * and are the library's until `release` is called with `context`, which is done also where this
+ * fails; NULL: until the sender was closed. Any thread.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` bytes that stay mapped and that nobody writes to until then; `name`:
+ * NULL, or a text that ends with a zero; else as fcast_stream_send_files.
+ */
+fcast_status fcast_stream_send_bytes(fcast_stream_sender sender,
+                                     const char *name,
+                                     const void *data,
+                                     size_t len,
+                                     fcast_release_fn release,
+                                     void *context,
+                                     const char *const *peers,
+                                     size_t peer_count,
+                                     const fcast_stream_options *options,
+                                     fcast_stream_transfer *transfer);
+
+/**
+ * Begins to send a payload that is a frozen buffer of a pool under a name, from where it lies,
+ * without a copy. The pool's region is registered with the sender's domains
+ * (fcast_region_register). The payload's handle is used up. FCAST_UNSUPPORTED: it is no such
+ * buffer. Any thread.
+ *
+ * # Safety
+ *
+ * As fcast_stream_send_bytes.
+ */
+fcast_status fcast_stream_send_payload(fcast_stream_sender sender,
+                                       const char *name,
+                                       fcast_payload payload,
+                                       const char *const *peers,
+                                       size_t peer_count,
+                                       const fcast_stream_options *options,
+                                       fcast_stream_transfer *transfer);
+
+/**
+ * Ends a sender: transfers go on for at most `timeout_ms`, what is left then fails. Its handle is
+ * used up. FCAST_BUSY: another call uses it. Any thread.
+ */
+fcast_status fcast_stream_sender_close(fcast_stream_sender sender, uint32_t timeout_ms);
+
+/**
+ * Gives a sender back that was not closed: transfers that are not over fail. Any thread.
+ */
+fcast_status fcast_stream_sender_release(fcast_stream_sender sender);
+
+/**
+ * How far each peer is, in the order in which they were given: `*count` of them, of which
+ * `capacity` are written. Any thread.
+ *
+ * # Safety
+ *
+ * `peers`: NULL, or room for `capacity` of them; `count`: NULL, or writable.
+ */
+fcast_status fcast_stream_transfer_progress(fcast_stream_transfer transfer,
+                                            fcast_stream_progress *peers,
+                                            size_t capacity,
+                                            size_t *count);
+
+/**
+ * Waits until a transfer is over at every peer, for at most `timeout_ms`. FCAST_OK: every peer has
+ * the content, checked. FCAST_AGAIN: not yet, with a timeout of 0; FCAST_TIMED_OUT with another
+ * one. Else why the first peer that has not does not have it; fcast_stream_transfer_outcome tells
+ * of the others. Any thread.
+ */
+fcast_status fcast_stream_transfer_wait(fcast_stream_transfer transfer, uint32_t timeout_ms);
+
+/**
+ * What came of a transfer that is over at one peer, by its place among those that were given.
+ * `*report` is written also where the peer does not have the content, which the status and the
+ * words say. The field `size` of the report is set by the caller. FCAST_AGAIN: it is not over.
+ * Any thread.
+ *
+ * # Safety
+ *
+ * `report`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_stream_transfer_outcome(fcast_stream_transfer transfer,
+                                           size_t peer,
+                                           fcast_stream_report *report);
+
+/**
+ * All that is known of a transfer that is over at one peer, as a JSON object: times in seconds.
+ * `*len`: the bytes that it needs, the zero included; what does not go into `capacity` is cut.
+ * FCAST_AGAIN: it is not over. Any thread.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `len`: NULL, or writable.
+ */
+fcast_status fcast_stream_transfer_report_text(fcast_stream_transfer transfer,
+                                               size_t peer,
+                                               char *text,
+                                               size_t capacity,
+                                               size_t *len);
+
+/**
+ * Sends no further block until fcast_stream_transfer_resume. Any thread.
+ */
+fcast_status fcast_stream_transfer_pause(fcast_stream_transfer transfer);
+
+/**
+ * Goes on after fcast_stream_transfer_pause. Any thread.
+ */
+fcast_status fcast_stream_transfer_resume(fcast_stream_transfer transfer);
+
+/**
+ * Ends a transfer soon. What peers have they keep, for a later one of the same. Any thread.
+ */
+fcast_status fcast_stream_transfer_cancel(fcast_stream_transfer transfer);
+
+/**
+ * Changes the most bytes a second, all peers together; 0: no limit. Any thread.
+ */
+fcast_status fcast_stream_transfer_set_rate(fcast_stream_transfer transfer,
+                                            uint64_t bytes_per_second);
+
+/**
+ * Gives the handle of a transfer back; the transfer goes on. Any thread.
+ */
+fcast_status fcast_stream_transfer_release(fcast_stream_transfer transfer);
 
 /**
  * Opens a subscriber, without a publisher yet. Any thread.

@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::log;
 use crate::status::{FCAST_OK, FCAST_PANIC, Failure, fcast_status, remember};
 
 /// Runs what a function of the interface does.
@@ -10,6 +11,9 @@ use crate::status::{FCAST_OK, FCAST_PANIC, Failure, fcast_status, remember};
 /// call did not end (`table.rs`), so later calls get `FCAST_BUSY`.
 #[inline]
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> fcast_status {
+    if log::is_inside() {
+        return remember(log::inside());
+    }
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => FCAST_OK,
         Ok(Err(failure)) => remember(failure),

@@ -54,7 +54,6 @@ impl Endpoint {
     ) -> Result<usize, Failure> {
         self.held.clear();
         self.batch += 1;
-        self.held.reserve(places.len());
         let mut written = 0;
         while written < places.len() {
             let Some((mut event, held)) = self.face.next_event(written == 0)? else {

@@ -2,8 +2,10 @@
 
 #![allow(unsafe_code)] // What C gives is read here.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, OsStr, c_char};
 use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr::NonNull;
 
 use crate::status::{FCAST_UNSUPPORTED, Failure};
@@ -137,6 +139,23 @@ pub(crate) unsafe fn needed_text<'a>(
     unsafe { text(pointer, name) }?.ok_or_else(|| null(name))
 }
 
+/// A path of the caller's, of whatever bytes.
+///
+/// # Safety
+///
+/// As `text`.
+pub(crate) unsafe fn path<'a>(
+    pointer: *const c_char,
+    name: &'static str,
+) -> Result<&'a Path, Failure> {
+    if pointer.is_null() {
+        return Err(null(name));
+    }
+    // SAFETY: not null, and the caller answers for the rest.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    Ok(Path::new(OsStr::from_bytes(text.to_bytes())))
+}
+
 /// A struct of settings, whose first field is its size in bytes.
 ///
 /// # Safety
@@ -160,7 +179,9 @@ pub(crate) unsafe fn sized<T: Sized0>(
     }
     // SAFETY: not null, and the first field is a `usize` (`Sized0`).
     let size = unsafe { settings.cast::<usize>().read_unaligned() };
-    if !(size_of::<usize>()..=1 << 16).contains(&size) {
+    // A size that cuts a field in two, maybe a pointer, is of no header.
+    let whole = size.is_multiple_of(size_of::<usize>());
+    if !whole || !(size_of::<usize>()..=1 << 16).contains(&size) {
         let text = format!("{name}: its field size is {size}: set it to sizeof the struct");
         return Err(Failure::invalid(text));
     }
@@ -179,6 +200,47 @@ pub(crate) unsafe fn sized<T: Sized0>(
     };
     // SAFETY: it was all zeros, which is a value (`Sized0`), and C wrote its own over it.
     Ok(unsafe { value.assume_init() })
+}
+
+/// Writes a struct whose first field is its size: as much as the caller's has, whose size stays.
+///
+/// # Errors
+///
+/// It is null, or its size is none.
+///
+/// # Safety
+///
+/// Null, or as many writable bytes as its first field says, used by nobody else.
+pub(crate) unsafe fn write_sized<T: Sized0>(
+    place: *mut T,
+    value: &T,
+    name: &'static str,
+) -> Result<(), Failure> {
+    if place.is_null() {
+        return Err(null(name));
+    }
+    // SAFETY: not null, and the first field is a `usize` (`Sized0`).
+    let size = unsafe { place.cast::<usize>().read_unaligned() };
+    if !(size_of::<usize>()..=1 << 16).contains(&size) {
+        let text = format!("{name}: its field size is {size}: set it to sizeof the struct");
+        return Err(Failure::invalid(text));
+    }
+    let known = size.min(size_of::<T>());
+    // SAFETY: the caller has promised `size` writable bytes, of which this skips the first field.
+    let rest = unsafe { place.cast::<u8>().add(size_of::<usize>()) };
+    // SAFETY: `T` has `known` bytes at least, which all have values: C's layouts of numbers.
+    let from = unsafe {
+        std::ptr::from_ref(value)
+            .cast::<u8>()
+            .add(size_of::<usize>())
+    };
+    // SAFETY: both have `known` bytes with the field size, which is skipped on both sides.
+    unsafe { std::ptr::copy_nonoverlapping(from, rest, known - size_of::<usize>()) };
+    // SAFETY: what a newer header has besides is in the `size` bytes, too.
+    let more = unsafe { rest.add(known - size_of::<usize>()) };
+    // SAFETY: as above.
+    unsafe { more.write_bytes(0, size - known) };
+    Ok(())
 }
 
 /// Writes a text and the zero behind it, cut to `capacity` bytes; `*len` is what all of it needs.

@@ -33,9 +33,9 @@ pub const FCAST_REGION_HUGE_PAGES: u32 = 1;
 pub const FCAST_REGION_PINNED: u32 = 2;
 
 /// Calls `release` when it is dropped.
-struct KeepAlive {
-    release: fcast_release_fn,
-    context: *mut c_void,
+pub(crate) struct KeepAlive {
+    pub(crate) release: fcast_release_fn,
+    pub(crate) context: *mut c_void,
 }
 
 /// What a region of the program's memory keeps: `release` is called when it is dropped.

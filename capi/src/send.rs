@@ -141,12 +141,22 @@ pub(crate) fn slice_of(
     len: usize,
 ) -> Result<RegionSlice, Failure> {
     if region.id != 0 {
-        return slice_at(&*REGIONS.share(region.id)?, address, len);
+        return slice_in(region, address, len);
     }
     match own {
         Some(region) => slice_at(region, address, len),
         None => Err(no_region()),
     }
+}
+
+/// The part of a region at an address, where no endpoint has one of its own.
+#[inline]
+pub(crate) fn slice_in(
+    region: fcast_region,
+    address: usize,
+    len: usize,
+) -> Result<RegionSlice, Failure> {
+    slice_at(&*REGIONS.share(region.id)?, address, len)
 }
 
 #[inline]

@@ -169,7 +169,15 @@ pub const FCAST_VERSION: u32 = 1_000;
 impl From<Error> for Failure {
     #[cold]
     fn from(error: Error) -> Self {
-        let (status, errno) = match &error {
+        Self::of(&error)
+    }
+}
+
+impl Failure {
+    /// Of an error that others have, too.
+    #[cold]
+    pub(crate) fn of(error: &Error) -> Self {
+        let (status, errno) = match error {
             Error::Library(_) | Error::NoProvider(_) | Error::Unsupported { .. } => {
                 (FCAST_UNSUPPORTED, 0)
             }
@@ -178,6 +186,7 @@ impl From<Error> for Failure {
             }
             Error::Config { .. } | Error::Address { .. } => (FCAST_INVALID, 0),
             Error::Os { source, .. } => (FCAST_SYSTEM, source.raw_os_error().unwrap_or(0)),
+            Error::Memory(MemoryError::Cuda { .. }) => (FCAST_DEVICE, 0),
             Error::Memory(_) | Error::Register(_) => (FCAST_NO_RESOURCES, 0),
             Error::Closed(reason) => (status_of_close(reason), 0),
             Error::EndpointFailed(_) => (FCAST_CLOSED, 0),

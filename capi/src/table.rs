@@ -125,6 +125,14 @@ impl<T> Table<T> {
         }
     }
 
+    /// Whether a value was put in and not released.
+    pub(crate) fn is_live(&self, id: u64) -> bool {
+        self.find(id).is_ok_and(|(entry, generation)| {
+            let state = entry.state.load(Ordering::Relaxed);
+            state >> GENERATION_SHIFT == generation && state & LIVE != 0
+        })
+    }
+
     /// Lets a thread in beside others.
     #[inline]
     pub(crate) fn share(&self, id: u64) -> Result<Shared<'_, T>, Failure>

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::room_claims::{RoomClaims, RoomTaken};
 use super::shared_config::{Layout, SharedBufferConfig};
+use super::slot_homes::ShareAccount;
 use super::slot_table::{self, SlotPool, SlotTable};
 use super::wake_list::{WakeFn, WakerId};
 use crate::memory::{Claim, MemoryError, Purpose, Region};
@@ -55,7 +56,8 @@ impl SharedSlots {
 
 /// A pool of equal buffers in one region; clones are handles on the same pool.
 ///
-/// No call takes a lock, except to sleep for a buffer and to wake who does.
+/// No call takes a lock, except to sleep for a buffer and to wake who does; where endpoints have
+/// [shares][shared_pool] of the pool, a buffer that goes back takes one that nobody else wants.
 ///
 /// ```
 /// use fabricast::buffer::SharedBufferManager;
@@ -69,6 +71,8 @@ impl SharedSlots {
 /// assert_eq!(pool.free_count(), 8);
 /// # Ok::<(), fabricast::memory::MemoryError>(())
 /// ```
+///
+/// [shared_pool]: crate::endpoint::IncomingSettings::shared_pool
 #[derive(Clone)]
 pub struct SharedBufferManager(Arc<SharedSlots>);
 
@@ -161,6 +165,22 @@ impl SharedBufferManager {
         })
     }
 
+    /// Takes a buffer for a share, one of its own first.
+    pub(super) fn try_acquire_of(&self, share: &Arc<ShareAccount>) -> Option<BufferMut> {
+        self.0.table.try_acquire_of(share).map(|it| self.taken(it))
+    }
+
+    /// Takes a buffer for a share, none of its own.
+    pub(super) fn try_borrow(&self, share: &Arc<ShareAccount>) -> Option<BufferMut> {
+        self.0.table.try_borrow(share).map(|it| self.taken(it))
+    }
+
+    fn taken(&self, index: u32) -> BufferMut {
+        BufferMut {
+            slot: Slot::taken(&self.0, index),
+        }
+    }
+
     /// Takes a buffer, and sleeps for it until the deadline.
     ///
     /// # Errors
@@ -197,7 +217,7 @@ impl SharedBufferManager {
         self.0.table.arm(id)
     }
 
-    /// How many buffers are free.
+    /// How many buffers are free, without those that are reserved for an endpoint.
     pub fn free_count(&self) -> usize {
         self.0.table.free().len() as usize
     }

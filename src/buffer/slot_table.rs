@@ -1,9 +1,11 @@
 //! `SlotTable`: which slots are free, how many handles each taken one has, and who waits for one.
 //! Knows indices, no memory.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use super::free_list::FreeList;
+use super::slot_homes::SlotHomes;
 use super::wake_list::{WakeFn, WakeList, WakerId};
 use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
 
@@ -19,19 +21,23 @@ pub(crate) trait SlotPool: Clone {
 
 /// Counted slots.
 pub(crate) struct SlotTable {
-    free: FreeList,
+    /// Those that whoever comes first may take.
+    pub(super) free: FreeList,
+    /// Once somebody has a share.
+    pub(super) homes: OnceLock<SlotHomes>,
     handles: Box<[AtomicU32]>,
     /// Slots whose handles are parts of one whole, each somebody else's; and how many there are.
     /// Said for statistics only.
     parted: Box<[AtomicBool]>,
     parted_count: AtomicU32,
-    wakes: WakeList,
+    pub(super) wakes: WakeList,
 }
 
 impl SlotTable {
     pub(super) fn new(slots: u32) -> Self {
         Self {
             free: FreeList::full(slots),
+            homes: OnceLock::new(),
             handles: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             parted: (0..slots).map(|_| AtomicBool::new(false)).collect(),
             parted_count: AtomicU32::new(0),
@@ -73,9 +79,15 @@ impl SlotTable {
     #[inline]
     pub(super) fn try_acquire(&self) -> Option<u32> {
         let index = self.free.pop()?;
+        self.begin_handle(index);
+        Some(index)
+    }
+
+    /// The first handle on a slot that was just taken.
+    #[inline]
+    pub(super) fn begin_handle(&self, index: u32) {
         // Relaxed: the slot is ours alone until we share it.
         self.handles[index as usize].store(1, Ordering::Relaxed);
-        Some(index)
     }
 
     /// Takes a slot, or says how long it waited for one.
@@ -162,8 +174,13 @@ impl SlotTable {
             parted.store(false, Ordering::Relaxed);
             self.parted_count.fetch_sub(1, Ordering::Relaxed);
         }
-        self.free.push(index);
-        self.wakes.notify();
+        match self.homes.get() {
+            None => {
+                self.free.push(index);
+                self.wakes.notify();
+            }
+            Some(homes) => self.send_home(homes, index),
+        }
     }
 }
 

@@ -167,16 +167,16 @@ impl ConnectionlessEndpoint {
         if let Some(ring) = &config.outgoing.staging {
             ring.register(domain)?;
         }
-        let (pool, _) = config.incoming.open_pool(config.pool_slots(), 0)?;
-        let settings = config.settings(headers.clone(), pool.slot_size());
+        let (share, _) = config.incoming.open_pool(config.pool_slots(), 0)?;
+        let settings = config.settings(headers.clone(), share.pool().slot_size());
         let endpoint = config.connection.endpoint;
         let deliveries = config.incoming.delivery.map(Deliveries::new).transpose()?;
-        let sizes = InFlightMax::of_hub(&settings, Form::Rdm, pool.slots()).queue_sizes();
+        let sizes = InFlightMax::of_hub(&settings, Form::Rdm, share.most()).queue_sizes();
         let link =
             ProviderLink::listen(domain, &addr, sizes, &endpoint).map_err(fd_limit::explain)?;
         let local = link.local_addr().unwrap_or(addr);
         let waiter = link.waiter();
-        let core = Hub::listen(link, waiter, Clock::system(), pool, settings)?;
+        let core = Hub::listen(link, waiter, Clock::system(), share, settings)?;
         Ok(Self {
             core: Here::new(core),
             peers: Peers::new(config.max_peers),

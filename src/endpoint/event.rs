@@ -226,8 +226,9 @@ pub enum ReceiveEvent {
         /// Whose.
         connection: ConnectionId,
     },
-    /// A connection wants more buffers than the pool has: messages are held, and its peer will
-    /// stall.
+    /// A connection wants more buffers than the pool has, or than are left to this endpoint of one
+    /// that is [shared](crate::endpoint::IncomingSettings::shared_pool): messages are held, and its
+    /// peer will stall.
     Starved {
         /// Which.
         connection: ConnectionId,

@@ -19,7 +19,7 @@ use self::peer::Peer;
 use self::shared::{Shared, share};
 use self::timer::HubTimer;
 use crate::Error;
-use crate::buffer::{BufferMut, PartsHeld, SharedBufferManager};
+use crate::buffer::{BufferMut, PartsHeld, PoolShare, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
 use crate::endpoint::hub::conn_table::ConnTable;
@@ -142,14 +142,14 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         mut link: L,
         waiter: Arc<dyn LinkWait>,
         clock: Clock,
-        pool: SharedBufferManager,
+        pool: impl Into<PoolShare>,
         mut settings: HubSettings,
     ) -> Result<Self, Error> {
         link.read_clock(&clock);
         let wait = Arc::new(EndpointWait::new(waiter, clock.clone())?);
-        let buffers = HubBuffers::new(pool, &settings, &link, &wait)?;
-        let shared = share(&link, &buffers.pool, &buffers.control)?;
-        let capacity = u32::try_from(buffers.pool.slots())
+        let buffers = HubBuffers::new(pool.into(), &settings, &link, &wait)?;
+        let shared = share(&link, &buffers.share, &buffers.control)?;
+        let capacity = u32::try_from(buffers.share.most())
             .unwrap_or(u32::MAX)
             .saturating_add(settings.controls(&link));
         let outbound = Outbound::new(&mut settings, &link, &wait, &clock)?;
@@ -193,7 +193,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         };
         let parts = match self.stats.packed.frames {
             0 => PartsHeld::default(),
-            _ => self.buffers.pool.parts_held(),
+            _ => self.buffers.share.pool().parts_held(),
         };
         ReceiveStats {
             packed: PackedReceives {
@@ -222,7 +222,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     }
 
     pub(crate) fn pool(&self) -> &SharedBufferManager {
-        &self.buffers.pool
+        self.buffers.share.pool()
     }
 
     /// How many there are, those included whose end is not told yet.

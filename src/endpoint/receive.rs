@@ -225,16 +225,16 @@ impl ReceiveEndpoint {
             EndpointKind::Msg => (Form::Msg, 0),
             EndpointKind::Rdm => (Form::Rdm, HELLO_MESSAGE_MAX),
         };
-        let (pool, max_message) = config.incoming.open_pool(config.slots(), slot_min)?;
+        let (share, max_message) = config.incoming.open_pool(config.slots(), slot_min)?;
         let deliveries = config.incoming.delivery.clone();
         let (ring, endpoint) = (config.outgoing.staging.clone(), config.connection.endpoint);
         let settings = config.settings(max_message);
-        let sizes = InFlightMax::of_hub(&settings, form, pool.slots()).queue_sizes();
+        let sizes = InFlightMax::of_hub(&settings, form, share.most()).queue_sizes();
         let link = ProviderLink::listen(domain, &addr, sizes, &endpoint)?;
         let local = link.local_addr().unwrap_or(addr);
         let deliveries = deliveries.map(Deliveries::new).transpose()?;
         let waiter = link.waiter();
-        let mut core = Hub::listen(link, waiter, Clock::system(), pool, settings)?;
+        let mut core = Hub::listen(link, waiter, Clock::system(), share, settings)?;
         if let Some(ring) = &ring {
             ring.register(domain)?;
             core.stage_in(ring);

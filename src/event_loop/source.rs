@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
+use super::signal::LoopSide;
 use super::wait::WaitHandle;
 
 /// One thing that a loop watches, by its token.
@@ -13,6 +14,7 @@ pub(super) enum Source {
     Endpoint(Endpoint),
     Fd(RawFd),
     Timer { every: Option<Duration> },
+    Signal(LoopSide),
 }
 
 /// One endpoint of the loop.

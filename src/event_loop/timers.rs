@@ -101,6 +101,14 @@ pub(super) fn next_tick(last: Instant, every: Duration, now: Instant) -> Option<
     last.checked_add(Duration::from_nanos(step))
 }
 
+/// The earlier one of those that there are.
+pub(super) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (one, other) => one.or(other),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,10 +1,11 @@
-//! Wakes a loop from any thread: an eventfd and three flags.
+//! Wakes a loop from any thread: an eventfd, three flags, and what signals have to say.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::signal::SignalMailbox;
 use crate::error::Error;
 use crate::process::Owner;
 use crate::sync::{AtomicBool, Ordering};
@@ -35,6 +36,7 @@ struct Shared {
     signalled: AtomicBool,
     woken: AtomicBool,
     stop: AtomicBool,
+    mailbox: SignalMailbox,
 }
 
 impl Waker {
@@ -52,6 +54,7 @@ impl Waker {
             signalled: AtomicBool::new(false),
             woken: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            mailbox: SignalMailbox::default(),
         })))
     }
 
@@ -74,7 +77,17 @@ impl Waker {
         self.signal();
     }
 
-    fn signal(&self) {
+    /// In the process that made the loop.
+    pub(super) fn is_here(&self) -> bool {
+        self.0.owner.is_here()
+    }
+
+    /// Where signals leave what they have to say, before [`signal`](Self::signal).
+    pub(super) fn mailbox(&self) -> &SignalMailbox {
+        &self.0.mailbox
+    }
+
+    pub(super) fn signal(&self) {
         // The flag stays up until the loop has emptied the eventfd, so whoever finds it up knows
         // that a signal is there or under way by the one who raised it. AcqRel: whoever finds it up
         // passes its own store on to `drain`.

@@ -174,7 +174,7 @@ impl Info {
         // SAFETY: allocated by the library, and freed by it with the hints (`strdup`, as it
         // expects).
         let before = unsafe { std::mem::replace(&mut (*attr).prov_name, name) };
-        // SAFETY: a text of an earlier call, or null; nothing refers to it any more.
+        // SAFETY: null, or an earlier text of `strdup`'s, which the hints hold no more.
         unsafe { libc::free(before.cast()) };
         Ok(())
     }
@@ -185,7 +185,7 @@ impl Info {
         // SAFETY: allocated by the library, and freed by it with the hints (`strdup`, as it
         // expects).
         let before = unsafe { std::mem::replace(&mut (*attr).name, name) };
-        // SAFETY: a text of an earlier call, or null; nothing refers to it any more.
+        // SAFETY: null, or an earlier text of `strdup`'s, which the hints hold no more.
         unsafe { libc::free(before.cast()) };
         Ok(())
     }

@@ -21,3 +21,4 @@ mod namespaces;
 mod packed;
 mod publish;
 mod shapes;
+mod shared_receives;

@@ -119,12 +119,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             .buffers
             .receives
             .with(peer.machine.receives_per_credit());
-        let want = self.first_target(receives);
-        while peer.receives.posted < want && self.give_receive(&mut peer, id) == PostedReceive::Yes
-        {
-        }
+        self.give_first_receives(&mut peer, id, receives);
         if peer.receives.posted < receives.min {
-            tracing::warn!("a connection could not be made: the provider takes no receives");
+            tracing::warn!("a connection could not be made: no receives could be posted for it");
             peer.machine.abort(CloseReason::ClosedLocally);
             self.peers.put(id, peer);
             return self.act(id, events);
@@ -173,27 +170,39 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         })
     }
 
-    /// How many receives a new connection gets: the depth, but so that each further connection can
-    /// have the fewest.
-    pub(super) fn first_target(&self, receives: Receives) -> u32 {
+    /// Posts what a new connection begins with: its depth, but so that each further connection can
+    /// have the fewest. Of a shared pool, these are among the reserved buffers, as far as those go:
+    /// all others may be somebody else's by then.
+    pub(super) fn give_first_receives(
+        &mut self,
+        peer: &mut Peer<L::Conn>,
+        id: ConnectionId,
+        receives: Receives,
+    ) {
         let others = self.settings.max_connections
             - 1
             - (self.peers.len() as u32).min(self.settings.max_connections - 1);
         let kept = (others * self.buffers.receives.min) as usize;
-        let share = self
-            .free_receives()
-            .saturating_sub(kept)
-            .max(receives.min as usize);
-        receives.max.min(u32::try_from(share).unwrap_or(u32::MAX))
+        let share = self.free_receives().saturating_sub(kept);
+        let share = u32::try_from(share).unwrap_or(u32::MAX);
+        let want = receives.max.min(share.max(receives.min));
+        loop {
+            let is_one_of_the_fewest = peer.receives.posted < receives.min;
+            self.buffers.kept = if is_one_of_the_fewest { 0 } else { kept };
+            if peer.receives.posted >= want || self.give_receive(peer, id) != PostedReceive::Yes {
+                break;
+            }
+        }
+        self.buffers.kept = 0;
     }
 
     /// Receives that a new connection could have.
     pub(super) fn free_receives(&self) -> usize {
         match &self.shared {
-            None => self.buffers.pool.free_count(),
+            None => self.buffers.share.free_count(),
             Some(shared) if shared.orphans.len() >= ORPHANS_MAX => 0,
             Some(Shared { receives, .. }) => {
-                let free = self.buffers.pool.free_count() + receives.surplus() as usize;
+                let free = self.buffers.share.free_count() + receives.surplus() as usize;
                 free.min(receives.room() as usize)
             }
         }

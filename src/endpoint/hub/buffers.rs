@@ -6,11 +6,10 @@ use std::sync::{Arc, Weak};
 
 use super::peer::Descriptors;
 use super::peer_receives::PeerReceives;
-use super::pool_waker::PoolWaker;
 use super::received_frame::PlacedFrame;
 use super::settings::{HubSettings, Receives};
 use crate::Error;
-use crate::buffer::SharedBufferManager;
+use crate::buffer::{BufferMut, PoolShare, WakeFn};
 use crate::endpoint::hub::control::ControlBuffers;
 use crate::endpoint::hub::scoped::ScopedRegistrations;
 use crate::endpoint::link::wait::EndpointWait;
@@ -20,8 +19,10 @@ use crate::protocol::connection::Form;
 
 /// The buffers that all connections share.
 pub(super) struct HubBuffers {
-    pub(super) pool: SharedBufferManager,
-    waker: PoolWaker<SharedBufferManager>,
+    /// What it may take of the receive pool.
+    pub(super) share: PoolShare,
+    /// Of the buffers that are reserved, so many are left for connections to come.
+    pub(super) kept: usize,
     pub(super) control: ControlBuffers,
     /// The descriptors of the domain, as long as a connection uses them.
     descriptors: Weak<Descriptors>,
@@ -36,21 +37,23 @@ pub(super) struct HubBuffers {
 
 impl HubBuffers {
     pub(super) fn new<L: Link>(
-        pool: SharedBufferManager,
+        mut share: PoolShare,
         settings: &HubSettings,
         link: &L,
         wait: &Arc<EndpointWait>,
     ) -> Result<Self, Error> {
-        let waker = PoolWaker::of(&pool, wait);
+        let woken = Arc::clone(wait);
+        let wake: WakeFn = Arc::new(move || woken.wake());
+        share.wake_by(&wake);
         let controls = settings.controls(link);
         let control = match (link.form(), settings.has_one_pool()) {
-            (_, true) => ControlBuffers::of(&pool),
+            (_, true) => ControlBuffers::of(share.pool()),
             (Form::Msg, false) => ControlBuffers::new(controls)?,
             (Form::Rdm, false) => ControlBuffers::for_hellos(controls)?,
         };
         Ok(Self {
-            pool,
-            waker,
+            share,
+            kept: 0,
             control,
             descriptors: Weak::new(),
             receives: settings.receives(link.form()),
@@ -59,9 +62,18 @@ impl HubBuffers {
         })
     }
 
-    /// The pool is empty: it wakes the endpoint when a buffer is free.
+    /// A buffer to receive into.
+    #[inline]
+    pub(super) fn try_acquire(&self) -> Option<BufferMut> {
+        match self.kept {
+            0 => self.share.try_acquire(),
+            kept => self.share.try_acquire_beyond(kept),
+        }
+    }
+
+    /// The pool is empty, or the share used up: the endpoint is woken when it may take a buffer.
     pub(super) fn arm(&self, wait: &EndpointWait) {
-        if self.waker.arm() {
+        if self.share.arm() {
             wait.wake();
         }
     }
@@ -86,12 +98,12 @@ impl HubBuffers {
         let own = conn.registrar();
         let registrar = own.unwrap_or_else(|| link.registrar());
         let known = self.descriptors.upgrade().filter(|_| own.is_none());
-        let is_registered = || self.pool.region().is_registered(registrar.scope());
+        let is_registered = || self.share.pool().region().is_registered(registrar.scope());
         if let Some(known) = known.filter(|_| is_registered()) {
             return Ok(known);
         }
         let made = Arc::new(Descriptors {
-            pool: scoped.hold(self.pool.region(), registrar)?,
+            pool: scoped.hold(self.share.pool().region(), registrar)?,
             control: scoped.hold(self.control.region(), registrar)?,
         });
         if own.is_none() {

@@ -2,7 +2,6 @@
 //!
 //! From the hello-ack on there is no difference between the two.
 
-use super::feeding::PostedReceive;
 use super::{Hub, Peer, Receives};
 use crate::Error;
 use crate::endpoint::event::{ConnectionEvent, ReceiveEvent};
@@ -73,10 +72,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let machine = Connection::initiate(form, params, self.timer.now());
         let mut peer = Box::new(self.make_conn(link, machine)?);
         let receives = self.dialed_receives();
-        let want = self.first_target(receives);
-        while peer.receives.posted < want && self.give_receive(&mut peer, id) == PostedReceive::Yes
-        {
-        }
+        self.give_first_receives(&mut peer, id, receives);
         if peer.receives.posted < receives.min {
             return Err(self.give_up_dialed(id, peer));
         }

@@ -91,7 +91,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         peer: &mut Peer<L::Conn>,
         id: ConnectionId,
     ) -> PostedReceive {
-        match self.buffers.pool.try_acquire() {
+        match self.buffers.try_acquire() {
             Some(buffer) => self.post_buffer(peer, id, buffer),
             None => PostedReceive::PoolEmpty,
         }

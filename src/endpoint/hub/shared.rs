@@ -11,7 +11,7 @@ use super::long_receive::Due;
 use super::outbound::{Outbound, told};
 use super::{Hub, Op, Peer};
 use crate::Error;
-use crate::buffer::{BufferMut, SharedBufferManager};
+use crate::buffer::{BufferMut, PoolShare};
 use crate::endpoint::hub::conn_table::NOBODY;
 use crate::endpoint::hub::control::{ControlBuffers, HeldDescriptor};
 use crate::endpoint::hub::event::{HubEvent, Tell};
@@ -51,7 +51,7 @@ pub(super) struct Shared<C> {
 /// What a link with one endpoint for all connections has, and others have not.
 pub(super) fn share<L: Link>(
     link: &L,
-    pool: &SharedBufferManager,
+    share: &PoolShare,
     control: &ControlBuffers,
 ) -> Result<Option<Shared<L::Conn>>, Error> {
     if !link.shares_endpoint() {
@@ -59,11 +59,11 @@ pub(super) fn share<L: Link>(
     }
     let registrar = link.registrar();
     Ok(Some(Shared {
-        receives: SharedReceives::new(pool.slots(), link.limits().shared_receives),
+        receives: SharedReceives::new(share.most(), link.limits().shared_receives),
         last: (0, NOBODY),
         failures: 0,
         orphans: HashMap::new(),
-        pool_desc: HeldDescriptor::new(pool.region(), registrar)?,
+        pool_desc: HeldDescriptor::new(share.pool().region(), registrar)?,
         control_desc: HeldDescriptor::new(control.region(), registrar)?,
     }))
 }
@@ -429,7 +429,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     }
 
     fn post_shared(&mut self) -> PostedReceive {
-        match self.buffers.pool.try_acquire() {
+        match self.buffers.try_acquire() {
             Some(buffer) => self.post_shared_buffer(buffer),
             None => PostedReceive::PoolEmpty,
         }

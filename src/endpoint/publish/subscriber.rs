@@ -168,9 +168,9 @@ impl SubscribeEndpoint {
             EndpointKind::Msg => (Form::Msg, PUBLICATION_LEN),
             EndpointKind::Rdm => (Form::Rdm, HELLO_MESSAGE_MAX),
         };
-        let (pool, max_message) = config.incoming.open_pool(config.slots(), slot_min)?;
+        let (share, max_message) = config.incoming.open_pool(config.slots(), slot_min)?;
         let settings = config.settings(max_message);
-        let sizes = InFlightMax::of_hub(&settings, form, pool.slots()).queue_sizes();
+        let sizes = InFlightMax::of_hub(&settings, form, share.most()).queue_sizes();
         let link = ProviderLink::dial(domain, sizes, &config.connection.endpoint)?;
         let settings_of_layer = SubscribeSettings {
             publishers: config.max_publishers(),
@@ -179,7 +179,7 @@ impl SubscribeEndpoint {
         };
         let deliveries = config.incoming.delivery.map(Deliveries::new).transpose()?;
         let waiter = link.waiter();
-        let core = Hub::listen(link, waiter, Clock::system(), pool, settings)?;
+        let core = Hub::listen(link, waiter, Clock::system(), share, settings)?;
         Ok(Self {
             core: Here::new(SubscribeCore::new(core, settings_of_layer)),
             inbox: Inbox::new(),

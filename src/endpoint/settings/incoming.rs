@@ -1,7 +1,9 @@
 //! `IncomingSettings`: what an endpoint receives, and into which buffers.
 
+use std::ops::RangeInclusive;
+
 use crate::Error;
-use crate::buffer::SharedBufferManager;
+use crate::buffer::{PoolShare, SharedBufferManager};
 use crate::endpoint::delivery::{DeviceDelivery, receive_pool};
 use crate::endpoint::limits::{check_count, config};
 use crate::endpoint::long_messages::LongMessages;
@@ -19,6 +21,7 @@ use crate::endpoint::settings::SettingsOf;
 /// | `slots` | subscribe | buffers | 256 | 4 × `max_connections` to 1,048,576 |
 /// | `slots` | connectionless | buffers | 10 × `max_peers` | 8 × `max_peers` to 1,048,576 |
 /// | `pool` | all | | one of its own, of the two above | |
+/// | `shared_pool` | all | buffers of a pool that others use, too | none | to as many as it has |
 /// | `credits` | all | messages granted to each peer at once | 32 | 1 to 65,536 |
 /// | `deliver_to` | all | buffers in a GPU's memory | none | see [`DeviceDelivery`] |
 /// | `long_messages` | all | a pool for longer messages | none | see [`LongMessages`] |
@@ -42,6 +45,8 @@ pub struct IncomingSettings {
     pub(crate) max_message: usize,
     slots: Option<u32>,
     pub(crate) pool: Option<SharedBufferManager>,
+    /// Of that pool: buffers that are kept for this endpoint, and the most that it takes.
+    share: Option<(u32, u32)>,
     pub(crate) credits: u32,
     pub(crate) delivery: Option<DeviceDelivery>,
     pub(crate) long: Option<LongMessages>,
@@ -54,6 +59,7 @@ impl Default for IncomingSettings {
             max_message: 64 * 1024,
             slots: None,
             pool: None,
+            share: None,
             credits: 32,
             delivery: None,
             long: None,
@@ -80,11 +86,67 @@ impl IncomingSettings {
         self
     }
 
-    /// A pool of the caller's instead: `max_message` and `slots` are its own. It must not be used
-    /// for anything else.
+    /// A pool of the caller's instead: `max_message` and `slots` are its own. The endpoint takes
+    /// all that is free, so nothing else should use the pool: where several endpoints do, each says
+    /// what it takes by [`shared_pool`](Self::shared_pool).
     #[must_use]
     pub fn pool(mut self, pool: &SharedBufferManager) -> Self {
         self.pool = Some(pool.clone());
+        self.share = None;
+        self
+    }
+
+    /// A pool of the caller's that other endpoints use, too, of this domain or of others, on any
+    /// thread. The range is how many buffers this endpoint has at once, those that are posted and
+    /// those of messages that the application holds:
+    ///
+    /// * its start is reserved: so many are there for this endpoint whatever the others do. They
+    ///   must be free as it opens. 0 is good, and no promise.
+    /// * its end is the most that it takes, `slots` to the rest of the settings: those beyond the
+    ///   reserved ones are taken from what is free of the pool. Whoever polls first gets them.
+    ///
+    /// An endpoint that finds neither says [`ReceiveEvent::Starved`] and goes on with the buffers
+    /// that it has: a peer is granted a message only when a buffer is posted for it, so its peers
+    /// wait. When a buffer comes back, the endpoints that may take it are woken: one that is
+    /// reserved, its owner, another one all that wait. A request that finds too few buffers is
+    /// refused ([`RefusalCode::NO_BUFFERS`]). When an endpoint is closed or dropped, what it had is
+    /// everybody's, but for messages that are still held: they follow when they are dropped. A
+    /// connection keeps the number of messages that it was granted as it began.
+    ///
+    /// What else takes buffers of the pool takes what is not reserved.
+    ///
+    /// Over one such pool, memory is registered once in a domain, and sized for what comes in at
+    /// all rather than for the worst of each listener.
+    ///
+    /// ```
+    /// use fabricast::buffer::SharedBufferManager;
+    /// use fabricast::endpoint::ReceiveConfig;
+    /// use fabricast::{Fabric, ReceiveEndpoint};
+    ///
+    /// # let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
+    /// # let any: fabricast::PeerAddr = "127.0.0.1:0".parse()?;
+    /// let pool = SharedBufferManager::allocate(256, 64 * 1024)?;
+    /// let listen = |share| {
+    ///     let config = ReceiveConfig::default()
+    ///         .connection(|c| c.max_connections(16))
+    ///         .incoming(|incoming| incoming.shared_pool(&pool, share));
+    ///     ReceiveEndpoint::listen(&domain, any.clone(), config)
+    /// };
+    /// // Slow control never waits for data: 48 buffers are its own, and it takes no others.
+    /// let control = listen(48..=48)?;
+    /// let data = [listen(32..=256)?, listen(32..=256)?];
+    /// assert_eq!(pool.free_count(), 256 - 48 - 2 * 32); // for either of the two
+    /// # drop((control, data));
+    /// # assert_eq!(pool.free_count(), 256);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// [`ReceiveEvent::Starved`]: crate::ReceiveEvent::Starved
+    /// [`RefusalCode::NO_BUFFERS`]: crate::endpoint::RefusalCode::NO_BUFFERS
+    #[must_use]
+    pub fn shared_pool(mut self, pool: &SharedBufferManager, buffers: RangeInclusive<u32>) -> Self {
+        self.pool = Some(pool.clone());
+        self.share = Some((*buffers.start(), *buffers.end()));
         self
     }
 
@@ -119,12 +181,13 @@ impl IncomingSettings {
         self
     }
 
-    /// Buffers of the pool, of which there are `default` where nothing else was said.
+    /// Buffers that the endpoint may have, `default` of them where nothing else was said.
     pub(crate) fn slots_or(&self, default: u32) -> usize {
-        let own = || self.slots.unwrap_or(default) as usize;
-        self.pool
-            .as_ref()
-            .map_or_else(own, SharedBufferManager::slots)
+        match (&self.pool, self.share) {
+            (_, Some((_, most))) => most as usize,
+            (Some(pool), None) => pool.slots(),
+            (None, None) => self.slots.unwrap_or(default) as usize,
+        }
     }
 
     /// Bytes of the largest message, where the pool of the caller's may say it.
@@ -133,13 +196,13 @@ impl IncomingSettings {
         pool.map_or(self.max_message, SharedBufferManager::slot_size)
     }
 
-    /// The receive pool, of `slots` buffers of `slot_min` bytes at least, and the largest message
-    /// that goes into one of them.
+    /// What the endpoint has of the receive pool, which is of `slots` buffers of `slot_min` bytes
+    /// at least, and the largest message that goes into one of them.
     pub(crate) fn open_pool(
         &self,
         slots: usize,
         slot_min: usize,
-    ) -> Result<(SharedBufferManager, usize), Error> {
+    ) -> Result<(PoolShare, usize), Error> {
         let (pool, max_message) = match &self.pool {
             Some(pool) => (pool.clone(), pool.slot_size()),
             None => {
@@ -153,7 +216,32 @@ impl IncomingSettings {
             let reason = "over FI_EP_RDM its slots must have 114 bytes, for hellos";
             return Err(config("pool", pool.slot_size().to_string(), reason));
         }
-        Ok((pool, max_message))
+        Ok((self.share_of(pool)?, max_message))
+    }
+
+    /// What this endpoint may take of the pool.
+    fn share_of(&self, pool: SharedBufferManager) -> Result<PoolShare, Error> {
+        let Some((least, most)) = self.share else {
+            return Ok(pool.into());
+        };
+        PoolShare::reserve(&pool, least, most).ok_or_else(|| {
+            let value = format!("{least}..={most}, with {} free", pool.free_count());
+            let reason = "as many buffers as the range begins with must be free as it opens";
+            config("shared_pool", value, reason)
+        })
+    }
+
+    /// The share is a range, and within its pool.
+    fn check_share(&self) -> Result<(), Error> {
+        let (Some((least, most)), Some(pool)) = (self.share, &self.pool) else {
+            return Ok(());
+        };
+        if least <= most && most as usize <= pool.slots() {
+            return Ok(());
+        }
+        let value = format!("{least}..={most} of {}", pool.slots());
+        let reason = "must be a range of buffers, to as many as the pool has";
+        Err(config("shared_pool", value, reason))
     }
 
     /// The buffers in a GPU's memory have room for the largest message, and are nobody else's.
@@ -179,6 +267,7 @@ impl IncomingSettings {
     ) -> Result<(), Error> {
         self.long.as_ref().map_or(Ok(()), LongMessages::check)?;
         self.check_delivery()?;
+        self.check_share()?;
         // A pool of the caller's is as it is, but where hellos come into it.
         let (bytes, low, said) = match of {
             SettingsOf::Connectionless => (
@@ -197,7 +286,11 @@ impl IncomingSettings {
         };
         check_count("credits", self.credits, 65_536, said)?;
         if slots < least || slots > 1 << 20 {
-            return Err(config("slots", slots.to_string(), reason));
+            let setting = match self.share {
+                Some(_) => "shared_pool",
+                None => "slots",
+            };
+            return Err(config(setting, slots.to_string(), reason));
         }
         Ok(())
     }

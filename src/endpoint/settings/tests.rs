@@ -184,6 +184,10 @@ fn the_table_of_incoming_settings_is_what_the_code_does() {
             let pool = SharedBufferManager::allocate(4, 128).expect("memory");
             (of, s.pool(&pool))
         }),
+        ("shared_pool", |(of, s)| {
+            let pool = SharedBufferManager::allocate(4, 128).expect("memory");
+            (of, s.shared_pool(&pool, 1..=4))
+        }),
         // Buffers in a GPU's memory; it is a setting of all who receive.
         ("deliver_to", |given| given),
         ("long_messages", |(of, s)| {

@@ -7,7 +7,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
+use crate::buffer::{
+    Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, PoolShare, SharedBufferManager,
+};
 use crate::clock::Clock;
 use crate::endpoint::error::{Refused, SendErrorKind};
 use crate::endpoint::event::{
@@ -38,6 +40,8 @@ pub(crate) struct HubSetup {
     pub(crate) header_slots: u32,
     pub(crate) receive_depth: u32,
     pub(crate) receive_slots: u32,
+    /// One pool of those is for all hubs, of which each has so many at least, and at most.
+    pub(crate) share: Option<(u32, u32)>,
     pub(crate) max_connections: u32,
     pub(crate) shape: Option<Shape>,
     pub(crate) packing: Packing,
@@ -65,6 +69,7 @@ impl Default for HubSetup {
             header_slots: 8,
             receive_depth: 4,
             receive_slots: 64,
+            share: None,
             max_connections: 4,
             shape: None,
             packing: Packing::Off,
@@ -95,6 +100,17 @@ impl HubSetup {
     pub(crate) fn settings_alone(&self) -> HubSettings {
         let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).unwrap();
         self.settings(&headers, &Abandoned::default())
+    }
+
+    fn pool(&self) -> SharedBufferManager {
+        SharedBufferManager::allocate(self.receive_slots, SLOT_BYTES * 2).unwrap()
+    }
+
+    fn share_of(&self, pool: &SharedBufferManager) -> PoolShare {
+        match self.share {
+            Some((least, most)) => PoolShare::reserve(pool, least, most).unwrap(),
+            None => pool.clone().into(),
+        }
     }
 
     fn settings(&self, headers: &HeaderSlotManager, heard: &Abandoned) -> HubSettings {
@@ -171,14 +187,14 @@ pub(crate) struct HubRig {
 }
 
 impl HubRig {
-    fn new(net: &Net, setup: &HubSetup) -> Self {
+    fn new(net: &Net, setup: &HubSetup, pool: SharedBufferManager) -> Self {
         let machine = setup.own_domains.then(|| net.machine());
         let link = match &machine {
             Some(machine) => net.link_of_machine(machine, true),
             None => net.hub(),
         };
         let number = link.id();
-        let pool = SharedBufferManager::allocate(setup.receive_slots, SLOT_BYTES * 2).unwrap();
+        let share = setup.share_of(&pool);
         // Room for a prefix of 2 bytes and a header of 8.
         let payloads = pool_with_room(net, 1000 + number, 32, 10);
         let domain = machine.as_deref().unwrap_or_else(|| net.near());
@@ -193,14 +209,14 @@ impl HubRig {
         let form = setup.net.form;
         // Of two messages each, the second finds room behind the first.
         if form == Form::Msg && setup.shape != Some(Shape::TwoMessages) {
-            let most = InFlightMax::of_hub(&settings, form, pool.slots());
+            let most = InFlightMax::of_hub(&settings, form, share.most());
             net.fix_queues(number, most.queue_sizes().each);
         }
         let core = Hub::listen(
             link,
             Arc::new(FakeWait),
             setup.clock.clone(),
-            pool.clone(),
+            share,
             settings,
         )
         .unwrap();
@@ -564,9 +580,13 @@ impl Hubs {
     /// Each with settings of its own; the net is that of the first.
     pub(crate) fn with(setups: &[&HubSetup]) -> Self {
         let net = Net::new(setups[0].net);
+        let shared = setups[0].pool();
         let hubs = setups
             .iter()
-            .map(|setup| HubRig::new(&net, setup))
+            .map(|setup| {
+                let own = setup.share.is_none().then(|| setup.pool());
+                HubRig::new(&net, setup, own.unwrap_or_else(|| shared.clone()))
+            })
             .collect();
         Self { net, hubs }
     }
@@ -638,6 +658,8 @@ impl Hubs {
             self.net.check();
             assert_eq!(hub.payloads.free_count(), hub.payloads.slots());
             assert_eq!(hub.headers.free_count(), hub.headers.capacity());
+        }
+        for hub in &self.hubs {
             assert_eq!(hub.pool.free_count(), hub.pool.slots());
         }
     }

@@ -16,6 +16,8 @@ use smallvec::SmallVec;
 use super::*;
 use crate::clock::Clock;
 
+mod signals;
+
 const MS: Duration = Duration::from_millis(1);
 /// The longest that any test may wait for something that must happen.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -882,6 +884,7 @@ fn spin_never_sleeps_and_still_serves_descriptors_timers_and_wakes() {
                 LoopEvent::Fd { .. } => fds += 1,
                 LoopEvent::Timer(_) => ticks += 1,
                 LoopEvent::Woken => woken += 1,
+                LoopEvent::Signal(_) => panic!("nobody has one"),
             }
             if ticks == 5 {
                 event_loop.stop();

@@ -125,7 +125,9 @@ fn setup() -> impl Strategy<Value = HubSetup> {
     let sizes = (1u32..4, 1u32..6, 1u32..6);
     let long = prop::option::of((1u32..3, prop_oneof![Just(150), Just(4096)]));
     let long = (any::<bool>(), long);
-    (flags, shapes, sizes, long).prop_map(|(flags, (shape, iov_limit), sizes, long)| {
+    let share = prop::option::of((0u32..20, 20u32..60));
+    let all = (flags, shapes, sizes, long, share);
+    all.prop_map(|(flags, (shape, iov_limit), sizes, long, share)| {
         let base = NetConfig::default();
         let ((rdm, cells, endpoint_scope, timed), packing) = flags;
         let (depth, headers, receive_depth) = sizes;
@@ -157,7 +159,9 @@ fn setup() -> impl Strategy<Value = HubSetup> {
             policy: DeadlinePolicy::Notify,
             max_connections: 6,
             shape: Some(shape),
-            receive_slots: 100,
+            // Of one pool, all of them want more than there is.
+            receive_slots: if share.is_some() { 64 } else { 100 },
+            share,
             sends_long: long.0,
             long: long.1,
             ..HubSetup::default()

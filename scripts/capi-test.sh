@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# Builds and runs what is written in C and C++ against the built library (`capi.sh link`), and says of each what came of it.
+#
+#   capi-test.sh               all of it
+#   capi-test.sh NAME...       the programs whose names have one of these in them, and nothing else
+#
+# Every capi/tests/c/*.c and capi/tests/cpp/*.cpp runs twice: with AddressSanitizer and UndefinedBehaviorSanitizer in it over libfabric of the
+# system, and without over the one in FABRICAST_LIBFABRIC_2 where that is set. Programs named *_threads.cpp run with ThreadSanitizer, too.
+# Every examples/cpp/*.cpp is built, into target/capi/debug/examples. Then the calls in random order, the exported symbols and layouts, and
+# projects of somebody else's against the installed files and against the packages.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+only=("$@")
+out=$(scripts/capi.sh link)
+home=$PWD
+room=$(mktemp -d)
+trap 'rm -rf "$room"' EXIT
+mkdir -p "$room/log" "$out/examples"
+limit=60
+# What a fuzzer does in `make test`; `make models` and `make fuzz-capi` do more.
+fuzz_seconds=${CAPI_FUZZ_SECONDS:-4}
+
+# Most of the time here is the C++ compiler's: what makes it slow and finds nothing is left out.
+common=(-g1 -O0 -Wall -Wextra -Werror -I"$out/include")
+link=(-L"$out/lib" -lfabricast -lpthread "-Wl,-rpath,$home/$out/lib")
+address=(-fsanitize=address,undefined -fno-sanitize=null,vptr,object-size -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+thread=(-fsanitize=thread)
+export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1
+export LSAN_OPTIONS=suppressions=$home/capi/tests/lsan.supp:print_suppressions=0
+export TSAN_OPTIONS=suppressions=$home/capi/tests/tsan.supp:second_deadlock_stack=1
+export TMPDIR=$room
+
+# One line of the list of what is done: NAME, COMMAND. Many at once, each with a log.
+declare -a jobs=()
+job() { jobs+=("$1"$'\t'"$2"); }
+
+wanted() {
+    ((${#only[@]})) || return 0
+    local name
+    for name in "${only[@]}"; do [[ $1 != *"$name"* ]] || return 0; done
+    return 1
+}
+
+# Runs one job and says what came of it. A line SKIPPED of the program's is shown.
+run_job() {
+    local name=$1 command=$2 log=$room/log/${1//[^A-Za-z0-9_.-]/_} status=0 begin=$EPOCHREALTIME
+    bash -c "set -e; $command" >"$log" 2>&1 </dev/null || status=$?
+    local took=$(((${EPOCHREALTIME/./} - ${begin/./}) / 100000))
+    took=$((took / 10)).$((took % 10))
+    grep -h '^SKIPPED: ' "$log" || true
+    if ((status == 0)); then
+        echo "test $name ... ok ($took s)"
+        grep -h '^note: ' "$log" || true
+    else
+        ((status != 124)) || echo "not done after $limit s" >>"$log"
+        printf 'test %s ... FAILED (status %s, %s s)\n%s\n' "$name" "$status" "$took" "$(tail -n 60 "$log" | sed 's/^/    /')"
+    fi
+}
+
+# program NAME SOURCE COMPILER... : the jobs of one program.
+program() {
+    local name=$1 source=$2 base=$room/${1//\//-}
+    shift 2
+    wanted "$name" || return 0
+    job "$name (address, undefined)" "$* ${common[*]} ${address[*]} $source -o $base-a ${link[*]}; timeout -k 5 $limit $base-a"
+    if [[ -n ${FABRICAST_LIBFABRIC_2:-} ]]; then
+        job "$name (second libfabric)" "$* ${common[*]} $source -o $base ${link[*]}; FABRICAST_LIBFABRIC=$FABRICAST_LIBFABRIC_2 timeout -k 5 $limit $base"
+    fi
+    [[ $name != *_threads ]] || job "$name (thread)" "$* ${common[*]} ${thread[*]} $source -o $base-t ${link[*]}; timeout -k 5 $limit $fixed $base-t"
+}
+
+# ThreadSanitizer of older compilers needs addresses that are not random.
+fixed=$(setarch -R true 2>/dev/null && echo "setarch -R" || true)
+# What is there twice in memory when a compiler is here only as C++'s.
+have_cxx=yes
+command -v c++ >/dev/null || have_cxx=
+sources=(capi/tests/fuzz/*.c)
+
+for source in capi/tests/c/*.c; do
+    name=${source##*/}
+    program "c/${name%.c}" "$source" cc -std=c11
+done
+for source in capi/tests/cpp/*.cpp examples/cpp/*.cpp; do
+    [[ -e $source && -n $have_cxx ]] || continue
+    name=${source##*/}
+    name=${name%.cpp}
+    if [[ $source == examples/* ]]; then
+        wanted "examples/$name" || continue
+        job "examples/$name (builds)" "c++ -std=c++17 ${common[*]} $source -o $out/examples/$name ${link[*]}"
+    else
+        program "cpp/$name" "$source" c++ -std=c++17
+    fi
+done
+
+if ((${#only[@]} == 0)); then
+    # Each header on its own, as the first thing that a file includes.
+    for header in capi/include/*.h; do
+        job "include/${header##*/}" "echo '#include <${header##*/}>' | cc -std=c11 -x c ${common[*]} -Wstrict-prototypes -pedantic -fsyntax-only -"
+    done
+    for header in capi/include/*; do
+        [[ -n $have_cxx ]] || continue
+        job "include/${header##*/} (C++)" "echo '#include <${header##*/}>' | c++ -std=c++17 -x c++ ${common[*]} -pedantic -fsyntax-only -"
+    done
+    job "calls in random order" "cc -std=gnu11 ${common[*]} ${address[*]} ${sources[*]} -o $room/fuzz ${link[*]}
+        scripts/capi-abi.py --fuzzed $room/fuzz $out/lib/libfabricast.so
+        timeout -k 5 $((fuzz_seconds + limit)) $room/fuzz --seconds $fuzz_seconds --threads 2"
+    job "the symbols and layouts of capi/abi.tsv" "scripts/capi-abi.py $out"
+    prefix=$room/prefix
+    job "projects against the installed files" "CAPI_PROFILE=debug scripts/capi.sh install $prefix
+        cp -r capi/tests/outside $room/outside
+        PKG_CONFIG_PATH=$prefix/lib/pkgconfig make -C $room/outside/pkgconfig | tee $room/said
+        test \"\$(grep -c ': hello\$' $room/said)\" = 3
+        if ! command -v cmake >/dev/null; then echo 'SKIPPED: a CMake project: no cmake here'; exit 0; fi
+        cmake -S $room/outside/cmake -B $room/built -DCMAKE_PREFIX_PATH=$prefix && cmake --build $room/built
+        for program in shared static cxx; do test \"\$(timeout 60 $room/built/\$program)\" = hello; done"
+    job "projects against the packages" "if ! command -v dpkg-deb >/dev/null; then echo 'SKIPPED: no dpkg-deb here'; exit 0; fi
+        CAPI_COMPRESSION=none CAPI_PROFILE=debug scripts/capi.sh deb $room/deb; TMPDIR= timeout -k 5 300 capi/tests/outside/clean_root.sh $room/deb"
+fi
+
+[[ -n ${FABRICAST_LIBFABRIC_2:-} ]] || echo "SKIPPED: C and C++ over a second libfabric: there is none (FABRICAST_LIBFABRIC_2)"
+[[ -n $have_cxx ]] || echo "SKIPPED: the programs in C++: no c++ here"
+echo "     Running C and C++ against $out"
+export -f run_job
+export room limit
+# As many at once as there are cores, and one more: they wait for the network, too.
+for ((i = 0; i < ${#jobs[@]}; i++)); do
+    while (($(jobs -rp | wc -l) > $(nproc))); do wait -n || true; done
+    run_job "${jobs[i]%%$'\t'*}" "${jobs[i]#*$'\t'}" >"$room/log/said.$i" &
+done
+wait
+cat "$room"/log/said.*
+failed=$(cat "$room"/log/said.* | grep -c '^test .* \.\.\. FAILED' || true)
+passed=$(cat "$room"/log/said.* | grep -c '^test .* \.\.\. ok' || true)
+word=ok
+((failed == 0)) || word=FAILED
+echo "test result: $word. $passed passed; $failed failed; 0 ignored; 0 measured; 0 filtered out"
+((failed == 0))
