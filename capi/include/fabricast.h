@@ -857,6 +857,15 @@ typedef struct {
      */
     uint32_t credits;
     /**
+     * Of a `pool` that several endpoints share: buffers that are kept for this one.
+     */
+    uint32_t pool_reserved;
+    /**
+     * The most buffers that it takes of such a `pool`, at least `pool_reserved`; 0: the pool is
+     * this endpoint's alone.
+     */
+    uint32_t pool_most;
+    /**
      * Buffered senders: FCAST_FORMAT_COMPACT or FCAST_FORMAT_NETIO3; the receiver must know it.
      */
     uint32_t format;
@@ -923,7 +932,7 @@ typedef struct {
     uint32_t tell_sent;
     /**
      * A pool of the program's instead of one of the endpoint's own: that of what comes in, or of a
-     * buffered sender's buffers. Several receivers may share one.
+     * buffered sender's buffers. Those that share one say what they take of it: `pool_most`.
      */
     fcast_pool pool;
     /**
