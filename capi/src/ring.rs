@@ -76,10 +76,10 @@ pub unsafe extern "C" fn fcast_ring_create(
     })
 }
 
-/// Takes the next `len` bytes of a ring: they lie in spans[0] and, where they go over the end of
-/// the region, spans[1]. In a ring with headroom spans[1] is always empty. Several reservations may
-/// be out. FCAST_AGAIN: no room before the oldest come back; FCAST_TOO_LONG: the ring is smaller.
-/// One thread at a time.
+/// Takes the next `len` bytes of a ring: they lie in `spans[0]` and, where they go over the end of
+/// the region, `spans[1]`. In a ring with headroom the second is always empty. Several reservations
+/// may be out. FCAST_AGAIN: no room before the oldest come back; FCAST_TOO_LONG: the ring is
+/// smaller. One thread at a time.
 ///
 /// # Safety
 ///

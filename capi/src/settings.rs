@@ -110,6 +110,12 @@ pub struct fcast_settings {
     /// Messages that each peer may send ahead. Default 32.
     pub credits: u32,
 
+    /// Of a `pool` that several endpoints share: buffers that are kept for this one.
+    pub pool_reserved: u32,
+    /// The most buffers that it takes of such a `pool`, at least `pool_reserved`; 0: the pool is
+    /// this endpoint's alone.
+    pub pool_most: u32,
+
     /// Buffered senders: FCAST_FORMAT_COMPACT or FCAST_FORMAT_NETIO3; the receiver must know it.
     pub format: u32,
     /// Buffered senders: how many buffers. Default 32.
@@ -147,7 +153,7 @@ pub struct fcast_settings {
     pub tell_sent: u32,
 
     /// A pool of the program's instead of one of the endpoint's own: that of what comes in, or of a
-    /// buffered sender's buffers. Several receivers may share one.
+    /// buffered sender's buffers. Those that share one say what they take of it: `pool_most`.
     pub pool: fcast_pool,
     /// The memory that is sent where a send names none. It need not be registered: the endpoint
     /// does that, for as long as it lives.
@@ -308,9 +314,17 @@ impl fcast_settings {
         if self.credits != 0 {
             of = of.credits(self.credits);
         }
-        if self.pool.id != 0 {
-            of = of.pool(&*POOLS.share(self.pool.id)?);
-        }
+        let share = self.pool_reserved..=self.pool_most;
+        of = match (self.pool.id, self.pool_reserved | self.pool_most) {
+            (0, 0) => of,
+            (0, _) => {
+                return Err(Failure::invalid(
+                    "setting pool_most: it is of a pool, give one",
+                ));
+            }
+            (id, 0) => of.pool(&*POOLS.share(id)?),
+            (id, _) => of.shared_pool(&*POOLS.share(id)?, share),
+        };
         if self.deliver_to.id != 0 {
             let pool = DEVICE_POOLS.share(self.deliver_to.id)?.clone();
             of = of.deliver_to(DeviceDelivery::new(pool));

@@ -68,12 +68,14 @@ impl fcast_settings {
     }
 
     /// What comes in and goes out.
-    fn of_what_goes(&self) -> [Owned; 19] {
+    fn of_what_goes(&self) -> [Owned; 21] {
         [
             ("max_message", self.max_message != 0, RECEIVING),
             ("slots", self.slots != 0, RECEIVING),
             ("credits", self.credits != 0, RECEIVING),
             ("deliver_to", self.deliver_to.id != 0, RECEIVING),
+            ("pool_reserved", self.pool_reserved != 0, RECEIVING),
+            ("pool_most", self.pool_most != 0, RECEIVING),
             ("pool", self.pool.id != 0, WITH_POOL),
             ("region", self.region.id != 0, WITH_HEADERS),
             ("header_slots", self.header_slots != 0, WITH_HEADERS),

@@ -186,6 +186,7 @@ impl Failure {
             }
             Error::Config { .. } | Error::Address { .. } => (FCAST_INVALID, 0),
             Error::Os { source, .. } => (FCAST_SYSTEM, source.raw_os_error().unwrap_or(0)),
+            Error::Memory(MemoryError::Cuda { .. }) => (FCAST_DEVICE, 0),
             Error::Memory(_) | Error::Register(_) => (FCAST_NO_RESOURCES, 0),
             Error::Closed(reason) => (status_of_close(reason), 0),
             Error::EndpointFailed(_) => (FCAST_CLOSED, 0),

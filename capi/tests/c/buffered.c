@@ -137,6 +137,12 @@ static void run(fcast_domain domain)
     IS(fcast_buffered_send(sender, buffer, 9, 77), FCAST_STALE);
     DRIVE(sender, on_sender, receiver, on_receiver, whole == 1 && sent_whole == 1);
 
+    check_waitable(sender);
+    fcast_buffered_stats stats = {.size = sizeof stats};
+    OK(fcast_endpoint_buffered_stats(sender, &stats));
+    fcast_send_stats sends = {.size = sizeof sends};
+    OK(fcast_endpoint_send_stats(sender, &sends));
+    CHECK(sends.posted > 1 && sends.posted == sends.completed);
     IS(fcast_push(receiver, 1, 0, text, 1, NULL), FCAST_UNSUPPORTED);
     IS(fcast_send(sender, (fcast_region){0}, text, 1, NULL, 0, 0), FCAST_NOT_REGISTERED);
     /* What is pushed before the close arrives; what is pushed after it is refused. */

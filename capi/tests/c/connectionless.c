@@ -116,6 +116,7 @@ int main(void)
     OK(fcast_endpoint_pending(sides[0], NULL, 0, &count));
     CHECK(count == 0);
 
+    check_waitable(sides[0]);
     OK(fcast_peer_remove(sides[0], peer, 60000));
     IS(fcast_send_to(sides[0], peer, none, memory[0], 1, NULL, 0, 0), FCAST_CLOSED);
     DRIVE(sides[0], on_side, sides[1], on_side, removed == 2);

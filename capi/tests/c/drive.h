@@ -27,12 +27,25 @@ static inline size_t poll_once(fcast_endpoint endpoint, on_event *handle)
     return count;
 }
 
+/* Descriptors and the rules for a sleep are there for every kind of endpoint. */
+static inline void check_waitable(fcast_endpoint endpoint)
+{
+    int32_t fds[8], timeout_ms = -2;
+    size_t count = 0;
+    bool may_sleep;
+    OK(fcast_endpoint_fds(endpoint, fds, 8, &count));
+    CHECK(count <= 8);
+    OK(fcast_endpoint_prepare_wait(endpoint, &may_sleep, &timeout_ms));
+    CHECK(timeout_ms >= -1);
+    OK(fcast_endpoint_wait(endpoint, 1));
+}
+
 static inline int poll_both(fcast_endpoint a, on_event *on_a, fcast_endpoint b, on_event *on_b,
                             double until)
 {
     CHECK(now_s() < until);
-    poll_once(a, on_a);
-    poll_once(b, on_b);
+    if (poll_once(a, on_a) + poll_once(b, on_b) == 0)
+        OK(fcast_endpoint_wait(b, 1));
     return 1;
 }
 

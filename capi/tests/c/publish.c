@@ -108,6 +108,8 @@ int main(void)
     IS(fcast_endpoint_accept(publisher, request), FCAST_NOT_FOUND);
     IS(fcast_endpoint_accept(subscriber, request), FCAST_UNSUPPORTED);
     DRIVE(publisher, on_publisher, subscriber, on_subscriber, subscribed[0] && subscribed[1]);
+    check_waitable(publisher);
+    check_waitable(subscriber);
     size_t count;
     OK(fcast_publisher_subscribers(publisher, 7, &count));
     CHECK(count == 1);
@@ -129,6 +131,12 @@ int main(void)
             sent++;
         }
     }
+    fcast_publish_stats published_stats = {.size = sizeof published_stats};
+    OK(fcast_endpoint_publish_stats(publisher, &published_stats));
+    CHECK(published_stats.over == MESSAGES);
+    fcast_subscribe_stats subscribe_stats = {.size = sizeof subscribe_stats};
+    OK(fcast_endpoint_subscribe_stats(subscriber, &subscribe_stats));
+    IS(fcast_endpoint_subscribe_stats(publisher, &subscribe_stats), FCAST_UNSUPPORTED);
     /* What was kept can be published on, without a copy. */
     fcast_pool pool;
     OK(fcast_endpoint_pool(subscriber, &pool));
