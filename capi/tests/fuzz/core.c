@@ -5,8 +5,8 @@ static fcast_status report_text(void)
 {
     char text[256] = "";
     size_t len = 0, capacity = below(sizeof text + 1);
-    fcast_status status = fcast_fabric_report((fcast_fabric){pick(FABRIC)}, once_in(8) ? NULL : text,
-                                              capacity, once_in(4) ? NULL : &len);
+    fcast_status status = fcast_fabric_report(
+        (fcast_fabric){pick(FABRIC)}, once_in(8) ? NULL : text, capacity, once_in(4) ? NULL : &len);
     MUST(capacity == 0 || memchr(text, 0, sizeof text) != NULL, "no zero behind the text");
     return checked(status);
 }
@@ -95,12 +95,14 @@ static fcast_status external(void)
 
 static fcast_status register_region(void)
 {
-    return checked(fcast_region_register((fcast_region){pick(REGION)}, (fcast_domain){pick(DOMAIN)}));
+    return checked(
+        fcast_region_register((fcast_region){pick(REGION)}, (fcast_domain){pick(DOMAIN)}));
 }
 
 static fcast_status deregister_region(void)
 {
-    return checked(fcast_region_deregister((fcast_region){pick(REGION)}, (fcast_domain){pick(DOMAIN)}));
+    return checked(
+        fcast_region_deregister((fcast_region){pick(REGION)}, (fcast_domain){pick(DOMAIN)}));
 }
 
 static fcast_status region_memory(void)
@@ -149,7 +151,8 @@ static fcast_status good_pool(void)
     if (status != FCAST_OK)
         return status;
     checked(fcast_region_register(region, (fcast_domain){pick_live(DOMAIN)}));
-    status = checked(fcast_pool_create(region, (size_t)256 << below(4), once_in(2) ? 64 : 0, &pool));
+    status =
+        checked(fcast_pool_create(region, (size_t)256 << below(4), once_in(2) ? 64 : 0, &pool));
     if (status == FCAST_OK)
         keep(POOL, pool.id);
     MUST(fcast_region_release(region) == FCAST_OK, "a region of this thread's own");
