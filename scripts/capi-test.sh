@@ -106,6 +106,14 @@ if ((${#only[@]} == 0)); then
     job "calls in random order" "cc -std=gnu11 ${common[*]} ${address[*]} ${sources[*]} -o $room/fuzz ${link[*]}
         scripts/capi-abi.py --fuzzed $room/fuzz $out/lib/libfabricast.so
         timeout -k 5 $((fuzz_seconds + limit)) $room/fuzz --seconds $fuzz_seconds --threads 2"
+    if [[ -n $have_cxx ]]; then
+        job "a program for netio3, before and after" "capi/tests/netio3_diff.sh $out"
+        # The one in Rust is built by whoever tests the workspace; a test of this alone may lack it.
+        job "readout in C++ and in Rust" "rust=\${CARGO_TARGET_DIR:-target}/debug/examples/readout
+            if [[ ! -x \$rust ]]; then echo \"SKIPPED: no \$rust (cargo build --example readout)\"; exit 0; fi
+            c++ -std=c++17 ${common[*]} -O1 examples/cpp/readout.cpp -o $room/readout ${link[*]}
+            timeout -k 5 400 capi/tests/readout_both_ways.sh \$rust $room/readout"
+    fi
     job "the symbols and layouts of capi/abi.tsv" "scripts/capi-abi.py $out"
     prefix=$room/prefix
     job "projects against the installed files" "CAPI_PROFILE=debug scripts/capi.sh install $prefix

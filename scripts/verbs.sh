@@ -28,6 +28,7 @@ cache=${FABRICAST_CACHE:-$repository/.fabricast}
 logs=$repository/target/verbs-logs
 # The set of packages and features that test.sh has, so that nothing is built twice.
 everything=(--workspace --locked --features "fabricast/tokio,fabricast/cudarc")
+examples=(stream info bench object)
 suites=(endpoint one_sided faults scale streams liars tools)
 all_parts=(demo info "${suites[@]}" msg rxm two siw)
 started=$SECONDS
@@ -121,18 +122,18 @@ build() {
     # Nothing can be built for another root.
     [[ -z ${VERBS_ROOT:-} ]] || return 0
     for name in "$@"; do
-        [[ " stream info bench " == *" $name "* ]] || targets+=(--test "$name")
+        [[ " ${examples[*]} " == *" $name "* ]] || targets+=(--test "$name")
     done
     {
         { ((${#targets[@]} == 0)) || nice cargo test "${everything[@]}" --no-run "${targets[@]}"; } &&
-        nice cargo build "${everything[@]}" --example stream --example info --example bench
+        nice cargo build "${everything[@]}" "${examples[@]/#/--example=}"
     } >"$logs/build.log" 2>&1 || { tail -n 40 "$logs/build.log"; say "FAILED: it does not build"; exit 1; }
     sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$logs/build.log" | while read -r path; do
         name=${path##*/}
         ln -sf "$(realpath "$path")" "$logs/bin/${name%-*}"
     done
-    for path in "${CARGO_TARGET_DIR:-target}"/debug/examples/{stream,info,bench}; do
-        ln -sf "$(realpath "$path")" "$logs/bin/${path##*/}"
+    for name in "${examples[@]}"; do
+        ln -sf "$(realpath "${CARGO_TARGET_DIR:-target}/debug/examples/$name")" "$logs/bin/$name"
     done
     say "built in $((SECONDS - begin)) s"
 }

@@ -41,10 +41,12 @@ pub mod fabric;
 #[path = "testing/fake_gpu.rs"]
 mod fake_gpu;
 pub mod future;
+mod histogram;
 mod id;
 mod in_flight;
 pub mod memory;
 pub mod object;
+mod poll;
 mod protocol;
 mod random;
 #[cfg(test)]
@@ -60,9 +62,9 @@ use fabricast_process as process;
 use fabricast_process::mapping;
 
 pub use endpoint::{
-    BufferedEvent, ConnectionEvent, ConnectionlessEndpoint, PeerAddr, PublishEndpoint,
-    PublishEvent, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered, SendEndpointZeroCopy,
-    SendEvent, SubscribeEndpoint, SubscribeEvent,
+    BufferedEvent, ConnectionEvent, ConnectionlessEndpoint, PeerAddr, PublishBufferedEvent,
+    PublishEndpoint, PublishEndpointBuffered, PublishEvent, ReceiveEndpoint, ReceiveEvent,
+    SendEndpointBuffered, SendEndpointZeroCopy, SendEvent, SubscribeEndpoint, SubscribeEvent,
 };
 pub use error::Error;
 pub use fabric::{Domain, Fabric};

@@ -53,6 +53,30 @@ protected:
     H raw_{};
 };
 
+/// A function of the program's that the library calls once, as C wants it. Whoever takes it calls
+/// it, also where that fails.
+struct release_call {
+    fcast_release_fn call = nullptr;
+    std::function<void()> *context = nullptr;
+
+    explicit release_call(std::function<void()> release)
+    {
+        if (!release)
+            return;
+        context = new std::function<void()>(std::move(release));
+        call = &release_call::trampoline;
+    }
+
+private:
+    // What it throws ends the program: it can't pass through C.
+    static void trampoline(void *context) noexcept
+    {
+        const std::unique_ptr<std::function<void()>> release(
+            static_cast<std::function<void()> *>(context));
+        (*release)();
+    }
+};
+
 /// A text of a length that the library knows.
 template <class Write> result<std::string> text(Write &&write)
 {
@@ -129,12 +153,9 @@ public:
     /// `release` is called, on whatever thread ends the last use. `release` must not throw.
     static result<region> external(void *base, std::size_t len, std::function<void()> release = {})
     {
-        std::function<void()> *context = nullptr;
-        if (release)
-            context = new std::function<void()>(std::move(release));
+        const detail::release_call with(std::move(release));
         fcast_region raw{};
-        fcast_release_fn call = context ? &region::released : nullptr;
-        if (fcast_status code = fcast_region_external(base, len, call, context, &raw))
+        if (fcast_status code = fcast_region_external(base, len, with.call, with.context, &raw))
             return failure::last(code);
         return region(raw);
     }
@@ -161,14 +182,6 @@ public:
         if (fcast_status code = fcast_region_slice_at(raw_, address, len, &offset))
             return failure::last(code);
         return offset;
-    }
-
-private:
-    static void released(void *context) noexcept
-    {
-        std::unique_ptr<std::function<void()>> release(
-            static_cast<std::function<void()> *>(context));
-        (*release)();
     }
 };
 

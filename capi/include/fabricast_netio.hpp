@@ -140,7 +140,7 @@ public:
         // Each connection has some buffers of its own: few buffers are for few connections.
         const std::size_t buffers = shared.use_shared_receive_buffers ? shared.num_buf : of.num_buf;
         if (with.max_connections == 0 && buffers < 3 * connections_usual)
-            with.max_connections = static_cast<std::uint32_t>(std::max<std::size_t>(buffers / 3, 1));
+            with.max_connections = std::max(static_cast<std::uint32_t>(buffers / 3), 1u);
         auto opened = receiver::open(**in, at.to_string().c_str(), with);
         if (!opened)
             raise_listen(opened.error());
@@ -320,6 +320,8 @@ private:
         while (!link.failed.empty()) {
             const std::pair<std::uint64_t, std::string> one = std::move(link.failed.back());
             link.failed.pop_back();
+            if (link.buffers)
+                link.buffers->give_back(one.first);
             on_failed(link, one.first, one.second);
         }
         if (worked && link.take_refused())
@@ -353,7 +355,10 @@ private:
             call(config_.on_writable_cb, link.address);
             break;
         case event_kind::reconnecting: {
-            const auto keys = keys_of(link, link.on_over(detail::link_state::opening));
+            auto keys = link.on_reconnecting();
+            // As netio3: none where the sends were of buffers.
+            if (link.buffers)
+                keys.clear();
             call(config_.on_connection_closed_cb, link.address, keys);
             break;
         }
@@ -380,18 +385,18 @@ private:
         else
             link.hold(key);
     }
-    /// As netio3: none where the sends were of buffers.
-    std::vector<std::uint64_t> keys_of(detail::send_link &link, std::vector<std::uint64_t> all)
-    {
-        if (link.buffers)
-            all.clear();
-        return all;
-    }
     void on_over(detail::send_link &link, status why)
     {
         // Held by the snapshot that is driven, so it is there until this is done.
         const bool asked = link.is_closing();
-        const auto keys = keys_of(link, link.on_over(detail::link_state::closed));
+        std::vector<std::uint64_t> unsent;
+        auto keys = link.on_over(unsent);
+        keys.insert(keys.end(), unsent.begin(), unsent.end());
+        if (link.buffers) {
+            for (std::uint64_t buffer : unsent)
+                link.buffers->give_back(buffer);
+            keys.clear();
+        }
         {
             std::lock_guard<detail::maybe_mutex> lock(mutex_);
             sends_.erase(link.address);
@@ -537,6 +542,8 @@ private:
     bool changed_ = false;
     std::shared_ptr<const links> current_ = std::make_shared<links>();
 };
+
+using Netio3Backend = NetworkBackend;
 
 } // namespace fabricast::netio
 

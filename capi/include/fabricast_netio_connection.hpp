@@ -141,7 +141,7 @@ public:
             const queued_send &next = queue_.front();
             const status sent = endpoint.try_send(next.pieces, next.header, next.key);
             // Of a connection that is over the end tells the keys.
-            is_blocked_ = sent.again() || sent == FCAST_NO_RESOURCES || sent == FCAST_CLOSED;
+            is_blocked_ = sent.again() || sent == FCAST_CLOSED;
             if (is_blocked_)
                 break;
             if (!sent)
@@ -197,20 +197,25 @@ public:
         maybe_lock lock(mutex_);
         return state_ == link_state::closing;
     }
-    /// The connection is over; nothing is accepted from here on, and the keys that have no outcome
-    /// are the caller's to tell.
-    std::vector<std::uint64_t> on_over(link_state next)
+    /// The connection is over, and nothing is accepted from here on. The keys that are the
+    /// caller's to tell: of sends that failed, and `unsent` of those that were not made.
+    std::vector<std::uint64_t> on_over(std::vector<std::uint64_t> &unsent)
     {
         maybe_lock lock(mutex_);
-        state_ = next;
-        std::vector<std::uint64_t> keys = std::move(untold_);
-        untold_.clear();
-        for (std::uint64_t key : endpoint.get_pending_sends())
-            keys.push_back(key);
-        queue_.keys(keys);
+        state_ = link_state::closed;
+        unsent = endpoint.get_pending_sends();
+        queue_.keys(unsent);
         while (!queue_.is_empty())
             queue_.pop();
-        return keys;
+        return std::exchange(untold_, {});
+    }
+    /// The connection is made again: what waits goes out then. The keys of sends that failed.
+    std::vector<std::uint64_t> on_reconnecting()
+    {
+        maybe_lock lock(mutex_);
+        if (state_ == link_state::open)
+            state_ = link_state::opening;
+        return std::exchange(untold_, {});
     }
     /// A send that failed: its key is told with the connection's end.
     void hold(std::uint64_t key)

@@ -86,7 +86,7 @@ public:
           low_water_(of.num_header_slots), slot_size_(of.header_slot_size)
     {
         if (!of.mr_start || of.mr_size == 0)
-            FABRICAST_RAISE(NoBuffersAllocated, detail::invalid("no memory to send from was given"));
+            FABRICAST_RAISE(NoBuffersAllocated, detail::invalid("no memory to send from is given"));
         memory_ = {of.mr_start, of.mr_size};
         for (std::uint32_t slot = of.num_header_slots; slot > 0; slot--)
             free_.push_back(slot - 1);
@@ -238,7 +238,7 @@ public:
     send_buffers(std::size_t size, std::size_t count, ThreadSafetyModel model) : mutex_(model)
     {
         if (size == 0 || count == 0)
-            FABRICAST_RAISE(NoBuffersAllocated, invalid("no memory, and no send buffers were given"));
+            FABRICAST_RAISE(NoBuffersAllocated, invalid("neither memory nor buffers are given"));
         // Each on lines of the processor's cache of its own.
         const std::size_t stride = (size + 63) / 64 * 64;
         region_ = region::allocate(stride * count).value();

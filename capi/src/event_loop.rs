@@ -8,15 +8,16 @@ use std::mem::MaybeUninit;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use fabricast::event_loop::{EventLoop, LoopConfig, LoopEvent, Token, WaitMode, Waker};
+use fabricast::event_loop::{EventLoop, LoopConfig, LoopEvent, LoopSignal, Token, WaitMode, Waker};
 
-use crate::endpoint::Face;
+use crate::face::Face;
 use crate::handle::ENDPOINTS;
 use crate::pointer::Sized0;
 use crate::status::{FCAST_BUSY, FCAST_NOT_FOUND, Failure};
 use crate::table::Table;
 
 pub(crate) static LOOPS: Table<Loop> = Table::new(32, "event loop");
+pub(crate) static SIGNALS: Table<LoopSignal> = Table::new(33, "signal");
 
 /// An event loop. One thread at a time runs it, adds to it and takes from it; another one that
 /// calls meanwhile gets FCAST_BUSY. fcast_loop_wake and fcast_loop_stop are for any thread, at any
@@ -24,6 +25,14 @@ pub(crate) static LOOPS: Table<Loop> = Table::new(32, "event loop");
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct fcast_loop {
+    /// Its number; 0: none.
+    pub id: u64,
+}
+
+/// A signal of a loop: a wake-up that is told apart from others. Any thread may use it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct fcast_signal {
     /// Its number; 0: none.
     pub id: u64,
 }
@@ -65,6 +74,9 @@ pub const FCAST_LOOP_TIMER: u32 = 3;
 pub const FCAST_LOOP_WOKEN: u32 = 4;
 /// Somebody called fcast_loop_stop, once or several times.
 pub const FCAST_LOOP_STOPPED: u32 = 5;
+
+/// A signal was fired, once or several times.
+pub const FCAST_LOOP_SIGNAL: u32 = 6;
 
 /// There is something to read, or the end.
 pub const FCAST_LOOP_READ: u32 = 1;
@@ -111,6 +123,8 @@ pub(crate) struct LoopSource {
 pub(crate) enum Kind {
     /// With its handle.
     Endpoint(u64),
+    /// With its handle.
+    Signal(u64),
     Descriptor,
     /// It goes with its first event.
     Once,
@@ -191,10 +205,11 @@ impl Inner {
         number
     }
 
-    /// Forgets endpoints that were released, whose sources the loop forgets by itself.
+    /// Forgets endpoints and signals that were released, whose sources the loop forgets by itself.
     pub(crate) fn sweep(&mut self) {
         let gone = |source: &LoopSource| match source.kind {
             Kind::Endpoint(id) => !ENDPOINTS.is_live(id),
+            Kind::Signal(id) => !SIGNALS.is_live(id),
             _ => false,
         };
         let numbers: Vec<u64> = (self.sources.iter())
@@ -321,6 +336,7 @@ fn told(
         LoopEvent::Endpoint(token) => (FCAST_LOOP_ENDPOINT, token, 0),
         LoopEvent::Fd { token, readiness } => (FCAST_LOOP_FD, token, readiness.bits().into()),
         LoopEvent::Timer(token) => (FCAST_LOOP_TIMER, token, 0),
+        LoopEvent::Signal(token) => (FCAST_LOOP_SIGNAL, token, 0),
         LoopEvent::Woken => return Some(event_of(FCAST_LOOP_WOKEN)),
         _ => return None,
     };

@@ -9,7 +9,9 @@ use fabricast::event_loop::Interest;
 
 use crate::call::call;
 use crate::endpoint::fcast_endpoint;
-use crate::event_loop::{Kind, LOOPS, Loop, fcast_loop, fcast_loop_event, fcast_loop_settings};
+use crate::event_loop::{
+    Kind, LOOPS, Loop, SIGNALS, fcast_loop, fcast_loop_event, fcast_loop_settings, fcast_signal,
+};
 use crate::handle::ENDPOINTS;
 use crate::pointer::{self, Out};
 use crate::status::{FCAST_NOT_FOUND, Failure, fcast_status};
@@ -124,6 +126,54 @@ pub unsafe extern "C" fn fcast_loop_add_timer(
         out.set(inner.number(own, kind, key));
         Ok(())
     })
+}
+
+/// Adds a signal to a loop, which says FCAST_LOOP_SIGNAL when it is fired. It takes no descriptor.
+/// It is in the loop until it is removed by its token, or released. One thread at a time.
+///
+/// # Safety
+///
+/// `signal` and `token`: NULL, or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_loop_add_signal(
+    in_loop: fcast_loop,
+    key: u64,
+    signal: *mut fcast_signal,
+    token: *mut u64,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(signal, "signal") }?;
+        // SAFETY: the caller's promise.
+        let number = unsafe { Out::new(token, "token") }?;
+        let entry = LOOPS.share(in_loop.id)?;
+        let mut inner = entry.enter()?;
+        inner.sweep();
+        let made = inner.event_loop.add_signal()?;
+        let own = made.token();
+        let id = SIGNALS.insert(made)?;
+        out.set(fcast_signal { id });
+        number.set(inner.number(own, Kind::Signal(id), key));
+        Ok(())
+    })
+}
+
+/// Has the loop say FCAST_LOOP_SIGNAL soon, with the token of the signal: once for all calls that
+/// come before it is told. Different signals are told in the order in which they were fired. It has
+/// no effect where the signal was removed, or the loop is gone. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn fcast_signal_fire(signal: fcast_signal) -> fcast_status {
+    call(|| {
+        SIGNALS.share(signal.id)?.fire();
+        Ok(())
+    })
+}
+
+/// Gives a signal back, which takes it out of its loop; one that was fired and not told may be told
+/// or not. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn fcast_signal_release(signal: fcast_signal) -> fcast_status {
+    call(|| SIGNALS.release(signal.id))
 }
 
 /// Changes what a descriptor is watched for. FCAST_NOT_FOUND: the token names no descriptor of this

@@ -88,3 +88,7 @@ unsafe impl IoBufMut for FileMemory {
         self.place
     }
 }
+
+#[cfg(test)]
+#[path = "tests/file_memory.rs"]
+mod tests;

@@ -8,33 +8,103 @@ use std::fmt::Write;
 use fabricast::object::{TelemetryGroups, TelemetryReport};
 
 use crate::call::call;
-use crate::endpoint::{Endpoint, Face, fcast_endpoint};
+use crate::endpoint::fcast_endpoint;
 use crate::event_loop::{LOOPS, fcast_loop};
+use crate::face::Face;
 use crate::handle::ENDPOINTS;
-use crate::pointer;
+use crate::pointer::{self, Sized0};
 use crate::stats::{
-    Counters, fcast_loop_stats, fcast_process_stats, fcast_receive_stats, fcast_send_stats,
+    Counters, fcast_buffered_stats, fcast_loop_stats, fcast_process_stats, fcast_publish_stats,
+    fcast_receive_stats, fcast_send_stats, fcast_subscribe_stats,
 };
 use crate::status::{FCAST_NO_RESOURCES, Failure, fcast_status};
 
-impl Endpoint {
+impl Face {
+    fn send_stats(&self) -> Option<fcast_send_stats> {
+        match self {
+            Self::Send(endpoint, _) => Some(endpoint.stats().into()),
+            Self::Buffered(endpoint, _) => Some(endpoint.send_stats().into()),
+            Self::Connectionless(endpoint, _) => Some(endpoint.send_stats().into()),
+            _ => None,
+        }
+    }
+
+    fn receive_stats(&self) -> Option<fcast_receive_stats> {
+        match self {
+            Self::Receive(endpoint, _) => Some(endpoint.stats().into()),
+            Self::Connectionless(endpoint, _) => Some(endpoint.receive_stats().into()),
+            _ => None,
+        }
+    }
+
+    fn buffered_stats(&self) -> Option<fcast_buffered_stats> {
+        match self {
+            Self::Buffered(endpoint, _) => Some(endpoint.stats().into()),
+            _ => None,
+        }
+    }
+
+    fn publish_stats(&self) -> Option<fcast_publish_stats> {
+        match self {
+            Self::Publish(endpoint, _) => Some(endpoint.stats().into()),
+            _ => None,
+        }
+    }
+
+    fn subscribe_stats(&self) -> Option<fcast_subscribe_stats> {
+        match self {
+            Self::Subscribe(endpoint, _) => Some(endpoint.stats().into()),
+            _ => None,
+        }
+    }
+
     /// Calls `tell` with each counter that this kind of endpoint has.
     fn each_counter(&self, tell: &mut dyn FnMut(&str, u64)) -> Result<(), Failure> {
-        match &self.face {
-            Face::Send(sender, _) => {
-                fcast_send_stats::from(sender.stats()).each("fabricast_send_", tell);
+        if matches!(self, Self::Closed(_)) {
+            return Err(self.cannot("count"));
+        }
+        let all: [(&str, Option<Box<dyn Counters>>); 5] = [
+            ("fabricast_send_", self.send_stats().map(boxed)),
+            ("fabricast_receive_", self.receive_stats().map(boxed)),
+            ("fabricast_buffered_", self.buffered_stats().map(boxed)),
+            ("fabricast_publish_", self.publish_stats().map(boxed)),
+            ("fabricast_subscribe_", self.subscribe_stats().map(boxed)),
+        ];
+        for (front, counters) in all {
+            if let Some(counters) = counters {
+                counters.each(front, tell);
             }
-            Face::Receive(receiver, _) => {
-                fcast_receive_stats::from(receiver.stats()).each("fabricast_receive_", tell);
-            }
-            _ => return Err(self.cannot("count")),
         }
         Ok(())
     }
 }
 
-/// The counters of an endpoint that sends. Its field `size` is set by the caller.
-/// FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it was closed. One thread at a time.
+fn boxed(counters: impl Counters + 'static) -> Box<dyn Counters> {
+    Box::new(counters)
+}
+
+/// Writes one kind of counters of an endpoint.
+///
+/// # Safety
+///
+/// `stats`: null, or a writable struct whose size field is right.
+unsafe fn write_stats<T: Sized0>(
+    endpoint: fcast_endpoint,
+    stats: *mut T,
+    of: impl FnOnce(&Face) -> Option<T>,
+    what: &str,
+) -> fcast_status {
+    call(|| {
+        let entry = ENDPOINTS.enter(endpoint.id)?;
+        let counted = of(&entry.face).ok_or_else(|| entry.face.cannot(what))?;
+        // SAFETY: the caller's promise.
+        unsafe { pointer::write_sized(stats, &counted, "stats") }
+    })
+}
+
+/// The counters of an endpoint that sends: a sender of either kind, or a connectionless one. The
+/// field `size` is set by the caller. FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it
+/// was closed. One thread at a time.
 ///
 /// # Safety
 ///
@@ -44,19 +114,13 @@ pub unsafe extern "C" fn fcast_endpoint_send_stats(
     endpoint: fcast_endpoint,
     stats: *mut fcast_send_stats,
 ) -> fcast_status {
-    call(|| {
-        let entry = ENDPOINTS.enter(endpoint.id)?;
-        let counted = match &entry.face {
-            Face::Send(sender, _) => sender.stats().into(),
-            _ => return Err(entry.cannot("count sends alone")),
-        };
-        // SAFETY: the caller's promise.
-        unsafe { pointer::write_sized(stats, &counted, "stats") }
-    })
+    // SAFETY: the caller's promise.
+    unsafe { write_stats(endpoint, stats, Face::send_stats, "count sends") }
 }
 
-/// The counters of an endpoint that receives. Its field `size` is set by the caller.
-/// FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it was closed. One thread at a time.
+/// The counters of an endpoint that receives: a receiver, or a connectionless one. The field `size`
+/// is set by the caller. FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it was closed. One
+/// thread at a time.
 ///
 /// # Safety
 ///
@@ -66,15 +130,70 @@ pub unsafe extern "C" fn fcast_endpoint_receive_stats(
     endpoint: fcast_endpoint,
     stats: *mut fcast_receive_stats,
 ) -> fcast_status {
-    call(|| {
-        let entry = ENDPOINTS.enter(endpoint.id)?;
-        let counted = match &entry.face {
-            Face::Receive(receiver, _) => receiver.stats().into(),
-            _ => return Err(entry.cannot("count receives alone")),
-        };
-        // SAFETY: the caller's promise.
-        unsafe { pointer::write_sized(stats, &counted, "stats") }
-    })
+    // SAFETY: the caller's promise.
+    unsafe { write_stats(endpoint, stats, Face::receive_stats, "count receives") }
+}
+
+/// The counters of an endpoint that buffers small messages. The field `size` is set by the
+/// caller. FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it was closed. One thread at a
+/// time.
+///
+/// # Safety
+///
+/// `stats`: NULL, or a writable struct whose size field is right.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_endpoint_buffered_stats(
+    endpoint: fcast_endpoint,
+    stats: *mut fcast_buffered_stats,
+) -> fcast_status {
+    // SAFETY: the caller's promise.
+    unsafe {
+        write_stats(
+            endpoint,
+            stats,
+            Face::buffered_stats,
+            "count small messages",
+        )
+    }
+}
+
+/// The counters of an endpoint that publishes. The field `size` is set by the
+/// caller. FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it was closed. One thread at a
+/// time.
+///
+/// # Safety
+///
+/// `stats`: NULL, or a writable struct whose size field is right.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_endpoint_publish_stats(
+    endpoint: fcast_endpoint,
+    stats: *mut fcast_publish_stats,
+) -> fcast_status {
+    // SAFETY: the caller's promise.
+    unsafe { write_stats(endpoint, stats, Face::publish_stats, "count publications") }
+}
+
+/// The counters of an endpoint that subscribes. The field `size` is set by the
+/// caller. FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it was closed. One thread at a
+/// time.
+///
+/// # Safety
+///
+/// `stats`: NULL, or a writable struct whose size field is right.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_endpoint_subscribe_stats(
+    endpoint: fcast_endpoint,
+    stats: *mut fcast_subscribe_stats,
+) -> fcast_status {
+    // SAFETY: the caller's promise.
+    unsafe {
+        write_stats(
+            endpoint,
+            stats,
+            Face::subscribe_stats,
+            "count subscriptions",
+        )
+    }
 }
 
 /// The counters of a loop. Its field `size` is set by the caller. One thread at a time.
@@ -130,7 +249,7 @@ pub unsafe extern "C" fn fcast_endpoint_stats_text(
             // A text takes all that is written to it.
             let _ = writeln!(lines, "{name}{{endpoint=\"{id}\"}} {value}");
         };
-        ENDPOINTS.enter(id)?.each_counter(&mut tell)?;
+        ENDPOINTS.enter(id)?.face.each_counter(&mut tell)?;
         // SAFETY: the caller's promise.
         unsafe { pointer::write_text(&lines, text, capacity, len) }
     })

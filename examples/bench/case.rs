@@ -80,6 +80,8 @@ pub(crate) enum Side {
     Bare,
     /// The library.
     Ours,
+    /// The library, through its C interface.
+    C,
 }
 
 impl Side {
@@ -87,6 +89,7 @@ impl Side {
         match self {
             Self::Bare => "bare",
             Self::Ours => "ours",
+            Self::C => "c",
         }
     }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crate::case::{Arrived, Case, Operation, Sent, Side};
 use crate::control::Control;
-use crate::error::Failure;
+use crate::error::{Failure, fail};
 use crate::publish::Publisher;
 use crate::server::Wish;
 use crate::stats::quantile;
-use crate::{bare, coalesced, http, ours};
+use crate::{bare, c, coalesced, http, ours};
 
 /// What one run gave. What was not measured is NaN.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +43,10 @@ pub(crate) fn run(control: &mut Control, side: Side, case: &Case) -> Result<Figu
 fn run_side(control: &mut Control, wish: &mut Wish) -> Result<Figures, Failure> {
     let case = wish.case.clone();
     let patience = case.limit() + Duration::from_secs(10);
+    if wish.side == Side::C {
+        let (sent, arrived) = run_c(control, wish, patience)?;
+        return Ok(Figures::new(&case, &arrived, sent));
+    }
     let listener = match (wish.side, case.operation) {
         (Side::Ours, Operation::Pingpong) => Some(ours::PingPong::listen(&case)?),
         _ => None,
@@ -71,7 +75,7 @@ fn run_side(control: &mut Control, wish: &mut Wish) -> Result<Figures, Failure> 
             (Some(publisher), ..) => publisher.run(&case, arrived),
             (None, Side::Bare, Operation::Publish) => bare::publish(&case, &to, arrived),
             (None, Side::Bare, _) => bare::rdm::send(&case, &to, arrived),
-            (None, Side::Ours, _) => ours::send(&case, to.parse()?, arrived),
+            (None, ..) => ours::send(&case, to.parse()?, arrived),
         }?;
         return Ok(Figures::new(&case, &arrived, sent));
     }
@@ -82,9 +86,34 @@ fn run_side(control: &mut Control, wish: &mut Wish) -> Result<Figures, Failure> 
         (None, Side::Bare, Operation::Coalesced) => coalesced::bare_send(&case, to, arrived),
         (None, Side::Ours, _) => ours::send(&case, to.into(), arrived),
         (None, Side::Bare, Operation::Send) => bare::send(&case, to, arrived),
-        (None, Side::Bare, _) => bare::ping_pong(&case, to, arrived),
+        (None, ..) => bare::ping_pong(&case, to, arrived),
     }?;
     Ok(Figures::new(&case, &arrived, sent))
+}
+
+/// The client's half of what is measured through the C interface.
+fn run_c(
+    control: &mut Control,
+    wish: &mut Wish,
+    patience: Duration,
+) -> Result<(Sent, Arrived), Failure> {
+    let case = wish.case.clone();
+    let listener = match case.operation {
+        Operation::Pingpong => Some(c::Server::listen(&case)?),
+        _ => None,
+    };
+    wish.back = match &listener {
+        Some(listener) => Some(listener.addr.parse()?),
+        None => None,
+    };
+    control.say(&wish.line())?;
+    let to = control.expect("ready", patience)?;
+    let arrived = || arrived(&control.expect("arrived", patience)?);
+    match (listener, case.operation) {
+        (Some(listener), _) => listener.ping(&case, &to, arrived),
+        (None, Operation::Send | Operation::Rdm) => c::send(&case, &to, arrived),
+        (None, operation) => fail(format!("{} is not run through C", operation.name())),
+    }
 }
 
 /// The client's half of what is measured of objects.
@@ -101,7 +130,7 @@ fn run_object(
         (Side::Ours, _) => ours::object_request::run(case, &to, control),
         (Side::Bare, Operation::ObjectHttp) => http::run(case, &to, control),
         (Side::Bare, Operation::ObjectRequest) => bare::object_request::run(case, &to, control),
-        (Side::Bare, _) => bare::object::run(case, &to, control),
+        (_, _) => bare::object::run(case, &to, control),
     }
 }
 
@@ -118,7 +147,7 @@ fn run_one_sided(
     let arrived = || arrived(&control.borrow_mut().expect("arrived", patience)?);
     match side {
         Side::Bare => bare::rma::run(case, to, window, arrived),
-        Side::Ours => ours::rma::run(case, to, window, arrived),
+        _ => ours::rma::run(case, to, window, arrived),
     }
 }
 

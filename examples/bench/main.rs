@@ -6,6 +6,7 @@
 //! bench pair --op object-get,object-put,object-request,object-http [--provider shm]
 //! bench pair --op publish [--subscribers 4]
 //! bench pair --op send --size 4K --bare-pause 10   and beside a bare loop that reads less often
+//! bench pair --op send,pingpong --through-c       the C interface beside the Rust one
 //! bench pair --op coalesced --size 64,1K [--buffer 64K] [--flush-us 1000]
 //! bench latency --rate 0,10,100,1000      one way: lone messages, and messages at rates (kHz)
 //! bench server, bench client ADDRESS     the two halves by hand, also on two machines
@@ -16,6 +17,7 @@
 //! See `benches/README.md` for what is printed.
 
 mod bare;
+mod c;
 mod case;
 mod child;
 mod client;
@@ -164,6 +166,10 @@ struct Options {
         value_parser = clap::value_parser!(u64).range(0..=10_000)
     )]
     bare_pause: u64,
+    /// Compare the C interface (called "ours" in the table) with the Rust one ("bare"): send, rdm
+    /// and pingpong.
+    #[arg(long)]
+    through_c: bool,
     /// Run one side only, for a profiler: no ratio.
     #[arg(long)]
     only: Option<Side>,
@@ -244,6 +250,14 @@ impl Options {
         }
     }
 
+    /// The baseline, and what is compared with it.
+    fn sides(&self) -> [Side; 2] {
+        match self.through_c {
+            true => [Side::Ours, Side::C],
+            false => [Side::Bare, Side::Ours],
+        }
+    }
+
     /// Pins this process, if it is to be.
     fn pin(&self, core: usize) -> Result<bool, Failure> {
         let pins = self.place.pins();
@@ -296,7 +310,8 @@ fn measure(options: &Options, server: SocketAddr, pinned: bool) -> Result<(), Fa
             setting.print_head(pinned);
         }
         let setting = last.insert(setting);
-        let outcome = pairs::run(&mut control, case, options.runs.into(), options.only)?;
+        let sides = options.sides();
+        let outcome = pairs::run(&mut control, case, options.runs.into(), sides, options.only)?;
         setting.print(case, &outcome);
     }
     Ok(())

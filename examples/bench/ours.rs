@@ -31,7 +31,7 @@ pub(crate) const FRAME: usize = 32 << 10;
 pub(crate) const FRAMES: u32 = 64;
 /// Payloads of a sender that packs: many more than frames in flight.
 const PACKED: usize = 4096;
-const CONNECT: Duration = Duration::from_secs(10);
+pub(crate) const CONNECT: Duration = Duration::from_secs(10);
 
 pub(crate) fn builder(case: &Case) -> FabricBuilder {
     let builder = Fabric::builder()
@@ -67,18 +67,48 @@ pub(crate) fn packing(case: &Case) -> Packing {
     }
 }
 
-fn listen(domain: &Arc<Domain>, case: &Case) -> Result<ReceiveEndpoint, Failure> {
-    let config = ReceiveConfig::default()
-        .incoming(|incoming| match case.pack {
-            0 => incoming
-                .max_message((HEADER + case.size).next_multiple_of(64))
-                .credits(case.window() as u32)
-                .slots((case.receive_depth() + (HELD_BYTES / case.size).clamp(2, HELD)) as u32),
+/// How a receiver receives.
+pub(crate) struct Incoming {
+    pub(crate) max_message: usize,
+    pub(crate) credits: u32,
+    pub(crate) slots: u32,
+}
+
+impl Incoming {
+    pub(crate) fn of(case: &Case) -> Self {
+        let held = (HELD_BYTES / case.size).clamp(2, HELD);
+        match case.pack {
+            0 => Self {
+                max_message: (HEADER + case.size).next_multiple_of(64),
+                credits: case.window() as u32,
+                slots: (case.receive_depth() + held) as u32,
+            },
             // Receives for whole frames.
-            _ => incoming
-                .max_message(FRAME)
-                .credits(FRAMES)
-                .slots(FRAMES + 2 + 16),
+            _ => Self {
+                max_message: FRAME,
+                credits: FRAMES,
+                slots: FRAMES + 2 + 16,
+            },
+        }
+    }
+}
+
+/// Payloads of a sender, which take turns.
+pub(crate) fn payloads(case: &Case) -> usize {
+    match case.pack {
+        0 => case.depth,
+        _ => PACKED,
+    }
+}
+
+fn listen(domain: &Arc<Domain>, case: &Case) -> Result<ReceiveEndpoint, Failure> {
+    let with = Incoming::of(case);
+    let config = ReceiveConfig::default()
+        .incoming(|incoming| {
+            incoming
+                .max_message(with.max_message)
+                .credits(with.credits)
+                .slots(with.slots)
         })
         .connection(|c| c.max_connections(1));
     let addr = match case.local_node() {
@@ -100,11 +130,7 @@ struct Sender {
 
 impl Sender {
     fn connect(domain: &Arc<Domain>, case: &Case, to: PeerAddr) -> Result<Self, Failure> {
-        let slots = match case.pack {
-            0 => case.depth,
-            _ => PACKED,
-        };
-        let pool = SharedBufferManager::allocate(slots as u32, case.size)?;
+        let pool = SharedBufferManager::allocate(payloads(case) as u32, case.size)?;
         pool.region().register(domain)?;
         let payloads: VecDeque<_> = std::iter::from_fn(|| pool.try_acquire())
             .map(|buffer| buffer.freeze(case.size).into())

@@ -46,11 +46,12 @@ impl Ratio {
     }
 }
 
-/// Runs a case so many times by each side, or by the `only` one.
+/// Runs a case so many times by each of two sides, the baseline first, or by the `only` one.
 pub(crate) fn run(
     control: &mut Control,
     case: &Case,
     pairs: usize,
+    [baseline, compared]: [Side; 2],
     only: Option<Side>,
 ) -> Result<Outcome, Failure> {
     let (mut ours, mut bare, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
@@ -60,18 +61,18 @@ pub(crate) fn run(
     let mut chance = Chance::new();
     for _ in 0..pairs {
         let order = if chance.coin() {
-            [Side::Bare, Side::Ours]
+            [baseline, compared]
         } else {
-            [Side::Ours, Side::Bare]
+            [compared, baseline]
         };
         for side in order {
             if only.is_some_and(|only| only != side) {
                 continue;
             }
             let figures = client::run(control, side, &plain)?;
-            match side {
-                Side::Bare => bare.push(figures),
-                Side::Ours => ours.push(figures),
+            match side == baseline {
+                true => bare.push(figures),
+                false => ours.push(figures),
             }
         }
         ratios.extend(
@@ -91,13 +92,14 @@ pub(crate) fn run(
                     Operation::Pingpong => ours.p50_us / bare.p50_us,
                 }),
         );
-        if let (Operation::Coalesced, None, Some(ours)) = (case.operation, only, ours.last()) {
+        let by_itself = only.is_none() && baseline == Side::Bare;
+        if let (Operation::Coalesced, true, Some(ours)) = (case.operation, by_itself, ours.last()) {
             let send = client::run(control, Side::Ours, &case.of_buffers())?;
             to_send.push(ours.gb_per_s / send.gb_per_s);
             let single = client::run(control, Side::Bare, &case.of_single_messages())?;
             to_single.push(ours.msgs_per_s / single.msgs_per_s);
         }
-        if case.has_pause() && only != Some(Side::Ours) {
+        if case.has_pause() && baseline == Side::Bare && only != Some(Side::Ours) {
             let figures = client::run(control, Side::Bare, case)?;
             to_paused.extend(ours.last().map(|ours| ours.gb_per_s / figures.gb_per_s));
             paused.push(figures);

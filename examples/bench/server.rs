@@ -10,7 +10,7 @@ use crate::case::{Arrived, Case, Operation, Side, Wait};
 use crate::control::Control;
 use crate::error::{Failure, fail};
 use crate::publish::{BareSubscribers, Subscribers};
-use crate::{bare, coalesced, http, ours};
+use crate::{bare, c, coalesced, http, ours};
 
 /// How long to wait for a client, and for its next wish.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -126,6 +126,7 @@ impl Wish {
 /// What stays open until the client is done with it.
 enum Last {
     Server(Box<ours::Server>),
+    C(Box<c::Server>),
     Subscribers(Subscribers),
 }
 
@@ -133,14 +134,27 @@ impl Last {
     fn receive(&mut self, case: &Case) -> Result<Arrived, Failure> {
         match self {
             Self::Server(server) => server.receive(case),
+            Self::C(server) => server.receive(case),
             Self::Subscribers(subscribers) => subscribers.receive(case),
         }
+    }
+}
+
+/// The server's half of what is measured through the C interface.
+fn run_c(wish: &Wish, control: &mut Control, last: &mut Option<Last>) -> Result<Arrived, Failure> {
+    let case = &wish.case;
+    let server = c::Server::listen(case)?;
+    control.say(&format!("ready {}", server.addr))?;
+    match wish.back {
+        Some(back) => server.echo(case, &back.to_string()),
+        None => last.insert(Last::C(Box::new(server))).receive(case),
     }
 }
 
 fn run(wish: &Wish, control: &mut Control, last: &mut Option<Last>) -> Result<Arrived, Failure> {
     let case = &wish.case;
     match (wish.side, case.operation) {
+        (Side::C, _) => run_c(wish, control, last),
         (Side::Bare, Operation::RmaWrite | Operation::RmaRead) => {
             let server = bare::Server::listen(case)?;
             control.say(&format!("ready {}", server.addr))?;

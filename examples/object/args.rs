@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -167,23 +168,17 @@ pub(crate) struct DemoArgs {
     /// Bytes of the file that it makes
     #[arg(long, default_value = "64M", value_parser = parse_bytes)]
     pub(crate) bytes: usize,
+    /// Address of this machine at which both meet [default: 127.0.0.1, or that of the provider's
+    /// device]
+    #[arg(long, value_name = "IP")]
+    pub(crate) node: Option<IpAddr>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }
 
 /// A number of bytes, at least 1.
 fn parse_bytes(text: &str) -> Result<usize, String> {
-    let (digits, shift) = match text.strip_suffix(['K', 'M', 'G']) {
-        Some(digits) if text.ends_with('K') => (digits, 10),
-        Some(digits) if text.ends_with('M') => (digits, 20),
-        Some(digits) => (digits, 30),
-        None => (text, 0),
-    };
-    let number: usize = digits
-        .parse()
-        .map_err(|_| format!("{text:?} is no number of bytes, such as 65536, 256K or 64M"))?;
-    number
-        .checked_mul(1 << shift)
+    crate::size::parse(text)
         .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| format!("{text:?}: at least 1 byte"))
+        .ok_or_else(|| "want a number of bytes, such as 65536, 256K or 64M".to_owned())
 }

@@ -1,12 +1,16 @@
 //! `object demo`: a server and clients as processes of this machine.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use fabricast::PeerAddr;
+use fabricast::fabric::provider;
+
 use crate::args::DemoArgs;
 use crate::failure::Failure;
-use crate::say;
+use crate::{open_fabric, say};
 
 /// The server; ended when it is dropped.
 struct Server(Child);
@@ -67,14 +71,30 @@ fn program() -> Result<Command, Failure> {
     Ok(Command::new(std::env::current_exe().map_err(Failure::of)?))
 }
 
+/// Where both meet.
+fn meeting_place(args: &DemoArgs) -> Result<PeerAddr, Failure> {
+    let at = |node| PeerAddr::from(SocketAddr::new(node, 0));
+    if let Some(node) = args.node {
+        return Ok(at(node));
+    }
+    let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let row = args.common.provider.as_deref().and_then(provider);
+    match row {
+        Some(row) if row.names.is_some() => Ok(PeerAddr::any()),
+        // A device has an address of its own, and none on the loopback interface.
+        Some(row) if !row.over_tcp => {
+            let domain = open_fabric(&args.common, None)?.open_domain()?;
+            Ok(at(domain.report().address.unwrap_or(loopback)))
+        }
+        _ => Ok(at(loopback)),
+    }
+}
+
 /// Starts the server, at a port that the system chooses; its address.
 fn serve(dir: &Path, args: &DemoArgs, common: &[String]) -> Result<(Server, String), Failure> {
-    let listen = match args.common.provider.as_deref() {
-        Some("shm") => "any",
-        _ => "127.0.0.1:0",
-    };
+    let listen = meeting_place(args)?.to_string();
     let mut server = program()?
-        .args(["serve", "--child", "--listen", listen, "--dir"])
+        .args(["serve", "--child", "--listen", &listen, "--dir"])
         .arg(dir)
         .args(common)
         .stdout(Stdio::piped())

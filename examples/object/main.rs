@@ -8,13 +8,18 @@
 mod args;
 mod client;
 mod demo;
+#[path = "../stream/failure.rs"]
 mod failure;
+#[path = "../stream/parent.rs"]
+mod parent;
 mod report;
+#[path = "../stream/say.rs"]
+mod say;
 mod serve;
+#[path = "../bench/size.rs"]
+mod size;
 mod transfer;
 
-use std::fmt;
-use std::io::Write;
 use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -25,6 +30,7 @@ use fabricast::{Fabric, PeerAddr};
 
 use args::{Cli, Command, CommonArgs};
 use failure::Failure;
+use say::say;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
@@ -43,12 +49,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// A line on stdout. That nobody reads it is no reason to stop.
-fn say(line: impl fmt::Display) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 /// The fabric of the network interface that has this address; without one, of the first that the

@@ -11,13 +11,11 @@ use serde_json::json;
 
 use crate::args::ServeArgs;
 use crate::failure::Failure;
+use crate::parent::end_with_parent;
 use crate::{open_fabric, report};
 
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
-    if args.child {
-        let signal = Some(rustix::process::Signal::KILL);
-        rustix::process::set_parent_process_death_signal(signal).map_err(Failure::of)?;
-    }
+    end_with_parent(args.child)?;
     std::fs::create_dir_all(&args.dir).map_err(|error| Failure::file(&args.dir, &error))?;
     let store = FileStore::open(&args.dir).map_err(Failure::of)?;
     let local = args.listen.socket_addr().map(|addr| addr.ip());

@@ -17,9 +17,10 @@ mod mover;
 mod pieces;
 mod reply;
 mod request;
+#[path = "../stream/say.rs"]
+mod say;
 mod server;
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use clap::{Args, Parser, Subcommand};
 use fabricast::Fabric;
 use fabricast::fabric::EndpointKind;
+use say::say;
 
 /// Whatever went wrong, told in one line.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -146,11 +148,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// A line on stdout. That nobody reads it is no reason to stop.
-fn say(line: impl fmt::Display) {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }

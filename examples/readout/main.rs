@@ -46,6 +46,8 @@ mod pattern;
 mod places;
 mod progress;
 mod report;
+#[path = "../stream/say.rs"]
+mod say;
 mod size;
 mod source;
 mod summary;
@@ -54,8 +56,6 @@ mod upstream;
 mod usage;
 mod wire;
 
-use std::fmt;
-use std::io::Write;
 use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -69,6 +69,7 @@ use fabricast::{Domain, Fabric};
 use args::{Cli, Command};
 use failure::Failure;
 use report::Report;
+use say::say;
 
 /// How both sides tell headers from fragments: each message begins with one.
 const HEADER_MODE: HeaderMode = HeaderMode::Fixed(wire::HEADER_LEN as u16);
@@ -115,12 +116,6 @@ fn conclude(report: &Report, json: bool) -> Result<(), Failure> {
     } else {
         Err(Failure::new(problems.join("; ")))
     }
-}
-
-/// A line on stdout. That nobody reads it is no reason to stop.
-fn say(line: impl fmt::Display) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 /// The demo's children end with it, even when it is killed.

@@ -8,12 +8,12 @@
 mod args;
 mod demo;
 mod failure;
+mod parent;
 mod recv;
 mod report;
+mod say;
 mod send;
 
-use std::fmt;
-use std::io::Write;
 use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -25,6 +25,8 @@ use fabricast::{Domain, Fabric, Region};
 
 use args::{Cli, Command, CommonArgs};
 use failure::Failure;
+use parent::end_with_parent;
+use say::say;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
@@ -39,22 +41,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// A line on stdout. That nobody reads it is no reason to stop.
-fn say(line: impl fmt::Display) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
-}
-
-/// The demo's children end with it, even when it is killed.
-fn end_with_parent(child: bool) -> Result<(), Failure> {
-    if child {
-        let signal = Some(rustix::process::Signal::KILL);
-        rustix::process::set_parent_process_death_signal(signal)
-            .map_err(|error| Failure::new(format!("prctl: {error}")))?;
-    }
-    Ok(())
 }
 
 /// Buffers in a GPU's memory for so many threads, where blocks are to pass it.

@@ -215,6 +215,8 @@ pub enum MessageLimit {
     Peer,
     /// The provider's largest message.
     Provider,
+    /// The buffers that messages are copied into (setting `buffer_size`).
+    Buffer,
 }
 
 impl fmt::Display for MessageLimit {
@@ -222,6 +224,7 @@ impl fmt::Display for MessageLimit {
         f.write_str(match self {
             Self::Peer => "the peer's receive buffers take",
             Self::Provider => "the provider takes",
+            Self::Buffer => "a buffer (setting `buffer_size`) takes",
         })
     }
 }

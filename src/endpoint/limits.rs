@@ -1,6 +1,8 @@
 //! Settings that several endpoints have, with their defaults and ranges, and how one that is out of
 //! range is refused.
 
+use std::fmt::Debug;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use crate::Error;
@@ -47,14 +49,21 @@ pub(crate) fn config(field: &'static str, value: String, reason: &'static str) -
 }
 
 pub(crate) fn check_windows(windows: u32) -> Result<(), Error> {
-    if windows > WINDOWS_MAX {
-        return Err(config(
-            "windows",
-            windows.to_string(),
-            "must be 0 to 65536 windows",
-        ));
+    let reason = "must be 0 to 65536 windows";
+    check_range("windows", windows, 0..=WINDOWS_MAX, reason)
+}
+
+/// A number or a time that has to be in a range.
+pub(crate) fn check_range<T: PartialOrd + Debug>(
+    field: &'static str,
+    value: T,
+    range: RangeInclusive<T>,
+    reason: &'static str,
+) -> Result<(), Error> {
+    match range.contains(&value) {
+        true => Ok(()),
+        false => Err(config(field, format!("{value:?}"), reason)),
     }
-    Ok(())
 }
 
 /// How many there may be of something: 1 to `max`.
@@ -64,22 +73,12 @@ pub(crate) fn check_count(
     max: u32,
     reason: &'static str,
 ) -> Result<(), Error> {
-    if !(1..=max).contains(&value) {
-        return Err(config(field, value.to_string(), reason));
-    }
-    Ok(())
+    check_range(field, value, 1..=max, reason)
 }
 
 /// Bytes of the largest message, or of a buffer.
 pub(crate) fn check_size(field: &'static str, bytes: usize) -> Result<(), Error> {
-    if !(64..=1 << 30).contains(&bytes) {
-        return Err(config(
-            field,
-            bytes.to_string(),
-            "must be 64 bytes to 1 GiB",
-        ));
-    }
-    Ok(())
+    check_range(field, bytes, 64..=1 << 30, "must be 64 bytes to 1 GiB")
 }
 
 /// How long something that was posted may take; none: for ever.
@@ -100,10 +99,8 @@ pub(crate) fn moment_in(clock: &Clock, timeout: Duration) -> Instant {
 }
 
 pub(crate) fn check_timeout(field: &'static str, timeout: Duration) -> Result<(), Error> {
-    if timeout < Duration::from_millis(1) || timeout > Duration::from_secs(3600) {
-        return Err(config(field, format!("{timeout:?}"), "must be 1 ms to 1 h"));
-    }
-    Ok(())
+    let range = Duration::from_millis(1)..=Duration::from_secs(3600);
+    check_range(field, timeout, range, "must be 1 ms to 1 h")
 }
 
 #[cfg(all(test, not(loom)))]

@@ -109,8 +109,9 @@ pub use long_messages::LongMessages;
 pub use message::Message;
 pub use message_ref::MessageRef;
 pub use publish::{
-    DropReason, Outcomes, PeerOutcome, Publication, PublicationRef, PublishConfig, PublishEndpoint,
-    PublishEvent, PublisherId, ReceivedPublications, SlowPolicy, SubscribeConfig,
+    DropReason, Outcomes, PeerOutcome, Publication, PublicationRef, PublishBufferedConfig,
+    PublishBufferedEvent, PublishConfig, PublishEndpoint, PublishEndpointBuffered, PublishEvent,
+    PublishedContent, PublisherId, ReceivedPublications, SlowPolicy, SubscribeConfig,
     SubscribeEndpoint, SubscribeError, SubscribeEvent,
 };
 pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};

@@ -7,6 +7,7 @@ use libfabric_sys as sys;
 
 use super::Fabric;
 use super::info::{Info, MR_MODES};
+use super::parameters::Parameters;
 use super::provider::{EndpointKind, Provider, provider};
 use super::report::WaitObject;
 use crate::Error;
@@ -115,6 +116,10 @@ impl FabricBuilder {
     /// the provider is asked whether it takes a device's memory (`FI_HMEM`), and each way is tried
     /// with a transfer before it is used; else it is staged. [`Region::path`](crate::Region::path)
     /// says which and why.
+    ///
+    /// Of `shm` it is only asked where libfabric was built with CUDA: once it is, memory of the
+    /// host goes from process to process in two copies instead of one, at half the rate or less.
+    /// Who has no memory of a device there says [`DevicePaths::Off`].
     #[must_use]
     pub fn device_memory(mut self, paths: DevicePaths) -> Self {
         self.settings.device_paths = paths;
@@ -212,7 +217,7 @@ impl FabricBuilder {
             Ok(usable) => usable,
             Err(errno) => return Ok(Err(errno)),
         };
-        if let Err(why) = self.asks_for_device_memory() {
+        if let Err(why) = self.asks_for_device_memory(row, library) {
             return Ok(Ok((info, row, Err(why))));
         }
         hints.set_provider(row.name)?;
@@ -240,14 +245,26 @@ impl FabricBuilder {
     }
 
     /// Whether the provider is asked for access to GPU memory, or why not. A library without CUDA
-    /// says yes as well, and some do for memory of the host what they do for a device's then: so it
-    /// is not asked where there is no GPU.
-    fn asks_for_device_memory(&self) -> Result<(), Arc<str>> {
+    /// says yes as well, and `shm` moves no memory of the host from process to process in one copy
+    /// then, but piece by piece through a third place: so it is not asked where nothing is won.
+    fn asks_for_device_memory(
+        &self,
+        row: &Provider,
+        library: &'static sys::Library,
+    ) -> Result<(), Arc<str>> {
+        let lacks_cuda = || Parameters::of(library).is_some_and(|it| !it.know_cuda());
         match self.settings.device_paths {
             DevicePaths::Off => Err("the fabric was opened with DevicePaths::Off".into()),
             DevicePaths::RequireDirect => Ok(()),
-            DevicePaths::Auto if crate::cuda::may_be_here() => Ok(()),
-            DevicePaths::Auto => Err("there is no NVIDIA GPU on this machine".into()),
+            DevicePaths::Auto if !crate::cuda::may_be_here() => {
+                Err("there is no NVIDIA GPU on this machine".into())
+            }
+            DevicePaths::Auto if row.memory.cuda_ipc && lacks_cuda() => Err(format!(
+                "{} moves a device's memory by CUDA, and this libfabric was built without it",
+                row.name
+            )
+            .into()),
+            DevicePaths::Auto => Ok(()),
         }
     }
 

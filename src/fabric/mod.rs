@@ -39,6 +39,7 @@ mod local_address;
 mod mr;
 mod opened_ep;
 mod operation;
+mod parameters;
 mod pep;
 mod probe;
 mod process_settings;

@@ -104,6 +104,18 @@ pub enum TransferCause {
         /// What it was given.
         asked: u64,
     },
+    /// No object has bytes there: what was asked for ends beyond 2^64 - 1.
+    #[error(
+        "{len} bytes at offset {offset} of the object end beyond {}, where the longest object \
+         ends: begin sooner, or ask for less",
+        u64::MAX
+    )]
+    BeyondObjects {
+        /// Where they begin in the object, in bytes.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+    },
     /// The memory is another client's.
     #[error("the memory is registered with another client: register it with this one")]
     OtherClient,

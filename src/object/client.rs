@@ -15,8 +15,8 @@ use crate::object::staging::StagingPool;
 use crate::object::telemetry::Telemetry;
 use crate::object::window_body::WindowBody;
 use crate::object::{
-    AsyncObjectOps, CallbackError, ObjectChunk, ObjectClientConfig, ObjectError, ObjectMemory,
-    ObjectOperation, ObjectOps, ObjectSide, ObjectStats, TransferFailed,
+    AsyncObjectOps, ObjectClientConfig, ObjectError, ObjectMemory, ObjectOperation, ObjectOps,
+    ObjectSide, ObjectStats, TransferFailed,
 };
 use crate::process::{Forked, Here, Owner};
 
@@ -214,7 +214,8 @@ impl ObjectClient {
     /// # Errors
     ///
     /// [`TransferFailed`], which says what callbacks before had answered for. What a failed one
-    /// began may still land: the memory is quarantined until it can't.
+    /// began may still land: the memory is quarantined until it can't. A range that is not in the
+    /// memory, or in no object, is refused before the first callback.
     pub fn get<O: ObjectOps>(
         &self,
         ops: &mut O,
@@ -222,9 +223,7 @@ impl ObjectClient {
         range: Range<u64>,
         offset: u64,
     ) -> Result<u64, TransferFailed> {
-        self.transfer(ObjectOperation::Get, memory, range, offset, |chunk| {
-            ops.get(chunk)
-        })
+        Parts::new(self, ObjectOperation::Get, memory, range, offset)?.call(ops)
     }
 
     /// Puts part of an object: has a server read it from a range of the memory. Otherwise as
@@ -240,25 +239,7 @@ impl ObjectClient {
         range: Range<u64>,
         offset: u64,
     ) -> Result<u64, TransferFailed> {
-        self.transfer(ObjectOperation::Put, memory, range, offset, |chunk| {
-            ops.put(chunk)
-        })
-    }
-
-    fn transfer(
-        &self,
-        operation: ObjectOperation,
-        memory: &ObjectMemory,
-        range: Range<u64>,
-        offset: u64,
-        mut call: impl FnMut(&ObjectChunk<'_>) -> Result<u64, CallbackError>,
-    ) -> Result<u64, TransferFailed> {
-        let mut parts = Parts::new(self, operation, memory, range, offset)?;
-        while let Some(loan) = parts.next_waiting()? {
-            let said = call(&parts.chunk(&loan));
-            parts.end(loan, said)?;
-        }
-        Ok(parts.over())
+        Parts::new(self, ObjectOperation::Put, memory, range, offset)?.call(ops)
     }
 
     /// As [`get`](Self::get), with a control path that is awaited. Dropping the future is an
@@ -274,12 +255,8 @@ impl ObjectClient {
         range: Range<u64>,
         offset: u64,
     ) -> Result<u64, TransferFailed> {
-        let mut parts = Parts::new(self, ObjectOperation::Get, memory, range, offset)?;
-        while let Some(loan) = parts.next()? {
-            let said = ops.get(&parts.chunk(&loan)).await;
-            parts.end(loan, said)?;
-        }
-        Ok(parts.over())
+        let parts = Parts::new(self, ObjectOperation::Get, memory, range, offset)?;
+        parts.call_async(ops).await
     }
 
     /// As [`put`](Self::put), with a control path that is awaited.
@@ -294,12 +271,8 @@ impl ObjectClient {
         range: Range<u64>,
         offset: u64,
     ) -> Result<u64, TransferFailed> {
-        let mut parts = Parts::new(self, ObjectOperation::Put, memory, range, offset)?;
-        while let Some(loan) = parts.next()? {
-            let said = ops.put(&parts.chunk(&loan)).await;
-            parts.end(loan, said)?;
-        }
-        Ok(parts.over())
+        let parts = Parts::new(self, ObjectOperation::Put, memory, range, offset)?;
+        parts.call_async(ops).await
     }
 
     /// Has the provider do what there is to do for servers, and returns at once. For threads that

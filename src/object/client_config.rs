@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::Error;
+use crate::endpoint::limits::check_range;
 use crate::fabric::EndpointSettings;
 
 /// How an [`ObjectClient`](crate::object::ObjectClient) behaves.
@@ -107,20 +108,15 @@ impl ObjectClientConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
-        let zero = |field| Error::Config {
-            field,
-            value: "0".to_owned(),
-            reason: "must be at least 1",
-        };
-        let zeros = [
-            (self.callback_bytes == 0, "callback_bytes"),
-            (self.tokens == 0, "tokens"),
-            (self.staging_bytes == 0, "staging_bytes"),
-            (self.staging_buffers == 0, "staging_buffers"),
-        ];
-        match zeros.into_iter().find(|(is_zero, _)| *is_zero) {
-            Some((_, field)) => Err(zero(field)),
-            None => Ok(()),
-        }
+        let least = "must be at least 1";
+        check_range("callback_bytes", self.callback_bytes, 1..=u64::MAX, least)?;
+        check_range("tokens", self.tokens, 1..=usize::MAX, least)?;
+        check_range("staging_bytes", self.staging_bytes, 1..=usize::MAX, least)?;
+        check_range(
+            "staging_buffers",
+            self.staging_buffers,
+            1..=usize::MAX,
+            least,
+        )
     }
 }

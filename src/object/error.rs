@@ -15,6 +15,14 @@ pub enum ObjectError {
     /// The memory has no byte, or none was asked for.
     #[error("0 bytes: what is lent has at least 1")]
     Empty,
+    /// The range ends before it begins.
+    #[error("the range {start}..{end} ends before it begins: a range is start..end, in bytes")]
+    Reversed {
+        /// Where it begins, in bytes.
+        start: u64,
+        /// Where it ends, in bytes.
+        end: u64,
+    },
     /// The range reaches beyond the memory.
     #[error(
         "{len} bytes at offset {offset} of memory of {memory_len} bytes: stay within it \

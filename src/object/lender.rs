@@ -26,6 +26,7 @@ use crate::fabric::{AccessEnds, Domain, EndpointSettings, Fabric, RmaLimits};
 use crate::memory::{
     Access, DevicePaths, Path, RawRegistration, RegisterError, Registrar, Watcher,
 };
+use crate::object::needs;
 use crate::object::window_body::WindowBody;
 use crate::object::window_ep::WindowEp;
 use crate::object::{ObjectError, RdmaToken};
@@ -104,29 +105,10 @@ impl Lender {
         tokens: usize,
         wake: Box<dyn Wake>,
     ) -> Result<Arc<Self>, Error> {
-        let provider = fabric.info().provider_name();
-        let lacks = |need| Error::Unsupported {
-            provider: provider.clone(),
-            need,
-        };
-        if fabric.endpoint_kind() != crate::fabric::EndpointKind::Rdm {
-            return Err(lacks(
-                "was opened for connected endpoints, and objects need FI_EP_RDM: open the fabric \
-                 with `FabricBuilder::endpoint_kind(EndpointKind::Rdm)`",
-            ));
-        }
-        if fabric.provider().memory.endpoint_scope {
-            return Err(lacks(
-                "binds registrations to endpoints, which objects don't know yet",
-            ));
-        }
-        let rma = *fabric
-            .rma()
-            .ok_or_else(|| lacks("has no one-sided operations, which objects need"))?;
         let limits = LenderLimits {
             settings,
-            rma,
-            provider: provider.clone().into(),
+            rma: needs::one_sided(fabric)?,
+            provider: fabric.info().provider_name().into(),
             tokens,
         };
         let domain = fabric.open_domain()?;

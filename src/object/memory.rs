@@ -196,7 +196,7 @@ impl ObjectMemory {
     }
 
     /// Where a range begins, and how long it is, if it can be lent for that.
-    fn check(
+    pub(super) fn check(
         &self,
         range: &Range<u64>,
         operation: ObjectOperation,
@@ -207,19 +207,22 @@ impl ObjectMemory {
             let has = self.access;
             return Err(ObjectError::Access { asked, has });
         }
-        let len = range.end.saturating_sub(range.start);
+        let (start, end) = (range.start, range.end);
+        let len = end
+            .checked_sub(start)
+            .ok_or(ObjectError::Reversed { start, end })?;
         if len == 0 {
             return Err(ObjectError::Empty);
         }
-        if range.end > self.len() {
+        if end > self.len() {
             return Err(ObjectError::OutOfRange {
-                offset: range.start,
+                offset: start,
                 len,
                 memory_len: self.len(),
             });
         }
         // Both are at most the memory's length.
-        Ok((range.start as usize, len as usize))
+        Ok((start as usize, len as usize))
     }
 
     /// Where the bytes of a range lie in a device's memory; `None`: in no device's, or there are

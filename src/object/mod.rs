@@ -11,6 +11,7 @@ mod control;
 mod error;
 mod lender;
 mod memory;
+mod needs;
 mod parts;
 mod progress;
 mod remote;
@@ -54,6 +55,7 @@ pub use wire::{ObjectStatus, ObjectWireError};
 
 #[cfg(all(test, not(loom)))]
 pub(crate) mod testing {
+    pub(crate) mod fabrics;
     pub(crate) mod raw_server;
 }
 #[cfg(all(test, not(loom)))]

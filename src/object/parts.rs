@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::object::memory::PartLoan;
 use crate::object::{
-    CallbackError, FailureKind, ObjectChunk, ObjectClient, ObjectError, ObjectMemory,
-    ObjectOperation, TransferCause, TransferFailed,
+    AsyncObjectOps, CallbackError, FailureKind, ObjectChunk, ObjectClient, ObjectError,
+    ObjectMemory, ObjectOperation, ObjectOps, TransferCause, TransferFailed,
 };
 
 /// How often somebody who waits for memory that is quarantined looks.
@@ -49,26 +49,67 @@ impl<'a> Parts<'a> {
             called: None,
             is_counted: false,
         };
-        match memory.is_of(&client.core) {
-            true => Ok(parts),
-            false => Err(parts.failed(TransferCause::OtherClient)),
+        match parts.check() {
+            Ok(()) => Ok(parts),
+            Err(cause) => Err(parts.failed(cause)),
+        }
+    }
+
+    /// Whether all of it can be asked for: no server is told of a part of what can't be.
+    fn check(&self) -> Result<(), TransferCause> {
+        if !self.memory.is_of(&self.client.core) {
+            return Err(TransferCause::OtherClient);
+        }
+        let (_, len) = self.memory.check(&self.range, self.operation)?;
+        let (offset, len) = (self.offset, len as u64);
+        match offset.checked_add(len) {
+            Some(_) => Ok(()),
+            None => Err(TransferCause::BeyondObjects { offset, len }),
         }
     }
 
     /// Where the next part lies in the memory; `None` when all was asked for.
     fn part(&self) -> Option<Range<u64>> {
-        let start = self.range.start.saturating_add(self.done);
-        // A request without a byte is refused by the memory, once.
-        let all = self.done > 0 && start >= self.range.end;
-        if self.is_over || all {
+        // The range was checked, and no more is done than was asked for.
+        let start = self.range.start + self.done;
+        let left = self.range.end - start;
+        if self.is_over || left == 0 {
             return None;
         }
-        let len = self.range.end.saturating_sub(start);
-        Some(start..start + len.min(self.memory.max_callback_size()))
+        Some(start..start + left.min(self.memory.max_callback_size()))
+    }
+
+    /// Calls back for one part after the other; how many bytes were moved.
+    pub(super) fn call(mut self, ops: &mut impl ObjectOps) -> Result<u64, TransferFailed> {
+        while let Some(loan) = self.next_waiting()? {
+            let chunk = self.chunk(&loan);
+            let said = match self.operation {
+                ObjectOperation::Get => ops.get(&chunk),
+                ObjectOperation::Put => ops.put(&chunk),
+            };
+            self.end(loan, said)?;
+        }
+        Ok(self.over())
+    }
+
+    /// The same, and waits for nothing but the answers.
+    pub(super) async fn call_async(
+        mut self,
+        ops: &mut impl AsyncObjectOps,
+    ) -> Result<u64, TransferFailed> {
+        while let Some(loan) = self.next()? {
+            let chunk = self.chunk(&loan);
+            let said = match self.operation {
+                ObjectOperation::Get => ops.get(&chunk).await,
+                ObjectOperation::Put => ops.put(&chunk).await,
+            };
+            self.end(loan, said)?;
+        }
+        Ok(self.over())
     }
 
     /// The token of the next part; `None` when all was asked for.
-    pub(super) fn next(&mut self) -> Result<Option<PartLoan>, TransferFailed> {
+    fn next(&mut self) -> Result<Option<PartLoan>, TransferFailed> {
         let Some(part) = self.part() else {
             return Ok(None);
         };
@@ -77,7 +118,7 @@ impl<'a> Parts<'a> {
     }
 
     /// The same, and waits for memory that is quarantined, and for a buffer.
-    pub(super) fn next_waiting(&mut self) -> Result<Option<PartLoan>, TransferFailed> {
+    fn next_waiting(&mut self) -> Result<Option<PartLoan>, TransferFailed> {
         let Some(part) = self.part() else {
             return Ok(None);
         };
@@ -95,17 +136,17 @@ impl<'a> Parts<'a> {
         }
     }
 
-    pub(super) fn chunk<'t>(&mut self, loan: &'t PartLoan) -> ObjectChunk<'t> {
+    fn chunk<'t>(&mut self, loan: &'t PartLoan) -> ObjectChunk<'t> {
         self.called = Some(Instant::now());
         ObjectChunk {
             token: loan.token(),
-            offset: self.offset.saturating_add(self.done),
+            offset: self.offset + self.done,
             memory_offset: self.range.start + self.done,
         }
     }
 
     /// The callback has answered.
-    pub(super) fn end(
+    fn end(
         &mut self,
         loan: PartLoan,
         said: Result<u64, CallbackError>,
@@ -131,7 +172,7 @@ impl<'a> Parts<'a> {
     }
 
     /// All was moved that there was to move.
-    pub(super) fn over(mut self) -> u64 {
+    fn over(mut self) -> u64 {
         self.count(Ok(()));
         self.done
     }

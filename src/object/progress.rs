@@ -2,19 +2,20 @@
 
 #![allow(unsafe_code)]
 
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::EventfdFlags;
 use smallvec::SmallVec;
 
 use crate::Error;
 use crate::fabric::Completions;
 use crate::object::lender::{Lender, Wake};
 use crate::object::window_ep::WindowEp;
+use crate::poll::sleep_on;
 
 /// After something happened, a thread without descriptors looks again at once for so long.
 const EAGER: Duration = Duration::from_micros(50);
@@ -147,18 +148,11 @@ fn serve(
 /// Sleeps on descriptors of endpoints that the caller keeps open, and on the bell; whether it was
 /// woken.
 fn sleep(fds: &[RawFd], bell: &Bell, longest: Option<Duration>) -> bool {
-    let mut watched: SmallVec<[PollFd<'_>; 4]> = fds.iter().map(|&fd| watch(fd)).collect();
-    watched.push(PollFd::new(&bell.fd, PollFlags::IN));
-    let timeout = longest.map(|longest| Timespec {
-        tv_sec: longest.as_secs().cast_signed(),
-        tv_nsec: longest.subsec_nanos().into(),
+    let queues = fds.iter().map(|&fd| {
+        // SAFETY: the descriptor is that of an endpoint's queue, which `serve` keeps open by its
+        // `Arc` until the sleep is over.
+        unsafe { BorrowedFd::borrow_raw(fd) }
     });
-    // What fails here is interrupted, and looked at again.
-    rustix::event::poll(&mut watched, timeout.as_ref()) != Ok(0)
-}
-
-fn watch<'a>(fd: RawFd) -> PollFd<'a> {
-    // SAFETY: the descriptor is that of an endpoint's queue, which `serve` keeps open by its `Arc`
-    // until the sleep is over.
-    PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
+    // What fails is looked at again.
+    sleep_on(queues.chain([bell.fd.as_fd()]), longest).unwrap_or(true)
 }

@@ -26,7 +26,7 @@ pub use list::RemoteList;
 pub use outcome::RemoteObject;
 pub use remote_config::RemoteConfig;
 pub use remote_error::RemoteError;
-use transfer::{GetTransfer, PutTransfer};
+use transfer::{AskedPart, GetTransfer, PutTransfer};
 
 /// How long it sleeps at most while it waits: the client's window is to be served meanwhile.
 const NAP: Duration = Duration::from_micros(500);
@@ -166,8 +166,8 @@ impl RemoteObjects {
         let name = ObjectName::new(name)?;
         let client = self.client.clone();
         let mut transfer = GetTransfer::new(self, name, deadline);
-        if range.is_empty() {
-            transfer.ask(None, offset, 0)?;
+        if range.start == range.end {
+            transfer.ask(AskedPart::empty(offset))?;
         } else {
             let got = client.get(&mut transfer, memory, range, offset);
             got.map_err(RemoteError::of_transfer)?;
@@ -197,8 +197,8 @@ impl RemoteObjects {
             None => None,
         };
         let mut transfer = PutTransfer::new(self, (name, total), condition, given, deadline);
-        if range.is_empty() {
-            transfer.ask(None, 0, 0)?;
+        if range.start == range.end {
+            transfer.ask(AskedPart::empty(0))?;
         } else {
             let put = client.put(&mut transfer, memory, range, 0);
             put.map_err(RemoteError::of_transfer)?;

@@ -38,16 +38,16 @@ pub use stats::ChannelStats;
 
 use self::names::OwnNames;
 use crate::Error;
-use crate::fabric::{Domain, EndpointKind, Fabric, RmaLimits};
+use crate::fabric::{Domain, Fabric, RmaLimits};
 use crate::memory::{Registrar, Scope};
 use crate::object::telemetry::Telemetry;
-use crate::object::{ObjectSide, ObjectStats};
+use crate::object::{ObjectSide, ObjectStats, needs};
 
 /// Moves bytes into and out of the windows that tokens name, with a domain of its own.
 ///
 /// A client's window is reached through an endpoint without connections, so the fabric is one of
-/// [`EndpointKind::Rdm`]. Over `tcp` the client's endpoint has to be progressed meanwhile, by
-/// whoever has it.
+/// [`EndpointKind::Rdm`](crate::fabric::EndpointKind::Rdm). Over `tcp` the client's endpoint has to
+/// be progressed meanwhile, by whoever has it.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -109,27 +109,9 @@ impl ObjectServer {
     /// * What [`Fabric::open_domain`] says.
     pub fn open(fabric: &Arc<Fabric>, config: ObjectServerConfig) -> Result<Self, Error> {
         config.check()?;
-        let lacks = |need| Error::Unsupported {
-            provider: fabric.provider().name.to_owned(),
-            need,
-        };
-        if fabric.endpoint_kind() != EndpointKind::Rdm {
-            return Err(lacks(
-                "was opened with connected endpoints, and tokens name endpoints without \
-                 connections: open the fabric with EndpointKind::Rdm",
-            ));
-        }
-        if fabric.provider().memory.endpoint_scope {
-            return Err(lacks(
-                "registers memory for one endpoint alone, and a channel has several one after the \
-                 other",
-            ));
-        }
-        let rma = fabric.rma();
-        let rma = *rma.ok_or_else(|| lacks("has no one-sided operations here (FI_RMA)"))?;
         let parts = ServerParts {
+            rma: needs::one_sided(fabric)?,
             domain: fabric.open_domain()?,
-            rma,
             telemetry: Telemetry::new(ObjectSide::Server, &config.name),
             config,
             names: Arc::default(),

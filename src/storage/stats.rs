@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::back_end::{BackEnd, Direction};
+use crate::histogram::BucketCounts;
 use crate::process::Owner;
 
 /// Buckets of a latency histogram: the last one takes what took longer than 2⁴⁰ ns, 18 minutes.
@@ -286,13 +287,8 @@ impl DirectionCells {
         }
         stats.direct_bytes += read(&self.direct_bytes);
         stats.bounced_bytes += read(&self.bounced_bytes);
-        stats.latency.total_ns = stats
-            .latency
-            .total_ns
-            .saturating_add(read(&self.elapsed_ns));
-        for (sum, cell) in stats.latency.buckets.iter_mut().zip(&self.buckets) {
-            *sum += read(cell);
-        }
+        let buckets = self.buckets.iter().map(read);
+        stats.latency.0.add(buckets, read(&self.elapsed_ns));
     }
 }
 
@@ -300,6 +296,11 @@ impl DirectionCells {
 #[inline]
 fn bucket(ns: u64) -> usize {
     ((u64::BITS - ns.leading_zeros()) as usize).min(BUCKETS - 1)
+}
+
+/// What stays below in a bucket.
+fn below(bucket: usize) -> Duration {
+    Duration::from_nanos(1 << bucket)
 }
 
 /// Statistics of one file, or of the process.
@@ -365,11 +366,8 @@ impl DirectionStats {
         }
         self.direct_bytes += other.direct_bytes;
         self.bounced_bytes += other.bounced_bytes;
-        let latency = &mut self.latency;
-        latency.total_ns = latency.total_ns.saturating_add(other.latency.total_ns);
-        for (sum, it) in latency.buckets.iter_mut().zip(&other.latency.buckets) {
-            *sum += it;
-        }
+        let latency = &other.latency.0;
+        self.latency.0.add(latency.buckets, latency.total_ns);
     }
 
     /// What one back end did.
@@ -421,63 +419,44 @@ impl BackEndStats {
 
 /// How long operations took: a bucket for each power of two of nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct LatencyHistogram {
-    buckets: [u64; BUCKETS],
-    total_ns: u64,
-}
+pub struct LatencyHistogram(BucketCounts<[u64; BUCKETS]>);
 
 impl LatencyHistogram {
-    const ZERO: Self = Self {
+    const ZERO: Self = Self(BucketCounts {
         buckets: [0; BUCKETS],
         total_ns: 0,
-    };
+    });
 
     /// Operations in it.
     pub fn count(&self) -> u64 {
-        self.buckets.iter().sum()
+        self.0.count()
     }
 
     /// All latencies added up: with operations at the same time it is more than the time that went
     /// by.
     pub fn total(&self) -> Duration {
-        Duration::from_nanos(self.total_ns)
+        self.0.total()
     }
 
     /// The mean; nothing where nothing was counted.
     pub fn mean(&self) -> Option<Duration> {
-        self.total_ns
-            .checked_div(self.count())
-            .map(Duration::from_nanos)
+        self.0.mean()
     }
 
     /// A bound below which this share of the operations stayed: `quantile(0.99)` is the p99, up to
     /// twice as long as it really was. Nothing where nothing was counted. A share below 0 counts as
     /// 0, one above 1 (or not a number) as 1.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
-        let count = self.count();
-        let share = if share.is_nan() {
-            1.0
-        } else {
-            share.clamp(0.0, 1.0)
-        };
-        // Rounded up: of three operations the median is the second. A count beyond 2⁵³ is rounded,
-        // which moves no bucket.
-        let wanted = ((count as f64 * share).ceil() as u64).clamp(1, count.max(1));
-        let mut seen = 0;
-        self.buckets()
-            .find(|(_, operations)| {
-                seen += operations;
-                seen >= wanted
-            })
-            .map(|(below, _)| below)
+        self.0.quantile(share).map(below)
     }
 
     /// The buckets that are not empty, the fastest first: a bound, and how many operations stayed
     /// below it but not below half of it. The last bucket, whose bound is 2⁴⁰ ns, has everything
     /// slower too.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
-        let filled = self.buckets.iter().enumerate().filter(|(_, n)| **n > 0);
-        filled.map(|(place, n)| (Duration::from_nanos(1 << place), *n))
+        let buckets = self.0.buckets.iter().enumerate();
+        let filled = buckets.filter(|(_, n)| **n > 0);
+        filled.map(|(place, n)| (below(place), *n))
     }
 }
 

@@ -20,5 +20,6 @@ mod named;
 mod namespaces;
 mod packed;
 mod publish;
+mod publish_buffered;
 mod shapes;
 mod shared_receives;

@@ -132,14 +132,33 @@ fn busy_client() {
 
 // ---- the tests ----------------------------------------------------------------------------------
 
-fn providers() -> Vec<&'static str> {
+fn fabrics() -> Vec<Arc<Fabric>> {
     let named = common::provider::asked_or(EndpointKind::Rdm, &["tcp", "net", "shm"]);
-    let opens = |name: &&&str| open(name).is_some();
-    let there: Vec<_> = named.iter().filter(opens).copied().collect();
+    let there: Vec<_> = named.iter().filter_map(|name| open(name)).collect();
     if there.is_empty() {
         println!("SKIPPED: none of {named:?} opens");
     }
     there
+}
+
+/// Does this with a service of each provider, its directory, and what its clients are told.
+fn with_each_service(test: impl Fn(ObjectService, &Path, &str)) {
+    for fabric in fabrics() {
+        let provider = fabric.provider().name;
+        println!("{provider}");
+        let directory = tempfile::tempdir().expect("a directory");
+        let service = serve(&fabric, directory.path());
+        let argument = format!("{provider} {}", service.local_addr());
+        test(service, directory.path(), &argument);
+    }
+}
+
+/// A client in another process, to its end.
+fn do_everything(argument: &str) {
+    let this = "objects::a_client_in_another_process_does_everything";
+    let mut client = Child::start(this, "client", argument);
+    client.expect("done", SOON);
+    client.finish(SOON);
 }
 
 #[test]
@@ -147,21 +166,11 @@ fn a_client_in_another_process_does_everything() {
     if child::role().is_some() {
         return whole_client();
     }
-    for provider in providers() {
-        let Some(fabric) = open(provider) else {
-            continue;
-        };
-        println!("{provider}");
-        let directory = tempfile::tempdir().expect("a directory");
-        let service = serve(&fabric, directory.path());
-        let argument = format!("{provider} {}", service.local_addr());
-        let this = "objects::a_client_in_another_process_does_everything";
-        let mut client = Child::start(this, "client", argument);
-        client.expect("done", SOON);
-        client.finish(SOON);
+    with_each_service(|service, directory, argument| {
+        do_everything(argument);
         service.close(by());
-        assert_eq!(entries(directory.path()), Vec::<String>::new());
-    }
+        assert_eq!(entries(directory), Vec::<String>::new());
+    });
 }
 
 #[test]
@@ -169,35 +178,25 @@ fn a_client_that_is_killed_in_the_middle_of_a_put_leaves_nothing() {
     if child::role().is_some() {
         return endless_client();
     }
-    for provider in providers() {
-        let Some(fabric) = open(provider) else {
-            continue;
-        };
-        println!("{provider}");
-        let directory = tempfile::tempdir().expect("a directory");
-        let service = serve(&fabric, directory.path());
-        let argument = format!("{provider} {}", service.local_addr());
+    let this = "objects::a_client_that_is_killed_in_the_middle_of_a_put_leaves_nothing";
+    with_each_service(|_service, directory, argument| {
         for round in 0..3 {
-            let this = "objects::a_client_that_is_killed_in_the_middle_of_a_put_leaves_nothing";
-            let mut client = Child::start(this, "client", &argument);
+            let mut client = Child::start(this, "client", argument);
             client.expect("put", SOON);
             std::thread::sleep(Duration::from_millis(7 * round));
             drop(client);
             let until = by();
-            while entries(directory.path()) != ["x"] {
-                assert!(Instant::now() < until, "{:?}", entries(directory.path()));
+            while entries(directory) != ["x"] {
+                assert!(Instant::now() < until, "{:?}", entries(directory));
                 std::thread::sleep(Duration::from_millis(5));
             }
             // What is there is whole.
-            let there = std::fs::read(directory.path().join("x")).expect("an object");
+            let there = std::fs::read(directory.join("x")).expect("an object");
             assert!(there == pattern(5, OBJECT));
         }
-        std::fs::remove_file(directory.path().join("x")).expect("it is there");
-        let this = "objects::a_client_in_another_process_does_everything";
-        let mut client = Child::start(this, "client", argument);
-        client.expect("done", SOON);
-        client.finish(SOON);
-    }
+        std::fs::remove_file(directory.join("x")).expect("it is there");
+        do_everything(argument);
+    });
 }
 
 #[test]
@@ -208,11 +207,8 @@ fn eight_clients_that_are_stopped_cost_little_and_hold_up_nobody() {
         None => {}
     }
     let this = "objects::eight_clients_that_are_stopped_cost_little_and_hold_up_nobody";
-    let whole = "objects::a_client_in_another_process_does_everything";
-    for provider in providers() {
-        if open(provider).is_none() {
-            continue;
-        }
+    for fabric in fabrics() {
+        let provider = fabric.provider().name;
         let directory = tempfile::tempdir().expect("a directory");
         // In a process of its own: other tests of this one take time, too.
         let path = directory.path().display();
@@ -239,9 +235,7 @@ fn eight_clients_that_are_stopped_cost_little_and_hold_up_nobody() {
         println!("{provider}: eight stopped clients cost {share:.3} of a core");
         assert!(share < 0.5, "{provider}: {share}");
         std::fs::remove_file(directory.path().join("y")).expect("it is there");
-        let mut client = Child::start(whole, "client", &argument);
-        client.expect("done", SOON);
-        client.finish(SOON);
+        do_everything(&argument);
         drop(clients);
         service.say("end");
         service.finish(SOON);

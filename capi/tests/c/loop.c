@@ -67,6 +67,38 @@ static void descriptors_and_timers(fcast_loop loop)
     OK(fcast_loop_remove(loop, every));
 }
 
+static void *firer(void *signals)
+{
+    fcast_signal *both = signals;
+    OK(fcast_signal_fire(both[1]));
+    OK(fcast_signal_fire(both[0]));
+    OK(fcast_signal_fire(both[1]));
+    return NULL;
+}
+
+static void signals(fcast_loop loop)
+{
+    fcast_signal both[2];
+    uint64_t tokens[2];
+    OK(fcast_loop_add_signal(loop, 20, &both[0], &tokens[0]));
+    OK(fcast_loop_add_signal(loop, 21, &both[1], &tokens[1]));
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, firer, both) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    fcast_loop_event event = next_of(loop, FCAST_LOOP_SIGNAL);
+    CHECK(event.token == tokens[1] && event.key == 21);
+    event = next_of(loop, FCAST_LOOP_SIGNAL);
+    CHECK(event.token == tokens[0] && event.key == 20);
+    OK(fcast_loop_remove(loop, tokens[0]));
+    OK(fcast_signal_fire(both[0]));
+    OK(fcast_signal_release(both[0]));
+    OK(fcast_signal_release(both[1]));
+    IS(fcast_signal_fire(both[1]), FCAST_STALE);
+    size_t count;
+    OK(fcast_loop_run_once(loop, 0, &event, 1, &count));
+    CHECK(count == 0);
+}
+
 static void threads(fcast_loop loop)
 {
     pthread_t thread;
@@ -170,6 +202,7 @@ int main(void)
     OK(fcast_loop_create(&settings, &loop));
     descriptors_and_timers(loop);
     threads(loop);
+    signals(loop);
     endpoints(loop);
     OK(fcast_loop_release(loop));
     IS(fcast_loop_wake(loop), FCAST_STALE);

@@ -73,8 +73,8 @@ impl Answering {
                 _ => {}
             }
         }
-        let answered = self.sender.poll()?;
-        Ok(asked + done + answered)
+        self.sender.poll_if_low()?;
+        Ok(asked + done)
     }
 }
 
@@ -136,12 +136,17 @@ impl Asking<'_> {
                 back = true;
                 Ok(())
             })?;
-            self.client.progress();
-            let sent = self.sender.poll()?;
-            self.pacer.on_poll(found + sent)?;
+            if !back {
+                self.client.progress();
+            }
+            self.pacer.on_poll(found)?;
         }
-        // Back to their pool.
-        self.sender.payloads.clear();
+        // As in a ping-pong: most requests look at what is to come, and not at what went.
+        if self.texts.free_count() <= MESSAGES / 2 {
+            self.sender.poll()?;
+            // Back to their pool.
+            self.sender.payloads.clear();
+        }
         Ok(())
     }
 }

@@ -106,7 +106,7 @@ impl fmt::Display for SmallMessageLimit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PushError {
-    /// Not now; back-pressure, not a failure. [`BufferedEvent::Writable`] says when.
+    /// Not now; back-pressure, not a failure. The endpoint's event `Writable` says when.
     #[error("would block: {0}")]
     WouldBlock(Blocked),
     /// It does not fit an empty buffer. Send it through a
@@ -129,6 +129,15 @@ pub enum PushError {
     NotCopied {
         /// Which segment, from 0.
         segment: usize,
+    },
+    /// Nobody has subscribed to the tag; of a
+    /// [`PublishEndpointBuffered`](crate::PublishEndpointBuffered) only.
+    #[error(
+        "nobody has subscribed to tag {tag}: push it again when `Subscribed` says that one has"
+    )]
+    NoSubscribers {
+        /// The tag.
+        tag: u64,
     },
     /// One of the two sides is saying goodbye: nothing new is taken.
     #[error(

@@ -3,17 +3,18 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::EventfdFlags;
 use smallvec::SmallVec;
 
 use crate::Error;
 use crate::clock::Clock;
 use crate::event_loop::WaitSource;
+use crate::poll::sleep_on;
 use crate::process::Owner;
 
 /// The link's part: its descriptors and `fi_trywait`.
@@ -183,21 +184,13 @@ impl EndpointWait {
             left = left.min(LOOK);
         }
         let left = self.clock.sleep_for(left);
-        let watch = |&fd: &RawFd| {
+        let link = fds.iter().map(|&fd| {
             // SAFETY: the descriptors belong to the link's queues, which `self.link` keeps open
             // during this call.
-            PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
-        };
-        let mut polled: SmallVec<[PollFd<'_>; 4]> = fds.iter().map(watch).collect();
-        polled.push(PollFd::new(&self.wake_fd, PollFlags::IN));
-        let timeout = Timespec {
-            tv_sec: left.as_secs().cast_signed(),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        match rustix::event::poll(&mut polled, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(e) => Err(Error::os("poll", e)),
-        }
+            unsafe { BorrowedFd::borrow_raw(fd) }
+        });
+        sleep_on(link.chain([self.wake_fd.as_fd()]), Some(left))?;
+        Ok(())
     }
 }
 

@@ -6,11 +6,13 @@
 //!                      ├ account   what is not over for everybody
 //!                      ├ queues     what waits for each subscriber, by its policy
 //!                      └ outbox    what is to be told
+//!  PublishEndpointBuffered ── buffered (packs, tag by tag) ── PublishEndpoint
 //!  SubscribeEndpoint ── subscribe_core ── Hub (dials)
 //!                      └ wanted    what it asked of one publisher
 //! ```
 
 mod account;
+mod buffered;
 mod core;
 mod event;
 mod header;
@@ -30,6 +32,9 @@ mod table;
 mod wanted;
 
 pub use account::Outcomes;
+pub use buffered::{
+    PublishBufferedConfig, PublishBufferedEvent, PublishEndpointBuffered, PublishedContent,
+};
 pub use event::{Publication, PublishEvent};
 pub use policy::{DropReason, PeerOutcome, SlowPolicy};
 pub use publisher::{PublishConfig, PublishEndpoint};

@@ -59,7 +59,7 @@ pub struct PublishConfig {
     slow: SlowPolicy,
     limits: SubscriptionLimits,
     tell_sent: bool,
-    on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
+    pub(super) on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
 }
 
 impl Default for PublishConfig {
@@ -305,7 +305,7 @@ impl std::fmt::Debug for PublishConfig {
 /// ```
 #[derive(Debug)]
 pub struct PublishEndpoint {
-    core: Here<PublishCore<ProviderLink>>,
+    pub(super) core: Here<PublishCore<ProviderLink>>,
     local: PeerAddr,
     /// The region of [`HeaderSource::WithData`].
     _data: Option<Here<HeldRegistration>>,

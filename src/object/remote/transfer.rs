@@ -7,6 +7,37 @@ use crate::object::store::{ObjectChecksum, ObjectEtag, ObjectName, PutCondition}
 use crate::object::wire::{AnswerBody, AnswerHead, RequestBody};
 use crate::object::{CallbackError, ObjectChunk, ObjectMemory, ObjectOps};
 
+/// A part that a service is asked to move.
+pub(super) struct AskedPart {
+    /// Where it begins in the object.
+    offset: u64,
+    len: u64,
+    memory_offset: u64,
+    /// Empty where there is nothing to move.
+    token: String,
+}
+
+impl AskedPart {
+    /// Without a byte.
+    pub(super) fn empty(offset: u64) -> Self {
+        Self {
+            offset,
+            len: 0,
+            memory_offset: 0,
+            token: String::new(),
+        }
+    }
+
+    fn of(chunk: &ObjectChunk<'_>) -> Self {
+        Self {
+            offset: chunk.offset(),
+            len: chunk.len(),
+            memory_offset: chunk.memory_offset(),
+            token: chunk.token().to_string(),
+        }
+    }
+}
+
 /// A part that came.
 struct ArrivedPart {
     memory_offset: u64,
@@ -38,12 +69,8 @@ impl<'r> GetTransfer<'r> {
     }
 
     /// Asks for a part; how many bytes came.
-    pub(super) fn ask(
-        &mut self,
-        chunk: Option<&ObjectChunk<'_>>,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64, RemoteError> {
+    pub(super) fn ask(&mut self, part: AskedPart) -> Result<u64, RemoteError> {
+        let AskedPart { offset, len, .. } = part;
         let checksum = self.remote.config.checksum;
         let body = RequestBody::Get {
             name: self.name.clone(),
@@ -51,7 +78,7 @@ impl<'r> GetTransfer<'r> {
             len,
             etag: self.etag.clone(),
             checksum,
-            token: chunk.map_or_else(String::new, |chunk| chunk.token().to_string()),
+            token: part.token,
         };
         let head = self.remote.call(body, self.deadline, |body| match body {
             AnswerBody::Object(head) => Ok(head),
@@ -74,7 +101,7 @@ impl<'r> GetTransfer<'r> {
         }
         let moved = head.moved;
         self.parts.push(ArrivedPart {
-            memory_offset: chunk.map_or(0, ObjectChunk::memory_offset),
+            memory_offset: part.memory_offset,
             len: moved,
             checksum: head.checksum,
         });
@@ -123,7 +150,7 @@ impl<'r> GetTransfer<'r> {
 
 impl ObjectOps for GetTransfer<'_> {
     fn get(&mut self, chunk: &ObjectChunk<'_>) -> Result<u64, CallbackError> {
-        Ok(self.ask(Some(chunk), chunk.offset(), chunk.len())?)
+        Ok(self.ask(AskedPart::of(chunk))?)
     }
 
     fn put(&mut self, _: &ObjectChunk<'_>) -> Result<u64, CallbackError> {
@@ -166,12 +193,8 @@ impl<'r> PutTransfer<'r> {
     }
 
     /// Has the service take a part; how many bytes it took.
-    pub(super) fn ask(
-        &mut self,
-        chunk: Option<&ObjectChunk<'_>>,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64, RemoteError> {
+    pub(super) fn ask(&mut self, part: AskedPart) -> Result<u64, RemoteError> {
+        let AskedPart { offset, len, .. } = part;
         let ends = offset + len == self.total;
         let body = RequestBody::Put {
             name: self.name.clone(),
@@ -184,7 +207,7 @@ impl<'r> PutTransfer<'r> {
             condition: self.condition.clone(),
             checksum: self.remote.config.checksum,
             given: self.given.filter(|_| ends).map(|sum| sum.value),
-            token: chunk.map_or_else(String::new, |chunk| chunk.token().to_string()),
+            token: part.token,
         };
         let head = self.remote.call(body, self.deadline, |body| match body {
             AnswerBody::Object(head) if ends => Ok(Some(head)),
@@ -226,6 +249,6 @@ impl ObjectOps for PutTransfer<'_> {
     }
 
     fn put(&mut self, chunk: &ObjectChunk<'_>) -> Result<u64, CallbackError> {
-        Ok(self.ask(Some(chunk), chunk.offset(), chunk.len())?)
+        Ok(self.ask(AskedPart::of(chunk))?)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::Error;
-use crate::endpoint::limits::{check_count, config};
+use crate::endpoint::limits::{check_count, check_range};
 
 /// The settings of an [`ObjectServer`](super::ObjectServer), of each of its channels:
 ///
@@ -101,16 +101,10 @@ impl ObjectServerConfig {
         check_count("first_contacts", self.first_contacts, MANY, contacts)?;
         check_count("retiring", self.retiring, 64, "must be 1 to 64 endpoints")?;
         let budgets = Duration::from_micros(1)..=Duration::from_secs(3600);
-        if !budgets.contains(&self.min_budget) {
-            let value = format!("{:?}", self.min_budget);
-            return Err(config("min_budget", value, "must be 1 µs to 1 h"));
-        }
-        let idle = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
-        if !idle.contains(&self.idle_after) {
-            let value = format!("{:?}", self.idle_after);
-            return Err(config("idle_after", value, "must be 1 ms to 24 h"));
-        }
-        Ok(())
+        let budget = "must be 1 µs to 1 h";
+        check_range("min_budget", self.min_budget, budgets, budget)?;
+        let times = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
+        check_range("idle_after", self.idle_after, times, "must be 1 ms to 24 h")
     }
 }
 

@@ -13,18 +13,15 @@
 
 #![allow(unsafe_code)]
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use libfabric_sys as sys;
-use rustix::event::{PollFd, PollFlags, Timespec};
-use smallvec::SmallVec;
 
 use crate::Error;
 use crate::endpoint::link::addressed_ep::AddressedEp;
 use crate::endpoint::link::iov::IovList;
-
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::link::{Bound, IOV_MAX, RdmWait, settle};
 use crate::fabric::{
@@ -35,6 +32,7 @@ use crate::in_flight::{ContextKind, InFlight};
 use crate::object::server::error::TransferErrorKind;
 use crate::object::server::names::OwnNames;
 use crate::object::server::transfer::ObjectTransfer;
+use crate::poll::sleep_on;
 
 /// Clients that an address vector has taken in before one that it does not take is believed to be
 /// one too many: `shm` takes 256.
@@ -195,22 +193,14 @@ impl TransferEngine {
 
     /// Sleeps until a descriptor of the queues is readable, or the bell, at most for so long.
     pub(super) fn sleep(&self, bell: BorrowedFd<'_>, time: Duration) -> Result<(), Error> {
-        let watch = |fd: RawFd| {
+        let queues = self.generations.iter().filter_map(|it| it.cq.fd());
+        let queues = queues.map(|fd| {
             // SAFETY: it belongs to a queue of a generation, which `self` keeps open during this
             // call.
-            PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
-        };
-        let fds = self.generations.iter().filter_map(|it| it.cq.fd());
-        let mut polled: SmallVec<[PollFd<'_>; 4]> = fds.map(watch).collect();
-        polled.push(PollFd::from_borrowed_fd(bell, PollFlags::IN));
-        let timeout = Timespec {
-            tv_sec: time.as_secs().cast_signed(),
-            tv_nsec: time.subsec_nanos().into(),
-        };
-        match rustix::event::poll(&mut polled, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(Error::os("poll", error)),
-        }
+            unsafe { BorrowedFd::borrow_raw(fd) }
+        });
+        sleep_on(queues.chain([bell]), Some(time))?;
+        Ok(())
     }
 
     /// The address of the endpoint that was opened last; "any" before the first.

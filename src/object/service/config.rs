@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::Error;
+use crate::endpoint::limits::{check_count, check_range};
 use crate::object::ObjectServerConfig;
 
 /// The settings of an [`ObjectService`](super::ObjectService):
@@ -158,56 +159,40 @@ impl ObjectServiceConfig {
     pub(super) fn check(&self) -> Result<(), Error> {
         let few = "must be 1 to 64 threads";
         let thousand = "must be 1 to 1,024";
-        within("workers", self.workers.into(), (1, 64), few)?;
-        within("store_threads", self.store_threads.into(), (1, 64), few)?;
+        check_count("workers", self.workers, 64, few)?;
+        check_count("store_threads", self.store_threads, 64, few)?;
         let pieces = "must be 4 to 65,536 pieces";
-        within("buffers", self.buffers.into(), (4, 65_536), pieces)?;
-        within("pieces", self.pieces.into(), (1, 1024), thousand)?;
-        let connections = "must be 1 to 4,096";
-        within(
-            "connections",
-            self.connections.into(),
-            (1, 4096),
-            connections,
-        )?;
-        let requests = self.connection_requests.into();
-        within("connection_requests", requests, (1, 1024), thousand)?;
-        let many = "must be 1 to 65,536";
-        within("requests", self.requests.into(), (1, 65_536), many)?;
-        let bytes = "must be 4 KiB to 1 GiB";
-        within(
+        check_range("buffers", self.buffers, 4..=65_536, pieces)?;
+        check_count("pieces", self.pieces, 1024, thousand)?;
+        check_count("connections", self.connections, 4096, "must be 1 to 4,096")?;
+        let requests = self.connection_requests;
+        check_count("connection_requests", requests, 1024, thousand)?;
+        check_count("requests", self.requests, 65_536, "must be 1 to 65,536")?;
+        let (bytes, page) = (4096..=1 << 30, 1..=100_000);
+        check_range(
             "piece_bytes",
-            self.piece_bytes as u64,
-            (4096, 1 << 30),
+            self.piece_bytes,
             bytes,
+            "must be 4 KiB to 1 GiB",
         )?;
-        let objects = "must be 1 to 100,000 objects";
-        within("page", self.page as u64, (1, 100_000), objects)?;
+        check_range("page", self.page, page, "must be 1 to 100,000 objects")?;
         self.check_times()
     }
 
     fn check_times(&self) -> Result<(), Error> {
-        let (hour, ms) = (3_600_000, |time: Duration| time.as_millis() as u64);
-        within("stall", ms(self.stall), (10, hour), "must be 10 ms to 1 h")?;
-        let day = (10, 24 * hour);
-        within("budget", ms(self.budget), day, "must be 10 ms to 24 h")?;
-        let lost = ms(self.lost_after);
-        within("lost_after", lost, (100, hour), "must be 100 ms to 1 h")
-    }
-}
-
-fn within(
-    field: &'static str,
-    value: u64,
-    (least, most): (u64, u64),
-    reason: &'static str,
-) -> Result<(), Error> {
-    match (least..=most).contains(&value) {
-        true => Ok(()),
-        false => Err(Error::Config {
-            field,
-            value: value.to_string(),
-            reason,
-        }),
+        let (ms, hour) = (Duration::from_millis, Duration::from_secs(3600));
+        check_range("stall", self.stall, ms(10)..=hour, "must be 10 ms to 1 h")?;
+        check_range(
+            "budget",
+            self.budget,
+            ms(10)..=24 * hour,
+            "must be 10 ms to 24 h",
+        )?;
+        check_range(
+            "lost_after",
+            self.lost_after,
+            ms(100)..=hour,
+            "must be 100 ms to 1 h",
+        )
     }
 }

@@ -17,7 +17,7 @@ use super::{
     ListPage, ListQuery, ObjectEtag, ObjectInfo, ObjectName, ObjectNameError, ObjectStore,
     ObjectUpload, PutCondition, StoreError, StoredObject,
 };
-use crate::storage::OpenOptions;
+use crate::storage::{AtomicFile, OpenOptions};
 use beneath::Beneath;
 use file_object::FileObject;
 use file_upload::FileUpload;
@@ -171,21 +171,12 @@ fn not_there(error: StoreError) -> StoreError {
 fn check_parts(name: &ObjectName) -> Result<(), StoreError> {
     let mut at = 0;
     for part in name.parts() {
-        if is_temporary(part) {
+        if AtomicFile::is_temporary(part) {
             return Err(ObjectNameError::Temporary { at }.into());
         }
         at += part.len() + 1;
     }
     Ok(())
-}
-
-/// Whether a file of this name is one that is being written: `.NAME.RANDOM.tmp`, with 16 digits.
-fn is_temporary(part: &str) -> bool {
-    let is_digit = |byte: &u8| byte.is_ascii_hexdigit() && !byte.is_ascii_uppercase();
-    part.strip_prefix('.')
-        .and_then(|rest| rest.strip_suffix(".tmp"))
-        .and_then(|rest| rest.rsplit_once('.'))
-        .is_some_and(|(_, digits)| digits.len() == 16 && digits.as_bytes().iter().all(is_digit))
 }
 
 impl ObjectStore for FileStore {

@@ -8,6 +8,8 @@ use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::histogram::BucketCounts;
+
 /// Buckets of each power of two.
 const STEPS: usize = 1 << STEP_BITS;
 const STEP_BITS: u32 = 4;
@@ -76,8 +78,10 @@ impl HistogramCells {
     pub(super) fn snapshot(&self) -> Latencies {
         let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         Latencies {
-            buckets: self.buckets.iter().map(read).collect(),
-            total_ns: read(&self.total_ns),
+            counts: BucketCounts {
+                buckets: self.buckets.iter().map(read).collect(),
+                total_ns: read(&self.total_ns),
+            },
             max_ns: read(&self.max_ns),
         }
     }
@@ -86,28 +90,25 @@ impl HistogramCells {
 /// How long operations took, those that failed too.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Latencies {
-    buckets: Box<[u64]>,
-    total_ns: u64,
+    counts: BucketCounts<Box<[u64]>>,
     max_ns: u64,
 }
 
 impl Latencies {
     /// How many operations are in it.
     pub fn count(&self) -> u64 {
-        self.buckets.iter().sum()
+        self.counts.count()
     }
 
     /// All of them added up: with operations at the same time it is more than the time that went
     /// by.
     pub fn total(&self) -> Duration {
-        Duration::from_nanos(self.total_ns)
+        self.counts.total()
     }
 
     /// The mean; nothing where nothing was counted.
     pub fn mean(&self) -> Option<Duration> {
-        self.total_ns
-            .checked_div(self.count())
-            .map(Duration::from_nanos)
+        self.counts.mean()
     }
 
     /// The longest, exactly; nothing where nothing was counted.
@@ -120,20 +121,7 @@ impl Latencies {
     /// the longest. Nothing where nothing was counted. A share below 0 counts as 0, one above 1 (or
     /// not a number) as 1.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
-        let count = self.count();
-        let share = if share.is_nan() {
-            1.0
-        } else {
-            share.clamp(0.0, 1.0)
-        };
-        // Rounded up: of three operations the median is the second.
-        let wanted = ((count as f64 * share).ceil() as u64).clamp(1, count.max(1));
-        let mut seen = 0;
-        let place = self.buckets.iter().position(|operations| {
-            seen += operations;
-            seen >= wanted
-        })?;
-        let (first, last) = bounds(place);
+        let (first, last) = bounds(self.counts.quantile(share)?);
         // The longest may be counted a moment later than its bucket.
         let longest = self.max_ns.max(first);
         Some(Duration::from_nanos(last.min(longest)))
@@ -141,16 +129,15 @@ impl Latencies {
 
     /// How many took less than 2 to the power of `bits` nanoseconds, exactly; `bits` is 42 at most.
     pub(super) fn below(&self, bits: u32) -> u64 {
-        self.buckets[..bucket(1 << bits)].iter().sum()
+        self.counts.buckets[..bucket(1 << bits)].iter().sum()
     }
 }
 
 impl AddAssign<&Self> for Latencies {
     fn add_assign(&mut self, other: &Self) {
-        for (sum, it) in self.buckets.iter_mut().zip(&other.buckets) {
-            *sum += it;
-        }
-        self.total_ns = self.total_ns.saturating_add(other.total_ns);
+        let counts = &other.counts;
+        self.counts
+            .add(counts.buckets.iter().copied(), counts.total_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 }
@@ -158,8 +145,10 @@ impl AddAssign<&Self> for Latencies {
 impl Default for Latencies {
     fn default() -> Self {
         Self {
-            buckets: vec![0; BUCKETS].into(),
-            total_ns: 0,
+            counts: BucketCounts {
+                buckets: vec![0; BUCKETS].into(),
+                total_ns: 0,
+            },
             max_ns: 0,
         }
     }

@@ -122,7 +122,9 @@ impl From<&TransferCause> for FailureKind {
             TransferCause::Callback(_) | TransferCause::TooMany { .. } => Self::Callback,
             TransferCause::Object(ObjectError::Quarantined) => Self::Deadline,
             TransferCause::Object(ObjectError::TooManyTokens { .. }) => Self::WouldBlock,
-            TransferCause::Object(_) | TransferCause::OtherClient => Self::Refused,
+            TransferCause::Object(_)
+            | TransferCause::BeyondObjects { .. }
+            | TransferCause::OtherClient => Self::Refused,
             TransferCause::Device(_) => Self::Other,
         }
     }

@@ -9,36 +9,10 @@ use std::time::{Duration, Instant};
 use crate::endpoint::link::addressed_ep::AddressedEp;
 use crate::errno::CompletionError;
 use crate::fabric::{
-    Completions, Cq, Domain, EndpointKind, Fabric, FiAddr, Level, PeerAddr, PostRefused,
-    RemoteRange, RmaPost,
+    Completions, Cq, Domain, Fabric, FiAddr, Level, PeerAddr, PostRefused, RemoteRange, RmaPost,
 };
 use crate::memory::Region;
 use crate::object::RdmaToken;
-
-/// Fabrics of endpoints without connections, of each provider that opens here and talks within a
-/// process.
-pub(crate) fn fabrics() -> Vec<Arc<Fabric>> {
-    let asked = std::env::var("FABRICAST_TEST_PROVIDER").unwrap_or_default();
-    let names: Vec<_> = match asked.as_str() {
-        "" => ["tcp", "net"].into(),
-        asked => asked.split(',').collect(),
-    };
-    let open = |name: &&str| {
-        let builder = Fabric::builder()
-            .provider(*name)
-            .endpoint_kind(EndpointKind::Rdm);
-        let node = std::env::var("FABRICAST_TEST_NODE");
-        let opened = builder.node(node.as_deref().unwrap_or("127.0.0.1")).open();
-        opened
-            .map_err(|error| println!("without {name}: {error}"))
-            .ok()
-    };
-    let opened: Vec<_> = names.iter().filter_map(open).collect();
-    if opened.is_empty() {
-        println!("SKIPPED: none of {names:?} opens");
-    }
-    opened
-}
 
 /// Long enough for any machine.
 pub(crate) const SOON: Duration = Duration::from_secs(60);

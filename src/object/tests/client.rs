@@ -1,5 +1,6 @@
 //! Lent memory, over every provider that opens here.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,8 @@ use crate::Fabric;
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::fabric::{AccessEnds, EndpointKind};
 use crate::memory::Access;
-use crate::object::testing::raw_server::{RawServer, SOON, fabrics};
+use crate::object::testing::fabrics::fabrics;
+use crate::object::testing::raw_server::{RawServer, SOON};
 use crate::object::*;
 
 fn buffer(bytes: usize, fill: u8) -> BufferMut {
@@ -19,6 +21,10 @@ fn buffer(bytes: usize, fill: u8) -> BufferMut {
 
 fn client(fabric: &Arc<Fabric>) -> ObjectClient {
     ObjectClient::open(fabric, ObjectClientConfig::default()).expect("a client")
+}
+
+fn lent(client: &ObjectClient, buffer: BufferMut, access: Access) -> ObjectMemory {
+    client.register(buffer, access).expect("memory")
 }
 
 fn name(fabric: &Arc<Fabric>) -> &'static str {
@@ -78,9 +84,7 @@ fn a_get_writes_and_a_put_reads_exactly_the_range() {
         println!("{}", name(&fabric));
         let client = client(&fabric);
         let mut server = RawServer::open(&fabric, 1 << 20);
-        let memory = client
-            .register(buffer(1 << 20, 7), Access::all())
-            .expect("memory");
+        let memory = lent(&client, buffer(1 << 20, 7), Access::all());
         server.memory().fill(9);
         let mut ask = Ask::new(&mut server);
         assert_eq!(client.get(&mut ask, &memory, 1024..5120, 77).unwrap(), 4096);
@@ -119,9 +123,7 @@ fn a_large_request_is_several_callbacks_in_ascending_order() {
         let config = ObjectClientConfig::default().callback_bytes(1000);
         let client = ObjectClient::open(&fabric, config).expect("a client");
         let mut server = RawServer::open(&fabric, 4096);
-        let memory = client
-            .register(buffer(4096, 0), Access::WRITE)
-            .expect("memory");
+        let memory = lent(&client, buffer(4096, 0), Access::WRITE);
         assert_eq!(memory.max_callback_size(), 1000);
         let mut ask = Ask::new(&mut server);
         assert_eq!(client.get(&mut ask, &memory, 10..2510, 5).unwrap(), 2500);
@@ -137,9 +139,7 @@ fn tokens_one_after_the_other_are_served_whenever_they_are_lent() {
     for fabric in fabrics() {
         let client = client(&fabric);
         let mut server = RawServer::open(&fabric, 4096);
-        let memory = client
-            .register(buffer(4096, 0), Access::WRITE)
-            .expect("memory");
+        let memory = lent(&client, buffer(4096, 0), Access::WRITE);
         for pause_ms in [0, 0, 3, 250, 0] {
             std::thread::sleep(Duration::from_millis(pause_ms));
             let got = client.get(&mut Ask::new(&mut server), &memory, 0..4096, 0);
@@ -170,9 +170,7 @@ fn a_callback_that_fails_lies_or_is_short_ends_the_request() {
     };
     let config = ObjectClientConfig::default().callback_bytes(10);
     let client = ObjectClient::open(&fabric, config).expect("a client");
-    let memory = client
-        .register(buffer(100, 0), Access::all())
-        .expect("memory");
+    let memory = lent(&client, buffer(100, 0), Access::all());
     let mut says = Says(vec![Ok(10), Ok(4), Ok(10)]);
     assert_eq!(client.get(&mut says, &memory, 0..100, 0).unwrap(), 14);
     assert_eq!(says.0.len(), 1, "it is not called once more");
@@ -204,6 +202,59 @@ fn a_callback_that_fails_lies_or_is_short_ends_the_request() {
 }
 
 #[test]
+fn ranges_that_can_not_be_are_refused_before_the_first_callback() {
+    let Some(fabric) = fabrics().into_iter().next() else {
+        return;
+    };
+    let config = ObjectClientConfig::default().callback_bytes(10);
+    let client = ObjectClient::open(&fabric, config).expect("a client");
+    let memory = lent(&client, buffer(100, 0), Access::all());
+    // Nobody is to be called: it would panic.
+    let mut ops = Says(Vec::new());
+    let mut refused = |range: Range<u64>, offset| {
+        let get = client.get(&mut ops, &memory, range.clone(), offset);
+        let put = client.put(&mut ops, &memory, range, offset);
+        let both = [get.unwrap_err(), put.unwrap_err()];
+        assert!(both.iter().all(|failed| failed.transferred == 0));
+        both.map(|failed| failed.cause)
+    };
+    for (len, offset) in [(100, u64::MAX - 99), (100, u64::MAX), (1, u64::MAX)] {
+        for cause in refused(0..len, offset) {
+            let TransferCause::BeyondObjects {
+                offset: said,
+                len: bytes,
+            } = cause
+            else {
+                panic!("{cause}");
+            };
+            assert_eq!((said, bytes), (offset, len));
+        }
+    }
+    for cause in refused(Range { start: 9, end: 8 }, 0) {
+        let is_it = matches!(
+            cause,
+            TransferCause::Object(ObjectError::Reversed { start: 9, end: 8 })
+        );
+        assert!(is_it, "{cause}");
+    }
+    for range in [90..101, 101..102, 0..u64::MAX] {
+        for cause in refused(range, 0) {
+            let is_it = matches!(cause, TransferCause::Object(ObjectError::OutOfRange { .. }));
+            assert!(is_it, "{cause}");
+        }
+    }
+    for cause in refused(7..7, 0) {
+        assert!(
+            matches!(cause, TransferCause::Object(ObjectError::Empty)),
+            "{cause}"
+        );
+    }
+    let mut says = Says(vec![Ok(10), Ok(0)]);
+    let last = client.get(&mut says, &memory, 0..100, u64::MAX - 100);
+    assert_eq!(last.expect("an object may end there"), 10);
+}
+
+#[test]
 fn what_can_not_be_lent_is_refused_and_said() {
     let Some(fabric) = fabrics().into_iter().next() else {
         return;
@@ -223,7 +274,7 @@ fn what_can_not_be_lent_is_refused_and_said() {
             ..
         }
     ));
-    let memory = client.register(buffer(8, 0), Access::READ).expect("memory");
+    let memory = lent(&client, buffer(8, 0), Access::READ);
     let token = |range, operation| memory.token(range, operation);
     let no_right = token(0..8, ObjectOperation::Get).unwrap_err();
     assert!(matches!(
@@ -287,12 +338,8 @@ fn a_token_is_good_for_its_range_its_direction_and_its_time_only() {
     for fabric in fabrics() {
         let name = name(&fabric);
         let client = client(&fabric);
-        let memory = client
-            .register(buffer(4096, 1), Access::all())
-            .expect("memory");
-        let other = client
-            .register(buffer(4096, 2), Access::all())
-            .expect("memory");
+        let memory = lent(&client, buffer(4096, 1), Access::all());
+        let other = lent(&client, buffer(4096, 2), Access::all());
         let stands = other.token(0..4096, ObjectOperation::Get).expect("a token");
         // Each liar is a server of its own: what it says ends its own connection only.
         let liar = || {
@@ -351,9 +398,7 @@ fn a_token_is_good_for_its_range_its_direction_and_its_time_only() {
 fn a_token_of_a_request_is_not_good_a_second_time() {
     for fabric in fabrics() {
         let client = client(&fabric);
-        let memory = client
-            .register(buffer(512, 0), Access::all())
-            .expect("memory");
+        let memory = lent(&client, buffer(512, 0), Access::all());
         let mut server = RawServer::open(&fabric, 512);
         server.memory().fill(1);
         let mut ask = Ask::new(&mut server);
@@ -373,12 +418,8 @@ fn memory_of_a_transfer_that_was_given_up_is_kept_out_until_nothing_can_land() {
     for fabric in fabrics() {
         let name = name(&fabric);
         let client = client(&fabric);
-        let memory = client
-            .register(buffer(512, 0), Access::all())
-            .expect("memory");
-        let other = client
-            .register(buffer(512, 0), Access::all())
-            .expect("memory");
+        let memory = lent(&client, buffer(512, 0), Access::all());
+        let other = lent(&client, buffer(512, 0), Access::all());
         let stands = other.token(0..512, ObjectOperation::Get).expect("a token");
         drop(memory.token(0..512, ObjectOperation::Get).expect("a token"));
         let with_key = client.core.lender().limits().rma.access_ends == AccessEnds::WithKey;
@@ -440,9 +481,7 @@ fn keys_never_repeat() {
         return;
     };
     let client = client(&fabric);
-    let memory = client
-        .register(buffer(64, 0), Access::all())
-        .expect("memory");
+    let memory = lent(&client, buffer(64, 0), Access::all());
     let mut keys = std::collections::HashSet::new();
     let mut standing = Vec::new();
     for round in 0..500 {

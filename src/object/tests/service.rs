@@ -14,7 +14,7 @@ const PIECE: usize = 64 * 1024;
 
 /// Providers whose endpoints reach others of the same process.
 pub(super) fn fabrics() -> Vec<Arc<Fabric>> {
-    let mut fabrics = crate::object::testing::raw_server::fabrics();
+    let mut fabrics = crate::object::testing::fabrics::fabrics();
     fabrics.retain(|fabric| {
         let is_here = fabric.provider().name != "shm";
         if !is_here {
@@ -228,6 +228,71 @@ fn large_requests_are_several_of_one_object() {
     let got = remote.get("parts", &memory, all, 0, by()).unwrap();
     assert_eq!((got.moved, got.is_checked), (1_000_001, true));
     assert_eq!(content(&memory, data.len()), data);
+}
+
+/// Nothing of them is sent: the service would close the connection, or take half of an object.
+#[test]
+fn ranges_that_can_not_be_are_refused_here() {
+    let Some(fabric) = fabrics().into_iter().next() else {
+        return;
+    };
+    let store = MemoryStore::new();
+    let service = serve(&fabric, store.clone(), config());
+    let parts = ObjectClientConfig::default().callback_bytes(4);
+    let client = ObjectClient::open(&fabric, parts).unwrap();
+    let settings = RemoteConfig::default().checksum(None);
+    let address = service.local_addr();
+    let remote = RemoteObjects::connect(&client, &fabric, &address, settings);
+    let mut remote = remote.expect("a connection");
+    let memory = filled(&client, b"some bytes");
+    let any = &PutCondition::Any;
+    remote.put("x", &memory, 0..9, any, by()).unwrap();
+    for start in [u64::MAX, u64::MAX - 8] {
+        let beyond = remote.get("x", &memory, 0..9, start, by()).unwrap_err();
+        let RemoteError::Transfer(failed) = beyond else {
+            panic!("{beyond}");
+        };
+        let cause = failed.cause;
+        let is_it =
+            matches!(cause, TransferCause::BeyondObjects { offset, len: 9 } if offset == start);
+        assert!(is_it && failed.transferred == 0, "{cause}");
+    }
+    let last = remote
+        .get("x", &memory, 0..9, u64::MAX - 9, by())
+        .unwrap_err();
+    assert_eq!(
+        last.status(),
+        Some(ObjectStatus::RANGE),
+        "the service is asked"
+    );
+    let reversed = std::ops::Range { start: 5, end: 3 };
+    let get = remote.get("x", &memory, reversed.clone(), 0, by());
+    let put = remote.put("x", &memory, reversed, any, by());
+    for refused in [get.unwrap_err(), put.unwrap_err()] {
+        let is_it = matches!(
+            refused,
+            RemoteError::Memory(ObjectError::Reversed { start: 5, end: 3 })
+        );
+        assert!(is_it, "{refused}");
+    }
+    let get = remote.get("x", &memory, 6..11, 0, by());
+    let put = remote.put("x", &memory, 6..11, any, by());
+    for refused in [get.unwrap_err(), put.unwrap_err()] {
+        let is_it = matches!(refused, RemoteError::Memory(ObjectError::OutOfRange { .. }));
+        assert!(is_it, "{refused}");
+    }
+    assert!(remote.is_connected());
+    assert_eq!(
+        store.get(&name("x")).unwrap(),
+        b"some byte",
+        "as it was put"
+    );
+    let stats = client.stats();
+    assert_eq!(
+        (stats.get.bytes, stats.put.bytes),
+        (0, 9),
+        "nothing else was begun"
+    );
 }
 
 #[test]

@@ -223,6 +223,11 @@ fn settings_out_of_range_are_refused_by_name() {
         ("connection_requests", base().connection_requests(0)),
         ("requests", base().requests(0)),
         ("stall", base().stall(Duration::from_millis(9))),
+        // In 64 bits, that many milliseconds would look like 999.
+        (
+            "stall",
+            base().stall(Duration::from_millis(u64::MAX) + Duration::from_secs(1)),
+        ),
         ("budget", base().budget(Duration::from_secs(25 * 3600))),
         ("page", base().page(0)),
         ("lost_after", base().lost_after(Duration::ZERO)),

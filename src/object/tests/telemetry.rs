@@ -100,6 +100,10 @@ fn errors_count_as_what_they_are() {
     for (cause, kind) in [
         (TransferCause::Callback("no".into()), FailureKind::Callback),
         (TransferCause::OtherClient, FailureKind::Refused),
+        (
+            TransferCause::BeyondObjects { offset: 1, len: 2 },
+            FailureKind::Refused,
+        ),
         (ObjectError::Quarantined.into(), FailureKind::Deadline),
         (ObjectError::Empty.into(), FailureKind::Refused),
     ] {

@@ -311,8 +311,11 @@ mod tests {
 
         #[test]
         fn nothing_breaks(
-            bytes in proptest::collection::vec(prop_oneof![0..40_u8, any::<u8>()], 0..1500),
+            // Half of them are small. A number each, and no choice: that has a generator of its own.
+            numbers in proptest::collection::vec(any::<u16>(), 0..1500),
         ) {
+            let byte = |n: u16| if n < 1 << 15 { n as u8 % 40 } else { n as u8 };
+            let bytes: Vec<u8> = numbers.into_iter().map(byte).collect();
             exercise(&bytes);
         }
     }

@@ -67,6 +67,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     ("old tokens", objects::old_tokens),
     ("many tokens", objects::many_tokens),
     ("stopped client", objects::stopped_client),
+    ("token of nobody", objects::nobodys_token),
     ("publish", publish::publish),
     ("long publications", publish::long_publications),
 ];

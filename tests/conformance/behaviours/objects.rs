@@ -32,6 +32,10 @@ const SIZES: [u64; 8] = [1, 63, 200, 4096, 5000, 100_000, 1 << 20, 4 << 20];
 /// What a callback is given at most.
 const CALLBACK: u64 = 3 << 20;
 
+/// No call of a server's channel takes so long. Not even on a busy machine; who looks for an address
+/// that nobody has takes 2 s and more.
+const LONGEST: Duration = Duration::from_millis(1900);
+
 /// How long a server waits for a client that does not answer.
 const BUDGET: Duration = Duration::from_millis(1500);
 
@@ -43,11 +47,15 @@ const NO_NAMES: Shown = Shown::Hole("tokens name endpoints without connections (
 
 /// GET and PUT of every size, with callbacks, checked byte by byte on the side that they end on.
 pub(crate) fn objects(on: &On) -> Shown {
+    one_client(on, "do=all")
+}
+
+fn one_client(on: &On, does: &str) -> Shown {
     if is_connected(on) {
         return NO_NAMES;
     }
     let mut server = serve(on);
-    let mut client = on.sender("object client", "", "do=all");
+    let mut client = on.sender("object client", "", does);
     relay(&mut client, &mut server);
     client.finish(SOON);
     server.say("end");
@@ -77,16 +85,7 @@ pub(crate) fn old_tokens(on: &On) -> Shown {
 /// More tokens, one after the other, than a server can know endpoints at once, where each token has
 /// one of its own.
 pub(crate) fn many_tokens(on: &On) -> Shown {
-    if is_connected(on) {
-        return NO_NAMES;
-    }
-    let mut server = serve(on);
-    let mut client = on.sender("object client", "", "do=many");
-    relay(&mut client, &mut server);
-    client.finish(SOON);
-    server.say("end");
-    server.finish(SOON);
-    Shown::Works
+    one_client(on, "do=many")
 }
 
 /// A client that is stopped is cut off within its budget; another one goes on meanwhile.
@@ -116,6 +115,49 @@ pub(crate) fn stopped_client(on: &On) -> Shown {
             Shown::Works
         }
     }
+}
+
+/// A token that names an address which nobody has holds up nobody else.
+pub(crate) fn nobodys_token(on: &On) -> Shown {
+    if is_connected(on) {
+        return NO_NAMES;
+    }
+    let mut server = serve(on);
+    let mut client = on.sender("object client", "", "do=one");
+    let asked = client.expect("ask", 2 * SOON);
+    let Some(asked) = at_nobody(&asked) else {
+        kill(client);
+        server.say("end");
+        server.finish(SOON);
+        return Shown::Hole("its endpoints have names, and no addresses");
+    };
+    server.say(&format!("try {asked}"));
+    assert_eq!(server.expect("begun", 2 * SOON), "0");
+    kill(client);
+    let mut client = on.sender("object client", "", "do=all");
+    relay(&mut client, &mut server);
+    client.finish(SOON);
+    server.say("verdict");
+    let verdict = server.expect("verdict", SOON);
+    assert!(verdict.starts_with("cut off"), "{verdict}");
+    println!("{verdict}");
+    server.say("longest");
+    let longest = server.expect("longest", SOON);
+    server.say("end");
+    server.finish(SOON);
+    let longest = Duration::from_millis(longest.parse().expect("a number"));
+    println!("the longest call took {longest:?}");
+    assert!(longest < LONGEST, "a call took {longest:?}");
+    Shown::Works
+}
+
+/// The same for an address of that network that nobody has; none where the name is no IPv4 address.
+fn at_nobody(asked: &str) -> Option<String> {
+    let fields: Vec<_> = asked.split(':').collect();
+    let name = fields.get(4).filter(|name| name.len() == 32)?;
+    // Family, port, and four bytes, of which the last is another.
+    let other = format!("{}63{}", &name[..14], &name[16..]);
+    Some(asked.replace(*name, &other))
 }
 
 fn serve(on: &On) -> Child {
@@ -149,6 +191,8 @@ struct Server {
     next: u64,
     /// What became of what was begun, and not waited for.
     verdict: Option<String>,
+    /// How long its longest call took.
+    longest: Duration,
     events: Vec<ChannelEvent>,
 }
 
@@ -164,14 +208,26 @@ pub(crate) fn server(told: &Told) {
         pool,
         next: 1,
         verdict: None,
+        longest: Duration::ZERO,
         events: Vec::new(),
     };
     while let Some(line) = child::hear() {
         match line.split_once(' ') {
             None if line == "end" => break,
+            None if line == "longest" => {
+                child::tell(format!("longest {}", server.longest.as_millis()));
+            }
             None => child::tell(format!("verdict {}", server.verdict())),
             Some(("begin", asked)) => {
                 server.begin(asked, Instant::now() + BUDGET);
+                child::tell("begun 0");
+            }
+            Some(("try", asked)) => {
+                let begin = Instant::now();
+                server.begin(asked, begin + 8 * BUDGET);
+                while server.verdict.is_none() && begin.elapsed() < BUDGET {
+                    server.turn(None);
+                }
                 child::tell("begun 0");
             }
             Some(_) => child::tell(server.run(&line)),
@@ -193,6 +249,7 @@ impl Server {
         let key = self.next;
         self.next += 1;
         let mut buffer = self.pool.try_acquire().expect("they come back");
+        let began = Instant::now();
         let taken = match what {
             "get" => {
                 buffer[..len].copy_from_slice(&pattern(seed, len));
@@ -208,6 +265,7 @@ impl Server {
             }
         };
         taken.expect("taken");
+        self.longest = self.longest.max(began.elapsed());
         key
     }
 
@@ -233,7 +291,9 @@ impl Server {
     /// One poll; what became of this one. What became of the one before it is kept.
     fn turn(&mut self, wanted: Option<(u64, u64)>) -> Option<String> {
         self.channel.wait(Duration::from_millis(1)).expect("waits");
+        let began = Instant::now();
         self.channel.poll(&mut self.events).expect("polls");
+        self.longest = self.longest.max(began.elapsed());
         let mut found = None;
         for event in std::mem::take(&mut self.events) {
             let seed = wanted.filter(|(key, _)| *key == event.key()).map(|it| it.1);

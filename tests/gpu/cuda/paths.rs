@@ -5,7 +5,7 @@ use fabricast::fabric::DevicePaths;
 use fabricast::memory::Path;
 use fabricast::{Error, Fabric, Region};
 
-use crate::fake_cuda::on_a_gpu;
+use crate::fake_cuda::{on_a_gpu, over_the_fake};
 
 fn device_region() -> std::sync::Arc<Region> {
     Region::device(1 << 20).build().expect("memory")
@@ -107,27 +107,45 @@ fn shm_is_tried_before_it_is_believed() {
     });
 }
 
+/// A library without CUDA says so as well, and copies the host's memory twice from then on: so it
+/// is not asked, though there is a GPU.
 #[test]
-fn cuda_virtual_memory_is_staged_by_name_where_ipc_is_the_only_way() {
-    let test = "paths::cuda_virtual_memory_is_staged_by_name_where_ipc_is_the_only_way";
-    on_a_gpu(test, &[], || {
-        let Ok(fabric) = Fabric::builder().provider("shm").open() else {
-            return println!("SKIPPED: no shm");
+fn shm_is_not_asked_where_the_library_has_no_cuda() {
+    let test = "paths::shm_is_not_asked_where_the_library_has_no_cuda";
+    over_the_fake(test, &[], || {
+        let fabric = match Fabric::builder().provider("shm").open() {
+            Ok(fabric) => fabric,
+            Err(why) => return println!("SKIPPED: {why}"),
         };
-        if let Err(why) = fabric.device_memory() {
-            return println!("SKIPPED: {why}");
+        match fabric.device_memory() {
+            Ok(()) => println!("SKIPPED: this libfabric was built with CUDA"),
+            Err(why) => assert!(why.contains("built without it"), "{why}"),
         }
+    });
+}
+
+#[test]
+fn cuda_virtual_memory_is_refused_by_name_where_ipc_is_the_only_way() {
+    let test = "paths::cuda_virtual_memory_is_refused_by_name_where_ipc_is_the_only_way";
+    on_a_gpu(test, &[], || {
+        // Also where the library has no CUDA, and `Auto` does not ask for it.
+        let fabric = Fabric::builder().provider("shm");
+        let fabric = match fabric.device_memory(DevicePaths::RequireDirect).open() {
+            Ok(fabric) => fabric,
+            Err(why) => return println!("SKIPPED: {why}"),
+        };
         let domain = fabric.open_domain().expect("a domain");
         let region = Region::device(1 << 20)
             .virtual_memory(true)
             .build()
             .expect("memory");
-        region.register(&domain).expect("staged");
-        let path = region.path(&domain).expect("registered").to_string();
-        println!("| shm, virtual memory | {path} |");
+        let refused = region.register(&domain).expect_err("not direct");
+        println!("| shm, virtual memory | {refused} |");
         assert!(
-            path.contains("CUDA IPC does not take CUDA virtual memory"),
-            "{path}"
+            refused
+                .to_string()
+                .contains("CUDA IPC does not take CUDA virtual memory"),
+            "{refused}"
         );
     });
 }

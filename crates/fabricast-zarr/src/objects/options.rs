@@ -7,6 +7,8 @@ use zarrs_storage::StorageError;
 
 /// The most connections that one store may have.
 const CONNECTIONS_MAX: usize = 256;
+/// The longest that a call may wait.
+const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Describes how a store of objects connects.
 ///
@@ -14,7 +16,7 @@ const CONNECTIONS_MAX: usize = 256;
 /// |---|---|---|
 /// | `connections` | 4 | 1 to 256 |
 /// | `buffer` | 1 MiB | 1 byte and more |
-/// | `timeout` | 60 s | |
+/// | `timeout` | 60 s | 24 h at most |
 /// | `prefix` | none | |
 /// | `remote` | [`RemoteConfig::default`] | |
 ///
@@ -86,6 +88,9 @@ impl ObjectZarrOptions {
         }
         if self.buffer == 0 {
             return wrong("buffer: 0 bytes, at least 1".into());
+        }
+        if self.timeout > TIMEOUT_MAX {
+            return wrong(format!("timeout: {:?}, 24 h at most", self.timeout));
         }
         Ok(())
     }

@@ -252,6 +252,7 @@ fn what_is_no_name_and_a_service_that_is_gone() {
         ObjectZarrOptions::default().connections(0),
         ObjectZarrOptions::default().connections(257),
         ObjectZarrOptions::default().buffer(0),
+        ObjectZarrOptions::default().timeout(Duration::MAX),
     ] {
         let opened = ObjectZarrStore::connect(&served.client, &served.fabric, &address, options);
         assert!(matches!(opened, Err(StorageError::Other(_))));

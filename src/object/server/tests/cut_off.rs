@@ -29,10 +29,9 @@ fn put(rig: &mut Rig, client: &WindowClient, len: usize, key: u64, time: Duratio
 /// Whoever never answered was sent nothing, and everything comes back at once.
 #[test]
 fn who_never_polls_is_cut_off_and_was_sent_nothing() {
-    for provider in providers() {
-        let Some(mut rig) = Rig::open(&provider, ObjectServerConfig::default()) else {
-            continue;
-        };
+    for fabric in fabrics() {
+        let provider = fabric.provider().name;
+        let mut rig = Rig::over(&fabric, ObjectServerConfig::default());
         let (silent, mut good) = (rig.client(4096), rig.client(4096));
         get(&mut rig, &silent, 4096, 7, SHORT);
         put(&mut rig, &silent, 4096, 8, SHORT);
@@ -77,10 +76,9 @@ fn who_never_polls_is_cut_off_and_was_sent_nothing() {
 /// those who are in time notice nothing.
 #[test]
 fn who_stops_in_the_middle_is_cut_off_and_the_memory_comes_back() {
-    for provider in providers() {
-        let Some(mut rig) = Rig::open(&provider, ObjectServerConfig::default()) else {
-            continue;
-        };
+    for fabric in fabrics() {
+        let provider = fabric.provider().name;
+        let mut rig = Rig::over(&fabric, ObjectServerConfig::default());
         let (mut late, mut good) = (rig.client(2 << 20), rig.client(2 << 20));
         meet(&mut rig, &mut late);
         meet(&mut rig, &mut good);
@@ -136,10 +134,8 @@ fn who_stops_in_the_middle_is_cut_off_and_the_memory_comes_back() {
 /// The endpoint goes on for those who still have time on it.
 #[test]
 fn a_retiring_endpoint_finishes_what_it_has() {
-    for provider in providers() {
-        let Some(mut rig) = Rig::open(&provider, ObjectServerConfig::default()) else {
-            continue;
-        };
+    for fabric in fabrics() {
+        let mut rig = Rig::over(&fabric, ObjectServerConfig::default());
         let (mut late, mut slow) = (rig.client(2 << 20), rig.client(2 << 20));
         meet(&mut rig, &mut late);
         meet(&mut rig, &mut slow);
@@ -168,19 +164,16 @@ fn a_retiring_endpoint_finishes_what_it_has() {
             matches!(second, ChannelEvent::WriteReturned { key: 7, .. }),
             "{second:?}"
         );
-        let wanted = (0..2 << 20).map(|at| pattern(at, 1));
-        assert!(wanted.eq(slow.copy()), "all of it came");
+        assert!(slow.copy() == pattern(2 << 20, 1), "all of it came");
     }
 }
 
 /// However many are late, endpoints are few, and everything comes back in the end.
 #[test]
 fn endpoints_that_retire_are_bounded() {
-    for provider in providers() {
+    for fabric in fabrics() {
         let config = ObjectServerConfig::default().retiring(1);
-        let Some(mut rig) = Rig::open(&provider, config) else {
-            continue;
-        };
+        let mut rig = Rig::over(&fabric, config);
         let mut clients: Vec<_> = (0..4).map(|_| rig.client(1 << 20)).collect();
         let mut slow = rig.client(1 << 20);
         meet(&mut rig, &mut slow);
@@ -225,10 +218,9 @@ fn meet_beside(rig: &mut Rig, client: &mut WindowClient) {
 /// Eight clients that never answer, and a thread that waits for them.
 #[test]
 fn stalled_clients_cost_little() {
-    for provider in providers() {
-        let Some(mut rig) = Rig::open(&provider, ObjectServerConfig::default()) else {
-            continue;
-        };
+    for fabric in fabrics() {
+        let provider = fabric.provider().name;
+        let mut rig = Rig::over(&fabric, ObjectServerConfig::default());
         let mut clients: Vec<_> = (0..8).map(|_| rig.client(1 << 20)).collect();
         for client in &mut clients[..4] {
             meet(&mut rig, client);

@@ -39,19 +39,18 @@ fn outcomes(events: &[ChannelEvent]) -> BTreeMap<u64, &ChannelEvent> {
     found
 }
 
-fn opened(provider: &str) -> Option<(Rig, WindowClient, WindowClient)> {
-    let mut rig = Rig::open(provider, ObjectServerConfig::default())?;
+fn opened(fabric: &Arc<Fabric>) -> (Rig, WindowClient, WindowClient) {
+    let mut rig = Rig::over(fabric, ObjectServerConfig::default());
     let (mut known, stranger) = (rig.client(1 << 20), rig.client(1 << 20));
     rig.get_and_put(&mut known, 0, 100);
-    Some((rig, known, stranger))
+    (rig, known, stranger)
 }
 
 #[test]
 fn a_channel_that_is_closed_tells_of_everything() {
-    for provider in providers() {
-        let Some((mut rig, known, stranger)) = opened(&provider) else {
-            continue;
-        };
+    for fabric in fabrics() {
+        let provider = fabric.provider().name;
+        let (mut rig, known, stranger) = opened(&fabric);
         begin(&mut rig, &[&known, &stranger], SOON);
         let events = rig.close_within(Duration::from_millis(20));
         let told = outcomes(&events);
@@ -72,10 +71,8 @@ fn a_channel_that_is_closed_tells_of_everything() {
 /// What is in flight when it is closed has its time.
 #[test]
 fn a_channel_that_is_closed_finishes_what_it_has() {
-    for provider in providers() {
-        let Some((mut rig, known, stranger)) = opened(&provider) else {
-            continue;
-        };
+    for fabric in fabrics() {
+        let (mut rig, known, stranger) = opened(&fabric);
         rig.real_time();
         begin(&mut rig, &[&known, &stranger], SOON);
         let driven = [known.drive(), stranger.drive()];
@@ -94,11 +91,10 @@ fn a_channel_that_is_closed_finishes_what_it_has() {
 
 #[test]
 fn a_channel_that_is_dropped_gives_everything_back() {
-    for provider in providers() {
+    for fabric in fabrics() {
+        let provider = fabric.provider().name;
         for order in 0..3 {
-            let Some((mut rig, known, stranger)) = opened(&provider) else {
-                continue;
-            };
+            let (mut rig, known, stranger) = opened(&fabric);
             // Late ones among them.
             begin(&mut rig, &[&known, &stranger], SHORT);
             if order == 2 {
@@ -128,10 +124,9 @@ fn a_channel_that_is_dropped_gives_everything_back() {
 /// Whoever is gone fails by what the provider says, or at the deadline.
 #[test]
 fn who_is_gone_fails_alone() {
-    for provider in providers() {
-        let Some((mut rig, mut known, mut stranger)) = opened(&provider) else {
-            continue;
-        };
+    for fabric in fabrics() {
+        let provider = fabric.provider().name;
+        let (mut rig, mut known, mut stranger) = opened(&fabric);
         let mut good = rig.client(1 << 20);
         begin(&mut rig, &[&known, &stranger], 3 * SHORT);
         known.go();
@@ -155,9 +150,10 @@ fn who_is_gone_fails_alone() {
 /// What the provider may touch for ever is never freed, and that is counted.
 #[test]
 fn what_an_endpoint_that_would_not_close_holds_is_leaked() {
-    let Some((mut rig, known, stranger)) = providers().iter().find_map(|it| opened(it)) else {
+    let Some(fabric) = rig::any_fabric() else {
         return;
     };
+    let (mut rig, known, stranger) = opened(&fabric);
     begin(&mut rig, &[&known, &stranger], SHORT);
     rig.channel.core.engine.refuses_close = true;
     let mut told = 0;

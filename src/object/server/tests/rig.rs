@@ -1,60 +1,41 @@
 //! What the tests of the server need: a server with one channel, and clients that lend windows.
 
+#![allow(unsafe_code)]
+
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::Access;
 use crate::endpoint::link::addressed_ep::AddressedEp;
-use crate::fabric::{Completions, Cq, Domain, EndpointKind, Fabric};
-use crate::memory::{RawRegistration, Registrar};
+use crate::fabric::{Completions, Cq, Domain, Fabric};
+use crate::memory::{RawRegistration, Registrar, volatile};
 use crate::object::RdmaToken;
 use crate::object::server::{ChannelEvent, ObjectChannel, ObjectServer, ObjectServerConfig};
-
-/// Of what is expected to happen.
-pub(super) const SOON: Duration = Duration::from_secs(60);
+use crate::object::testing::fabrics::fabrics_of;
+pub(super) use crate::object::testing::raw_server::SOON;
 
 /// Names the providers that a process of its own is to test.
 pub(super) const PROVIDERS: &str = "FABRICAST_TEST_OBJECT_PROVIDERS";
 
-/// Those that have both ends in one process, and need nothing in the environment. Those that this
-/// machine's library lacks are skipped.
-pub(super) fn providers() -> Vec<String> {
+/// Of those that have both ends in one process, and need nothing in the environment.
+pub(super) fn fabrics() -> Vec<Arc<Fabric>> {
     let named = std::env::var(PROVIDERS).unwrap_or_else(|_| "tcp net".to_owned());
-    let named: Vec<_> = named.split(' ').map(str::to_owned).collect();
-    let there: Vec<_> = named
-        .iter()
-        .filter(|name| fabric(name).is_some())
-        .cloned()
-        .collect();
-    if there.is_empty() {
-        println!("SKIPPED: none of {named:?} opens");
-    }
-    there
+    fabrics_of(named.split(' '))
 }
 
 /// The first of them that there is.
 pub(super) fn any_fabric() -> Option<Arc<Fabric>> {
-    providers().iter().find_map(|provider| fabric(provider))
+    fabrics().into_iter().next()
 }
 
 /// A rig over that.
 pub(super) fn any(config: ObjectServerConfig) -> Option<Rig> {
-    Some(Rig::over(any_fabric()?, config))
-}
-
-pub(super) fn fabric(provider: &str) -> Option<Arc<Fabric>> {
-    let builder = Fabric::builder().provider(provider).node("127.0.0.1");
-    match builder.endpoint_kind(EndpointKind::Rdm).open() {
-        Ok(fabric) => Some(fabric),
-        Err(error) => {
-            println!("without {provider}: {error}");
-            None
-        }
-    }
+    Some(Rig::over(&any_fabric()?, config))
 }
 
 /// Memory that is lent, and the endpoint that it is reached by.
@@ -63,7 +44,9 @@ pub(super) struct WindowClient {
     end: Option<AddressedEp>,
     cq: Arc<Cq>,
     pub(super) window: Option<RawRegistration>,
-    pub(super) bytes: Arc<[AtomicU8]>,
+    /// Of a window, whose bytes others write while it stands; and how many of them there are.
+    words: Arc<[AtomicU64]>,
+    len: usize,
     token: RdmaToken,
     /// Of addresses.
     pub(super) format: u32,
@@ -76,8 +59,8 @@ impl WindowClient {
         let cq = Arc::new(Cq::open(&domain, 16).expect("a queue"));
         let info = fabric.info();
         let end = AddressedEp::open(&domain, info, (1, 0), &cq).expect("an endpoint");
-        let bytes: Arc<[AtomicU8]> = (0..len).map(|_| AtomicU8::new(0)).collect();
-        let base = NonNull::from(&*bytes).cast();
+        let words: Arc<[AtomicU64]> = (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+        let base = NonNull::from(&*words).cast();
         let window = domain.register_window(base, len, access).expect("a window");
         let virtual_addresses = fabric.rma().expect("one-sided").virtual_addresses;
         let token = RdmaToken::new(
@@ -95,7 +78,8 @@ impl WindowClient {
             end: Some(end),
             cq,
             window: Some(window),
-            bytes,
+            words,
+            len,
             token: token.expect("a token"),
             format: info.addr_format(),
             completions: Completions::new(),
@@ -117,17 +101,32 @@ impl WindowClient {
         (0..5000).for_each(|_| self.progress());
     }
 
-    pub(super) fn fill(&self, byte: impl Fn(usize) -> u8) {
-        for (at, it) in self.bytes.iter().enumerate() {
-            it.store(byte(at), Ordering::Relaxed);
-        }
+    /// Every byte is this one.
+    pub(super) fn fill(&self, byte: u8) {
+        self.set(0, &vec![byte; self.len]);
+    }
+
+    /// What lies from there on is this.
+    pub(super) fn set(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.len);
+        let base = self.words.as_ptr().cast_mut().cast::<u8>();
+        // SAFETY: they lie within the words, by the check above, which are atomic, so that a shared
+        // reference to them may be written through; in this process only `progress`, whose caller
+        // has this client for itself, and this method write them.
+        unsafe { volatile::copy_in(base.wrapping_add(at), bytes) };
     }
 
     pub(super) fn copy(&self) -> Vec<u8> {
-        self.bytes
-            .iter()
-            .map(|it| it.load(Ordering::Relaxed))
-            .collect()
+        self.part(0..self.len)
+    }
+
+    pub(super) fn part(&self, range: Range<usize>) -> Vec<u8> {
+        assert!(range.end <= self.len);
+        let mut bytes = vec![0; range.len()];
+        let base = self.words.as_ptr().cast::<u8>();
+        // SAFETY: they lie within the words, by the check above; who writes them: see `set`.
+        unsafe { volatile::copy_out(base.wrapping_add(range.start), &mut bytes) };
+        bytes
     }
 
     /// Has a thread drive it.
@@ -182,12 +181,8 @@ pub(super) struct Rig {
 pub(super) const BUFFER: usize = 2 << 20;
 
 impl Rig {
-    pub(super) fn open(provider: &str, config: ObjectServerConfig) -> Option<Self> {
-        Some(Self::over(fabric(provider)?, config))
-    }
-
-    pub(super) fn over(fabric: Arc<Fabric>, config: ObjectServerConfig) -> Self {
-        let server = ObjectServer::open(&fabric, config).expect("a server");
+    pub(super) fn over(fabric: &Arc<Fabric>, config: ObjectServerConfig) -> Self {
+        let server = ObjectServer::open(fabric, config).expect("a server");
         let mut channel = server.channel().expect("a channel");
         channel.core.clock = Clock::held();
         let pool = SharedBufferManager::allocate(8, BUFFER).expect("a pool");
@@ -197,7 +192,7 @@ impl Rig {
             events: Vec::new(),
             pool,
             server,
-            fabric,
+            fabric: Arc::clone(fabric),
         }
     }
 
@@ -233,9 +228,7 @@ impl Rig {
     /// A buffer with a pattern.
     pub(super) fn filled(&self, len: usize, seed: u8) -> BufferMut {
         let mut buffer = self.pool.try_acquire().expect("a free buffer");
-        for (at, byte) in buffer[..len].iter_mut().enumerate() {
-            *byte = pattern(at, seed);
-        }
+        buffer[..len].copy_from_slice(&pattern(len, seed));
         buffer
     }
 
@@ -257,7 +250,7 @@ impl Rig {
 
     /// Writes a pattern into a part of a window and reads it back, and looks at every byte.
     pub(super) fn get_and_put(&mut self, client: &mut WindowClient, at: usize, len: usize) {
-        client.fill(|_| 0xee);
+        client.fill(0xee);
         let seed = (at * 7 + len) as u8;
         let payload = self.filled(len, seed).freeze(len);
         let deadline = self.now() + SOON;
@@ -270,15 +263,9 @@ impl Rig {
             ChannelEvent::Written { key: 1, payload } => assert_eq!(payload.len_bytes(), len),
             other => panic!("{other:?}"),
         }
-        for (place, byte) in client.copy().into_iter().enumerate() {
-            let inside = (at..at + len).contains(&place);
-            let wanted = if inside {
-                pattern(place - at, seed)
-            } else {
-                0xee
-            };
-            assert_eq!(byte, wanted, "at {place}, of {len} at {at}");
-        }
+        let mut wanted = vec![0xee; client.len];
+        wanted[at..at + len].copy_from_slice(&pattern(len, seed));
+        assert_same(&client.copy(), &wanted, format_args!("{len} at {at}"));
         let into = self.pool.try_acquire().expect("a free buffer");
         let into = crate::endpoint::Destination::buffer(into, len);
         let put = self
@@ -288,16 +275,34 @@ impl Rig {
         match self.next(&mut [client]) {
             ChannelEvent::Read { key: 2, into } => {
                 let buffer = into.into_buffer().expect("a buffer");
-                let good = buffer[..len].iter().enumerate();
-                assert!(good.into_iter().all(|(i, byte)| *byte == pattern(i, seed)));
+                assert!(buffer[..len] == pattern(len, seed));
             }
             other => panic!("{other:?}"),
         }
     }
 }
 
-pub(super) fn pattern(at: usize, seed: u8) -> u8 {
-    (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8) ^ seed
+/// Bytes of which each follows from its place: these come again after 64 KiB, and those of other
+/// seeds are others at each place.
+pub(super) fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    let byte = |at: usize| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8) ^ seed;
+    let mut bytes: Vec<u8> = (0..len.min(1 << 16)).map(byte).collect();
+    while bytes.len() < len {
+        bytes.extend_from_within(..bytes.len().min(len - bytes.len()));
+    }
+    bytes
+}
+
+/// Says where they differ first.
+fn assert_same(got: &[u8], wanted: &[u8], what: std::fmt::Arguments<'_>) {
+    if got != wanted {
+        let at = got.iter().zip(wanted).position(|(a, b)| a != b);
+        panic!(
+            "{what}: {} bytes of {}, other at {at:?}",
+            got.len(),
+            wanted.len()
+        );
+    }
 }
 
 /// Another domain of the same fabric.

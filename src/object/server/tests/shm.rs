@@ -17,7 +17,7 @@ fn lends_a_window() {
     }
     let fabric = Fabric::builder().provider("shm").open().expect("shm");
     let client = WindowClient::open(&fabric, LEN, crate::endpoint::Access::all());
-    client.fill(|_| 0xee);
+    client.fill(0xee);
     println!("\n@{}", client.token());
     std::io::stdout().flush().expect("it is heard");
     let mut lines = String::new();
@@ -92,7 +92,7 @@ impl Drop for Lender {
 
 fn rig() -> Option<Rig> {
     match Fabric::builder().provider("shm").open() {
-        Ok(fabric) => Some(Rig::over(fabric, ObjectServerConfig::default())),
+        Ok(fabric) => Some(Rig::over(&fabric, ObjectServerConfig::default())),
         Err(error) => {
             println!("SKIPPED: {error}");
             None
@@ -139,9 +139,7 @@ fn bytes_go_both_ways_to_another_process() {
         (LEN - 1, 1),
     ] {
         get(&mut rig, &token, at, len);
-        for (i, byte) in wanted[at..at + len].iter_mut().enumerate() {
-            *byte = pattern(i, len as u8);
-        }
+        wanted[at..at + len].copy_from_slice(&pattern(len, len as u8));
         let (mut got, half) = (put(&mut rig, &token, 0, LEN / 2), LEN / 2);
         got.extend(put(&mut rig, &token, half, LEN - half));
         assert!(got == wanted, "{len} at {at}");

@@ -45,10 +45,9 @@ fn outcome(rig: &mut Rig, client: &mut WindowClient) -> bool {
 /// Nothing lands, nothing is read, and others go on.
 #[test]
 fn keys_and_rights_are_what_counts() {
-    for provider in providers() {
-        let Some(mut rig) = Rig::open(&provider, ObjectServerConfig::default()) else {
-            continue;
-        };
+    for fabric in fabrics() {
+        let provider = fabric.provider().name;
+        let mut rig = Rig::over(&fabric, ObjectServerConfig::default());
         let mut good = rig.client(4096);
         rig.get_and_put(&mut good, 0, 4096);
         for (access, works) in [
@@ -62,7 +61,7 @@ fn keys_and_rights_are_what_counts() {
             assert_eq!(went, works, "{provider} {access}");
             let touched = client.copy().iter().any(|byte| *byte != 0);
             assert_eq!(touched, works[0], "{provider} {access}");
-            client.fill(|_| 0);
+            client.fill(0);
             let with = |base, key| {
                 let (provider, name) = (token.provider(), token.name());
                 RdmaToken::new(base, token.len(), provider, name, key).expect("a token")

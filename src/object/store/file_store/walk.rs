@@ -11,8 +11,8 @@ use rustix::io::Errno;
 
 use super::super::{ListPage, ListQuery, ListedObject, ObjectName, StoreError};
 use super::beneath::Beneath;
-use super::{file_tag, is_temporary};
-use crate::storage::retry;
+use super::file_tag;
+use crate::storage::{AtomicFile, retry};
 
 pub(super) fn list(beneath: &Beneath, query: &ListQuery) -> Result<ListPage, StoreError> {
     let mut walk = Walk {
@@ -68,7 +68,7 @@ impl Walk<'_> {
             let Ok(name) = entry.file_name().to_str() else {
                 continue;
             };
-            if matches!(name, "." | "..") || is_temporary(name) {
+            if matches!(name, "." | "..") || AtomicFile::is_temporary(name) {
                 continue;
             }
             let file_type = match entry.file_type() {

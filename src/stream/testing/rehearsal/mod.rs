@@ -24,6 +24,7 @@ use super::wire::Kind;
 use super::{BufferSource, RefusalCode, SendOptions, StreamError, StreamEvent, Transport};
 use crate::buffer::SharedBufferManager;
 use crate::protocol::connection::Form;
+use crate::soak::is_soak;
 
 pub(super) use held_workers::HeldWorkers;
 pub(super) use machine::TestMachine;
@@ -175,8 +176,7 @@ fn extent() -> (u64, u64) {
         let value = std::env::var(name).ok();
         value.map(|value: String| value.parse::<u64>().expect("a number"))
     };
-    let is_soak = std::env::var_os("FABRICAST_SOAK").is_some_and(|it| it == "1");
-    let usual = if is_soak { 100_000 } else { 300 };
+    let usual = if is_soak() { 100_000 } else { 300 };
     let transfers = number("FABRICAST_REHEARSALS").unwrap_or(usual);
     (transfers, number("FABRICAST_SEED").unwrap_or(1))
 }
@@ -267,7 +267,7 @@ fn the_same_seed_gives_the_same_rehearsal() {
 #[test]
 fn a_rail_that_is_refused_when_it_was_ready_is_one_rail_less() {
     let mut refused = 0;
-    for at in 0..400 {
+    for at in (0..400).step_by(every(2)) {
         let options = SendOptions::default().rails(3);
         let mut script = Script::quiet(Form::Msg).sending(&[60_000], options);
         script.seed = at;
@@ -291,6 +291,11 @@ fn a_rail_that_is_refused_when_it_was_ready_is_one_rail_less() {
     assert!(refused > 0, "no rail came too late");
 }
 
+/// Moments are looked at so many at a time, and one by one with FABRICAST_SOAK=1.
+fn every(few: usize) -> usize {
+    if is_soak() { 1 } else { few }
+}
+
 /// Blocks enough for some milliseconds on three connections, and one mishap on the way.
 fn on_three_rails(seed: u64, form: Form, at: Duration, mishap: Mishap) -> Script {
     let options = SendOptions::default().rails(3);
@@ -308,7 +313,7 @@ fn on_three_rails(seed: u64, form: Form, at: Duration, mishap: Mishap) -> Script
 fn a_rail_that_is_cut_under_one_side_is_taken_over_at_once() {
     let mut lost = 0;
     for form in [Form::Msg, Form::Rdm] {
-        for seed in 0..150 {
+        for seed in (0..150).step_by(every(3)) {
             let at = Duration::from_micros(1500 + 10 * seed);
             let mut world = World::new(on_three_rails(seed, form, at, Mishap::Cut(seed)));
             let ended = world.run().expect("it is over").remove(0);
@@ -332,7 +337,7 @@ fn a_rail_that_is_cut_under_one_side_is_taken_over_at_once() {
 fn what_is_lost_on_the_way_ends_its_connection_and_no_more() {
     let (mut lost, mut anew) = (0, 0);
     for end in [End::Dialing, End::Accepting] {
-        for seed in 0..150 {
+        for seed in (0..150).step_by(every(3)) {
             let at = Duration::from_micros(25 * seed);
             let script = on_three_rails(seed, Form::Rdm, at, Mishap::Lose(seed, end));
             let silence = script.times.lost;
