@@ -44,6 +44,7 @@ enum {
     RESERVATION,
     STAGING,
     DEVICE_POOL,
+    SIGNAL,
     KINDS = 40
 };
 

@@ -142,13 +142,27 @@ static fcast_status set_log(void)
     return checked(fcast_log_set(once_in(3) ? NULL : take_line, static_memory, (uint32_t)below(7)));
 }
 
+static fcast_status add_signal(void)
+{
+    fcast_signal signal = {UNTOUCHED};
+    fcast_status status = checked(fcast_loop_add_signal((fcast_loop){pick(LOOP)}, any_number(),
+                                                        once_in(20) ? NULL : &signal, &last_token));
+    if (status == FCAST_OK)
+        keep(SIGNAL, signal.id);
+    return status;
+}
+
+static fcast_status fire(void) { return checked(fcast_signal_fire((fcast_signal){pick(SIGNAL)})); }
+
 RELEASE(LOOP, loop, fcast_loop_release)
+RELEASE(SIGNAL, signal, fcast_signal_release)
 
 __attribute__((constructor)) static void add_the_kind(void)
 {
     if (pipe(ends) != 0)
         abort();
     add_kind(LOOP, 1, 3, "loop", create, end_loop);
+    add_kind(SIGNAL, 0, 6, "signal", NULL, end_signal);
 }
 
 static const struct call table[] = {
@@ -163,6 +177,9 @@ static const struct call table[] = {
     {"fcast_loop_wake", 3, wake},
     {"fcast_loop_stop", 1, stop},
     {"fcast_loop_release", 1, release_loop},
+    {"fcast_loop_add_signal", 3, add_signal},
+    {"fcast_signal_fire", 4, fire},
+    {"fcast_signal_release", 2, release_signal},
     {"fcast_endpoint_send_stats", 3, send_stats},
     {"fcast_endpoint_receive_stats", 3, receive_stats},
     {"fcast_loop_read_stats", 2, loop_stats},
