@@ -198,7 +198,9 @@ static void numbers_out_of_range(void)
     SAYS(fcast_flush(receiver), FCAST_UNSUPPORTED, "a receiver does not flush");
     SAYS(fcast_endpoint_address(sender, address, sizeof address, NULL), FCAST_UNSUPPORTED,
          "a sender does not listen");
-    SAYS(fcast_endpoint_accept(sender, 1), FCAST_NOT_FOUND, "");
+    SAYS(fcast_endpoint_accept(sender, 1), FCAST_UNSUPPORTED,
+         "a sender does not accept connections");
+    IS(fcast_endpoint_accept(receiver, 1), FCAST_NOT_FOUND);
     OK(fcast_endpoint_release(sender));
     OK(fcast_endpoint_release(receiver));
 }
