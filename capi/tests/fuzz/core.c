@@ -21,9 +21,7 @@ static fcast_status open_fabric(void)
         settings.provider = once_in(2) ? "\xc3\x28" : "nobody";
     if (once_in(30))
         settings.interface = once_in(2) ? "lo" : "nowhere";
-    settings.kind = once_in(20)  ? (uint32_t)below(5)
-                    : once_in(3) ? FCAST_KIND_RDM
-                                 : FCAST_KIND_ANY;
+    settings.kind = once_in(20) ? (uint32_t)below(5) : once_in(3) ? FCAST_KIND_RDM : FCAST_KIND_ANY;
     settings.no_wait_object = once_in(8);
     settings.max_registrations = once_in(8) ? (uint32_t)below(8) : 0;
     settings.stage_device_memory = once_in(8);

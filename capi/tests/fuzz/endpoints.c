@@ -141,6 +141,22 @@ static fcast_status poll_one(void)
     return status;
 }
 
+static fcast_status receive(void)
+{
+    fcast_received messages[8];
+    size_t count = SIZE_MAX, capacity = below(9);
+    bool has_events = false;
+    fcast_status status =
+        checked(fcast_receive((fcast_endpoint){pick(RECEIVER)}, once_in(50) ? NULL : messages,
+                              capacity, &count, once_in(20) ? NULL : &has_events));
+    MUST(status != FCAST_OK || count <= capacity, "%zu messages in %zu places", count, capacity);
+    for (size_t i = 0; status == FCAST_OK && alone() && i < count; i++) {
+        read_all(messages[i].header, messages[i].header_len);
+        read_all(messages[i].data, messages[i].data_len);
+    }
+    return status;
+}
+
 /* Of an event of whatever poll, at whatever endpoint. */
 static fcast_status keep_any(void)
 {
@@ -319,6 +335,7 @@ static const struct call table[] = {
     {"fcast_sender_open", 8, open_sender},
     {"fcast_endpoint_address", 3, address_of},
     {"fcast_endpoint_poll", 400, poll_one},
+    {"fcast_receive", 60, receive},
     {"fcast_message_keep", 10, keep_any},
     {"fcast_endpoint_release", 4, release_endpoint},
     {"fcast_endpoint_wait", 20, wait_one},
