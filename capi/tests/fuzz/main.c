@@ -443,7 +443,7 @@ const char *folder(void) { return folder_name; }
 
 const char *any_path(char *place, size_t size)
 {
-    static const char *const bad[] = {"", "\xff", "/nowhere/at/all", "."};
+    static const char *const bad[] = {"", "/nowhere/\xff", "/nowhere/at/all", "."};
     if (once_in(20))
         return once_in(3) ? NULL : bad[below(COUNT(bad))];
     snprintf(place, size, "%s/file%u", folder_name, (unsigned)below(6));
