@@ -247,7 +247,7 @@ run_capi() {
     local second=()
     [[ -z $library2 ]] || second=("FABRICAST_LIBFABRIC_2=$library2")
     # Nothing is built here after the part build.
-    part capi "C and C++ against libfabricast, and projects that find it" 300 \
+    part capi "C and C++ against libfabricast, and projects that find it" 600 \
         env "${second[@]}" bash -c 'cargo build "$@" && scripts/capi-test.sh' bash "${everything[@]}" --examples --lib
 }
 

@@ -1885,6 +1885,38 @@ typedef struct {
 } fcast_publication;
 
 /**
+ * A received message that is borrowed: valid until the next fcast_receive, poll, close or release
+ * of its endpoint. What is to be kept for longer is copied, or polled for
+ * (fcast_endpoint_poll, fcast_message_keep).
+ */
+typedef struct {
+    /**
+     * The connection that it came by.
+     */
+    uint64_t connection;
+    /**
+     * Its number on that connection, from 1.
+     */
+    uint64_t sequence;
+    /**
+     * The header as it was sent.
+     */
+    const void *header;
+    /**
+     * Bytes of the header.
+     */
+    size_t header_len;
+    /**
+     * The payload.
+     */
+    const void *data;
+    /**
+     * Bytes of the payload.
+     */
+    size_t data_len;
+} fcast_received;
+
+/**
  * A ring: a region that a card or a reader fills in order. One thread at a time; what was reserved
  * and committed is any thread's.
  */
@@ -4373,6 +4405,24 @@ fcast_status fcast_publisher_set_slow(fcast_endpoint endpoint,
  * `count`: NULL, or writable.
  */
 fcast_status fcast_publisher_subscribers(fcast_endpoint endpoint, uint64_t tag, size_t *count);
+
+/**
+ * Drives a receiver, and writes the messages that came: at most `capacity`, `*count` of them; the
+ * others come with the next call. Other events are told by fcast_endpoint_poll: `*has_events` says
+ * that there are some, which happened before the messages that are written; none are written where
+ * polled messages or events wait that were not taken. One thread at a time.
+ *
+ * FCAST_UNSUPPORTED: the endpoint is no receiver.
+ *
+ * # Safety
+ *
+ * `messages`: NULL, or room for `capacity` of them; `count` and `has_events`: NULL, or writable.
+ */
+fcast_status fcast_receive(fcast_endpoint endpoint,
+                           fcast_received *messages,
+                           size_t capacity,
+                           size_t *count,
+                           bool *has_events);
 
 /**
  * Allocates `len` bytes of the host's memory, zeroed and page-aligned. `flags`: 0, or the sum of

@@ -5,8 +5,8 @@ static fcast_status report_text(void)
 {
     char text[256] = "";
     size_t len = 0, capacity = below(sizeof text + 1);
-    fcast_status status = fcast_fabric_report((fcast_fabric){pick(FABRIC)}, once_in(8) ? NULL : text,
-                                              capacity, once_in(4) ? NULL : &len);
+    fcast_status status = fcast_fabric_report(
+        (fcast_fabric){pick(FABRIC)}, once_in(8) ? NULL : text, capacity, once_in(4) ? NULL : &len);
     MUST(capacity == 0 || memchr(text, 0, sizeof text) != NULL, "no zero behind the text");
     return checked(status);
 }
@@ -21,7 +21,7 @@ static fcast_status open_fabric(void)
         settings.provider = once_in(2) ? "\xc3\x28" : "nobody";
     if (once_in(30))
         settings.interface = once_in(2) ? "lo" : "nowhere";
-    settings.kind = once_in(20) ? (uint32_t)below(5) : FCAST_KIND_ANY;
+    settings.kind = once_in(20) ? (uint32_t)below(5) : once_in(3) ? FCAST_KIND_RDM : FCAST_KIND_ANY;
     settings.no_wait_object = once_in(8);
     settings.max_registrations = once_in(8) ? (uint32_t)below(8) : 0;
     settings.stage_device_memory = once_in(8);
@@ -95,12 +95,14 @@ static fcast_status external(void)
 
 static fcast_status register_region(void)
 {
-    return checked(fcast_region_register((fcast_region){pick(REGION)}, (fcast_domain){pick(DOMAIN)}));
+    return checked(
+        fcast_region_register((fcast_region){pick(REGION)}, (fcast_domain){pick(DOMAIN)}));
 }
 
 static fcast_status deregister_region(void)
 {
-    return checked(fcast_region_deregister((fcast_region){pick(REGION)}, (fcast_domain){pick(DOMAIN)}));
+    return checked(
+        fcast_region_deregister((fcast_region){pick(REGION)}, (fcast_domain){pick(DOMAIN)}));
 }
 
 static fcast_status region_memory(void)
@@ -149,7 +151,8 @@ static fcast_status good_pool(void)
     if (status != FCAST_OK)
         return status;
     checked(fcast_region_register(region, (fcast_domain){pick_live(DOMAIN)}));
-    status = checked(fcast_pool_create(region, (size_t)256 << below(4), once_in(2) ? 64 : 0, &pool));
+    status =
+        checked(fcast_pool_create(region, (size_t)256 << below(4), once_in(2) ? 64 : 0, &pool));
     if (status == FCAST_OK)
         keep(POOL, pool.id);
     MUST(fcast_region_release(region) == FCAST_OK, "a region of this thread's own");

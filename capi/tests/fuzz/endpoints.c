@@ -5,17 +5,35 @@
 static void random_settings(fcast_settings *settings, bool sender)
 {
     *settings = (fcast_settings){.size = sizeof *settings};
-    uint32_t *fields[] = {&settings->connect_timeout_ms, &settings->close_timeout_ms,
-                          &settings->unresponsive_after_ms, &settings->lost_after_ms,
-                          &settings->tcp_user_timeout_ms, &settings->reconnect_first_ms,
-                          &settings->reconnect_max_ms, &settings->reconnect_attempts,
-                          &settings->max_connections, &settings->windows, &settings->ask,
-                          &settings->depth, &settings->header_slots, &settings->header_slot_size,
-                          &settings->header_mode, &settings->header_fixed, &settings->shape,
-                          &settings->inject, &settings->packing, &settings->no_gather,
-                          &settings->delivered, &settings->deadline_ms, &settings->tell_late,
-                          &settings->max_message, &settings->slots, &settings->credits,
-                          &settings->format, &settings->max_peers, &settings->subscriptions};
+    uint32_t *fields[] = {&settings->connect_timeout_ms,
+                          &settings->close_timeout_ms,
+                          &settings->unresponsive_after_ms,
+                          &settings->lost_after_ms,
+                          &settings->tcp_user_timeout_ms,
+                          &settings->reconnect_first_ms,
+                          &settings->reconnect_max_ms,
+                          &settings->reconnect_attempts,
+                          &settings->max_connections,
+                          &settings->windows,
+                          &settings->ask,
+                          &settings->depth,
+                          &settings->header_slots,
+                          &settings->header_slot_size,
+                          &settings->header_mode,
+                          &settings->header_fixed,
+                          &settings->shape,
+                          &settings->inject,
+                          &settings->packing,
+                          &settings->no_gather,
+                          &settings->delivered,
+                          &settings->deadline_ms,
+                          &settings->tell_late,
+                          &settings->max_message,
+                          &settings->slots,
+                          &settings->credits,
+                          &settings->format,
+                          &settings->max_peers,
+                          &settings->subscriptions};
     for (size_t i = below(6); i > 0; i--) {
         uint32_t *field = fields[below(COUNT(fields))];
         *field = once_in(30) ? UINT32_MAX : once_in(3) ? (uint32_t)below(3) : (uint32_t)below(3000);
@@ -44,7 +62,8 @@ static fcast_status open_receiver(void)
         return status;
     }
     size_t len = 0;
-    if (fcast_endpoint_address(endpoint, address, sizeof address, &len) == FCAST_OK && len <= sizeof address)
+    if (fcast_endpoint_address(endpoint, address, sizeof address, &len) == FCAST_OK &&
+        len <= sizeof address)
         remember_address(address);
     keep(RECEIVER, endpoint.id);
     return status;
@@ -72,21 +91,23 @@ static fcast_status address_of(void)
 {
     char text[64] = "";
     size_t len = 0;
-    return checked(fcast_endpoint_address((fcast_endpoint){pick_endpoint()}, once_in(9) ? NULL : text,
-                                          below(sizeof text + 1), once_in(9) ? NULL : &len));
+    return checked(fcast_endpoint_address((fcast_endpoint){pick_endpoint()},
+                                          once_in(9) ? NULL : text, below(sizeof text + 1),
+                                          once_in(9) ? NULL : &len));
 }
 
 /* What is told is so: pointers that can be read, where nobody else polls meanwhile. */
 static void look_at(fcast_endpoint endpoint, const fcast_event *event)
 {
-    MUST(event->kind >= FCAST_EVENT_CONNECTED && event->kind < 1000, "an event of kind %u", event->kind);
+    MUST(event->kind >= FCAST_EVENT_CONNECTED && event->kind < 1000, "an event of kind %u",
+         event->kind);
     MUST(strcmp(fcast_status_name(event->status), "unknown") != 0, "status %d", event->status);
     if (event->kind == FCAST_EVENT_REQUEST && once_in(2))
         checked(once_in(4) ? fcast_endpoint_refuse(endpoint, event->connection, 1, 2)
                            : fcast_endpoint_accept(endpoint, event->connection));
     if (alone() && event->text != NULL)
         MUST(strlen(event->text) < 4096, "a long text");
-    if (event->kind != FCAST_EVENT_MESSAGE && event->kind != FCAST_EVENT_PUBLICATION)
+    if (event->kind != FCAST_EVENT_MESSAGE)
         return;
     if (alone()) {
         read_all(event->header, event->header_len);
@@ -108,7 +129,8 @@ static fcast_status poll_one(void)
     fcast_endpoint endpoint = {pick_endpoint()};
     size_t count = SIZE_MAX, capacity = once_in(9) ? below(17) : 16;
     if (once_in(100))
-        return checked(fcast_endpoint_poll(endpoint, NULL, once_in(2) ? 0 : 4, once_in(2) ? NULL : &count));
+        return checked(
+            fcast_endpoint_poll(endpoint, NULL, once_in(2) ? 0 : 4, once_in(2) ? NULL : &count));
     fcast_status status = checked(fcast_endpoint_poll(endpoint, events, capacity, &count));
     if (status != FCAST_OK) {
         MUST(count == SIZE_MAX, "written by a call that failed");
@@ -119,6 +141,22 @@ static fcast_status poll_one(void)
         look_at(endpoint, &events[i]);
     if (count > 0)
         last_event = events[below(count)];
+    return status;
+}
+
+static fcast_status receive(void)
+{
+    fcast_received messages[8];
+    size_t count = SIZE_MAX, capacity = below(9);
+    bool has_events = false;
+    fcast_status status =
+        checked(fcast_receive((fcast_endpoint){pick(RECEIVER)}, once_in(50) ? NULL : messages,
+                              capacity, &count, once_in(20) ? NULL : &has_events));
+    MUST(status != FCAST_OK || count <= capacity, "%zu messages in %zu places", count, capacity);
+    for (size_t i = 0; status == FCAST_OK && alone() && i < count; i++) {
+        read_all(messages[i].header, messages[i].header_len);
+        read_all(messages[i].data, messages[i].data_len);
+    }
     return status;
 }
 
@@ -156,9 +194,9 @@ static fcast_status prepare_wait(void)
 {
     bool may_sleep = false;
     int32_t timeout = -2;
-    fcast_status status = checked(
-        fcast_endpoint_prepare_wait((fcast_endpoint){pick_endpoint()}, once_in(20) ? NULL : &may_sleep,
-                                    once_in(20) ? NULL : &timeout));
+    fcast_status status = checked(fcast_endpoint_prepare_wait((fcast_endpoint){pick_endpoint()},
+                                                              once_in(20) ? NULL : &may_sleep,
+                                                              once_in(20) ? NULL : &timeout));
     MUST(status != FCAST_OK || timeout >= -1, "a timeout of %d", timeout);
     return status;
 }
@@ -186,15 +224,13 @@ static fcast_status close_one(void)
     return checked(fcast_endpoint_close((fcast_endpoint){pick_endpoint()}, (uint32_t)below(20)));
 }
 
-static size_t header_length(void)
-{
-    return once_in(20) ? below(sizeof static_memory) : below(40);
-}
+static size_t header_length(void) { return once_in(20) ? below(sizeof static_memory) : below(40); }
 
 /* A sender that is over makes room for another one. */
 static fcast_status sent(uint64_t sender, fcast_status status)
 {
-    if (checked(status) == FCAST_CLOSED && once_in(4) && fcast_endpoint_release((fcast_endpoint){sender}) == FCAST_OK) {
+    if (checked(status) == FCAST_CLOSED && once_in(4) &&
+        fcast_endpoint_release((fcast_endpoint){sender}) == FCAST_OK) {
         gone(SENDER, sender);
         gone(RECEIVER, sender);
     }
@@ -216,9 +252,10 @@ static fcast_status send_one(void)
         asked = (size_t)any_number();
     size_t header = header_length();
     uint64_t sender = pick_sender();
-    return sent(sender, fcast_send((fcast_endpoint){sender}, once_in(5) ? (fcast_region){0} : region,
-                              (char *)base + offset, asked, once_in(30) ? NULL : static_memory,
-                              header, any_number()));
+    return sent(sender,
+                fcast_send((fcast_endpoint){sender}, once_in(5) ? (fcast_region){0} : region,
+                           (char *)base + offset, asked, once_in(30) ? NULL : static_memory, header,
+                           any_number()));
 }
 
 static fcast_status send_pieces(void)
@@ -232,30 +269,32 @@ static fcast_status send_pieces(void)
         fcast_region_memory(region, &base, &len);
         size_t offset = below(len + 1);
         size_t asked = once_in(30) ? (size_t)any_number() : below(len - offset + 1) % 512;
-        pieces[i] = (fcast_iov){(char *)base + offset, asked, once_in(9) ? (fcast_region){0} : region};
+        pieces[i] =
+            (fcast_iov){(char *)base + offset, asked, once_in(9) ? (fcast_region){0} : region};
     }
     uint64_t sender = pick_sender();
-    return sent(sender, fcast_sendv((fcast_endpoint){sender}, once_in(50) ? NULL : pieces, count,
-                               once_in(50) ? NULL : static_memory, header_length(), any_number()));
+    return sent(sender,
+                fcast_sendv((fcast_endpoint){sender}, once_in(50) ? NULL : pieces, count,
+                            once_in(50) ? NULL : static_memory, header_length(), any_number()));
 }
 
 static fcast_status send_payload(void)
 {
     uint64_t payload = pick(PAYLOAD);
-    fcast_status status =
-        checked(fcast_send_payload((fcast_endpoint){pick_sender()}, (fcast_payload){payload},
-                                   once_in(50) ? NULL : static_memory, header_length(), any_number()));
+    fcast_status status = checked(
+        fcast_send_payload((fcast_endpoint){pick_sender()}, (fcast_payload){payload},
+                           once_in(50) ? NULL : static_memory, header_length(), any_number()));
     if (status == FCAST_OK)
         gone(PAYLOAD, payload);
     return status;
 }
 
-static fcast_status flush(void)
-{
-    return checked(fcast_flush((fcast_endpoint){pick_sender()}));
-}
+static fcast_status flush(void) { return checked(fcast_flush((fcast_endpoint){pick_sender()})); }
 
-static fcast_status end_endpoint(uint64_t id) { return fcast_endpoint_release((fcast_endpoint){id}); }
+static fcast_status end_endpoint(uint64_t id)
+{
+    return fcast_endpoint_release((fcast_endpoint){id});
+}
 
 static fcast_status release_endpoint(void)
 {
@@ -299,6 +338,7 @@ static const struct call table[] = {
     {"fcast_sender_open", 8, open_sender},
     {"fcast_endpoint_address", 3, address_of},
     {"fcast_endpoint_poll", 400, poll_one},
+    {"fcast_receive", 60, receive},
     {"fcast_message_keep", 10, keep_any},
     {"fcast_endpoint_release", 4, release_endpoint},
     {"fcast_endpoint_wait", 20, wait_one},

@@ -89,8 +89,10 @@ static fcast_status move_now(void)
     fcast_file file = {pick(DATA_FILE)};
     const fcast_file_options *options = any_options(place, sizeof place);
     if (once_in(2))
-        return checked(fcast_file_read(file, region, data, len, any_offset(), options, once_in(9) ? NULL : &moved));
-    return checked(fcast_file_write(file, region, data, len, any_offset() % (1 << 20), options, &moved));
+        return checked(fcast_file_read(file, region, data, len, any_offset(), options,
+                                       once_in(9) ? NULL : &moved));
+    return checked(
+        fcast_file_write(file, region, data, len, any_offset() % (1 << 20), options, &moved));
 }
 
 static fcast_status begin(void)
@@ -105,9 +107,15 @@ static fcast_status begin(void)
     uint64_t offset = any_offset() % (1 << 20);
     fcast_status status;
     switch (below(3)) {
-    case 0: status = fcast_file_begin_read(file, region, data, len, offset, options, &transfer); break;
-    case 1: status = fcast_file_begin_write(file, region, data, len, offset, options, &transfer); break;
-    default: status = fcast_file_begin_append(file, region, data, len % 4096, options, &offset, &transfer);
+    case 0:
+        status = fcast_file_begin_read(file, region, data, len, offset, options, &transfer);
+        break;
+    case 1:
+        status = fcast_file_begin_write(file, region, data, len, offset, options, &transfer);
+        break;
+    default:
+        status =
+            fcast_file_begin_append(file, region, data, len % 4096, options, &offset, &transfer);
     }
     if (checked(status) == FCAST_OK)
         keep(FILE_TRANSFER, transfer.id);
@@ -119,13 +127,14 @@ static fcast_status begin(void)
 static fcast_status wait_for_transfer(void)
 {
     fcast_file_moved moved;
-    return checked(fcast_file_transfer_wait((fcast_file_transfer){pick(FILE_TRANSFER)}, (uint32_t)below(3),
-                                            once_in(9) ? NULL : &moved));
+    return checked(fcast_file_transfer_wait((fcast_file_transfer){pick(FILE_TRANSFER)},
+                                            (uint32_t)below(3), once_in(9) ? NULL : &moved));
 }
 
 static fcast_status wake_by_transfer(void)
 {
-    return checked(fcast_file_transfer_wake((fcast_file_transfer){pick(FILE_TRANSFER)}, (fcast_loop){pick(LOOP)}));
+    return checked(fcast_file_transfer_wake((fcast_file_transfer){pick(FILE_TRANSFER)},
+                                            (fcast_loop){pick(LOOP)}));
 }
 
 static fcast_status create_batch(void)
@@ -135,7 +144,8 @@ static fcast_status create_batch(void)
     settings.back_end = once_in(4) ? (uint32_t)below(5) : 0;
     fcast_file_batch batch = {UNTOUCHED};
     fcast_status status = checked(fcast_file_batch_create(
-        once_in(3) ? NULL : sized_settings(&settings, sizeof settings, place, sizeof place), &batch));
+        once_in(3) ? NULL : sized_settings(&settings, sizeof settings, place, sizeof place),
+        &batch));
     if (status == FCAST_OK)
         keep(BATCH, batch.id);
     return status;
@@ -149,21 +159,27 @@ static fcast_status batch_move(void)
     fcast_file file = {pick(DATA_FILE)};
     fcast_file_batch batch = {pick(BATCH)};
     if (once_in(2))
-        return checked(fcast_file_batch_read(batch, file, region, data, len, any_offset(), below(8)));
-    return checked(fcast_file_batch_write(batch, file, region, data, len, any_offset() % (1 << 20), below(8)));
+        return checked(
+            fcast_file_batch_read(batch, file, region, data, len, any_offset(), below(8)));
+    return checked(
+        fcast_file_batch_write(batch, file, region, data, len, any_offset() % (1 << 20), below(8)));
 }
 
 static fcast_status batch_poll(void)
 {
     fcast_file_batch_event events[8];
     size_t count = SIZE_MAX, capacity = below(9);
-    fcast_status status = checked(fcast_file_batch_poll((fcast_file_batch){pick(BATCH)}, below(3), (uint32_t)below(3),
-                                                        once_in(30) ? NULL : events, capacity, &count));
+    fcast_status status =
+        checked(fcast_file_batch_poll((fcast_file_batch){pick(BATCH)}, below(3), (uint32_t)below(3),
+                                      once_in(30) ? NULL : events, capacity, &count));
     MUST(status != FCAST_OK || count <= capacity, "%zu events in %zu places", count, capacity);
     return status;
 }
 
-static fcast_status batch_start(void) { return checked(fcast_file_batch_start((fcast_file_batch){pick(BATCH)})); }
+static fcast_status batch_start(void)
+{
+    return checked(fcast_file_batch_start((fcast_file_batch){pick(BATCH)}));
+}
 
 static fcast_status batch_cancel(void)
 {

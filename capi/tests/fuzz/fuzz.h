@@ -15,8 +15,36 @@
 
 /* Kinds of handles; endpoints by what they were opened as. At the end the last ones go first. */
 enum {
-    FABRIC, DOMAIN, REGION, POOL, BUFFER, PAYLOAD, MESSAGE, RECEIVER, SENDER, DATA_FILE, BATCH, FILE_TRANSFER,
-    STREAM_RECEIVER, STREAM_SENDER, STREAM_TRANSFER, CLIENT, MEMORY, TOKEN, REMOTE, SERVER, CHANNEL, SERVICE, LOOP, WINDOW, REMOTE_WINDOW, RING, RESERVATION, STAGING, DEVICE_POOL,
+    FABRIC,
+    DOMAIN,
+    REGION,
+    POOL,
+    BUFFER,
+    PAYLOAD,
+    MESSAGE,
+    RECEIVER,
+    SENDER,
+    DATA_FILE,
+    BATCH,
+    FILE_TRANSFER,
+    STREAM_RECEIVER,
+    STREAM_SENDER,
+    STREAM_TRANSFER,
+    CLIENT,
+    MEMORY,
+    TOKEN,
+    REMOTE,
+    SERVER,
+    CHANNEL,
+    SERVICE,
+    LOOP,
+    WINDOW,
+    REMOTE_WINDOW,
+    RING,
+    RESERVATION,
+    STAGING,
+    DEVICE_POOL,
+    SIGNAL,
     KINDS = 40
 };
 
@@ -31,8 +59,8 @@ struct call {
 
 void add_calls(const struct call *calls, size_t count);
 /*
- * Names a kind: how many live at once, mostly at least and in any case at most; what makes one, or NULL; what
- * releases one.
+ * Names a kind: how many live at once, mostly at least and in any case at most; what makes one, or
+ * NULL; what releases one.
  */
 void add_kind(int kind, unsigned least, unsigned most, const char *name, fcast_status (*make)(void),
               release_by_id *release);

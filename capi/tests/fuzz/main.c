@@ -1,6 +1,6 @@
 /*
- * The fuzzer: picks calls by their weights, in one thread or in several, until the time is up; then releases all
- * and checks that every piece of external memory was given back, once.
+ * The fuzzer: picks calls by their weights, in one thread or in several, until the time is up; then
+ * releases all and checks that every piece of external memory was given back, once.
  *
  *   fuzz_calls [--seed N] [--seconds S] [--threads T] [--provider tcp] [--list]
  */
@@ -69,8 +69,8 @@ void add_kind(int kind, unsigned least, unsigned most, const char *name, fcast_s
 
 static void show_trace(void)
 {
-    fprintf(stderr, "seed %llu, %u threads, %s; the last calls of each thread:\n", (unsigned long long)seed,
-            threads, provider_name);
+    fprintf(stderr, "seed %llu, %u threads, %s; the last calls of each thread:\n",
+            (unsigned long long)seed, threads, provider_name);
     for (unsigned t = 0; t < threads; t++) {
         unsigned long turn = atomic_load(&turns[t]);
         fprintf(stderr, "thread %u, %lu calls:", t, turn);
@@ -146,7 +146,8 @@ uint64_t pick(int kind)
     if (how >= 196)
         id = some_handle(&kinds[below(KINDS)], true);
     pthread_mutex_unlock(&lock);
-    /* A generation or a place that is not reached, or another kind: never what another thread just got. */
+    /* A generation or a place that is not reached, or another kind: never what another thread just
+     * got. */
     if (how == 194)
         id ^= UINT64_C(1) << (54 + below(10));
     if (how == 195)
@@ -197,7 +198,8 @@ fcast_status used_up(int kind, uint64_t id, fcast_status status)
 {
     if (status != FCAST_BUSY && status != FCAST_STALE) {
         gone(kind, id);
-        MUST(kinds[kind].release(id) == FCAST_STALE, "a %s that was ended is there", kinds[kind].name);
+        MUST(kinds[kind].release(id) == FCAST_STALE, "a %s that was ended is there",
+             kinds[kind].name);
     }
     return checked(status);
 }
@@ -206,7 +208,8 @@ fcast_status used_up(int kind, uint64_t id, fcast_status status)
 static void make_what_is_missing(void)
 {
     for (int kind = 0; kind < KINDS; kind++)
-        if (kinds[kind].make != NULL && __atomic_load_n(&kinds[kind].live, __ATOMIC_RELAXED) < kinds[kind].least)
+        if (kinds[kind].make != NULL &&
+            __atomic_load_n(&kinds[kind].live, __ATOMIC_RELAXED) < kinds[kind].least)
             kinds[kind].make();
 }
 
@@ -248,14 +251,15 @@ static void release_all(void)
     for (int kind = KINDS - 1; kind >= 0; kind--)
         for (size_t at = 0; at < HANDLES; at++)
             if (kinds[kind].handles[at].live)
-                MUST(kinds[kind].release(kinds[kind].handles[at].id) == FCAST_OK, "the last release of a %s",
-                     kinds[kind].name);
+                MUST(kinds[kind].release(kinds[kind].handles[at].id) == FCAST_OK,
+                     "the last release of a %s", kinds[kind].name);
 }
 
 /* What was given is given back, at once or when what is under way in the background is done. */
 static void all_external_memory_is_back(void);
 
-static unsigned long long argument(int count, char **arguments, const char *name, unsigned long long other)
+static unsigned long long argument(int count, char **arguments, const char *name,
+                                   unsigned long long other)
 {
     for (int i = 1; i + 1 < count; i++)
         if (strcmp(arguments[i], name) == 0)
@@ -296,7 +300,8 @@ int main(int count, char **arguments)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    seed = argument(count, arguments, "--seed", (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000);
+    seed = argument(count, arguments, "--seed",
+                    (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000);
     unsigned long long seconds = argument(count, arguments, "--seconds", 10);
     threads = (unsigned)argument(count, arguments, "--threads", 1);
     if (threads < 1 || threads > MOST_THREADS)
@@ -309,7 +314,8 @@ int main(int count, char **arguments)
             return 0;
         }
     }
-    printf("seed %llu, %llu s, %u threads, %s\n", (unsigned long long)seed, seconds, threads, provider_name);
+    printf("seed %llu, %llu s, %u threads, %s\n", (unsigned long long)seed, seconds, threads,
+           provider_name);
     fflush(stdout);
     make_folder();
     signal(SIGABRT, on_abort);
@@ -402,9 +408,9 @@ void remember_address(const char *text)
 
 const char *any_address(char *place, size_t size)
 {
-    static const char *const bad[] = {"",         "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:1",
-                                      "hex:0011", "\xff\xfe:1",  "any",             "hex:zz",
-                                      "[::1]:0",  "192.0.2.1:9", "fi_shm://1:0:0"};
+    static const char *const bad[] = {
+        "",    "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:1", "hex:0011",      "\xff\xfe:1",
+        "any", "hex:zz",    "[::1]:0",         "192.0.2.1:9", "fi_shm://1:0:0"};
     if (once_in(12))
         return once_in(4) ? NULL : bad[below(COUNT(bad))];
     pthread_mutex_lock(&lock);
@@ -427,7 +433,8 @@ static void remove_folder(void) { nftw(folder_name, remove_one, 16, FTW_DEPTH | 
 static void make_folder(void)
 {
     const char *at = getenv("TMPDIR");
-    snprintf(folder_name, sizeof folder_name, "%s/fuzz_calls.XXXXXX", at != NULL && *at != 0 ? at : "/tmp");
+    snprintf(folder_name, sizeof folder_name, "%s/fuzz_calls.XXXXXX",
+             at != NULL && *at != 0 ? at : "/tmp");
     MUST(mkdtemp(folder_name) != NULL, "no folder %s", folder_name);
     atexit(remove_folder);
 }
@@ -436,7 +443,7 @@ const char *folder(void) { return folder_name; }
 
 const char *any_path(char *place, size_t size)
 {
-    static const char *const bad[] = {"", "\xff", "/nowhere/at/all", "."};
+    static const char *const bad[] = {"", "/nowhere/\xff", "/nowhere/at/all", "."};
     if (once_in(20))
         return once_in(3) ? NULL : bad[below(COUNT(bad))];
     snprintf(place, size, "%s/file%u", folder_name, (unsigned)below(6));

@@ -7,7 +7,8 @@ static _Thread_local char last_token[512];
 
 static const char *any_name(void)
 {
-    static const char *const names[] = {"file0", "file1", "file2", "o1", "o2", "", "../x", "\xff", "a//b"};
+    static const char *const names[] = {"file0", "file1", "file2", "o1",  "o2",
+                                        "",      "../x",  "\xff",  "a//b"};
     return once_in(40) ? NULL : names[below(once_in(6) ? COUNT(names) : 5)];
 }
 
@@ -22,7 +23,8 @@ static fcast_status open_client(void)
     settings.no_progress_thread = once_in(4);
     fcast_object_client client = {UNTOUCHED};
     fcast_status status = checked(fcast_object_client_open(
-        (fcast_fabric){pick(FABRIC)}, once_in(3) ? NULL : sized_settings(&settings, sizeof settings, place, sizeof place),
+        (fcast_fabric){pick(FABRIC)},
+        once_in(3) ? NULL : sized_settings(&settings, sizeof settings, place, sizeof place),
         once_in(50) ? NULL : &client));
     if (status == FCAST_OK)
         keep(CLIENT, client.id);
@@ -47,7 +49,8 @@ static fcast_status register_memory(void)
     uint32_t operations = once_in(9) ? (uint32_t)below(8) : FCAST_OBJECT_GET | FCAST_OBJECT_PUT;
     fcast_status status;
     if (once_in(3)) {
-        status = fcast_object_memory_register_buffer(client, (fcast_buffer){buffer}, operations, &memory);
+        status = fcast_object_memory_register_buffer(client, (fcast_buffer){buffer}, operations,
+                                                     &memory);
         if (status == FCAST_OK)
             gone(BUFFER, buffer);
     } else {
@@ -61,8 +64,8 @@ static fcast_status register_memory(void)
 static fcast_status reclaim(void)
 {
     fcast_buffer buffer = {0};
-    fcast_status status = checked(fcast_object_memory_reclaim((fcast_object_memory){pick(MEMORY)}, soon(),
-                                                              once_in(3) ? NULL : &buffer));
+    fcast_status status = checked(fcast_object_memory_reclaim((fcast_object_memory){pick(MEMORY)},
+                                                              soon(), once_in(3) ? NULL : &buffer));
     if (status == FCAST_OK && buffer.id != 0)
         keep(BUFFER, buffer.id);
     return status;
@@ -71,9 +74,9 @@ static fcast_status reclaim(void)
 static fcast_status lend(void)
 {
     fcast_object_token token = {UNTOUCHED};
-    fcast_status status = checked(fcast_object_token_lend((fcast_object_memory){pick(MEMORY)}, below(5000),
-                                                          once_in(20) ? any_number() : below(5000),
-                                                          (uint32_t)below(once_in(9) ? 5 : 3), &token));
+    fcast_status status = checked(fcast_object_token_lend(
+        (fcast_object_memory){pick(MEMORY)}, below(5000), once_in(20) ? any_number() : below(5000),
+        (uint32_t)below(once_in(9) ? 5 : 3), &token));
     if (status == FCAST_OK)
         keep(TOKEN, token.id);
     return status;
@@ -83,7 +86,8 @@ static fcast_status token_text(void)
 {
     size_t len = 0;
     char text[512] = "";
-    fcast_status status = checked(fcast_object_token_text((fcast_object_token){pick(TOKEN)}, text, sizeof text, &len));
+    fcast_status status = checked(
+        fcast_object_token_text((fcast_object_token){pick(TOKEN)}, text, sizeof text, &len));
     if (status == FCAST_OK && len <= sizeof text)
         memcpy(last_token, text, sizeof text);
     return status;
@@ -98,14 +102,17 @@ static fcast_status token_done(void)
 static fcast_status start_service(void)
 {
     const char *local = strcmp(provider(), "shm") == 0 ? "any" : "127.0.0.1:0";
-    fcast_object_service_settings settings = {.size = sizeof settings, .workers = 1 + (uint32_t)below(3)};
+    fcast_object_service_settings settings = {.size = sizeof settings,
+                                              .workers = 1 + (uint32_t)below(3)};
     settings.read_only = once_in(4);
     unsigned char place[1024];
     fcast_object_service service = {UNTOUCHED};
     fcast_fabric fabric = {pick(FABRIC)};
     fcast_status status = checked(fcast_object_service_start(
-        once_in(20) ? "/nowhere/at/all" : folder(), fabric, local, once_in(2) ? fabric : (fcast_fabric){pick(FABRIC)},
-        once_in(3) ? NULL : sized_settings(&settings, sizeof settings, place, sizeof place), &service));
+        once_in(20) ? "/nowhere/at/all" : folder(), fabric, local,
+        once_in(2) ? fabric : (fcast_fabric){pick(FABRIC)},
+        once_in(3) ? NULL : sized_settings(&settings, sizeof settings, place, sizeof place),
+        &service));
     if (status != FCAST_OK)
         return status;
     char text[96] = "";
@@ -118,7 +125,8 @@ static fcast_status start_service(void)
 static fcast_status service_address(void)
 {
     char text[64];
-    return checked(fcast_object_service_address((fcast_object_service){pick(SERVICE)}, text, sizeof text, NULL));
+    return checked(fcast_object_service_address((fcast_object_service){pick(SERVICE)}, text,
+                                                sizeof text, NULL));
 }
 
 static fcast_status close_service(void)
@@ -135,7 +143,8 @@ static fcast_status connect_remote(void)
     settings.checksum = once_in(3) ? (uint32_t)below(4) : 0;
     fcast_object_remote remote = {UNTOUCHED};
     fcast_status status = checked(fcast_object_remote_connect((fcast_object_client){pick(CLIENT)},
-                                                              (fcast_fabric){pick(FABRIC)}, text, &settings, &remote));
+                                                              (fcast_fabric){pick(FABRIC)}, text,
+                                                              &settings, &remote));
     if (status == FCAST_OK)
         keep(REMOTE, remote.id);
     return status;
@@ -147,27 +156,30 @@ static fcast_status reconnect(void) { return checked(fcast_object_remote_reconne
 static fcast_status head(void)
 {
     fcast_object_info info;
-    return checked(fcast_object_remote_head(any_remote(), any_name(), soon(), once_in(20) ? NULL : &info));
+    return checked(
+        fcast_object_remote_head(any_remote(), any_name(), soon(), once_in(20) ? NULL : &info));
 }
 
 static fcast_status get(void)
 {
     fcast_object_info info;
-    return checked(fcast_object_remote_get(any_remote(), any_name(), (fcast_object_memory){pick(MEMORY)}, below(100),
-                                           below(5000), below(5000), soon(), once_in(20) ? NULL : &info));
+    return checked(fcast_object_remote_get(
+        any_remote(), any_name(), (fcast_object_memory){pick(MEMORY)}, below(100), below(5000),
+        below(5000), soon(), once_in(20) ? NULL : &info));
 }
 
 static fcast_status put(void)
 {
     fcast_object_info info;
-    return checked(fcast_object_remote_put(any_remote(), any_name(), (fcast_object_memory){pick(MEMORY)}, below(100),
-                                           below(5000), (uint32_t)below(4), once_in(2) ? NULL : "etag", soon(),
-                                           once_in(20) ? NULL : &info));
+    return checked(fcast_object_remote_put(
+        any_remote(), any_name(), (fcast_object_memory){pick(MEMORY)}, below(100), below(5000),
+        (uint32_t)below(4), once_in(2) ? NULL : "etag", soon(), once_in(20) ? NULL : &info));
 }
 
 static fcast_status delete_one(void)
 {
-    return checked(fcast_object_remote_delete(any_remote(), any_name(), once_in(2) ? NULL : "etag", soon()));
+    return checked(
+        fcast_object_remote_delete(any_remote(), any_name(), once_in(2) ? NULL : "etag", soon()));
 }
 
 static fcast_status list(void)
@@ -175,8 +187,9 @@ static fcast_status list(void)
     fcast_object_entry entries[4];
     size_t count = 0;
     bool more = false;
-    return checked(fcast_object_remote_list(any_remote(), once_in(2) ? NULL : any_name(), once_in(2) ? NULL : any_name(),
-                                            soon(), entries, below(5), once_in(20) ? NULL : &count, &more));
+    return checked(fcast_object_remote_list(any_remote(), once_in(2) ? NULL : any_name(),
+                                            once_in(2) ? NULL : any_name(), soon(), entries,
+                                            below(5), once_in(20) ? NULL : &count, &more));
 }
 
 static fcast_status open_server(void)
@@ -185,7 +198,8 @@ static fcast_status open_server(void)
     fcast_object_server_settings settings = {.size = sizeof settings, .depth = (uint32_t)below(40)};
     fcast_object_server server = {UNTOUCHED};
     fcast_status status = checked(fcast_object_server_open(
-        (fcast_fabric){pick(FABRIC)}, once_in(3) ? NULL : sized_settings(&settings, sizeof settings, place, sizeof place),
+        (fcast_fabric){pick(FABRIC)},
+        once_in(3) ? NULL : sized_settings(&settings, sizeof settings, place, sizeof place),
         &server));
     if (status == FCAST_OK)
         keep(SERVER, server.id);
@@ -195,8 +209,8 @@ static fcast_status open_server(void)
 static fcast_status server_domain(void)
 {
     fcast_domain domain = {UNTOUCHED};
-    fcast_status status =
-        checked(fcast_object_server_domain((fcast_object_server){pick(SERVER)}, once_in(20) ? NULL : &domain));
+    fcast_status status = checked(fcast_object_server_domain((fcast_object_server){pick(SERVER)},
+                                                             once_in(20) ? NULL : &domain));
     if (status == FCAST_OK)
         keep(DOMAIN, domain.id);
     return status;
@@ -205,7 +219,8 @@ static fcast_status server_domain(void)
 static fcast_status open_channel(void)
 {
     fcast_object_channel channel = {UNTOUCHED};
-    fcast_status status = checked(fcast_object_channel_open((fcast_object_server){pick(SERVER)}, &channel));
+    fcast_status status =
+        checked(fcast_object_channel_open((fcast_object_server){pick(SERVER)}, &channel));
     if (status == FCAST_OK)
         keep(CHANNEL, channel.id);
     return status;
@@ -220,15 +235,17 @@ static fcast_status channel_move(void)
     void *data = any_place(&region, &len);
     const char *token = once_in(20) ? once_in(2) ? NULL : "\xff" : last_token;
     if (once_in(2))
-        return checked(fcast_object_channel_read(any_channel(), token, below(100), region, data, len % 3000, 1, soon()));
-    return checked(fcast_object_channel_write(any_channel(), token, below(100), region, data, len % 3000, 2, soon()));
+        return checked(fcast_object_channel_read(any_channel(), token, below(100), region, data,
+                                                 len % 3000, 1, soon()));
+    return checked(fcast_object_channel_write(any_channel(), token, below(100), region, data,
+                                              len % 3000, 2, soon()));
 }
 
 static fcast_status channel_payload(void)
 {
     uint64_t payload = pick(PAYLOAD);
-    fcast_status status = checked(
-        fcast_object_channel_write_payload(any_channel(), last_token, below(100), (fcast_payload){payload}, 3, soon()));
+    fcast_status status = checked(fcast_object_channel_write_payload(
+        any_channel(), last_token, below(100), (fcast_payload){payload}, 3, soon()));
     if (status == FCAST_OK)
         gone(PAYLOAD, payload);
     return status;
@@ -238,16 +255,24 @@ static fcast_status channel_poll(void)
 {
     fcast_event events[4];
     size_t count = SIZE_MAX, capacity = below(5);
-    fcast_status status = checked(fcast_object_channel_poll(any_channel(), events, capacity, &count));
+    fcast_status status =
+        checked(fcast_object_channel_poll(any_channel(), events, capacity, &count));
     MUST(status != FCAST_OK || count <= capacity, "%zu events in %zu places", count, capacity);
     return status;
 }
 
-static fcast_status channel_wait(void) { return checked(fcast_object_channel_wait(any_channel(), (uint32_t)below(3))); }
-static fcast_status channel_close(void) { return checked(fcast_object_channel_close(any_channel(), soon())); }
+static fcast_status channel_wait(void)
+{
+    return checked(fcast_object_channel_wait(any_channel(), (uint32_t)below(3)));
+}
+static fcast_status channel_close(void)
+{
+    return checked(fcast_object_channel_close(any_channel(), soon()));
+}
 
 /* Serves nothing, or says it did; may call back. */
-static int64_t move_part(void *context, const char *token, uint64_t offset, uint64_t memory_offset, uint64_t len)
+static int64_t move_part(void *context, const char *token, uint64_t offset, uint64_t memory_offset,
+                         uint64_t len)
 {
     (void)context, (void)offset, (void)memory_offset;
     read_all(token, strlen(token));
@@ -259,8 +284,9 @@ static fcast_status transfer(void)
 {
     uint64_t moved = 0;
     return checked(fcast_object_transfer((fcast_object_client){pick(CLIENT)}, (uint32_t)below(4),
-                                         (fcast_object_memory){pick(MEMORY)}, below(100), below(5000), below(5000),
-                                         once_in(20) ? NULL : move_part, NULL, once_in(9) ? NULL : &moved));
+                                         (fcast_object_memory){pick(MEMORY)}, below(100),
+                                         below(5000), below(5000), once_in(20) ? NULL : move_part,
+                                         NULL, once_in(9) ? NULL : &moved));
 }
 
 RELEASE(CLIENT, object_client, fcast_object_client_release)

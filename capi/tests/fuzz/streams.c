@@ -16,9 +16,16 @@ static const char *any_listener(char *place, size_t size)
 static const fcast_stream_settings *any_settings(unsigned char *place, size_t size)
 {
     fcast_stream_settings settings = {.size = sizeof settings};
-    uint32_t *fields[] = {&settings.block_bytes, &settings.buffers, &settings.connections, &settings.threads,
-                          &settings.connect_timeout_ms, &settings.lost_after_ms, &settings.depth, &settings.credits,
-                          &settings.stalled_after_ms, &settings.streams};
+    uint32_t *fields[] = {&settings.block_bytes,
+                          &settings.buffers,
+                          &settings.connections,
+                          &settings.threads,
+                          &settings.connect_timeout_ms,
+                          &settings.lost_after_ms,
+                          &settings.depth,
+                          &settings.credits,
+                          &settings.stalled_after_ms,
+                          &settings.streams};
     settings.block_bytes = 4096 << below(3);
     settings.buffers = 8;
     for (size_t i = below(3); i > 0; i--)
@@ -39,7 +46,8 @@ static fcast_status open_receiver(void)
     fcast_stream_receiver receiver = {UNTOUCHED};
     fcast_status status = checked(fcast_stream_receiver_open(
         once_in(30) ? NULL : &domain, once_in(30) ? NULL : &local, once_in(30) ? 0 : 1,
-        once_in(20) ? "/nowhere/at/all" : folder(), once_in(3) ? NULL : any_settings(place, sizeof place), &receiver));
+        once_in(20) ? "/nowhere/at/all" : folder(),
+        once_in(3) ? NULL : any_settings(place, sizeof place), &receiver));
     if (status != FCAST_OK) {
         MUST(receiver.id == UNTOUCHED, "written by a call that failed");
         return status;
@@ -55,16 +63,17 @@ static fcast_status open_receiver(void)
 static fcast_status address_of(void)
 {
     char text[64] = "";
-    return checked(fcast_stream_receiver_address((fcast_stream_receiver){pick(STREAM_RECEIVER)}, text,
-                                                 below(sizeof text + 1), NULL));
+    return checked(fcast_stream_receiver_address((fcast_stream_receiver){pick(STREAM_RECEIVER)},
+                                                 text, below(sizeof text + 1), NULL));
 }
 
 static fcast_status poll_receiver(void)
 {
     fcast_stream_event events[4];
     size_t count = SIZE_MAX, capacity = below(5);
-    fcast_status status = checked(fcast_stream_receiver_poll((fcast_stream_receiver){pick(STREAM_RECEIVER)},
-                                                             (uint32_t)below(3), events, capacity, &count));
+    fcast_status status =
+        checked(fcast_stream_receiver_poll((fcast_stream_receiver){pick(STREAM_RECEIVER)},
+                                           (uint32_t)below(3), events, capacity, &count));
     MUST(status != FCAST_OK || count <= capacity, "%zu events in %zu places", count, capacity);
     for (size_t i = 0; status == FCAST_OK && alone() && i < count; i++) {
         const char *texts[] = {events[i].peer, events[i].name, events[i].text, events[i].report};
@@ -77,7 +86,8 @@ static fcast_status poll_receiver(void)
 
 static fcast_status close_receiver(void)
 {
-    return checked(fcast_stream_receiver_close((fcast_stream_receiver){pick(STREAM_RECEIVER)}, (uint32_t)below(20)));
+    return checked(fcast_stream_receiver_close((fcast_stream_receiver){pick(STREAM_RECEIVER)},
+                                               (uint32_t)below(20)));
 }
 
 static fcast_status open_sender(void)
@@ -85,8 +95,9 @@ static fcast_status open_sender(void)
     unsigned char place[1024];
     fcast_domain domain = {pick(DOMAIN)};
     fcast_stream_sender sender = {UNTOUCHED};
-    fcast_status status = checked(fcast_stream_sender_open(once_in(30) ? NULL : &domain, once_in(30) ? 0 : 1,
-                                                           once_in(3) ? NULL : any_settings(place, sizeof place), &sender));
+    fcast_status status = checked(
+        fcast_stream_sender_open(once_in(30) ? NULL : &domain, once_in(30) ? 0 : 1,
+                                 once_in(3) ? NULL : any_settings(place, sizeof place), &sender));
     if (status == FCAST_OK)
         keep(STREAM_SENDER, sender.id);
     else
@@ -97,7 +108,8 @@ static fcast_status open_sender(void)
 static fcast_status close_sender(void)
 {
     uint64_t id = pick(STREAM_SENDER);
-    return used_up(STREAM_SENDER, id, fcast_stream_sender_close((fcast_stream_sender){id}, (uint32_t)below(20)));
+    return used_up(STREAM_SENDER, id,
+                   fcast_stream_sender_close((fcast_stream_sender){id}, (uint32_t)below(20)));
 }
 
 static const fcast_stream_options *any_options(unsigned char *place, size_t size)
@@ -117,7 +129,8 @@ static fcast_status send_one(void)
     char paths[2][300], peers[2][96];
     unsigned char place[1024];
     const char *path[] = {any_path(paths[0], sizeof paths[0]), any_path(paths[1], sizeof paths[1])};
-    const char *peer[] = {any_listener(peers[0], sizeof peers[0]), any_listener(peers[1], sizeof peers[1])};
+    const char *peer[] = {any_listener(peers[0], sizeof peers[0]),
+                          any_listener(peers[1], sizeof peers[1])};
     static const char *const names[] = {"a", "b", "c", "../x", "", "\xff"};
     const char *name = once_in(30) ? NULL : names[below(once_in(9) ? COUNT(names) : 3)];
     size_t count = once_in(9) ? below(3) : 1;
@@ -127,13 +140,15 @@ static fcast_status send_one(void)
     uint64_t how = below(3), payload = pick(PAYLOAD);
     fcast_status status;
     if (how == 0) {
-        status = fcast_stream_send_files(sender, path, 1 + below(2), peer, count, options, &transfer);
+        status =
+            fcast_stream_send_files(sender, path, 1 + below(2), peer, count, options, &transfer);
     } else if (how == 1) {
         struct external *memory = new_external(1 + below(100000));
-        status = fcast_stream_send_bytes(sender, name, memory->base, memory->len, external_released, memory, peer,
-                                         count, options, &transfer);
+        status = fcast_stream_send_bytes(sender, name, memory->base, memory->len, external_released,
+                                         memory, peer, count, options, &transfer);
     } else {
-        status = fcast_stream_send_payload(sender, name, (fcast_payload){payload}, peer, count, options, &transfer);
+        status = fcast_stream_send_payload(sender, name, (fcast_payload){payload}, peer, count,
+                                           options, &transfer);
         /* It is used up where this fails behind its checks, too. */
         size_t left;
         if (fcast_payload_len((fcast_payload){payload}, &left) == FCAST_STALE)
@@ -146,37 +161,54 @@ static fcast_status send_one(void)
     return status;
 }
 
-static fcast_stream_transfer any_transfer(void) { return (fcast_stream_transfer){pick(STREAM_TRANSFER)}; }
+static fcast_stream_transfer any_transfer(void)
+{
+    return (fcast_stream_transfer){pick(STREAM_TRANSFER)};
+}
 
 static fcast_status progress(void)
 {
     fcast_stream_progress peers[2];
     size_t count = 0;
-    return checked(fcast_stream_transfer_progress(any_transfer(), peers, below(3), once_in(20) ? NULL : &count));
+    return checked(fcast_stream_transfer_progress(any_transfer(), peers, below(3),
+                                                  once_in(20) ? NULL : &count));
 }
 
-static fcast_status wait_for_it(void) { return checked(fcast_stream_transfer_wait(any_transfer(), (uint32_t)below(4))); }
+static fcast_status wait_for_it(void)
+{
+    return checked(fcast_stream_transfer_wait(any_transfer(), (uint32_t)below(4)));
+}
 
 static fcast_status outcome(void)
 {
-    fcast_stream_report report = {.size = once_in(9) ? 8 * below(1 + sizeof report / 8) : sizeof report};
-    return checked(fcast_stream_transfer_outcome(any_transfer(), below(3), once_in(20) ? NULL : &report));
+    fcast_stream_report report = {.size = once_in(9) ? 8 * below(1 + sizeof report / 8)
+                                                     : sizeof report};
+    return checked(
+        fcast_stream_transfer_outcome(any_transfer(), below(3), once_in(20) ? NULL : &report));
 }
 
 static fcast_status report_text(void)
 {
     char text[256];
     size_t len;
-    return checked(fcast_stream_transfer_report_text(any_transfer(), below(3), text, below(sizeof text + 1), &len));
+    return checked(fcast_stream_transfer_report_text(any_transfer(), below(3), text,
+                                                     below(sizeof text + 1), &len));
 }
 
 static fcast_status pause_it(void) { return checked(fcast_stream_transfer_pause(any_transfer())); }
-static fcast_status resume_it(void) { return checked(fcast_stream_transfer_resume(any_transfer())); }
-static fcast_status cancel_it(void) { return checked(fcast_stream_transfer_cancel(any_transfer())); }
+static fcast_status resume_it(void)
+{
+    return checked(fcast_stream_transfer_resume(any_transfer()));
+}
+static fcast_status cancel_it(void)
+{
+    return checked(fcast_stream_transfer_cancel(any_transfer()));
+}
 
 static fcast_status set_rate(void)
 {
-    return checked(fcast_stream_transfer_set_rate(any_transfer(), once_in(2) ? 0 : any_number() >> below(64)));
+    return checked(
+        fcast_stream_transfer_set_rate(any_transfer(), once_in(2) ? 0 : any_number() >> below(64)));
 }
 
 RELEASE(STREAM_RECEIVER, stream_receiver, fcast_stream_receiver_release)

@@ -1,4 +1,5 @@
-/* What a project of somebody else's does: it finds the library, sends itself a message and says so. */
+/* What a project of somebody else's does: it finds the library, sends itself a message and says so.
+ */
 #include <fabricast.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,7 +39,8 @@ int main(void)
     fcast_fabric_settings how = {.size = sizeof how, .provider = "tcp", .node = "127.0.0.1"};
     fcast_fabric fabric;
     fcast_domain domain;
-    if (fcast_fabric_open(&how, &fabric) != FCAST_OK || fcast_domain_open(fabric, &domain) != FCAST_OK)
+    if (fcast_fabric_open(&how, &fabric) != FCAST_OK ||
+        fcast_domain_open(fabric, &domain) != FCAST_OK)
         return failed("fabric");
     fcast_region region;
     if (fcast_region_external(memory, sizeof memory, NULL, NULL, &region) != FCAST_OK)
