@@ -32,6 +32,12 @@ impl fmt::Display for EndpointId {
 pub struct ConnectionId(pub(crate) u64);
 
 impl ConnectionId {
+    /// The connection of a number that [`as_u64`](Self::as_u64) gave, for foreign interfaces. One
+    /// that was never given is a connection that no endpoint has, and is refused as such.
+    pub fn from_u64(number: u64) -> Self {
+        Self(number)
+    }
+
     /// The number, for logs and foreign interfaces.
     pub fn as_u64(self) -> u64 {
         self.0

@@ -15,6 +15,36 @@
 #include <stdint.h>
 
 /**
+ * This library's format of small messages: with a magic number, a count and a length.
+ */
+#define FCAST_FORMAT_COMPACT 0
+
+/**
+ * netio3's format of small messages, as its documentation describes it.
+ */
+#define FCAST_FORMAT_NETIO3 1
+
+/**
+ * Memory of the host: the bytes go as they lie.
+ */
+#define FCAST_PATH_HOST 0
+
+/**
+ * Memory of a GPU, which the provider reaches by itself.
+ */
+#define FCAST_PATH_DIRECT 1
+
+/**
+ * Memory of a GPU, which is copied through memory of the host.
+ */
+#define FCAST_PATH_STAGED 2
+
+/**
+ * In place of a GPU's number: whichever it is.
+ */
+#define FCAST_ANY_DEVICE -1
+
+/**
  * The connection stands. `text`: what was agreed.
  */
 #define FCAST_EVENT_CONNECTED 1
@@ -135,6 +165,79 @@
  * Something that this version of the interface has no word for. `text` says what.
  */
 #define FCAST_EVENT_OTHER 24
+
+/**
+ * Small messages of a buffered sender were sent. `key`: the number of the first; `value`: how
+ * many.
+ */
+#define FCAST_EVENT_PUSHED 25
+
+/**
+ * Small messages of a buffered sender failed. `key`, `value` as FCAST_EVENT_PUSHED; `status`,
+ * `text`, `error`; `data`: the buffer, for fcast_coalesced_next, where it came back.
+ */
+#define FCAST_EVENT_PUSH_FAILED 26
+
+/**
+ * A peer of a connectionless endpoint was removed, or had come by itself and is gone.
+ */
+#define FCAST_EVENT_PEER_REMOVED 27
+
+/**
+ * At a publisher: a subscriber has subscribed. At a subscriber: the publisher has granted it.
+ * `key`: the tag.
+ */
+#define FCAST_EVENT_SUBSCRIBED 28
+
+/**
+ * A subscription is over. `key`: the tag.
+ */
+#define FCAST_EVENT_UNSUBSCRIBED 29
+
+/**
+ * The publisher refused a subscription: it is not wanted any more. `key`: the tag; `text`.
+ */
+#define FCAST_EVENT_SUBSCRIPTION_REFUSED 30
+
+/**
+ * A subscriber's connection is closed, and with it go so many subscriptions (`value`) that it did
+ * not give up. Its end comes next.
+ */
+#define FCAST_EVENT_SUBSCRIPTIONS_GONE 31
+
+/**
+ * A publication is over for everybody. `key`; `value`: who got it; `dropped`, `failed`: who did
+ * not.
+ */
+#define FCAST_EVENT_PUBLISHED 32
+
+/**
+ * How a publication ended for one subscriber, mostly where it did not get it. `key`, `connection`;
+ * `status` FCAST_OK: sent; FCAST_AGAIN: dropped, since it had no room; else it failed; `text`.
+ */
+#define FCAST_EVENT_PUBLISHED_TO 33
+
+/**
+ * A publication came: `header`, `data` as FCAST_EVENT_MESSAGE; `key`: the tag; `sequence`: its
+ * number among the tag's publications; `value`: how many of them were missed before it.
+ */
+#define FCAST_EVENT_PUBLICATION 34
+
+/**
+ * As FCAST_EVENT_MESSAGE, and `data` is an address in a GPU's memory (setting `deliver_to`).
+ */
+#define FCAST_EVENT_DEVICE_MESSAGE 35
+
+/**
+ * As FCAST_EVENT_PUBLICATION, and `data` is an address in a GPU's memory (setting `deliver_to`).
+ */
+#define FCAST_EVENT_DEVICE_PUBLICATION 36
+
+/**
+ * A message or publication came and could not be copied to the GPU: as FCAST_EVENT_MESSAGE, or
+ * FCAST_EVENT_PUBLICATION, in the host's memory; `text`: why.
+ */
+#define FCAST_EVENT_UNDELIVERED 37
 
 /**
  * The loop sleeps in the kernel while nothing happens.
@@ -370,6 +473,22 @@
 #define FCAST_EVENT_OBJECT_RETURNED 63
 
 /**
+ * A subscriber that has no room does not get this publication.
+ */
+#define FCAST_SLOW_DROP 0
+
+/**
+ * Publications wait for a subscriber that has no room; what comes to a full queue, or has waited
+ * too long, is dropped.
+ */
+#define FCAST_SLOW_WAIT 1
+
+/**
+ * As FCAST_SLOW_WAIT, but then the subscriber's connection is ended.
+ */
+#define FCAST_SLOW_DISCONNECT 2
+
+/**
  * Regions try to lie in huge pages.
  */
 #define FCAST_REGION_HUGE_PAGES 1
@@ -510,9 +629,75 @@
 #define FCAST_STREAM_SLOW_DROP 2
 
 /**
+ * The peer may read a window.
+ */
+#define FCAST_ACCESS_READ 1
+
+/**
+ * The peer may write to a window.
+ */
+#define FCAST_ACCESS_WRITE 2
+
+/**
+ * Bytes of a window's descriptor, which the peer is sent.
+ */
+#define FCAST_WINDOW_DESCRIPTOR_LEN 64
+
+/**
  * What a call came to: FCAST_OK, or why not.
  */
 typedef int32_t fcast_status;
+
+/**
+ * An endpoint: what sends or receives. One thread at a time uses it; another one that calls
+ * meanwhile gets FCAST_BUSY.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_endpoint;
+
+/**
+ * A region: memory that can be registered with domains, sent and received. Any thread may use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_region;
+
+/**
+ * A message of a batch.
+ */
+typedef struct {
+    /**
+     * Where its payload begins: an address in the region.
+     */
+    const void *data;
+    /**
+     * Bytes of the payload.
+     */
+    size_t len;
+    /**
+     * The region that it lies in; {0}: the one of the endpoint's settings.
+     */
+    fcast_region region;
+    /**
+     * The header, which is copied; NULL where there is none.
+     */
+    const void *header;
+    /**
+     * Bytes of the header.
+     */
+    size_t header_len;
+    /**
+     * Comes back with the outcome.
+     */
+    uint64_t key;
+} fcast_outgoing;
 
 /**
  * A domain: what memory is registered with, and endpoints are opened in. Any thread may use it.
@@ -535,14 +720,26 @@ typedef struct {
 } fcast_pool;
 
 /**
- * A region: memory that can be registered with domains, sent and received. Any thread may use it.
+ * Pinned memory of the host, through which a GPU's memory goes out where the provider can't reach
+ * it. Any thread; endpoints may share one (setting `staging`).
  */
 typedef struct {
     /**
      * Its number; 0: none.
      */
     uint64_t id;
-} fcast_region;
+} fcast_staging;
+
+/**
+ * Buffers of one size in a GPU's memory, to which messages are delivered (setting `deliver_to`).
+ * Any thread.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_device_pool;
 
 /**
  * How an endpoint is opened, of whatever kind it is. 0 in a field is the default of that kind; a
@@ -660,11 +857,73 @@ typedef struct {
      */
     uint32_t credits;
     /**
-     * Must be 0.
+     * Buffered senders: FCAST_FORMAT_COMPACT or FCAST_FORMAT_NETIO3; the receiver must know it.
      */
-    uint32_t reserved;
+    uint32_t format;
     /**
-     * A receive pool of the program's instead; {0}: one of the endpoint's own.
+     * Buffered senders: how many buffers. Default 32.
+     */
+    uint32_t buffers;
+    /**
+     * Buffered senders: bytes of a buffer. Default 65,536.
+     */
+    uint32_t buffer_size;
+    /**
+     * Buffered senders: how long a message waits for others, in microseconds. Default 1,000;
+     * FCAST_NEVER: until the buffer is full or is flushed.
+     */
+    uint32_t flush_interval_us;
+    /**
+     * Buffered senders: packed buffers that wait to be sent. Default 8.
+     */
+    uint32_t waiting;
+    /**
+     * Connectionless endpoints: peers at once. Default 64.
+     */
+    uint32_t max_peers;
+    /**
+     * Connectionless endpoints: 1: peers that were not added are refused.
+     */
+    uint32_t refuse_unknown;
+    /**
+     * Connectionless endpoints: 1: a send to an address does not add a peer.
+     */
+    uint32_t no_add_on_send;
+    /**
+     * Connectionless endpoints: sends in flight to all peers together. Default 256.
+     */
+    uint32_t total_depth;
+    /**
+     * Publishers: publications that are not over for everybody. Default 256.
+     */
+    uint32_t publications;
+    /**
+     * Publishers: FCAST_SLOW_DROP or another; what becomes of what a subscriber has no room for.
+     */
+    uint32_t slow;
+    /**
+     * Publishers: publications that wait for one subscriber, where `slow` lets them.
+     */
+    uint32_t slow_queue;
+    /**
+     * Publishers: how long they wait, in milliseconds.
+     */
+    uint32_t slow_ms;
+    /**
+     * Publishers: subscriptions in all; subscribers: tags wanted of one publisher.
+     */
+    uint32_t subscriptions;
+    /**
+     * Publishers: subscriptions of one subscriber. Default 1,024.
+     */
+    uint32_t subscriptions_per_connection;
+    /**
+     * Publishers: 1: FCAST_EVENT_PUBLISHED_TO comes for those who got it, too.
+     */
+    uint32_t tell_sent;
+    /**
+     * A pool of the program's instead of one of the endpoint's own: that of what comes in, or of a
+     * buffered sender's buffers. Several receivers may share one.
      */
     fcast_pool pool;
     /**
@@ -672,18 +931,106 @@ typedef struct {
      * does that, for as long as it lives.
      */
     fcast_region region;
+    /**
+     * What a GPU's memory goes out by where the provider can't reach it; {0}: it is refused.
+     */
+    fcast_staging staging;
+    /**
+     * The buffers in a GPU's memory to which payloads that come in are copied: they are told by
+     * FCAST_EVENT_DEVICE_MESSAGE. {0}: they stay in the host's memory.
+     */
+    fcast_device_pool deliver_to;
 } fcast_settings;
 
 /**
- * An endpoint: what sends or receives. One thread at a time uses it; another one that calls
- * meanwhile gets FCAST_BUSY.
+ * Bytes of the program's.
+ */
+typedef struct {
+    /**
+     * Where they begin.
+     */
+    const void *data;
+    /**
+     * How many.
+     */
+    size_t len;
+} fcast_bytes;
+
+/**
+ * A buffer of a pool that the program writes to. One thread at a time.
  */
 typedef struct {
     /**
      * Its number; 0: none.
      */
     uint64_t id;
-} fcast_endpoint;
+} fcast_buffer;
+
+/**
+ * How far a buffer of small messages was read. All zeros: from its start. What is in it is the
+ * library's.
+ */
+typedef struct {
+    /**
+     * Bytes that were read.
+     */
+    uint64_t at;
+    /**
+     * The tag of the last message.
+     */
+    uint64_t tag;
+    /**
+     * Messages that were read.
+     */
+    uint32_t found;
+    /**
+     * 1: nothing comes any more.
+     */
+    uint32_t over;
+} fcast_small_cursor;
+
+/**
+ * A small message, as it lies in its buffer.
+ */
+typedef struct {
+    /**
+     * Whose it is.
+     */
+    uint64_t tag;
+    /**
+     * Its bytes, which are aligned to nothing.
+     */
+    const void *data;
+    /**
+     * How many.
+     */
+    size_t len;
+    /**
+     * 0: fine; all else is the program's.
+     */
+    uint32_t status;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} fcast_small_message;
+
+/**
+ * A payload: a frozen buffer, a fragment of a ring, or the bytes of a message that was kept. Any
+ * thread may use it. A send uses it up.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_payload;
+
+/**
+ * Called when the library needs external memory no more: behind the last send from it and the last
+ * registration, on the thread that ended it. It must not throw, and may call this interface.
+ */
+typedef void (*fcast_release_fn)(void *context);
 
 /**
  * Something that happened. Its layout does not change; what later versions tell besides, they tell
@@ -747,21 +1094,18 @@ typedef struct {
      */
     uint64_t batch;
     /**
+     * Of a publication: subscribers that did not get it.
+     */
+    uint32_t dropped;
+    /**
+     * Of a publication: subscribers whose connections ended with it under way.
+     */
+    uint32_t failed;
+    /**
      * 0.
      */
-    uint64_t reserved[3];
+    uint64_t reserved[2];
 } fcast_event;
-
-/**
- * A message that is kept. Any thread may use it; while it is held, its buffer is not received into
- * again.
- */
-typedef struct {
-    /**
-     * Its number; 0: none.
-     */
-    uint64_t id;
-} fcast_message;
 
 /**
  * How a loop is made. All zeros but the size are the defaults.
@@ -1180,6 +1524,17 @@ typedef struct {
 typedef void (*fcast_log_fn)(void *context, uint32_t level, const char *target, const char *message);
 
 /**
+ * A message that is kept. Any thread may use it; while it is held, its buffer is not received into
+ * again.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_message;
+
+/**
  * How a client of objects is opened. 0 in a field is the default.
  */
 typedef struct {
@@ -1237,16 +1592,6 @@ typedef struct {
      */
     uint64_t id;
 } fcast_object_memory;
-
-/**
- * A buffer of a pool that the program writes to. One thread at a time.
- */
-typedef struct {
-    /**
-     * Its number; 0: none.
-     */
-    uint64_t id;
-} fcast_buffer;
 
 /**
  * A token that stands: who knows its text may use the memory that it names. Any thread may use it.
@@ -1410,17 +1755,6 @@ typedef struct {
 } fcast_object_channel;
 
 /**
- * A payload: a frozen buffer, a fragment of a ring, or the bytes of a message that was kept. Any
- * thread may use it. A send uses it up.
- */
-typedef struct {
-    /**
-     * Its number; 0: none.
-     */
-    uint64_t id;
-} fcast_payload;
-
-/**
  * How a service is started. 0 in a field is the default. A value out of its range is refused with
  * words that name it.
  */
@@ -1510,10 +1844,65 @@ typedef int64_t (*fcast_object_fn)(void *context,
                                    uint64_t len);
 
 /**
- * Called when the library needs external memory no more: behind the last send from it and the last
- * registration, on the thread that ended it. It must not throw, and may call this interface.
+ * What became of a publication at once. FCAST_EVENT_PUBLISHED follows when the rest is known.
  */
-typedef void (*fcast_release_fn)(void *context);
+typedef struct {
+    /**
+     * Its number among the tag's publications, which the subscribers see.
+     */
+    uint64_t number;
+    /**
+     * Subscribers that it is on its way to.
+     */
+    uint32_t posted;
+    /**
+     * Subscribers that it waits for.
+     */
+    uint32_t waiting;
+    /**
+     * Subscribers that do not get it.
+     */
+    uint32_t dropped;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} fcast_publication;
+
+/**
+ * A ring: a region that a card or a reader fills in order. One thread at a time; what was reserved
+ * and committed is any thread's.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_ring;
+
+/**
+ * Bytes of a ring that are to be filled. Any thread.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_reservation;
+
+/**
+ * Bytes to be written to.
+ */
+typedef struct {
+    /**
+     * Where they begin.
+     */
+    void *data;
+    /**
+     * How many; 0: none.
+     */
+    size_t len;
+} fcast_span;
 
 /**
  * A piece of a message.
@@ -1793,6 +2182,151 @@ typedef struct {
      */
     uint64_t leaked;
 } fcast_receive_stats;
+
+/**
+ * Counters of one buffered endpoint. Small messages: `accepted = confirmed + failed +
+ * pending`, always; those that are pending when it is dropped are abandoned.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_buffered_stats), set by the caller.
+     */
+    size_t size;
+    /**
+     * Small messages that were accepted.
+     */
+    uint64_t accepted;
+    /**
+     * Small messages reported as completed.
+     */
+    uint64_t confirmed;
+    /**
+     * Small messages reported as failed.
+     */
+    uint64_t failed;
+    /**
+     * Small messages accepted and not yet reported: being packed, waiting, or in flight.
+     */
+    uint64_t pending;
+    /**
+     * Buffers that were given to the network, whole ones of the caller's among them.
+     */
+    uint64_t buffers;
+    /**
+     * Bytes of the packed ones, the format's own included.
+     */
+    uint64_t bytes;
+    /**
+     * Packed buffers that left because they were full.
+     */
+    uint64_t full;
+    /**
+     * Packed buffers that left because of `flush`, or a whole buffer behind them.
+     */
+    uint64_t flushed;
+    /**
+     * Packed buffers that left because the flush interval was over.
+     */
+    uint64_t timed;
+    /**
+     * Messages and buffers refused with FCAST_AGAIN.
+     */
+    uint64_t would_block;
+} fcast_buffered_stats;
+
+/**
+ * Counters of one publisher. Publications: `published = over + open`, always. Outcomes for
+ * subscribers: those posted end as sent or failed.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_publish_stats), set by the caller.
+     */
+    size_t size;
+    /**
+     * Publications that were accepted.
+     */
+    uint64_t published;
+    /**
+     * Publications reported as over.
+     */
+    uint64_t over;
+    /**
+     * Publications accepted and not yet reported.
+     */
+    uint64_t open;
+    /**
+     * Publications refused because nobody had subscribed.
+     */
+    uint64_t without_subscribers;
+    /**
+     * Publications refused with FCAST_AGAIN.
+     */
+    uint64_t would_block;
+    /**
+     * Sends to single subscribers.
+     */
+    uint64_t posted;
+    /**
+     * Of these, those that were done.
+     */
+    uint64_t sent;
+    /**
+     * Of these, those that failed.
+     */
+    uint64_t failed;
+    /**
+     * Publications that single subscribers did not get.
+     */
+    uint64_t dropped;
+    /**
+     * Subscribers that were cut off because they were too slow.
+     */
+    uint64_t cut_off;
+    /**
+     * Subscriptions that there are.
+     */
+    uint64_t subscriptions;
+    /**
+     * Subscriptions refused because there were too many.
+     */
+    uint64_t refused;
+} fcast_publish_stats;
+
+/**
+ * Counters of one subscriber.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_subscribe_stats), set by the caller.
+     */
+    size_t size;
+    /**
+     * Publications received.
+     */
+    uint64_t received;
+    /**
+     * Their bytes: headers and payloads.
+     */
+    uint64_t bytes;
+    /**
+     * Publications that publishers dropped for this subscriber, as the gaps between the
+     * others say.
+     */
+    uint64_t missed;
+    /**
+     * Publications of tags that were given up while they were on their way.
+     */
+    uint64_t strays;
+    /**
+     * Publishers that are connected.
+     */
+    uint64_t connected;
+    /**
+     * Connections made again.
+     */
+    uint64_t reconnects;
+} fcast_subscribe_stats;
 
 /**
  * Counters of a loop since it was made.
@@ -2160,6 +2694,26 @@ typedef struct {
 } fcast_stream_report;
 
 /**
+ * A window: memory of this side that the peer of one connection may use. Any thread.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_window;
+
+/**
+ * A window of the peer, which this side reads and writes. Any thread.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_remote_window;
+
+/**
  * It is done, or was accepted.
  */
 #define FCAST_OK 0
@@ -2259,34 +2813,328 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Starts to connect a sender to a receiver at an address such as "192.0.2.1:7000". Returns at
- * once: FCAST_EVENT_CONNECTED or FCAST_EVENT_DISCONNECTED follows. Any thread.
- *
- * FCAST_INVALID: a setting, or the address. FCAST_NO_RESOURCES: memory, descriptors, or
- * registrations.
+ * Sends several messages by a sender, as fcast_send each: `*sent` of them, from the first on.
+ * Where it stops early, the next call says why with its first message. FCAST_AGAIN and the other
+ * failures of fcast_send: the first message was not taken, and no other one. One thread at a time.
  *
  * # Safety
  *
- * `peer`: NULL, or a text that ends with a zero; `settings`: NULL, or a struct whose size field is
- * right; `endpoint`: NULL, or writable.
+ * `messages`: NULL, or `count` of them, whose headers are readable; `sent`: NULL, or writable.
  */
-fcast_status fcast_sender_open(fcast_domain domain,
-                               const char *peer,
-                               const fcast_settings *settings,
-                               fcast_endpoint *endpoint);
+fcast_status fcast_send_batch(fcast_endpoint endpoint,
+                              const fcast_outgoing *messages,
+                              size_t count,
+                              size_t *sent);
 
 /**
- * Listens at an address of this machine, such as "127.0.0.1:0"; port 0 lets the system choose, and
- * fcast_endpoint_address says which one it is. Any thread.
+ * Starts to connect a buffered sender to a receiver: it copies small messages into buffers, many
+ * into one, and sends those. The receiver takes them apart with fcast_coalesced_next, in the same
+ * format. Returns at once, as fcast_sender_open. Any thread.
  *
  * # Safety
  *
  * As fcast_sender_open.
  */
-fcast_status fcast_receiver_open(fcast_domain domain,
-                                 const char *local,
+fcast_status fcast_buffered_open(fcast_domain domain,
+                                 const char *peer,
                                  const fcast_settings *settings,
                                  fcast_endpoint *endpoint);
+
+/**
+ * Packs a small message behind the others: a tag (whose it is), a status (0: fine) and bytes,
+ * which are copied. `*number`: the one that FCAST_EVENT_PUSHED or FCAST_EVENT_PUSH_FAILED has it
+ * by; they count from 0. The buffer leaves when it is full, with fcast_flush, or when the flush
+ * interval is over, which takes polls. One thread at a time.
+ *
+ * FCAST_AGAIN: not now, FCAST_EVENT_WRITABLE says when; FCAST_TOO_LONG; FCAST_CLOSED: nothing was
+ * taken.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` bytes; `number`: NULL, or writable.
+ */
+fcast_status fcast_push(fcast_endpoint endpoint,
+                        uint64_t tag,
+                        uint8_t status,
+                        const void *data,
+                        size_t len,
+                        uint64_t *number);
+
+/**
+ * As fcast_push, of a message that lies in several pieces, which are copied one behind the other.
+ *
+ * # Safety
+ *
+ * `pieces`: NULL, or `count` of them, whose bytes are readable; `number`: NULL, or writable.
+ */
+fcast_status fcast_pushv(fcast_endpoint endpoint,
+                         uint64_t tag,
+                         uint8_t status,
+                         const fcast_bytes *pieces,
+                         size_t count,
+                         uint64_t *number);
+
+/**
+ * Takes a whole buffer of a buffered sender, to fill and to send with fcast_buffered_send.
+ * FCAST_AGAIN: all are in flight or held; FCAST_EVENT_WRITABLE says when there is one. One thread
+ * at a time.
+ *
+ * # Safety
+ *
+ * Each pointer: NULL, or writable.
+ */
+fcast_status fcast_buffered_acquire(fcast_endpoint endpoint,
+                                    fcast_buffer *buffer,
+                                    void **data,
+                                    size_t *capacity);
+
+/**
+ * Sends the first `len` bytes of a buffer of fcast_buffered_acquire as one message, behind all
+ * that was pushed before. Its outcome is FCAST_EVENT_COMPLETED or FCAST_EVENT_FAILED, with the
+ * key. The buffer's handle is used up, unless this fails. One thread at a time.
+ */
+fcast_status fcast_buffered_send(fcast_endpoint endpoint,
+                                 fcast_buffer buffer,
+                                 size_t len,
+                                 uint64_t key);
+
+/**
+ * Reads the next small messages of a buffer, such as the data of FCAST_EVENT_MESSAGE from a
+ * buffered sender: at most `capacity`, `*count` of them, 0 when there are no more. They point into
+ * the buffer. The cursor goes on from call to call. No byte is trusted. Any thread.
+ *
+ * FCAST_DATA: the buffer is malformed behind what was read; afterwards there are no more.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` bytes, the same in each call; `cursor`: NULL, or writable; `messages`:
+ * NULL, or room for `capacity`; `count`: NULL, or writable.
+ */
+fcast_status fcast_coalesced_next(uint32_t format,
+                                  const void *data,
+                                  size_t len,
+                                  fcast_small_cursor *cursor,
+                                  fcast_small_message *messages,
+                                  size_t capacity,
+                                  size_t *count);
+
+/**
+ * Opens an endpoint that sends to and receives from many peers, at an address of this machine, of
+ * a fabric that was opened with FCAST_KIND_RDM. Peers are named by numbers, which events have as
+ * `connection`. Any thread.
+ *
+ * FCAST_UNSUPPORTED: the fabric has connected endpoints.
+ *
+ * # Safety
+ *
+ * As fcast_sender_open.
+ */
+fcast_status fcast_connectionless_open(fcast_domain domain,
+                                       const char *local,
+                                       const fcast_settings *settings,
+                                       fcast_endpoint *endpoint);
+
+/**
+ * Adds a peer by its address, and says hello to it: FCAST_EVENT_CONNECTED or
+ * FCAST_EVENT_DISCONNECTED follows, with the peer's number as `connection`. One that is known is
+ * found. FCAST_NO_RESOURCES: as many as max_peers; FCAST_INVALID, FCAST_FABRIC: no address that
+ * can be reached. One thread at a time.
+ *
+ * # Safety
+ *
+ * `peer_address`: NULL, or a text that ends with a zero; `peer`: NULL, or writable.
+ */
+fcast_status fcast_peer_add(fcast_endpoint endpoint, const char *peer_address, uint64_t *peer);
+
+/**
+ * Removes a peer politely: no send to it is taken any more, those in flight complete, both sides
+ * say goodbye. FCAST_EVENT_PEER_REMOVED is the last of it, after `timeout_ms` in any case.
+ * FCAST_NOT_FOUND: there is no such peer. One thread at a time.
+ */
+fcast_status fcast_peer_remove(fcast_endpoint endpoint, uint64_t peer, uint32_t timeout_ms);
+
+/**
+ * The peer at an address, if it is known; else FCAST_NOT_FOUND. One thread at a time.
+ *
+ * # Safety
+ *
+ * `peer_address`: NULL, or a text that ends with a zero; `peer`: NULL, or writable.
+ */
+fcast_status fcast_peer_at(fcast_endpoint endpoint, const char *peer_address, uint64_t *peer);
+
+/**
+ * Where a peer is, as a text that ends with a zero, and whether it has answered and is not lost.
+ * `*len`: the bytes that the text needs, the zero included. One thread at a time.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `len` and `is_up`: NULL, or writable.
+ */
+fcast_status fcast_peer_info(fcast_endpoint endpoint,
+                             uint64_t peer,
+                             char *text,
+                             size_t capacity,
+                             size_t *len,
+                             bool *is_up);
+
+/**
+ * Sends to a peer, as fcast_send. FCAST_NOT_FOUND: there is no such peer, or the data are outside
+ * of the region. One thread at a time.
+ *
+ * # Safety
+ *
+ * As fcast_send.
+ */
+fcast_status fcast_send_to(fcast_endpoint endpoint,
+                           uint64_t peer,
+                           fcast_region region,
+                           const void *data,
+                           size_t len,
+                           const void *header,
+                           size_t header_len,
+                           uint64_t key);
+
+/**
+ * Sends to whoever is at an address, as fcast_send. The first send adds the peer, and gets
+ * FCAST_AGAIN: FCAST_EVENT_WRITABLE says when it has answered, FCAST_EVENT_DISCONNECTED that it
+ * will not. Faster, once the peer is known: fcast_send_to. One thread at a time.
+ *
+ * # Safety
+ *
+ * As fcast_send; `peer_address`: NULL, or a text that ends with a zero.
+ */
+fcast_status fcast_send_to_address(fcast_endpoint endpoint,
+                                   const char *peer_address,
+                                   fcast_region region,
+                                   const void *data,
+                                   size_t len,
+                                   const void *header,
+                                   size_t header_len,
+                                   uint64_t key);
+
+/**
+ * Sends a payload to a peer, as fcast_send_to. Its handle is used up, unless this fails. One
+ * thread at a time.
+ *
+ * # Safety
+ *
+ * `header`: NULL, or `header_len` bytes.
+ */
+fcast_status fcast_send_payload_to(fcast_endpoint endpoint,
+                                   uint64_t peer,
+                                   fcast_payload payload,
+                                   const void *header,
+                                   size_t header_len,
+                                   uint64_t key);
+
+/**
+ * Allocates `len` bytes of the memory of a GPU, by its number. `virtual_memory`: by cuMemCreate,
+ * and not by cuMemAlloc. FCAST_DEVICE: no CUDA driver, no such GPU, or no memory; the words say
+ * which. Any thread.
+ *
+ * # Safety
+ *
+ * `region`: NULL, or writable.
+ */
+fcast_status fcast_region_device(size_t len,
+                                 uint32_t device,
+                                 bool virtual_memory,
+                                 fcast_region *region);
+
+/**
+ * Makes a region of memory that the program allocated with CUDA: `len` bytes from a CUdeviceptr
+ * on. It becomes what it is: memory of a GPU, managed memory, or pinned memory of the host.
+ * `device`: the GPU that it must lie on, or FCAST_ANY_DEVICE. `release`, which may be NULL, is
+ * called with `context` when the library needs it no more, also where this call fails. Any thread.
+ *
+ * FCAST_INVALID: CUDA knows nothing of the address, or it is another GPU's; FCAST_DEVICE.
+ *
+ * # Safety
+ *
+ * All of the bytes stay allocated until `release` is called; `region`: NULL, or writable.
+ */
+fcast_status fcast_region_external_device(uint64_t address,
+                                          size_t len,
+                                          int32_t device,
+                                          fcast_release_fn release,
+                                          void *context,
+                                          fcast_region *region);
+
+/**
+ * Makes a region of a tensor of another library: a DLManagedTensor (DLPack before 1.0), which must
+ * lie in one run, of a GPU, of managed or pinned memory, or of the host. The region owns it from
+ * now on and calls its deleter, on any thread, when the library needs it no more, also where this
+ * call fails. Any thread.
+ *
+ * FCAST_INVALID: not contiguous, of another kind of device, or not where it says; FCAST_DEVICE.
+ *
+ * # Safety
+ *
+ * `tensor`: NULL, or a valid DLManagedTensor that the caller owns; work that fills it is done.
+ * `region`: NULL, or writable.
+ */
+fcast_status fcast_region_from_dlpack(void *tensor, fcast_region *region);
+
+/**
+ * The same of a DLManagedTensorVersioned (DLPack 1.0 and later). FCAST_INVALID, too: another major
+ * version, or one that nobody may write to.
+ *
+ * # Safety
+ *
+ * As fcast_region_from_dlpack.
+ */
+fcast_status fcast_region_from_dlpack_versioned(void *tensor, fcast_region *region);
+
+/**
+ * Which way the bytes go between a region and the network of a domain: FCAST_PATH_HOST,
+ * FCAST_PATH_DIRECT or FCAST_PATH_STAGED, and why, as a text that ends with a zero. `*len`: the
+ * bytes that it needs. FCAST_NOT_REGISTERED: it is not registered with the domain. Any thread.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `path` and `len`: NULL, or writable.
+ */
+fcast_status fcast_region_path(fcast_region region,
+                               fcast_domain domain,
+                               uint32_t *path,
+                               char *text,
+                               size_t capacity,
+                               size_t *len);
+
+/**
+ * Makes a staging ring: `slots` slots (0 for 32) of `slot_bytes` bytes (0 for 1 MiB) of pinned
+ * memory, of any node where `numa_node` is -1. FCAST_DEVICE: no CUDA driver. Any thread.
+ *
+ * # Safety
+ *
+ * `staging`: NULL, or writable.
+ */
+fcast_status fcast_staging_create(uint32_t slots,
+                                  size_t slot_bytes,
+                                  size_t headroom,
+                                  int32_t numa_node,
+                                  fcast_staging *staging);
+
+/**
+ * Gives a staging ring back. It goes when the last endpoint that uses it does. Any thread.
+ */
+fcast_status fcast_staging_release(fcast_staging staging);
+
+/**
+ * Makes a pool of buffers of `slot_size` bytes of a region of a GPU's memory. Any thread.
+ *
+ * # Safety
+ *
+ * `pool`: NULL, or writable.
+ */
+fcast_status fcast_device_pool_create(fcast_region region,
+                                      size_t slot_size,
+                                      fcast_device_pool *pool);
+
+/**
+ * Gives a device pool back. Its memory goes when its last buffer does. Any thread.
+ */
+fcast_status fcast_device_pool_release(fcast_device_pool pool);
 
 /**
  * Writes where an endpoint listens, as a text that ends with a zero. `*len`: the bytes that it
@@ -2353,21 +3201,39 @@ fcast_status fcast_endpoint_close(fcast_endpoint endpoint, uint32_t timeout_ms);
 fcast_status fcast_endpoint_release(fcast_endpoint endpoint);
 
 /**
- * Keeps the message of an event of the endpoint's last poll: header and data stay where they are
- * until it is released. FCAST_STALE: the event is of an earlier poll, or no message, or was kept.
+ * Begins the polite close of one connection of a receiver, a publisher or a subscriber; of a
+ * connectionless endpoint, as fcast_peer_remove. Returns at once; FCAST_EVENT_DISCONNECTED
+ * follows, after `timeout_ms` in any case. FCAST_NOT_FOUND: there is no such connection. One
+ * thread at a time.
+ */
+fcast_status fcast_endpoint_close_connection(fcast_endpoint endpoint,
+                                             uint64_t connection,
+                                             uint32_t timeout_ms);
+
+/**
+ * How many connections stand: 0 or 1 of a sender, which takes sends while it is 1; of a receiver,
+ * those whose end was not told yet, too; of a subscriber, publishers that are connected or will
+ * be. One thread at a time.
  *
  * # Safety
  *
- * `event`: NULL, or readable; `message`: NULL, or writable.
+ * `count`: NULL, or writable.
  */
-fcast_status fcast_message_keep(fcast_endpoint endpoint,
-                                const fcast_event *event,
-                                fcast_message *message);
+fcast_status fcast_endpoint_connected(fcast_endpoint endpoint, size_t *count);
 
 /**
- * Gives a kept message back, and its buffer to the endpoint. Any thread.
+ * The keys of the sends that have no outcome yet, of a sender or a connectionless endpoint:
+ * `*count` of them, of which at most `capacity` are written. Their outcomes are events all the
+ * same. One thread at a time.
+ *
+ * # Safety
+ *
+ * `keys`: NULL, or room for `capacity`; `count`: NULL, or writable.
  */
-fcast_status fcast_message_release(fcast_message message);
+fcast_status fcast_endpoint_pending(fcast_endpoint endpoint,
+                                    uint64_t *keys,
+                                    size_t capacity,
+                                    size_t *count);
 
 /**
  * Makes an event loop. FCAST_INVALID: a setting; FCAST_SYSTEM: no descriptors are left. Any
@@ -2829,6 +3695,35 @@ fcast_status fcast_file_transfer_release(fcast_file_transfer transfer);
 fcast_status fcast_log_set(fcast_log_fn function, void *context, uint32_t level);
 
 /**
+ * Keeps the message of an event of the endpoint's last poll: header and data stay where they are
+ * until it is released. FCAST_STALE: the event is of an earlier poll, or no message, or was kept.
+ *
+ * # Safety
+ *
+ * `event`: NULL, or readable; `message`: NULL, or writable.
+ */
+fcast_status fcast_message_keep(fcast_endpoint endpoint,
+                                const fcast_event *event,
+                                fcast_message *message);
+
+/**
+ * Makes the payload of a kept message one that can be sent: forwarded without a copy, where the
+ * region of the receive pool (fcast_endpoint_pool, fcast_pool_region) is registered with the
+ * domain that it goes out by. The message's handle is used up, unless this fails; its header is
+ * gone. Any thread.
+ *
+ * # Safety
+ *
+ * `payload`: NULL, or writable.
+ */
+fcast_status fcast_message_payload(fcast_message message, fcast_payload *payload);
+
+/**
+ * Gives a kept message back, and its buffer to the endpoint. Any thread.
+ */
+fcast_status fcast_message_release(fcast_message message);
+
+/**
  * Opens a client on a fabric of the kind FCAST_KIND_RDM. FCAST_UNSUPPORTED: it is of another kind,
  * or its provider has no one-sided operations. Any thread.
  *
@@ -3247,6 +4142,36 @@ fcast_status fcast_object_transfer(fcast_object_client client,
                                    uint64_t *moved);
 
 /**
+ * Starts to connect a sender to a receiver at an address such as "192.0.2.1:7000". Returns at
+ * once: FCAST_EVENT_CONNECTED or FCAST_EVENT_DISCONNECTED follows. Any thread.
+ *
+ * FCAST_INVALID: a setting, or the address. FCAST_NO_RESOURCES: memory, descriptors, or
+ * registrations.
+ *
+ * # Safety
+ *
+ * `peer`: NULL, or a text that ends with a zero; `settings`: NULL, or a struct whose size field is
+ * right; `endpoint`: NULL, or writable.
+ */
+fcast_status fcast_sender_open(fcast_domain domain,
+                               const char *peer,
+                               const fcast_settings *settings,
+                               fcast_endpoint *endpoint);
+
+/**
+ * Listens at an address of this machine, such as "127.0.0.1:0"; port 0 lets the system choose, and
+ * fcast_endpoint_address says which one it is. Any thread.
+ *
+ * # Safety
+ *
+ * As fcast_sender_open.
+ */
+fcast_status fcast_receiver_open(fcast_domain domain,
+                                 const char *local,
+                                 const fcast_settings *settings,
+                                 fcast_endpoint *endpoint);
+
+/**
  * How many bytes a payload has.
  *
  * # Safety
@@ -3272,6 +4197,17 @@ fcast_status fcast_pool_create(fcast_region region,
                                size_t slot_size,
                                size_t headroom,
                                fcast_pool *pool);
+
+/**
+ * The receive pool of an endpoint, or the pool of a buffered sender's buffers, as a handle of its
+ * own: for fcast_pool_status, and for its region, so that what came in can be sent on without a
+ * copy. Take no buffers from a receive pool. One thread at a time.
+ *
+ * # Safety
+ *
+ * `pool`: NULL, or writable.
+ */
+fcast_status fcast_endpoint_pool(fcast_endpoint endpoint, fcast_pool *pool);
 
 /**
  * The region of a pool, as a handle of its own: register it with the domains that send from it.
@@ -3325,6 +4261,77 @@ fcast_status fcast_buffer_release(fcast_buffer buffer);
  * Gives a pool back. Its memory goes when its last buffer does.
  */
 fcast_status fcast_pool_release(fcast_pool pool);
+
+/**
+ * Listens for subscribers at an address of this machine. Any thread.
+ *
+ * # Safety
+ *
+ * As fcast_sender_open.
+ */
+fcast_status fcast_publisher_open(fcast_domain domain,
+                                  const char *local,
+                                  const fcast_settings *settings,
+                                  fcast_endpoint *endpoint);
+
+/**
+ * Sends `len` bytes at `data` with a header to everybody who has subscribed to the tag, without a
+ * copy. Returns at once; the data must not change before FCAST_EVENT_PUBLISHED comes with the key.
+ * `region`: as for fcast_send. One thread at a time.
+ *
+ * FCAST_NOT_FOUND: nobody has subscribed to the tag, or the data are outside of the region;
+ * FCAST_AGAIN: as many publications are under way as may; nothing was taken.
+ *
+ * # Safety
+ *
+ * `header`: NULL, or `header_len` bytes; `publication`: NULL, or writable. `data` is looked up in
+ * the region, not read.
+ */
+fcast_status fcast_publish(fcast_endpoint endpoint,
+                           uint64_t tag,
+                           fcast_region region,
+                           const void *data,
+                           size_t len,
+                           const void *header,
+                           size_t header_len,
+                           uint64_t key,
+                           fcast_publication *publication);
+
+/**
+ * As fcast_publish, of a payload, whose handle is used up, unless this fails. One thread at a
+ * time.
+ *
+ * # Safety
+ *
+ * `header`: NULL, or `header_len` bytes; `publication`: NULL, or writable.
+ */
+fcast_status fcast_publish_payload(fcast_endpoint endpoint,
+                                   uint64_t tag,
+                                   fcast_payload payload,
+                                   const void *header,
+                                   size_t header_len,
+                                   uint64_t key,
+                                   fcast_publication *publication);
+
+/**
+ * What becomes of publications for one subscriber when it has no room, instead of what the
+ * settings say: FCAST_SLOW_DROP or another, how many may wait, and for how long. FCAST_NOT_FOUND:
+ * there is no such subscriber. One thread at a time.
+ */
+fcast_status fcast_publisher_set_slow(fcast_endpoint endpoint,
+                                      uint64_t connection,
+                                      uint32_t slow,
+                                      uint32_t queue,
+                                      uint32_t timeout_ms);
+
+/**
+ * How many have subscribed to a tag. One thread at a time.
+ *
+ * # Safety
+ *
+ * `count`: NULL, or writable.
+ */
+fcast_status fcast_publisher_subscribers(fcast_endpoint endpoint, uint64_t tag, size_t *count);
 
 /**
  * Allocates `len` bytes of the host's memory, zeroed and page-aligned. `flags`: 0, or the sum of
@@ -3399,6 +4406,77 @@ fcast_status fcast_region_slice_at(fcast_region region,
 fcast_status fcast_region_release(fcast_region region);
 
 /**
+ * Makes a ring of all of a region: of this library's, or of memory of the program's, such as the
+ * DMA buffer of a card. `max_fragments`: reservations and payloads that are out at once; 0 for
+ * 65,536. `headroom`: bytes in front of each piece for headers, for providers of one segment a
+ * message; else 0. Any thread.
+ *
+ * # Safety
+ *
+ * `ring`: NULL, or writable.
+ */
+fcast_status fcast_ring_create(fcast_region region,
+                               uint32_t max_fragments,
+                               size_t headroom,
+                               fcast_ring *ring);
+
+/**
+ * Takes the next `len` bytes of a ring: they lie in spans[0] and, where they go over the end of
+ * the region, spans[1]. In a ring with headroom spans[1] is always empty. Several reservations may
+ * be out. FCAST_AGAIN: no room before the oldest come back; FCAST_TOO_LONG: the ring is smaller.
+ * One thread at a time.
+ *
+ * # Safety
+ *
+ * `reservation`: NULL, or writable; `spans`: NULL, or room for two.
+ */
+fcast_status fcast_ring_reserve(fcast_ring ring,
+                                size_t len,
+                                fcast_reservation *reservation,
+                                fcast_span *spans);
+
+/**
+ * Makes the first `len` bytes of a reservation a payload; where it is the newest one, the rest is
+ * free again at once. The reservation's handle is used up, unless this fails. The bytes must not
+ * change any more, and are free again when the payload was sent or released. One thread at a time.
+ *
+ * # Safety
+ *
+ * `payload`: NULL, or writable.
+ */
+fcast_status fcast_ring_commit(fcast_ring ring,
+                               fcast_reservation reservation,
+                               size_t len,
+                               fcast_payload *payload);
+
+/**
+ * How a ring stands: the bytes handed out and those up to which everything came back, both counted
+ * since it was made (a card may write up to `*tail` + the region's length), the bytes that can be
+ * reserved now, the pieces that are out, and for how many milliseconds the oldest of them has
+ * been. One thread at a time.
+ *
+ * # Safety
+ *
+ * Each pointer: NULL, or writable.
+ */
+fcast_status fcast_ring_status(fcast_ring ring,
+                               uint64_t *head,
+                               uint64_t *tail,
+                               size_t *free_bytes,
+                               size_t *outstanding,
+                               uint64_t *oldest_ms);
+
+/**
+ * Gives a reservation back, unfilled. Any thread.
+ */
+fcast_status fcast_reservation_release(fcast_reservation reservation);
+
+/**
+ * Gives a ring back. Its memory goes when the last piece does. Any thread.
+ */
+fcast_status fcast_ring_release(fcast_ring ring);
+
+/**
  * Sends `len` bytes at `data` with a header in front of them. Returns at once; no byte of the data
  * is copied, and none may change before FCAST_EVENT_COMPLETED or FCAST_EVENT_FAILED comes with the
  * key, which need not be unique. `region`: the one that the data lies in; {0}: that of the
@@ -3448,7 +4526,8 @@ fcast_status fcast_send_payload(fcast_endpoint endpoint,
                                 uint64_t key);
 
 /**
- * Posts what was packed and would wait for the next poll. One thread at a time.
+ * Posts what was packed and would wait for the next poll, or for the flush interval; what the peer
+ * or the provider takes no more of now leaves as soon as it can. One thread at a time.
  */
 fcast_status fcast_flush(fcast_endpoint endpoint);
 
@@ -3471,6 +4550,37 @@ fcast_status fcast_endpoint_send_stats(fcast_endpoint endpoint, fcast_send_stats
  * `stats`: NULL, or a writable struct whose size field is right.
  */
 fcast_status fcast_endpoint_receive_stats(fcast_endpoint endpoint, fcast_receive_stats *stats);
+
+/**
+ * The counters of a buffered sender: of small messages and buffers; fcast_endpoint_send_stats has
+ * those of its sends. Its field `size` is set by the caller. FCAST_UNSUPPORTED: it is of another
+ * kind; FCAST_CLOSED: it was closed. One thread at a time.
+ *
+ * # Safety
+ *
+ * `stats`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_endpoint_buffered_stats(fcast_endpoint endpoint, fcast_buffered_stats *stats);
+
+/**
+ * The counters of a publisher. Its field `size` is set by the caller.
+ * FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it was closed. One thread at a time.
+ *
+ * # Safety
+ *
+ * `stats`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_endpoint_publish_stats(fcast_endpoint endpoint, fcast_publish_stats *stats);
+
+/**
+ * The counters of a subscriber. Its field `size` is set by the caller.
+ * FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it was closed. One thread at a time.
+ *
+ * # Safety
+ *
+ * `stats`: NULL, or a writable struct whose size field is right.
+ */
+fcast_status fcast_endpoint_subscribe_stats(fcast_endpoint endpoint, fcast_subscribe_stats *stats);
 
 /**
  * The counters of a loop. Its field `size` is set by the caller. One thread at a time.
@@ -3759,6 +4869,45 @@ fcast_status fcast_stream_transfer_set_rate(fcast_stream_transfer transfer,
 fcast_status fcast_stream_transfer_release(fcast_stream_transfer transfer);
 
 /**
+ * Opens a subscriber, without a publisher yet. Any thread.
+ *
+ * # Safety
+ *
+ * `settings`: NULL, or a struct whose size field is right; `endpoint`: NULL, or writable.
+ */
+fcast_status fcast_subscriber_open(fcast_domain domain,
+                                   const fcast_settings *settings,
+                                   fcast_endpoint *endpoint);
+
+/**
+ * Starts to connect to a publisher. `*publisher`: its number, which events have as `connection`.
+ * Returns at once: FCAST_EVENT_CONNECTED, FCAST_EVENT_RECONNECTING or FCAST_EVENT_DISCONNECTED
+ * follows. One thread at a time.
+ *
+ * # Safety
+ *
+ * `peer`: NULL, or a text that ends with a zero; `publisher`: NULL, or writable.
+ */
+fcast_status fcast_subscriber_connect(fcast_endpoint endpoint,
+                                      const char *peer,
+                                      uint64_t *publisher);
+
+/**
+ * Asks a publisher for the publications of a tag, also before it is connected, and again after
+ * each new connection. FCAST_EVENT_SUBSCRIBED or FCAST_EVENT_SUBSCRIPTION_REFUSED follows.
+ *
+ * FCAST_NOT_FOUND: no such publisher; FCAST_INVALID: it was asked for; FCAST_AGAIN: its end is
+ * under way; FCAST_NO_RESOURCES: as many tags are wanted as may. One thread at a time.
+ */
+fcast_status fcast_subscribe(fcast_endpoint endpoint, uint64_t publisher, uint64_t tag);
+
+/**
+ * Asks for them no more. FCAST_EVENT_UNSUBSCRIBED follows; until then publications of the tag may
+ * come, afterwards none. FCAST_NOT_FOUND: it was not asked for. One thread at a time.
+ */
+fcast_status fcast_unsubscribe(fcast_endpoint endpoint, uint64_t publisher, uint64_t tag);
+
+/**
  * Sleeps until there may be something to poll for, for at most `timeout_ms`. FCAST_OK in either
  * case. One thread at a time.
  */
@@ -3790,6 +4939,170 @@ fcast_status fcast_endpoint_fds(fcast_endpoint endpoint,
 fcast_status fcast_endpoint_prepare_wait(fcast_endpoint endpoint,
                                          bool *may_sleep,
                                          int32_t *timeout_ms);
+
+/**
+ * Lets the peer of a connection use `len` bytes at `base` in a region, which need not be
+ * registered. Send it the descriptor in a message. `connection`: the one of the events of a
+ * receiver, which needs the setting `windows`; 0 at a sender. `region`: {0} for that of the
+ * endpoint's settings. `access`: FCAST_ACCESS_READ, FCAST_ACCESS_WRITE, or their sum. The memory
+ * is the endpoint's, and the region stays, until FCAST_EVENT_WINDOW_RELEASED comes with the
+ * window's id. One thread at a time.
+ *
+ * FCAST_UNSUPPORTED: provider or peer has no windows; FCAST_CLOSED: not connected;
+ * FCAST_NO_RESOURCES: as many are exposed as the setting `windows` allows.
+ *
+ * # Safety
+ *
+ * `window`: NULL, or writable. While the window is exposed for writing, its bytes change at any
+ * time.
+ */
+fcast_status fcast_window_expose(fcast_endpoint endpoint,
+                                 uint64_t connection,
+                                 fcast_region region,
+                                 const void *base,
+                                 size_t len,
+                                 uint32_t access,
+                                 fcast_window *window);
+
+/**
+ * Writes what the peer has to know of a window: FCAST_WINDOW_DESCRIPTOR_LEN bytes, to be sent in a
+ * message. Whoever has them and a connection to this process's domain can use the window. Any
+ * thread.
+ *
+ * # Safety
+ *
+ * `bytes`: NULL, or room for FCAST_WINDOW_DESCRIPTOR_LEN bytes.
+ */
+fcast_status fcast_window_descriptor(fcast_window window, void *bytes);
+
+/**
+ * The id of a window, which its events have as key. Any thread.
+ *
+ * # Safety
+ *
+ * `id`: NULL, or writable.
+ */
+fcast_status fcast_window_id(fcast_window window, uint64_t *id);
+
+/**
+ * Takes a window back: the peer is told, ends what it has in flight and confirms;
+ * FCAST_EVENT_WINDOW_RELEASED follows. A peer that has not confirmed after `timeout_ms` loses the
+ * connection. The handle is used up, unless this fails. FCAST_NOT_FOUND: there was nothing to take
+ * back any more, and the handle is used up. One thread at a time.
+ */
+fcast_status fcast_window_revoke(fcast_endpoint endpoint, fcast_window window, uint32_t timeout_ms);
+
+/**
+ * Gives a window back without a deadline: the peer is asked to use it no more, and the endpoint
+ * has the memory until it has confirmed, or until the connection is over. No event says when: who
+ * needs the memory again revokes the window. Any thread.
+ */
+fcast_status fcast_window_release(fcast_window window);
+
+/**
+ * Opens a window of the peer by the descriptor that it sent. `connection`: the one that it came
+ * by; 0 at a sender. FCAST_INVALID: no descriptor, or of another connection; FCAST_CLOSED: it was
+ * revoked, or there is no connection. One thread at a time.
+ *
+ * # Safety
+ *
+ * `descriptor`: NULL, or `len` bytes; `window`: NULL, or writable.
+ */
+fcast_status fcast_remote_window_open(fcast_endpoint endpoint,
+                                      uint64_t connection,
+                                      const void *descriptor,
+                                      size_t len,
+                                      fcast_remote_window *window);
+
+/**
+ * What is known of a window of the peer: its id, its length in bytes, and what this side may do,
+ * as FCAST_ACCESS_READ and FCAST_ACCESS_WRITE. Any thread.
+ *
+ * # Safety
+ *
+ * Each pointer: NULL, or writable.
+ */
+fcast_status fcast_remote_window_info(fcast_remote_window window,
+                                      uint64_t *id,
+                                      uint64_t *len,
+                                      uint32_t *access);
+
+/**
+ * Gives the handle of a peer's window back; operations under way go on. Any thread.
+ */
+fcast_status fcast_remote_window_release(fcast_remote_window window);
+
+/**
+ * Writes `len` bytes at `data` into a window of the peer, `offset` bytes behind its start. Returns
+ * at once; FCAST_EVENT_WRITTEN says that they are in the peer's memory, FCAST_EVENT_WRITE_FAILED
+ * that they may not be, and until then they must not change. `region`: as for fcast_send. One
+ * thread at a time.
+ *
+ * FCAST_AGAIN: not now; FCAST_INVALID: beyond the window, or without the right to; FCAST_CLOSED:
+ * the window was revoked, or the connection is over: nothing was taken.
+ */
+fcast_status fcast_window_write(fcast_endpoint endpoint,
+                                fcast_remote_window window,
+                                uint64_t offset,
+                                fcast_region region,
+                                const void *data,
+                                size_t len,
+                                uint64_t key);
+
+/**
+ * As fcast_window_write, and tells the peer: FCAST_EVENT_PEER_WROTE comes there with `value`, when
+ * all of the bytes are in its memory. It takes a credit, as a message does. FCAST_UNSUPPORTED: the
+ * provider's immediate data are too short. One thread at a time.
+ */
+fcast_status fcast_window_write_with_data(fcast_endpoint endpoint,
+                                          fcast_remote_window window,
+                                          uint64_t offset,
+                                          fcast_region region,
+                                          const void *data,
+                                          size_t len,
+                                          uint32_t value,
+                                          uint64_t key);
+
+/**
+ * As fcast_window_write, but FCAST_EVENT_WRITTEN says only that the bytes may be changed, also for
+ * writes that never reach the peer's memory: for those who hear of arrival by other means. One
+ * thread at a time.
+ */
+fcast_status fcast_window_write_unconfirmed(fcast_endpoint endpoint,
+                                            fcast_remote_window window,
+                                            uint64_t offset,
+                                            fcast_region region,
+                                            const void *data,
+                                            size_t len,
+                                            uint64_t key);
+
+/**
+ * As fcast_window_write, of a payload, whose handle is used up, unless this fails. One thread at a
+ * time.
+ */
+fcast_status fcast_window_write_payload(fcast_endpoint endpoint,
+                                        fcast_remote_window window,
+                                        uint64_t offset,
+                                        fcast_payload payload,
+                                        uint64_t key);
+
+/**
+ * Reads `len` bytes from a window of the peer, `offset` bytes behind its start, to `into`, which
+ * lies in `region`: {0} for that of the endpoint's settings. Returns at once; FCAST_EVENT_READ
+ * says that they are there, FCAST_EVENT_READ_FAILED that they may not be. As fcast_window_write in
+ * all else. One thread at a time.
+ *
+ * # Safety
+ *
+ * Nobody uses the memory at `into` until the outcome is told.
+ */
+fcast_status fcast_window_read(fcast_endpoint endpoint,
+                               fcast_remote_window window,
+                               uint64_t offset,
+                               fcast_region region,
+                               void *into,
+                               size_t len,
+                               uint64_t key);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -3,14 +3,17 @@
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 
-use fabricast::buffer::Payload;
+use fabricast::buffer::{Buffer, Payload};
+use fabricast::cuda::CudaError;
 use fabricast::endpoint::{
-    CloseReason, ConnectionEvent, Message, ReceiveEvent, SendEvent, WindowEvent,
+    CloseReason, ConnectionEvent, ConnectionRequest, DeviceMessage, Message, ReceiveEvent,
+    SendEvent, WindowEvent,
 };
 use fabricast::error::CompletionError;
 
+use crate::message::Kept;
 use crate::status::{
-    FCAST_CLOSED, FCAST_FABRIC, FCAST_OK, c_string, fcast_status, status_of_close,
+    FCAST_CLOSED, FCAST_DEVICE, FCAST_FABRIC, FCAST_OK, c_string, fcast_status, status_of_close,
 };
 
 /// The connection stands. `text`: what was agreed.
@@ -64,6 +67,41 @@ pub const FCAST_EVENT_WINDOW_RELEASED: u32 = 23;
 /// Something that this version of the interface has no word for. `text` says what.
 pub const FCAST_EVENT_OTHER: u32 = 24;
 
+/// Small messages of a buffered sender were sent. `key`: the number of the first; `value`: how
+/// many.
+pub const FCAST_EVENT_PUSHED: u32 = 25;
+/// Small messages of a buffered sender failed. `key`, `value` as FCAST_EVENT_PUSHED; `status`,
+/// `text`, `error`; `data`: the buffer, for fcast_coalesced_next, where it came back.
+pub const FCAST_EVENT_PUSH_FAILED: u32 = 26;
+/// A peer of a connectionless endpoint was removed, or had come by itself and is gone.
+pub const FCAST_EVENT_PEER_REMOVED: u32 = 27;
+/// At a publisher: a subscriber has subscribed. At a subscriber: the publisher has granted it.
+/// `key`: the tag.
+pub const FCAST_EVENT_SUBSCRIBED: u32 = 28;
+/// A subscription is over. `key`: the tag.
+pub const FCAST_EVENT_UNSUBSCRIBED: u32 = 29;
+/// The publisher refused a subscription: it is not wanted any more. `key`: the tag; `text`.
+pub const FCAST_EVENT_SUBSCRIPTION_REFUSED: u32 = 30;
+/// A subscriber's connection is closed, and with it go so many subscriptions (`value`) that it did
+/// not give up. Its end comes next.
+pub const FCAST_EVENT_SUBSCRIPTIONS_GONE: u32 = 31;
+/// A publication is over for everybody. `key`; `value`: who got it; `dropped`, `failed`: who did
+/// not.
+pub const FCAST_EVENT_PUBLISHED: u32 = 32;
+/// How a publication ended for one subscriber, mostly where it did not get it. `key`, `connection`;
+/// `status` FCAST_OK: sent; FCAST_AGAIN: dropped, since it had no room; else it failed; `text`.
+pub const FCAST_EVENT_PUBLISHED_TO: u32 = 33;
+/// A publication came: `header`, `data` as FCAST_EVENT_MESSAGE; `key`: the tag; `sequence`: its
+/// number among the tag's publications; `value`: how many of them were missed before it.
+pub const FCAST_EVENT_PUBLICATION: u32 = 34;
+/// As FCAST_EVENT_MESSAGE, and `data` is an address in a GPU's memory (setting `deliver_to`).
+pub const FCAST_EVENT_DEVICE_MESSAGE: u32 = 35;
+/// As FCAST_EVENT_PUBLICATION, and `data` is an address in a GPU's memory (setting `deliver_to`).
+pub const FCAST_EVENT_DEVICE_PUBLICATION: u32 = 36;
+/// A message or publication came and could not be copied to the GPU: as FCAST_EVENT_MESSAGE, or
+/// FCAST_EVENT_PUBLICATION, in the host's memory; `text`: why.
+pub const FCAST_EVENT_UNDELIVERED: u32 = 37;
+
 /// Something that happened. Its layout does not change; what later versions tell besides, they tell
 /// in fields that are reserved now.
 #[repr(C)]
@@ -97,8 +135,12 @@ pub struct fcast_event {
     pub index: u32,
     /// For fcast_message_keep.
     pub batch: u64,
+    /// Of a publication: subscribers that did not get it.
+    pub dropped: u32,
+    /// Of a publication: subscribers whose connections ended with it under way.
+    pub failed: u32,
     /// 0.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 2],
 }
 
 const _: () = assert!(size_of::<fcast_event>() == 120);
@@ -120,7 +162,9 @@ impl fcast_event {
             error: 0,
             index: 0,
             batch: 0,
-            reserved: [0; 3],
+            dropped: 0,
+            failed: 0,
+            reserved: [0; 2],
         }
     }
 
@@ -138,6 +182,11 @@ impl fcast_event {
 pub(crate) enum Held {
     Nothing,
     Message(Message),
+    Device(DeviceMessage),
+    /// A message that could not be copied to a GPU, and why.
+    Undelivered(Message, CString),
+    /// A buffer of small messages that were not sent, and why.
+    Packed(Buffer, CString),
     Text(CString),
 }
 
@@ -166,7 +215,7 @@ pub(crate) fn failed(kind: u32, key: u64, error: &CompletionError) -> (fcast_eve
 
 /// A send, or a one-sided operation, that is done: its payload goes back to where it came from.
 #[inline]
-fn done(kind: u32, key: u64, payload: Payload) -> (fcast_event, Held) {
+pub(crate) fn done(kind: u32, key: u64, payload: Payload) -> (fcast_event, Held) {
     drop(payload);
     (fcast_event::keyed(kind, key), Held::Nothing)
 }
@@ -249,6 +298,38 @@ impl Tell for SendEvent {
     }
 }
 
+/// A connection that is asked for.
+#[cold]
+pub(crate) fn request(asked: &ConnectionRequest) -> (fcast_event, Held) {
+    let mut event = fcast_event::new(FCAST_EVENT_REQUEST);
+    event.connection = asked.connection.as_u64();
+    words(
+        event,
+        asked.peer.map_or_else(String::new, |peer| peer.to_string()),
+    )
+}
+
+/// A message in a GPU's memory.
+pub(crate) fn device_message(message: DeviceMessage) -> (fcast_event, Held) {
+    let mut event = fcast_event::new(FCAST_EVENT_DEVICE_MESSAGE);
+    event.connection = message.connection().as_u64();
+    event.sequence = message.sequence();
+    (event, Held::Device(message))
+}
+
+/// A message that could not be copied to a GPU's memory.
+#[cold]
+pub(crate) fn undelivered(message: Message, error: &CudaError) -> (fcast_event, Held) {
+    let mut event = fcast_event::new(FCAST_EVENT_UNDELIVERED);
+    event.connection = message.connection().as_u64();
+    event.sequence = message.sequence();
+    event.status = FCAST_DEVICE;
+    (
+        event,
+        Held::Undelivered(message, c_string(error.to_string())),
+    )
+}
+
 /// A message, whose pointers are set when it lies where it stays (`Held::point`).
 #[inline]
 pub(crate) fn message(message: Message) -> (fcast_event, Held) {
@@ -269,13 +350,9 @@ impl Tell for ReceiveEvent {
         match self {
             Self::Message(received) => message(received),
             Self::Connection(connection, event) => of(connection, event.tell()),
-            Self::Request(request) => {
-                let event = fcast_event::new(FCAST_EVENT_REQUEST);
-                let peer = request
-                    .peer
-                    .map_or_else(String::new, |peer| peer.to_string());
-                of(request.connection, words(event, peer))
-            }
+            Self::Request(asked) => request(&asked),
+            Self::DeviceMessage(message) => device_message(message),
+            Self::Undelivered { message, error } => undelivered(message, &error),
             Self::Window { connection, event } => of(connection, event.tell()),
             Self::Completed {
                 connection,
@@ -311,19 +388,54 @@ impl Tell for ReceiveEvent {
 }
 
 impl Held {
+    /// The message, if it is one; words stay until the next poll.
+    pub(crate) fn keep(&mut self) -> Option<Kept> {
+        match std::mem::replace(self, Self::Nothing) {
+            Self::Message(message) => Some(Kept::Host(message)),
+            Self::Device(message) => Some(Kept::Device(message)),
+            Self::Undelivered(message, text) => {
+                *self = Self::Text(text);
+                Some(Kept::Host(message))
+            }
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
     /// Sets the pointers of an event to what is held for it.
     #[inline]
     pub(crate) fn point(&self, event: &mut fcast_event) {
         match self {
             Self::Nothing => {}
-            Self::Message(message) => {
+            Self::Message(message) => point_to(event, message),
+            Self::Undelivered(message, text) => {
+                point_to(event, message);
+                event.text = text.as_ptr();
+            }
+            Self::Device(message) => {
                 let (header, payload) = (message.header(), message.payload());
                 event.header = header.as_ptr().cast::<c_void>();
                 event.header_len = header.len();
-                event.data = payload.as_ptr().cast::<c_void>();
+                event.data = ptr::without_provenance(payload.address() as usize);
                 event.data_len = payload.len();
+            }
+            Self::Packed(buffer, text) => {
+                event.data = buffer.as_ptr().cast::<c_void>();
+                event.data_len = buffer.len();
+                event.text = text.as_ptr();
             }
             Self::Text(text) => event.text = text.as_ptr(),
         }
     }
+}
+
+#[inline]
+fn point_to(event: &mut fcast_event, message: &Message) {
+    let (header, payload) = (message.header(), message.payload());
+    event.header = header.as_ptr().cast::<c_void>();
+    event.header_len = header.len();
+    event.data = payload.as_ptr().cast::<c_void>();
+    event.data_len = payload.len();
 }

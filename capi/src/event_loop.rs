@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fabricast::event_loop::{EventLoop, LoopConfig, LoopEvent, Token, WaitMode, Waker};
 
-use crate::endpoint::Face;
+use crate::face::Face;
 use crate::handle::ENDPOINTS;
 use crate::pointer::Sized0;
 use crate::status::{FCAST_BUSY, FCAST_NOT_FOUND, Failure};

@@ -31,6 +31,18 @@ impl<T> Out<T> {
     }
 }
 
+/// Writes a result that the caller need not want.
+///
+/// # Safety
+///
+/// Null, or good for a write of a `T`.
+pub(crate) unsafe fn put<T>(place: *mut T, value: T) {
+    if let Some(place) = NonNull::new(place) {
+        // SAFETY: not null, and the caller answers for the rest.
+        unsafe { place.write(value) };
+    }
+}
+
 #[cold]
 pub(crate) fn null(name: &'static str) -> Failure {
     Failure::invalid(format!("{name} is null"))

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use fabricast::buffer::{AcquireError, SharedBufferConfig, SharedBufferManager};
 
 use crate::call::call;
-use crate::handle::{BUFFERS, PAYLOADS, POOLS, REGIONS};
+use crate::endpoint::fcast_endpoint;
+use crate::handle::{BUFFERS, ENDPOINTS, PAYLOADS, POOLS, REGIONS};
 use crate::payload::fcast_payload;
 use crate::pointer::Out;
 use crate::region::fcast_region;
@@ -53,6 +54,28 @@ pub unsafe extern "C" fn fcast_pool_create(
         };
         let made = SharedBufferManager::new(region, config)?;
         let id = POOLS.insert(made)?;
+        out.set(fcast_pool { id });
+        Ok(())
+    })
+}
+
+/// The receive pool of an endpoint, or the pool of a buffered sender's buffers, as a handle of its
+/// own: for fcast_pool_status, and for its region, so that what came in can be sent on without a
+/// copy. Take no buffers from a receive pool. One thread at a time.
+///
+/// # Safety
+///
+/// `pool`: NULL, or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_endpoint_pool(
+    endpoint: fcast_endpoint,
+    pool: *mut fcast_pool,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(pool, "pool") }?;
+        let shared = ENDPOINTS.enter(endpoint.id)?.face.pool()?;
+        let id = POOLS.insert(shared)?;
         out.set(fcast_pool { id });
         Ok(())
     })

@@ -38,6 +38,14 @@ pub(crate) struct KeepAlive {
     pub(crate) context: *mut c_void,
 }
 
+/// What a region of the program's memory keeps: `release` is called when it is dropped.
+pub(crate) fn keep_alive(
+    release: fcast_release_fn,
+    context: *mut c_void,
+) -> Box<dyn Any + Send + Sync> {
+    Box::new(KeepAlive { release, context })
+}
+
 // SAFETY: the pointer is not followed here, and the interface says that `release` is called on any
 // thread.
 unsafe impl Send for KeepAlive {}
@@ -107,7 +115,7 @@ pub unsafe extern "C" fn fcast_region_external(
     region: *mut fcast_region,
 ) -> fcast_status {
     call(|| {
-        let keep: Box<dyn Any + Send + Sync> = Box::new(KeepAlive { release, context });
+        let keep = keep_alive(release, context);
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(region, "region") }?;
         let base = NonNull::new(base.cast::<u8>());

@@ -9,7 +9,8 @@ use fabricast::Region;
 use fabricast::buffer::{Payload, RegionSlice, Segment};
 
 use crate::call::call;
-use crate::endpoint::{Endpoint, Face, fcast_endpoint};
+use crate::endpoint::{Endpoint, fcast_endpoint};
+use crate::face::Face;
 use crate::handle::{ENDPOINTS, PAYLOADS, REGIONS};
 use crate::payload::fcast_payload;
 use crate::pointer;
@@ -53,7 +54,7 @@ pub unsafe extern "C" fn fcast_send(
         // SAFETY: the caller's promise.
         let header = unsafe { pointer::bytes(header.cast::<u8>(), header_len, "header") }?;
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
-        let slice = slice_of(&entry, region, data.addr(), len)?;
+        let slice = slice_of(entry.region.as_ref(), region, data.addr(), len)?;
         send(&mut entry, slice.into(), header, key).map_err(|(failure, _)| failure)
     })
 }
@@ -78,11 +79,8 @@ pub unsafe extern "C" fn fcast_sendv(
         // SAFETY: the caller's promise.
         let pieces = unsafe { pointer::array(iov, count, "iov") }?;
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
-        let slice = |piece: &fcast_iov| {
-            slice_of(&entry, piece.region, piece.base.addr(), piece.len).map(Segment::from)
-        };
-        let segments = pieces.iter().map(slice).collect::<Result<Vec<_>, _>>()?;
-        send(&mut entry, Payload::from(segments), header, key).map_err(|(failure, _)| failure)
+        let payload = gathered(&entry, pieces)?;
+        send(&mut entry, payload, header, key).map_err(|(failure, _)| failure)
     })
 }
 
@@ -104,37 +102,40 @@ pub unsafe extern "C" fn fcast_send_payload(
         // SAFETY: the caller's promise.
         let header = unsafe { pointer::bytes(header.cast::<u8>(), header_len, "header") }?;
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
-        let mut taken = PAYLOADS.enter(payload.id)?;
-        let given = std::mem::take(&mut *taken);
-        match send(&mut entry, given, header, key) {
-            Ok(()) => {
-                drop(taken);
-                PAYLOADS.release(payload.id)
-            }
-            Err((failure, back)) => {
-                *taken = back;
-                Err(failure)
-            }
-        }
+        using(payload, |given| send(&mut entry, given, header, key))
     })
 }
 
-/// Posts what was packed and would wait for the next poll. One thread at a time.
+/// Posts what was packed and would wait for the next poll, or for the flush interval; what the peer
+/// or the provider takes no more of now leaves as soon as it can. One thread at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn fcast_flush(endpoint: fcast_endpoint) -> fcast_status {
-    call(|| {
-        let mut entry = ENDPOINTS.enter(endpoint.id)?;
-        match &mut entry.face {
-            Face::Send(sender, _) => Ok(sender.flush()?),
-            _ => Err(entry.cannot("flush")),
-        }
-    })
+    call(|| ENDPOINTS.enter(endpoint.id)?.face.flush())
 }
 
-/// The part of a region at an address.
+/// Pieces of a message, as a payload.
+fn gathered(entry: &Endpoint, pieces: &[fcast_iov]) -> Result<Payload, Failure> {
+    let own = entry.region.as_ref();
+    let slice = |piece: &fcast_iov| {
+        slice_of(own, piece.region, piece.base.addr(), piece.len).map(Segment::from)
+    };
+    let segments = pieces.iter().map(slice).collect::<Result<Vec<_>, _>>()?;
+    Ok(Payload::from(segments))
+}
+
+/// Uses a payload up, unless it comes back.
+#[inline]
+pub(crate) fn using<T>(
+    payload: fcast_payload,
+    send: impl FnOnce(Payload) -> Result<T, (Failure, Payload)>,
+) -> Result<T, Failure> {
+    PAYLOADS.try_take(payload.id, send)
+}
+
+/// The part of a region at an address; of the endpoint's own, where none is named.
 #[inline]
 pub(crate) fn slice_of(
-    entry: &Endpoint,
+    own: Option<&Arc<Region>>,
     region: fcast_region,
     address: usize,
     len: usize,
@@ -142,7 +143,7 @@ pub(crate) fn slice_of(
     if region.id != 0 {
         return slice_in(region, address, len);
     }
-    match &entry.region {
+    match own {
         Some(region) => slice_at(region, address, len),
         None => Err(no_region()),
     }
@@ -182,6 +183,6 @@ fn send(
         Face::Send(sender, _) => sender
             .send_data(payload, header, key)
             .map_err(|refused| (refused.kind.into(), refused.given)),
-        _ => Err((entry.cannot("send"), payload)),
+        face => Err((face.cannot("send to its one peer"), payload)),
     }
 }

@@ -2,20 +2,27 @@
 
 #![allow(unsafe_code)] // What C calls.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use fabricast::buffer::HeaderSlotConfig;
+use fabricast::Region;
+use fabricast::buffer::{HeaderSlotConfig, ZeroCopyBufferManager};
 use fabricast::endpoint::{
-    AcceptPolicy, ConnectionSettings, DeadlinePolicy, HeaderMode, IncomingSettings, Inject, Level,
-    OutgoingSettings, Packing, ReconnectPolicy,
+    AcceptPolicy, ConnectionSettings, DeadlinePolicy, DeviceDelivery, HeaderMode, IncomingSettings,
+    Inject, Level, OutgoingSettings, Packing, ReconnectPolicy,
 };
 use fabricast::fabric::Shape;
 
-use crate::handle::POOLS;
+use crate::device::{fcast_device_pool, fcast_staging};
+use crate::handle::{DEVICE_POOLS, POOLS, REGIONS, STAGINGS};
 use crate::pointer::Sized0;
 use crate::pool::fcast_pool;
 use crate::region::fcast_region;
+use crate::settings_of::Whose;
 use crate::status::Failure;
+
+/// What goes out, and the region that it goes out of where a send names none.
+pub(crate) type Outgoing = (OutgoingSettings, Option<Arc<Region>>);
 
 /// In place of a time: none, never.
 pub const FCAST_NEVER: u32 = u32::MAX;
@@ -102,13 +109,54 @@ pub struct fcast_settings {
     pub slots: u32,
     /// Messages that each peer may send ahead. Default 32.
     pub credits: u32,
-    /// Must be 0.
-    pub reserved: u32,
-    /// A receive pool of the program's instead; {0}: one of the endpoint's own.
+
+    /// Buffered senders: FCAST_FORMAT_COMPACT or FCAST_FORMAT_NETIO3; the receiver must know it.
+    pub format: u32,
+    /// Buffered senders: how many buffers. Default 32.
+    pub buffers: u32,
+    /// Buffered senders: bytes of a buffer. Default 65,536.
+    pub buffer_size: u32,
+    /// Buffered senders: how long a message waits for others, in microseconds. Default 1,000;
+    /// FCAST_NEVER: until the buffer is full or is flushed.
+    pub flush_interval_us: u32,
+    /// Buffered senders: packed buffers that wait to be sent. Default 8.
+    pub waiting: u32,
+
+    /// Connectionless endpoints: peers at once. Default 64.
+    pub max_peers: u32,
+    /// Connectionless endpoints: 1: peers that were not added are refused.
+    pub refuse_unknown: u32,
+    /// Connectionless endpoints: 1: a send to an address does not add a peer.
+    pub no_add_on_send: u32,
+    /// Connectionless endpoints: sends in flight to all peers together. Default 256.
+    pub total_depth: u32,
+
+    /// Publishers: publications that are not over for everybody. Default 256.
+    pub publications: u32,
+    /// Publishers: FCAST_SLOW_DROP or another; what becomes of what a subscriber has no room for.
+    pub slow: u32,
+    /// Publishers: publications that wait for one subscriber, where `slow` lets them.
+    pub slow_queue: u32,
+    /// Publishers: how long they wait, in milliseconds.
+    pub slow_ms: u32,
+    /// Publishers: subscriptions in all; subscribers: tags wanted of one publisher.
+    pub subscriptions: u32,
+    /// Publishers: subscriptions of one subscriber. Default 1,024.
+    pub subscriptions_per_connection: u32,
+    /// Publishers: 1: FCAST_EVENT_PUBLISHED_TO comes for those who got it, too.
+    pub tell_sent: u32,
+
+    /// A pool of the program's instead of one of the endpoint's own: that of what comes in, or of a
+    /// buffered sender's buffers. Several receivers may share one.
     pub pool: fcast_pool,
     /// The memory that is sent where a send names none. It need not be registered: the endpoint
     /// does that, for as long as it lives.
     pub region: fcast_region,
+    /// What a GPU's memory goes out by where the provider can't reach it; {0}: it is refused.
+    pub staging: fcast_staging,
+    /// The buffers in a GPU's memory to which payloads that come in are copied: they are told by
+    /// FCAST_EVENT_DEVICE_MESSAGE. {0}: they stay in the host's memory.
+    pub deliver_to: fcast_device_pool,
 }
 
 // SAFETY: C's layout, a `usize` first; 0 is a value of all its fields.
@@ -172,18 +220,11 @@ impl fcast_settings {
         })
     }
 
-    /// What goes out. `headers`: whether the endpoint's header slots are of its own, so that their
-    /// number and size count.
-    pub(crate) fn outgoing(
-        &self,
-        mut of: OutgoingSettings,
-        headers: bool,
-    ) -> Result<OutgoingSettings, Failure> {
+    /// What goes out, and the region of the settings, which headers and data go out of.
+    pub(crate) fn outgoing(&self, whose: Whose) -> Result<Outgoing, Failure> {
+        let (mut of, region) = self.headers(whose)?;
         if self.depth != 0 {
             of = of.depth(self.depth);
-        }
-        if headers && (self.header_slots != 0 || self.header_slot_size != 0) {
-            of = of.headers(self.header_slots());
         }
         of = match self.header_mode {
             FCAST_HEADER_PREFIXED => of,
@@ -220,11 +261,30 @@ impl fcast_settings {
         if self.tell_late != 0 {
             of = of.deadline_policy(DeadlinePolicy::Notify);
         }
-        Ok(of)
+        if self.staging.id != 0 {
+            of = of.staging(&*STAGINGS.share(self.staging.id)?);
+        }
+        Ok((of, region))
     }
 
-    pub(crate) fn header_slots(&self) -> HeaderSlotConfig {
-        let default = HeaderSlotConfig::default();
+    /// Where headers lie: in slots of the endpoint's own, or beside those of the region.
+    fn headers(&self, whose: Whose) -> Result<Outgoing, Failure> {
+        let of = OutgoingSettings::default();
+        let slots = self.header_slots(whose);
+        if self.region.id != 0 {
+            let region = REGIONS.share(self.region.id)?.clone();
+            let manager = ZeroCopyBufferManager::new(Arc::clone(&region), slots)?;
+            return Ok((of.headers(&manager), Some(region)));
+        }
+        let is_set = self.header_slots != 0 || self.header_slot_size != 0;
+        Ok((if is_set { of.headers(slots) } else { of }, None))
+    }
+
+    fn header_slots(&self, whose: Whose) -> HeaderSlotConfig {
+        let default = HeaderSlotConfig {
+            slot_size: if whose == Whose::Publisher { 128 } else { 64 },
+            ..HeaderSlotConfig::default()
+        };
         let or = |value: u32, other: usize| if value == 0 { other } else { value as usize };
         HeaderSlotConfig {
             slots: or(self.header_slots, default.slots as usize) as u32,
@@ -237,7 +297,8 @@ impl fcast_settings {
         u16::try_from(self.header_fixed).map_err(too_long)
     }
 
-    pub(crate) fn incoming(&self, mut of: IncomingSettings) -> Result<IncomingSettings, Failure> {
+    pub(crate) fn incoming(&self) -> Result<IncomingSettings, Failure> {
+        let mut of = IncomingSettings::default();
         if self.max_message != 0 {
             of = of.max_message(self.max_message as usize);
         }
@@ -250,30 +311,15 @@ impl fcast_settings {
         if self.pool.id != 0 {
             of = of.pool(&*POOLS.share(self.pool.id)?);
         }
+        if self.deliver_to.id != 0 {
+            let pool = DEVICE_POOLS.share(self.deliver_to.id)?.clone();
+            of = of.deliver_to(DeviceDelivery::new(pool));
+        }
         Ok(of)
-    }
-
-    /// What would have no effect is refused: a kind of endpoint has no such setting.
-    pub(crate) fn refuse(&self, kind: &str, fields: &[(&str, bool)]) -> Result<(), Failure> {
-        let set = fields.iter().find(|(_, is_set)| *is_set);
-        set.map_or(Ok(()), |(field, _)| {
-            let text = format!("setting {field}: a {kind} has none, leave it 0");
-            Err(Failure::invalid(text))
-        })
-    }
-
-    /// The fields of what comes in, for `refuse`.
-    pub(crate) fn incoming_fields(&self) -> [(&'static str, bool); 4] {
-        [
-            ("max_message", self.max_message != 0),
-            ("slots", self.slots != 0),
-            ("credits", self.credits != 0),
-            ("pool", self.pool.id != 0),
-        ]
     }
 }
 
 #[cold]
-fn out_of_range(field: &str, value: u32, range: &str) -> Failure {
+pub(crate) fn out_of_range(field: &str, value: u32, range: &str) -> Failure {
     Failure::invalid(format!("setting {field} = {value}: must be {range}"))
 }

@@ -8,12 +8,14 @@ use std::fmt::Write;
 use fabricast::object::{TelemetryGroups, TelemetryReport};
 
 use crate::call::call;
-use crate::endpoint::{Endpoint, Face, fcast_endpoint};
+use crate::endpoint::{Endpoint, fcast_endpoint};
 use crate::event_loop::{LOOPS, fcast_loop};
+use crate::face::Face;
 use crate::handle::ENDPOINTS;
 use crate::pointer;
 use crate::stats::{
-    Counters, fcast_loop_stats, fcast_process_stats, fcast_receive_stats, fcast_send_stats,
+    Counters, fcast_buffered_stats, fcast_loop_stats, fcast_process_stats, fcast_publish_stats,
+    fcast_receive_stats, fcast_send_stats, fcast_subscribe_stats,
 };
 use crate::status::{FCAST_NO_RESOURCES, Failure, fcast_status};
 
@@ -27,7 +29,22 @@ impl Endpoint {
             Face::Receive(receiver, _) => {
                 fcast_receive_stats::from(receiver.stats()).each("fabricast_receive_", tell);
             }
-            _ => return Err(self.cannot("count")),
+            Face::Buffered(sender, _) => {
+                fcast_buffered_stats::from(sender.stats()).each("fabricast_buffered_", tell);
+                fcast_send_stats::from(sender.send_stats()).each("fabricast_send_", tell);
+            }
+            Face::Connectionless(endpoint, _) => {
+                fcast_send_stats::from(endpoint.send_stats()).each("fabricast_send_", tell);
+                let received = fcast_receive_stats::from(endpoint.receive_stats());
+                received.each("fabricast_receive_", tell);
+            }
+            Face::Publish(publisher, _) => {
+                fcast_publish_stats::from(publisher.stats()).each("fabricast_publish_", tell);
+            }
+            Face::Subscribe(subscriber, _) => {
+                fcast_subscribe_stats::from(subscriber.stats()).each("fabricast_subscribe_", tell);
+            }
+            Face::Closed(_) => return Err(self.face.cannot("count")),
         }
         Ok(())
     }
@@ -48,7 +65,9 @@ pub unsafe extern "C" fn fcast_endpoint_send_stats(
         let entry = ENDPOINTS.enter(endpoint.id)?;
         let counted = match &entry.face {
             Face::Send(sender, _) => sender.stats().into(),
-            _ => return Err(entry.cannot("count sends alone")),
+            Face::Buffered(sender, _) => sender.send_stats().into(),
+            Face::Connectionless(endpoint, _) => endpoint.send_stats().into(),
+            face => return Err(face.cannot("count sends alone")),
         };
         // SAFETY: the caller's promise.
         unsafe { pointer::write_sized(stats, &counted, "stats") }
@@ -70,7 +89,75 @@ pub unsafe extern "C" fn fcast_endpoint_receive_stats(
         let entry = ENDPOINTS.enter(endpoint.id)?;
         let counted = match &entry.face {
             Face::Receive(receiver, _) => receiver.stats().into(),
-            _ => return Err(entry.cannot("count receives alone")),
+            Face::Connectionless(endpoint, _) => endpoint.receive_stats().into(),
+            face => return Err(face.cannot("count receives alone")),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { pointer::write_sized(stats, &counted, "stats") }
+    })
+}
+
+/// The counters of a buffered sender: of small messages and buffers; fcast_endpoint_send_stats has
+/// those of its sends. Its field `size` is set by the caller. FCAST_UNSUPPORTED: it is of another
+/// kind; FCAST_CLOSED: it was closed. One thread at a time.
+///
+/// # Safety
+///
+/// `stats`: NULL, or a writable struct whose size field is right.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_endpoint_buffered_stats(
+    endpoint: fcast_endpoint,
+    stats: *mut fcast_buffered_stats,
+) -> fcast_status {
+    call(|| {
+        let entry = ENDPOINTS.enter(endpoint.id)?;
+        let counted = match &entry.face {
+            Face::Buffered(endpoint, _) => endpoint.stats().into(),
+            face => return Err(face.cannot("count small messages")),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { pointer::write_sized(stats, &counted, "stats") }
+    })
+}
+
+/// The counters of a publisher. Its field `size` is set by the caller.
+/// FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it was closed. One thread at a time.
+///
+/// # Safety
+///
+/// `stats`: NULL, or a writable struct whose size field is right.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_endpoint_publish_stats(
+    endpoint: fcast_endpoint,
+    stats: *mut fcast_publish_stats,
+) -> fcast_status {
+    call(|| {
+        let entry = ENDPOINTS.enter(endpoint.id)?;
+        let counted = match &entry.face {
+            Face::Publish(endpoint, _) => endpoint.stats().into(),
+            face => return Err(face.cannot("count publications")),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { pointer::write_sized(stats, &counted, "stats") }
+    })
+}
+
+/// The counters of a subscriber. Its field `size` is set by the caller.
+/// FCAST_UNSUPPORTED: it is of another kind; FCAST_CLOSED: it was closed. One thread at a time.
+///
+/// # Safety
+///
+/// `stats`: NULL, or a writable struct whose size field is right.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_endpoint_subscribe_stats(
+    endpoint: fcast_endpoint,
+    stats: *mut fcast_subscribe_stats,
+) -> fcast_status {
+    call(|| {
+        let entry = ENDPOINTS.enter(endpoint.id)?;
+        let counted = match &entry.face {
+            Face::Subscribe(endpoint, _) => endpoint.stats().into(),
+            face => return Err(face.cannot("count subscriptions")),
         };
         // SAFETY: the caller's promise.
         unsafe { pointer::write_sized(stats, &counted, "stats") }

@@ -75,7 +75,7 @@ impl Failure {
         Self::new(FCAST_INVALID, text)
     }
 
-    fn with_errno(mut self, errno: i32) -> Self {
+    pub(crate) fn with_errno(mut self, errno: i32) -> Self {
         self.errno = errno;
         self
     }
@@ -186,6 +186,7 @@ impl Failure {
             }
             Error::Config { .. } | Error::Address { .. } => (FCAST_INVALID, 0),
             Error::Os { source, .. } => (FCAST_SYSTEM, source.raw_os_error().unwrap_or(0)),
+            Error::Memory(MemoryError::Cuda { .. }) => (FCAST_DEVICE, 0),
             Error::Memory(_) | Error::Register(_) => (FCAST_NO_RESOURCES, 0),
             Error::Closed(reason) => (status_of_close(reason), 0),
             Error::EndpointFailed(_) => (FCAST_CLOSED, 0),
@@ -251,6 +252,8 @@ impl From<SendErrorKind> for Failure {
             SendErrorKind::Forked(_) => FCAST_FORKED,
             SendErrorKind::NoConnection | SendErrorKind::NoSubscribers { .. } => FCAST_NOT_FOUND,
             SendErrorKind::Closing | SendErrorKind::Closed(_) => FCAST_CLOSED,
+            SendErrorKind::Window(error) => return error.clone().into(),
+            SendErrorKind::Peer(error) => return error.clone().into(),
             SendErrorKind::Fabric(errno) => {
                 let failure = Self::new(FCAST_FABRIC, kind.to_string());
                 return failure.with_errno(errno.get());
@@ -262,7 +265,7 @@ impl From<SendErrorKind> for Failure {
 }
 
 /// What back-pressure waits for, in words that need not be made.
-fn again(blocked: fabricast::endpoint::Blocked) -> &'static str {
+pub(crate) fn again(blocked: fabricast::endpoint::Blocked) -> &'static str {
     use fabricast::endpoint::Blocked;
     match blocked {
         Blocked::HeaderSlots => "would block: no header slot is free (header_slots)",

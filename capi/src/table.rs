@@ -218,6 +218,30 @@ impl<T> Table<T> {
         self.reclaim(entry, id).ok_or_else(|| self.stale(id))
     }
 
+    /// Uses a value up, unless it comes back.
+    pub(crate) fn try_take<R>(
+        &self,
+        id: u64,
+        use_up: impl FnOnce(T) -> Result<R, (Failure, T)>,
+    ) -> Result<R, Failure> {
+        let inside = self.enter(id)?;
+        let cell = inside.entry.value.get();
+        // SAFETY: the state is `EXCLUSIVE` by `inside`, which is not looked into here.
+        let value = unsafe { (*cell).take() };
+        match use_up(value.expect("a live entry has a value")) {
+            Ok(used) => {
+                // `inside` leaves an entry that is dead and empty.
+                inside.entry.state.fetch_and(!LIVE, Ordering::AcqRel);
+                Ok(used)
+            }
+            Err((failure, back)) => {
+                // SAFETY: as above.
+                unsafe { *cell = Some(back) };
+                Err(failure)
+            }
+        }
+    }
+
     /// Takes the value out of an entry that is dead and has nobody in it but the caller, and gives
     /// its place to others.
     fn reclaim(&self, entry: &Entry<T>, id: u64) -> Option<T> {

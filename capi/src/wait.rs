@@ -4,30 +4,24 @@
 
 use std::time::{Duration, Instant};
 
-use fabricast::event_loop::{WaitHandle, Waitable};
+use fabricast::event_loop::WaitHandle;
 
 use crate::call::call;
-use crate::endpoint::{Endpoint, Face, fcast_endpoint};
+use crate::endpoint::{Endpoint, fcast_endpoint};
 use crate::handle::ENDPOINTS;
 use crate::pointer::{self, Out};
 use crate::status::{Failure, fcast_status};
 
 impl Endpoint {
     pub(crate) fn wait_handle(&self) -> Result<WaitHandle, Failure> {
-        match &self.face {
-            Face::Send(sender, _) => Ok(sender.wait_handle()),
-            Face::Receive(receiver, _) => Ok(receiver.wait_handle()),
-            Face::Closed(_) => Err(self.cannot("wait")),
-        }
+        self.face
+            .wait_handle()
+            .ok_or_else(|| self.face.cannot("wait"))
     }
 
     /// Whether events wait that were polled for and not taken.
     pub(crate) fn has_events(&self) -> bool {
-        match &self.face {
-            Face::Send(_, events) => !events.is_empty(),
-            Face::Receive(_, events) => !events.is_empty(),
-            Face::Closed(_) => true,
-        }
+        self.face.has_events()
     }
 }
 
@@ -41,12 +35,7 @@ pub extern "C" fn fcast_endpoint_wait(endpoint: fcast_endpoint, timeout_ms: u32)
             return Ok(());
         }
         let timeout = Duration::from_millis(u64::from(timeout_ms));
-        match &entry.face {
-            Face::Send(sender, _) => sender.wait(timeout)?,
-            Face::Receive(receiver, _) => receiver.wait(timeout)?,
-            Face::Closed(_) => {}
-        }
-        Ok(())
+        entry.face.wait(timeout)
     })
 }
 

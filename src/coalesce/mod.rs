@@ -51,7 +51,9 @@ pub use error::{FormatError, FormatErrorKind, PackError};
 pub use format::Format;
 pub use packer::Packer;
 pub(crate) use packer::Placed;
-pub use parser::{OwnedSmallMessage, OwnedSmallMessages, SmallMessage, SmallMessages};
+pub use parser::{
+    OwnedSmallMessage, OwnedSmallMessages, ReadPosition, SmallMessage, SmallMessages,
+};
 
 /// Parses arbitrary bytes in both formats and checks what the parsers promise; the fuzz target and
 /// the tests call it.

@@ -32,6 +32,20 @@ pub struct OwnedSmallMessage {
     pub bytes: Buffer,
 }
 
+/// How far a buffer was read: plain numbers, for who can't keep the iterator, such as a foreign
+/// interface. [`Default`] is the start of a buffer, whatever its format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReadPosition {
+    /// Bytes that were read.
+    pub at: usize,
+    /// The tag of the last message.
+    pub tag: u64,
+    /// Messages that were read.
+    pub found: u32,
+    /// Nothing comes any more: the end, or an error, was told.
+    pub over: bool,
+}
+
 /// What the header of a compact buffer promises.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extent {
@@ -97,6 +111,18 @@ impl Cursor {
                 }
             }
         }
+        cursor
+    }
+
+    /// As it was there; where there is no such place, at the nearest one that there is.
+    fn resume(format: Format, bytes: &[u8], position: ReadPosition) -> Self {
+        let mut cursor = Self::new(format, bytes);
+        if position.over {
+            cursor.stop();
+            return cursor;
+        }
+        cursor.at = position.at.clamp(cursor.at, cursor.end);
+        (cursor.tag, cursor.found) = (position.tag, position.found);
         cursor
     }
 
@@ -203,6 +229,42 @@ impl<'a> SmallMessages<'a> {
         }
     }
 
+    /// Goes on where a reader of the same bytes [was](Self::position). A position that is none
+    /// gives other messages, or an error.
+    ///
+    /// ```
+    /// use fabricast::coalesce::{Format, Packer, ReadPosition, SmallMessages};
+    /// let mut packer = Packer::new(Format::Compact, vec![0; 256]);
+    /// packer.push(7, 0, b"one")?;
+    /// packer.push(7, 1, b"two")?;
+    /// let (buffer, len) = packer.finish();
+    /// let (mut position, mut all) = (ReadPosition::default(), Vec::new());
+    /// loop {
+    ///     let mut messages = SmallMessages::resume(Format::Compact, &buffer[..len], position);
+    ///     let Some(message) = messages.next() else { break };
+    ///     all.push(message?.bytes);
+    ///     position = messages.position();
+    /// }
+    /// assert_eq!(all, [b"one", b"two"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn resume(format: Format, bytes: &'a [u8], position: ReadPosition) -> Self {
+        Self {
+            bytes,
+            cursor: Cursor::resume(format, bytes, position),
+        }
+    }
+
+    /// How far the buffer was read.
+    pub fn position(&self) -> ReadPosition {
+        ReadPosition {
+            at: self.cursor.at,
+            tag: self.cursor.tag,
+            found: self.cursor.found,
+            over: self.cursor.over,
+        }
+    }
+
     /// The number of messages that the buffer's header promises. Nothing is trusted: the iterator
     /// may give fewer, or more, and an error then. `None` where the format has no count.
     pub fn promised(&self) -> Option<u32> {
@@ -274,6 +336,32 @@ impl Iterator for OwnedSmallMessages {
 
 impl FusedIterator for OwnedSmallMessages {}
 
+/// Reads arbitrary bytes by an iterator, and by a new one for each message: both give the same.
+///
+/// # Panics
+///
+/// When they do not.
+#[cfg(any(test, fuzzing))]
+fn exercise_resume(format: Format, bytes: &[u8]) {
+    let mut position = ReadPosition::default();
+    for item in SmallMessages::new(format, bytes) {
+        let mut messages = SmallMessages::resume(format, bytes, position);
+        assert_eq!(messages.next(), Some(item));
+        position = messages.position();
+    }
+    let end = SmallMessages::resume(format, bytes, position).next();
+    assert_eq!(end, None);
+    // A position that is none reads what is there.
+    for at in [usize::MAX, bytes.len() / 2, 1] {
+        let lost = ReadPosition { at, ..position };
+        let lost = ReadPosition {
+            over: false,
+            ..lost
+        };
+        let _ = SmallMessages::resume(format, bytes, lost).count();
+    }
+}
+
 /// Reads arbitrary bytes, and checks what the iterators promise.
 ///
 /// # Panics
@@ -303,6 +391,7 @@ pub(super) fn exercise(format: Format, bytes: &[u8]) {
         }
     }
     assert!(messages.next().is_none(), "it is fused");
+    exercise_resume(format, bytes);
     assert!(Some(items) <= most, "more items than the hint says");
     if !failed && format == Format::Netio3 {
         // Nothing is around the messages, so they reach to the end.

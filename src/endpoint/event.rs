@@ -39,6 +39,17 @@ pub struct ConnectionRequest {
     pub peer: Option<PeerAddr>,
 }
 
+impl ConnectionRequest {
+    /// The request for this connection, for who kept no more of it than the number. Where nobody
+    /// asks for it, it is answered as one that is gone.
+    pub fn of(connection: ConnectionId) -> Self {
+        Self {
+            connection,
+            peer: None,
+        }
+    }
+}
+
 /// What both sides agreed on when the connection was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

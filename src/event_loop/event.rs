@@ -47,8 +47,8 @@ pub enum LoopEvent {
     },
     /// A timer is due.
     Timer(Token),
-    /// Somebody called [`LoopSignal::fire`](super::LoopSignal::fire) of this signal, once or several
-    /// times.
+    /// Somebody called [`LoopSignal::fire`](super::LoopSignal::fire) of this signal, once or
+    /// several times.
     Signal(Token),
     /// Somebody called [`Waker::wake`](super::Waker::wake), once or several times.
     Woken,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
+use crate::status::FCAST_INVALID;
 
 /// Counts the values that are alive.
 struct Counted(Arc<AtomicUsize>, u64);
@@ -67,6 +68,31 @@ fn one_alone_keeps_others_out_and_may_release_what_it_uses() {
     assert_eq!(alive.load(Ordering::SeqCst), 0);
 }
 
+/// What is used up is gone, and what comes back is where it was; one that was released meanwhile is
+/// gone in either case.
+#[test]
+fn a_value_is_used_up_unless_it_comes_back() {
+    let table = Table::<Counted>::new(9, "thing");
+    let alive = Arc::new(AtomicUsize::new(0));
+    let count = || alive.load(Ordering::SeqCst);
+    let id = table.insert(Counted::new(&alive, 1)).unwrap();
+    let refused = table.try_take(id, |value| {
+        assert_eq!(status(table.enter(id)), FCAST_BUSY);
+        Err::<(), _>((Failure::invalid("not now"), value))
+    });
+    assert_eq!((status(refused), count()), (FCAST_INVALID, 1));
+    assert_eq!(table.enter(id).unwrap().1, 1);
+    assert_eq!(table.try_take(id, |value| Ok(value.1)).unwrap(), 1);
+    assert_eq!((status(table.enter(id)), count()), (FCAST_STALE, 0));
+    let id = table.insert(Counted::new(&alive, 2)).unwrap();
+    let refused = table.try_take(id, |value| {
+        table.release(id).unwrap();
+        Err::<(), _>((Failure::invalid("not now"), value))
+    });
+    assert_eq!((status(refused), count()), (FCAST_INVALID, 0));
+    assert_eq!(status(table.enter(id)), FCAST_STALE);
+}
+
 /// Threads that share, enter, release and make at random: each value is dropped once, and nobody is
 /// in beside one that is alone.
 #[test]
@@ -100,7 +126,14 @@ fn threads_agree_on_who_is_in() {
                                 flag.store(false, Ordering::SeqCst);
                             }
                         }
-                        13 => drop(table.take(id)),
+                        13 if round % 3 == 0 => drop(table.take(id)),
+                        13 => {
+                            let back = |value| Err((Failure::invalid("not now"), value));
+                            let _: Result<(), _> = match round % 3 {
+                                1 => table.try_take(id, |_| Ok(())),
+                                _ => table.try_take(id, back),
+                            };
+                        }
                         _ => {
                             let _ = table.release(id);
                             // A number of its own: only a value's users raise its flag.

@@ -15,7 +15,7 @@ static void random_settings(fcast_settings *settings, bool sender)
                           &settings->inject, &settings->packing, &settings->no_gather,
                           &settings->delivered, &settings->deadline_ms, &settings->tell_late,
                           &settings->max_message, &settings->slots, &settings->credits,
-                          &settings->reserved};
+                          &settings->format, &settings->max_peers, &settings->subscriptions};
     for (size_t i = below(6); i > 0; i--) {
         uint32_t *field = fields[below(COUNT(fields))];
         *field = once_in(30) ? UINT32_MAX : once_in(3) ? (uint32_t)below(3) : (uint32_t)below(3000);
@@ -86,7 +86,7 @@ static void look_at(fcast_endpoint endpoint, const fcast_event *event)
                            : fcast_endpoint_accept(endpoint, event->connection));
     if (alone() && event->text != NULL)
         MUST(strlen(event->text) < 4096, "a long text");
-    if (event->kind != FCAST_EVENT_MESSAGE)
+    if (event->kind != FCAST_EVENT_MESSAGE && event->kind != FCAST_EVENT_PUBLICATION)
         return;
     if (alone()) {
         read_all(event->header, event->header_len);

@@ -19,6 +19,19 @@ use crate::id::ConnectionId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub(super) ConnectionId);
 
+impl PeerId {
+    /// The number, for logs and foreign interfaces.
+    pub fn as_u64(self) -> u64 {
+        self.0.as_u64()
+    }
+
+    /// The peer of a number that [`as_u64`](Self::as_u64) gave. One that was never given is a peer
+    /// that no endpoint has, and is refused as such.
+    pub fn from_u64(number: u64) -> Self {
+        Self(ConnectionId::from_u64(number))
+    }
+}
+
 impl fmt::Display for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)

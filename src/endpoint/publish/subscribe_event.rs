@@ -25,6 +25,12 @@ impl PublisherId {
     pub fn as_u64(self) -> u64 {
         self.0
     }
+
+    /// The publisher of a number that [`as_u64`](Self::as_u64) gave. One that was never given is a
+    /// publisher that no endpoint has, and is refused as such.
+    pub fn from_u64(number: u64) -> Self {
+        Self(number)
+    }
 }
 
 impl fmt::Display for PublisherId {

@@ -196,8 +196,8 @@ impl IncomingSettings {
         pool.map_or(self.max_message, SharedBufferManager::slot_size)
     }
 
-    /// What the endpoint has of the receive pool, which is of `slots` buffers of `slot_min` bytes at
-    /// least, and the largest message that goes into one of them.
+    /// What the endpoint has of the receive pool, which is of `slots` buffers of `slot_min` bytes
+    /// at least, and the largest message that goes into one of them.
     pub(crate) fn open_pool(
         &self,
         slots: usize,

@@ -1,0 +1,284 @@
+//! Buffered senders: many small messages in one buffer.
+
+#![allow(unsafe_code)] // Functions that C calls.
+
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_void};
+use std::time::Duration;
+
+use fabricast::SendEndpointBuffered;
+use fabricast::buffer::Buffer;
+use fabricast::endpoint::{BufferError, BufferedConfig, BufferedEvent, Carried};
+
+use crate::call::call;
+use crate::coalesced::format;
+use crate::endpoint::{address, fcast_endpoint, open};
+use crate::event::{
+    FCAST_EVENT_COMPLETED, FCAST_EVENT_FAILED, FCAST_EVENT_LATE, FCAST_EVENT_OTHER,
+    FCAST_EVENT_PUSH_FAILED, FCAST_EVENT_PUSHED, FCAST_EVENT_WRITABLE, Held, Tell, failed,
+    fcast_event, words,
+};
+use crate::fabric::fcast_domain;
+use crate::face::Face;
+use crate::handle::{BUFFERS, DOMAINS, ENDPOINTS, POOLS};
+use crate::pointer::{self, Out};
+use crate::pool::{fcast_buffer, too_long};
+use crate::settings::{FCAST_NEVER, fcast_settings};
+use crate::settings_of::Whose;
+use crate::status::{FCAST_AGAIN, Failure, c_string, fcast_status};
+
+/// Bytes of the program's.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct fcast_bytes {
+    /// Where they begin.
+    pub data: *const c_void,
+    /// How many.
+    pub len: usize,
+}
+
+impl fcast_settings {
+    fn buffered(&self) -> Result<BufferedConfig, Failure> {
+        let (outgoing, _) = self.outgoing(Whose::Buffered)?;
+        let mut config = BufferedConfig::default()
+            .connection(|of| self.connection(of))
+            .outgoing(|_| outgoing)
+            .format(format(self.format)?);
+        if self.buffers != 0 {
+            config = config.buffers(self.buffers);
+        }
+        if self.buffer_size != 0 {
+            config = config.buffer_size(self.buffer_size as usize);
+        }
+        if self.pool.id != 0 {
+            config = config.pool(&*POOLS.share(self.pool.id)?);
+        }
+        config = match self.flush_interval_us {
+            0 => config,
+            FCAST_NEVER => config.flush_interval(None),
+            us => config.flush_interval(Some(Duration::from_micros(u64::from(us)))),
+        };
+        if self.waiting != 0 {
+            config = config.waiting(self.waiting);
+        }
+        Ok(config)
+    }
+}
+
+/// Starts to connect a buffered sender to a receiver: it copies small messages into buffers, many
+/// into one, and sends those. The receiver takes them apart with fcast_coalesced_next, in the same
+/// format. Returns at once, as fcast_sender_open. Any thread.
+///
+/// # Safety
+///
+/// As fcast_sender_open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_buffered_open(
+    domain: fcast_domain,
+    peer: *const c_char,
+    settings: *const fcast_settings,
+    endpoint: *mut fcast_endpoint,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(endpoint, "endpoint") }?;
+        // SAFETY: the caller's promise.
+        let settings: fcast_settings = unsafe { pointer::sized(settings, "settings") }?;
+        // SAFETY: the caller's promise.
+        let peer = unsafe { address(peer, "peer") }?;
+        settings.refuse_others(Whose::Buffered)?;
+        let config = settings.buffered()?;
+        let domain = DOMAINS.share(domain.id)?.clone();
+        let sender = SendEndpointBuffered::connect(&domain, peer, config)?;
+        let face = Face::Buffered(Box::new(sender), VecDeque::new());
+        open(out, face, None)
+    })
+}
+
+/// The buffered sender of an endpoint.
+fn sender<'a>(face: &'a mut Face, what: &str) -> Result<&'a mut SendEndpointBuffered, Failure> {
+    match face {
+        Face::Buffered(sender, _) => Ok(sender),
+        face => Err(face.cannot(what)),
+    }
+}
+
+/// Packs a small message behind the others: a tag (whose it is), a status (0: fine) and bytes,
+/// which are copied. `*number`: the one that FCAST_EVENT_PUSHED or FCAST_EVENT_PUSH_FAILED has it
+/// by; they count from 0. The buffer leaves when it is full, with fcast_flush, or when the flush
+/// interval is over, which takes polls. One thread at a time.
+///
+/// FCAST_AGAIN: not now, FCAST_EVENT_WRITABLE says when; FCAST_TOO_LONG; FCAST_CLOSED: nothing was
+/// taken.
+///
+/// # Safety
+///
+/// `data`: NULL, or `len` bytes; `number`: NULL, or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_push(
+    endpoint: fcast_endpoint,
+    tag: u64,
+    status: u8,
+    data: *const c_void,
+    len: usize,
+    number: *mut u64,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { pointer::bytes(data.cast::<u8>(), len, "data") }?;
+        let mut entry = ENDPOINTS.enter(endpoint.id)?;
+        let pushed = sender(&mut entry.face, "push")?.push(tag, status, bytes)?;
+        // SAFETY: the caller's promise.
+        unsafe { pointer::put(number, pushed) };
+        Ok(())
+    })
+}
+
+/// As fcast_push, of a message that lies in several pieces, which are copied one behind the other.
+///
+/// # Safety
+///
+/// `pieces`: NULL, or `count` of them, whose bytes are readable; `number`: NULL, or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_pushv(
+    endpoint: fcast_endpoint,
+    tag: u64,
+    status: u8,
+    pieces: *const fcast_bytes,
+    count: usize,
+    number: *mut u64,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let pieces = unsafe { pointer::array(pieces, count, "pieces") }?;
+        let read = |piece: &fcast_bytes| {
+            // SAFETY: the caller's promise.
+            unsafe { pointer::bytes(piece.data.cast::<u8>(), piece.len, "a piece") }
+        };
+        let segments = pieces.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        let mut entry = ENDPOINTS.enter(endpoint.id)?;
+        let sender = sender(&mut entry.face, "push")?;
+        let pushed = sender.push_segments(tag, status, &segments)?;
+        // SAFETY: the caller's promise.
+        unsafe { pointer::put(number, pushed) };
+        Ok(())
+    })
+}
+
+/// Takes a whole buffer of a buffered sender, to fill and to send with fcast_buffered_send.
+/// FCAST_AGAIN: all are in flight or held; FCAST_EVENT_WRITABLE says when there is one. One thread
+/// at a time.
+///
+/// # Safety
+///
+/// Each pointer: NULL, or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_buffered_acquire(
+    endpoint: fcast_endpoint,
+    buffer: *mut fcast_buffer,
+    data: *mut *mut c_void,
+    capacity: *mut usize,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(buffer, "buffer") }?;
+        // SAFETY: the caller's promise.
+        let data = unsafe { Out::new(data, "data") }?;
+        let mut entry = ENDPOINTS.enter(endpoint.id)?;
+        let taken = sender(&mut entry.face, "have buffers")?.get_buffer();
+        let mut taken = taken.ok_or_else(|| Failure::new(FCAST_AGAIN, "no buffer is free"))?;
+        let (at, len) = (taken.as_mut_ptr(), taken.len());
+        let id = BUFFERS.insert(taken)?;
+        out.set(fcast_buffer { id });
+        data.set(at.cast::<c_void>());
+        // SAFETY: the caller's promise.
+        unsafe { pointer::put(capacity, len) };
+        Ok(())
+    })
+}
+
+/// Sends the first `len` bytes of a buffer of fcast_buffered_acquire as one message, behind all
+/// that was pushed before. Its outcome is FCAST_EVENT_COMPLETED or FCAST_EVENT_FAILED, with the
+/// key. The buffer's handle is used up, unless this fails. One thread at a time.
+#[unsafe(no_mangle)]
+pub extern "C" fn fcast_buffered_send(
+    endpoint: fcast_endpoint,
+    buffer: fcast_buffer,
+    len: usize,
+    key: u64,
+) -> fcast_status {
+    call(|| {
+        let mut entry = ENDPOINTS.enter(endpoint.id)?;
+        let sender = sender(&mut entry.face, "have buffers")?;
+        let capacity = BUFFERS.enter(buffer.id)?.len();
+        if len > capacity {
+            return Err(too_long(len, capacity));
+        }
+        BUFFERS.try_take(buffer.id, |taken| {
+            let sent = sender.send_buffer(taken, len, key);
+            sent.map_err(|refused| (Failure::from(refused.kind), refused.given))
+        })
+    })
+}
+
+/// What a buffer carried: small messages, or a whole one of the program's.
+fn carried(of_messages: u32, of_buffer: u32, carried: Carried) -> fcast_event {
+    match carried {
+        Carried::Messages { first, count } => {
+            let mut event = fcast_event::keyed(of_messages, first);
+            event.value = count;
+            event
+        }
+        Carried::Buffer { key } => fcast_event::keyed(of_buffer, key),
+    }
+}
+
+/// Why a buffer failed; the event gives its bytes, too.
+#[cold]
+fn buffer_failed(
+    event: fcast_event,
+    buffer: Option<Buffer>,
+    error: BufferError,
+) -> (fcast_event, Held) {
+    let mut event = event;
+    let text = error.to_string();
+    match error {
+        BufferError::Completion(error) => {
+            let (told, _) = failed(event.kind, event.key, &error);
+            (event.status, event.error) = (told.status, told.error);
+        }
+        BufferError::Refused(kind) => event.status = Failure::from(kind).status,
+        _ => {}
+    }
+    match buffer {
+        Some(buffer) => (event, Held::Packed(buffer, c_string(text))),
+        None => words(event, text),
+    }
+}
+
+impl Tell for BufferedEvent {
+    #[inline]
+    fn tell(self) -> (fcast_event, Held) {
+        match self {
+            Self::Completed { carried: what, .. } => {
+                let event = carried(FCAST_EVENT_PUSHED, FCAST_EVENT_COMPLETED, what);
+                (event, Held::Nothing)
+            }
+            Self::Connection(event) => event.tell(),
+            Self::Failed {
+                carried: what,
+                buffer,
+                error,
+            } => {
+                let event = carried(FCAST_EVENT_PUSH_FAILED, FCAST_EVENT_FAILED, what);
+                buffer_failed(event, buffer, error)
+            }
+            Self::Late { carried: what } => (
+                carried(FCAST_EVENT_LATE, FCAST_EVENT_LATE, what),
+                Held::Nothing,
+            ),
+            Self::Writable => (fcast_event::new(FCAST_EVENT_WRITABLE), Held::Nothing),
+            other => words(fcast_event::new(FCAST_EVENT_OTHER), format!("{other:?}")),
+        }
+    }
+}

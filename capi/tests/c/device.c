@@ -1,0 +1,282 @@
+/*
+ * Memory of a GPU: allocated, the program's own, tensors; sent through a staging ring, and delivered to. Over the fake driver of the
+ * tests in Rust, which is built here; FABRICAST_TEST_GPU=real: over the machine's own.
+ */
+#include "drive.h"
+#include <dlfcn.h>
+#include <unistd.h>
+
+enum { SIZE = 100000, SLOT = 128 * 1024 };
+
+typedef unsigned long long address_t;
+static int (*cu_alloc)(address_t *, size_t);
+static int (*cu_free)(address_t);
+static int (*cu_to_device)(address_t, const void *, size_t);
+static int (*cu_to_host)(void *, address_t, size_t);
+
+static unsigned char pattern[SIZE], back[SIZE];
+static unsigned connected, completed, delivered, released;
+static fcast_message kept;
+
+static void *symbol(void *library, const char *name)
+{
+    void *found = dlsym(library, name);
+    CHECK(found != NULL);
+    return found;
+}
+
+/* The fake frees neither streams nor events, so that no other ones have their addresses. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libcuda.so\n";
+}
+
+/* The driver that the library will load, too, with a context that is current. */
+static int load_driver(const char *path)
+{
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL)
+        return 0;
+    int (*init)(unsigned), (*get)(int *, int), (*retain)(void **, int), (*push)(void *);
+    *(void **)&init = symbol(library, "cuInit");
+    *(void **)&get = symbol(library, "cuDeviceGet");
+    *(void **)&retain = symbol(library, "cuDevicePrimaryCtxRetain");
+    *(void **)&push = symbol(library, "cuCtxPushCurrent_v2");
+    *(void **)&cu_alloc = symbol(library, "cuMemAlloc_v2");
+    *(void **)&cu_free = symbol(library, "cuMemFree_v2");
+    *(void **)&cu_to_device = symbol(library, "cuMemcpyHtoD_v2");
+    *(void **)&cu_to_host = symbol(library, "cuMemcpyDtoH_v2");
+    int device;
+    void *context;
+    return init(0) == 0 && get(&device, 0) == 0 && retain(&context, device) == 0 && push(context) == 0;
+}
+
+/* Builds the fake driver, which stays loaded when its file is gone. */
+static int load_fake(void)
+{
+    char folder[] = "/tmp/fabricast-fake-XXXXXX", command[4096], source[1024], path[64];
+    snprintf(source, sizeof source, "%s", __FILE__);
+    char *end = strrchr(source, '/');
+    if (end != NULL)
+        *end = 0;
+    if (mkdtemp(folder) == NULL)
+        return 0;
+    snprintf(path, sizeof path, "%s/libcuda.so", folder);
+    snprintf(command, sizeof command,
+             "cc -shared -fPIC -O1 %s/../../../tests/common/fake_cuda.c -o %s -lpthread -ldl",
+             end == NULL ? "." : source, path);
+    int loaded = system(command) == 0 && setenv("FABRICAST_CUDA", path, 1) == 0 &&
+                 setenv("FAKE_CUDA_THREADS", "1", 1) == 0 &&
+                 setenv("FAKE_CUDA_PROTECTED", "1", 1) == 0 && load_driver(path);
+    if (loaded) {
+        fcast_region region;
+        OK(fcast_region_device(1, 0, false, &region));
+        OK(fcast_region_release(region));
+    }
+    unlink(path);
+    rmdir(folder);
+    return loaded;
+}
+
+static void on_sender(fcast_endpoint endpoint, const fcast_event *event)
+{
+    (void)endpoint;
+    connected += event->kind == FCAST_EVENT_CONNECTED;
+    completed += event->kind == FCAST_EVENT_COMPLETED;
+    CHECK(event->kind != FCAST_EVENT_FAILED);
+}
+
+static void on_receiver(fcast_endpoint endpoint, const fcast_event *event)
+{
+    CHECK(event->kind != FCAST_EVENT_MESSAGE && event->kind != FCAST_EVENT_UNDELIVERED);
+    if (event->kind != FCAST_EVENT_DEVICE_MESSAGE)
+        return;
+    CHECK(event->header_len == 4 && memcmp(event->header, "head", 4) == 0);
+    CHECK(event->data_len == SIZE);
+    memset(back, 0, sizeof back);
+    CHECK(cu_to_host(back, (address_t)(uintptr_t)event->data, SIZE) == 0);
+    CHECK(memcmp(back, pattern, SIZE) == 0);
+    if (delivered == 0)
+        OK(fcast_message_keep(endpoint, event, &kept));
+    delivered++;
+}
+
+static void sends(fcast_domain domain)
+{
+    fcast_region gpu, landing, none = {0};
+    OK(fcast_region_device(SIZE, 0, false, &gpu));
+    OK(fcast_region_device(4 * SLOT, 0, true, &landing));
+    void *base;
+    OK(fcast_region_memory(gpu, &base, NULL));
+    CHECK(cu_to_device((address_t)(uintptr_t)base, pattern, SIZE) == 0);
+    uint32_t path;
+    char text[256];
+    IS(fcast_region_path(gpu, domain, &path, text, sizeof text, NULL), FCAST_NOT_REGISTERED);
+    OK(fcast_region_register(gpu, domain));
+    OK(fcast_region_register(landing, domain));
+    OK(fcast_region_path(gpu, domain, &path, text, sizeof text, NULL));
+    CHECK(path == FCAST_PATH_STAGED && strstr(text, "staged") != NULL);
+
+    fcast_device_pool pool;
+    fcast_staging staging;
+    OK(fcast_device_pool_create(landing, SLOT, &pool));
+    OK(fcast_staging_create(4, SLOT, 0, -1, &staging));
+    fcast_settings settings = {.size = sizeof settings, .max_message = SLOT, .deliver_to = pool};
+    fcast_endpoint receiver, sender, plain;
+    OK(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &receiver));
+    char address[128];
+    OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
+    OK(fcast_sender_open(domain, address, NULL, &plain));
+    fcast_settings sending = {.size = sizeof sending, .staging = staging};
+    OK(fcast_sender_open(domain, address, &sending, &sender));
+    DRIVE(plain, on_sender, receiver, on_receiver, connected == 1);
+    IS(fcast_send(plain, gpu, base, SIZE, "head", 4, 1), FCAST_UNSUPPORTED);
+    DRIVE(sender, on_sender, receiver, on_receiver, connected == 2);
+    IS(fcast_send(sender, none, base, SIZE, "head", 4, 1), FCAST_NOT_REGISTERED);
+    OK(fcast_send(sender, gpu, base, SIZE, "head", 4, 1));
+    DRIVE(sender, on_sender, receiver, on_receiver, completed == 1 && delivered == 1);
+    /* What was delivered is sent on from the GPU's memory. */
+    fcast_payload payload;
+    OK(fcast_message_payload(kept, &payload));
+    OK(fcast_send_payload(sender, payload, "head", 4, 2));
+    DRIVE(sender, on_sender, receiver, on_receiver, completed == 2 && delivered == 2);
+
+    OK(fcast_endpoint_release(sender));
+    OK(fcast_endpoint_release(plain));
+    OK(fcast_endpoint_release(receiver));
+    OK(fcast_staging_release(staging));
+    OK(fcast_device_pool_release(pool));
+    OK(fcast_region_release(gpu));
+    OK(fcast_region_release(landing));
+}
+
+static void on_release(void *context)
+{
+    released += *(unsigned *)context;
+}
+
+static void memory_of_the_program(void)
+{
+    address_t at;
+    unsigned one = 1;
+    fcast_region region;
+    CHECK(cu_alloc(&at, SIZE) == 0);
+    IS(fcast_region_external_device(at, SIZE, 7, on_release, &one, &region), FCAST_INVALID);
+    CHECK(released == 1);
+    IS(fcast_region_external_device(at + SIZE, SIZE, FCAST_ANY_DEVICE, on_release, &one, &region),
+       FCAST_INVALID);
+    CHECK(released == 2);
+    IS(fcast_region_external_device(at, SIZE, FCAST_ANY_DEVICE, on_release, &one, NULL), FCAST_INVALID);
+    CHECK(released == 3);
+    OK(fcast_region_external_device(at, SIZE, 0, on_release, &one, &region));
+    CHECK(released == 3);
+    OK(fcast_region_release(region));
+    CHECK(released == 4);
+    CHECK(cu_free(at) == 0);
+}
+
+/* The structs of dlpack.h. */
+struct tensor {
+    void *data;
+    int32_t device_type, device_id, ndim;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+};
+
+struct managed {
+    struct tensor tensor;
+    void *context;
+    void (*deleter)(struct managed *);
+};
+
+struct managed_versioned {
+    uint32_t major, minor;
+    void *context;
+    void (*deleter)(struct managed_versioned *);
+    uint64_t flags;
+    struct tensor tensor;
+};
+
+static void delete_managed(struct managed *managed)
+{
+    released++;
+    free(managed);
+}
+
+static void delete_versioned(struct managed_versioned *managed)
+{
+    released++;
+    free(managed);
+}
+
+static struct managed *managed(struct tensor tensor)
+{
+    struct managed *made = malloc(sizeof *made);
+    *made = (struct managed){.tensor = tensor, .deleter = delete_managed};
+    return made;
+}
+
+static struct managed_versioned *versioned(struct tensor tensor, uint32_t major)
+{
+    struct managed_versioned *made = malloc(sizeof *made);
+    *made = (struct managed_versioned){.major = major, .tensor = tensor, .deleter = delete_versioned};
+    return made;
+}
+
+static void tensors(void)
+{
+    released = 0;
+    address_t at;
+    CHECK(cu_alloc(&at, SIZE) == 0);
+    int64_t shape[2] = {100, 250}, crossed[2] = {1, 100};
+    struct tensor of_gpu = {.data = (void *)(uintptr_t)at, .device_type = 2, .ndim = 2, .bits = 32, .lanes = 1};
+    of_gpu.shape = shape;
+    struct tensor of_host = of_gpu;
+    of_host.data = back;
+    of_host.device_type = 1;
+    fcast_region region;
+    void *base;
+    size_t len;
+    OK(fcast_region_from_dlpack(managed(of_gpu), &region));
+    OK(fcast_region_memory(region, &base, &len));
+    CHECK(base == of_gpu.data && len == SIZE && released == 0);
+    OK(fcast_region_release(region));
+    CHECK(released == 1);
+    OK(fcast_region_from_dlpack_versioned(versioned(of_host, 1), &region));
+    OK(fcast_region_memory(region, &base, &len));
+    CHECK(base == back && len == SIZE);
+    OK(fcast_region_release(region));
+    CHECK(released == 2);
+    /* The deleter is called where it fails, too. */
+    IS(fcast_region_from_dlpack_versioned(versioned(of_host, 2), &region), FCAST_INVALID);
+    of_gpu.strides = crossed;
+    IS(fcast_region_from_dlpack(managed(of_gpu), &region), FCAST_INVALID);
+    IS(fcast_region_from_dlpack(managed(of_host), NULL), FCAST_INVALID);
+    CHECK(released == 5);
+    IS(fcast_region_from_dlpack(NULL, &region), FCAST_INVALID);
+    CHECK(cu_free(at) == 0);
+}
+
+int main(void)
+{
+    const char *which = getenv("FABRICAST_TEST_GPU");
+    int real = which != NULL && strcmp(which, "real") == 0;
+    if (!(real ? load_driver("libcuda.so.1") : load_fake())) {
+        printf("SKIPPED: no CUDA driver, and no compiler for the fake one\n");
+        return 0;
+    }
+    for (size_t i = 0; i < SIZE; i++)
+        pattern[i] = (unsigned char)(i * 31 + i / 997);
+    fcast_region region;
+    IS(fcast_region_device(SIZE, 99, false, &region), FCAST_DEVICE);
+    fcast_domain domain = open_domain();
+    sends(domain);
+    memory_of_the_program();
+    tensors();
+    OK(fcast_domain_release(domain));
+    printf("a GPU's memory: %u messages, %u tensors\n", delivered, released);
+    return 0;
+}
