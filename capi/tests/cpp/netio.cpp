@@ -307,6 +307,47 @@ static void buffered()
     sender->release_buffer(addresses[0], again);
 }
 
+/// A send of another thread that turns out to be too long has its one outcome, too: told at once
+/// where the program wants that, else with the connection's end.
+static void late_failure(bool at_once)
+{
+    running run;
+    auto receiver =
+        netio3::NetworkBackend::create(netio3::BackendType::LIBFABRIC, config(), run.loop);
+    const auto address = receiver->open_listen_endpoint(any, {4096, 64});
+    bool established = false, closed = false;
+    std::vector<std::uint64_t> failed, keys;
+    netio3::NetworkConfig out = config();
+    out.thread_safety = netio3::ThreadSafetyModel::SAFE;
+    out.on_connection_established_cb = [&](const auto &) { established = true; };
+    out.on_send_completed_cb = [](const auto &, std::uint64_t key) { CHECK(key == 2); };
+    out.on_connection_closed_cb = [&](const auto &, const std::vector<std::uint64_t> &told) {
+        keys = told;
+        closed = true;
+    };
+    if (at_once)
+        out.on_send_failed_cb = [&](const auto &, std::uint64_t key, std::string_view words) {
+            CHECK(!words.empty());
+            failed.push_back(key);
+        };
+    auto sender = netio3::NetworkBackend::create(netio3::BackendType::LIBFABRIC, out, run.loop);
+    sender->open_send_endpoint(address, whole(16));
+    run.until([&] { return established; });
+    std::thread other([&] {
+        CHECK(sender->send_data(address, {memory, 8000}, {}, 1) == NetioStatus::OK);
+        CHECK(sender->send_data(address, {memory, 1000}, {}, 2) == NetioStatus::OK);
+        const std::vector<std::uint8_t> elsewhere(16), header(4096);
+        CHECK(sender->send_data(address, elsewhere, {}, 3) == NetioStatus::FAILED);
+        CHECK(sender->send_data(address, {memory, 1}, header, 3) == NetioStatus::FAILED);
+        sender->close_send_endpoint(address);
+        CHECK(sender->send_data(address, {memory, 1}, {}, 3) == NetioStatus::FAILED);
+    });
+    other.join();
+    run.until([&] { return closed; });
+    const std::vector<std::uint64_t> one{1};
+    CHECK(at_once ? failed == one && keys.empty() : failed.empty() && keys == one);
+}
+
 /// Signals, timers, descriptors, and the end of a run.
 static void loop()
 {
@@ -350,5 +391,7 @@ int main()
     refused();
     throwing();
     buffered();
+    late_failure(true);
+    late_failure(false);
     std::printf("netio: ok\n");
 }

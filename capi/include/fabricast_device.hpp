@@ -1,0 +1,53 @@
+/*
+ * Memory of GPUs for C++17: regions of it, and the ring that takes it through the host where the
+ * provider can't reach it.
+ */
+#ifndef FABRICAST_DEVICE_HPP
+#define FABRICAST_DEVICE_HPP
+
+#include <fabricast.hpp>
+
+namespace fabricast {
+
+/// Allocates memory of a GPU, by its number. FCAST_DEVICE: there is none, or no driver.
+inline result<region> device_region(std::size_t len, std::uint32_t device = 0,
+                                    bool virtual_memory = false)
+{
+    fcast_region raw{};
+    if (fcast_status code = fcast_region_device(len, device, virtual_memory, &raw))
+        return failure::last(code);
+    return region(raw);
+}
+
+/// A region of memory that the program allocated with CUDA, from a CUdeviceptr on. It stays
+/// allocated until `release` is called.
+inline result<region> external_device_region(std::uint64_t address, std::size_t len,
+                                             std::int32_t device = FCAST_ANY_DEVICE,
+                                             std::function<void()> release = {})
+{
+    const detail::release_call with(std::move(release));
+    fcast_region raw{};
+    if (fcast_status code =
+            fcast_region_external_device(address, len, device, with.call, with.context, &raw))
+        return failure::last(code);
+    return region(raw);
+}
+
+/// A ring of pinned memory, for `settings::staging` of endpoints that send memory of a GPU.
+class staging : public detail::owner<fcast_staging, fcast_staging_release> {
+public:
+    using owner::owner;
+    /// 0: 32 slots, of 1 MiB.
+    static result<staging> create(std::uint32_t slots = 0, std::size_t slot_bytes = 0,
+                                  std::int32_t numa_node = -1)
+    {
+        fcast_staging raw{};
+        if (fcast_status code = fcast_staging_create(slots, slot_bytes, 0, numa_node, &raw))
+            return failure::last(code);
+        return staging(raw);
+    }
+};
+
+} // namespace fabricast
+
+#endif
