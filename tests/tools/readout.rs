@@ -284,7 +284,7 @@ fn a_killed_builder_costs_nothing_where_fragments_are_packed() {
 fn builders_that_are_killed_and_come_by_turns_cost_nothing() {
     let Some(program) = program() else { return };
     let mut more = vec!["--size", "64-256", "--rate", "20", "--builders", "2"];
-    more.extend(["--kill-every", "0.7", "--seconds", "6"]);
+    more.extend(["--kill-every", "0.7", "--seconds", "4"]);
     let counts = demo(&program, &more).assert_agrees();
     let (events, killed) = (counts.get("events_triggered"), counts.get("builders_lost"));
     // The next one is killed when another has come in its place.

@@ -311,7 +311,7 @@ mod tests {
 
         #[test]
         fn nothing_breaks(
-            // Half of them are small. A number each, and no choice: that has a generator of its own.
+            // Half of them are small. No choice for each: that would be a generator for each.
             numbers in proptest::collection::vec(any::<u16>(), 0..1500),
         ) {
             let byte = |n: u16| if n < 1 << 15 { n as u8 % 40 } else { n as u8 };
