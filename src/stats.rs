@@ -144,7 +144,7 @@ pub struct ReceiveStats {
     pub reaped: u64,
     /// Connections that were lost or broke the protocol.
     pub lost: u64,
-    /// Times that a connection found the pool empty.
+    /// Times that a connection found the pool empty, or this endpoint's share of it used up.
     pub starved: u64,
     /// One-sided operations of this side.
     pub one_sided: OneSidedStats,
