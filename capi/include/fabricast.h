@@ -862,6 +862,15 @@ typedef struct {
      */
     uint32_t credits;
     /**
+     * Of a `pool` that several endpoints share: buffers that are kept for this one.
+     */
+    uint32_t pool_reserved;
+    /**
+     * The most buffers that it takes of such a `pool`, at least `pool_reserved`; 0: the pool is
+     * this endpoint's alone.
+     */
+    uint32_t pool_most;
+    /**
      * Buffered senders: FCAST_FORMAT_COMPACT or FCAST_FORMAT_NETIO3; the receiver must know it.
      */
     uint32_t format;
@@ -928,7 +937,7 @@ typedef struct {
     uint32_t tell_sent;
     /**
      * A pool of the program's instead of one of the endpoint's own: that of what comes in, or of a
-     * buffered sender's buffers. Several receivers may share one.
+     * buffered sender's buffers. Those that share one say what they take of it: `pool_most`.
      */
     fcast_pool pool;
     /**
@@ -4512,10 +4521,10 @@ fcast_status fcast_ring_create(fcast_region region,
                                fcast_ring *ring);
 
 /**
- * Takes the next `len` bytes of a ring: they lie in spans[0] and, where they go over the end of
- * the region, spans[1]. In a ring with headroom spans[1] is always empty. Several reservations may
- * be out. FCAST_AGAIN: no room before the oldest come back; FCAST_TOO_LONG: the ring is smaller.
- * One thread at a time.
+ * Takes the next `len` bytes of a ring: they lie in `spans[0]` and, where they go over the end of
+ * the region, `spans[1]`. In a ring with headroom the second is always empty. Several reservations
+ * may be out. FCAST_AGAIN: no room before the oldest come back; FCAST_TOO_LONG: the ring is
+ * smaller. One thread at a time.
  *
  * # Safety
  *

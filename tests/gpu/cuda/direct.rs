@@ -552,8 +552,8 @@ fn visit() {
     }
     match sent(&mut peer, LONG) {
         Ok(()) => child::tell(format!(
-            "| (d) messages above {} KiB from device memory arrive in the owner's host memory: {cases} \
-             of {cases} |",
+            "| (d) messages above {} KiB from device memory arrive in the owner's host memory: \
+             {cases} of {cases} |",
             LONG_ABOVE / KIB
         )),
         Err(why) => child::tell(format!(
