@@ -58,6 +58,12 @@ impl PoolShare {
         }
     }
 
+    /// Those of them that others may take instead.
+    pub(crate) fn lendable(&self) -> usize {
+        let account = self.account.as_ref();
+        account.map_or(0, |account| account.room().min(self.pool.free_count()))
+    }
+
     /// Takes a buffer, a reserved one first.
     #[inline]
     pub(crate) fn try_acquire(&self) -> Option<BufferMut> {

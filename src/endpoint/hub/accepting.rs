@@ -183,8 +183,12 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             - 1
             - (self.peers.len() as u32).min(self.settings.max_connections - 1);
         let kept = (others * self.buffers.receives.min) as usize;
-        let share = self.free_receives().saturating_sub(kept);
+        // Of a shared pool, what is not reserved may be somebody else's when it is wanted again.
+        let lent = self.buffers.share.lendable();
+        let share = self.free_receives().saturating_sub(kept + lent);
         let share = u32::try_from(share).unwrap_or(u32::MAX);
+        let gap = self.shared.as_ref().map_or(0, |it| it.receives.gap());
+        let kept = kept + gap as usize;
         let want = receives.max.min(share.max(receives.min));
         loop {
             let is_one_of_the_fewest = peer.receives.posted < receives.min;
@@ -203,6 +207,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             Some(shared) if shared.orphans.len() >= ORPHANS_MAX => 0,
             Some(Shared { receives, .. }) => {
                 let free = self.buffers.share.free_count() + receives.surplus() as usize;
+                let free = free.saturating_sub(receives.gap() as usize);
                 free.min(receives.room() as usize)
             }
         }

@@ -64,6 +64,13 @@ impl SharedReceives {
             .saturating_sub(self.promised.saturating_add(self.spare))
     }
 
+    /// Receives that have to be posted for what was promised, and for hellos: a hello that is being
+    /// answered has taken one.
+    pub(crate) fn gap(&self) -> u32 {
+        let needed = self.promised.saturating_add(self.spare);
+        needed.saturating_sub(self.posted)
+    }
+
     /// Receives are lacking for what was promised, or for hellos, and the provider takes one more.
     pub(crate) fn lacks(&self) -> bool {
         self.posted < self.promised.saturating_add(self.spare) && self.posted < self.limit

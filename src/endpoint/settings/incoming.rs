@@ -101,7 +101,8 @@ impl IncomingSettings {
     /// those of messages that the application holds:
     ///
     /// * its start is reserved: so many are there for this endpoint whatever the others do. They
-    ///   must be free as it opens. 0 is good, and no promise.
+    ///   must be free as it opens. Peers are granted messages ahead as far as these go, and one
+    ///   each beyond. 0 is good, and no promise.
     /// * its end is the most that it takes, `slots` to the rest of the settings: those beyond the
     ///   reserved ones are taken from what is free of the pool. Whoever polls first gets them.
     ///
