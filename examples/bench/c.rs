@@ -32,8 +32,10 @@ use crate::clock::{Deadline, Sampler};
 use crate::error::{Failure, fail};
 use crate::ours;
 
-/// Events, or messages, that one call gives at most.
+/// Events that one call gives at most.
 const EVENTS: usize = 64;
+/// Messages that one call gives at most: as many as come by one read of the queue.
+const MESSAGES: usize = 1024;
 /// Messages that one call sends at most.
 const BATCH: usize = 32;
 
@@ -388,13 +390,13 @@ impl Server {
     /// Receives until the end mark, without an event for each message.
     pub(crate) fn receive(&mut self, case: &Case) -> Result<Arrived, Failure> {
         let mut sampler = Sampler::new(case.limit());
-        let mut messages = [const { MaybeUninit::<fcast_received>::uninit() }; EVENTS];
+        let mut messages = vec![MaybeUninit::<fcast_received>::uninit(); MESSAGES];
         while !sampler.done() {
             let (mut found, mut has_events) = (0, false);
             let room = messages.as_mut_ptr().cast::<fcast_received>();
             let (count, more) = (&raw mut found, &raw mut has_events);
             // SAFETY: there is room for so many messages; the other two are writable.
-            check(unsafe { fcast_receive(self.endpoint.handle, room, EVENTS, count, more) })?;
+            check(unsafe { fcast_receive(self.endpoint.handle, room, MESSAGES, count, more) })?;
             for message in &messages[..found] {
                 // SAFETY: the call wrote the first `found`.
                 let message = unsafe { message.assume_init_ref() };

@@ -422,13 +422,9 @@ pub const PROVIDERS: &[Provider] = &[
         ..rdm("tcp;ofi_rxm", 4, "as tcp, and messages up to 16 KiB")
     },
     // rxm_info_to_rxm: the smaller of its own CQ data (8) and the core provider's (4).
-    // rxm_send_connect opens the connection's endpoint in the first post, and vrb_create_ep calls
-    // rdma_resolve_addr there, VERBS_RESOLVE_TIMEOUT 2 s; not since 1.21.
+    // rxm_send_connect has vrb_create_ep resolve the address in the first post; not since 1.21.
     Provider {
-        remarks: Some(
-            "up to libfabric 1.20, the first post to an address that nobody has takes 2 s, in \
-             which its thread stands still",
-        ),
+        remarks: Some("up to libfabric 1.20, the first post to an address of nobody takes 2 s"),
         environment: &[WITHOUT_SEGMENTS, SHARED_BUFFERS],
         queues: ProviderQueues {
             wait_fd: true,

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::*;
 use crate::status::FCAST_INVALID;
 
-/// Counts the values that are alive.
-struct Counted(Arc<AtomicUsize>, u64);
+/// Counts the values that are alive; with a number, and a flag for who is alone with it.
+struct Counted(Arc<AtomicUsize>, u64, AtomicBool);
 
 impl Counted {
     fn new(alive: &Arc<AtomicUsize>, number: u64) -> Self {
         alive.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(alive), number)
+        Self(Arc::clone(alive), number, AtomicBool::new(false))
     }
 }
 
@@ -100,10 +100,9 @@ fn threads_agree_on_who_is_in() {
     let table = Table::<Counted>::new(9, "thing");
     let alive = Arc::new(AtomicUsize::new(0));
     let places: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(0)).collect();
-    let alone: Vec<AtomicBool> = (0..64).map(|_| AtomicBool::new(false)).collect();
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
-            let (table, alive, places, alone) = (&table, &alive, &places, &alone);
+            let (table, alive, places) = (&table, &alive, &places);
             scope.spawn(move || {
                 let mut random = thread + 1;
                 for round in 0..20_000_u64 {
@@ -115,15 +114,14 @@ fn threads_agree_on_who_is_in() {
                     match random >> 60 {
                         0..8 => {
                             if let Ok(value) = table.share(id) {
-                                let flag = &alone[(value.1 % 64) as usize];
-                                assert!(!flag.load(Ordering::SeqCst), "somebody is alone");
+                                assert!(!value.2.load(Ordering::SeqCst), "somebody is alone");
                             }
                         }
                         8..13 => {
                             if let Ok(value) = table.enter(id) {
-                                let flag = &alone[(value.1 % 64) as usize];
-                                assert!(!flag.swap(true, Ordering::SeqCst));
-                                flag.store(false, Ordering::SeqCst);
+                                assert!(!value.2.swap(true, Ordering::SeqCst));
+                                std::hint::spin_loop();
+                                value.2.store(false, Ordering::SeqCst);
                             }
                         }
                         13 if round % 3 == 0 => drop(table.take(id)),
@@ -136,9 +134,7 @@ fn threads_agree_on_who_is_in() {
                         }
                         _ => {
                             let _ = table.release(id);
-                            // A number of its own: only a value's users raise its flag.
-                            let number = thread * 16 + round % 16;
-                            let new = table.insert(Counted::new(alive, number)).unwrap();
+                            let new = table.insert(Counted::new(alive, round)).unwrap();
                             let old = place.swap(new, Ordering::SeqCst);
                             let _ = table.release(old);
                         }

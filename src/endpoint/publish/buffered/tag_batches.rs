@@ -15,7 +15,7 @@ use crate::buffer::{Buffer, BufferMut};
 use crate::coalesce::Packer;
 
 /// The buffer of a tag.
-enum Packing {
+enum BatchState {
     Open(Packer<BufferMut>),
     /// It was offered once, and takes nothing more.
     Sealed(Buffer),
@@ -24,7 +24,7 @@ enum Packing {
 struct TagBatch {
     number: u64,
     messages: u64,
-    packing: Packing,
+    packing: BatchState,
     leaves: bool,
 }
 
@@ -93,7 +93,7 @@ impl TagBatches {
         let batch = TagBatch {
             number,
             messages: packer.count().into(),
-            packing: Packing::Open(packer),
+            packing: BatchState::Open(packer),
             leaves: false,
         };
         debug_assert!(!self.has(tag), "one for each tag");
@@ -107,7 +107,7 @@ impl TagBatches {
     #[inline]
     pub(super) fn push(&mut self, tag: u64, status: u8, segments: &[&[u8]]) -> Option<u64> {
         let batch = self.by_tag.get_mut(&tag)?;
-        let Packing::Open(packer) = &mut batch.packing else {
+        let BatchState::Open(packer) = &mut batch.packing else {
             return None;
         };
         packer.push_segments(tag, status, segments).ok()?;
@@ -160,8 +160,8 @@ impl TagBatches {
             number: batch.number,
             messages: batch.messages,
             buffer: match batch.packing {
-                Packing::Open(packer) => packer.freeze(),
-                Packing::Sealed(buffer) => buffer,
+                BatchState::Open(packer) => packer.freeze(),
+                BatchState::Sealed(buffer) => buffer,
             },
         })
     }
@@ -172,7 +172,7 @@ impl TagBatches {
         let sealed = TagBatch {
             number: batch.number,
             messages: batch.messages,
-            packing: Packing::Sealed(batch.buffer),
+            packing: BatchState::Sealed(batch.buffer),
             leaves: true,
         };
         self.by_tag.insert(batch.tag, sealed);
