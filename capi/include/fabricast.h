@@ -957,6 +957,32 @@ typedef struct {
 } fcast_settings;
 
 /**
+ * A small message, as it lies in its buffer.
+ */
+typedef struct {
+    /**
+     * Whose it is.
+     */
+    uint64_t tag;
+    /**
+     * Its bytes, which are aligned to nothing.
+     */
+    const void *data;
+    /**
+     * How many.
+     */
+    size_t len;
+    /**
+     * 0: fine; all else is the program's.
+     */
+    uint32_t status;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} fcast_small_message;
+
+/**
  * Bytes of the program's.
  */
 typedef struct {
@@ -1002,32 +1028,6 @@ typedef struct {
      */
     uint32_t over;
 } fcast_small_cursor;
-
-/**
- * A small message, as it lies in its buffer.
- */
-typedef struct {
-    /**
-     * Whose it is.
-     */
-    uint64_t tag;
-    /**
-     * Its bytes, which are aligned to nothing.
-     */
-    const void *data;
-    /**
-     * How many.
-     */
-    size_t len;
-    /**
-     * 0: fine; all else is the program's.
-     */
-    uint32_t status;
-    /**
-     * 0.
-     */
-    uint32_t reserved;
-} fcast_small_message;
 
 /**
  * A payload: a frozen buffer, a fragment of a ring, or the bytes of a message that was kept. Any
@@ -2915,6 +2915,20 @@ fcast_status fcast_push(fcast_endpoint endpoint,
                         const void *data,
                         size_t len,
                         uint64_t *number);
+
+/**
+ * Packs several small messages, as fcast_push each: `*pushed` of them, from the first on. Where it
+ * stops early, the next call says why with its first message. FCAST_AGAIN and the other failures
+ * of fcast_push: the first message was not taken, and no other one. One thread at a time.
+ *
+ * # Safety
+ *
+ * `messages`: NULL, or `count` of them, whose bytes are readable; `pushed`: NULL, or writable.
+ */
+fcast_status fcast_push_batch(fcast_endpoint endpoint,
+                              const fcast_small_message *messages,
+                              size_t count,
+                              size_t *pushed);
 
 /**
  * As fcast_push, of a message that lies in several pieces, which are copied one behind the other.

@@ -11,7 +11,7 @@ use fabricast::buffer::Buffer;
 use fabricast::endpoint::{BufferError, BufferedConfig, BufferedEvent, Carried};
 
 use crate::call::call;
-use crate::coalesced::format;
+use crate::coalesced::{fcast_small_message, format};
 use crate::endpoint::{address, fcast_endpoint, open};
 use crate::event::{
     FCAST_EVENT_COMPLETED, FCAST_EVENT_FAILED, FCAST_EVENT_LATE, FCAST_EVENT_OTHER,
@@ -23,7 +23,7 @@ use crate::face::Face;
 use crate::handle::{BUFFERS, DOMAINS, ENDPOINTS, POOLS};
 use crate::pointer::{self, Out};
 use crate::pool::{fcast_buffer, too_long};
-use crate::settings::{FCAST_NEVER, fcast_settings};
+use crate::settings::{FCAST_NEVER, fcast_settings, out_of_range};
 use crate::settings_of::Whose;
 use crate::status::{FCAST_AGAIN, Failure, c_string, fcast_status};
 
@@ -132,6 +132,59 @@ pub unsafe extern "C" fn fcast_push(
         unsafe { pointer::put(number, pushed) };
         Ok(())
     })
+}
+
+/// Packs several small messages, as fcast_push each: `*pushed` of them, from the first on. Where it
+/// stops early, the next call says why with its first message. FCAST_AGAIN and the other failures
+/// of fcast_push: the first message was not taken, and no other one. One thread at a time.
+///
+/// # Safety
+///
+/// `messages`: NULL, or `count` of them, whose bytes are readable; `pushed`: NULL, or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_push_batch(
+    endpoint: fcast_endpoint,
+    messages: *const fcast_small_message,
+    count: usize,
+    pushed: *mut usize,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(pushed, "pushed") }?;
+        // SAFETY: the caller's promise.
+        let messages = unsafe { pointer::array(messages, count, "messages") }?;
+        let mut entry = ENDPOINTS.enter(endpoint.id)?;
+        let sender = sender(&mut entry.face, "push")?;
+        for (taken, message) in messages.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            match unsafe { push_one(sender, message) } {
+                Err(failure) if taken == 0 => return Err(failure),
+                Err(_) => {
+                    out.set(taken);
+                    return Ok(());
+                }
+                Ok(()) => {}
+            }
+        }
+        out.set(messages.len());
+        Ok(())
+    })
+}
+
+/// # Safety
+///
+/// The bytes are readable.
+#[inline]
+unsafe fn push_one(
+    sender: &mut SendEndpointBuffered,
+    message: &fcast_small_message,
+) -> Result<(), Failure> {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { pointer::bytes(message.data.cast::<u8>(), message.len, "data") }?;
+    let status = u8::try_from(message.status);
+    let status = status.map_err(|_| out_of_range("status", message.status, "0 to 255"))?;
+    sender.push(message.tag, status, bytes)?;
+    Ok(())
 }
 
 /// As fcast_push, of a message that lies in several pieces, which are copied one behind the other.

@@ -4,6 +4,9 @@
 
 #![allow(unsafe_code)] // Functions of C's.
 
+pub(crate) mod coalesced;
+pub(crate) mod rma;
+
 use std::ffi::{CStr, CString, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -17,12 +20,14 @@ use fabricast_capi::event::{
     FCAST_EVENT_MESSAGE, fcast_event,
 };
 use fabricast_capi::fabric::{
-    FCAST_KIND_MSG, FCAST_KIND_RDM, fcast_domain, fcast_domain_open, fcast_fabric,
-    fcast_fabric_open, fcast_fabric_release, fcast_fabric_settings,
+    FCAST_KIND_MSG, FCAST_KIND_RDM, fcast_domain, fcast_domain_open, fcast_domain_release,
+    fcast_fabric, fcast_fabric_open, fcast_fabric_release, fcast_fabric_settings,
 };
 use fabricast_capi::open::{fcast_receiver_open, fcast_sender_open};
 use fabricast_capi::receive::{fcast_receive, fcast_received};
-use fabricast_capi::region::{fcast_region, fcast_region_allocate, fcast_region_memory};
+use fabricast_capi::region::{
+    fcast_region, fcast_region_allocate, fcast_region_memory, fcast_region_release,
+};
 use fabricast_capi::send::fcast_send;
 use fabricast_capi::settings::{FCAST_HEADER_FIXED, FCAST_OFF, fcast_settings};
 use fabricast_capi::status::{FCAST_AGAIN, FCAST_OK, fcast_last_error, fcast_status};
@@ -88,15 +93,17 @@ pub(crate) fn open(case: &Case) -> Result<fcast_domain, Failure> {
     Ok(domain)
 }
 
-/// An endpoint, and room for its events.
+/// An endpoint with its domain, and room for its events.
 pub(crate) struct Endpoint {
     pub(crate) handle: fcast_endpoint,
+    pub(crate) domain: Option<fcast_domain>,
     events: Box<[MaybeUninit<fcast_event>; EVENTS]>,
 }
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
         fcast_endpoint_release(self.handle);
+        self.domain.map(|domain| fcast_domain_release(domain));
     }
 }
 
@@ -104,6 +111,7 @@ impl Endpoint {
     pub(crate) fn new(handle: fcast_endpoint) -> Self {
         Self {
             handle,
+            domain: None,
             events: Box::new([const { MaybeUninit::uninit() }; EVENTS]),
         }
     }
@@ -181,8 +189,19 @@ fn words(event: &fcast_event) -> String {
     text.to_string_lossy().into_owned()
 }
 
-fn settings() -> fcast_settings {
+pub(crate) fn settings() -> fcast_settings {
     empty(|settings: &mut fcast_settings| settings.size = size_of::<fcast_settings>())
+}
+
+/// Memory of the library's, and where it begins.
+fn memory(len: usize) -> Result<(fcast_region, *const c_void), Failure> {
+    let mut region = fcast_region { id: 0 };
+    // SAFETY: the result is writable.
+    check(unsafe { fcast_region_allocate(len, 0, -1, &raw mut region) })?;
+    let mut base = ptr::null_mut();
+    // SAFETY: the result is writable.
+    check(unsafe { fcast_region_memory(region, &raw mut base, ptr::null_mut()) })?;
+    Ok((region, base))
 }
 
 /// The header of a message.
@@ -211,12 +230,7 @@ impl Sender {
     fn connect(domain: fcast_domain, case: &Case, to: &str) -> Result<Self, Failure> {
         let stride = case.size.next_multiple_of(64);
         let parts = ours::payloads(case);
-        let mut region = fcast_region { id: 0 };
-        // SAFETY: the result is writable.
-        check(unsafe { fcast_region_allocate(stride * parts, 0, -1, &raw mut region) })?;
-        let mut base = ptr::null_mut();
-        // SAFETY: the result is writable.
-        check(unsafe { fcast_region_memory(region, &raw mut base, ptr::null_mut()) })?;
+        let (region, base) = memory(stride * parts)?;
         let settings = fcast_settings {
             depth: case.depth as u32,
             header_slots: case.depth as u32,
@@ -231,8 +245,11 @@ impl Sender {
             region,
             ..settings()
         };
+        let endpoint = Endpoint::connect(domain, to, &settings)?;
+        // The endpoint has it for as long as it lives.
+        check(fcast_region_release(region))?;
         Ok(Self {
-            endpoint: Endpoint::connect(domain, to, &settings)?,
+            endpoint,
             region: fcast_region { id: 0 },
             base,
             size: case.size,
@@ -357,7 +374,8 @@ impl Server {
             max_connections: 1,
             ..settings()
         };
-        let endpoint = Endpoint::listen(domain, case, &settings)?;
+        let mut endpoint = Endpoint::listen(domain, case, &settings)?;
+        endpoint.domain = Some(domain);
         let addr = endpoint.address()?;
         Ok(Self {
             domain,
@@ -495,6 +513,7 @@ pub(crate) fn send<T>(
 ) -> Result<(Sent, T), Failure> {
     let domain = open(case)?;
     let mut sender = Sender::connect(domain, case, to)?;
+    sender.endpoint.domain = Some(domain);
     let deadline = Deadline::after(ours::CONNECT);
     while !sender.connected {
         sender.poll()?;

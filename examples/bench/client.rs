@@ -108,10 +108,14 @@ fn run_c(
     };
     control.say(&wish.line())?;
     let to = control.expect("ready", patience)?;
-    let arrived = || arrived(&control.expect("arrived", patience)?);
+    let control = RefCell::new(control);
+    let window = || control.borrow_mut().expect("window", patience);
+    let arrived = || arrived(&control.borrow_mut().expect("arrived", patience)?);
     match (listener, case.operation) {
         (Some(listener), _) => listener.ping(&case, &to, arrived),
         (None, Operation::Send | Operation::Rdm) => c::send(&case, &to, arrived),
+        (None, Operation::Coalesced) => c::coalesced::send(&case, &to, arrived),
+        (None, Operation::RmaWrite) => c::rma::run(&case, &to, window, arrived),
         (None, operation) => fail(format!("{} is not run through C", operation.name())),
     }
 }

@@ -27,13 +27,13 @@ const FRONT: usize = 16;
 /// The bit that says that a tag follows.
 const TAG: u32 = 1 << 23;
 /// Messages that are sent alone, to see how long they take to leave.
-const LONE: usize = 200;
+pub(crate) const LONE: usize = 200;
 /// Buffers that are filled between two polls, which take what completed.
-const POLL_EVERY: usize = 8;
+pub(crate) const POLL_EVERY: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Messages of a size that fit a buffer behind each other.
-fn per_buffer(case: &Case) -> usize {
+pub(crate) fn per_buffer(case: &Case) -> usize {
     ((case.buffer - FRONT) / (4 + case.size)).max(1)
 }
 

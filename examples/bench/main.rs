@@ -166,8 +166,8 @@ struct Options {
         value_parser = clap::value_parser!(u64).range(0..=10_000)
     )]
     bare_pause: u64,
-    /// Compare the C interface (called "ours" in the table) with the Rust one ("bare"): send, rdm
-    /// and pingpong.
+    /// Compare the C interface (called "ours" in the table) with the Rust one ("bare"): send, rdm,
+    /// pingpong, coalesced and rma-write.
     #[arg(long)]
     through_c: bool,
     /// Run one side only, for a profiler: no ratio.

@@ -143,6 +143,19 @@ impl Last {
 /// The server's half of what is measured through the C interface.
 fn run_c(wish: &Wish, control: &mut Control, last: &mut Option<Last>) -> Result<Arrived, Failure> {
     let case = &wish.case;
+    if let Operation::Coalesced | Operation::RmaWrite = case.operation {
+        let mut endpoint = match case.operation {
+            Operation::Coalesced => c::coalesced::listen(case)?,
+            _ => c::rma::listen(case)?,
+        };
+        control.say(&format!("ready {}", endpoint.address()?))?;
+        return match case.operation {
+            Operation::Coalesced => c::coalesced::receive(&mut endpoint, case),
+            _ => c::rma::expose(&mut endpoint, case, |window| {
+                control.say(&format!("window {window}"))
+            }),
+        };
+    }
     let server = c::Server::listen(case)?;
     control.say(&format!("ready {}", server.addr))?;
     match wish.back {

@@ -105,6 +105,29 @@ static void run(fcast_domain domain)
     char text[64] = {0};
     DRIVE_AND(sender, on_sender, receiver, on_receiver, pushed == MESSAGES) {
         while (pushed < MESSAGES) {
+            if (pushed % 100 == 50) {
+                /* Three in one call, of which fewer may be taken. */
+                char texts[3][64] = {{0}};
+                fcast_small_message several[3] = {{0}};
+                for (unsigned i = 0; i < 3; i++) {
+                    unsigned number = pushed + i;
+                    memcpy(texts[i], &number, sizeof number);
+                    several[i] = (fcast_small_message){.tag = number / 100,
+                                                       .data = texts[i],
+                                                       .len = sizeof number + number % 13,
+                                                       .status = number % 2};
+                }
+                size_t taken = 99;
+                fcast_status status = fcast_push_batch(sender, several, 3, &taken);
+                if (status == FCAST_AGAIN) {
+                    CHECK(taken == 99);
+                    break;
+                }
+                OK(status);
+                CHECK(taken >= 1 && taken <= 3);
+                pushed += (unsigned)taken;
+                continue;
+            }
             unsigned number = pushed;
             memcpy(text, &number, sizeof number);
             size_t len = sizeof number + pushed % 13;
@@ -122,6 +145,15 @@ static void run(fcast_domain domain)
     }
     char *large = calloc(1, 4096);
     IS(fcast_push(sender, 1, 0, large, 4096, NULL), FCAST_TOO_LONG);
+    fcast_small_message wrong = {.data = large, .len = 4096};
+    size_t none = 99;
+    IS(fcast_push_batch(sender, &wrong, 1, &none), FCAST_TOO_LONG);
+    wrong = (fcast_small_message){.data = large, .len = 1, .status = 256};
+    IS(fcast_push_batch(sender, &wrong, 1, &none), FCAST_INVALID);
+    IS(fcast_push_batch(sender, NULL, 1, &none), FCAST_INVALID);
+    CHECK(none == 99);
+    OK(fcast_push_batch(sender, NULL, 0, &none));
+    CHECK(none == 0);
     free(large);
     OK(fcast_flush(sender));
     DRIVE(sender, on_sender, receiver, on_receiver, confirmed == MESSAGES && arrived == MESSAGES);

@@ -99,6 +99,15 @@ static fcast_status push(void)
     uint64_t number = 0;
     size_t len = once_in(20) ? below(sizeof static_memory) : below(100);
     fcast_bytes pieces[3] = {{static_memory, below(50)}, {NULL, 0}, {file_memory, below(50)}};
+    if (once_in(3)) {
+        size_t pushed = 0;
+        fcast_small_message messages[3] = {{.data = static_memory, .len = len, .status = 300},
+                                           {.tag = any_tag(), .data = file_memory, .len = 3},
+                                           {.data = NULL, .len = below(2)}};
+        size_t first = below(3);
+        return checked(
+            fcast_push_batch(any_endpoint(), messages + first, 3 - first, once_in(9) ? NULL : &pushed));
+    }
     if (once_in(2))
         return checked(
             fcast_pushv(any_endpoint(), any_tag(), (uint8_t)below(4), pieces, below(4), &number));
@@ -256,6 +265,7 @@ static const struct call table[] = {
     {"fcast_subscriber_open", 2, open_subscriber},
     {"fcast_push", 10, push},
     {"fcast_pushv", 10, push},
+    {"fcast_push_batch", 10, push},
     {"fcast_buffered_acquire", 5, acquire},
     {"fcast_buffered_send", 5, send_buffer},
     {"fcast_coalesced_next", 6, read_small},
