@@ -39,7 +39,7 @@ impl Region {
                 len_bytes: self.len(),
             });
         }
-        self.claim_slices()?;
+        self.give_to_slices()?;
         Ok(RegionSlice {
             region: Arc::clone(self),
             start: range.start,

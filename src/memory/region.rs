@@ -425,19 +425,31 @@ impl Region {
         }
     }
 
-    /// Takes the region for addresses without access, for good; any number of times.
-    pub(crate) fn claim_slices(self: &Arc<Self>) -> Result<Claim, MemoryError> {
+    /// Makes the region one for addresses without access, for good; any number of times.
+    #[inline]
+    pub(crate) fn give_to_slices(&self) -> Result<(), MemoryError> {
         let slices = Purpose::Slices as u8;
+        // It is so for all slices but the first, and a look costs less than a change.
+        if self.purpose.load(Ordering::Acquire) == slices {
+            return Ok(());
+        }
+        let order = (Ordering::Acquire, Ordering::Acquire);
         match self
             .purpose
-            .compare_exchange(UNCLAIMED, slices, Ordering::Acquire, Ordering::Acquire)
+            .compare_exchange(UNCLAIMED, slices, order.0, order.1)
         {
             Err(by) if by != slices => Err(claimed(by, Purpose::Slices)),
-            _ => Ok(Claim {
-                region: Arc::clone(self),
-                exclusive: false,
-            }),
+            _ => Ok(()),
         }
+    }
+
+    /// The same, for who keeps it.
+    pub(crate) fn claim_slices(self: &Arc<Self>) -> Result<Claim, MemoryError> {
+        self.give_to_slices()?;
+        Ok(Claim {
+            region: Arc::clone(self),
+            exclusive: false,
+        })
     }
 }
 

@@ -1,5 +1,5 @@
 //! A service of objects in one process, its clients in others, over each provider that opens here;
-//! and a client that is killed in the middle of a put.
+//! and clients and services that are killed in the middle of what they do.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use fabricast::object::{
 };
 
 use crate::common::child::{self, Child};
-use crate::common::{self, SOON, pattern};
+use crate::common::{self, SOON, pattern, rounds};
 
 /// Bytes of an object.
 const OBJECT: usize = (3 << 20) + 17;
@@ -51,16 +51,22 @@ fn serve(fabric: &Arc<Fabric>, directory: &Path) -> ObjectService {
 
 // ---- the client ---------------------------------------------------------------------------------
 
-/// Its client, memory and connection, as the parent said.
-fn connected(argument: &str, part: u64) -> (ObjectMemory, RemoteObjects) {
-    let (provider, address) = argument.split_once(' ').expect("two words");
-    let fabric = open(provider).expect("the parent opened it");
+/// A client with memory, which has the bytes of an object.
+fn client_with_memory(fabric: &Arc<Fabric>, part: u64) -> (ObjectClient, ObjectMemory) {
     let parts = ObjectClientConfig::default().callback_bytes(part);
-    let client = ObjectClient::open(&fabric, parts).expect("a client");
+    let client = ObjectClient::open(fabric, parts).expect("a client");
     let pool = SharedBufferManager::allocate(1, OBJECT).expect("a pool");
     let buffer = pool.try_acquire().expect("one is free");
     let memory = client.register(buffer, Access::all()).expect("memory");
     memory.copy_in(0, &pattern(5, OBJECT)).expect("a buffer");
+    (client, memory)
+}
+
+/// Its client, memory and connection, as the parent said.
+fn connected(argument: &str, part: u64) -> (ObjectMemory, RemoteObjects) {
+    let (provider, address) = argument.split_once(' ').expect("two words");
+    let fabric = open(provider).expect("the parent opened it");
+    let (client, memory) = client_with_memory(&fabric, part);
     let address = address.parse().expect("an address");
     let config = RemoteConfig::default();
     let remote = RemoteObjects::connect(&client, &fabric, &address, config);
@@ -180,10 +186,10 @@ fn a_client_that_is_killed_in_the_middle_of_a_put_leaves_nothing() {
     }
     let this = "objects::a_client_that_is_killed_in_the_middle_of_a_put_leaves_nothing";
     with_each_service(|_service, directory, argument| {
-        for round in 0..3 {
+        for round in 0..rounds(3, 100) {
             let mut client = Child::start(this, "client", argument);
             client.expect("put", SOON);
-            std::thread::sleep(Duration::from_millis(7 * round));
+            std::thread::sleep(Duration::from_millis(u64::from(7 * (round % 5))));
             drop(client);
             let until = by();
             while entries(directory) != ["x"] {
@@ -239,6 +245,72 @@ fn eight_clients_that_are_stopped_cost_little_and_hold_up_nobody() {
         drop(clients);
         service.say("end");
         service.finish(SOON);
+    }
+}
+
+/// Puts an object, and gets it until the service is gone: how long after its kill that was told.
+fn get_until_killed(memory: &ObjectMemory, mut remote: RemoteObjects, service: Child) -> Duration {
+    let all = 0..OBJECT as u64;
+    let put = remote.put("z", memory, all.clone(), &PutCondition::Any, by());
+    put.expect("put");
+    let (got, has_got) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let gets = scope.spawn(move || {
+            loop {
+                match remote.get("z", memory, all.clone(), 0, by()) {
+                    Ok(_) => got.send(()).expect("somebody listens"),
+                    Err(_) => return Instant::now(),
+                }
+            }
+        });
+        has_got.recv_timeout(SOON).expect("one get at least");
+        let killed = Instant::now();
+        service.kill();
+        let told = gets.join().expect("no panic");
+        told.saturating_duration_since(killed)
+    })
+}
+
+/// One client and its memory outlive services that are killed while they write to it: each end is
+/// told in time, nothing is written behind it, and the memory comes back.
+#[test]
+fn services_that_are_killed_in_the_middle_of_a_get_write_nothing_later() {
+    if child::role().is_some() {
+        return measured_service();
+    }
+    let this = "objects::services_that_are_killed_in_the_middle_of_a_get_write_nothing_later";
+    for fabric in fabrics() {
+        let provider = fabric.provider().name;
+        let (client, memory) = client_with_memory(&fabric, PART);
+        let mut longest = Duration::ZERO;
+        for round in 0..rounds(2, 100) {
+            let directory = tempfile::tempdir().expect("a directory");
+            let path = directory.path().display();
+            let mut service = Child::start(this, "service", format!("{provider} {path}"));
+            let address = service.expect("at", SOON).parse().expect("an address");
+            let config = RemoteConfig::default().lost_after(Duration::from_secs(2));
+            let remote = RemoteObjects::connect(&client, &fabric, &address, config);
+            let seed = u64::from(round) + 7;
+            memory.copy_in(0, &pattern(seed, OBJECT)).expect("a buffer");
+            let told = get_until_killed(&memory, remote.expect("a connection"), service);
+            longest = longest.max(told);
+            assert!(told < SOON, "{provider}: told after {told:?}");
+            // What is written here now stays: no write of the killed one comes behind it.
+            memory
+                .copy_in(0, &pattern(seed + 1, OBJECT))
+                .expect("a buffer");
+            std::thread::sleep(Duration::from_millis(20));
+            let mut bytes = vec![0; OBJECT];
+            memory.copy_out(0, &mut bytes).expect("a buffer");
+            assert!(
+                bytes == pattern(seed + 1, OBJECT),
+                "{provider}: a late write"
+            );
+        }
+        println!("{provider}: a killed service was told after {longest:?} at most");
+        let back = memory.release(by()).expect("nobody reaches it");
+        assert_eq!(back.len(), OBJECT);
+        drop(client);
     }
 }
 
