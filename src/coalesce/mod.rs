@@ -50,7 +50,7 @@ mod tests;
 pub use error::{FormatError, FormatErrorKind, PackError};
 pub use format::Format;
 pub use packer::Packer;
-pub(crate) use packer::Placed;
+pub(crate) use packer::{Placed, total_len};
 pub use parser::{
     OwnedSmallMessage, OwnedSmallMessages, ReadPosition, SmallMessage, SmallMessages,
 };

@@ -107,10 +107,7 @@ impl<B: DerefMut<Target = [u8]>> Packer<B> {
         status: u8,
         segments: &[&[u8]],
     ) -> Result<(), PackError> {
-        // Saturated, it is too long for any buffer.
-        let len = segments
-            .iter()
-            .fold(0_usize, |sum, segment| sum.saturating_add(segment.len()));
+        let len = total_len(segments);
         let placed = self.place(tag, status, len)?;
         self.fill(&placed, segments);
         self.commit(&placed, len);
@@ -288,4 +285,10 @@ impl<B> fmt::Debug for Packer<B> {
             .field("limit", &self.limit)
             .finish_non_exhaustive()
     }
+}
+
+/// Bytes of a message in pieces; saturated, it is too long for any buffer.
+pub(crate) fn total_len(segments: &[&[u8]]) -> usize {
+    let lens = segments.iter().map(|segment| segment.len());
+    lens.fold(0, usize::saturating_add)
 }

@@ -73,7 +73,7 @@ mod peer;
 mod peer_controls;
 mod peer_operations;
 mod peer_receives;
-mod pool_waker;
+pub(crate) mod pool_waker;
 pub(crate) mod posted;
 mod posting;
 mod received;

@@ -92,6 +92,15 @@ pub(crate) fn check_deadline(field: &'static str, deadline: Option<Duration>) ->
     }
 }
 
+/// How long a small message may wait for others; none: until something has it leave.
+pub(crate) fn check_flush_interval(interval: Option<Duration>) -> Result<(), Error> {
+    let range = Duration::from_micros(1)..=Duration::from_secs(3600);
+    let reason = "must be 1 µs to 1 h, or none";
+    interval.map_or(Ok(()), |time| {
+        check_range("flush_interval", time, range, reason)
+    })
+}
+
 /// When a time from now is over; one beyond what the clock can tell is as good as a year.
 pub(crate) fn moment_in(clock: &Clock, timeout: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(366 * 86_400);

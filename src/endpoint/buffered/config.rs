@@ -8,7 +8,7 @@ use crate::buffer::SharedBufferManager;
 use crate::coalesce::Format;
 use crate::endpoint::buffered::core::OnAbandoned;
 use crate::endpoint::buffered::event::Carried;
-use crate::endpoint::limits::{check_count, check_size, config};
+use crate::endpoint::limits::{check_count, check_flush_interval, check_size};
 use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
 
 /// The settings of a [`SendEndpointBuffered`](crate::SendEndpointBuffered): those of its
@@ -141,15 +141,7 @@ impl BufferedConfig {
             .as_ref()
             .map_or(self.buffer_size, SharedBufferManager::slot_size);
         check_size("buffer_size", size)?;
-        let range = Duration::from_micros(1)..=Duration::from_secs(3600);
-        match self.flush_interval {
-            Some(time) if !range.contains(&time) => Err(config(
-                "flush_interval",
-                format!("{time:?}"),
-                "must be 1 µs to 1 h, or none",
-            )),
-            _ => Ok(()),
-        }
+        check_flush_interval(self.flush_interval)
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::Error;
-use crate::buffer::{BufferMut, Payload, SharedBufferManager, WakerId};
+use crate::buffer::{BufferMut, Payload, SharedBufferManager};
 use crate::clock::Clock;
-use crate::coalesce::{Format, Packer, Placed};
+use crate::coalesce::{Format, Packer, Placed, total_len};
 use crate::contain::contain;
 use crate::endpoint::buffered::buffer_sender::BufferSender;
 use crate::endpoint::buffered::event::{BufferError, BufferedEvent, Carried, PushError};
@@ -17,6 +17,7 @@ use crate::endpoint::buffered::packing::{FlushReason, Packed, Packing};
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{ConnectionEvent, SendEvent};
 use crate::endpoint::hub::control::CONTROL_RETRY;
+use crate::endpoint::hub::pool_waker::PoolWaker;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::protocol::connection::CloseReason;
 use crate::stats::BufferedStats;
@@ -38,7 +39,7 @@ pub(crate) struct BufferedSettings {
 pub(crate) struct BufferedCore<O: BufferSender> {
     sender: O,
     pool: SharedBufferManager,
-    pool_waker: WakerId,
+    pool_waker: PoolWaker<SharedBufferManager>,
     settings: BufferedSettings,
     packing: Packing,
     manifest: Manifest,
@@ -66,11 +67,10 @@ impl<O: BufferSender> BufferedCore<O> {
         pool: SharedBufferManager,
         settings: BufferedSettings,
     ) -> Self {
-        let waker = Arc::clone(&wait);
         let packing = Packing::new(&settings, pool.slot_size(), &wait);
         Self {
             sender,
-            pool_waker: pool.add_waker(Arc::new(move || waker.wake())),
+            pool_waker: PoolWaker::of(&pool, &wait),
             pool,
             packing,
             manifest: Manifest::new(settings.depth),
@@ -141,8 +141,7 @@ impl<O: BufferSender> BufferedCore<O> {
         status: u8,
         segments: &[&[u8]],
     ) -> Result<u64, PushError> {
-        let lens = segments.iter().map(|segment| segment.len());
-        let len = lens.fold(0_usize, usize::saturating_add);
+        let len = total_len(segments);
         let placed = self.place(tag, status, len)?;
         self.packer().fill(&placed, segments);
         Ok(self.commit(&placed, len))
@@ -248,7 +247,7 @@ impl<O: BufferSender> BufferedCore<O> {
         self.stats.would_block += 1;
         self.refused = true;
         // Freed between the refusal and the arming: nobody else would wake us.
-        if blocked == Blocked::Buffers && self.pool.arm(self.pool_waker) {
+        if blocked == Blocked::Buffers && self.pool_waker.arm() {
             self.wait.wake();
         }
         PushError::WouldBlock(blocked)
@@ -500,7 +499,7 @@ impl<O: BufferSender> BufferedCore<O> {
     /// A push would be taken now.
     fn is_writable(&self) -> bool {
         let taken = self.sender.is_connected() && self.closing.is_none() && !self.is_line_full();
-        taken && (self.pool.free_count() > 0 || self.pool.arm(self.pool_waker))
+        taken && (self.pool.free_count() > 0 || self.pool_waker.arm())
     }
 
     fn arm_timer(&self) {
@@ -557,7 +556,6 @@ impl<O: BufferSender> BufferedCore<O> {
 impl<O: BufferSender> Drop for BufferedCore<O> {
     /// The rude end: what nobody will hear of is told to the hook, oldest first.
     fn drop(&mut self) {
-        self.pool.remove_waker(self.pool_waker);
         // So that what is copied into it is over before it goes back to its pool.
         self.packing.close_open();
         let Some(hear) = &mut self.settings.on_abandoned else {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::buffer::Buffer;
+use crate::coalesce::Format;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::ConnectionEvent;
 use crate::error::{CompletionError, Forked};
@@ -99,6 +100,31 @@ impl fmt::Display for SmallMessageLimit {
             Self::Peer => "the peer's receive buffers take",
             Self::Format => "the format takes",
         })
+    }
+}
+
+impl SmallMessageLimit {
+    /// Whether a message fits an empty buffer of `size` bytes, of which `limit` are used; the most
+    /// that does.
+    pub(crate) fn check_len(
+        format: Format,
+        (size, limit): (usize, usize),
+        (tag, status, len): (u64, u8, usize),
+    ) -> Result<usize, PushError> {
+        let room = limit.saturating_sub(format.buffer_header());
+        let head = format.first_message(tag, status, 0);
+        let max = room.saturating_sub(head).min(format.max_message());
+        if len <= max && head <= room {
+            return Ok(max);
+        }
+        let whose = if max == format.max_message() {
+            Self::Format
+        } else if limit < size {
+            Self::Peer
+        } else {
+            Self::Buffer
+        };
+        Err(PushError::TooLong { len, max, whose })
     }
 }
 

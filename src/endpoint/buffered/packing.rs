@@ -178,21 +178,8 @@ impl Packing {
 
     /// Whether a message fits an empty buffer at all; the most that does.
     pub(super) fn check_len(&self, tag: u64, status: u8, len: usize) -> Result<usize, PushError> {
-        let format = self.format;
-        let room = self.limit.saturating_sub(format.buffer_header());
-        let head = format.first_message(tag, status, 0);
-        let max = room.saturating_sub(head).min(format.max_message());
-        if len <= max && head <= room {
-            return Ok(max);
-        }
-        let whose = if max == format.max_message() {
-            SmallMessageLimit::Format
-        } else if self.limit < self.slot_size {
-            SmallMessageLimit::Peer
-        } else {
-            SmallMessageLimit::Buffer
-        };
-        Err(PushError::TooLong { len, max, whose })
+        let sizes = (self.slot_size, self.limit);
+        SmallMessageLimit::check_len(self.format, sizes, (tag, status, len))
     }
 
     pub(super) fn has_open(&self) -> bool {

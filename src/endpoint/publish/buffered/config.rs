@@ -7,7 +7,7 @@ use super::event::PublishedContent;
 use crate::Error;
 use crate::buffer::SharedBufferManager;
 use crate::coalesce::Format;
-use crate::endpoint::limits::{check_count, check_size, config};
+use crate::endpoint::limits::{check_count, check_flush_interval, check_size, config};
 use crate::endpoint::publish::PublishConfig;
 
 /// Called with a tag, and what was in a publication of it that is not over.
@@ -136,15 +136,7 @@ impl PublishBufferedConfig {
         let pool = self.pool.as_ref();
         let size = pool.map_or(self.buffer_size, SharedBufferManager::slot_size);
         check_size("buffer_size", size)?;
-        let range = Duration::from_micros(1)..=Duration::from_secs(3600);
-        match self.flush_interval {
-            Some(time) if !range.contains(&time) => Err(config(
-                "flush_interval",
-                format!("{time:?}"),
-                "must be 1 µs to 1 h, or none",
-            )),
-            _ => Ok(()),
-        }
+        check_flush_interval(self.flush_interval)
     }
 }
 

@@ -9,11 +9,12 @@ use super::config::OnUnpublished;
 use super::event::{PublishBufferedEvent, PublishedContent};
 use super::tag_batches::{PackedBatch, TagBatches};
 use crate::Error;
-use crate::buffer::{Buffer, Payload, SharedBufferManager, WakerId};
-use crate::coalesce::{Format, PackError, Packer};
+use crate::buffer::{Buffer, Payload, SharedBufferManager};
+use crate::coalesce::{Format, Packer, total_len};
 use crate::contain::contain;
 use crate::endpoint::buffered::event::{PushError, SmallMessageLimit};
 use crate::endpoint::error::{Blocked, MessageLimit, Refused, SendErrorKind};
+use crate::endpoint::hub::pool_waker::PoolWaker;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::publish::{Publication, PublishEndpoint, PublishEvent};
 use crate::stats::BufferedStats;
@@ -30,7 +31,7 @@ pub(super) struct PublishBufferedCore {
     endpoint: PublishEndpoint,
     wait: Arc<EndpointWait>,
     pool: SharedBufferManager,
-    waker: WakerId,
+    waker: PoolWaker<SharedBufferManager>,
     batches: TagBatches,
     /// Publications that are not over, by the key that the publisher knows: whose, and what.
     on_the_way: HashMap<u64, (u64, PublishedContent)>,
@@ -57,9 +58,8 @@ impl PublishBufferedCore {
         settings: PublishBufferedSettings,
     ) -> Self {
         let wait = Arc::clone(endpoint.core.core().wait());
-        let woken = Arc::clone(&wait);
         Self {
-            waker: pool.add_waker(Arc::new(move || woken.wake())),
+            waker: PoolWaker::of(&pool, &wait),
             endpoint,
             wait,
             pool,
@@ -126,7 +126,10 @@ impl PublishBufferedCore {
     /// Begins a buffer with this message; one of its tag that is full leaves before it.
     #[cold]
     fn push_first(&mut self, tag: u64, status: u8, segments: &[&[u8]]) -> Result<u64, PushError> {
-        self.check_len(tag, status, segments)?;
+        let (len, size) = (total_len(segments), self.pool.slot_size());
+        let format = self.settings.format;
+        // A message that no buffer takes is refused before anything leaves for it.
+        let max = SmallMessageLimit::check_len(format, (size, size), (tag, status, len))?;
         if self.batches.has(tag) {
             self.stats.full += 1;
             self.leave(tag).map_err(PushError::WouldBlock)?;
@@ -143,32 +146,19 @@ impl PublishBufferedCore {
             self.send_leaving();
             return Err(PushError::WouldBlock(self.refuse(Blocked::Buffers)));
         };
-        let mut packer = Packer::new(self.settings.format, buffer);
+        let mut packer = Packer::new(format, buffer);
         let packed = packer.push_segments(tag, status, segments);
-        packed.map_err(too_long)?;
+        packed.map_err(|_| PushError::TooLong {
+            len,
+            max,
+            whose: SmallMessageLimit::Buffer,
+        })?;
         let now = self.wait.clock().now();
         let interval = self.settings.flush_interval;
         let due = interval.and_then(|interval| now.checked_add(interval));
         let number = self.batches.begin(tag, packer, due);
         self.arm_timer();
         Ok(number)
-    }
-
-    /// A message that no buffer takes is refused before anything leaves for it.
-    fn check_len(&self, tag: u64, status: u8, segments: &[&[u8]]) -> Result<(), PushError> {
-        let lens = segments.iter().map(|segment| segment.len());
-        let len = lens.fold(0_usize, usize::saturating_add);
-        let (format, size) = (self.settings.format, self.pool.slot_size());
-        let head = format.buffer_header() + format.first_message(tag, status, 0);
-        let room = size.saturating_sub(head);
-        let (max, whose) = match format.max_message() < room {
-            true => (format.max_message(), SmallMessageLimit::Format),
-            false => (room, SmallMessageLimit::Buffer),
-        };
-        if len > max || size < head {
-            return Err(PushError::TooLong { len, max, whose });
-        }
-        Ok(())
     }
 
     /// Has the buffer of a tag leave now; an error when it can't yet.
@@ -186,7 +176,7 @@ impl PublishBufferedCore {
         self.stats.would_block += 1;
         self.refused = true;
         // Freed between the refusal and the arming: nobody else would wake us.
-        if blocked == Blocked::Buffers && self.pool.arm(self.waker) {
+        if blocked == Blocked::Buffers && self.waker.arm() {
             self.wait.wake();
         }
         blocked
@@ -297,13 +287,11 @@ impl PublishBufferedCore {
     pub(super) fn publish_copied(
         &mut self,
         tag: u64,
-        segments: &[&[u8]],
+        bytes: &[u8],
         header: &[u8],
         key: u64,
     ) -> Result<Publication, SendErrorKind> {
-        let lens = segments.iter().map(|segment| segment.len());
-        let len = lens.fold(0_usize, usize::saturating_add);
-        let max = self.pool.slot_size();
+        let (len, max) = (bytes.len(), self.pool.slot_size());
         if len > max {
             return Err(SendErrorKind::TooLong {
                 len: len as u64,
@@ -320,11 +308,7 @@ impl PublishBufferedCore {
             self.send_leaving();
             return Err(SendErrorKind::WouldBlock(self.refuse(Blocked::Buffers)));
         };
-        let mut at = 0;
-        for segment in segments {
-            buffer[at..at + segment.len()].copy_from_slice(segment);
-            at += segment.len();
-        }
+        buffer[..len].copy_from_slice(bytes);
         let published = self.publish(tag, buffer.freeze(len).into(), header, key);
         self.stats.buffers += u64::from(published.is_ok());
         published.map_err(|refused| refused.kind)
@@ -366,7 +350,7 @@ impl PublishBufferedCore {
 
     fn is_writable(&self) -> bool {
         let waits = self.publisher_is_full || self.batches.has_leaving() || self.closing.is_some();
-        !waits && (self.pool.free_count() > 0 || self.pool.arm(self.waker))
+        !waits && (self.pool.free_count() > 0 || self.waker.arm())
     }
 
     fn translate(&mut self, event: PublishEvent) -> Option<PublishBufferedEvent> {
@@ -483,24 +467,9 @@ impl PublishBufferedCore {
     }
 }
 
-/// Checked before; the packer has the last word.
-fn too_long(error: PackError) -> PushError {
-    let (PackError::TooLong { len, max }
-    | PackError::Full {
-        need: len,
-        free: max,
-    }) = error;
-    PushError::TooLong {
-        len,
-        max,
-        whose: SmallMessageLimit::Buffer,
-    }
-}
-
 impl Drop for PublishBufferedCore {
     /// The rude end: what nobody will hear of is told to the hook.
     fn drop(&mut self) {
-        self.pool.remove_waker(self.waker);
         let Some(hear) = &mut self.settings.on_abandoned else {
             return;
         };

@@ -196,7 +196,7 @@ impl PublishEndpointBuffered {
         key: u64,
     ) -> Result<Publication, SendErrorKind> {
         self.core.owner().check()?;
-        self.core.publish_copied(tag, &[bytes], header, key)
+        self.core.publish_copied(tag, bytes, header, key)
     }
 
     /// Publishes a payload from where it lies, as [`PublishEndpoint::publish`] does, behind what

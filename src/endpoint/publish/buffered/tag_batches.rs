@@ -24,8 +24,7 @@ enum BatchState {
 struct TagBatch {
     number: u64,
     messages: u64,
-    packing: BatchState,
-    leaves: bool,
+    state: BatchState,
 }
 
 /// A buffer that leaves.
@@ -93,8 +92,7 @@ impl TagBatches {
         let batch = TagBatch {
             number,
             messages: packer.count().into(),
-            packing: BatchState::Open(packer),
-            leaves: false,
+            state: BatchState::Open(packer),
         };
         debug_assert!(!self.has(tag), "one for each tag");
         self.by_tag.insert(tag, batch);
@@ -107,7 +105,7 @@ impl TagBatches {
     #[inline]
     pub(super) fn push(&mut self, tag: u64, status: u8, segments: &[&[u8]]) -> Option<u64> {
         let batch = self.by_tag.get_mut(&tag)?;
-        let BatchState::Open(packer) = &mut batch.packing else {
+        let BatchState::Open(packer) = &mut batch.state else {
             return None;
         };
         packer.push_segments(tag, status, segments).ok()?;
@@ -117,10 +115,9 @@ impl TagBatches {
 
     /// Has the buffer of a tag leave.
     pub(super) fn leave(&mut self, tag: u64) {
-        if let Some(batch) = self.by_tag.get_mut(&tag)
-            && !std::mem::replace(&mut batch.leaves, true)
+        if let Some(batch) = self.by_tag.get(&tag)
+            && self.order.remove(&batch.number).is_some()
         {
-            self.order.remove(&batch.number);
             self.leaving.push_back(tag);
         }
     }
@@ -159,7 +156,7 @@ impl TagBatches {
             tag,
             number: batch.number,
             messages: batch.messages,
-            buffer: match batch.packing {
+            buffer: match batch.state {
                 BatchState::Open(packer) => packer.freeze(),
                 BatchState::Sealed(buffer) => buffer,
             },
@@ -172,8 +169,7 @@ impl TagBatches {
         let sealed = TagBatch {
             number: batch.number,
             messages: batch.messages,
-            packing: BatchState::Sealed(batch.buffer),
-            leaves: true,
+            state: BatchState::Sealed(batch.buffer),
         };
         self.by_tag.insert(batch.tag, sealed);
     }
