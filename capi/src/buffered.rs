@@ -22,7 +22,7 @@ use crate::fabric::fcast_domain;
 use crate::face::Face;
 use crate::handle::{BUFFERS, DOMAINS, ENDPOINTS, POOLS};
 use crate::pointer::{self, Out};
-use crate::pool::{fcast_buffer, too_long};
+use crate::pool::{fcast_buffer, hand_out, too_long};
 use crate::settings::{FCAST_NEVER, fcast_settings, out_of_range};
 use crate::settings_of::Whose;
 use crate::status::{FCAST_AGAIN, Failure, c_string, fcast_status};
@@ -239,14 +239,9 @@ pub unsafe extern "C" fn fcast_buffered_acquire(
         let data = unsafe { Out::new(data, "data") }?;
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
         let taken = sender(&mut entry.face, "have buffers")?.get_buffer();
-        let mut taken = taken.ok_or_else(|| Failure::new(FCAST_AGAIN, "no buffer is free"))?;
-        let (at, len) = (taken.as_mut_ptr(), taken.len());
-        let id = BUFFERS.insert(taken)?;
-        out.set(fcast_buffer { id });
-        data.set(at.cast::<c_void>());
+        let taken = taken.ok_or_else(|| Failure::new(FCAST_AGAIN, "no buffer is free"))?;
         // SAFETY: the caller's promise.
-        unsafe { pointer::put(capacity, len) };
-        Ok(())
+        unsafe { hand_out(taken, out, data, capacity) }
     })
 }
 

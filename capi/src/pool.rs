@@ -5,13 +5,13 @@
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
-use fabricast::buffer::{AcquireError, SharedBufferConfig, SharedBufferManager};
+use fabricast::buffer::{AcquireError, BufferMut, SharedBufferConfig, SharedBufferManager};
 
 use crate::call::call;
 use crate::endpoint::fcast_endpoint;
 use crate::handle::{BUFFERS, ENDPOINTS, PAYLOADS, POOLS, REGIONS};
 use crate::payload::fcast_payload;
-use crate::pointer::Out;
+use crate::pointer::{self, Out};
 use crate::region::fcast_region;
 use crate::status::{FCAST_AGAIN, FCAST_TIMED_OUT, Failure, fcast_status};
 
@@ -118,10 +118,8 @@ pub unsafe extern "C" fn fcast_pool_status(
         let pool = POOLS.share(pool.id)?;
         let values = [pool.slots(), pool.free_count(), pool.low_water()];
         for (place, value) in [slots, free, low_water].into_iter().zip(values) {
-            if let Some(place) = std::ptr::NonNull::new(place) {
-                // SAFETY: not null, and writable by the caller's promise.
-                unsafe { place.write(value) };
-            }
+            // SAFETY: the caller's promise.
+            unsafe { pointer::put(place, value) };
         }
         Ok(())
     })
@@ -147,20 +145,33 @@ pub unsafe extern "C" fn fcast_pool_acquire(
         // SAFETY: the caller's promise.
         let data = unsafe { Out::new(data, "data") }?;
         let pool = POOLS.share(pool.id)?.clone();
-        let mut taken = match timeout_ms {
+        let taken = match timeout_ms {
             0 => pool.try_acquire().ok_or_else(none_free)?,
             ms => acquire_by(&pool, Duration::from_millis(u64::from(ms)))?,
         };
-        let (at, len) = (taken.as_mut_ptr(), taken.len());
-        let id = BUFFERS.insert(taken)?;
-        out.set(fcast_buffer { id });
-        data.set(at.cast::<c_void>());
-        if let Some(capacity) = std::ptr::NonNull::new(capacity) {
-            // SAFETY: not null, and writable by the caller's promise.
-            unsafe { capacity.write(len) };
-        }
-        Ok(())
+        // SAFETY: the caller's promise.
+        unsafe { hand_out(taken, out, data, capacity) }
     })
+}
+
+/// Gives a buffer to the program: its handle, where it begins, and its size.
+///
+/// # Safety
+///
+/// `capacity`: null, or writable.
+pub(crate) unsafe fn hand_out(
+    mut taken: BufferMut,
+    out: Out<fcast_buffer>,
+    data: Out<*mut c_void>,
+    capacity: *mut usize,
+) -> Result<(), Failure> {
+    let (at, len) = (taken.as_mut_ptr(), taken.len());
+    let id = BUFFERS.insert(taken)?;
+    out.set(fcast_buffer { id });
+    data.set(at.cast::<c_void>());
+    // SAFETY: the caller's promise.
+    unsafe { pointer::put(capacity, len) };
+    Ok(())
 }
 
 #[cold]
@@ -168,10 +179,7 @@ fn none_free() -> Failure {
     Failure::new(FCAST_AGAIN, "would block: no buffer of the pool is free")
 }
 
-fn acquire_by(
-    pool: &SharedBufferManager,
-    timeout: Duration,
-) -> Result<fabricast::buffer::BufferMut, Failure> {
+fn acquire_by(pool: &SharedBufferManager, timeout: Duration) -> Result<BufferMut, Failure> {
     pool.acquire(Instant::now() + timeout)
         .map_err(|error| match error {
             AcquireError::TimedOut { .. } => Failure::new(FCAST_TIMED_OUT, error.to_string()),

@@ -12,7 +12,7 @@ use fabricast::memory::HugePages;
 use crate::call::call;
 use crate::fabric::fcast_domain;
 use crate::handle::{DOMAINS, REGIONS};
-use crate::pointer::Out;
+use crate::pointer::{self, Out};
 use crate::status::{FCAST_NOT_FOUND, Failure, fcast_status};
 
 /// A region: memory that can be registered with domains, sent and received. Any thread may use it.
@@ -172,14 +172,10 @@ pub unsafe extern "C" fn fcast_region_memory(
 ) -> fcast_status {
     call(|| {
         let region = REGIONS.share(region.id)?;
-        if let Some(base) = NonNull::new(base) {
-            // SAFETY: not null, and writable by the caller's promise.
-            unsafe { base.write(region.as_ptr().cast::<c_void>()) };
-        }
-        if let Some(len) = NonNull::new(len) {
-            // SAFETY: not null, and writable by the caller's promise.
-            unsafe { len.write(region.len()) };
-        }
+        // SAFETY: the caller's promise.
+        unsafe { pointer::put(base, region.as_ptr().cast::<c_void>()) };
+        // SAFETY: the caller's promise.
+        unsafe { pointer::put(len, region.len()) };
         Ok(())
     })
 }

@@ -210,12 +210,7 @@ impl<T> Table<T> {
 
     /// Takes a value that nobody uses out.
     pub(crate) fn take(&self, id: u64) -> Result<T, Failure> {
-        let inside = self.enter(id)?;
-        let entry = inside.entry;
-        std::mem::forget(inside);
-        // Alone, and dead from here on. If it was released meanwhile, this one leaves last.
-        entry.state.fetch_and(!LIVE, Ordering::AcqRel);
-        self.reclaim(entry, id).ok_or_else(|| self.stale(id))
+        self.try_take(id, Ok)
     }
 
     /// Uses a value up, unless it comes back.

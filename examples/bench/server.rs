@@ -143,24 +143,27 @@ impl Last {
 /// The server's half of what is measured through the C interface.
 fn run_c(wish: &Wish, control: &mut Control, last: &mut Option<Last>) -> Result<Arrived, Failure> {
     let case = &wish.case;
-    if let Operation::Coalesced | Operation::RmaWrite = case.operation {
-        let mut endpoint = match case.operation {
-            Operation::Coalesced => c::coalesced::listen(case)?,
-            _ => c::rma::listen(case)?,
-        };
-        control.say(&format!("ready {}", endpoint.address()?))?;
-        return match case.operation {
-            Operation::Coalesced => c::coalesced::receive(&mut endpoint, case),
-            _ => c::rma::expose(&mut endpoint, case, |window| {
+    match (case.operation, wish.back) {
+        (Operation::Coalesced, _) => {
+            let mut endpoint = c::coalesced::listen(case)?;
+            control.say(&format!("ready {}", endpoint.address()?))?;
+            c::coalesced::receive(&mut endpoint, case)
+        }
+        (Operation::RmaWrite, _) => {
+            let mut endpoint = c::rma::listen(case)?;
+            control.say(&format!("ready {}", endpoint.address()?))?;
+            c::rma::expose(&mut endpoint, case, |window| {
                 control.say(&format!("window {window}"))
-            }),
-        };
-    }
-    let server = c::Server::listen(case)?;
-    control.say(&format!("ready {}", server.addr))?;
-    match wish.back {
-        Some(back) => server.echo(case, &back.to_string()),
-        None => last.insert(Last::C(Box::new(server))).receive(case),
+            })
+        }
+        (_, back) => {
+            let server = c::Server::listen(case)?;
+            control.say(&format!("ready {}", server.addr))?;
+            match back {
+                Some(back) => server.echo(case, &back.to_string()),
+                None => last.insert(Last::C(Box::new(server))).receive(case),
+            }
+        }
     }
 }
 
