@@ -19,6 +19,7 @@ pub mod batch;
 pub mod buffered;
 pub mod call;
 pub mod coalesced;
+pub mod completed;
 pub mod connectionless;
 pub mod device;
 pub mod endpoint;
