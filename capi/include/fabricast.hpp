@@ -271,6 +271,10 @@ enum class event_kind : std::uint32_t {
     message = FCAST_EVENT_MESSAGE,
     starved = FCAST_EVENT_STARVED,
     other = FCAST_EVENT_OTHER,
+    object_written = FCAST_EVENT_OBJECT_WRITTEN,
+    object_read = FCAST_EVENT_OBJECT_READ,
+    object_failed = FCAST_EVENT_OBJECT_FAILED,
+    object_returned = FCAST_EVENT_OBJECT_RETURNED,
 };
 
 /// Something that happened; what it points to is there until the next poll of its endpoint. Kinds
