@@ -203,6 +203,27 @@ static void nested(const fc::event_loop &loop)
     other.join();
 }
 
+/// A watch that another thread ends while the loop sleeps calls nothing more, and its descriptor,
+/// which stays ready, is let go of.
+static void ended_elsewhere(const fc::event_loop &loop)
+{
+    const pipe_ends pipe;
+    int calls = 0;
+    const auto count = [&](std::uint32_t) { calls++; };
+    auto watch = loop.on_fd(pipe.fds[0], FCAST_LOOP_READ, count).value();
+    std::thread other([&] {
+        std::this_thread::sleep_for(20ms);
+        watch.reset();
+        pipe.fill();
+        CHECK(loop.stop());
+    });
+    loop.run().value();
+    other.join();
+    CHECK(loop.run_for(5ms).value() == fc::loop_round::done && calls == 0);
+    watch = loop.on_fd(pipe.fds[0], FCAST_LOOP_READ, count).value();
+    run_until(loop, [&] { return calls > 0; });
+}
+
 /// A loop that goes before its watches, and in a callback of its own.
 static void ends_early()
 {
@@ -275,6 +296,7 @@ int main()
     signals(loop);
     throwing(loop);
     nested(loop);
+    ended_elsewhere(loop);
     ends_early();
     endpoints(loop);
     std::printf("loop: ok\n");
