@@ -155,36 +155,41 @@ pub unsafe extern "C" fn fcast_push_batch(
         let messages = unsafe { pointer::array(messages, count, "messages") }?;
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
         let sender = sender(&mut entry.face, "push")?;
-        for (taken, message) in messages.iter().enumerate() {
+        let mut wrong = None;
+        let good = messages.iter().map_while(|message| {
             // SAFETY: the caller's promise.
-            match unsafe { push_one(sender, message) } {
-                Err(failure) if taken == 0 => return Err(failure),
-                Err(_) => {
-                    out.set(taken);
-                    return Ok(());
+            match unsafe { read(message) } {
+                Ok(message) => Some(message),
+                Err(failure) => {
+                    wrong = Some(failure);
+                    None
                 }
-                Ok(()) => {}
+            }
+        });
+        let (pushed, stopped) = match sender.push_batch(good) {
+            Ok(pushed) => (pushed, wrong),
+            Err(stopped) => (stopped.pushed, Some(stopped.error.into())),
+        };
+        match stopped {
+            Some(failure) if pushed == 0 => Err(failure),
+            _ => {
+                out.set(pushed);
+                Ok(())
             }
         }
-        out.set(messages.len());
-        Ok(())
     })
 }
 
 /// # Safety
 ///
-/// The bytes are readable.
+/// The bytes are readable, for as long as `'m`.
 #[inline]
-unsafe fn push_one(
-    sender: &mut SendEndpointBuffered,
-    message: &fcast_small_message,
-) -> Result<(), Failure> {
+unsafe fn read<'m>(message: &fcast_small_message) -> Result<(u64, u8, &'m [u8]), Failure> {
     // SAFETY: the caller's promise.
     let bytes = unsafe { pointer::bytes(message.data.cast::<u8>(), message.len, "data") }?;
     let status = u8::try_from(message.status);
     let status = status.map_err(|_| out_of_range("status", message.status, "0 to 255"))?;
-    sender.push(message.tag, status, bytes)?;
-    Ok(())
+    Ok((message.tag, status, bytes))
 }
 
 /// As fcast_push, of a message that lies in several pieces, which are copied one behind the other.

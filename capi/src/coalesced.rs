@@ -85,16 +85,23 @@ pub unsafe extern "C" fn fcast_coalesced_next(
         // SAFETY: the caller's promise.
         let cursor = unsafe { cursor.as_mut() }.ok_or_else(|| pointer::null("cursor"))?;
         let format = self::format(format)?;
-        let mut small = SmallMessages::resume(format, bytes, cursor.position());
+        let start = cursor.position();
+        let mut small = SmallMessages::resume(format, bytes, start);
         let mut written = 0;
-        while written < places.len() {
-            // What stands in front of a fault is told first, and the fault by the next call.
-            let before = small.position();
-            let message = match small.next() {
+        for place in places {
+            match small.next() {
+                Some(Ok(message)) => place.write(fcast_small_message {
+                    tag: message.tag,
+                    data: message.bytes.as_ptr().cast::<c_void>(),
+                    len: message.bytes.len(),
+                    status: u32::from(message.status),
+                    reserved: 0,
+                }),
                 None => break,
-                Some(Ok(message)) => message,
+                // What stands in front of a fault is told first, and the fault by the next call.
                 Some(Err(_)) if written > 0 => {
-                    small = SmallMessages::resume(format, bytes, before);
+                    small = SmallMessages::resume(format, bytes, start);
+                    small.by_ref().take(written).for_each(drop);
                     break;
                 }
                 Some(Err(error)) => {
@@ -102,13 +109,6 @@ pub unsafe extern "C" fn fcast_coalesced_next(
                     return Err(error.into());
                 }
             };
-            places[written].write(fcast_small_message {
-                tag: message.tag,
-                data: message.bytes.as_ptr().cast::<c_void>(),
-                len: message.bytes.len(),
-                status: u32::from(message.status),
-                reserved: 0,
-            });
             written += 1;
         }
         cursor.set(small.position());

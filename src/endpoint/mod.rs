@@ -91,7 +91,9 @@ pub use crate::protocol::wire::{
     ByeReason, HeaderMode, Refusal, RefusalCode, SubscriptionOutcome, WINDOW_DESCRIPTOR_LEN,
     WindowDescriptor, WindowId, WireError,
 };
-pub use buffered::event::{BufferError, BufferedEvent, Carried, PushError, SmallMessageLimit};
+pub use buffered::event::{
+    BufferError, BufferedEvent, Carried, PushBatchError, PushError, SmallMessageLimit,
+};
 pub use buffered::{BufferedConfig, MessageSlot, SendEndpointBuffered};
 pub use connectionless::{
     ConnectionlessConfig, ConnectionlessEndpoint, ConnectionlessEvent, PeerId, PeerInUse,

@@ -186,6 +186,17 @@ impl PushError {
     }
 }
 
+/// A batch of small messages that stopped at one that was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("after {pushed} messages: {error}")]
+pub struct PushBatchError {
+    /// Messages that were packed before it.
+    pub pushed: usize,
+    /// Why it was refused. Nothing of it was packed, and those behind it were not looked at.
+    #[source]
+    pub error: PushError,
+}
+
 impl<T> Refused<T, PushError> {
     /// True for back-pressure: try again after the next `Writable` event or poll.
     pub fn is_would_block(&self) -> bool {

@@ -20,7 +20,7 @@ use crate::Error;
 use crate::buffer::{BufferMut, HeaderSlotConfig, Payload, SharedBufferManager};
 use crate::coalesce::Placed;
 use crate::endpoint::buffered::core::{BufferedCore, BufferedSettings};
-use crate::endpoint::buffered::event::{BufferedEvent, PushError};
+use crate::endpoint::buffered::event::{BufferedEvent, PushBatchError, PushError};
 use crate::endpoint::error::Refused;
 use crate::endpoint::event::{ConnectionEvent, ConnectionInfo};
 use crate::endpoint::limits::moment_in;
@@ -163,6 +163,32 @@ impl SendEndpointBuffered {
     pub fn push(&mut self, tag: u64, status: u8, bytes: &[u8]) -> Result<u64, PushError> {
         self.core.owner().check()?;
         self.core.push(tag, status, bytes)
+    }
+
+    /// Packs several messages, as [`push`](Self::push) each: tag, status, bytes. How many there
+    /// were; their numbers follow each other.
+    ///
+    /// # Errors
+    ///
+    /// [`PushBatchError`]: why it stopped, and how many were packed before that. What comes behind
+    /// the refused message was not taken from the iterator.
+    #[inline]
+    pub fn push_batch<'m>(
+        &mut self,
+        messages: impl IntoIterator<Item = (u64, u8, &'m [u8])>,
+    ) -> Result<usize, PushBatchError> {
+        let stopped = |pushed, error| Err(PushBatchError { pushed, error });
+        if let Err(forked) = self.core.owner().check() {
+            return stopped(0, forked.into());
+        }
+        let (core, mut pushed) = (&mut *self.core, 0);
+        for (tag, status, bytes) in messages {
+            if let Err(error) = core.push(tag, status, bytes) {
+                return stopped(pushed, error);
+            }
+            pushed += 1;
+        }
+        Ok(pushed)
     }
 
     /// The same with a message that lies in several pieces, which are copied one behind the other.
