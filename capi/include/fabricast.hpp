@@ -89,6 +89,21 @@ template <class Write> result<std::string> text(Write &&write)
     text.resize(len == 0 ? 0 : len - 1);
     return text;
 }
+
+/// All values of a list that the library counts also where there is no room for them.
+template <class T, class Read> result<std::vector<T>> list(Read &&read)
+{
+    std::vector<T> values(8);
+    for (;;) {
+        std::size_t count = 0;
+        if (fcast_status code = read(values.data(), values.size(), &count))
+            return failure::last(code);
+        const bool is_all = count <= values.size();
+        values.resize(count);
+        if (is_all)
+            return values;
+    }
+}
 } // namespace detail
 
 // ---- fabric, domain, memory ---------------------------------------------------------------------
@@ -134,6 +149,13 @@ public:
             return fcast_fabric_report(raw_, text, capacity, len);
         });
     }
+};
+
+/// Which way bytes go between a region and the network, and why.
+struct region_way {
+    /// FCAST_PATH_HOST, FCAST_PATH_DIRECT or FCAST_PATH_STAGED.
+    std::uint32_t path;
+    std::string why;
 };
 
 /// Memory that can be registered, sent, and received into.
@@ -182,6 +204,17 @@ public:
         if (fcast_status code = fcast_region_slice_at(raw_, address, len, &offset))
             return failure::last(code);
         return offset;
+    }
+    /// FCAST_NOT_REGISTERED: it is not registered with the domain.
+    result<region_way> way(const domain &with) const
+    {
+        std::uint32_t path = 0;
+        auto why = detail::text([&](char *text, std::size_t capacity, std::size_t *len) {
+            return fcast_region_path(raw_, with.raw(), &path, text, capacity, len);
+        });
+        if (!why)
+            return why.error();
+        return region_way{path, *std::move(why)};
     }
 };
 
@@ -251,6 +284,15 @@ public:
         (void)fcast_pool_status(raw_, &now.slots, &now.free, &now.low_water);
         return now;
     }
+    /// The region that its slots lie in, as a handle of its own: to register it with the domains
+    /// that send from it.
+    result<region> lies_in() const
+    {
+        fcast_region out{};
+        if (fcast_status code = fcast_pool_region(raw_, &out))
+            return failure::last(code);
+        return region(out);
+    }
 };
 
 // ---- endpoints ----------------------------------------------------------------------------------
@@ -270,7 +312,29 @@ enum class event_kind : std::uint32_t {
     released = FCAST_EVENT_RELEASED,
     message = FCAST_EVENT_MESSAGE,
     starved = FCAST_EVENT_STARVED,
+    written = FCAST_EVENT_WRITTEN,
+    write_failed = FCAST_EVENT_WRITE_FAILED,
+    read = FCAST_EVENT_READ,
+    read_failed = FCAST_EVENT_READ_FAILED,
+    peer_wrote = FCAST_EVENT_PEER_WROTE,
+    window_revoked = FCAST_EVENT_WINDOW_REVOKED,
+    returned = FCAST_EVENT_RETURNED,
+    window_quarantined = FCAST_EVENT_WINDOW_QUARANTINED,
+    window_released = FCAST_EVENT_WINDOW_RELEASED,
     other = FCAST_EVENT_OTHER,
+    pushed = FCAST_EVENT_PUSHED,
+    push_failed = FCAST_EVENT_PUSH_FAILED,
+    peer_removed = FCAST_EVENT_PEER_REMOVED,
+    subscribed = FCAST_EVENT_SUBSCRIBED,
+    unsubscribed = FCAST_EVENT_UNSUBSCRIBED,
+    subscription_refused = FCAST_EVENT_SUBSCRIPTION_REFUSED,
+    subscriptions_gone = FCAST_EVENT_SUBSCRIPTIONS_GONE,
+    published = FCAST_EVENT_PUBLISHED,
+    published_to = FCAST_EVENT_PUBLISHED_TO,
+    publication = FCAST_EVENT_PUBLICATION,
+    device_message = FCAST_EVENT_DEVICE_MESSAGE,
+    device_publication = FCAST_EVENT_DEVICE_PUBLICATION,
+    undelivered = FCAST_EVENT_UNDELIVERED,
 };
 
 /// Something that happened; what it points to is there until the next poll of its endpoint. Kinds
@@ -300,6 +364,18 @@ public:
     }
     bytes header() const noexcept { return header_; }
     bytes data() const noexcept { return payload_; }
+    /// Makes its data a payload, to be sent on without a copy; where that fails the message stays
+    /// what it is. What it came into (`endpoint::buffers`, `pool::lies_in`) is registered with the
+    /// domain that it goes out by.
+    result<payload> forward() &&
+    {
+        fcast_payload out{};
+        if (fcast_status code = fcast_message_payload(raw_, &out))
+            return failure::last(code);
+        detach();
+        header_ = payload_ = {};
+        return payload(out);
+    }
 
 private:
     bytes header_, payload_;
@@ -338,16 +414,9 @@ public:
     /// The descriptors for a loop of the program's.
     result<std::vector<int>> fds() const
     {
-        std::vector<int> fds(8);
-        std::size_t count = 0;
-        if (fcast_status code = fcast_endpoint_fds(raw_, fds.data(), fds.size(), &count))
-            return failure::last(code);
-        const bool all = count <= fds.size();
-        fds.resize(count);
-        if (!all)
-            if (fcast_status code = fcast_endpoint_fds(raw_, fds.data(), fds.size(), &count))
-                return failure::last(code);
-        return fds;
+        return detail::list<int>([this](int *fds, std::size_t capacity, std::size_t *count) {
+            return fcast_endpoint_fds(raw_, fds, capacity, count);
+        });
     }
     /// To be called right before a loop of the program's sleeps.
     result<sleep_advice> prepare_wait() const
@@ -369,6 +438,47 @@ public:
     {
         return detail::done(fcast_endpoint_close(raw_, timeout_ms));
     }
+    /// Begins the polite close of one connection of several: a receiver's, a publisher's, a
+    /// subscriber's or that to a peer; `event_kind::disconnected` follows, in time.
+    status close_connection(std::uint64_t connection, std::uint32_t timeout_ms) const noexcept
+    {
+        return fcast_endpoint_close_connection(raw_, connection, timeout_ms);
+    }
+    /// Answers a connection of `event_kind::request`, of a receiver or a publisher that was opened
+    /// with `settings::ask`.
+    status accept(std::uint64_t connection) const noexcept
+    {
+        return fcast_endpoint_accept(raw_, connection);
+    }
+    /// The peer is told the two numbers, which are the program's own.
+    status refuse(std::uint64_t connection, std::uint64_t detail = 0,
+                  std::uint64_t more = 0) const noexcept
+    {
+        return fcast_endpoint_refuse(raw_, connection, detail, more);
+    }
+    /// How many connections stand; a sender takes sends while it is 1.
+    std::size_t connected() const noexcept
+    {
+        std::size_t count = 0;
+        (void)fcast_endpoint_connected(raw_, &count);
+        return count;
+    }
+    /// The keys of the sends that have no outcome yet, of a sender or a connectionless endpoint.
+    result<std::vector<std::uint64_t>> pending() const
+    {
+        return detail::list<std::uint64_t>(
+            [this](std::uint64_t *keys, std::size_t capacity, std::size_t *count) {
+                return fcast_endpoint_pending(raw_, keys, capacity, count);
+            });
+    }
+    /// What it receives into, or packs into, as a handle of its own: for its state and its region.
+    result<pool> buffers() const
+    {
+        fcast_pool out{};
+        if (fcast_status code = fcast_endpoint_pool(raw_, &out))
+            return failure::last(code);
+        return pool(out);
+    }
 };
 
 /// A piece of a message.
@@ -380,6 +490,16 @@ struct piece : fcast_iov {
     }
 };
 static_assert(sizeof(piece) == sizeof(fcast_iov), "arrays of them are passed to C");
+
+/// A message of a batch.
+struct outgoing : fcast_outgoing {
+    outgoing() noexcept : fcast_outgoing{} {}
+    outgoing(bytes data, bytes header, std::uint64_t key, fcast_region in = {}) noexcept
+        : fcast_outgoing{data.data(), data.size(), in, header.data(), header.size(), key}
+    {
+    }
+};
+static_assert(sizeof(outgoing) == sizeof(fcast_outgoing), "arrays of them are passed to C");
 
 /// Sends to one peer, from where the bytes lie.
 class sender : public endpoint {
@@ -411,9 +531,29 @@ public:
             what.detach();
         return sent;
     }
+    /// Several messages: `sent` of them, from the first on. Where it stops early, the next call
+    /// says why with its first message; where it fails, none was taken.
+    status send(span<const outgoing> messages, std::size_t &sent) const noexcept
+    {
+        sent = 0;
+        return fcast_send_batch(raw_, messages.data(), messages.size(), &sent);
+    }
     /// Posts what was packed and would wait for the next poll.
     status flush() const noexcept { return fcast_flush(raw_); }
 };
+
+/// A received message that is borrowed: until the next poll, receive or close of its endpoint.
+struct received : fcast_received {
+    bytes header_bytes() const noexcept
+    {
+        return {static_cast<const std::uint8_t *>(header), header_len};
+    }
+    bytes payload_bytes() const noexcept
+    {
+        return {static_cast<const std::uint8_t *>(data), data_len};
+    }
+};
+static_assert(sizeof(received) == sizeof(fcast_received), "arrays of them are passed to C");
 
 /// Listens, and receives from all who connect.
 class receiver : public endpoint {
@@ -433,19 +573,24 @@ public:
             return fcast_endpoint_address(raw_, text, capacity, len);
         });
     }
-    status accept(std::uint64_t connection) const noexcept
+    /// Drives it; the messages that came, in the memory that is given for them. `has_events`: there
+    /// is something to poll for, which happened before.
+    result<span<received>> receive(span<received> into, bool *has_events = nullptr) const
     {
-        return fcast_endpoint_accept(raw_, connection);
-    }
-    status refuse(std::uint64_t connection, std::uint64_t detail = 0,
-                  std::uint64_t more = 0) const noexcept
-    {
-        return fcast_endpoint_refuse(raw_, connection, detail, more);
+        std::size_t count = 0;
+        bool unused = false;
+        if (fcast_status code = fcast_receive(raw_, into.data(), into.size(), &count,
+                                              has_events ? has_events : &unused))
+            return failure::last(code);
+        return into.first(count);
     }
 };
 
 /// The words of the last failure of this thread.
 inline std::string_view last_error() noexcept { return fcast_last_error(); }
+
+/// The version of the library that was loaded; FCAST_VERSION is the one compiled against.
+inline std::uint32_t version() noexcept { return fcast_version(); }
 
 } // namespace fabricast
 
