@@ -181,10 +181,12 @@ public:
             return failure::last(code);
         return region(raw);
     }
+    /// Registers it with a domain, so that the domain's endpoints send from it.
     result<void> enroll(const domain &with) const
     {
         return detail::done(fcast_region_register(raw_, with.raw()));
     }
+    /// Takes that back: nothing new is sent from it, and what is under way completes.
     result<void> withdraw(const domain &from) const
     {
         return detail::done(fcast_region_deregister(raw_, from.raw()));
@@ -399,6 +401,7 @@ public:
             return failure::last(code);
         return into.first(count);
     }
+    /// Keeps a message, or a publication, of the last poll for longer, without a copy.
     result<message> keep(const event &of) const
     {
         fcast_message out{};

@@ -132,6 +132,7 @@ public:
     {
         return detail::open_endpoint<connectionless>(fcast_connectionless_open, in, local, of);
     }
+    /// Where others find it.
     result<std::string> address() const { return detail::address_of(raw_); }
     /// Adds a peer, or finds it; its number.
     result<std::uint64_t> add(const char *peer) const
@@ -164,6 +165,7 @@ public:
     {
         return fcast_peer_remove(raw_, peer, timeout_ms);
     }
+    /// Returns at once; the data stays as it is until its key comes back.
     status send(std::uint64_t peer, bytes data, bytes header, std::uint64_t key,
                 fcast_region in = {}) const noexcept
     {
@@ -199,7 +201,9 @@ public:
     {
         return detail::open_endpoint<publisher>(fcast_publisher_open, in, local, of);
     }
+    /// Where it listens.
     result<std::string> address() const { return detail::address_of(raw_); }
+    /// Returns at once; the data stays as it is until `event_kind::published` has its key.
     /// FCAST_NOT_FOUND: nobody has subscribed. `out`: how it stands with whom.
     status publish(std::uint64_t tag, bytes data, bytes header, std::uint64_t key,
                    fcast_region in = {}, fcast_publication *out = nullptr) const noexcept
@@ -299,6 +303,8 @@ struct ring_status {
 class ring : public detail::owner<fcast_ring, fcast_ring_release> {
 public:
     using owner::owner;
+    /// `max_fragments`: pieces that are out at once, 0: 65,536. `headroom`: bytes in front of each,
+    /// for its header, where the provider takes one segment a message.
     static result<ring> create(const region &of, std::uint32_t max_fragments = 0,
                                std::size_t headroom = 0)
     {

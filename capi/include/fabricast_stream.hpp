@@ -120,10 +120,20 @@ public:
     }
 };
 
+namespace detail {
+/// Fails what is not over, and waits for the threads, which soon read nothing of the program's any
+/// more. Only one that another thread is using is given back without waiting.
+inline fcast_status end_stream_sender(fcast_stream_sender which)
+{
+    const fcast_status code = fcast_stream_sender_close(which, 0);
+    return code == FCAST_BUSY ? fcast_stream_sender_release(which) : code;
+}
+} // namespace detail
+
 /// Sends streams. Any thread. One that goes without close() fails what is not over.
 ///
 /// A peer is a text: an address of a receiver, or several of the same one, with commas between.
-class stream_sender : public detail::owner<fcast_stream_sender, fcast_stream_sender_release> {
+class stream_sender : public detail::owner<fcast_stream_sender, detail::end_stream_sender> {
 public:
     using owner::owner;
     static result<stream_sender> open(const domain &over, const stream_settings &of = {})
@@ -153,7 +163,7 @@ public:
     }
     /// Begins to send bytes under a name. They stay as they are until `release` is called, on
     /// whatever thread ends their last use, also where this fails; without one, until the sender
-    /// is gone. `release` must not throw.
+    /// is closed or gone. `release` must not throw.
     result<stream_transfer> send_bytes(const char *name, bytes data, const texts &peers,
                                        const stream_options &of = {},
                                        std::function<void()> release = {}) const
@@ -165,6 +175,13 @@ public:
                                                         peers.size(), &of, &out))
             return failure::last(code);
         return stream_transfer(out);
+    }
+    /// The same of bytes that are kept for as long as they are needed.
+    result<stream_transfer> send_owned(const char *name, std::vector<std::uint8_t> data,
+                                       const texts &peers, const stream_options &of = {}) const
+    {
+        const auto held = std::make_shared<const std::vector<std::uint8_t>>(std::move(data));
+        return send_bytes(name, *held, peers, of, [held] {});
     }
     /// Begins to send a frozen buffer of a pool under a name, without a copy. It is used up, also
     /// where this fails. The pool's region is registered with the sender's domains.

@@ -156,6 +156,8 @@ static void batch_errors(const scratch &on)
     fc::file reads = fc::file::open(on.path.c_str(), "r").value();
     CHECK(batch.write(reads, on.data, 0, 1) == FCAST_INVALID);
     CHECK(batch.read(reads, back, 0, 1, region.raw()) == FCAST_NOT_FOUND);
+    const fc::file writes = fc::file::open(on.path.c_str(), "r+").value();
+    CHECK(batch.write(writes, on.data, 0, 1, region.raw()) == FCAST_NOT_FOUND);
     CHECK(batch.read(fc::file(), back, 0, 1) == FCAST_STALE);
 
     // The file's handle may go before; what is cancelled has its event, too.

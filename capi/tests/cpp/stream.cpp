@@ -182,7 +182,7 @@ static void nobody(sides &on)
     fc::stream_options once;
     once.reconnects = FCAST_OFF;
     const fc::stream_transfer transfer =
-        on.sender.send_bytes("half", data, {on.peer.c_str(), "127.0.0.1:1"}, once).value();
+        on.sender.send_owned("half", data, {on.peer.c_str(), "127.0.0.1:1"}, once).value();
     const auto waited = transfer.wait(minute);
     CHECK(!waited && waited.code() != FCAST_TIMED_OUT);
     CHECK(waited.error().words.find("127.0.0.1:1") != std::string::npos);
@@ -207,8 +207,13 @@ static void cut(sides &on)
     const fc::stream_event event = next(on.receiver, fc::stream_event_kind::cut);
     CHECK(event.status == FCAST_CLOSED && !event.words().empty());
     CHECK(event.session == began.session && !fs::exists(on.into.path / "cut"));
-    // Until the sender is gone the bytes are its own.
-    on.sender.close(minute).value();
+
+    // When a sender is gone, so is what it used.
+    bool given_back = false;
+    const fc::stream_transfer left =
+        on.sender.send_bytes("left", data, on.peer, slowly, [&] { given_back = true; }).value();
+    on.sender.reset();
+    CHECK(given_back && left.wait(0).code() == FCAST_CLOSED);
 }
 
 static void refused(sides &on)
@@ -229,10 +234,10 @@ static void refused(sides &on)
     CHECK(fc::stream_sender::open(fc::span<const fcast_domain>()).code() == FCAST_INVALID);
 
     // Without the key nothing is taken.
+    const content data = some_bytes(10, 7);
     const fc::stream_sender stranger = fc::stream_sender::open(on.domain).value();
     fc::stream_options once;
     once.reconnects = FCAST_OFF;
-    const content data = some_bytes(10, 7);
     const fc::stream_transfer transfer = stranger.send_bytes("x", data, on.peer, once).value();
     CHECK(!transfer.wait(minute));
     const fc::stream_event event = next(on.receiver, fc::stream_event_kind::refused);
