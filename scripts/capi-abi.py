@@ -6,6 +6,8 @@
                                               of Cargo.toml is another one than that of capi/abi.tsv
    capi-abi.py --write --unreleased [FOLDER]  also that: while no program was linked with this version
    capi-abi.py --fuzzed FUZZER LIBRARY        names the functions that the fuzzer does not call
+   capi-abi.py --classes                      names the functions that no class of the C++ headers calls; fails where there is one that
+                                              WITHOUT_CLASS has no reason for
 
 Within a minor version functions, constants and types may be added, a struct whose first field is `size_t size` may get fields behind its
 last one, and what is called `reserved` may become fields. Nothing else may change: the soname would lie.
@@ -21,6 +23,8 @@ KEPT = ROOT / "capi/abi.tsv"
 HEAD = "# kind\tname\tsince\twhat it is: written by scripts/capi-abi.py --write, which has the rules"
 # Says which version the header is of, so it changes with every one.
 OF_THE_VERSION = {"FCAST_VERSION"}
+# What the C++ headers need not call, by its name or by how it begins, and why. A row that no function needs is a mistake, too.
+WITHOUT_CLASS = {}
 
 
 def version():
@@ -222,9 +226,41 @@ def fuzzed(fuzzer, library):
         print(f"note: {len(missing)} functions that no fuzzer calls (capi/tests/fuzz): {' '.join(missing)}")
 
 
+def called_in_cxx(folder):
+    """The functions that C++ headers name outside of comments. Those for netio3's programs do not count: they are no way to a function."""
+    named = set()
+    for file in folder.glob("*.hpp"):
+        if not file.name.startswith("fabricast_netio"):
+            code = re.sub(r"/\*.*?\*/|//[^\n]*", "", file.read_text(), flags=re.S)
+            named.update(re.findall(r"\bfcast_\w+", code))
+    return named
+
+
+def excuses(row, name):
+    """Whether a row of WITHOUT_CLASS is about a function: its name, how it begins where it ends with _, or `*` for a part of it."""
+    return re.fullmatch(re.escape(row).replace(r"\*", r"\w+") + (r"\w+" if row.endswith("_") else ""), name)
+
+
+def classes():
+    folder = ROOT / "capi/include"
+    functions = Header(folder).functions.keys()
+    missing = functions - called_in_cxx(folder)
+    bare = sorted(name for name in missing if not any(excuses(row, name) for row in WITHOUT_CLASS))
+    idle = sorted(row for row in WITHOUT_CLASS if not any(excuses(row, name) for name in missing))
+    for name in bare:
+        print(f"no class calls {name}: give one of capi/include/*.hpp a way to it, or WITHOUT_CLASS of this script a reason")
+    for row in idle:
+        print(f"WITHOUT_CLASS has {row}, which no function needs any more: take it out")
+    if not bare and not idle:
+        print(f"the C++ headers call {len(functions) - len(missing)} of {len(functions)} functions; the others have a reason")
+    return 1 if bare or idle else None
+
+
 def main(arguments):
     if arguments[:1] == ["--fuzzed"]:
         return fuzzed(*arguments[1:])
+    if arguments == ["--classes"]:
+        return classes()
     flags = {argument for argument in arguments if argument.startswith("--")}
     folders = [argument for argument in arguments if argument not in flags]
     if flags - {"--write", "--unreleased"} or len(folders) > 1:

@@ -115,6 +115,7 @@ if ((${#only[@]} == 0)); then
             timeout -k 5 400 capi/tests/readout_both_ways.sh \$rust $room/readout"
     fi
     job "the symbols and layouts of capi/abi.tsv" "scripts/capi-abi.py $out"
+    job "the functions that C++ has no class for" "scripts/capi-abi.py --classes"
     prefix=$room/prefix
     job "projects against the installed files" "CAPI_PROFILE=debug scripts/capi.sh install $prefix
         cp -r capi/tests/outside $room/outside

@@ -12,248 +12,19 @@
 #ifndef FABRICAST_HPP
 #define FABRICAST_HPP
 
-#include <fabricast_result.hpp>
+#include <fabricast_memory.hpp>
 
-#include <functional>
 #include <string_view>
 #include <vector>
 
 namespace fabricast {
 
-namespace detail {
-/// A handle that releases what it names. Move only; an empty one names nothing.
-template <class H, fcast_status (*Release)(H)> class owner {
-public:
-    owner() noexcept = default;
-    explicit owner(H raw) noexcept : raw_(raw) {}
-    owner(owner &&other) noexcept : raw_(other.detach()) {}
-    owner &operator=(owner &&other) noexcept
-    {
-        if (this != &other) {
-            reset();
-            raw_ = other.detach();
-        }
-        return *this;
-    }
-    ~owner() { reset(); }
-
-    /// The handle for functions of fabricast.h; it stays with its owner.
-    H raw() const noexcept { return raw_; }
-    explicit operator bool() const noexcept { return raw_.id != 0; }
-    /// Gives it up unreleased: whoever takes it releases it.
-    H detach() noexcept { return std::exchange(raw_, H{}); }
-    /// Releases it now.
-    void reset() noexcept
-    {
-        if (raw_.id != 0)
-            (void)Release(detach());
-    }
-
-protected:
-    H raw_{};
-};
-
-/// A function of the program's that the library calls once, as C wants it. Whoever takes it calls
-/// it, also where that fails.
-struct release_call {
-    fcast_release_fn call = nullptr;
-    std::function<void()> *context = nullptr;
-
-    explicit release_call(std::function<void()> release)
-    {
-        if (!release)
-            return;
-        context = new std::function<void()>(std::move(release));
-        call = &release_call::trampoline;
-    }
-
-private:
-    // What it throws ends the program: it can't pass through C.
-    static void trampoline(void *context) noexcept
-    {
-        const std::unique_ptr<std::function<void()>> release(
-            static_cast<std::function<void()> *>(context));
-        (*release)();
-    }
-};
-
-/// A text of a length that the library knows.
-template <class Write> result<std::string> text(Write &&write)
-{
-    std::size_t len = 0;
-    if (fcast_status code = write(static_cast<char *>(nullptr), std::size_t{0}, &len))
-        return failure::last(code);
-    std::string text(len, '\0');
-    if (fcast_status code = write(&text[0], len, &len))
-        return failure::last(code);
-    text.resize(len == 0 ? 0 : len - 1);
-    return text;
-}
-} // namespace detail
-
-// ---- fabric, domain, memory ---------------------------------------------------------------------
-
-/// How a fabric is opened; as fcast_fabric_settings, with the defaults.
-struct fabric_settings : fcast_fabric_settings {
-    fabric_settings() noexcept : fcast_fabric_settings() { size = sizeof(fcast_fabric_settings); }
-};
+// ---- endpoints ----------------------------------------------------------------------------------
 
 /// How an endpoint is opened; as fcast_settings, with the defaults.
 struct settings : fcast_settings {
     settings() noexcept : fcast_settings() { size = sizeof(fcast_settings); }
 };
-
-/// Where memory is registered and endpoints are opened.
-class domain : public detail::owner<fcast_domain, fcast_domain_release> {
-public:
-    using owner::owner;
-};
-
-/// A provider of libfabric's that was opened.
-class fabric : public detail::owner<fcast_fabric, fcast_fabric_release> {
-public:
-    using owner::owner;
-    static result<fabric> open(const fabric_settings &of = {})
-    {
-        fcast_fabric raw{};
-        if (fcast_status code = fcast_fabric_open(&of, &raw))
-            return failure::last(code);
-        return fabric(raw);
-    }
-    result<domain> open_domain() const
-    {
-        fcast_domain out{};
-        if (fcast_status code = fcast_domain_open(raw_, &out))
-            return failure::last(code);
-        return domain(out);
-    }
-    /// What is known of it, for people.
-    result<std::string> report() const
-    {
-        return detail::text([this](char *text, std::size_t capacity, std::size_t *len) {
-            return fcast_fabric_report(raw_, text, capacity, len);
-        });
-    }
-};
-
-/// Memory that can be registered, sent, and received into.
-class region : public detail::owner<fcast_region, fcast_region_release> {
-public:
-    using owner::owner;
-    /// `flags`: 0, or the sum of some of FCAST_REGION_HUGE_PAGES and FCAST_REGION_PINNED.
-    static result<region> allocate(std::size_t len, std::uint32_t flags = 0,
-                                   std::int32_t numa_node = -1)
-    {
-        fcast_region raw{};
-        if (fcast_status code = fcast_region_allocate(len, flags, numa_node, &raw))
-            return failure::last(code);
-        return region(raw);
-    }
-    /// Memory of the program's, such as the DMA buffer of a card: it must stay mapped until
-    /// `release` is called, on whatever thread ends the last use. `release` must not throw.
-    static result<region> external(void *base, std::size_t len, std::function<void()> release = {})
-    {
-        const detail::release_call with(std::move(release));
-        fcast_region raw{};
-        if (fcast_status code = fcast_region_external(base, len, with.call, with.context, &raw))
-            return failure::last(code);
-        return region(raw);
-    }
-    result<void> enroll(const domain &with) const
-    {
-        return detail::done(fcast_region_register(raw_, with.raw()));
-    }
-    result<void> withdraw(const domain &from) const
-    {
-        return detail::done(fcast_region_deregister(raw_, from.raw()));
-    }
-    /// All of it. Of a GPU's memory the address is the device's.
-    mutable_bytes memory() const noexcept
-    {
-        void *base = nullptr;
-        std::size_t len = 0;
-        (void)fcast_region_memory(raw_, &base, &len);
-        return {static_cast<std::uint8_t *>(base), len};
-    }
-    /// Where in it an address is, whose next `len` bytes are in it, too.
-    result<std::size_t> offset_of(const void *address, std::size_t len) const
-    {
-        std::size_t offset = 0;
-        if (fcast_status code = fcast_region_slice_at(raw_, address, len, &offset))
-            return failure::last(code);
-        return offset;
-    }
-};
-
-/// What can be sent, once.
-class payload : public detail::owner<fcast_payload, fcast_payload_release> {
-public:
-    using owner::owner;
-    std::size_t size() const noexcept
-    {
-        std::size_t len = 0;
-        (void)fcast_payload_len(raw_, &len);
-        return len;
-    }
-};
-
-/// A buffer of a pool, to be written to.
-class buffer : public detail::owner<fcast_buffer, fcast_buffer_release> {
-public:
-    buffer() noexcept = default;
-    buffer(fcast_buffer raw, mutable_bytes memory) noexcept : owner(raw), memory_(memory) {}
-    mutable_bytes memory() const noexcept { return memory_; }
-    std::uint8_t *data() const noexcept { return memory_.data(); }
-    std::size_t size() const noexcept { return memory_.size(); }
-    /// Makes its first `len` bytes a payload; where that fails the buffer stays what it is.
-    result<payload> freeze(std::size_t len) &&
-    {
-        fcast_payload out{};
-        if (fcast_status code = fcast_buffer_freeze(raw_, len, &out))
-            return failure::last(code);
-        detach();
-        return payload(out);
-    }
-
-private:
-    mutable_bytes memory_;
-};
-
-/// How a pool stands.
-struct pool_status {
-    std::size_t slots, free, low_water;
-};
-
-/// A region in slots of one size.
-class pool : public detail::owner<fcast_pool, fcast_pool_release> {
-public:
-    using owner::owner;
-    static result<pool> create(const region &of, std::size_t slot_size, std::size_t headroom = 0)
-    {
-        fcast_pool raw{};
-        if (fcast_status code = fcast_pool_create(of.raw(), slot_size, headroom, &raw))
-            return failure::last(code);
-        return pool(raw);
-    }
-    /// FCAST_AGAIN where none is free, or FCAST_TIMED_OUT after the wait.
-    result<buffer> acquire(std::uint32_t timeout_ms = 0) const
-    {
-        fcast_buffer out{};
-        void *data = nullptr;
-        std::size_t capacity = 0;
-        if (fcast_status code = fcast_pool_acquire(raw_, timeout_ms, &out, &data, &capacity))
-            return failure::last(code);
-        return buffer(out, {static_cast<std::uint8_t *>(data), capacity});
-    }
-    pool_status state() const noexcept
-    {
-        pool_status now{};
-        (void)fcast_pool_status(raw_, &now.slots, &now.free, &now.low_water);
-        return now;
-    }
-};
-
-// ---- endpoints ----------------------------------------------------------------------------------
 
 enum class event_kind : std::uint32_t {
     connected = FCAST_EVENT_CONNECTED,
@@ -270,6 +41,28 @@ enum class event_kind : std::uint32_t {
     released = FCAST_EVENT_RELEASED,
     message = FCAST_EVENT_MESSAGE,
     starved = FCAST_EVENT_STARVED,
+    written = FCAST_EVENT_WRITTEN,
+    write_failed = FCAST_EVENT_WRITE_FAILED,
+    read = FCAST_EVENT_READ,
+    read_failed = FCAST_EVENT_READ_FAILED,
+    peer_wrote = FCAST_EVENT_PEER_WROTE,
+    window_revoked = FCAST_EVENT_WINDOW_REVOKED,
+    returned = FCAST_EVENT_RETURNED,
+    window_quarantined = FCAST_EVENT_WINDOW_QUARANTINED,
+    window_released = FCAST_EVENT_WINDOW_RELEASED,
+    pushed = FCAST_EVENT_PUSHED,
+    push_failed = FCAST_EVENT_PUSH_FAILED,
+    peer_removed = FCAST_EVENT_PEER_REMOVED,
+    subscribed = FCAST_EVENT_SUBSCRIBED,
+    unsubscribed = FCAST_EVENT_UNSUBSCRIBED,
+    subscription_refused = FCAST_EVENT_SUBSCRIPTION_REFUSED,
+    subscriptions_gone = FCAST_EVENT_SUBSCRIPTIONS_GONE,
+    published = FCAST_EVENT_PUBLISHED,
+    published_to = FCAST_EVENT_PUBLISHED_TO,
+    publication = FCAST_EVENT_PUBLICATION,
+    device_message = FCAST_EVENT_DEVICE_MESSAGE,
+    device_publication = FCAST_EVENT_DEVICE_PUBLICATION,
+    undelivered = FCAST_EVENT_UNDELIVERED,
     other = FCAST_EVENT_OTHER,
     object_written = FCAST_EVENT_OBJECT_WRITTEN,
     object_read = FCAST_EVENT_OBJECT_READ,
@@ -304,6 +97,18 @@ public:
     }
     bytes header() const noexcept { return header_; }
     bytes data() const noexcept { return payload_; }
+    /// Makes its data a payload, to be sent on without a copy; where that fails the message stays
+    /// what it is. What it came into (`endpoint::buffers`, `pool::lies_in`) is registered with the
+    /// domain that it goes out by.
+    result<payload> forward() &&
+    {
+        fcast_payload out{};
+        if (fcast_status code = fcast_message_payload(raw_, &out))
+            return failure::last(code);
+        detach();
+        header_ = payload_ = {};
+        return payload(out);
+    }
 
 private:
     bytes header_, payload_;
@@ -327,6 +132,7 @@ public:
             return failure::last(code);
         return into.first(count);
     }
+    /// Keeps a message, or a publication, of the last poll for longer, without a copy.
     result<message> keep(const event &of) const
     {
         fcast_message out{};
@@ -342,16 +148,9 @@ public:
     /// The descriptors for a loop of the program's.
     result<std::vector<int>> fds() const
     {
-        std::vector<int> fds(8);
-        std::size_t count = 0;
-        if (fcast_status code = fcast_endpoint_fds(raw_, fds.data(), fds.size(), &count))
-            return failure::last(code);
-        const bool all = count <= fds.size();
-        fds.resize(count);
-        if (!all)
-            if (fcast_status code = fcast_endpoint_fds(raw_, fds.data(), fds.size(), &count))
-                return failure::last(code);
-        return fds;
+        return detail::list<int>([this](int *fds, std::size_t capacity, std::size_t *count) {
+            return fcast_endpoint_fds(raw_, fds, capacity, count);
+        });
     }
     /// To be called right before a loop of the program's sleeps.
     result<sleep_advice> prepare_wait() const
@@ -373,6 +172,47 @@ public:
     {
         return detail::done(fcast_endpoint_close(raw_, timeout_ms));
     }
+    /// Begins the polite close of one connection of several: a receiver's, a publisher's, a
+    /// subscriber's or that to a peer; `event_kind::disconnected` follows, in time.
+    status close_connection(std::uint64_t connection, std::uint32_t timeout_ms) const noexcept
+    {
+        return fcast_endpoint_close_connection(raw_, connection, timeout_ms);
+    }
+    /// Answers a connection of `event_kind::request`, of a receiver or a publisher that was opened
+    /// with `settings::ask`.
+    status accept(std::uint64_t connection) const noexcept
+    {
+        return fcast_endpoint_accept(raw_, connection);
+    }
+    /// The peer is told the two numbers, which are the program's own.
+    status refuse(std::uint64_t connection, std::uint64_t detail = 0,
+                  std::uint64_t more = 0) const noexcept
+    {
+        return fcast_endpoint_refuse(raw_, connection, detail, more);
+    }
+    /// How many connections stand; a sender takes sends while it is 1.
+    std::size_t connected() const noexcept
+    {
+        std::size_t count = 0;
+        (void)fcast_endpoint_connected(raw_, &count);
+        return count;
+    }
+    /// The keys of the sends that have no outcome yet, of a sender or a connectionless endpoint.
+    result<std::vector<std::uint64_t>> pending() const
+    {
+        return detail::list<std::uint64_t>(
+            [this](std::uint64_t *keys, std::size_t capacity, std::size_t *count) {
+                return fcast_endpoint_pending(raw_, keys, capacity, count);
+            });
+    }
+    /// What it receives into, or packs into, as a handle of its own: for its state and its region.
+    result<pool> buffers() const
+    {
+        fcast_pool out{};
+        if (fcast_status code = fcast_endpoint_pool(raw_, &out))
+            return failure::last(code);
+        return pool(out);
+    }
 };
 
 /// A piece of a message.
@@ -384,6 +224,16 @@ struct piece : fcast_iov {
     }
 };
 static_assert(sizeof(piece) == sizeof(fcast_iov), "arrays of them are passed to C");
+
+/// A message of a batch.
+struct outgoing : fcast_outgoing {
+    outgoing() noexcept : fcast_outgoing{} {}
+    outgoing(bytes data, bytes header, std::uint64_t key, fcast_region in = {}) noexcept
+        : fcast_outgoing{data.data(), data.size(), in, header.data(), header.size(), key}
+    {
+    }
+};
+static_assert(sizeof(outgoing) == sizeof(fcast_outgoing), "arrays of them are passed to C");
 
 /// Sends to one peer, from where the bytes lie.
 class sender : public endpoint {
@@ -415,9 +265,29 @@ public:
             what.detach();
         return sent;
     }
+    /// Several messages: `sent` of them, from the first on. Where it stops early, the next call
+    /// says why with its first message; where it fails, none was taken.
+    status send(span<const outgoing> messages, std::size_t &sent) const noexcept
+    {
+        sent = 0;
+        return fcast_send_batch(raw_, messages.data(), messages.size(), &sent);
+    }
     /// Posts what was packed and would wait for the next poll.
     status flush() const noexcept { return fcast_flush(raw_); }
 };
+
+/// A received message that is borrowed: until the next poll, receive or close of its endpoint.
+struct received : fcast_received {
+    bytes header_bytes() const noexcept
+    {
+        return {static_cast<const std::uint8_t *>(header), header_len};
+    }
+    bytes payload_bytes() const noexcept
+    {
+        return {static_cast<const std::uint8_t *>(data), data_len};
+    }
+};
+static_assert(sizeof(received) == sizeof(fcast_received), "arrays of them are passed to C");
 
 /// Listens, and receives from all who connect.
 class receiver : public endpoint {
@@ -437,19 +307,24 @@ public:
             return fcast_endpoint_address(raw_, text, capacity, len);
         });
     }
-    status accept(std::uint64_t connection) const noexcept
+    /// Drives it; the messages that came, in the memory that is given for them. `has_events`: there
+    /// is something to poll for, which happened before.
+    result<span<received>> receive(span<received> into, bool *has_events = nullptr) const
     {
-        return fcast_endpoint_accept(raw_, connection);
-    }
-    status refuse(std::uint64_t connection, std::uint64_t detail = 0,
-                  std::uint64_t more = 0) const noexcept
-    {
-        return fcast_endpoint_refuse(raw_, connection, detail, more);
+        std::size_t count = 0;
+        bool unused = false;
+        if (fcast_status code = fcast_receive(raw_, into.data(), into.size(), &count,
+                                              has_events ? has_events : &unused))
+            return failure::last(code);
+        return into.first(count);
     }
 };
 
 /// The words of the last failure of this thread.
 inline std::string_view last_error() noexcept { return fcast_last_error(); }
+
+/// The version of the library that was loaded; FCAST_VERSION is the one compiled against.
+inline std::uint32_t version() noexcept { return fcast_version(); }
 
 } // namespace fabricast
 

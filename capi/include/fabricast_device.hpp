@@ -1,6 +1,6 @@
 /*
- * Memory of GPUs for C++17: regions of it, and the ring that takes it through the host where the
- * provider can't reach it.
+ * Memory of GPUs for C++17: regions of it, pools of it that messages are delivered to, and the ring
+ * that takes it through the host where the provider can't reach it.
  */
 #ifndef FABRICAST_DEVICE_HPP
 #define FABRICAST_DEVICE_HPP
@@ -32,6 +32,38 @@ inline result<region> external_device_region(std::uint64_t address, std::size_t 
         return failure::last(code);
     return region(raw);
 }
+
+/// A region of a tensor of another library, a DLManagedTensor (DLPack before 1.0), which it owns
+/// from now on, also where this fails.
+inline result<region> region_from_dlpack(void *tensor)
+{
+    fcast_region raw{};
+    if (fcast_status code = fcast_region_from_dlpack(tensor, &raw))
+        return failure::last(code);
+    return region(raw);
+}
+
+/// The same of a DLManagedTensorVersioned (DLPack 1.0 and later).
+inline result<region> region_from_dlpack_versioned(void *tensor)
+{
+    fcast_region raw{};
+    if (fcast_status code = fcast_region_from_dlpack_versioned(tensor, &raw))
+        return failure::last(code);
+    return region(raw);
+}
+
+/// Buffers in a GPU's memory, for `settings::deliver_to` of endpoints that receive into it.
+class device_pool : public detail::owner<fcast_device_pool, fcast_device_pool_release> {
+public:
+    using owner::owner;
+    static result<device_pool> create(const region &of, std::size_t slot_size)
+    {
+        fcast_device_pool raw{};
+        if (fcast_status code = fcast_device_pool_create(of.raw(), slot_size, &raw))
+            return failure::last(code);
+        return device_pool(raw);
+    }
+};
 
 /// A ring of pinned memory, for `settings::staging` of endpoints that send memory of a GPU.
 class staging : public detail::owner<fcast_staging, fcast_staging_release> {

@@ -48,6 +48,21 @@ public:
         std::uint64_t unused = 0;
         return fcast_push(raw_, tag, state, data.data(), data.size(), number ? number : &unused);
     }
+    /// A message that lies in several pieces, which are copied one behind the other.
+    status push_pieces(std::uint64_t tag, span<const fcast_bytes> pieces, std::uint8_t state = 0,
+                       std::uint64_t *number = nullptr) const noexcept
+    {
+        std::uint64_t unused = 0;
+        return fcast_pushv(raw_, tag, state, pieces.data(), pieces.size(),
+                           number ? number : &unused);
+    }
+    /// Several messages: `pushed` of them, from the first on. Where it stops early, the next call
+    /// says why with its first message; where it fails, none was taken.
+    status push(span<const fcast_small_message> messages, std::size_t &pushed) const noexcept
+    {
+        pushed = 0;
+        return fcast_push_batch(raw_, messages.data(), messages.size(), &pushed);
+    }
     /// A whole buffer, to fill and to send.
     result<buffer> acquire() const
     {
@@ -66,6 +81,7 @@ public:
             what.detach();
         return sent;
     }
+    /// What was packed leaves now.
     status flush() const noexcept { return fcast_flush(raw_); }
 };
 
@@ -102,6 +118,12 @@ private:
 
 // ---- many peers ---------------------------------------------------------------------------------
 
+/// Where a peer is, and whether it has answered and is not lost.
+struct peer_info {
+    std::string address;
+    bool is_up;
+};
+
 /// Sends to and receives from many peers, which have numbers.
 class connectionless : public endpoint {
 public:
@@ -110,6 +132,7 @@ public:
     {
         return detail::open_endpoint<connectionless>(fcast_connectionless_open, in, local, of);
     }
+    /// Where others find it.
     result<std::string> address() const { return detail::address_of(raw_); }
     /// Adds a peer, or finds it; its number.
     result<std::uint64_t> add(const char *peer) const
@@ -119,16 +142,55 @@ public:
             return failure::last(code);
         return number;
     }
+    /// The number of the peer at an address; FCAST_NOT_FOUND: it is not known.
+    result<std::uint64_t> find(const char *peer) const
+    {
+        std::uint64_t number = 0;
+        if (fcast_status code = fcast_peer_at(raw_, peer, &number))
+            return failure::last(code);
+        return number;
+    }
+    result<peer_info> info(std::uint64_t peer) const
+    {
+        bool is_up = false;
+        auto address = detail::text([&](char *text, std::size_t capacity, std::size_t *len) {
+            return fcast_peer_info(raw_, peer, text, capacity, len, &is_up);
+        });
+        if (!address)
+            return address.error();
+        return peer_info{*std::move(address), is_up};
+    }
+    /// Politely: what is in flight completes; `event_kind::peer_removed` is the last of it.
     status remove(std::uint64_t peer, std::uint32_t timeout_ms) const noexcept
     {
         return fcast_peer_remove(raw_, peer, timeout_ms);
     }
+    /// Returns at once; the data stays as it is until its key comes back.
     status send(std::uint64_t peer, bytes data, bytes header, std::uint64_t key,
                 fcast_region in = {}) const noexcept
     {
         return fcast_send_to(raw_, peer, in, data.data(), data.size(), header.data(), header.size(),
                              key);
     }
+    /// A payload, which is used up unless this fails.
+    status send(std::uint64_t peer, payload &what, bytes header, std::uint64_t key) const noexcept
+    {
+        const status sent = fcast_send_payload_to(raw_, peer, what.raw(), header.data(),
+                                                  header.size(), key);
+        if (sent)
+            what.detach();
+        return sent;
+    }
+    /// To whoever is at an address. The first one adds the peer, and gets FCAST_AGAIN until it has
+    /// answered; afterwards, by its number is faster.
+    status send_to(const char *peer, bytes data, bytes header, std::uint64_t key,
+                   fcast_region in = {}) const noexcept
+    {
+        return fcast_send_to_address(raw_, peer, in, data.data(), data.size(), header.data(),
+                                     header.size(), key);
+    }
+    /// Posts what was packed and would wait for the next poll.
+    status flush() const noexcept { return fcast_flush(raw_); }
 };
 
 /// Sends each publication to all who have subscribed to its tag.
@@ -139,7 +201,9 @@ public:
     {
         return detail::open_endpoint<publisher>(fcast_publisher_open, in, local, of);
     }
+    /// Where it listens.
     result<std::string> address() const { return detail::address_of(raw_); }
+    /// Returns at once; the data stays as it is until `event_kind::published` has its key.
     /// FCAST_NOT_FOUND: nobody has subscribed. `out`: how it stands with whom.
     status publish(std::uint64_t tag, bytes data, bytes header, std::uint64_t key,
                    fcast_region in = {}, fcast_publication *out = nullptr) const noexcept
@@ -148,6 +212,25 @@ public:
         return fcast_publish(raw_, tag, in, data.data(), data.size(), header.data(), header.size(),
                              key, out ? out : &unused);
     }
+    /// A payload, which is used up unless this fails.
+    status publish(std::uint64_t tag, payload &what, bytes header, std::uint64_t key,
+                   fcast_publication *out = nullptr) const noexcept
+    {
+        fcast_publication unused{};
+        const status published = fcast_publish_payload(raw_, tag, what.raw(), header.data(),
+                                                       header.size(), key, out ? out : &unused);
+        if (published)
+            what.detach();
+        return published;
+    }
+    /// What becomes of publications that one subscriber has no room for, instead of what the
+    /// settings say: FCAST_SLOW_DROP or another, how many may wait, and for how long.
+    status set_slow(std::uint64_t connection, std::uint32_t slow, std::uint32_t queue = 0,
+                    std::uint32_t timeout_ms = 0) const noexcept
+    {
+        return fcast_publisher_set_slow(raw_, connection, slow, queue, timeout_ms);
+    }
+    /// How many have subscribed to a tag.
     std::size_t subscribers(std::uint64_t tag) const noexcept
     {
         std::size_t count = 0;
@@ -175,10 +258,13 @@ public:
             return failure::last(code);
         return number;
     }
+    /// Asks for the publications of a tag; `event_kind::subscribed` or `subscription_refused`
+    /// follows.
     status subscribe(std::uint64_t publisher, std::uint64_t tag) const noexcept
     {
         return fcast_subscribe(raw_, publisher, tag);
     }
+    /// Asks for them no more; none come after `event_kind::unsubscribed`.
     status unsubscribe(std::uint64_t publisher, std::uint64_t tag) const noexcept
     {
         return fcast_unsubscribe(raw_, publisher, tag);
@@ -202,10 +288,23 @@ private:
     mutable_bytes first_, second_;
 };
 
+/// How a ring stands.
+struct ring_status {
+    /// Bytes handed out, and up to which everything came back, since it was made.
+    std::uint64_t head, tail;
+    /// Bytes that can be reserved now.
+    std::size_t free;
+    /// Pieces that are out, and for how long the oldest of them has been.
+    std::size_t outstanding;
+    std::uint64_t oldest_ms;
+};
+
 /// A region that a card or a reader fills in order.
 class ring : public detail::owner<fcast_ring, fcast_ring_release> {
 public:
     using owner::owner;
+    /// `max_fragments`: pieces that are out at once, 0: 65,536. `headroom`: bytes in front of each,
+    /// for its header, where the provider takes one segment a message.
     static result<ring> create(const region &of, std::uint32_t max_fragments = 0,
                                std::size_t headroom = 0)
     {
@@ -235,6 +334,13 @@ public:
         what.detach();
         return payload(out);
     }
+    ring_status state() const noexcept
+    {
+        ring_status now{};
+        (void)fcast_ring_status(raw_, &now.head, &now.tail, &now.free, &now.outstanding,
+                                &now.oldest_ms);
+        return now;
+    }
 };
 
 // ---- windows ------------------------------------------------------------------------------------
@@ -255,6 +361,13 @@ public:
             return failure::last(code);
         return window(out);
     }
+    /// What its events have as key.
+    std::uint64_t id() const noexcept
+    {
+        std::uint64_t id = 0;
+        (void)fcast_window_id(raw_, &id);
+        return id;
+    }
     /// What the peer has to know, to be sent in a message.
     result<descriptor> describe() const
     {
@@ -273,6 +386,14 @@ public:
     }
 };
 
+/// What is known of a window of the peer.
+struct remote_window_info {
+    /// The id that the peer has it by, and its bytes.
+    std::uint64_t id, len;
+    /// FCAST_ACCESS_READ, FCAST_ACCESS_WRITE, or their sum.
+    std::uint32_t access;
+};
+
 /// A window of the peer.
 class remote_window : public detail::owner<fcast_remote_window, fcast_remote_window_release> {
 public:
@@ -286,11 +407,44 @@ public:
             return failure::last(code);
         return remote_window(out);
     }
+    remote_window_info info() const noexcept
+    {
+        remote_window_info now{};
+        (void)fcast_remote_window_info(raw_, &now.id, &now.len, &now.access);
+        return now;
+    }
+    /// Returns at once; `event_kind::written` says that the bytes are in the peer's memory.
     status write(const endpoint &at, std::uint64_t offset, bytes data, std::uint64_t key,
                  fcast_region in = {}) const noexcept
     {
         return fcast_window_write(at.raw(), raw_, offset, in, data.data(), data.size(), key);
     }
+    /// A payload, which is used up unless this fails.
+    status write(const endpoint &at, std::uint64_t offset, payload &what,
+                 std::uint64_t key) const noexcept
+    {
+        const status taken = fcast_window_write_payload(at.raw(), raw_, offset, what.raw(), key);
+        if (taken)
+            what.detach();
+        return taken;
+    }
+    /// Tells the peer, too: `event_kind::peer_wrote` comes there with `value` when all is in its
+    /// memory. FCAST_UNSUPPORTED: the provider's immediate data are too short.
+    status write_and_tell(const endpoint &at, std::uint64_t offset, bytes data, std::uint32_t value,
+                          std::uint64_t key, fcast_region in = {}) const noexcept
+    {
+        return fcast_window_write_with_data(at.raw(), raw_, offset, in, data.data(), data.size(),
+                                            value, key);
+    }
+    /// `event_kind::written` says only that the bytes may be changed: for those who hear of their
+    /// arrival by other means.
+    status write_unconfirmed(const endpoint &at, std::uint64_t offset, bytes data,
+                             std::uint64_t key, fcast_region in = {}) const noexcept
+    {
+        return fcast_window_write_unconfirmed(at.raw(), raw_, offset, in, data.data(), data.size(),
+                                              key);
+    }
+    /// Returns at once; `event_kind::read` says that the bytes are there.
     status read(const endpoint &at, std::uint64_t offset, mutable_bytes into, std::uint64_t key,
                 fcast_region in = {}) const noexcept
     {

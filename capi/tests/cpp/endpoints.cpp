@@ -119,12 +119,17 @@ static void devices()
     if (auto region = fc::device_region(1 << 20)) {
         CHECK(region->memory().size() == 1 << 20);
         CHECK(fc::staging::create(2, 65536).value());
+        CHECK(fc::device_pool::create(*region, 65536).value());
     } else {
         std::printf("SKIPPED: memory of a GPU: %s\n", region.error().words.c_str());
     }
     bool released = false;
     auto none = fc::external_device_region(16, 16, FCAST_ANY_DEVICE, [&] { released = true; });
     CHECK(!none && released);
+    const fc::region host = fc::region::allocate(4096).value();
+    CHECK(fc::device_pool::create(host, 1024).code() == FCAST_INVALID);
+    CHECK(fc::region_from_dlpack(nullptr).code() == FCAST_INVALID);
+    CHECK(fc::region_from_dlpack_versioned(nullptr).code() == FCAST_INVALID);
 }
 
 int main()

@@ -73,8 +73,12 @@ static void errors()
 static void pools(const fc::domain &domain)
 {
     fc::region region = fc::region::allocate(4 * 4096).value();
+    CHECK(region.way(domain).code() == FCAST_NOT_REGISTERED);
     region.enroll(domain).value();
+    const fc::region_way way = region.way(domain).value();
+    CHECK(way.path == FCAST_PATH_HOST && !way.why.empty());
     fc::pool pool = fc::pool::create(region, 4096).value();
+    CHECK(pool.lies_in().value().memory().data() == region.memory().data());
     {
         std::vector<fc::buffer> all;
         for (int i = 0; i < 4; i++)
@@ -144,6 +148,7 @@ static void talk(const fc::domain &domain)
 
 int main()
 {
+    CHECK(fc::version() == FCAST_VERSION);
     spans();
     moves();
     errors();
