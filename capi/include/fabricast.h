@@ -174,7 +174,8 @@
 
 /**
  * Small messages of a buffered sender failed. `key`, `value` as FCAST_EVENT_PUSHED; `status`,
- * `text`, `error`; `data`: the buffer, for fcast_coalesced_next, where it came back.
+ * `text`, `error`; `data`: the buffer, for fcast_coalesced_next, where it came back. At a buffered
+ * publisher: they could not be published to anybody; `tag`, too.
  */
 #define FCAST_EVENT_PUSH_FAILED 26
 
@@ -207,7 +208,7 @@
 
 /**
  * A publication is over for everybody. `key`; `value`: who got it; `dropped`, `failed`: who did
- * not.
+ * not. At a buffered publisher `tag` and `count`, too, as in all events about a publication.
  */
 #define FCAST_EVENT_PUBLISHED 32
 
@@ -871,26 +872,33 @@ typedef struct {
      */
     uint32_t pool_most;
     /**
-     * Buffered senders: FCAST_FORMAT_COMPACT or FCAST_FORMAT_NETIO3; the receiver must know it.
+     * Buffered senders and publishers: FCAST_FORMAT_COMPACT or FCAST_FORMAT_NETIO3; who receives
+     * must know it.
      */
     uint32_t format;
     /**
-     * Buffered senders: how many buffers. Default 32.
+     * Buffered senders and publishers: how many buffers. Default 32; of publishers 64.
      */
     uint32_t buffers;
     /**
-     * Buffered senders: bytes of a buffer. Default 65,536.
+     * Buffered senders and publishers: bytes of a buffer. Default 65,536; of publishers 61,440: a
+     * subscriber's `max_message` has to be 18 more.
      */
     uint32_t buffer_size;
     /**
-     * Buffered senders: how long a message waits for others, in microseconds. Default 1,000;
-     * FCAST_NEVER: until the buffer is full or is flushed.
+     * Buffered senders and publishers: how long a message waits for others, in microseconds.
+     * Default 1,000; FCAST_NEVER: until the buffer is full or is flushed.
      */
     uint32_t flush_interval_us;
     /**
      * Buffered senders: packed buffers that wait to be sent. Default 8.
      */
     uint32_t waiting;
+    /**
+     * Buffered publishers: tags whose messages are being packed at once; for one more, the buffer
+     * that began first leaves before its time. Default 32.
+     */
+    uint32_t tags;
     /**
      * Connectionless endpoints: peers at once. Default 64.
      */
@@ -937,7 +945,7 @@ typedef struct {
     uint32_t tell_sent;
     /**
      * A pool of the program's instead of one of the endpoint's own: that of what comes in, or of a
-     * buffered sender's buffers. Those that share one say what they take of it: `pool_most`.
+     * buffered sender's or publisher's buffers. Those that share one say what they take of it: `pool_most`.
      */
     fcast_pool pool;
     /**
@@ -1116,9 +1124,18 @@ typedef struct {
      */
     uint32_t failed;
     /**
+     * Of a buffered publisher's publication: its tag.
+     */
+    uint64_t tag;
+    /**
+     * Of a buffered publisher's publication: how many small messages are in it, and `key` is the
+     * number that fcast_push gave them; 0: it is a payload, and `key` is its key.
+     */
+    uint32_t count;
+    /**
      * 0.
      */
-    uint64_t reserved[2];
+    uint32_t reserved;
 } fcast_event;
 
 /**
@@ -2902,8 +2919,11 @@ fcast_status fcast_buffered_open(fcast_domain domain,
  * by; they count from 0. The buffer leaves when it is full, with fcast_flush, or when the flush
  * interval is over, which takes polls. One thread at a time.
  *
- * FCAST_AGAIN: not now, FCAST_EVENT_WRITABLE says when; FCAST_TOO_LONG; FCAST_CLOSED: nothing was
- * taken.
+ * At a buffered publisher a buffer has messages of one tag, and `*number` is the buffer's, which
+ * FCAST_EVENT_PUBLISHED or FCAST_EVENT_PUSH_FAILED has.
+ *
+ * FCAST_AGAIN: not now, FCAST_EVENT_WRITABLE says when; FCAST_TOO_LONG; FCAST_NOT_FOUND: nobody
+ * has subscribed to the tag; FCAST_CLOSED: nothing was taken.
  *
  * # Safety
  *
@@ -4295,9 +4315,10 @@ fcast_status fcast_pool_create(fcast_region region,
                                fcast_pool *pool);
 
 /**
- * The receive pool of an endpoint, or the pool of a buffered sender's buffers, as a handle of its
- * own: for fcast_pool_status, and for its region, so that what came in can be sent on without a
- * copy. Take no buffers from a receive pool. One thread at a time.
+ * The receive pool of an endpoint, or the pool of a buffered sender's or publisher's buffers, as a
+ * handle of its own: for fcast_pool_status, and for its region, so that what came in can be sent
+ * on without a copy. Take no buffers from a receive pool; those of a buffered publisher may be
+ * taken, filled and published (fcast_buffer_freeze, fcast_publish_payload). One thread at a time.
  *
  * # Safety
  *
@@ -4372,7 +4393,7 @@ fcast_status fcast_publisher_open(fcast_domain domain,
 
 /**
  * Sends `len` bytes at `data` with a header to everybody who has subscribed to the tag, without a
- * copy. Returns at once; the data must not change before FCAST_EVENT_PUBLISHED comes with the key.
+ * copy, by a publisher or a buffered one. Returns at once; the data must not change before FCAST_EVENT_PUBLISHED comes with the key.
  * `region`: as for fcast_send. One thread at a time.
  *
  * FCAST_NOT_FOUND: nobody has subscribed to the tag, or the data are outside of the region;
@@ -4428,6 +4449,51 @@ fcast_status fcast_publisher_set_slow(fcast_endpoint endpoint,
  * `count`: NULL, or writable.
  */
 fcast_status fcast_publisher_subscribers(fcast_endpoint endpoint, uint64_t tag, size_t *count);
+
+/**
+ * Listens for subscribers, as fcast_publisher_open, as a publisher that copies: fcast_push packs
+ * small messages, many of a tag into one buffer, which is one publication; fcast_publish_copied
+ * copies one payload; fcast_publish copies nothing. What is published of one tag leaves in the
+ * order of the calls, whichever they are. Subscribers take packed messages apart with
+ * fcast_coalesced_next, in the same format; these have an empty header. Any thread.
+ *
+ * # Safety
+ *
+ * As fcast_sender_open.
+ */
+fcast_status fcast_buffered_publisher_open(fcast_domain domain,
+                                           const char *local,
+                                           const fcast_settings *settings,
+                                           fcast_endpoint *endpoint);
+
+/**
+ * Copies `len` bytes and a header into a buffer of a buffered publisher, and publishes them at
+ * once, behind what was pushed of the tag. The data may change as soon as this returns;
+ * FCAST_EVENT_PUBLISHED comes with the key all the same. One thread at a time.
+ *
+ * FCAST_NOT_FOUND: nobody has subscribed to the tag; FCAST_AGAIN: no buffer is free, or as many
+ * publications are under way as may, FCAST_EVENT_WRITABLE says when; FCAST_TOO_LONG: it is longer
+ * than a buffer; FCAST_CLOSED: nothing was taken.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` bytes; `header`: NULL, or `header_len` bytes; `publication`: NULL, or
+ * writable.
+ */
+fcast_status fcast_publish_copied(fcast_endpoint endpoint,
+                                  uint64_t tag,
+                                  const void *data,
+                                  size_t len,
+                                  const void *header,
+                                  size_t header_len,
+                                  uint64_t key,
+                                  fcast_publication *publication);
+
+/**
+ * Publishes what a buffered publisher has packed of one tag; fcast_flush does that for all tags.
+ * What can't leave now leaves at a later poll, as soon as it can. One thread at a time.
+ */
+fcast_status fcast_flush_tag(fcast_endpoint endpoint, uint64_t tag);
 
 /**
  * Drives a receiver, and writes the messages that came: at most `capacity`, `*count` of them; the

@@ -156,6 +156,36 @@ public:
     }
 };
 
+/// A publisher that copies: small messages, many of a tag into one publication; and single payloads.
+/// What is published of one tag leaves in the order of the calls, those of publish() among them.
+class buffered_publisher : public publisher {
+public:
+    using publisher::publisher;
+    static result<buffered_publisher> open(const domain &in, const char *local,
+                                           const settings &of = {})
+    {
+        return detail::open_endpoint<buffered_publisher>(fcast_buffered_publisher_open, in, local,
+                                                         of);
+    }
+    /// Packs a message behind the others of its tag. FCAST_NOT_FOUND: nobody has subscribed.
+    /// `number`: that of their buffer, which the outcome has as its key.
+    status push(std::uint64_t tag, bytes data, std::uint8_t state = 0,
+                std::uint64_t *number = nullptr) const noexcept
+    {
+        return fcast_push(raw_, tag, state, data.data(), data.size(), number);
+    }
+    /// Copies a payload and publishes it at once.
+    status publish_copied(std::uint64_t tag, bytes data, bytes header, std::uint64_t key,
+                          fcast_publication *out = nullptr) const noexcept
+    {
+        return fcast_publish_copied(raw_, tag, data.data(), data.size(), header.data(),
+                                    header.size(), key, out);
+    }
+    /// Publishes what is packed; of one tag, or of all.
+    status flush_tag(std::uint64_t tag) const noexcept { return fcast_flush_tag(raw_, tag); }
+    status flush() const noexcept { return fcast_flush(raw_); }
+};
+
 /// Gets the publications of the tags that it asks for.
 class subscriber : public endpoint {
 public:

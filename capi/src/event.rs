@@ -71,7 +71,8 @@ pub const FCAST_EVENT_OTHER: u32 = 24;
 /// many.
 pub const FCAST_EVENT_PUSHED: u32 = 25;
 /// Small messages of a buffered sender failed. `key`, `value` as FCAST_EVENT_PUSHED; `status`,
-/// `text`, `error`; `data`: the buffer, for fcast_coalesced_next, where it came back.
+/// `text`, `error`; `data`: the buffer, for fcast_coalesced_next, where it came back. At a buffered
+/// publisher: they could not be published to anybody; `tag`, too.
 pub const FCAST_EVENT_PUSH_FAILED: u32 = 26;
 /// A peer of a connectionless endpoint was removed, or had come by itself and is gone.
 pub const FCAST_EVENT_PEER_REMOVED: u32 = 27;
@@ -86,7 +87,7 @@ pub const FCAST_EVENT_SUBSCRIPTION_REFUSED: u32 = 30;
 /// not give up. Its end comes next.
 pub const FCAST_EVENT_SUBSCRIPTIONS_GONE: u32 = 31;
 /// A publication is over for everybody. `key`; `value`: who got it; `dropped`, `failed`: who did
-/// not.
+/// not. At a buffered publisher `tag` and `count`, too, as in all events about a publication.
 pub const FCAST_EVENT_PUBLISHED: u32 = 32;
 /// How a publication ended for one subscriber, mostly where it did not get it. `key`, `connection`;
 /// `status` FCAST_OK: sent; FCAST_AGAIN: dropped, since it had no room; else it failed; `text`.
@@ -139,8 +140,13 @@ pub struct fcast_event {
     pub dropped: u32,
     /// Of a publication: subscribers whose connections ended with it under way.
     pub failed: u32,
+    /// Of a buffered publisher's publication: its tag.
+    pub tag: u64,
+    /// Of a buffered publisher's publication: how many small messages are in it, and `key` is the
+    /// number that fcast_push gave them; 0: it is a payload, and `key` is its key.
+    pub count: u32,
     /// 0.
-    pub reserved: [u64; 2],
+    pub reserved: u32,
 }
 
 const _: () = assert!(size_of::<fcast_event>() == 120);
@@ -164,7 +170,9 @@ impl fcast_event {
             batch: 0,
             dropped: 0,
             failed: 0,
-            reserved: [0; 2],
+            tag: 0,
+            count: 0,
+            reserved: 0,
         }
     }
 

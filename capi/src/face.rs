@@ -10,8 +10,9 @@ use fabricast::endpoint::{
 };
 use fabricast::event_loop::{WaitHandle, Waitable};
 use fabricast::{
-    ConnectionlessEndpoint, Error, PeerAddr, PublishEndpoint, ReceiveEndpoint,
-    SendEndpointBuffered, SendEndpointZeroCopy, SubscribeEndpoint,
+    ConnectionlessEndpoint, Error, PeerAddr, PublishBufferedEvent, PublishEndpoint,
+    PublishEndpointBuffered, ReceiveEndpoint, SendEndpointBuffered, SendEndpointZeroCopy,
+    SubscribeEndpoint,
 };
 
 use crate::event::{Held, Tell, fcast_event};
@@ -24,6 +25,7 @@ pub(crate) enum Face {
     Buffered(Box<SendEndpointBuffered>, VecDeque<BufferedEvent>),
     Connectionless(Box<ConnectionlessEndpoint>, VecDeque<ConnectionlessEvent>),
     Publish(Box<PublishEndpoint>, VecDeque<PublishEvent>),
+    PublishBuffered(Box<PublishEndpointBuffered>, VecDeque<PublishBufferedEvent>),
     Subscribe(Box<SubscribeEndpoint>, VecDeque<SubscribeEvent>),
     /// It was closed: what is left to tell.
     Closed(VecDeque<Untold>),
@@ -46,6 +48,7 @@ macro_rules! of_each {
             Face::Buffered($endpoint, $events) => $each,
             Face::Connectionless($endpoint, $events) => $each,
             Face::Publish($endpoint, $events) => $each,
+            Face::PublishBuffered($endpoint, $events) => $each,
             Face::Subscribe($endpoint, $events) => $each,
             Face::Closed($left) => $closed,
         }
@@ -122,6 +125,7 @@ impl Face {
             Self::Buffered(..) => "buffered sender",
             Self::Connectionless(..) => "connectionless endpoint",
             Self::Publish(..) => "publisher",
+            Self::PublishBuffered(..) => "buffered publisher",
             Self::Subscribe(..) => "subscriber",
             Self::Closed(_) => "closed endpoint",
         }
@@ -142,9 +146,18 @@ impl Face {
     pub(crate) fn local_addr(&self) -> Result<PeerAddr, Failure> {
         match self {
             Self::Receive(receiver, _) => Ok(receiver.local_addr()),
-            Self::Publish(publisher, _) => Ok(publisher.local_addr()),
+            Self::Publish(..) | Self::PublishBuffered(..) => Ok(self.publisher()?.local_addr()),
             Self::Connectionless(endpoint, _) => Ok(endpoint.local_addr()),
             _ => Err(self.cannot("listen")),
+        }
+    }
+
+    /// What publishes, be it what lies below a buffered publisher.
+    pub(crate) fn publisher(&self) -> Result<&PublishEndpoint, Failure> {
+        match self {
+            Self::Publish(publisher, _) => Ok(publisher),
+            Self::PublishBuffered(publisher, _) => Ok(publisher.endpoint()),
+            face => Err(face.cannot("publish")),
         }
     }
 
@@ -165,6 +178,10 @@ impl Face {
             }
             (Self::Publish(publisher, _), Some(details)) => Ok(publisher.refuse(request, details)),
             (Self::Publish(publisher, _), None) => Ok(publisher.accept(request)),
+            (Self::PublishBuffered(publisher, _), Some(details)) => {
+                Ok(publisher.refuse(request, details))
+            }
+            (Self::PublishBuffered(publisher, _), None) => Ok(publisher.accept(request)),
             (face, _) => Err(face.cannot("accept connections")),
         }
     }
@@ -175,6 +192,7 @@ impl Face {
         let stands = match self {
             Self::Receive(receiver, _) => receiver.close_connection(connection, deadline),
             Self::Publish(publisher, _) => publisher.close_connection(connection, deadline),
+            Self::PublishBuffered(publisher, _) => publisher.close_connection(connection, deadline),
             Self::Subscribe(subscriber, _) => {
                 subscriber.close_connection(PublisherId::from_u64(id), deadline)
             }
@@ -208,6 +226,7 @@ impl Face {
             Self::Receive(receiver, _) => receiver.connections(),
             Self::Connectionless(endpoint, _) => endpoint.connections(),
             Self::Publish(publisher, _) => publisher.connections(),
+            Self::PublishBuffered(publisher, _) => publisher.endpoint().connections(),
             Self::Subscribe(subscriber, _) => subscriber.publishers(),
             Self::Closed(_) => 0,
         }
@@ -220,6 +239,7 @@ impl Face {
             Self::Connectionless(endpoint, _) => Ok(endpoint.pool().clone()),
             Self::Subscribe(subscriber, _) => Ok(subscriber.pool().clone()),
             Self::Buffered(sender, _) => Ok(sender.pool().clone()),
+            Self::PublishBuffered(publisher, _) => Ok(publisher.pool().clone()),
             _ => Err(self.cannot("have a pool")),
         }
     }
@@ -230,6 +250,10 @@ impl Face {
             Self::Connectionless(endpoint, _) => Ok(endpoint.flush()?),
             Self::Buffered(sender, _) => {
                 sender.flush();
+                Ok(())
+            }
+            Self::PublishBuffered(publisher, _) => {
+                publisher.flush();
                 Ok(())
             }
             face => Err(face.cannot("flush")),

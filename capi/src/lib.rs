@@ -48,6 +48,7 @@ pub mod payload;
 mod pointer;
 pub mod pool;
 pub mod publish;
+pub mod publish_buffered;
 pub mod receive;
 pub mod region;
 pub mod ring;

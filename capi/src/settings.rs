@@ -116,17 +116,22 @@ pub struct fcast_settings {
     /// this endpoint's alone.
     pub pool_most: u32,
 
-    /// Buffered senders: FCAST_FORMAT_COMPACT or FCAST_FORMAT_NETIO3; the receiver must know it.
+    /// Buffered senders and publishers: FCAST_FORMAT_COMPACT or FCAST_FORMAT_NETIO3; who receives
+    /// must know it.
     pub format: u32,
-    /// Buffered senders: how many buffers. Default 32.
+    /// Buffered senders and publishers: how many buffers. Default 32; of publishers 64.
     pub buffers: u32,
-    /// Buffered senders: bytes of a buffer. Default 65,536.
+    /// Buffered senders and publishers: bytes of a buffer. Default 65,536; of publishers 61,440: a
+    /// subscriber's `max_message` has to be 18 more.
     pub buffer_size: u32,
-    /// Buffered senders: how long a message waits for others, in microseconds. Default 1,000;
-    /// FCAST_NEVER: until the buffer is full or is flushed.
+    /// Buffered senders and publishers: how long a message waits for others, in microseconds.
+    /// Default 1,000; FCAST_NEVER: until the buffer is full or is flushed.
     pub flush_interval_us: u32,
     /// Buffered senders: packed buffers that wait to be sent. Default 8.
     pub waiting: u32,
+    /// Buffered publishers: tags whose messages are being packed at once; for one more, the buffer
+    /// that began first leaves before its time. Default 32.
+    pub tags: u32,
 
     /// Connectionless endpoints: peers at once. Default 64.
     pub max_peers: u32,
@@ -153,7 +158,7 @@ pub struct fcast_settings {
     pub tell_sent: u32,
 
     /// A pool of the program's instead of one of the endpoint's own: that of what comes in, or of a
-    /// buffered sender's buffers. Those that share one say what they take of it: `pool_most`.
+    /// buffered sender's or publisher's buffers. Those that share one say what they take of it: `pool_most`.
     pub pool: fcast_pool,
     /// The memory that is sent where a send names none. It need not be registered: the endpoint
     /// does that, for as long as it lives.
@@ -287,8 +292,9 @@ impl fcast_settings {
     }
 
     fn header_slots(&self, whose: Whose) -> HeaderSlotConfig {
+        let publishes = matches!(whose, Whose::Publisher | Whose::BufferedPublisher);
         let default = HeaderSlotConfig {
-            slot_size: if whose == Whose::Publisher { 128 } else { 64 },
+            slot_size: if publishes { 128 } else { 64 },
             ..HeaderSlotConfig::default()
         };
         let or = |value: u32, other: usize| if value == 0 { other } else { value as usize };

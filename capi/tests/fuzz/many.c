@@ -26,6 +26,7 @@ static const fcast_settings *any_settings(unsigned char *place, size_t size)
                           &settings.subscriptions,
                           &settings.subscriptions_per_connection,
                           &settings.tell_sent,
+                          &settings.tags,
                           &settings.format,
                           &settings.credits,
                           &settings.slots,
@@ -83,6 +84,16 @@ static fcast_status open_publisher(void)
     fcast_domain domain = {pick(DOMAIN)};
     const fcast_settings *settings = any_settings(place, sizeof place);
     return opened(RECEIVER, fcast_publisher_open(domain, local(), settings, &endpoint), endpoint);
+}
+
+static fcast_status open_buffered_publisher(void)
+{
+    unsigned char place[1024];
+    fcast_endpoint endpoint = {UNTOUCHED};
+    fcast_domain domain = {pick(DOMAIN)};
+    const fcast_settings *settings = any_settings(place, sizeof place);
+    fcast_status status = fcast_buffered_publisher_open(domain, local(), settings, &endpoint);
+    return opened(RECEIVER, status, endpoint);
 }
 
 static fcast_status open_subscriber(void)
@@ -224,6 +235,18 @@ static fcast_status publish(void)
     return status;
 }
 
+static fcast_status publish_copied(void)
+{
+    size_t len = once_in(20) ? below(sizeof static_memory) : below(300);
+    fcast_publication publication;
+    fcast_endpoint endpoint = {pick(RECEIVER)};
+    if (once_in(3))
+        return checked(fcast_flush_tag(endpoint, any_tag()));
+    return checked(fcast_publish_copied(endpoint, any_tag(), static_memory, len, file_memory,
+                                        below(40), any_number(),
+                                        once_in(9) ? NULL : &publication));
+}
+
 static fcast_status about_publisher(void)
 {
     size_t count;
@@ -262,6 +285,7 @@ static const struct call table[] = {
     {"fcast_connectionless_open", 1, open_connectionless},
     {"fcast_buffered_open", 2, open_buffered},
     {"fcast_publisher_open", 1, open_publisher},
+    {"fcast_buffered_publisher_open", 1, open_buffered_publisher},
     {"fcast_subscriber_open", 2, open_subscriber},
     {"fcast_push", 10, push},
     {"fcast_pushv", 10, push},
@@ -278,6 +302,8 @@ static const struct call table[] = {
     {"fcast_send_payload_to", 6, send_to},
     {"fcast_publish", 8, publish},
     {"fcast_publish_payload", 8, publish},
+    {"fcast_publish_copied", 5, publish_copied},
+    {"fcast_flush_tag", 2, publish_copied},
     {"fcast_publisher_set_slow", 1, about_publisher},
     {"fcast_publisher_subscribers", 1, about_publisher},
     {"fcast_subscriber_connect", 3, subscriptions},
