@@ -45,7 +45,9 @@
 #define FCAST_ANY_DEVICE -1
 
 /**
- * The connection stands. `text`: what was agreed.
+ * The connection stands. `data`: the peer's address as a text that ends with a zero, such as
+ * "192.0.2.1:7000", of `data_len` bytes without it; NULL where the provider does not tell. `text`:
+ * what was agreed, in words.
  */
 #define FCAST_EVENT_CONNECTED 1
 
@@ -77,6 +79,7 @@
 
 /**
  * A peer asks for a connection (setting `ask`): answer with fcast_endpoint_accept or _refuse.
+ * `data`: its address, as for FCAST_EVENT_CONNECTED.
  */
 #define FCAST_EVENT_REQUEST 7
 
@@ -86,7 +89,8 @@
 #define FCAST_EVENT_COMPLETED 8
 
 /**
- * A send failed, or will never complete. `key`, `status`, `text`, `error`.
+ * A send failed, or will never complete. `key`, `status`, `text`, `error`. FCAST_TOO_LONG: longer
+ * than the peer's `long_pool` takes, whose limit is in the words.
  */
 #define FCAST_EVENT_FAILED 9
 
