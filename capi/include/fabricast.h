@@ -710,6 +710,46 @@ typedef struct {
 } fcast_outgoing;
 
 /**
+ * A publication of a batch.
+ */
+typedef struct {
+    /**
+     * Whose subscribers get it.
+     */
+    uint64_t tag;
+    /**
+     * What they get.
+     */
+    fcast_outgoing message;
+} fcast_outgoing_publication;
+
+/**
+ * What became of a publication at once. FCAST_EVENT_PUBLISHED follows when the rest is known.
+ */
+typedef struct {
+    /**
+     * Its number among the tag's publications, which the subscribers see.
+     */
+    uint64_t number;
+    /**
+     * Subscribers that it is on its way to.
+     */
+    uint32_t posted;
+    /**
+     * Subscribers that it waits for.
+     */
+    uint32_t waiting;
+    /**
+     * Subscribers that do not get it.
+     */
+    uint32_t dropped;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} fcast_publication;
+
+/**
  * A domain: what memory is registered with, and endpoints are opened in. Any thread may use it.
  */
 typedef struct {
@@ -1889,32 +1929,6 @@ typedef int64_t (*fcast_object_fn)(void *context,
                                    uint64_t len);
 
 /**
- * What became of a publication at once. FCAST_EVENT_PUBLISHED follows when the rest is known.
- */
-typedef struct {
-    /**
-     * Its number among the tag's publications, which the subscribers see.
-     */
-    uint64_t number;
-    /**
-     * Subscribers that it is on its way to.
-     */
-    uint32_t posted;
-    /**
-     * Subscribers that it waits for.
-     */
-    uint32_t waiting;
-    /**
-     * Subscribers that do not get it.
-     */
-    uint32_t dropped;
-    /**
-     * 0.
-     */
-    uint32_t reserved;
-} fcast_publication;
-
-/**
  * A received message that is borrowed: valid until the next fcast_receive, poll, close or release
  * of its endpoint. What is to be kept for longer is copied, or polled for
  * (fcast_endpoint_poll, fcast_message_keep).
@@ -2902,6 +2916,39 @@ fcast_status fcast_send_batch(fcast_endpoint endpoint,
                               const fcast_outgoing *messages,
                               size_t count,
                               size_t *sent);
+
+/**
+ * Sends several messages to a peer of a connectionless endpoint, as fcast_send_to each: `*sent` of
+ * them, from the first on. Where it stops early, the next call says why with its first message.
+ * FCAST_AGAIN and the other failures of fcast_send_to: the first message was not taken, and no
+ * other one. One thread at a time.
+ *
+ * # Safety
+ *
+ * `messages`: NULL, or `count` of them, whose headers are readable; `sent`: NULL, or writable.
+ */
+fcast_status fcast_send_to_batch(fcast_endpoint endpoint,
+                                 uint64_t peer,
+                                 const fcast_outgoing *messages,
+                                 size_t count,
+                                 size_t *sent);
+
+/**
+ * Publishes several, as fcast_publish each: `*published` of them, from the first on. Where it
+ * stops early, the next call says why with its first publication. FCAST_NOT_FOUND, FCAST_AGAIN and
+ * the other failures of fcast_publish: the first one was not taken, and no other one. Of buffered
+ * publishers: FCAST_UNSUPPORTED. One thread at a time.
+ *
+ * # Safety
+ *
+ * `messages`: NULL, or `count` of them, whose headers are readable; `publications`: NULL, or room
+ * for `count`, of which the first `*published` are written; `published`: NULL, or writable.
+ */
+fcast_status fcast_publish_batch(fcast_endpoint endpoint,
+                                 const fcast_outgoing_publication *messages,
+                                 size_t count,
+                                 fcast_publication *publications,
+                                 size_t *published);
 
 /**
  * Starts to connect a buffered sender to a receiver: it copies small messages into buffers, many
@@ -4397,8 +4444,8 @@ fcast_status fcast_publisher_open(fcast_domain domain,
 
 /**
  * Sends `len` bytes at `data` with a header to everybody who has subscribed to the tag, without a
- * copy, by a publisher or a buffered one. Returns at once; the data must not change before FCAST_EVENT_PUBLISHED comes with the key.
- * `region`: as for fcast_send. One thread at a time.
+ * copy, by a publisher or a buffered one. Returns at once; the data must not change before
+ * FCAST_EVENT_PUBLISHED comes with the key. `region`: as for fcast_send. One thread at a time.
  *
  * FCAST_NOT_FOUND: nobody has subscribed to the tag, or the data are outside of the region;
  * FCAST_AGAIN: as many publications are under way as may; nothing was taken.

@@ -129,6 +129,15 @@ public:
         return fcast_send_to(raw_, peer, in, data.data(), data.size(), header.data(), header.size(),
                              key);
     }
+    /// Sends several; how many were taken, from the first on.
+    result<std::size_t> send_batch(std::uint64_t peer, span<const fcast_outgoing> messages) const
+    {
+        std::size_t sent = 0;
+        if (fcast_status code =
+                fcast_send_to_batch(raw_, peer, messages.data(), messages.size(), &sent))
+            return failure::last(code);
+        return sent;
+    }
 };
 
 /// Sends each publication to all who have subscribed to its tag.
@@ -147,6 +156,16 @@ public:
         fcast_publication unused{};
         return fcast_publish(raw_, tag, in, data.data(), data.size(), header.data(), header.size(),
                              key, out ? out : &unused);
+    }
+    /// Publishes several; how many were taken, from the first on. `told`: room for as many, or none.
+    result<std::size_t> publish_batch(span<const fcast_outgoing_publication> messages,
+                                      fcast_publication *told = nullptr) const
+    {
+        std::size_t published = 0;
+        if (fcast_status code = fcast_publish_batch(raw_, messages.data(), messages.size(), told,
+                                                    &published))
+            return failure::last(code);
+        return published;
     }
     std::size_t subscribers(std::uint64_t tag) const noexcept
     {

@@ -84,10 +84,12 @@ pub unsafe extern "C" fn fcast_send_batch(
     })
 }
 
+/// A message of C's: its payload, its header and its key.
+///
 /// # Safety
 ///
 /// The header is readable for as long as `'a`.
-unsafe fn read<'a>(
+pub(crate) unsafe fn read<'a>(
     message: &fcast_outgoing,
     own: Option<&Arc<Region>>,
 ) -> Result<(RegionSlice, &'a [u8], u64), Failure> {

@@ -16,6 +16,7 @@
 #![allow(non_camel_case_types)] // The names of C.
 
 pub mod batch;
+pub mod batch_peers;
 pub mod buffered;
 pub mod call;
 pub mod coalesced;

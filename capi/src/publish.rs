@@ -129,8 +129,8 @@ pub unsafe extern "C" fn fcast_publisher_open(
 }
 
 /// Sends `len` bytes at `data` with a header to everybody who has subscribed to the tag, without a
-/// copy, by a publisher or a buffered one. Returns at once; the data must not change before FCAST_EVENT_PUBLISHED comes with the key.
-/// `region`: as for fcast_send. One thread at a time.
+/// copy, by a publisher or a buffered one. Returns at once; the data must not change before
+/// FCAST_EVENT_PUBLISHED comes with the key. `region`: as for fcast_send. One thread at a time.
 ///
 /// FCAST_NOT_FOUND: nobody has subscribed to the tag, or the data are outside of the region;
 /// FCAST_AGAIN: as many publications are under way as may; nothing was taken.

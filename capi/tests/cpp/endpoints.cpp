@@ -68,11 +68,15 @@ static void publications(const fc::domain &domain)
     while (!completed || !came) {
         if (!published && publisher.subscribers(7) == 1) {
             CHECK(publisher.publish(7, memory.memory().first(100), fc::bytes_of(number), 9));
+            fcast_outgoing_publication two[2] = {};
+            for (fcast_outgoing_publication &one : two)
+                one = {7, {memory.memory().data(), 100, {0}, &number, sizeof number, 10}};
+            CHECK(publisher.publish_batch({two, 2}).value() == 2);
             published = true;
         }
         for (const fc::event &event : publisher.poll(room).value())
             if (event.kind == FCAST_EVENT_PUBLISHED)
-                completed = event.key == 9;
+                completed = event.key == 10;
         for (const fc::event &event : subscriber.poll(room).value())
             if (event.kind == FCAST_EVENT_PUBLICATION) {
                 CHECK(event.data_len == 100 && event.header_len == sizeof number);
