@@ -823,6 +823,20 @@ typedef struct {
      */
     uint32_t tcp_user_timeout_ms;
     /**
+     * Has the kernel probe connections that carry nothing for so many seconds, and end those where
+     * nothing answers (TCP; not of connectionless endpoints). Default 10 where one of the next two
+     * is set; all three 0: it does not.
+     */
+    uint32_t keepalive_idle_s;
+    /**
+     * Seconds between probes. Default 5.
+     */
+    uint32_t keepalive_interval_s;
+    /**
+     * Probes without an answer that end a connection, 1 to 127. Default 3.
+     */
+    uint32_t keepalive_probes;
+    /**
      * First delay before a connection is made again; 0: it is not.
      */
     uint32_t reconnect_first_ms;
@@ -859,7 +873,8 @@ typedef struct {
      */
     uint32_t header_slot_size;
     /**
-     * FCAST_HEADER_PREFIXED, FCAST_HEADER_FIXED or FCAST_HEADER_RAW.
+     * FCAST_HEADER_PREFIXED, FCAST_HEADER_FIXED or FCAST_HEADER_RAW, of who sends. A receiver and
+     * a subscriber refuse it, and learn it from each peer as the connection is made.
      */
     uint32_t header_mode;
     /**
@@ -915,6 +930,11 @@ typedef struct {
      * this endpoint's alone.
      */
     uint32_t pool_most;
+    /**
+     * How long a sender may take from when its long message has a slot of `long_pool` until all of
+     * it is there; a second for each MiB is added. Default 60,000; FCAST_NEVER.
+     */
+    uint32_t long_deadline_ms;
     /**
      * Buffered senders and publishers: FCAST_FORMAT_COMPACT or FCAST_FORMAT_NETIO3; who receives
      * must know it.
@@ -989,7 +1009,8 @@ typedef struct {
     uint32_t tell_sent;
     /**
      * A pool of the program's instead of one of the endpoint's own: that of what comes in, or of a
-     * buffered sender's or publisher's buffers. Those that share one say what they take of it: `pool_most`.
+     * buffered sender's or publisher's buffers. Those that receive and share one say what they
+     * take of it: `pool_most`.
      */
     fcast_pool pool;
     /**
@@ -1006,6 +1027,19 @@ typedef struct {
      * FCAST_EVENT_DEVICE_MESSAGE. {0}: they stay in the host's memory.
      */
     fcast_device_pool deliver_to;
+    /**
+     * Takes messages that are longer than `max_message`, up to the slot size of this pool: their
+     * senders write them into it, without a copy. It must be used for nothing else, and needs no
+     * registration. A message has its slot until it is released. Each connection takes two more of
+     * `slots`. {0}: senders may not send them.
+     */
+    fcast_pool long_pool;
+    /**
+     * Beside `long_pool`: buffers in a GPU's memory that senders write into instead, where the
+     * provider reaches it: such messages are told as with `deliver_to`, whose buffers must be
+     * others.
+     */
+    fcast_device_pool long_device;
 } fcast_settings;
 
 /**

@@ -83,12 +83,15 @@ impl fcast_settings {
     }
 
     /// What comes in and goes out.
-    fn of_what_goes(&self) -> [Owned; 21] {
+    fn of_what_goes(&self) -> [Owned; 24] {
         [
             ("max_message", self.max_message != 0, RECEIVING),
             ("slots", self.slots != 0, RECEIVING),
             ("credits", self.credits != 0, RECEIVING),
             ("deliver_to", self.deliver_to.id != 0, RECEIVING),
+            ("long_pool", self.long_pool.id != 0, RECEIVING),
+            ("long_device", self.long_device.id != 0, RECEIVING),
+            ("long_deadline_ms", self.long_deadline_ms != 0, RECEIVING),
             ("pool_reserved", self.pool_reserved != 0, RECEIVING),
             ("pool_most", self.pool_most != 0, RECEIVING),
             ("pool", self.pool.id != 0, WITH_POOL),
