@@ -234,6 +234,48 @@ static void run(fcast_domain domain, fcast_region region)
     OK(fcast_endpoint_release(subscriber));
 }
 
+static unsigned dropped, dropped_to;
+
+static void on_dropping(fcast_endpoint endpoint, const fcast_event *event)
+{
+    (void)endpoint;
+    subscribed += event->kind == FCAST_EVENT_SUBSCRIBED;
+    if (event->kind == FCAST_EVENT_PUBLISHED && event->dropped == 1) {
+        CHECK(event->value == 0 && event->failed == 0 && event->key == COPY && event->tag == 5);
+        dropped++;
+    }
+    if (event->kind == FCAST_EVENT_PUBLISHED_TO) {
+        IS(event->status, FCAST_AGAIN);
+        CHECK(event->key == COPY && event->tag == 5 && event->count == 0 && *event->text != 0);
+        dropped_to++;
+    }
+}
+
+/* A subscriber that takes nothing misses what it has no room for. */
+static void drop_for_the_slow(fcast_domain domain)
+{
+    subscribed = 0;
+    char address[128];
+    OK(fcast_buffered_publisher_open(domain, "127.0.0.1:0", NULL, &publisher));
+    OK(fcast_endpoint_address(publisher, address, sizeof address, NULL));
+    fcast_settings few = {.size = sizeof few, .credits = 1};
+    OK(fcast_subscriber_open(domain, &few, &subscriber));
+    OK(fcast_subscriber_connect(subscriber, address, &publisher_id));
+    OK(fcast_subscribe(subscriber, publisher_id, 5));
+    DRIVE(publisher, on_dropping, subscriber, on_subscriber, subscribed == 1);
+    fcast_publication told = {0};
+    double until = now_s() + 60;
+    while (dropped == 0 || dropped_to == 0) {
+        CHECK(now_s() < until);
+        if (told.dropped == 0)
+            OK(fcast_publish_copied(publisher, 5, memory, 100, NULL, 0, COPY, &told));
+        (void)poll_once(publisher, on_dropping);
+    }
+    CHECK(told.dropped == 1 && told.posted + told.waiting == 0);
+    OK(fcast_endpoint_release(subscriber));
+    OK(fcast_endpoint_release(publisher));
+}
+
 int main(void)
 {
     for (size_t i = 0; i < sizeof memory; i++)
@@ -244,6 +286,7 @@ int main(void)
     OK(fcast_region_register(region, domain));
     for (format = 0; format < FORMATS; format++)
         run(domain, region);
+    drop_for_the_slow(domain);
     OK(fcast_region_release(region));
     OK(fcast_domain_release(domain));
     printf("%d small messages of %d tags in each of %d formats\n", MESSAGES, TAGS, FORMATS);
