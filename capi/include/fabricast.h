@@ -3094,6 +3094,25 @@ fcast_status fcast_coalesced_next(uint32_t format,
                                   size_t *count);
 
 /**
+ * Drives a sender, and writes the keys of the sends that are done (FCAST_EVENT_COMPLETED), in the
+ * order of their outcomes: at most `capacity`, `*count` of them; the others come with the next
+ * call. Other events are told by fcast_endpoint_poll: `*has_events` says that there are some,
+ * which happened after the sends that are written; none that is behind them is written before they
+ * are polled. One thread at a time.
+ *
+ * FCAST_UNSUPPORTED: the endpoint is no sender, or a buffered one.
+ *
+ * # Safety
+ *
+ * `keys`: NULL, or room for `capacity` of them; `count` and `has_events`: NULL, or writable.
+ */
+fcast_status fcast_poll_completed(fcast_endpoint endpoint,
+                                  uint64_t *keys,
+                                  size_t capacity,
+                                  size_t *count,
+                                  bool *has_events);
+
+/**
  * Opens an endpoint that sends to and receives from many peers, at an address of this machine, of
  * a fabric that was opened with FCAST_KIND_RDM. Peers are named by numbers, which events have as
  * `connection`. Any thread.

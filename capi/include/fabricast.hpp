@@ -7,7 +7,7 @@
  * why. What runs often (sends, polls) gives a `status` alone, which costs nothing.
  *
  * No exception passes through C: functions of the program's that the library calls end the program
- * if they throw.
+ * if they throw, but for those whose header says that what they throw comes out of a call.
  */
 #ifndef FABRICAST_HPP
 #define FABRICAST_HPP
@@ -271,6 +271,10 @@ enum class event_kind : std::uint32_t {
     message = FCAST_EVENT_MESSAGE,
     starved = FCAST_EVENT_STARVED,
     other = FCAST_EVENT_OTHER,
+    object_written = FCAST_EVENT_OBJECT_WRITTEN,
+    object_read = FCAST_EVENT_OBJECT_READ,
+    object_failed = FCAST_EVENT_OBJECT_FAILED,
+    object_returned = FCAST_EVENT_OBJECT_RETURNED,
 };
 
 /// Something that happened; what it points to is there until the next poll of its endpoint. Kinds

@@ -5,8 +5,8 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use fabricast::Region;
-use fabricast::buffer::RegionSlice;
+use fabricast::buffer::RegionPart;
+use fabricast::{Region, SendEndpointZeroCopy};
 
 use crate::call::call;
 use crate::endpoint::{Endpoint, fcast_endpoint};
@@ -14,7 +14,7 @@ use crate::face::Face;
 use crate::handle::ENDPOINTS;
 use crate::pointer::{self, Out};
 use crate::region::fcast_region;
-use crate::send::slice_of;
+use crate::send::{Named, part_at};
 use crate::status::{Failure, fcast_status};
 
 /// A message of a batch.
@@ -59,43 +59,63 @@ pub unsafe extern "C" fn fcast_send_batch(
         let Face::Send(sender, _) = face else {
             return Err(face.cannot("send batches"));
         };
-        let mut wrong = None;
-        let good = messages.iter().map_while(|message| {
+        let mut taken = 0;
+        for run in messages.chunk_by(|one, next| one.region.id == next.region.id) {
             // SAFETY: the caller's promise.
-            match unsafe { read(message, region.as_ref()) } {
-                Ok(message) => Some(message),
-                Err(failure) => {
-                    wrong = Some(failure);
-                    None
-                }
-            }
-        });
-        let (taken, stopped) = match sender.send_batch(good) {
-            Ok(taken) => (taken, wrong),
-            Err(stopped) => (stopped.sent, Some(stopped.refused.kind.into())),
-        };
-        match stopped {
-            Some(failure) if taken == 0 => Err(failure),
-            _ => {
-                out.set(taken);
-                Ok(())
+            let (sent, stopped) = unsafe { send_run(sender, region.as_ref(), run) };
+            taken += sent;
+            match stopped {
+                Some(failure) if taken == 0 => return Err(failure),
+                Some(_) => break,
+                None => {}
             }
         }
+        out.set(taken);
+        Ok(())
     })
 }
 
-/// A message of C's: its payload, its header and its key.
+/// Sends messages that name the same region: how many, and why no more.
 ///
 /// # Safety
 ///
-/// The header is readable for as long as `'a`.
-pub(crate) unsafe fn read<'a>(
-    message: &fcast_outgoing,
+/// Their headers are readable.
+unsafe fn send_run(
+    sender: &mut SendEndpointZeroCopy,
     own: Option<&Arc<Region>>,
-) -> Result<(RegionSlice, &'a [u8], u64), Failure> {
+    run: &[fcast_outgoing],
+) -> (usize, Option<Failure>) {
+    let region = match Named::find(own, run[0].region) {
+        Ok(region) => region,
+        Err(failure) => return (0, Some(failure)),
+    };
+    let mut wrong = None;
+    let good = run.iter().map_while(|message| {
+        // SAFETY: the caller's promise.
+        match unsafe { read(message, &region) } {
+            Ok(message) => Some(message),
+            Err(failure) => {
+                wrong = Some(failure);
+                None
+            }
+        }
+    });
+    match sender.send_part_batch(good) {
+        Ok(sent) => (sent, wrong),
+        Err(stopped) => (stopped.sent, Some(stopped.refused.kind.into())),
+    }
+}
+
+/// # Safety
+///
+/// The header is readable for as long as `'a`.
+unsafe fn read<'a, 'r>(
+    message: &fcast_outgoing,
+    region: &'r Arc<Region>,
+) -> Result<(RegionPart<'r>, &'a [u8], u64), Failure> {
     let (header, len) = (message.header.cast::<u8>(), message.header_len);
     // SAFETY: the caller's promise.
     let header = unsafe { pointer::bytes(header, len, "header") }?;
-    let slice = slice_of(own, message.region, message.data.addr(), message.len)?;
-    Ok((slice, header, message.key))
+    let part = part_at(region, message.data.addr(), message.len)?;
+    Ok((part, header, message.key))
 }

@@ -2,15 +2,20 @@
 
 #![allow(unsafe_code)] // Functions that C calls.
 
+use std::sync::Arc;
+
+use fabricast::Region;
+use fabricast::buffer::RegionSlice;
 use fabricast::endpoint::{BatchError, PeerId};
 
-use crate::batch::{fcast_outgoing, read};
+use crate::batch::fcast_outgoing;
 use crate::call::call;
 use crate::endpoint::{Endpoint, fcast_endpoint};
 use crate::face::Face;
 use crate::handle::ENDPOINTS;
 use crate::pointer::{self, Out};
 use crate::publish::fcast_publication;
+use crate::send::slice_of;
 use crate::status::{Failure, fcast_status};
 
 /// A publication of a batch.
@@ -104,6 +109,22 @@ pub unsafe extern "C" fn fcast_publish_batch(
         out.set(taken);
         Ok(())
     })
+}
+
+/// A message of C's: its payload, its header and its key.
+///
+/// # Safety
+///
+/// The header is readable for as long as `'a`.
+unsafe fn read<'a>(
+    message: &fcast_outgoing,
+    own: Option<&Arc<Region>>,
+) -> Result<(RegionSlice, &'a [u8], u64), Failure> {
+    let (header, len) = (message.header.cast::<u8>(), message.header_len);
+    // SAFETY: the caller's promise.
+    let header = unsafe { pointer::bytes(header, len, "header") }?;
+    let slice = slice_of(own, message.region, message.data.addr(), message.len)?;
+    Ok((slice, header, message.key))
 }
 
 /// What can be read, up to the first that can't.

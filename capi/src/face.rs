@@ -1,6 +1,7 @@
 //! `Face`: which kind of endpoint it is; what all kinds do.
 
 use std::collections::VecDeque;
+use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 use fabricast::buffer::SharedBufferManager;
@@ -80,6 +81,24 @@ impl Face {
             Some(SendEvent::Completed { key, .. }) => Some(key),
             _ => None,
         }
+    }
+
+    /// The keys of sends that are done, as long as the next events are such: how many were written.
+    pub(crate) fn completed(&mut self, keys: &mut [MaybeUninit<u64>]) -> Result<usize, Failure> {
+        let Self::Send(sender, events) = self else {
+            return Err(self.cannot("tell keys alone: poll it"));
+        };
+        if events.is_empty() {
+            refill(events, |into| sender.poll(into))?;
+        }
+        let done = events.iter().map_while(|event| match event {
+            SendEvent::Completed { key, .. } => Some(*key),
+            _ => None,
+        });
+        let places = keys.iter_mut().zip(done);
+        let written = places.map(|(place, key)| place.write(key)).count();
+        events.drain(..written);
+        Ok(written)
     }
 
     /// Whether events wait that were polled for and not taken; with a closed one, nothing else

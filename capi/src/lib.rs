@@ -20,6 +20,7 @@ pub mod batch_peers;
 pub mod buffered;
 pub mod call;
 pub mod coalesced;
+pub mod completed;
 pub mod connectionless;
 pub mod device;
 pub mod endpoint;

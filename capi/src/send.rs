@@ -3,10 +3,11 @@
 #![allow(unsafe_code)] // Functions that C calls.
 
 use std::ffi::c_void;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use fabricast::Region;
-use fabricast::buffer::{Payload, RegionSlice, Segment};
+use fabricast::buffer::{Payload, RegionPart, RegionSlice, Segment};
 
 use crate::call::call;
 use crate::endpoint::{Endpoint, fcast_endpoint};
@@ -16,6 +17,10 @@ use crate::payload::fcast_payload;
 use crate::pointer;
 use crate::region::{fcast_region, offset_of};
 use crate::status::{FCAST_NOT_REGISTERED, Failure, fcast_status};
+use crate::table::Shared;
+
+/// What senders alone do.
+const TO_ONE_PEER: &str = "send to its one peer";
 
 /// A piece of a message.
 #[repr(C)]
@@ -54,8 +59,16 @@ pub unsafe extern "C" fn fcast_send(
         // SAFETY: the caller's promise.
         let header = unsafe { pointer::bytes(header.cast::<u8>(), header_len, "header") }?;
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
-        let slice = slice_of(entry.region.as_ref(), region, data.addr(), len)?;
-        send(&mut entry, slice.into(), header, key).map_err(|(failure, _)| failure)
+        let Endpoint {
+            face, region: own, ..
+        } = &mut *entry;
+        let region = Named::find(own.as_ref(), region)?;
+        let Face::Send(sender, _) = face else {
+            return Err(face.cannot(TO_ONE_PEER));
+        };
+        let part = part_at(&region, data.addr(), len)?;
+        let sent = sender.send_part(part, header, key);
+        sent.map_err(|refused| refused.kind.into())
     })
 }
 
@@ -132,6 +145,49 @@ pub(crate) fn using<T>(
     PAYLOADS.try_take(payload.id, send)
 }
 
+/// The region that is sent from: the one that a call names, or else the endpoint's own.
+pub(crate) enum Named<'a> {
+    Own(&'a Arc<Region>),
+    Other(Shared<'static, Arc<Region>>),
+}
+
+impl<'a> Named<'a> {
+    #[inline]
+    pub(crate) fn find(
+        own: Option<&'a Arc<Region>>,
+        region: fcast_region,
+    ) -> Result<Self, Failure> {
+        match (own, region.id) {
+            (Some(own), 0) => Ok(Self::Own(own)),
+            (None, 0) => Err(no_region()),
+            (_, id) => Ok(Self::Other(REGIONS.share(id)?)),
+        }
+    }
+}
+
+impl Deref for Named<'_> {
+    type Target = Arc<Region>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<Region> {
+        match self {
+            Self::Own(region) => region,
+            Self::Other(region) => region,
+        }
+    }
+}
+
+/// The part of a region at an address, for one call.
+#[inline]
+pub(crate) fn part_at(
+    region: &Arc<Region>,
+    address: usize,
+    len: usize,
+) -> Result<RegionPart<'_>, Failure> {
+    let offset = offset_of(region, address, len)?;
+    Ok(region.part(offset..offset + len)?)
+}
+
 /// The part of a region at an address; of the endpoint's own, where none is named.
 #[inline]
 pub(crate) fn slice_of(
@@ -140,13 +196,8 @@ pub(crate) fn slice_of(
     address: usize,
     len: usize,
 ) -> Result<RegionSlice, Failure> {
-    if region.id != 0 {
-        return slice_in(region, address, len);
-    }
-    match own {
-        Some(region) => slice_at(region, address, len),
-        None => Err(no_region()),
-    }
+    let region = Named::find(own, region)?;
+    Ok(part_at(&region, address, len)?.to_slice())
 }
 
 /// The part of a region at an address, where no endpoint has one of its own.
@@ -156,13 +207,7 @@ pub(crate) fn slice_in(
     address: usize,
     len: usize,
 ) -> Result<RegionSlice, Failure> {
-    slice_at(&*REGIONS.share(region.id)?, address, len)
-}
-
-#[inline]
-fn slice_at(region: &Arc<Region>, address: usize, len: usize) -> Result<RegionSlice, Failure> {
-    let offset = offset_of(region, address, len)?;
-    Ok(region.slice(offset..offset + len)?)
+    Ok(part_at(&*REGIONS.share(region.id)?, address, len)?.to_slice())
 }
 
 #[cold]
@@ -183,6 +228,6 @@ fn send(
         Face::Send(sender, _) => sender
             .send_data(payload, header, key)
             .map_err(|refused| (refused.kind.into(), refused.given)),
-        face => Err((face.cannot("send to its one peer"), payload)),
+        face => Err((face.cannot(TO_ONE_PEER), payload)),
     }
 }

@@ -12,6 +12,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use fabricast_capi::batch::{fcast_outgoing, fcast_send_batch};
+use fabricast_capi::completed::fcast_poll_completed;
 use fabricast_capi::endpoint::{
     fcast_endpoint, fcast_endpoint_address, fcast_endpoint_poll, fcast_endpoint_release,
 };
@@ -41,6 +42,8 @@ use crate::ours;
 const EVENTS: usize = 64;
 /// Messages that one call gives at most: as many as come by one read of the queue.
 const MESSAGES: usize = 1024;
+/// Keys that one call gives at most.
+const KEYS: usize = 1024;
 /// Messages that one call sends at most.
 const BATCH: usize = 32;
 
@@ -223,6 +226,8 @@ struct Sender {
     parts: usize,
     /// Sends that are under way.
     out: usize,
+    /// Room for the keys of those that are done.
+    keys: Box<[MaybeUninit<u64>; KEYS]>,
     connected: bool,
 }
 
@@ -257,6 +262,7 @@ impl Sender {
             next: 0,
             parts,
             out: 0,
+            keys: Box::new([const { MaybeUninit::uninit() }; KEYS]),
             connected: false,
         })
     }
@@ -327,8 +333,23 @@ impl Sender {
         Ok(sent)
     }
 
+    /// Takes what completed, by keys alone, and then what else happened.
     #[inline]
     fn poll(&mut self) -> Result<usize, Failure> {
+        let (mut done, mut has_events) = (0, false);
+        let room = self.keys.as_mut_ptr().cast::<u64>();
+        let (count, more) = (&raw mut done, &raw mut has_events);
+        let of = self.endpoint.handle;
+        // SAFETY: there is room for so many keys; the other two are writable.
+        check(unsafe { fcast_poll_completed(of, room, KEYS, count, more) })?;
+        self.out -= done;
+        match has_events {
+            true => Ok(done + self.poll_events()?),
+            false => Ok(done),
+        }
+    }
+
+    fn poll_events(&mut self) -> Result<usize, Failure> {
         let Self {
             endpoint,
             out,

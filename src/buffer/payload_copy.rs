@@ -6,11 +6,12 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use super::payload::Payload;
+use super::segment::Segment;
 use crate::memory::Region;
 
 /// The bytes of a payload, all of which lie in the host's memory and may be sent now.
 pub(crate) struct HostBytes<'a> {
-    payload: &'a Payload,
+    segments: &'a [Segment],
     /// Of the one run that they are; null where they may be several.
     start: *const u8,
     len: usize,
@@ -20,14 +21,10 @@ impl Payload {
     /// Its bytes, if all of them lie in the host's memory and may be sent now.
     #[inline(always)]
     pub(crate) fn host_bytes(&self) -> Option<HostBytes<'_>> {
-        let Some((region, start, len)) = self.one_run() else {
-            return self.host_bytes_of_each();
-        };
-        (!region.is_device()).then(|| HostBytes {
-            payload: self,
-            start: region.at(start).as_ptr(),
-            len,
-        })
+        match self.one_run() {
+            Some((region, start, len)) => HostBytes::of_run(region, start, len),
+            None => self.host_bytes_of_each(),
+        }
     }
 
     #[inline(always)]
@@ -41,14 +38,24 @@ impl Payload {
     #[cold]
     fn host_bytes_of_each(&self) -> Option<HostBytes<'_>> {
         (!self.is_gated() && !self.is_device()).then(|| HostBytes {
-            payload: self,
+            segments: &self.0,
             start: std::ptr::null(),
             len: self.len_bytes(),
         })
     }
 }
 
-impl HostBytes<'_> {
+impl<'a> HostBytes<'a> {
+    /// Those of one run of a region, if that is the host's.
+    #[inline(always)]
+    pub(super) fn of_run(region: &'a Arc<Region>, start: usize, len: usize) -> Option<Self> {
+        (!region.is_device()).then(|| Self {
+            segments: &[],
+            start: region.at(start).as_ptr(),
+            len,
+        })
+    }
+
     /// How many there are.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
@@ -71,8 +78,8 @@ impl HostBytes<'_> {
         if start.is_null() {
             return self.copy_each_to(out);
         }
-        // SAFETY: `host_bytes` found these bytes in one run of a region that is the host's; the
-        // payload, which is borrowed, keeps its memory alive. `out` is as long, and nobody else's
+        // SAFETY: `of_run` was given these bytes as one run of a region that is the host's; the
+        // region, which is borrowed, keeps its memory alive. `out` is as long, and nobody else's
         // while it is borrowed. Memory that others write to is copied as they leave it
         // (`RegionSlice`).
         unsafe { std::ptr::copy_nonoverlapping(start, out.as_mut_ptr(), len) };
@@ -87,7 +94,7 @@ impl HostBytes<'_> {
             unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
             at += len;
         };
-        for segment in &self.payload.0 {
+        for segment in self.segments {
             segment.name_runs(std::ptr::null_mut(), &mut copy);
         }
     }

@@ -32,23 +32,17 @@ impl Region {
     /// [`MemoryError::OutOfRange`], and [`MemoryError::Claimed`] when the region is in use for
     /// something else.
     pub fn slice(self: &Arc<Self>, range: Range<usize>) -> Result<RegionSlice, MemoryError> {
-        if range.start > range.end || range.end > self.len() {
-            return Err(MemoryError::OutOfRange {
-                start: range.start,
-                end: range.end,
-                len_bytes: self.len(),
-            });
-        }
-        self.give_to_slices()?;
-        Ok(RegionSlice {
-            region: Arc::clone(self),
-            start: range.start,
-            len: range.end - range.start,
-        })
+        Ok(self.part(range)?.to_slice())
     }
 }
 
 impl RegionSlice {
+    /// A range that lies in the region, which is good for slices.
+    #[inline]
+    pub(super) fn of(region: Arc<Region>, start: usize, len: usize) -> Self {
+        Self { region, start, len }
+    }
+
     /// The length in bytes.
     pub fn len(&self) -> usize {
         self.len

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::buffer::{GateError, Payload};
+use crate::buffer::{GateError, Given, Payload};
 use crate::endpoint::connectionless::PeerInUse;
 use crate::errno::{Advised, CompletionError, FabricErrno};
 use crate::memory::{Access, RegionKind, RegisterError};
@@ -308,12 +308,12 @@ impl BatchError {
     }
 
     /// No message is taken, for this reason: the first one, if there is one, comes back.
-    pub(crate) fn at_first<H>(
+    pub(crate) fn at_first<G: Given, H>(
         kind: impl Into<SendErrorKind>,
-        mut messages: impl Iterator<Item = (Payload, H, u64)>,
+        mut messages: impl Iterator<Item = (G, H, u64)>,
     ) -> Result<usize, Self> {
         let first = messages.next();
-        let refused = first.map(|(payload, _, key)| Refused::new(kind, payload, key));
+        let refused = first.map(|(given, _, key)| Refused::new(kind, given.into_payload(), key));
         Self::or_sent((0, refused))
     }
 }

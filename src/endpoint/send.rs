@@ -9,7 +9,7 @@ use libfabric_sys as sys;
 
 use self::core::SendCore;
 use crate::Error;
-use crate::buffer::{HeaderSlotManager, Payload};
+use crate::buffer::{Given, HeaderSlotManager, Payload, RegionPart};
 use crate::clock::Clock;
 use crate::endpoint::error::{BatchError, Refused};
 use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, SendEvent};
@@ -293,6 +293,44 @@ impl SendEndpointZeroCopy {
         let messages = messages
             .into_iter()
             .map(|(payload, header, key)| (payload.into(), header, key));
+        self.send_given(messages)
+    }
+
+    /// As [`send_data`](Self::send_data), of a part of a region that is named for this call. Where
+    /// the message is packed ([`OutgoingSettings::packing`]), its outcome has an empty payload.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_data`](Self::send_data); what comes back is a slice of the region.
+    #[inline]
+    pub fn send_part(
+        &mut self,
+        part: RegionPart<'_>,
+        header: &[u8],
+        key: u64,
+    ) -> Result<(), Refused<Payload>> {
+        match self.core.owner().check() {
+            Ok(()) => self.core.send_given(part, header, key),
+            Err(forked) => Err(Refused::new(forked, part.to_slice().into(), key)),
+        }
+    }
+
+    /// As [`send_batch`](Self::send_batch), of parts of regions: [`send_part`](Self::send_part).
+    ///
+    /// # Errors
+    ///
+    /// As [`send_batch`](Self::send_batch).
+    pub fn send_part_batch<'a, H: AsRef<[u8]>>(
+        &mut self,
+        parts: impl IntoIterator<Item = (RegionPart<'a>, H, u64)>,
+    ) -> Result<usize, BatchError> {
+        self.send_given(parts.into_iter())
+    }
+
+    fn send_given<G: Given, H: AsRef<[u8]>>(
+        &mut self,
+        messages: impl Iterator<Item = (G, H, u64)>,
+    ) -> Result<usize, BatchError> {
         match self.core.owner().check() {
             Ok(()) => BatchError::or_sent(self.core.send_batch(messages)),
             Err(forked) => BatchError::at_first(forked, messages),

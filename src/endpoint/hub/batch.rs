@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use super::sends::PeerSender;
 use super::{Hub, outbound};
-use crate::buffer::Payload;
+use crate::buffer::{Given, Payload};
 use crate::endpoint::error::{Refused, SendErrorKind};
 use crate::endpoint::hub::event::HubEvent;
 use crate::endpoint::hub::headers::{Header, PreparedHeader};
@@ -33,16 +33,16 @@ unsafe impl Send for JoinedMessages {}
 impl<L: Link, E: HubEvent> Hub<L, E> {
     /// Sends messages on a connection until one is refused; each but the last tells the provider
     /// that another follows, where it looks at that.
-    pub(crate) fn send_batch<H: AsRef<[u8]>>(
+    pub(crate) fn send_batch<G: Given, H: AsRef<[u8]>>(
         &mut self,
         id: ConnectionId,
-        mut messages: impl Iterator<Item = (Payload, H, u64)>,
+        mut messages: impl Iterator<Item = (G, H, u64)>,
     ) -> (usize, Option<Refused<Payload>>) {
         if let Some(mut sender) = self.sender(id) {
             return sender.send_batch(messages);
         }
         let first = messages.next();
-        let refused = first.map(|(payload, _, key)| self.refuse_unknown(payload, key));
+        let refused = first.map(|(given, _, key)| self.refuse_unknown(given.into_payload(), key));
         (0, refused)
     }
 
@@ -94,20 +94,22 @@ impl<L: Link> Drop for OpenBatch<'_, '_, L> {
 
 impl<L: Link> PeerSender<'_, L> {
     /// Sends messages until one is refused.
-    pub(crate) fn send_batch<H: AsRef<[u8]>>(
+    pub(crate) fn send_batch<G: Given, H: AsRef<[u8]>>(
         &mut self,
-        messages: impl Iterator<Item = (Payload, H, u64)>,
+        messages: impl Iterator<Item = (G, H, u64)>,
     ) -> (usize, Option<Refused<Payload>>) {
         let (joins, mut sent) = (self.joins(), 0);
         let mut open = OpenBatch {
             sender: self,
             ready: None,
         };
-        for (payload, header, key) in messages {
+        for (given, header, key) in messages {
             let header = Header::Bytes(header.as_ref());
             let taken = match joins {
-                true => open.sender.join(&mut open.ready, payload, header, key),
-                false => open.sender.send(payload, header, key),
+                true => open
+                    .sender
+                    .join(&mut open.ready, given.into_payload(), header, key),
+                false => open.sender.send(given, header, key),
             };
             if let Err(refused) = taken {
                 return (sent, Some(refused));

@@ -19,7 +19,9 @@ use std::time::Instant;
 use super::Hub;
 use super::outbound::PeerOutbound;
 use super::sends::PeerSender;
-use crate::buffer::{BufferMut, HostBytes, LeasedPayload, Leases, Payload, SharedBufferManager};
+use crate::buffer::{
+    BufferMut, Given, HostBytes, LeasedPayload, Leases, Payload, SharedBufferManager,
+};
 use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::hub::control::HeldDescriptor;
 use crate::endpoint::hub::data_op::DataOp;
@@ -264,7 +266,7 @@ impl<L: Link> PeerSender<'_, L> {
     #[inline(always)]
     pub(super) fn place_in_frame<'p>(
         &mut self,
-        payload: &'p Payload,
+        payload: &'p impl Given,
         header: &Header<'_>,
     ) -> Result<(usize, HostBytes<'p>), NotPacked> {
         let Some((len, bytes)) = self.packable(payload, header) else {
@@ -292,7 +294,7 @@ impl<L: Link> PeerSender<'_, L> {
     #[inline(always)]
     fn packable<'p>(
         &self,
-        payload: &'p Payload,
+        payload: &'p impl Given,
         header: &Header<'_>,
     ) -> Option<(usize, HostBytes<'p>)> {
         let max = self.peer.outbound.frames.as_ref()?.message_max;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::completion_reader::SentInARow;
 use super::outbound::{self, Outbound};
 use super::{Hub, Peer};
-use crate::buffer::{HeaderSlotManager, Payload};
+use crate::buffer::{Given, HeaderSlotManager, Payload};
 use crate::clock::Clock;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level};
@@ -303,23 +303,24 @@ impl<L: Link> PeerSender<'_, L> {
     #[inline(always)]
     pub(crate) fn send(
         &mut self,
-        payload: Payload,
+        given: impl Given,
         mut header: Header<'_>,
         key: u64,
     ) -> Result<(), Refused<Payload>> {
         if self.peer.outbound.packs() {
-            match self.place_in_frame(&payload, &header) {
+            match self.place_in_frame(&given, &header) {
                 Ok((len, bytes)) => {
                     self.copy_in((len, &bytes), &header);
-                    self.keep_packed(payload, key);
+                    self.keep_packed(given.into_kept(), key);
                     return Ok(());
                 }
                 Err(NotPacked::Alone) => {}
                 Err(NotPacked::Refused(kind)) => {
-                    return self.send_otherwise(kind, payload, header, key);
+                    return self.send_otherwise(kind, given.into_payload(), header, key);
                 }
             }
         }
+        let payload = given.into_payload();
         let (kind, payload) = match self.outbound.admit(self.peer, &payload, header.len()) {
             Ok(len) => match self.post(payload, header.again(), key, len) {
                 Ok(()) => return Ok(()),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::Error;
-use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
+use crate::buffer::{Given, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind, WindowError};
 use crate::endpoint::event::{ConnectionEvent, ConnectionInfo, Level, SendEvent};
@@ -184,23 +184,34 @@ impl<L: Link> SendCore<L> {
         header: &[u8],
         key: u64,
     ) -> Result<(), Refused<Payload>> {
+        self.send_given(payload, header, key)
+    }
+
+    /// The same, of whatever a message is sent from.
+    #[inline(always)]
+    pub(crate) fn send_given(
+        &mut self,
+        given: impl Given,
+        header: &[u8],
+        key: u64,
+    ) -> Result<(), Refused<Payload>> {
         match self.hub.sender(self.connection) {
-            Some(mut sender) => sender.send(payload, Header::Bytes(header), key),
-            None => Err(self.refuse(payload, key)),
+            Some(mut sender) => sender.send(given, Header::Bytes(header), key),
+            None => Err(self.refuse(given.into_payload(), key)),
         }
     }
 
     /// Sends messages until one is refused; each but the last tells the provider that another
     /// follows, where it looks at that.
-    pub(crate) fn send_batch<H: AsRef<[u8]>>(
+    pub(crate) fn send_batch<G: Given, H: AsRef<[u8]>>(
         &mut self,
-        mut messages: impl Iterator<Item = (Payload, H, u64)>,
+        mut messages: impl Iterator<Item = (G, H, u64)>,
     ) -> (usize, Option<Refused<Payload>>) {
         if let Some(mut sender) = self.hub.sender(self.connection) {
             return sender.send_batch(messages);
         }
         let first = messages.next();
-        let refused = first.map(|(payload, _, key)| self.refuse(payload, key));
+        let refused = first.map(|(given, _, key)| self.refuse(given.into_payload(), key));
         (0, refused)
     }
 

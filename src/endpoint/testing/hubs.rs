@@ -315,7 +315,7 @@ impl HubRig {
             .collect();
         let messages = payloads
             .into_iter()
-            .map(|(key, payload)| (payload.into(), key.to_be_bytes(), key));
+            .map(|(key, payload)| (Payload::from(payload), key.to_be_bytes(), key));
         let (sent, refused) = self.core().send_batch(id, messages);
         for &(key, index) in &given[..sent] {
             assert!(self.owed.insert(key, (id, index)).is_none(), "{key} in use");

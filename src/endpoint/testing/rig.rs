@@ -357,7 +357,7 @@ impl Rig {
         let payloads: Vec<_> = keys.map(|key| (key, self.payload(key))).collect();
         let messages = payloads.into_iter().map(|(key, payload)| {
             given.insert(key, payload.index());
-            (payload.into(), key.to_be_bytes(), key)
+            (Payload::from(payload), key.to_be_bytes(), key)
         });
         let sender = self.sender.as_mut().expect("not dropped yet");
         let (sent, refused) = sender.send_batch(messages);

@@ -374,7 +374,8 @@ fn a_batch_of_a_hub_may_end_with_a_long_message() {
         let payloads = [hub.payload(1), hub.payload(2), hub.long_payload(3)];
         let given: Vec<_> = payloads.iter().map(|it| it.index()).collect();
         let messages = payloads.into_iter().zip(1_u64..);
-        let messages = messages.map(|(payload, key)| (payload.into(), key.to_be_bytes(), key));
+        let messages =
+            messages.map(|(payload, key)| (Payload::from(payload), key.to_be_bytes(), key));
         let (sent, refused) = hub.core().send_batch(ids[0], messages);
         assert!(refused.is_none(), "{refused:?}");
         assert_eq!(sent, 3);

@@ -477,7 +477,7 @@ fn a_batch_whose_iterator_panics_leaves_nothing_unposted() {
             panics();
             return None;
         };
-        Some((payload.into(), key.to_be_bytes(), key))
+        Some((Payload::from(payload), key.to_be_bytes(), key))
     });
     let sender = rig.sender.as_mut().expect("not dropped yet");
     let panicked = catch_unwind(AssertUnwindSafe(|| sender.send_batch(batch)));
