@@ -45,7 +45,9 @@
 #define FCAST_ANY_DEVICE -1
 
 /**
- * The connection stands. `text`: what was agreed.
+ * The connection stands. `data`: the peer's address as a text that ends with a zero, such as
+ * "192.0.2.1:7000", of `data_len` bytes without it; NULL where the provider does not tell. `text`:
+ * what was agreed, in words.
  */
 #define FCAST_EVENT_CONNECTED 1
 
@@ -77,6 +79,7 @@
 
 /**
  * A peer asks for a connection (setting `ask`): answer with fcast_endpoint_accept or _refuse.
+ * `data`: its address, as for FCAST_EVENT_CONNECTED.
  */
 #define FCAST_EVENT_REQUEST 7
 
@@ -86,7 +89,8 @@
 #define FCAST_EVENT_COMPLETED 8
 
 /**
- * A send failed, or will never complete. `key`, `status`, `text`, `error`.
+ * A send failed, or will never complete. `key`, `status`, `text`, `error`. FCAST_TOO_LONG: longer
+ * than the peer's `long_pool` takes, whose limit is in the words.
  */
 #define FCAST_EVENT_FAILED 9
 
@@ -174,7 +178,8 @@
 
 /**
  * Small messages of a buffered sender failed. `key`, `value` as FCAST_EVENT_PUSHED; `status`,
- * `text`, `error`; `data`: the buffer, for fcast_coalesced_next, where it came back.
+ * `text`, `error`; `data`: the buffer, for fcast_coalesced_next, where it came back. At a buffered
+ * publisher: they could not be published to anybody; `tag`, too.
  */
 #define FCAST_EVENT_PUSH_FAILED 26
 
@@ -207,7 +212,7 @@
 
 /**
  * A publication is over for everybody. `key`; `value`: who got it; `dropped`, `failed`: who did
- * not.
+ * not. At a buffered publisher `tag` and `count`, too, as in all events about a publication.
  */
 #define FCAST_EVENT_PUBLISHED 32
 
@@ -705,6 +710,46 @@ typedef struct {
 } fcast_outgoing;
 
 /**
+ * A publication of a batch.
+ */
+typedef struct {
+    /**
+     * Whose subscribers get it.
+     */
+    uint64_t tag;
+    /**
+     * What they get.
+     */
+    fcast_outgoing message;
+} fcast_outgoing_publication;
+
+/**
+ * What became of a publication at once. FCAST_EVENT_PUBLISHED follows when the rest is known.
+ */
+typedef struct {
+    /**
+     * Its number among the tag's publications, which the subscribers see.
+     */
+    uint64_t number;
+    /**
+     * Subscribers that it is on its way to.
+     */
+    uint32_t posted;
+    /**
+     * Subscribers that it waits for.
+     */
+    uint32_t waiting;
+    /**
+     * Subscribers that do not get it.
+     */
+    uint32_t dropped;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} fcast_publication;
+
+/**
  * A domain: what memory is registered with, and endpoints are opened in. Any thread may use it.
  */
 typedef struct {
@@ -778,6 +823,20 @@ typedef struct {
      */
     uint32_t tcp_user_timeout_ms;
     /**
+     * Has the kernel probe connections that carry nothing for so many seconds, and end those where
+     * nothing answers (TCP; not of connectionless endpoints). Default 10 where one of the next two
+     * is set; all three 0: it does not.
+     */
+    uint32_t keepalive_idle_s;
+    /**
+     * Seconds between probes. Default 5.
+     */
+    uint32_t keepalive_interval_s;
+    /**
+     * Probes without an answer that end a connection, 1 to 127. Default 3.
+     */
+    uint32_t keepalive_probes;
+    /**
      * First delay before a connection is made again; 0: it is not.
      */
     uint32_t reconnect_first_ms;
@@ -814,7 +873,8 @@ typedef struct {
      */
     uint32_t header_slot_size;
     /**
-     * FCAST_HEADER_PREFIXED, FCAST_HEADER_FIXED or FCAST_HEADER_RAW.
+     * FCAST_HEADER_PREFIXED, FCAST_HEADER_FIXED or FCAST_HEADER_RAW, of who sends. A receiver and
+     * a subscriber refuse it, and learn it from each peer as the connection is made.
      */
     uint32_t header_mode;
     /**
@@ -871,26 +931,38 @@ typedef struct {
      */
     uint32_t pool_most;
     /**
-     * Buffered senders: FCAST_FORMAT_COMPACT or FCAST_FORMAT_NETIO3; the receiver must know it.
+     * How long a sender may take from when its long message has a slot of `long_pool` until all of
+     * it is there; a second for each MiB is added. Default 60,000; FCAST_NEVER.
+     */
+    uint32_t long_deadline_ms;
+    /**
+     * Buffered senders and publishers: FCAST_FORMAT_COMPACT or FCAST_FORMAT_NETIO3; who receives
+     * must know it.
      */
     uint32_t format;
     /**
-     * Buffered senders: how many buffers. Default 32.
+     * Buffered senders and publishers: how many buffers. Default 32; of publishers 64.
      */
     uint32_t buffers;
     /**
-     * Buffered senders: bytes of a buffer. Default 65,536.
+     * Buffered senders and publishers: bytes of a buffer. Default 65,536; of publishers 61,440: a
+     * subscriber's `max_message` has to be 18 more.
      */
     uint32_t buffer_size;
     /**
-     * Buffered senders: how long a message waits for others, in microseconds. Default 1,000;
-     * FCAST_NEVER: until the buffer is full or is flushed.
+     * Buffered senders and publishers: how long a message waits for others, in microseconds.
+     * Default 1,000; FCAST_NEVER: until the buffer is full or is flushed.
      */
     uint32_t flush_interval_us;
     /**
      * Buffered senders: packed buffers that wait to be sent. Default 8.
      */
     uint32_t waiting;
+    /**
+     * Buffered publishers: tags whose messages are being packed at once; for one more, the buffer
+     * that began first leaves before its time. Default 32.
+     */
+    uint32_t tags;
     /**
      * Connectionless endpoints: peers at once. Default 64.
      */
@@ -937,7 +1009,8 @@ typedef struct {
     uint32_t tell_sent;
     /**
      * A pool of the program's instead of one of the endpoint's own: that of what comes in, or of a
-     * buffered sender's buffers. Those that share one say what they take of it: `pool_most`.
+     * buffered sender's or publisher's buffers. Those that receive and share one say what they
+     * take of it: `pool_most`.
      */
     fcast_pool pool;
     /**
@@ -954,6 +1027,19 @@ typedef struct {
      * FCAST_EVENT_DEVICE_MESSAGE. {0}: they stay in the host's memory.
      */
     fcast_device_pool deliver_to;
+    /**
+     * Takes messages that are longer than `max_message`, up to the slot size of this pool: their
+     * senders write them into it, without a copy. It must be used for nothing else, and needs no
+     * registration. A message has its slot until it is released. Each connection takes two more of
+     * `slots`. {0}: senders may not send them.
+     */
+    fcast_pool long_pool;
+    /**
+     * Beside `long_pool`: buffers in a GPU's memory that senders write into instead, where the
+     * provider reaches it: such messages are told as with `deliver_to`, whose buffers must be
+     * others.
+     */
+    fcast_device_pool long_device;
 } fcast_settings;
 
 /**
@@ -1116,9 +1202,18 @@ typedef struct {
      */
     uint32_t failed;
     /**
+     * Of a buffered publisher's publication: its tag.
+     */
+    uint64_t tag;
+    /**
+     * Of a buffered publisher's publication: how many small messages are in it, and `key` is the
+     * number that fcast_push gave them; 0: it is a payload, and `key` is its key.
+     */
+    uint32_t count;
+    /**
      * 0.
      */
-    uint64_t reserved[2];
+    uint32_t reserved;
 } fcast_event;
 
 /**
@@ -1866,32 +1961,6 @@ typedef int64_t (*fcast_object_fn)(void *context,
                                    uint64_t offset,
                                    uint64_t memory_offset,
                                    uint64_t len);
-
-/**
- * What became of a publication at once. FCAST_EVENT_PUBLISHED follows when the rest is known.
- */
-typedef struct {
-    /**
-     * Its number among the tag's publications, which the subscribers see.
-     */
-    uint64_t number;
-    /**
-     * Subscribers that it is on its way to.
-     */
-    uint32_t posted;
-    /**
-     * Subscribers that it waits for.
-     */
-    uint32_t waiting;
-    /**
-     * Subscribers that do not get it.
-     */
-    uint32_t dropped;
-    /**
-     * 0.
-     */
-    uint32_t reserved;
-} fcast_publication;
 
 /**
  * A received message that is borrowed: valid until the next fcast_receive, poll, close or release
@@ -2883,6 +2952,39 @@ fcast_status fcast_send_batch(fcast_endpoint endpoint,
                               size_t *sent);
 
 /**
+ * Sends several messages to a peer of a connectionless endpoint, as fcast_send_to each: `*sent` of
+ * them, from the first on. Where it stops early, the next call says why with its first message.
+ * FCAST_AGAIN and the other failures of fcast_send_to: the first message was not taken, and no
+ * other one. One thread at a time.
+ *
+ * # Safety
+ *
+ * `messages`: NULL, or `count` of them, whose headers are readable; `sent`: NULL, or writable.
+ */
+fcast_status fcast_send_to_batch(fcast_endpoint endpoint,
+                                 uint64_t peer,
+                                 const fcast_outgoing *messages,
+                                 size_t count,
+                                 size_t *sent);
+
+/**
+ * Publishes several, as fcast_publish each: `*published` of them, from the first on. Where it
+ * stops early, the next call says why with its first publication. FCAST_NOT_FOUND, FCAST_AGAIN and
+ * the other failures of fcast_publish: the first one was not taken, and no other one. Of buffered
+ * publishers: FCAST_UNSUPPORTED. One thread at a time.
+ *
+ * # Safety
+ *
+ * `messages`: NULL, or `count` of them, whose headers are readable; `publications`: NULL, or room
+ * for `count`, of which the first `*published` are written; `published`: NULL, or writable.
+ */
+fcast_status fcast_publish_batch(fcast_endpoint endpoint,
+                                 const fcast_outgoing_publication *messages,
+                                 size_t count,
+                                 fcast_publication *publications,
+                                 size_t *published);
+
+/**
  * Starts to connect a buffered sender to a receiver: it copies small messages into buffers, many
  * into one, and sends those. The receiver takes them apart with fcast_coalesced_next, in the same
  * format. Returns at once, as fcast_sender_open. Any thread.
@@ -2902,8 +3004,11 @@ fcast_status fcast_buffered_open(fcast_domain domain,
  * by; they count from 0. The buffer leaves when it is full, with fcast_flush, or when the flush
  * interval is over, which takes polls. One thread at a time.
  *
- * FCAST_AGAIN: not now, FCAST_EVENT_WRITABLE says when; FCAST_TOO_LONG; FCAST_CLOSED: nothing was
- * taken.
+ * At a buffered publisher a buffer has messages of one tag, and `*number` is the buffer's, which
+ * FCAST_EVENT_PUBLISHED or FCAST_EVENT_PUSH_FAILED has.
+ *
+ * FCAST_AGAIN: not now, FCAST_EVENT_WRITABLE says when; FCAST_TOO_LONG; FCAST_NOT_FOUND: nobody
+ * has subscribed to the tag; FCAST_CLOSED: nothing was taken.
  *
  * # Safety
  *
@@ -2987,6 +3092,25 @@ fcast_status fcast_coalesced_next(uint32_t format,
                                   fcast_small_message *messages,
                                   size_t capacity,
                                   size_t *count);
+
+/**
+ * Drives a sender, and writes the keys of the sends that are done (FCAST_EVENT_COMPLETED), in the
+ * order of their outcomes: at most `capacity`, `*count` of them; the others come with the next
+ * call. Other events are told by fcast_endpoint_poll: `*has_events` says that there are some,
+ * which happened after the sends that are written; none that is behind them is written before they
+ * are polled. One thread at a time.
+ *
+ * FCAST_UNSUPPORTED: the endpoint is no sender, or a buffered one.
+ *
+ * # Safety
+ *
+ * `keys`: NULL, or room for `capacity` of them; `count` and `has_events`: NULL, or writable.
+ */
+fcast_status fcast_poll_completed(fcast_endpoint endpoint,
+                                  uint64_t *keys,
+                                  size_t capacity,
+                                  size_t *count,
+                                  bool *has_events);
 
 /**
  * Opens an endpoint that sends to and receives from many peers, at an address of this machine, of
@@ -4295,9 +4419,10 @@ fcast_status fcast_pool_create(fcast_region region,
                                fcast_pool *pool);
 
 /**
- * The receive pool of an endpoint, or the pool of a buffered sender's buffers, as a handle of its
- * own: for fcast_pool_status, and for its region, so that what came in can be sent on without a
- * copy. Take no buffers from a receive pool. One thread at a time.
+ * The receive pool of an endpoint, or the pool of a buffered sender's or publisher's buffers, as a
+ * handle of its own: for fcast_pool_status, and for its region, so that what came in can be sent
+ * on without a copy. Take no buffers from a receive pool; those of a buffered publisher may be
+ * taken, filled and published (fcast_buffer_freeze, fcast_publish_payload). One thread at a time.
  *
  * # Safety
  *
@@ -4372,8 +4497,8 @@ fcast_status fcast_publisher_open(fcast_domain domain,
 
 /**
  * Sends `len` bytes at `data` with a header to everybody who has subscribed to the tag, without a
- * copy. Returns at once; the data must not change before FCAST_EVENT_PUBLISHED comes with the key.
- * `region`: as for fcast_send. One thread at a time.
+ * copy, by a publisher or a buffered one. Returns at once; the data must not change before
+ * FCAST_EVENT_PUBLISHED comes with the key. `region`: as for fcast_send. One thread at a time.
  *
  * FCAST_NOT_FOUND: nobody has subscribed to the tag, or the data are outside of the region;
  * FCAST_AGAIN: as many publications are under way as may; nothing was taken.
@@ -4428,6 +4553,51 @@ fcast_status fcast_publisher_set_slow(fcast_endpoint endpoint,
  * `count`: NULL, or writable.
  */
 fcast_status fcast_publisher_subscribers(fcast_endpoint endpoint, uint64_t tag, size_t *count);
+
+/**
+ * Listens for subscribers, as fcast_publisher_open, as a publisher that copies: fcast_push packs
+ * small messages, many of a tag into one buffer, which is one publication; fcast_publish_copied
+ * copies one payload; fcast_publish copies nothing. What is published of one tag leaves in the
+ * order of the calls, whichever they are. Subscribers take packed messages apart with
+ * fcast_coalesced_next, in the same format; these have an empty header. Any thread.
+ *
+ * # Safety
+ *
+ * As fcast_sender_open.
+ */
+fcast_status fcast_buffered_publisher_open(fcast_domain domain,
+                                           const char *local,
+                                           const fcast_settings *settings,
+                                           fcast_endpoint *endpoint);
+
+/**
+ * Copies `len` bytes and a header into a buffer of a buffered publisher, and publishes them at
+ * once, behind what was pushed of the tag. The data may change as soon as this returns;
+ * FCAST_EVENT_PUBLISHED comes with the key all the same. One thread at a time.
+ *
+ * FCAST_NOT_FOUND: nobody has subscribed to the tag; FCAST_AGAIN: no buffer is free, or as many
+ * publications are under way as may, FCAST_EVENT_WRITABLE says when; FCAST_TOO_LONG: it is longer
+ * than a buffer; FCAST_CLOSED: nothing was taken.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` bytes; `header`: NULL, or `header_len` bytes; `publication`: NULL, or
+ * writable.
+ */
+fcast_status fcast_publish_copied(fcast_endpoint endpoint,
+                                  uint64_t tag,
+                                  const void *data,
+                                  size_t len,
+                                  const void *header,
+                                  size_t header_len,
+                                  uint64_t key,
+                                  fcast_publication *publication);
+
+/**
+ * Publishes what a buffered publisher has packed of one tag; fcast_flush does that for all tags.
+ * What can't leave now leaves at a later poll, as soon as it can. One thread at a time.
+ */
+fcast_status fcast_flush_tag(fcast_endpoint endpoint, uint64_t tag);
 
 /**
  * Drives a receiver, and writes the messages that came: at most `capacity`, `*count` of them; the

@@ -84,6 +84,8 @@ struct event : fcast_event {
         return {static_cast<const std::uint8_t *>(data), data_len};
     }
     std::string_view words() const noexcept { return text ? text : std::string_view(); }
+    /// Of `connected` and `request`: the peer's address, where the provider tells.
+    std::string_view peer() const noexcept { return {static_cast<const char *>(data), data_len}; }
 };
 static_assert(sizeof(event) == sizeof(fcast_event), "arrays of them are passed to C");
 

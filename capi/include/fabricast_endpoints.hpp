@@ -191,6 +191,15 @@ public:
     }
     /// Posts what was packed and would wait for the next poll.
     status flush() const noexcept { return fcast_flush(raw_); }
+    /// Sends several; how many were taken, from the first on.
+    result<std::size_t> send_batch(std::uint64_t peer, span<const fcast_outgoing> messages) const
+    {
+        std::size_t sent = 0;
+        if (fcast_status code =
+                fcast_send_to_batch(raw_, peer, messages.data(), messages.size(), &sent))
+            return failure::last(code);
+        return sent;
+    }
 };
 
 /// Sends each publication to all who have subscribed to its tag.
@@ -230,6 +239,16 @@ public:
     {
         return fcast_publisher_set_slow(raw_, connection, slow, queue, timeout_ms);
     }
+    /// Publishes several; how many were taken, from the first on. `told`: room for as many, or none.
+    result<std::size_t> publish_batch(span<const fcast_outgoing_publication> messages,
+                                      fcast_publication *told = nullptr) const
+    {
+        std::size_t published = 0;
+        if (fcast_status code = fcast_publish_batch(raw_, messages.data(), messages.size(), told,
+                                                    &published))
+            return failure::last(code);
+        return published;
+    }
     /// How many have subscribed to a tag.
     std::size_t subscribers(std::uint64_t tag) const noexcept
     {
@@ -237,6 +256,36 @@ public:
         (void)fcast_publisher_subscribers(raw_, tag, &count);
         return count;
     }
+};
+
+/// A publisher that copies: small messages, many of a tag into one publication; and single payloads.
+/// What is published of one tag leaves in the order of the calls, those of publish() among them.
+class buffered_publisher : public publisher {
+public:
+    using publisher::publisher;
+    static result<buffered_publisher> open(const domain &in, const char *local,
+                                           const settings &of = {})
+    {
+        return detail::open_endpoint<buffered_publisher>(fcast_buffered_publisher_open, in, local,
+                                                         of);
+    }
+    /// Packs a message behind the others of its tag. FCAST_NOT_FOUND: nobody has subscribed.
+    /// `number`: that of their buffer, which the outcome has as its key.
+    status push(std::uint64_t tag, bytes data, std::uint8_t state = 0,
+                std::uint64_t *number = nullptr) const noexcept
+    {
+        return fcast_push(raw_, tag, state, data.data(), data.size(), number);
+    }
+    /// Copies a payload and publishes it at once.
+    status publish_copied(std::uint64_t tag, bytes data, bytes header, std::uint64_t key,
+                          fcast_publication *out = nullptr) const noexcept
+    {
+        return fcast_publish_copied(raw_, tag, data.data(), data.size(), header.data(),
+                                    header.size(), key, out);
+    }
+    /// Publishes what is packed; of one tag, or of all.
+    status flush_tag(std::uint64_t tag) const noexcept { return fcast_flush_tag(raw_, tag); }
+    status flush() const noexcept { return fcast_flush(raw_); }
 };
 
 /// Gets the publications of the tags that it asks for.

@@ -252,12 +252,12 @@ public:
         for (auto &link : now->listens)
             if (!link->batch.is_told_now() &&
                 (!link->batch.is_empty() || (link->closing && !link->is_ending) ||
-                 !may_sleep(link->endpoint, timeout_ms)))
+                 !detail::may_sleep(link->endpoint, timeout_ms)))
                 return false;
         for (auto &link : now->sends)
             if (!link->batch.is_told_now() &&
                 (!link->batch.is_empty() || link->wants_flush() ||
-                 !may_sleep(link->endpoint.endpoint(), timeout_ms)))
+                 !detail::may_sleep(link->endpoint.endpoint(), timeout_ms)))
                 return false;
         return true;
     }
@@ -456,16 +456,7 @@ private:
         const auto found = domains_.find(local);
         if (found != domains_.end())
             return &found->second;
-        fabric_settings with;
-        const std::string &asked = config_.provider;
-        const char *usual = config_.mode == NetworkMode::TCP ? "tcp" : "verbs";
-        with.provider = asked.empty() ? usual : asked.c_str();
-        const bool any = local.empty() || local == "0.0.0.0" || local == "::";
-        with.node = any ? nullptr : local.c_str();
-        auto opened = fabric::open(with);
-        if (!opened)
-            return opened.error();
-        auto in = opened->open_domain();
+        auto in = detail::open_domain(config_.provider, config_.mode, local);
         if (!in)
             return in.error();
         return &domains_.emplace(local, *std::move(in)).first->second;
@@ -502,15 +493,6 @@ private:
     {
         if (callback)
             callback(std::forward<Of>(of)...);
-    }
-    static bool may_sleep(const endpoint &of, int &timeout_ms)
-    {
-        sleep_advice now{};
-        if (fcast_endpoint_prepare_wait(of.raw(), &now.may_sleep, &now.timeout_ms) != FCAST_OK)
-            return false;
-        if (now.timeout_ms >= 0 && (timeout_ms < 0 || now.timeout_ms < timeout_ms))
-            timeout_ms = now.timeout_ms;
-        return now.may_sleep;
     }
     void watch(const std::vector<int> &fds)
     {

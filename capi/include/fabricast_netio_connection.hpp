@@ -10,6 +10,34 @@
 
 namespace fabricast::netio::detail {
 
+/// Opens a domain of the interface with this address of the machine; of any where it is empty or
+/// names none. `provider`: libfabric's, empty for that of the mode.
+inline result<domain> open_domain(const std::string &provider, NetworkMode mode,
+                                  const std::string &local)
+{
+    fabric_settings with;
+    const char *usual = mode == NetworkMode::TCP ? "tcp" : "verbs";
+    with.provider = provider.empty() ? usual : provider.c_str();
+    const bool any = local.empty() || local == "0.0.0.0" || local == "::";
+    with.node = any ? nullptr : local.c_str();
+    auto opened = fabric::open(with);
+    if (!opened)
+        return opened.error();
+    return opened->open_domain();
+}
+
+/// Right before a sleep: whether an endpoint lets it be, and `timeout_ms` made less where it must
+/// end.
+inline bool may_sleep(const endpoint &of, int &timeout_ms)
+{
+    sleep_advice now{};
+    if (fcast_endpoint_prepare_wait(of.raw(), &now.may_sleep, &now.timeout_ms) != FCAST_OK)
+        return false;
+    if (now.timeout_ms >= 0 && (timeout_ms < 0 || now.timeout_ms < timeout_ms))
+        timeout_ms = now.timeout_ms;
+    return now.may_sleep;
+}
+
 /// The events of one poll, which are told one by one. One that throws when it is told is done; the
 /// others are told later, and the endpoint is not polled before.
 class event_batch {

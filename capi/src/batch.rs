@@ -6,6 +6,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use fabricast::buffer::RegionPart;
+use fabricast::endpoint::BatchError;
 use fabricast::{Region, SendEndpointZeroCopy};
 
 use crate::call::call;
@@ -59,18 +60,17 @@ pub unsafe extern "C" fn fcast_send_batch(
         let Face::Send(sender, _) = face else {
             return Err(face.cannot("send batches"));
         };
-        let mut taken = 0;
+        let (mut taken, mut end) = (0, None);
         for run in messages.chunk_by(|one, next| one.region.id == next.region.id) {
             // SAFETY: the caller's promise.
             let (sent, stopped) = unsafe { send_run(sender, region.as_ref(), run) };
             taken += sent;
-            match stopped {
-                Some(failure) if taken == 0 => return Err(failure),
-                Some(_) => break,
-                None => {}
+            end = stopped;
+            if end.is_some() {
+                break;
             }
         }
-        out.set(taken);
+        out.set(count_taken((taken, end))?);
         Ok(())
     })
 }
@@ -90,20 +90,12 @@ unsafe fn send_run(
         Err(failure) => return (0, Some(failure)),
     };
     let mut wrong = None;
-    let good = run.iter().map_while(|message| {
+    let good = until_wrong(run, &mut wrong, |message| {
         // SAFETY: the caller's promise.
-        match unsafe { read(message, &region) } {
-            Ok(message) => Some(message),
-            Err(failure) => {
-                wrong = Some(failure);
-                None
-            }
-        }
+        unsafe { read(message, &region) }
     });
-    match sender.send_part_batch(good) {
-        Ok(sent) => (sent, wrong),
-        Err(stopped) => (stopped.sent, Some(stopped.refused.kind.into())),
-    }
+    let sent = sender.send_part_batch(good);
+    stopped(sent, wrong)
 }
 
 /// # Safety
@@ -113,9 +105,55 @@ unsafe fn read<'a, 'r>(
     message: &fcast_outgoing,
     region: &'r Arc<Region>,
 ) -> Result<(RegionPart<'r>, &'a [u8], u64), Failure> {
-    let (header, len) = (message.header.cast::<u8>(), message.header_len);
     // SAFETY: the caller's promise.
-    let header = unsafe { pointer::bytes(header, len, "header") }?;
+    let header = unsafe { header_of(message) }?;
     let part = part_at(region, message.data.addr(), message.len)?;
     Ok((part, header, message.key))
+}
+
+/// # Safety
+///
+/// The header is readable for as long as `'a`.
+#[inline]
+pub(crate) unsafe fn header_of<'a>(message: &fcast_outgoing) -> Result<&'a [u8], Failure> {
+    let (header, len) = (message.header.cast::<u8>(), message.header_len);
+    // SAFETY: the caller's promise.
+    unsafe { pointer::bytes(header, len, "header") }
+}
+
+/// What can be read, up to the first that can't, of which `wrong` says why.
+#[inline]
+pub(crate) fn until_wrong<'m, M, T>(
+    messages: &'m [M],
+    wrong: &mut Option<Failure>,
+    read: impl Fn(&'m M) -> Result<T, Failure>,
+) -> impl Iterator<Item = T> {
+    messages
+        .iter()
+        .map_while(move |message| match read(message) {
+            Ok(message) => Some(message),
+            Err(failure) => {
+                *wrong = Some(failure);
+                None
+            }
+        })
+}
+
+/// How many were sent, and why no more.
+pub(crate) fn stopped(
+    sent: Result<usize, BatchError>,
+    wrong: Option<Failure>,
+) -> (usize, Option<Failure>) {
+    match sent {
+        Ok(sent) => (sent, wrong),
+        Err(stopped) => (stopped.sent, Some(stopped.refused.kind.into())),
+    }
+}
+
+/// How many were taken of a batch; a failure where the first one was not.
+pub(crate) fn count_taken((taken, stopped): (usize, Option<Failure>)) -> Result<usize, Failure> {
+    match stopped {
+        Some(failure) if taken == 0 => Err(failure),
+        _ => Ok(taken),
+    }
 }

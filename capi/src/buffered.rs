@@ -6,10 +6,11 @@ use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
 
-use fabricast::SendEndpointBuffered;
 use fabricast::buffer::Buffer;
-use fabricast::endpoint::{BufferError, BufferedConfig, BufferedEvent, Carried};
+use fabricast::endpoint::{BufferError, BufferedConfig, BufferedEvent, Carried, PushError};
+use fabricast::{PublishEndpointBuffered, SendEndpointBuffered};
 
+use crate::batch::{count_taken, until_wrong};
 use crate::call::call;
 use crate::coalesced::{fcast_small_message, format};
 use crate::endpoint::{address, fcast_endpoint, open};
@@ -37,6 +38,15 @@ pub struct fcast_bytes {
     pub len: usize,
 }
 
+/// How long messages wait for others, which may be for ever; `None`: it was not set.
+pub(crate) fn flush_interval(us: u32) -> Option<Option<Duration>> {
+    match us {
+        0 => None,
+        FCAST_NEVER => Some(None),
+        us => Some(Some(Duration::from_micros(u64::from(us)))),
+    }
+}
+
 impl fcast_settings {
     fn buffered(&self) -> Result<BufferedConfig, Failure> {
         let (outgoing, _) = self.outgoing(Whose::Buffered)?;
@@ -53,11 +63,9 @@ impl fcast_settings {
         if self.pool.id != 0 {
             config = config.pool(&*POOLS.share(self.pool.id)?);
         }
-        config = match self.flush_interval_us {
-            0 => config,
-            FCAST_NEVER => config.flush_interval(None),
-            us => config.flush_interval(Some(Duration::from_micros(u64::from(us)))),
-        };
+        if let Some(interval) = flush_interval(self.flush_interval_us) {
+            config = config.flush_interval(interval);
+        }
         if self.waiting != 0 {
             config = config.waiting(self.waiting);
         }
@@ -96,10 +104,35 @@ pub unsafe extern "C" fn fcast_buffered_open(
 }
 
 /// The buffered sender of an endpoint.
-fn sender<'a>(face: &'a mut Face, what: &str) -> Result<&'a mut SendEndpointBuffered, Failure> {
+fn sender(face: &mut Face) -> Result<&mut SendEndpointBuffered, Failure> {
     match face {
         Face::Buffered(sender, _) => Ok(sender),
-        face => Err(face.cannot(what)),
+        face => Err(face.cannot("send buffers of its own")),
+    }
+}
+
+/// Who packs small messages.
+enum Pusher<'a> {
+    Sender(&'a mut SendEndpointBuffered),
+    Publisher(&'a mut PublishEndpointBuffered),
+}
+
+impl<'a> Pusher<'a> {
+    #[inline]
+    fn of(face: &'a mut Face) -> Result<Self, Failure> {
+        match face {
+            Face::Buffered(sender, _) => Ok(Self::Sender(sender)),
+            Face::PublishBuffered(publisher, _) => Ok(Self::Publisher(publisher)),
+            face => Err(face.cannot("push")),
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, tag: u64, status: u8, bytes: &[u8]) -> Result<u64, PushError> {
+        match self {
+            Self::Sender(sender) => sender.push(tag, status, bytes),
+            Self::Publisher(publisher) => publisher.push(tag, status, bytes),
+        }
     }
 }
 
@@ -108,8 +141,11 @@ fn sender<'a>(face: &'a mut Face, what: &str) -> Result<&'a mut SendEndpointBuff
 /// by; they count from 0. The buffer leaves when it is full, with fcast_flush, or when the flush
 /// interval is over, which takes polls. One thread at a time.
 ///
-/// FCAST_AGAIN: not now, FCAST_EVENT_WRITABLE says when; FCAST_TOO_LONG; FCAST_CLOSED: nothing was
-/// taken.
+/// At a buffered publisher a buffer has messages of one tag, and `*number` is the buffer's, which
+/// FCAST_EVENT_PUBLISHED or FCAST_EVENT_PUSH_FAILED has.
+///
+/// FCAST_AGAIN: not now, FCAST_EVENT_WRITABLE says when; FCAST_TOO_LONG; FCAST_NOT_FOUND: nobody
+/// has subscribed to the tag; FCAST_CLOSED: nothing was taken.
 ///
 /// # Safety
 ///
@@ -127,7 +163,7 @@ pub unsafe extern "C" fn fcast_push(
         // SAFETY: the caller's promise.
         let bytes = unsafe { pointer::bytes(data.cast::<u8>(), len, "data") }?;
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
-        let pushed = sender(&mut entry.face, "push")?.push(tag, status, bytes)?;
+        let pushed = Pusher::of(&mut entry.face)?.push(tag, status, bytes)?;
         // SAFETY: the caller's promise.
         unsafe { pointer::put(number, pushed) };
         Ok(())
@@ -154,29 +190,22 @@ pub unsafe extern "C" fn fcast_push_batch(
         // SAFETY: the caller's promise.
         let messages = unsafe { pointer::array(messages, count, "messages") }?;
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
-        let sender = sender(&mut entry.face, "push")?;
+        let pusher = Pusher::of(&mut entry.face)?;
         let mut wrong = None;
-        let good = messages.iter().map_while(|message| {
+        let good = until_wrong(messages, &mut wrong, |message| {
             // SAFETY: the caller's promise.
-            match unsafe { read(message) } {
-                Ok(message) => Some(message),
-                Err(failure) => {
-                    wrong = Some(failure);
-                    None
-                }
-            }
+            unsafe { read(message) }
         });
-        let (pushed, stopped) = match sender.push_batch(good) {
+        let batch = match pusher {
+            Pusher::Sender(sender) => sender.push_batch(good),
+            Pusher::Publisher(publisher) => publisher.push_batch(good),
+        };
+        let taken = match batch {
             Ok(pushed) => (pushed, wrong),
             Err(stopped) => (stopped.pushed, Some(stopped.error.into())),
         };
-        match stopped {
-            Some(failure) if pushed == 0 => Err(failure),
-            _ => {
-                out.set(pushed);
-                Ok(())
-            }
-        }
+        out.set(count_taken(taken)?);
+        Ok(())
     })
 }
 
@@ -215,8 +244,10 @@ pub unsafe extern "C" fn fcast_pushv(
         };
         let segments = pieces.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
-        let sender = sender(&mut entry.face, "push")?;
-        let pushed = sender.push_segments(tag, status, &segments)?;
+        let pushed = match Pusher::of(&mut entry.face)? {
+            Pusher::Sender(sender) => sender.push_segments(tag, status, &segments)?,
+            Pusher::Publisher(publisher) => publisher.push_segments(tag, status, &segments)?,
+        };
         // SAFETY: the caller's promise.
         unsafe { pointer::put(number, pushed) };
         Ok(())
@@ -243,7 +274,7 @@ pub unsafe extern "C" fn fcast_buffered_acquire(
         // SAFETY: the caller's promise.
         let data = unsafe { Out::new(data, "data") }?;
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
-        let taken = sender(&mut entry.face, "have buffers")?.get_buffer();
+        let taken = sender(&mut entry.face)?.get_buffer();
         let taken = taken.ok_or_else(|| Failure::new(FCAST_AGAIN, "no buffer is free"))?;
         // SAFETY: the caller's promise.
         unsafe { hand_out(taken, out, data, capacity) }
@@ -262,7 +293,7 @@ pub extern "C" fn fcast_buffered_send(
 ) -> fcast_status {
     call(|| {
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
-        let sender = sender(&mut entry.face, "have buffers")?;
+        let sender = sender(&mut entry.face)?;
         let capacity = BUFFERS.enter(buffer.id)?.len();
         if len > capacity {
             return Err(too_long(len, capacity));

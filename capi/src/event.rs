@@ -3,6 +3,7 @@
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 
+use fabricast::PeerAddr;
 use fabricast::buffer::{Buffer, Payload};
 use fabricast::cuda::CudaError;
 use fabricast::endpoint::{
@@ -13,10 +14,13 @@ use fabricast::error::CompletionError;
 
 use crate::message::Kept;
 use crate::status::{
-    FCAST_CLOSED, FCAST_DEVICE, FCAST_FABRIC, FCAST_OK, c_string, fcast_status, status_of_close,
+    FCAST_CLOSED, FCAST_DEVICE, FCAST_FABRIC, FCAST_OK, FCAST_TOO_LONG, c_string, fcast_status,
+    status_of_close,
 };
 
-/// The connection stands. `text`: what was agreed.
+/// The connection stands. `data`: the peer's address as a text that ends with a zero, such as
+/// "192.0.2.1:7000", of `data_len` bytes without it; NULL where the provider does not tell. `text`:
+/// what was agreed, in words.
 pub const FCAST_EVENT_CONNECTED: u32 = 1;
 /// Nothing was heard from the peer for as long as the setting says. Nothing is closed.
 pub const FCAST_EVENT_UNRESPONSIVE: u32 = 2;
@@ -30,10 +34,12 @@ pub const FCAST_EVENT_RECONNECTING: u32 = 5;
 /// goodbye and everything arrived; FCAST_REFUSED: the peer refused it; else, and in `text`: why.
 pub const FCAST_EVENT_DISCONNECTED: u32 = 6;
 /// A peer asks for a connection (setting `ask`): answer with fcast_endpoint_accept or _refuse.
+/// `data`: its address, as for FCAST_EVENT_CONNECTED.
 pub const FCAST_EVENT_REQUEST: u32 = 7;
 /// A send is done. `key`: the one that was given to it.
 pub const FCAST_EVENT_COMPLETED: u32 = 8;
-/// A send failed, or will never complete. `key`, `status`, `text`, `error`.
+/// A send failed, or will never complete. `key`, `status`, `text`, `error`. FCAST_TOO_LONG: longer
+/// than the peer's `long_pool` takes, whose limit is in the words.
 pub const FCAST_EVENT_FAILED: u32 = 9;
 /// An operation is not done within its deadline, and goes on. `key`.
 pub const FCAST_EVENT_LATE: u32 = 10;
@@ -71,7 +77,8 @@ pub const FCAST_EVENT_OTHER: u32 = 24;
 /// many.
 pub const FCAST_EVENT_PUSHED: u32 = 25;
 /// Small messages of a buffered sender failed. `key`, `value` as FCAST_EVENT_PUSHED; `status`,
-/// `text`, `error`; `data`: the buffer, for fcast_coalesced_next, where it came back.
+/// `text`, `error`; `data`: the buffer, for fcast_coalesced_next, where it came back. At a buffered
+/// publisher: they could not be published to anybody; `tag`, too.
 pub const FCAST_EVENT_PUSH_FAILED: u32 = 26;
 /// A peer of a connectionless endpoint was removed, or had come by itself and is gone.
 pub const FCAST_EVENT_PEER_REMOVED: u32 = 27;
@@ -86,7 +93,7 @@ pub const FCAST_EVENT_SUBSCRIPTION_REFUSED: u32 = 30;
 /// not give up. Its end comes next.
 pub const FCAST_EVENT_SUBSCRIPTIONS_GONE: u32 = 31;
 /// A publication is over for everybody. `key`; `value`: who got it; `dropped`, `failed`: who did
-/// not.
+/// not. At a buffered publisher `tag` and `count`, too, as in all events about a publication.
 pub const FCAST_EVENT_PUBLISHED: u32 = 32;
 /// How a publication ended for one subscriber, mostly where it did not get it. `key`, `connection`;
 /// `status` FCAST_OK: sent; FCAST_AGAIN: dropped, since it had no room; else it failed; `text`.
@@ -139,8 +146,13 @@ pub struct fcast_event {
     pub dropped: u32,
     /// Of a publication: subscribers whose connections ended with it under way.
     pub failed: u32,
+    /// Of a buffered publisher's publication: its tag.
+    pub tag: u64,
+    /// Of a buffered publisher's publication: how many small messages are in it, and `key` is the
+    /// number that fcast_push gave them; 0: it is a payload, and `key` is its key.
+    pub count: u32,
     /// 0.
-    pub reserved: [u64; 2],
+    pub reserved: u32,
 }
 
 const _: () = assert!(size_of::<fcast_event>() == 120);
@@ -164,7 +176,9 @@ impl fcast_event {
             batch: 0,
             dropped: 0,
             failed: 0,
-            reserved: [0; 2],
+            tag: 0,
+            count: 0,
+            reserved: 0,
         }
     }
 
@@ -187,6 +201,8 @@ pub(crate) enum Held {
     Undelivered(Message, CString),
     /// A buffer of small messages that were not sent, and why.
     Packed(Buffer, CString),
+    /// The address of a peer, and words.
+    Peer(CString, CString),
     Text(CString),
 }
 
@@ -201,12 +217,25 @@ pub(crate) fn words(event: fcast_event, text: impl ToString) -> (fcast_event, He
     (event, Held::Text(c_string(text.to_string())))
 }
 
+/// An event with the address of a peer, where that is known.
+#[cold]
+fn with_peer(event: fcast_event, peer: Option<PeerAddr>, text: String) -> (fcast_event, Held) {
+    match peer {
+        Some(peer) => (
+            event,
+            Held::Peer(c_string(peer.to_string()), c_string(text)),
+        ),
+        None => words(event, text),
+    }
+}
+
 #[cold]
 pub(crate) fn failed(kind: u32, key: u64, error: &CompletionError) -> (fcast_event, Held) {
     let mut event = fcast_event::keyed(kind, key);
     // What the end of its connection takes with it is told with this number.
     event.status = match error.errno.get() {
         libc::ECANCELED => FCAST_CLOSED,
+        _ if error.limit_bytes.is_some() => FCAST_TOO_LONG,
         _ => FCAST_FABRIC,
     };
     event.error = error.errno.get();
@@ -227,7 +256,7 @@ impl Tell for ConnectionEvent {
         match self {
             Self::Connected(info) => {
                 let text = format!("{info:?}");
-                words(fcast_event::new(FCAST_EVENT_CONNECTED), text)
+                with_peer(fcast_event::new(FCAST_EVENT_CONNECTED), info.peer, text)
             }
             Self::Unresponsive => plain(FCAST_EVENT_UNRESPONSIVE),
             Self::Responsive => plain(FCAST_EVENT_RESPONSIVE),
@@ -303,10 +332,8 @@ impl Tell for SendEvent {
 pub(crate) fn request(asked: &ConnectionRequest) -> (fcast_event, Held) {
     let mut event = fcast_event::new(FCAST_EVENT_REQUEST);
     event.connection = asked.connection.as_u64();
-    words(
-        event,
-        asked.peer.map_or_else(String::new, |peer| peer.to_string()),
-    )
+    let text = asked.peer.map_or_else(String::new, |peer| peer.to_string());
+    with_peer(event, asked.peer, text)
 }
 
 /// A message in a GPU's memory.
@@ -424,6 +451,11 @@ impl Held {
             Self::Packed(buffer, text) => {
                 event.data = buffer.as_ptr().cast::<c_void>();
                 event.data_len = buffer.len();
+                event.text = text.as_ptr();
+            }
+            Self::Peer(peer, text) => {
+                event.data = peer.as_ptr().cast::<c_void>();
+                event.data_len = peer.as_bytes().len();
                 event.text = text.as_ptr();
             }
             Self::Text(text) => event.text = text.as_ptr(),

@@ -11,8 +11,9 @@ use fabricast::endpoint::{
 };
 use fabricast::event_loop::{WaitHandle, Waitable};
 use fabricast::{
-    ConnectionlessEndpoint, Error, PeerAddr, PublishEndpoint, ReceiveEndpoint,
-    SendEndpointBuffered, SendEndpointZeroCopy, SubscribeEndpoint,
+    ConnectionlessEndpoint, Error, PeerAddr, PublishBufferedEvent, PublishEndpoint,
+    PublishEndpointBuffered, ReceiveEndpoint, SendEndpointBuffered, SendEndpointZeroCopy,
+    SubscribeEndpoint,
 };
 
 use crate::event::{Held, Tell, fcast_event};
@@ -25,6 +26,7 @@ pub(crate) enum Face {
     Buffered(Box<SendEndpointBuffered>, VecDeque<BufferedEvent>),
     Connectionless(Box<ConnectionlessEndpoint>, VecDeque<ConnectionlessEvent>),
     Publish(Box<PublishEndpoint>, VecDeque<PublishEvent>),
+    PublishBuffered(Box<PublishEndpointBuffered>, VecDeque<PublishBufferedEvent>),
     Subscribe(Box<SubscribeEndpoint>, VecDeque<SubscribeEvent>),
     /// It was closed: what is left to tell.
     Closed(VecDeque<Untold>),
@@ -47,6 +49,7 @@ macro_rules! of_each {
             Face::Buffered($endpoint, $events) => $each,
             Face::Connectionless($endpoint, $events) => $each,
             Face::Publish($endpoint, $events) => $each,
+            Face::PublishBuffered($endpoint, $events) => $each,
             Face::Subscribe($endpoint, $events) => $each,
             Face::Closed($left) => $closed,
         }
@@ -141,6 +144,7 @@ impl Face {
             Self::Buffered(..) => "buffered sender",
             Self::Connectionless(..) => "connectionless endpoint",
             Self::Publish(..) => "publisher",
+            Self::PublishBuffered(..) => "buffered publisher",
             Self::Subscribe(..) => "subscriber",
             Self::Closed(_) => "closed endpoint",
         }
@@ -161,9 +165,18 @@ impl Face {
     pub(crate) fn local_addr(&self) -> Result<PeerAddr, Failure> {
         match self {
             Self::Receive(receiver, _) => Ok(receiver.local_addr()),
-            Self::Publish(publisher, _) => Ok(publisher.local_addr()),
+            Self::Publish(..) | Self::PublishBuffered(..) => Ok(self.publisher()?.local_addr()),
             Self::Connectionless(endpoint, _) => Ok(endpoint.local_addr()),
             _ => Err(self.cannot("listen")),
+        }
+    }
+
+    /// What publishes, be it what lies below a buffered publisher.
+    pub(crate) fn publisher(&self) -> Result<&PublishEndpoint, Failure> {
+        match self {
+            Self::Publish(publisher, _) => Ok(publisher),
+            Self::PublishBuffered(publisher, _) => Ok(publisher.endpoint()),
+            face => Err(face.cannot("publish")),
         }
     }
 
@@ -184,6 +197,10 @@ impl Face {
             }
             (Self::Publish(publisher, _), Some(details)) => Ok(publisher.refuse(request, details)),
             (Self::Publish(publisher, _), None) => Ok(publisher.accept(request)),
+            (Self::PublishBuffered(publisher, _), Some(details)) => {
+                Ok(publisher.refuse(request, details))
+            }
+            (Self::PublishBuffered(publisher, _), None) => Ok(publisher.accept(request)),
             (face, _) => Err(face.cannot("accept connections")),
         }
     }
@@ -194,6 +211,7 @@ impl Face {
         let stands = match self {
             Self::Receive(receiver, _) => receiver.close_connection(connection, deadline),
             Self::Publish(publisher, _) => publisher.close_connection(connection, deadline),
+            Self::PublishBuffered(publisher, _) => publisher.close_connection(connection, deadline),
             Self::Subscribe(subscriber, _) => {
                 subscriber.close_connection(PublisherId::from_u64(id), deadline)
             }
@@ -227,6 +245,7 @@ impl Face {
             Self::Receive(receiver, _) => receiver.connections(),
             Self::Connectionless(endpoint, _) => endpoint.connections(),
             Self::Publish(publisher, _) => publisher.connections(),
+            Self::PublishBuffered(publisher, _) => publisher.endpoint().connections(),
             Self::Subscribe(subscriber, _) => subscriber.publishers(),
             Self::Closed(_) => 0,
         }
@@ -239,6 +258,7 @@ impl Face {
             Self::Connectionless(endpoint, _) => Ok(endpoint.pool().clone()),
             Self::Subscribe(subscriber, _) => Ok(subscriber.pool().clone()),
             Self::Buffered(sender, _) => Ok(sender.pool().clone()),
+            Self::PublishBuffered(publisher, _) => Ok(publisher.pool().clone()),
             _ => Err(self.cannot("have a pool")),
         }
     }
@@ -249,6 +269,10 @@ impl Face {
             Self::Connectionless(endpoint, _) => Ok(endpoint.flush()?),
             Self::Buffered(sender, _) => {
                 sender.flush();
+                Ok(())
+            }
+            Self::PublishBuffered(publisher, _) => {
+                publisher.flush();
                 Ok(())
             }
             face => Err(face.cannot("flush")),

@@ -54,6 +54,7 @@ impl From<PushError> for Failure {
             // Often, and at once again: no text is made before it is asked for.
             PushError::WouldBlock(blocked) => return Self::new(FCAST_AGAIN, again(*blocked)),
             PushError::TooLong { .. } => FCAST_TOO_LONG,
+            PushError::NoSubscribers { .. } => FCAST_NOT_FOUND,
             PushError::Closing | PushError::Closed(_) => FCAST_CLOSED,
             PushError::Forked(_) => FCAST_FORKED,
             _ => FCAST_INVALID,

@@ -16,6 +16,7 @@
 #![allow(non_camel_case_types)] // The names of C.
 
 pub mod batch;
+pub mod batch_peers;
 pub mod buffered;
 pub mod call;
 pub mod coalesced;
@@ -49,6 +50,7 @@ pub mod payload;
 mod pointer;
 pub mod pool;
 pub mod publish;
+pub mod publish_buffered;
 pub mod receive;
 pub mod region;
 pub mod ring;

@@ -59,9 +59,10 @@ pub unsafe extern "C" fn fcast_pool_create(
     })
 }
 
-/// The receive pool of an endpoint, or the pool of a buffered sender's buffers, as a handle of its
-/// own: for fcast_pool_status, and for its region, so that what came in can be sent on without a
-/// copy. Take no buffers from a receive pool. One thread at a time.
+/// The receive pool of an endpoint, or the pool of a buffered sender's or publisher's buffers, as a
+/// handle of its own: for fcast_pool_status, and for its region, so that what came in can be sent
+/// on without a copy. Take no buffers from a receive pool; those of a buffered publisher may be
+/// taken, filled and published (fcast_buffer_freeze, fcast_publish_payload). One thread at a time.
 ///
 /// # Safety
 ///

@@ -80,7 +80,7 @@ fn policy(slow: u32, queue: u32, ms: u32) -> Result<SlowPolicy, Failure> {
 }
 
 impl fcast_settings {
-    fn publisher(&self) -> Result<PublishConfig, Failure> {
+    pub(crate) fn publisher(&self) -> Result<PublishConfig, Failure> {
         let slow = policy(self.slow, self.slow_queue, self.slow_ms)?;
         let mut config = PublishConfig::default()
             .connection(|of| self.connection(of))
@@ -129,8 +129,8 @@ pub unsafe extern "C" fn fcast_publisher_open(
 }
 
 /// Sends `len` bytes at `data` with a header to everybody who has subscribed to the tag, without a
-/// copy. Returns at once; the data must not change before FCAST_EVENT_PUBLISHED comes with the key.
-/// `region`: as for fcast_send. One thread at a time.
+/// copy, by a publisher or a buffered one. Returns at once; the data must not change before
+/// FCAST_EVENT_PUBLISHED comes with the key. `region`: as for fcast_send. One thread at a time.
 ///
 /// FCAST_NOT_FOUND: nobody has subscribed to the tag, or the data are outside of the region;
 /// FCAST_AGAIN: as many publications are under way as may; nothing was taken.
@@ -206,15 +206,10 @@ fn publish(
         Face::Publish(publisher, _) => publisher
             .publish(tag, payload, header, key)
             .map_err(|refused| (refused.kind.into(), refused.given)),
+        Face::PublishBuffered(publisher, _) => publisher
+            .publish(tag, payload, header, key)
+            .map_err(|refused| (refused.kind.into(), refused.given)),
         face => Err((face.cannot("publish"), payload)),
-    }
-}
-
-/// The publisher of an endpoint.
-fn publisher(face: &mut Face) -> Result<&mut PublishEndpoint, Failure> {
-    match face {
-        Face::Publish(publisher, _) => Ok(publisher),
-        face => Err(face.cannot("publish")),
     }
 }
 
@@ -233,7 +228,12 @@ pub extern "C" fn fcast_publisher_set_slow(
         let policy = policy(slow, queue, timeout_ms)?;
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
         let connection = ConnectionId::from_u64(connection);
-        match publisher(&mut entry.face)?.set_slow_policy(connection, policy)? {
+        let stands = match &mut entry.face {
+            Face::Publish(publisher, _) => publisher.set_slow_policy(connection, policy)?,
+            Face::PublishBuffered(publisher, _) => publisher.set_slow_policy(connection, policy)?,
+            face => return Err(face.cannot("publish")),
+        };
+        match stands {
             true => Ok(()),
             false => Err(Failure::new(FCAST_NOT_FOUND, "there is no such subscriber")),
         }
@@ -254,14 +254,14 @@ pub unsafe extern "C" fn fcast_publisher_subscribers(
     call(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(count, "count") }?;
-        let mut entry = ENDPOINTS.enter(endpoint.id)?;
-        out.set(publisher(&mut entry.face)?.subscribers(tag));
+        let entry = ENDPOINTS.enter(endpoint.id)?;
+        out.set(entry.face.publisher()?.subscribers(tag));
         Ok(())
     })
 }
 
 /// How a publication ended for one subscriber.
-fn outcome(key: u64, outcome: PeerOutcome) -> (fcast_event, Held) {
+pub(crate) fn outcome(key: u64, outcome: PeerOutcome) -> (fcast_event, Held) {
     let kind = FCAST_EVENT_PUBLISHED_TO;
     match outcome {
         PeerOutcome::Sent => (fcast_event::keyed(kind, key), Held::Nothing),

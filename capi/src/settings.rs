@@ -9,7 +9,7 @@ use fabricast::Region;
 use fabricast::buffer::{HeaderSlotConfig, ZeroCopyBufferManager};
 use fabricast::endpoint::{
     AcceptPolicy, ConnectionSettings, DeadlinePolicy, DeviceDelivery, HeaderMode, IncomingSettings,
-    Inject, Level, OutgoingSettings, Packing, ReconnectPolicy,
+    Inject, Keepalive, Level, LongMessages, OutgoingSettings, Packing, ReconnectPolicy,
 };
 use fabricast::fabric::Shape;
 
@@ -65,6 +65,14 @@ pub struct fcast_settings {
     pub lost_after_ms: u32,
     /// Time from which the kernel ends a connection whose data is not acknowledged (TCP).
     pub tcp_user_timeout_ms: u32,
+    /// Has the kernel probe connections that carry nothing for so many seconds, and end those where
+    /// nothing answers (TCP; not of connectionless endpoints). Default 10 where one of the next two
+    /// is set; all three 0: it does not.
+    pub keepalive_idle_s: u32,
+    /// Seconds between probes. Default 5.
+    pub keepalive_interval_s: u32,
+    /// Probes without an answer that end a connection, 1 to 127. Default 3.
+    pub keepalive_probes: u32,
     /// First delay before a connection is made again; 0: it is not.
     pub reconnect_first_ms: u32,
     /// Largest delay, to which it doubles; 0: it stays as the first.
@@ -84,7 +92,8 @@ pub struct fcast_settings {
     pub header_slots: u32,
     /// Bytes of a header slot, 1 to 4,096. Default 64.
     pub header_slot_size: u32,
-    /// FCAST_HEADER_PREFIXED, FCAST_HEADER_FIXED or FCAST_HEADER_RAW.
+    /// FCAST_HEADER_PREFIXED, FCAST_HEADER_FIXED or FCAST_HEADER_RAW, of who sends. A receiver and
+    /// a subscriber refuse it, and learn it from each peer as the connection is made.
     pub header_mode: u32,
     /// Bytes of each header in the mode FCAST_HEADER_FIXED.
     pub header_fixed: u32,
@@ -116,17 +125,26 @@ pub struct fcast_settings {
     /// this endpoint's alone.
     pub pool_most: u32,
 
-    /// Buffered senders: FCAST_FORMAT_COMPACT or FCAST_FORMAT_NETIO3; the receiver must know it.
+    /// How long a sender may take from when its long message has a slot of `long_pool` until all of
+    /// it is there; a second for each MiB is added. Default 60,000; FCAST_NEVER.
+    pub long_deadline_ms: u32,
+
+    /// Buffered senders and publishers: FCAST_FORMAT_COMPACT or FCAST_FORMAT_NETIO3; who receives
+    /// must know it.
     pub format: u32,
-    /// Buffered senders: how many buffers. Default 32.
+    /// Buffered senders and publishers: how many buffers. Default 32; of publishers 64.
     pub buffers: u32,
-    /// Buffered senders: bytes of a buffer. Default 65,536.
+    /// Buffered senders and publishers: bytes of a buffer. Default 65,536; of publishers 61,440: a
+    /// subscriber's `max_message` has to be 18 more.
     pub buffer_size: u32,
-    /// Buffered senders: how long a message waits for others, in microseconds. Default 1,000;
-    /// FCAST_NEVER: until the buffer is full or is flushed.
+    /// Buffered senders and publishers: how long a message waits for others, in microseconds.
+    /// Default 1,000; FCAST_NEVER: until the buffer is full or is flushed.
     pub flush_interval_us: u32,
     /// Buffered senders: packed buffers that wait to be sent. Default 8.
     pub waiting: u32,
+    /// Buffered publishers: tags whose messages are being packed at once; for one more, the buffer
+    /// that began first leaves before its time. Default 32.
+    pub tags: u32,
 
     /// Connectionless endpoints: peers at once. Default 64.
     pub max_peers: u32,
@@ -153,7 +171,8 @@ pub struct fcast_settings {
     pub tell_sent: u32,
 
     /// A pool of the program's instead of one of the endpoint's own: that of what comes in, or of a
-    /// buffered sender's buffers. Those that share one say what they take of it: `pool_most`.
+    /// buffered sender's or publisher's buffers. Those that receive and share one say what they
+    /// take of it: `pool_most`.
     pub pool: fcast_pool,
     /// The memory that is sent where a send names none. It need not be registered: the endpoint
     /// does that, for as long as it lives.
@@ -163,6 +182,15 @@ pub struct fcast_settings {
     /// The buffers in a GPU's memory to which payloads that come in are copied: they are told by
     /// FCAST_EVENT_DEVICE_MESSAGE. {0}: they stay in the host's memory.
     pub deliver_to: fcast_device_pool,
+    /// Takes messages that are longer than `max_message`, up to the slot size of this pool: their
+    /// senders write them into it, without a copy. It must be used for nothing else, and needs no
+    /// registration. A message has its slot until it is released. Each connection takes two more of
+    /// `slots`. {0}: senders may not send them.
+    pub long_pool: fcast_pool,
+    /// Beside `long_pool`: buffers in a GPU's memory that senders write into instead, where the
+    /// provider reaches it: such messages are told as with `deliver_to`, whose buffers must be
+    /// others.
+    pub long_device: fcast_device_pool,
 }
 
 // SAFETY: C's layout, a `usize` first; 0 is a value of all its fields.
@@ -199,6 +227,9 @@ impl fcast_settings {
         if let Some(timeout) = time(self.tcp_user_timeout_ms) {
             of = of.tcp_user_timeout(Some(timeout));
         }
+        if let Some(keepalive) = self.keepalive() {
+            of = of.keepalive(Some(keepalive));
+        }
         if let Some(policy) = self.reconnect() {
             of = of.reconnect(policy);
         }
@@ -212,6 +243,23 @@ impl fcast_settings {
             of = of.accept(AcceptPolicy::Ask);
         }
         of
+    }
+
+    /// The kernel's probes, if one of their settings is set.
+    fn keepalive(&self) -> Option<Keepalive> {
+        let default = Keepalive::default();
+        let or = |seconds: u32, other: Duration| match seconds {
+            0 => other,
+            seconds => Duration::from_secs(u64::from(seconds)),
+        };
+        let probes = match self.keepalive_probes {
+            0 => default.probes,
+            probes => probes,
+        };
+        let idle = or(self.keepalive_idle_s, default.idle);
+        let interval = or(self.keepalive_interval_s, default.interval);
+        let is_set = self.keepalive_idle_s | self.keepalive_interval_s | self.keepalive_probes != 0;
+        is_set.then(|| Keepalive::new(idle, interval, probes))
     }
 
     fn reconnect(&self) -> Option<ReconnectPolicy> {
@@ -287,8 +335,9 @@ impl fcast_settings {
     }
 
     fn header_slots(&self, whose: Whose) -> HeaderSlotConfig {
+        let publishes = matches!(whose, Whose::Publisher | Whose::BufferedPublisher);
         let default = HeaderSlotConfig {
-            slot_size: if whose == Whose::Publisher { 128 } else { 64 },
+            slot_size: if publishes { 128 } else { 64 },
             ..HeaderSlotConfig::default()
         };
         let or = |value: u32, other: usize| if value == 0 { other } else { value as usize };
@@ -329,7 +378,35 @@ impl fcast_settings {
             let pool = DEVICE_POOLS.share(self.deliver_to.id)?.clone();
             of = of.deliver_to(DeviceDelivery::new(pool));
         }
+        if let Some(long) = self.long_messages()? {
+            of = of.long_messages(long);
+        }
         Ok(of)
+    }
+
+    /// Where messages go that are longer than a receive buffer.
+    fn long_messages(&self) -> Result<Option<LongMessages>, Failure> {
+        if self.long_pool.id == 0 {
+            let others = [
+                ("long_device", self.long_device.id != 0),
+                ("long_deadline_ms", self.long_deadline_ms != 0),
+            ];
+            return match others.iter().find(|(_, is_set)| *is_set) {
+                None => Ok(None),
+                Some((field, _)) => {
+                    let text = format!("setting {field}: it is of a long_pool, give one");
+                    Err(Failure::invalid(text))
+                }
+            };
+        }
+        let mut long = LongMessages::new(POOLS.share(self.long_pool.id)?.clone());
+        if self.long_device.id != 0 {
+            long = long.on_device(DEVICE_POOLS.share(self.long_device.id)?.clone());
+        }
+        if let Some(deadline) = or_never(self.long_deadline_ms) {
+            long = long.deadline(deadline);
+        }
+        Ok(Some(long))
     }
 }
 

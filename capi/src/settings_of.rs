@@ -11,6 +11,7 @@ pub(crate) enum Whose {
     Buffered,
     Connectionless,
     Publisher,
+    BufferedPublisher,
     Subscriber,
 }
 
@@ -22,6 +23,7 @@ impl Whose {
             Self::Buffered => "buffered sender",
             Self::Connectionless => "connectionless endpoint",
             Self::Publisher => "publisher",
+            Self::BufferedPublisher => "buffered publisher",
             Self::Subscriber => "subscriber",
         }
     }
@@ -35,9 +37,15 @@ const WITH_POOL: &[Whose] = &[
     Whose::Connectionless,
     Whose::Subscriber,
     Whose::Buffered,
+    Whose::BufferedPublisher,
 ];
 /// Those whose headers lie in slots.
-const WITH_HEADERS: &[Whose] = &[Whose::Sender, Whose::Connectionless, Whose::Publisher];
+const WITH_HEADERS: &[Whose] = &[
+    Whose::Sender,
+    Whose::Connectionless,
+    Whose::Publisher,
+    Whose::BufferedPublisher,
+];
 /// Those with settings of what goes out.
 const OUTGOING: &[Whose] = &[
     Whose::Sender,
@@ -45,11 +53,18 @@ const OUTGOING: &[Whose] = &[
     Whose::Buffered,
     Whose::Connectionless,
     Whose::Publisher,
+    Whose::BufferedPublisher,
 ];
-const BUFFERED: &[Whose] = &[Whose::Buffered];
+const BUFFERED: &[Whose] = &[Whose::Buffered, Whose::BufferedPublisher];
+const BUFFERED_SENDER: &[Whose] = &[Whose::Buffered];
+const BUFFERED_PUBLISHER: &[Whose] = &[Whose::BufferedPublisher];
 const CONNECTIONLESS: &[Whose] = &[Whose::Connectionless];
-const PUBLISHER: &[Whose] = &[Whose::Publisher];
-const PUBLISHING: &[Whose] = &[Whose::Publisher, Whose::Subscriber];
+const PUBLISHER: &[Whose] = &[Whose::Publisher, Whose::BufferedPublisher];
+const PUBLISHING: &[Whose] = &[
+    Whose::Publisher,
+    Whose::BufferedPublisher,
+    Whose::Subscriber,
+];
 
 /// A setting's name, whether it is set, and who has it.
 type Owned = (&'static str, bool, &'static [Whose]);
@@ -68,12 +83,15 @@ impl fcast_settings {
     }
 
     /// What comes in and goes out.
-    fn of_what_goes(&self) -> [Owned; 21] {
+    fn of_what_goes(&self) -> [Owned; 24] {
         [
             ("max_message", self.max_message != 0, RECEIVING),
             ("slots", self.slots != 0, RECEIVING),
             ("credits", self.credits != 0, RECEIVING),
             ("deliver_to", self.deliver_to.id != 0, RECEIVING),
+            ("long_pool", self.long_pool.id != 0, RECEIVING),
+            ("long_device", self.long_device.id != 0, RECEIVING),
+            ("long_deadline_ms", self.long_deadline_ms != 0, RECEIVING),
             ("pool_reserved", self.pool_reserved != 0, RECEIVING),
             ("pool_most", self.pool_most != 0, RECEIVING),
             ("pool", self.pool.id != 0, WITH_POOL),
@@ -95,14 +113,15 @@ impl fcast_settings {
     }
 
     /// What single kinds have.
-    fn of_kinds(&self) -> [Owned; 16] {
+    fn of_kinds(&self) -> [Owned; 17] {
         let per_connection = self.subscriptions_per_connection != 0;
         [
             ("format", self.format != 0, BUFFERED),
             ("buffers", self.buffers != 0, BUFFERED),
             ("buffer_size", self.buffer_size != 0, BUFFERED),
             ("flush_interval_us", self.flush_interval_us != 0, BUFFERED),
-            ("waiting", self.waiting != 0, BUFFERED),
+            ("waiting", self.waiting != 0, BUFFERED_SENDER),
+            ("tags", self.tags != 0, BUFFERED_PUBLISHER),
             ("max_peers", self.max_peers != 0, CONNECTIONLESS),
             ("refuse_unknown", self.refuse_unknown != 0, CONNECTIONLESS),
             ("no_add_on_send", self.no_add_on_send != 0, CONNECTIONLESS),

@@ -40,15 +40,14 @@ impl Face {
     fn buffered_stats(&self) -> Option<fcast_buffered_stats> {
         match self {
             Self::Buffered(endpoint, _) => Some(endpoint.stats().into()),
+            Self::PublishBuffered(endpoint, _) => Some(endpoint.stats().into()),
             _ => None,
         }
     }
 
     fn publish_stats(&self) -> Option<fcast_publish_stats> {
-        match self {
-            Self::Publish(endpoint, _) => Some(endpoint.stats().into()),
-            _ => None,
-        }
+        let endpoint = self.publisher().ok()?;
+        Some(endpoint.stats().into())
     }
 
     fn subscribe_stats(&self) -> Option<fcast_subscribe_stats> {

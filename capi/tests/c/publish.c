@@ -1,4 +1,4 @@
-/* Publish and subscribe: tags, counts, a request that is answered, what is kept, the end. */
+/* Publish and subscribe: tags, counts, a request that is answered, batches, what is kept, the end. */
 #include "drive.h"
 
 enum { MESSAGES = 300, SIZE = 256 };
@@ -8,6 +8,7 @@ static fcast_endpoint publisher, subscriber;
 static uint64_t publisher_id, subscriber_id, request;
 static unsigned subscribed[2], unsubscribed[2], published, got, others, ended;
 static fcast_message kept;
+static char address[128];
 
 static void on_publisher(fcast_endpoint endpoint, const fcast_event *event)
 {
@@ -16,8 +17,10 @@ static void on_publisher(fcast_endpoint endpoint, const fcast_event *event)
     case FCAST_EVENT_REQUEST:
         request = event->connection;
         CHECK(strstr(event->text, "127.0.0.1") != NULL || *event->text == 0);
+        CHECK(event->data == NULL || strcmp(event->data, event->text) == 0);
         break;
     case FCAST_EVENT_CONNECTED:
+        CHECK(event->data == NULL || strncmp(event->data, "127.0.0.1:", 10) == 0);
         subscriber_id = event->connection;
         break;
     case FCAST_EVENT_SUBSCRIBED:
@@ -46,6 +49,9 @@ static void on_publisher(fcast_endpoint endpoint, const fcast_event *event)
 static void on_subscriber(fcast_endpoint endpoint, const fcast_event *event)
 {
     switch (event->kind) {
+    case FCAST_EVENT_CONNECTED:
+        CHECK(event->data_len == strlen(address) && strcmp(event->data, address) == 0);
+        break;
     case FCAST_EVENT_SUBSCRIBED:
         CHECK(event->connection == publisher_id && event->key >= 7 && event->key <= 8);
         subscribed[1]++;
@@ -61,7 +67,7 @@ static void on_subscriber(fcast_endpoint endpoint, const fcast_event *event)
         CHECK(event->connection == publisher_id && event->key == 7 && event->value == 0);
         CHECK(event->header_len == sizeof got && memcmp(event->header, &got, sizeof got) == 0);
         CHECK(event->data_len == SIZE);
-        CHECK(memcmp(event->data, memory + got * SIZE, SIZE) == 0);
+        CHECK(memcmp(event->data, memory + got % MESSAGES * SIZE, SIZE) == 0);
         if (got == 5)
             OK(fcast_message_keep(endpoint, event, &kept));
         got++;
@@ -73,6 +79,48 @@ static void on_subscriber(fcast_endpoint endpoint, const fcast_event *event)
     default:
         break;
     }
+}
+
+/* Several publications in one call: as many as are taken, from the first on. */
+static void publish_batches(void)
+{
+    enum { BATCH = 50 };
+    fcast_outgoing_publication several[BATCH];
+    fcast_publication told[BATCH];
+    unsigned numbers[BATCH];
+    size_t taken = 99, all = 0;
+    unsigned first = got;
+    for (unsigned i = 0; i < BATCH; i++) {
+        numbers[i] = first + i;
+        several[i] = (fcast_outgoing_publication){.tag = 7};
+        several[i].message = (fcast_outgoing){.data = memory + i * SIZE, .len = SIZE};
+        several[i].message.header = &numbers[i];
+        several[i].message.header_len = sizeof numbers[i];
+        several[i].message.key = numbers[i];
+    }
+    several[BATCH - 1].tag = 9; /* nobody wants it */
+    DRIVE_AND(publisher, on_publisher, subscriber, on_subscriber, all == BATCH - 1) {
+        fcast_status status =
+            fcast_publish_batch(publisher, several + all, BATCH - all, told + all, &taken);
+        if (status == FCAST_AGAIN)
+            continue;
+        OK(status);
+        CHECK(taken > 0);
+        all += taken;
+    }
+    for (unsigned i = 1; i < BATCH - 1; i++)
+        CHECK(told[i].number == told[0].number + i && told[i].posted + told[i].waiting == 1);
+    taken = 99;
+    IS(fcast_publish_batch(publisher, several + all, 1, NULL, &taken), FCAST_NOT_FOUND);
+    several[0].message.data = numbers; /* outside of the region */
+    IS(fcast_publish_batch(publisher, several, 2, told, &taken), FCAST_NOT_FOUND);
+    IS(fcast_publish_batch(publisher, NULL, 2, told, &taken), FCAST_INVALID);
+    IS(fcast_publish_batch(subscriber, several, 2, told, &taken), FCAST_UNSUPPORTED);
+    CHECK(taken == 99);
+    OK(fcast_publish_batch(publisher, NULL, 0, NULL, &taken));
+    CHECK(taken == 0);
+    DRIVE(publisher, on_publisher, subscriber, on_subscriber,
+          got == first + BATCH - 1 && published == first + BATCH - 1);
 }
 
 int main(void)
@@ -89,7 +137,6 @@ int main(void)
     settings.slow_queue = MESSAGES;
     settings.slow_ms = 60000;
     OK(fcast_publisher_open(domain, "127.0.0.1:0", &settings, &publisher));
-    char address[128];
     OK(fcast_endpoint_address(publisher, address, sizeof address, NULL));
     fcast_settings incoming = {.size = sizeof incoming, .depth = 1};
     IS(fcast_subscriber_open(domain, &incoming, &subscriber), FCAST_INVALID);
@@ -131,9 +178,11 @@ int main(void)
             sent++;
         }
     }
+    publish_batches();
+    unsigned total = published;
     fcast_publish_stats published_stats = {.size = sizeof published_stats};
     OK(fcast_endpoint_publish_stats(publisher, &published_stats));
-    CHECK(published_stats.over == MESSAGES);
+    CHECK(published_stats.over == total);
     fcast_subscribe_stats subscribe_stats = {.size = sizeof subscribe_stats};
     OK(fcast_endpoint_subscribe_stats(subscriber, &subscribe_stats));
     IS(fcast_endpoint_subscribe_stats(publisher, &subscribe_stats), FCAST_UNSUPPORTED);
@@ -152,7 +201,7 @@ int main(void)
     OK(fcast_subscribe(subscriber, publisher_id, 8));
     DRIVE(publisher, on_publisher, subscriber, on_subscriber, subscribed[0] == 2);
     OK(fcast_publish_payload(publisher, 8, payload, NULL, 0, published, NULL));
-    DRIVE(publisher, on_publisher, subscriber, on_subscriber, others == 1 && published == MESSAGES + 1);
+    DRIVE(publisher, on_publisher, subscriber, on_subscriber, others == 1 && published == total + 1);
 
     OK(fcast_unsubscribe(subscriber, publisher_id, 7));
     DRIVE(publisher, on_publisher, subscriber, on_subscriber, unsubscribed[0] && unsubscribed[1]);

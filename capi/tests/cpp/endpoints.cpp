@@ -68,17 +68,63 @@ static void publications(const fc::domain &domain)
     while (!completed || !came) {
         if (!published && publisher.subscribers(7) == 1) {
             CHECK(publisher.publish(7, memory.memory().first(100), fc::bytes_of(number), 9));
+            fcast_outgoing_publication two[2] = {};
+            for (fcast_outgoing_publication &one : two)
+                one = {7, {memory.memory().data(), 100, {0}, &number, sizeof number, 10}};
+            CHECK(publisher.publish_batch({two, 2}).value() == 2);
             published = true;
         }
         for (const fc::event &event : publisher.poll(room).value())
             if (event.kind == FCAST_EVENT_PUBLISHED)
-                completed = event.key == 9;
+                completed = event.key == 10;
         for (const fc::event &event : subscriber.poll(room).value())
             if (event.kind == FCAST_EVENT_PUBLICATION) {
                 CHECK(event.data_len == 100 && event.header_len == sizeof number);
                 came = true;
             }
     }
+}
+
+static void packed_publications(const fc::domain &domain)
+{
+    const auto publisher = fc::buffered_publisher::open(domain, "127.0.0.1:0").value();
+    const fc::subscriber subscriber = fc::subscriber::open(domain).value();
+    const std::string address = publisher.address().value();
+    const std::uint64_t number = subscriber.connect(address.c_str()).value();
+    CHECK(subscriber.subscribe(number, 7));
+    CHECK(publisher.push(7, fc::bytes_of(number)) == FCAST_NOT_FOUND);
+    std::uint64_t pushed = 0, got = 0, confirmed = 0, copied = 0;
+    while (confirmed < 3000 || got < 3000 || copied == 0) {
+        while (pushed < 3000 && publisher.push(7, fc::bytes_of(pushed)))
+            pushed++;
+        if (pushed == 3000 && copied == 0 &&
+            publisher.publish_copied(7, fc::bytes_of(pushed), fc::bytes_of(number), 9))
+            pushed++;
+        CHECK(publisher.flush_tag(7) && publisher.flush());
+        for (const fc::event &event : publisher.poll(room).value())
+            if (event.kind == FCAST_EVENT_PUBLISHED) {
+                CHECK(event.tag == 7);
+                confirmed += event.count;
+            }
+        for (const fc::event &event : subscriber.poll(room).value()) {
+            if (event.kind != FCAST_EVENT_PUBLICATION)
+                continue;
+            if (event.header_len != 0) {
+                CHECK(got == 3000 && event.data_len == sizeof pushed);
+                copied++;
+                continue;
+            }
+            fc::small_messages all(event.payload_bytes());
+            fc::small_message some[16];
+            for (auto next = all.next(some).value(); !next.empty(); next = all.next(some).value())
+                for (const fc::small_message &message : next) {
+                    CHECK(message.tag == 7 && message.len == sizeof got);
+                    CHECK(std::memcmp(message.data, &got, sizeof got) == 0);
+                    got++;
+                }
+        }
+    }
+    CHECK(copied == 1 && publisher.subscribers(7) == 1);
 }
 
 static void rings(const fc::domain &domain)
@@ -137,6 +183,7 @@ int main()
     const fc::domain domain = open_domain();
     small_messages(domain);
     publications(domain);
+    packed_publications(domain);
     rings(domain);
     devices();
     std::printf("endpoints: ok\n");

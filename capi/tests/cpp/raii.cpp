@@ -111,7 +111,10 @@ static void talk(const fc::domain &domain)
     fc::message kept;
     while (done < 64 || got < 64) {
         for (fc::event &event : sender.poll(room).value()) {
-            connected |= event.is(fc::event_kind::connected);
+            if (event.is(fc::event_kind::connected)) {
+                CHECK(event.peer() == address);
+                connected = true;
+            }
             CHECK(!event.is(fc::event_kind::failed) && !event.is(fc::event_kind::disconnected));
             if (event.is(fc::event_kind::completed))
                 done++;

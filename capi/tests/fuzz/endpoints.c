@@ -107,6 +107,8 @@ static void look_at(fcast_endpoint endpoint, const fcast_event *event)
                            : fcast_endpoint_accept(endpoint, event->connection));
     if (alone() && event->text != NULL)
         MUST(strlen(event->text) < 4096, "a long text");
+    if (alone() && (event->kind == FCAST_EVENT_CONNECTED || event->kind == FCAST_EVENT_REQUEST))
+        read_all(event->data, event->data_len);
     if (event->kind != FCAST_EVENT_MESSAGE)
         return;
     if (alone()) {

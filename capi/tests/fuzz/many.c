@@ -26,9 +26,14 @@ static const fcast_settings *any_settings(unsigned char *place, size_t size)
                           &settings.subscriptions,
                           &settings.subscriptions_per_connection,
                           &settings.tell_sent,
+                          &settings.tags,
                           &settings.format,
                           &settings.credits,
                           &settings.slots,
+                          &settings.keepalive_idle_s,
+                          &settings.keepalive_interval_s,
+                          &settings.keepalive_probes,
+                          &settings.long_deadline_ms,
                           &settings.windows};
     for (size_t i = below(3); i > 0; i--)
         *fields[below(COUNT(fields))] = (uint32_t)below(once_in(9) ? 5000 : 60);
@@ -36,6 +41,10 @@ static const fcast_settings *any_settings(unsigned char *place, size_t size)
         settings.buffer_size = 256 << below(5);
     if (once_in(4))
         settings.region.id = pick(REGION);
+    if (once_in(6))
+        settings.long_pool.id = pick(POOL);
+    if (once_in(20))
+        settings.long_device.id = pick(DEVICE_POOL);
     return once_in(3) ? NULL : sized_settings(&settings, sizeof settings, place, size);
 }
 
@@ -83,6 +92,16 @@ static fcast_status open_publisher(void)
     fcast_domain domain = {pick(DOMAIN)};
     const fcast_settings *settings = any_settings(place, sizeof place);
     return opened(RECEIVER, fcast_publisher_open(domain, local(), settings, &endpoint), endpoint);
+}
+
+static fcast_status open_buffered_publisher(void)
+{
+    unsigned char place[1024];
+    fcast_endpoint endpoint = {UNTOUCHED};
+    fcast_domain domain = {pick(DOMAIN)};
+    const fcast_settings *settings = any_settings(place, sizeof place);
+    fcast_status status = fcast_buffered_publisher_open(domain, local(), settings, &endpoint);
+    return opened(RECEIVER, status, endpoint);
 }
 
 static fcast_status open_subscriber(void)
@@ -224,6 +243,51 @@ static fcast_status publish(void)
     return status;
 }
 
+static fcast_status publish_copied(void)
+{
+    size_t len = once_in(20) ? below(sizeof static_memory) : below(300);
+    fcast_publication publication;
+    fcast_endpoint endpoint = {pick(RECEIVER)};
+    if (once_in(3))
+        return checked(fcast_flush_tag(endpoint, any_tag()));
+    return checked(fcast_publish_copied(endpoint, any_tag(), static_memory, len, file_memory,
+                                        below(40), any_number(),
+                                        once_in(9) ? NULL : &publication));
+}
+
+static fcast_outgoing any_message(void)
+{
+    fcast_outgoing message = {.header = static_memory, .header_len = below(40), .key = any_number()};
+    message.data = any_place(&message.region, &message.len);
+    message.len %= once_in(20) ? SIZE_MAX : 500;
+    return message;
+}
+
+static fcast_status send_to_batch(void)
+{
+    fcast_outgoing messages[8];
+    size_t count = below(9), sent = SIZE_MAX;
+    for (size_t i = 0; i < count; i++)
+        messages[i] = any_message();
+    fcast_status status = checked(fcast_send_to_batch(
+        any_endpoint(), any_peer(), once_in(50) ? NULL : messages, count, &sent));
+    MUST(status != FCAST_OK || sent <= count, "%zu of %zu sent", sent, count);
+    return status;
+}
+
+static fcast_status publish_batch(void)
+{
+    fcast_outgoing_publication messages[8];
+    fcast_publication told[8];
+    size_t count = below(9), published = SIZE_MAX;
+    for (size_t i = 0; i < count; i++)
+        messages[i] = (fcast_outgoing_publication){any_tag(), any_message()};
+    fcast_status status = checked(fcast_publish_batch((fcast_endpoint){pick(RECEIVER)}, messages,
+                                                      count, once_in(9) ? NULL : told, &published));
+    MUST(status != FCAST_OK || published <= count, "%zu of %zu published", published, count);
+    return status;
+}
+
 static fcast_status about_publisher(void)
 {
     size_t count;
@@ -262,6 +326,7 @@ static const struct call table[] = {
     {"fcast_connectionless_open", 1, open_connectionless},
     {"fcast_buffered_open", 2, open_buffered},
     {"fcast_publisher_open", 1, open_publisher},
+    {"fcast_buffered_publisher_open", 1, open_buffered_publisher},
     {"fcast_subscriber_open", 2, open_subscriber},
     {"fcast_push", 10, push},
     {"fcast_pushv", 10, push},
@@ -278,6 +343,10 @@ static const struct call table[] = {
     {"fcast_send_payload_to", 6, send_to},
     {"fcast_publish", 8, publish},
     {"fcast_publish_payload", 8, publish},
+    {"fcast_send_to_batch", 6, send_to_batch},
+    {"fcast_publish_batch", 6, publish_batch},
+    {"fcast_publish_copied", 5, publish_copied},
+    {"fcast_flush_tag", 2, publish_copied},
     {"fcast_publisher_set_slow", 1, about_publisher},
     {"fcast_publisher_subscribers", 1, about_publisher},
     {"fcast_subscriber_connect", 3, subscriptions},

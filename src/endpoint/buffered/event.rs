@@ -197,6 +197,30 @@ pub struct PushBatchError {
     pub error: PushError,
 }
 
+impl PushBatchError {
+    /// Pushes messages until one is refused: how many there were. `here`: whether this is the
+    /// process that made the endpoint.
+    #[inline]
+    pub(crate) fn or_pushed<'m>(
+        here: Result<(), Forked>,
+        messages: impl IntoIterator<Item = (u64, u8, &'m [u8])>,
+        mut push: impl FnMut(u64, u8, &'m [u8]) -> Result<u64, PushError>,
+    ) -> Result<usize, Self> {
+        let stopped = |pushed, error| Err(Self { pushed, error });
+        if let Err(forked) = here {
+            return stopped(0, forked.into());
+        }
+        let mut pushed = 0;
+        for (tag, status, bytes) in messages {
+            if let Err(error) = push(tag, status, bytes) {
+                return stopped(pushed, error);
+            }
+            pushed += 1;
+        }
+        Ok(pushed)
+    }
+}
+
 impl<T> Refused<T, PushError> {
     /// True for back-pressure: try again after the next `Writable` event or poll.
     pub fn is_would_block(&self) -> bool {

@@ -177,18 +177,11 @@ impl SendEndpointBuffered {
         &mut self,
         messages: impl IntoIterator<Item = (u64, u8, &'m [u8])>,
     ) -> Result<usize, PushBatchError> {
-        let stopped = |pushed, error| Err(PushBatchError { pushed, error });
-        if let Err(forked) = self.core.owner().check() {
-            return stopped(0, forked.into());
-        }
-        let (core, mut pushed) = (&mut *self.core, 0);
-        for (tag, status, bytes) in messages {
-            if let Err(error) = core.push(tag, status, bytes) {
-                return stopped(pushed, error);
-            }
-            pushed += 1;
-        }
-        Ok(pushed)
+        let forked = self.core.owner().check();
+        let core = &mut *self.core;
+        PushBatchError::or_pushed(forked, messages, |tag, status, bytes| {
+            core.push(tag, status, bytes)
+        })
     }
 
     /// The same with a message that lies in several pieces, which are copied one behind the other.

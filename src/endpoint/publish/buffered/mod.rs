@@ -15,7 +15,7 @@ use super::policy::SlowPolicy;
 use super::{Publication, PublishEndpoint};
 use crate::Error;
 use crate::buffer::{Payload, SharedBufferManager};
-use crate::endpoint::buffered::event::PushError;
+use crate::endpoint::buffered::event::{PushBatchError, PushError};
 use crate::endpoint::error::{Refused, SendErrorKind};
 use crate::endpoint::event::ConnectionRequest;
 use crate::endpoint::limits::moment_in;
@@ -152,6 +152,24 @@ impl PublishEndpointBuffered {
     #[inline]
     pub fn push(&mut self, tag: u64, status: u8, bytes: &[u8]) -> Result<u64, PushError> {
         self.push_segments(tag, status, &[bytes])
+    }
+
+    /// Packs several messages, as [`push`](Self::push) each: tag, status, bytes. How many there
+    /// were.
+    ///
+    /// # Errors
+    ///
+    /// [`PushBatchError`]: why it stopped, and how many were packed before that. What comes behind
+    /// the refused message was not taken from the iterator.
+    pub fn push_batch<'m>(
+        &mut self,
+        messages: impl IntoIterator<Item = (u64, u8, &'m [u8])>,
+    ) -> Result<usize, PushBatchError> {
+        let forked = self.core.owner().check();
+        let core = &mut *self.core;
+        PushBatchError::or_pushed(forked, messages, |tag, status, bytes| {
+            core.push(tag, status, &[bytes])
+        })
     }
 
     /// The same with a message that lies in several pieces, which are copied one behind the other.
