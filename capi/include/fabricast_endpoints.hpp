@@ -48,6 +48,17 @@ public:
         std::uint64_t unused = 0;
         return fcast_push(raw_, tag, state, data.data(), data.size(), number ? number : &unused);
     }
+    /// Packs a payload, of a GPU's memory, too, which is used up unless this fails.
+    status push(std::uint64_t tag, payload &what, std::uint8_t state = 0,
+                std::uint64_t *number = nullptr) const noexcept
+    {
+        std::uint64_t unused = 0;
+        const status pushed =
+            fcast_push_payload(raw_, tag, state, what.raw(), number ? number : &unused);
+        if (pushed)
+            what.detach();
+        return pushed;
+    }
     /// A whole buffer, to fill and to send.
     result<buffer> acquire() const
     {
@@ -129,6 +140,15 @@ public:
         return fcast_send_to(raw_, peer, in, data.data(), data.size(), header.data(), header.size(),
                              key);
     }
+    /// A payload, which is used up unless this fails.
+    status send(std::uint64_t peer, payload &what, bytes header, std::uint64_t key) const noexcept
+    {
+        const status sent =
+            fcast_send_payload_to(raw_, peer, what.raw(), header.data(), header.size(), key);
+        if (sent)
+            what.detach();
+        return sent;
+    }
 };
 
 /// Sends each publication to all who have subscribed to its tag.
@@ -147,6 +167,17 @@ public:
         fcast_publication unused{};
         return fcast_publish(raw_, tag, in, data.data(), data.size(), header.data(), header.size(),
                              key, out ? out : &unused);
+    }
+    /// A payload, which is used up unless this fails.
+    status publish(std::uint64_t tag, payload &what, bytes header, std::uint64_t key,
+                   fcast_publication *out = nullptr) const noexcept
+    {
+        fcast_publication unused{};
+        const status published = fcast_publish_payload(
+            raw_, tag, what.raw(), header.data(), header.size(), key, out ? out : &unused);
+        if (published)
+            what.detach();
+        return published;
     }
     std::size_t subscribers(std::uint64_t tag) const noexcept
     {
@@ -255,6 +286,28 @@ public:
             return failure::last(code);
         return window(out);
     }
+    /// All of a buffer, which is used up unless this fails; endpoint::keep_buffer takes it back.
+    static result<window> expose(const endpoint &at, std::uint64_t connection, buffer &what,
+                                 std::uint32_t access)
+    {
+        fcast_window out{};
+        if (fcast_status code = fcast_window_expose_buffer(at.raw(), connection, what.raw(), access,
+                                                           &out))
+            return failure::last(code);
+        what.detach();
+        return window(out);
+    }
+    /// A payload of one piece, which is used up unless this fails.
+    static result<window> expose(const endpoint &at, std::uint64_t connection, payload &what,
+                                 std::uint32_t access)
+    {
+        fcast_window out{};
+        if (fcast_status code = fcast_window_expose_payload(at.raw(), connection, what.raw(),
+                                                            access, &out))
+            return failure::last(code);
+        what.detach();
+        return window(out);
+    }
     /// What the peer has to know, to be sent in a message.
     result<descriptor> describe() const
     {
@@ -290,6 +343,16 @@ public:
                  fcast_region in = {}) const noexcept
     {
         return fcast_window_write(at.raw(), raw_, offset, in, data.data(), data.size(), key);
+    }
+    /// A payload, which is used up unless this fails.
+    status write(const endpoint &at, std::uint64_t offset, payload &what,
+                 std::uint64_t key) const noexcept
+    {
+        const status written =
+            fcast_window_write_payload(at.raw(), raw_, offset, what.raw(), key);
+        if (written)
+            what.detach();
+        return written;
     }
     status read(const endpoint &at, std::uint64_t offset, mutable_bytes into, std::uint64_t key,
                 fcast_region in = {}) const noexcept

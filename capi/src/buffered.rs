@@ -21,8 +21,10 @@ use crate::event::{
 use crate::fabric::fcast_domain;
 use crate::face::Face;
 use crate::handle::{BUFFERS, DOMAINS, ENDPOINTS, POOLS};
+use crate::payload::fcast_payload;
 use crate::pointer::{self, Out};
 use crate::pool::{fcast_buffer, hand_out, too_long};
+use crate::send::using;
 use crate::settings::{FCAST_NEVER, fcast_settings, out_of_range};
 use crate::settings_of::Whose;
 use crate::status::{FCAST_AGAIN, Failure, c_string, fcast_status};
@@ -212,6 +214,41 @@ pub unsafe extern "C" fn fcast_pushv(
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
         let sender = sender(&mut entry.face, "push")?;
         let pushed = sender.push_segments(tag, status, &segments)?;
+        // SAFETY: the caller's promise.
+        unsafe { pointer::put(number, pushed) };
+        Ok(())
+    })
+}
+
+/// As fcast_push, of a payload, of which all or some may lie in a GPU's memory, and which may wait
+/// for work there (fcast_payload_after_event). Its message has its place at once; its bytes are
+/// copied there meanwhile, and the buffer is sent when they have come. Nothing needs a
+/// registration. The payload's handle is used up, unless this fails; it is kept until it was
+/// copied. Who keeps the memory otherwise may change it when FCAST_EVENT_PUSHED or
+/// FCAST_EVENT_PUSH_FAILED comes; work of the GPU or a copy that fails, fails all messages of the
+/// buffer. A setting `pool` of a region of FCAST_REGION_PINNED lets the copies be asynchronous. One
+/// thread at a time.
+///
+/// FCAST_INVALID, too: a part of a region of the host's memory: push it by its address.
+///
+/// # Safety
+///
+/// `number`: NULL, or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_push_payload(
+    endpoint: fcast_endpoint,
+    tag: u64,
+    status: u8,
+    payload: fcast_payload,
+    number: *mut u64,
+) -> fcast_status {
+    call(|| {
+        let mut entry = ENDPOINTS.enter(endpoint.id)?;
+        let sender = sender(&mut entry.face, "push")?;
+        let pushed = using(payload, |given| {
+            let pushed = sender.push_payload(tag, status, given);
+            pushed.map_err(|refused| (Failure::from(refused.kind), refused.given))
+        })?;
         // SAFETY: the caller's promise.
         unsafe { pointer::put(number, pushed) };
         Ok(())

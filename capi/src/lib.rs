@@ -21,6 +21,7 @@ pub mod call;
 pub mod coalesced;
 pub mod connectionless;
 pub mod device;
+pub mod device_order;
 pub mod endpoint;
 pub mod event;
 pub mod event_loop;
