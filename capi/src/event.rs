@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 
-use fabricast::buffer::{Buffer, Payload};
+use fabricast::buffer::{Buffer, BufferMut, Payload};
 use fabricast::cuda::CudaError;
 use fabricast::endpoint::{
     CloseReason, ConnectionEvent, ConnectionRequest, DeviceMessage, Message, ReceiveEvent,
@@ -15,6 +15,7 @@ use crate::message::Kept;
 use crate::status::{
     FCAST_CLOSED, FCAST_DEVICE, FCAST_FABRIC, FCAST_OK, c_string, fcast_status, status_of_close,
 };
+use crate::window_memory;
 
 /// The connection stands. `text`: what was agreed.
 pub const FCAST_EVENT_CONNECTED: u32 = 1;
@@ -62,7 +63,8 @@ pub const FCAST_EVENT_WINDOW_REVOKED: u32 = 20;
 pub const FCAST_EVENT_RETURNED: u32 = 21;
 /// A window of this side is over; its memory comes back when endpoints are closed. `key`: its id.
 pub const FCAST_EVENT_WINDOW_QUARANTINED: u32 = 22;
-/// Nobody reaches a window of this side any more. `key`: its id.
+/// Nobody reaches a window of this side any more. `key`: its id; `data`: the bytes of what was a
+/// buffer (fcast_window_expose_buffer), until the next poll; fcast_buffer_keep takes it back.
 pub const FCAST_EVENT_WINDOW_RELEASED: u32 = 23;
 /// Something that this version of the interface has no word for. `text` says what.
 pub const FCAST_EVENT_OTHER: u32 = 24;
@@ -131,9 +133,9 @@ pub struct fcast_event {
     pub value: u64,
     /// libfabric's number (fi_errno.3), where something failed in it; else 0.
     pub error: i32,
-    /// For fcast_message_keep.
+    /// For fcast_message_keep and fcast_buffer_keep.
     pub index: u32,
-    /// For fcast_message_keep.
+    /// For fcast_message_keep and fcast_buffer_keep.
     pub batch: u64,
     /// Of a publication: subscribers that did not get it.
     pub dropped: u32,
@@ -187,6 +189,8 @@ pub(crate) enum Held {
     Undelivered(Message, CString),
     /// A buffer of small messages that were not sent, and why.
     Packed(Buffer, CString),
+    /// A buffer that was a window.
+    Buffer(BufferMut),
     Text(CString),
 }
 
@@ -271,9 +275,7 @@ impl Tell for WindowEvent {
             Self::Quarantined { window } => {
                 of_window(FCAST_EVENT_WINDOW_QUARANTINED, window.as_u64())
             }
-            Self::Released { window, .. } => {
-                of_window(FCAST_EVENT_WINDOW_RELEASED, window.as_u64())
-            }
+            Self::Released { window, memory } => window_memory::released(window.as_u64(), memory),
             other => words(fcast_event::new(FCAST_EVENT_OTHER), format!("{other:?}")),
         }
     }
@@ -425,6 +427,10 @@ impl Held {
                 event.data = buffer.as_ptr().cast::<c_void>();
                 event.data_len = buffer.len();
                 event.text = text.as_ptr();
+            }
+            Self::Buffer(buffer) => {
+                event.data = buffer.as_ptr().cast::<c_void>();
+                event.data_len = buffer.len();
             }
             Self::Text(text) => event.text = text.as_ptr(),
         }

@@ -67,4 +67,5 @@ pub mod subscribe;
 mod table;
 pub mod wait;
 pub mod window;
+pub mod window_memory;
 pub mod window_operations;
