@@ -35,6 +35,7 @@ pub mod file_defaults;
 mod file_memory;
 pub mod file_stats;
 pub mod file_transfer;
+pub mod file_vectored;
 mod handle;
 pub mod log;
 pub mod message;
