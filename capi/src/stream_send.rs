@@ -6,6 +6,7 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fabricast::buffer::{Buffer, Payload};
 use fabricast::stream::{
     BlockSource, BufferSource, FileSource, Peer, SendOptions, SenderConfig, SlowPeer, StreamSender,
     Transport,
@@ -14,10 +15,11 @@ use fabricast::{Domain, PeerAddr};
 
 use crate::call::call;
 use crate::fabric::fcast_domain;
-use crate::handle::{DOMAINS, PAYLOADS};
+use crate::handle::DOMAINS;
 use crate::payload::fcast_payload;
 use crate::pointer::{self, Out, Sized0};
 use crate::region::{KeepAlive, fcast_release_fn};
+use crate::send::using;
 use crate::settings::{FCAST_NEVER, FCAST_OFF};
 use crate::status::{FCAST_UNSUPPORTED, Failure, fcast_status};
 use crate::stream::{fcast_stream_settings, milliseconds};
@@ -302,8 +304,8 @@ pub unsafe extern "C" fn fcast_stream_send_bytes(
 
 /// Begins to send a payload that is a frozen buffer of a pool under a name, from where it lies,
 /// without a copy. The pool's region is registered with the sender's domains
-/// (fcast_region_register). The payload's handle is used up. FCAST_UNSUPPORTED: it is no such
-/// buffer. Any thread.
+/// (fcast_region_register). The payload's handle is used up, unless this fails. FCAST_UNSUPPORTED:
+/// it is no such buffer, or waits for work of a GPU. Any thread.
 ///
 /// # Safety
 ///
@@ -327,14 +329,28 @@ pub unsafe extern "C" fn fcast_stream_send_payload(
         let peers = unsafe { self::peers(peers, peer_count) }?;
         // SAFETY: the caller's promise.
         let name = unsafe { pointer::needed_text(name, "name") }?;
-        let buffer = PAYLOADS.take(payload.id)?.into_buffer();
-        let buffer = buffer.map_err(|_| {
-            let text = "the payload is no frozen buffer of a pool of the host's memory";
-            Failure::new(FCAST_UNSUPPORTED, text)
-        })?;
-        let source = BufferSource::new(name, buffer, given.stamp)?;
-        send(sender, source, peers, &given, out)
+        using(payload, |taken| {
+            let buffer = buffer_of(taken)?;
+            // A handle more: it comes back where a later step fails.
+            let source = BufferSource::new(name, buffer.clone(), given.stamp);
+            let sent = source
+                .map_err(Failure::from)
+                .and_then(|source| send(sender, source, peers, &given, out));
+            sent.map_err(|failure| (failure, buffer.into()))
+        })
     })
+}
+
+/// The frozen buffer that a payload is.
+fn buffer_of(payload: Payload) -> Result<Buffer, (Failure, Payload)> {
+    let wrong = |payload| {
+        let text = "the payload is no frozen buffer of a pool of the host's memory, to be sent now";
+        (Failure::new(FCAST_UNSUPPORTED, text), payload)
+    };
+    match payload.is_after() {
+        true => Err(wrong(payload)),
+        false => payload.into_buffer().map_err(wrong),
+    }
 }
 
 fn send(
