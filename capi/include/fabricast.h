@@ -5002,10 +5002,11 @@ fcast_status fcast_stream_send_bytes(fcast_stream_sender sender,
                                      fcast_stream_transfer *transfer);
 
 /**
- * Begins to send a payload that is a frozen buffer of a pool under a name, from where it lies,
- * without a copy. The pool's region is registered with the sender's domains
- * (fcast_region_register). The payload's handle is used up, unless this fails. FCAST_UNSUPPORTED:
- * it is no such buffer, or waits for work of a GPU. Any thread.
+ * Begins to send a payload under a name: a frozen buffer of a pool, from where it lies, without a
+ * copy, whose pool's region is registered with the sender's domains (fcast_region_register); or a
+ * part of a region of a GPU's memory (fcast_payload_of_region), which must not change before the
+ * transfer is over, each block of which is copied once. The payload's handle is used up, unless
+ * this fails. FCAST_UNSUPPORTED: it is neither, or waits for work of a GPU. Any thread.
  *
  * # Safety
  *

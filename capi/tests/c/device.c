@@ -429,6 +429,42 @@ static void published_after(fcast_domain domain, address_t base)
     OK(fcast_region_release(region));
 }
 
+/* A part of a GPU's memory as a stream, which becomes a file. */
+static void streamed(fcast_domain domain, fcast_region gpu, void *base)
+{
+    char into[] = "/tmp/fabricast-c-device-XXXXXX", path[64], address[128];
+    const char *any = "127.0.0.1:0", *to = address;
+    fcast_stream_receiver receiver;
+    fcast_stream_sender sender;
+    fcast_stream_transfer transfer;
+    fcast_payload payload;
+    size_t len;
+    CHECK(mkdtemp(into) != NULL);
+    OK(fcast_stream_receiver_open(&domain, &any, 1, into, NULL, &receiver));
+    OK(fcast_stream_receiver_address(receiver, address, sizeof address, NULL));
+    OK(fcast_stream_sender_open(&domain, 1, NULL, &sender));
+    CHECK(cu_to_device((address_t)(uintptr_t)base, pattern, SIZE) == 0);
+    OK(fcast_payload_of_region(gpu, base, SIZE, &payload));
+    IS(fcast_stream_send_payload(sender, "../x", payload, &to, 1, NULL, &transfer), FCAST_INVALID);
+    IS(fcast_stream_send_payload(sender, "x", payload, &to, 0, NULL, &transfer), FCAST_INVALID);
+    OK(fcast_payload_len(payload, &len));
+    CHECK(len == SIZE);
+    OK(fcast_stream_send_payload(sender, "x", payload, &to, 1, NULL, &transfer));
+    IS(fcast_payload_release(payload), FCAST_STALE);
+    OK(fcast_stream_transfer_wait(transfer, 60000));
+    OK(fcast_stream_transfer_release(transfer));
+    OK(fcast_stream_sender_close(sender, 1000));
+    OK(fcast_stream_receiver_close(receiver, 1000));
+    OK(fcast_stream_receiver_release(receiver));
+    snprintf(path, sizeof path, "%s/x", into);
+    FILE *file = fopen(path, "rb");
+    CHECK(file != NULL && fread(back, 1, SIZE, file) == SIZE && fgetc(file) == EOF && fclose(file) == 0);
+    CHECK(memcmp(back, pattern, SIZE) == 0);
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", into);
+    CHECK(system(command) == 0);
+}
+
 static void after_work(fcast_domain domain)
 {
     fcast_region gpu;
@@ -442,6 +478,7 @@ static void after_work(fcast_domain domain)
     sent_after(domain, gpu, at);
     pushed_after(domain, gpu, at);
     published_after(domain, at);
+    streamed(domain, gpu, base);
     /* One that is not sent after all, of the default stream, too; its event is free at once. */
     released = 0;
     void *stream = held_stream(at, 1), *event = recorded(stream);
