@@ -339,7 +339,20 @@ static void sent_after(fcast_domain domain, fcast_region gpu, address_t base)
         CHECK(released == (round == 1));
         CHECK(event == NULL || cu_event_destroy(event) == 0);
     }
+    /* An endpoint that goes waits for no event. */
+    unsigned one = 1;
+    fcast_payload payload;
+    void *stream = held_stream(base, 1), *event = recorded(stream);
+    released = 0;
+    OK(fcast_payload_of_region(gpu, (void *)(uintptr_t)base, SIZE, &payload));
+    OK(fcast_payload_after_event(payload, event, on_release, &one));
+    OK(fcast_send_payload(sender, payload, "head", 4, 3));
+    poll_once(sender, on_waiting);
+    CHECK(released == 0);
     OK(fcast_endpoint_release(sender));
+    CHECK(released == 1);
+    let_go();
+    CHECK(cu_event_destroy(event) == 0 && cu_stream_destroy(stream) == 0);
     OK(fcast_endpoint_release(receiver));
     OK(fcast_staging_release(staging));
 }
