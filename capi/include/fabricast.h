@@ -161,7 +161,8 @@
 #define FCAST_EVENT_WINDOW_QUARANTINED 22
 
 /**
- * Nobody reaches a window of this side any more. `key`: its id.
+ * Nobody reaches a window of this side any more. `key`: its id; `data`: the bytes of what was a
+ * buffer (fcast_window_expose_buffer), until the next poll; fcast_buffer_keep takes it back.
  */
 #define FCAST_EVENT_WINDOW_RELEASED 23
 
@@ -1083,6 +1084,17 @@ typedef struct {
 } fcast_bytes;
 
 /**
+ * A payload: a frozen buffer, a fragment of a ring, the bytes of a message that was kept, or parts
+ * of regions. Any thread may use it. A send uses it up.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_payload;
+
+/**
  * A buffer of a pool that the program writes to. One thread at a time.
  */
 typedef struct {
@@ -1114,17 +1126,6 @@ typedef struct {
      */
     uint32_t over;
 } fcast_small_cursor;
-
-/**
- * A payload: a frozen buffer, a fragment of a ring, or the bytes of a message that was kept. Any
- * thread may use it. A send uses it up.
- */
-typedef struct {
-    /**
-     * Its number; 0: none.
-     */
-    uint64_t id;
-} fcast_payload;
 
 /**
  * Called when the library needs external memory no more: behind the last send from it and the last
@@ -1186,11 +1187,11 @@ typedef struct {
      */
     int32_t error;
     /**
-     * For fcast_message_keep.
+     * For fcast_message_keep and fcast_buffer_keep.
      */
     uint32_t index;
     /**
-     * For fcast_message_keep.
+     * For fcast_message_keep and fcast_buffer_keep.
      */
     uint64_t batch;
     /**
@@ -1633,6 +1634,20 @@ typedef struct {
 } fcast_file_transfer;
 
 /**
+ * Bytes to be written to.
+ */
+typedef struct {
+    /**
+     * Where they begin.
+     */
+    void *data;
+    /**
+     * How many; 0: none.
+     */
+    size_t len;
+} fcast_span;
+
+/**
  * Takes a line of the log: its level, which part of the library says it, and the words with their
  * numbers ("name=value"). The texts end with a zero and are valid during the call.
  *
@@ -1963,6 +1978,24 @@ typedef int64_t (*fcast_object_fn)(void *context,
                                    uint64_t len);
 
 /**
+ * A piece of a message.
+ */
+typedef struct {
+    /**
+     * Where it begins: an address in the region.
+     */
+    const void *base;
+    /**
+     * Its bytes.
+     */
+    size_t len;
+    /**
+     * The region that it lies in; {0}: the one of the endpoint's settings.
+     */
+    fcast_region region;
+} fcast_iov;
+
+/**
  * A received message that is borrowed: valid until the next fcast_receive, poll, close or release
  * of its endpoint. What is to be kept for longer is copied, or polled for
  * (fcast_endpoint_poll, fcast_message_keep).
@@ -2014,38 +2047,6 @@ typedef struct {
      */
     uint64_t id;
 } fcast_reservation;
-
-/**
- * Bytes to be written to.
- */
-typedef struct {
-    /**
-     * Where they begin.
-     */
-    void *data;
-    /**
-     * How many; 0: none.
-     */
-    size_t len;
-} fcast_span;
-
-/**
- * A piece of a message.
- */
-typedef struct {
-    /**
-     * Where it begins: an address in the region.
-     */
-    const void *base;
-    /**
-     * Its bytes.
-     */
-    size_t len;
-    /**
-     * The region that it lies in; {0}: the one of the endpoint's settings.
-     */
-    fcast_region region;
-} fcast_iov;
 
 /**
  * Messages that went out in frames (setting `packing`).
@@ -3050,6 +3051,28 @@ fcast_status fcast_pushv(fcast_endpoint endpoint,
                          uint64_t *number);
 
 /**
+ * As fcast_push, of a payload, of which all or some may lie in a GPU's memory, and which may wait
+ * for work there (fcast_payload_after_event). Its message has its place at once; its bytes are
+ * copied there meanwhile, and the buffer is sent when they have come. Nothing needs a
+ * registration. The payload's handle is used up, unless this fails; it is kept until it was
+ * copied. Who keeps the memory otherwise may change it when FCAST_EVENT_PUSHED or
+ * FCAST_EVENT_PUSH_FAILED comes; work of the GPU or a copy that fails, fails all messages of the
+ * buffer. A setting `pool` of a region of FCAST_REGION_PINNED lets the copies be asynchronous. One
+ * thread at a time.
+ *
+ * FCAST_INVALID, too: a part of a region of the host's memory: push it by its address.
+ *
+ * # Safety
+ *
+ * `number`: NULL, or writable.
+ */
+fcast_status fcast_push_payload(fcast_endpoint endpoint,
+                                uint64_t tag,
+                                uint8_t status,
+                                fcast_payload payload,
+                                uint64_t *number);
+
+/**
  * Takes a whole buffer of a buffered sender, to fill and to send with fcast_buffered_send.
  * FCAST_AGAIN: all are in flight or held; FCAST_EVENT_WRITABLE says when there is one. One thread
  * at a time.
@@ -3329,6 +3352,42 @@ fcast_status fcast_device_pool_create(fcast_region region,
  * Gives a device pool back. Its memory goes when its last buffer does. Any thread.
  */
 fcast_status fcast_device_pool_release(fcast_device_pool pool);
+
+/**
+ * Has a payload wait for all that a CUDA stream was given up to now (a CUstream, or a
+ * cudaStream_t; NULL for the default stream of the GPU of that number): whatever it is then given
+ * to, sends, publishes or pushes it when that work is done, and reads none of it before. That is
+ * accepted at once and keeps its place; sends behind it on the same connection wait for it. Work
+ * that fails, fails this one send. May be said of several streams and events. One thread at a
+ * time.
+ *
+ * FCAST_DEVICE: no CUDA driver, no such GPU, or the driver refused it; the payload is as it was.
+ *
+ * # Safety
+ *
+ * `stream`: NULL, or a stream of that GPU which is not being captured into a graph. It may be
+ * destroyed as soon as this returns. A context of the program's own making that it belongs to
+ * stays until the outcome is told, or the payload is released.
+ */
+fcast_status fcast_payload_after_stream(fcast_payload payload, void *stream, uint32_t device);
+
+/**
+ * As fcast_payload_after_stream, of what a CUDA event (a CUevent, or a cudaEvent_t) stands for;
+ * one that was never recorded stands for nothing. `release`, which may be NULL, is called with
+ * `context` when the library needs the event no more, on any thread, also where this call fails.
+ * One thread at a time.
+ *
+ * FCAST_INVALID: the event is NULL. FCAST_DEVICE: no CUDA driver. The payload is as it was.
+ *
+ * # Safety
+ *
+ * `event`: NULL, or an event that is neither destroyed nor recorded again until `release` is
+ * called; where that is NULL, until the outcome is told or the payload is released.
+ */
+fcast_status fcast_payload_after_event(fcast_payload payload,
+                                       void *event,
+                                       fcast_release_fn release,
+                                       void *context);
 
 /**
  * Writes where an endpoint listens, as a text that ends with a zero. `*len`: the bytes that it
@@ -3901,6 +3960,40 @@ fcast_status fcast_file_transfer_wake(fcast_file_transfer transfer, fcast_loop w
 fcast_status fcast_file_transfer_release(fcast_file_transfer transfer);
 
 /**
+ * Reads a run of a file into several pieces of the host's memory, one after the other, such as the
+ * spans of fcast_ring_reserve; on this thread, and waits for it. It is short at the end of the
+ * file alone. It goes around the page cache where the file says so and all is aligned: the offset,
+ * and each piece's address and length; else through it. Any thread. Statuses: as of
+ * fcast_file_read.
+ *
+ * # Safety
+ *
+ * `pieces`: NULL, or `count` of them, whose bytes are writable; no two of them overlap, and nobody
+ * else uses them meanwhile. `moved`: NULL, or writable.
+ */
+fcast_status fcast_file_readv(fcast_file file,
+                              const fcast_span *pieces,
+                              size_t count,
+                              uint64_t offset,
+                              fcast_file_moved *moved);
+
+/**
+ * Writes several pieces of the host's memory to a run of a file, one after the other: all of them,
+ * on this thread, and waits for it. It goes around the page cache as fcast_file_readv, where all
+ * is in whole pages. Any thread. Statuses: as of fcast_file_read.
+ *
+ * # Safety
+ *
+ * `pieces`: NULL, or `count` of them, whose bytes are readable and nobody writes to meanwhile;
+ * `moved`: NULL, or writable.
+ */
+fcast_status fcast_file_writev(fcast_file file,
+                               const fcast_bytes *pieces,
+                               size_t count,
+                               uint64_t offset,
+                               fcast_file_moved *moved);
+
+/**
  * Has a function called with each line of the log up to a level: FCAST_LOG_ERROR to
  * FCAST_LOG_TRACE. NULL: nobody is told. When this returns, the function that was set before is
  * not called any more; what it is at is waited for. Any thread.
@@ -4390,6 +4483,33 @@ fcast_status fcast_receiver_open(fcast_domain domain,
                                  const char *local,
                                  const fcast_settings *settings,
                                  fcast_endpoint *endpoint);
+
+/**
+ * Makes a payload of `len` bytes at `data` in a region, which may be a GPU's memory: for what a
+ * payload can do and an address can't, such as fcast_payload_after_event and fcast_push_payload.
+ * The region stays while the payload does. Any thread.
+ *
+ * FCAST_NOT_FOUND: the data are outside of the region. FCAST_INVALID: the region is a pool's, or a
+ * ring's.
+ *
+ * # Safety
+ *
+ * `payload`: NULL, or writable. `data` is looked up in the region, not read; from the send on the
+ * bytes must not change before its outcome is told.
+ */
+fcast_status fcast_payload_of_region(fcast_region region,
+                                     const void *data,
+                                     size_t len,
+                                     fcast_payload *payload);
+
+/**
+ * As fcast_payload_of_region, of several pieces that become one message. Each names its region.
+ *
+ * # Safety
+ *
+ * `iov`: NULL, or `count` pieces; `payload`: NULL, or writable.
+ */
+fcast_status fcast_payload_of_pieces(const fcast_iov *iov, size_t count, fcast_payload *payload);
 
 /**
  * How many bytes a payload has.
@@ -5052,10 +5172,11 @@ fcast_status fcast_stream_send_bytes(fcast_stream_sender sender,
                                      fcast_stream_transfer *transfer);
 
 /**
- * Begins to send a payload that is a frozen buffer of a pool under a name, from where it lies,
- * without a copy. The pool's region is registered with the sender's domains
- * (fcast_region_register). The payload's handle is used up. FCAST_UNSUPPORTED: it is no such
- * buffer. Any thread.
+ * Begins to send a payload under a name: a frozen buffer of a pool, from where it lies, without a
+ * copy, whose pool's region is registered with the sender's domains (fcast_region_register); or a
+ * part of a region of a GPU's memory (fcast_payload_of_region), which must not change before the
+ * transfer is over, each block of which is copied once. The payload's handle is used up, unless
+ * this fails. FCAST_UNSUPPORTED: it is neither, or waits for work of a GPU. Any thread.
  *
  * # Safety
  *
@@ -5319,6 +5440,57 @@ fcast_status fcast_remote_window_info(fcast_remote_window window,
  * Gives the handle of a peer's window back; operations under way go on. Any thread.
  */
 fcast_status fcast_remote_window_release(fcast_remote_window window);
+
+/**
+ * Lets the peer of a connection use all of a buffer of a pool, as fcast_window_expose. The
+ * buffer's handle is used up, unless this fails; FCAST_EVENT_WINDOW_RELEASED gives the buffer
+ * back, with what the peer wrote (fcast_buffer_keep). One thread at a time.
+ *
+ * # Safety
+ *
+ * `window`: NULL, or writable. Where the peer may write, the buffer's bytes change at any time;
+ * this side does not write to them while they are exposed.
+ */
+fcast_status fcast_window_expose_buffer(fcast_endpoint endpoint,
+                                        uint64_t connection,
+                                        fcast_buffer buffer,
+                                        uint32_t access,
+                                        fcast_window *window);
+
+/**
+ * As fcast_window_expose_buffer, of a payload that lies in one piece: a frozen buffer or the bytes
+ * of a message that was kept, which the peer may read alone, a part of a region, or a buffer in a
+ * GPU's memory. Its handle is used up, unless this fails; what it is of goes back to where it came
+ * from when nobody reaches it any more. One thread at a time.
+ *
+ * FCAST_UNSUPPORTED, too: a fragment of a ring, several pieces, or a payload that waits for work
+ * of a GPU; or a GPU's memory that the provider can't reach.
+ *
+ * # Safety
+ *
+ * `window`: NULL, or writable. Where the peer may write, the bytes change at any time.
+ */
+fcast_status fcast_window_expose_payload(fcast_endpoint endpoint,
+                                         uint64_t connection,
+                                         fcast_payload payload,
+                                         uint32_t access,
+                                         fcast_window *window);
+
+/**
+ * Takes the buffer back that FCAST_EVENT_WINDOW_RELEASED of the endpoint's last poll is about, as
+ * fcast_pool_acquire gives one, with what the peer wrote. One that nobody takes goes to its pool
+ * with the next poll. FCAST_STALE: the event is of an earlier poll, or of no buffer, or it was
+ * taken. One thread at a time.
+ *
+ * # Safety
+ *
+ * `event`: NULL, or readable; each other pointer: NULL, or writable.
+ */
+fcast_status fcast_buffer_keep(fcast_endpoint endpoint,
+                               const fcast_event *event,
+                               fcast_buffer *buffer,
+                               void **data,
+                               size_t *capacity);
 
 /**
  * Writes `len` bytes at `data` into a window of the peer, `offset` bytes behind its start. Returns

@@ -142,6 +142,16 @@ public:
             return failure::last(code);
         return message(out, of);
     }
+    /// The buffer of a window that nobody reaches any more, of an event of the last poll.
+    result<buffer> keep_buffer(const event &of) const
+    {
+        fcast_buffer out{};
+        void *data = nullptr;
+        std::size_t capacity = 0;
+        if (fcast_status code = fcast_buffer_keep(raw_, &of, &out, &data, &capacity))
+            return failure::last(code);
+        return buffer(out, {static_cast<std::uint8_t *>(data), capacity});
+    }
     /// Sleeps until there may be something to poll for.
     status wait(std::uint32_t timeout_ms) const noexcept
     {
@@ -216,16 +226,6 @@ public:
         return pool(out);
     }
 };
-
-/// A piece of a message.
-struct piece : fcast_iov {
-    piece() noexcept : fcast_iov{} {}
-    piece(const void *at, std::size_t bytes, fcast_region in = {}) noexcept
-        : fcast_iov{at, bytes, in}
-    {
-    }
-};
-static_assert(sizeof(piece) == sizeof(fcast_iov), "arrays of them are passed to C");
 
 /// A message of a batch.
 struct outgoing : fcast_outgoing {

@@ -1,6 +1,7 @@
 /*
- * Memory of GPUs for C++17: regions of it, pools of it that messages are delivered to, and the ring
- * that takes it through the host where the provider can't reach it.
+ * Memory of GPUs for C++17: regions of it, pools of it that messages are delivered to, payloads that
+ * wait for work there, and the ring that takes it through the host where the provider can't reach
+ * it.
  */
 #ifndef FABRICAST_DEVICE_HPP
 #define FABRICAST_DEVICE_HPP
@@ -64,6 +65,23 @@ public:
         return device_pool(raw);
     }
 };
+
+/// Has a payload wait for all that a stream of CUDA's (a CUstream or cudaStream_t; null: the default
+/// one of that GPU) was given up to now: it is sent, published or pushed when that is done. The
+/// stream may be destroyed as soon as this returns.
+inline result<void> after_stream(const payload &what, void *stream, std::uint32_t device = 0)
+{
+    return detail::done(fcast_payload_after_stream(what.raw(), stream, device));
+}
+
+/// The same for an event of CUDA's (a CUevent or cudaEvent_t), which is neither destroyed nor
+/// recorded again until `release` is called.
+inline result<void> after_event(const payload &what, void *event,
+                                std::function<void()> release = {})
+{
+    const detail::release_call with(std::move(release));
+    return detail::done(fcast_payload_after_event(what.raw(), event, with.call, with.context));
+}
 
 /// A ring of pinned memory, for `settings::staging` of endpoints that send memory of a GPU.
 class staging : public detail::owner<fcast_staging, fcast_staging_release> {

@@ -63,6 +63,17 @@ public:
         pushed = 0;
         return fcast_push_batch(raw_, messages.data(), messages.size(), &pushed);
     }
+    /// Packs a payload, of a GPU's memory, too, which is used up unless this fails.
+    status push(std::uint64_t tag, payload &what, std::uint8_t state = 0,
+                std::uint64_t *number = nullptr) const noexcept
+    {
+        std::uint64_t unused = 0;
+        const status pushed =
+            fcast_push_payload(raw_, tag, state, what.raw(), number ? number : &unused);
+        if (pushed)
+            what.detach();
+        return pushed;
+    }
     /// A whole buffer, to fill and to send.
     result<buffer> acquire() const
     {
@@ -175,8 +186,8 @@ public:
     /// A payload, which is used up unless this fails.
     status send(std::uint64_t peer, payload &what, bytes header, std::uint64_t key) const noexcept
     {
-        const status sent = fcast_send_payload_to(raw_, peer, what.raw(), header.data(),
-                                                  header.size(), key);
+        const status sent =
+            fcast_send_payload_to(raw_, peer, what.raw(), header.data(), header.size(), key);
         if (sent)
             what.detach();
         return sent;
@@ -226,8 +237,8 @@ public:
                    fcast_publication *out = nullptr) const noexcept
     {
         fcast_publication unused{};
-        const status published = fcast_publish_payload(raw_, tag, what.raw(), header.data(),
-                                                       header.size(), key, out ? out : &unused);
+        const status published = fcast_publish_payload(
+            raw_, tag, what.raw(), header.data(), header.size(), key, out ? out : &unused);
         if (published)
             what.detach();
         return published;
@@ -416,6 +427,28 @@ public:
         std::uint64_t id = 0;
         (void)fcast_window_id(raw_, &id);
         return id;
+    }
+    /// All of a buffer, which is used up unless this fails; endpoint::keep_buffer takes it back.
+    static result<window> expose(const endpoint &at, std::uint64_t connection, buffer &what,
+                                 std::uint32_t access)
+    {
+        fcast_window out{};
+        if (fcast_status code = fcast_window_expose_buffer(at.raw(), connection, what.raw(), access,
+                                                           &out))
+            return failure::last(code);
+        what.detach();
+        return window(out);
+    }
+    /// A payload of one piece, which is used up unless this fails.
+    static result<window> expose(const endpoint &at, std::uint64_t connection, payload &what,
+                                 std::uint32_t access)
+    {
+        fcast_window out{};
+        if (fcast_status code = fcast_window_expose_payload(at.raw(), connection, what.raw(),
+                                                            access, &out))
+            return failure::last(code);
+        what.detach();
+        return window(out);
     }
     /// What the peer has to know, to be sent in a message.
     result<descriptor> describe() const

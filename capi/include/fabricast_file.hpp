@@ -139,6 +139,32 @@ public:
             return failure::last(code);
         return moved;
     }
+    /// Reads one run of the file into several pieces of the host's memory, and waits for it.
+    result<fcast_file_moved> readv(span<const mutable_bytes> into, std::uint64_t offset) const
+    {
+        std::vector<fcast_span> pieces;
+        pieces.reserve(into.size());
+        for (const mutable_bytes &piece : into)
+            pieces.push_back({piece.data(), piece.size()});
+        fcast_file_moved moved{};
+        if (fcast_status code =
+                fcast_file_readv(raw_, pieces.data(), pieces.size(), offset, &moved))
+            return failure::last(code);
+        return moved;
+    }
+    /// Writes several pieces of the host's memory to one run of the file, and waits for it.
+    result<fcast_file_moved> writev(span<const bytes> from, std::uint64_t offset) const
+    {
+        std::vector<fcast_bytes> pieces;
+        pieces.reserve(from.size());
+        for (const bytes &piece : from)
+            pieces.push_back({piece.data(), piece.size()});
+        fcast_file_moved moved{};
+        if (fcast_status code =
+                fcast_file_writev(raw_, pieces.data(), pieces.size(), offset, &moved))
+            return failure::last(code);
+        return moved;
+    }
     /// Reads with the threads of the pool, and returns at once.
     result<file_transfer> pread(mutable_bytes into, std::uint64_t offset, fcast_region in = {},
                                 const file_options &of = {}) const

@@ -207,10 +207,38 @@ public:
     }
 };
 
+/// A piece of a message.
+struct piece : fcast_iov {
+    piece() noexcept : fcast_iov{} {}
+    piece(const void *at, std::size_t bytes, fcast_region in = {}) noexcept
+        : fcast_iov{at, bytes, in}
+    {
+    }
+};
+static_assert(sizeof(piece) == sizeof(fcast_iov), "arrays of them are passed to C");
+
 /// What can be sent, once.
 class payload : public detail::owner<fcast_payload, fcast_payload_release> {
 public:
     using owner::owner;
+    /// Of bytes that lie in a region, which may be a GPU's. They must not change before the outcome
+    /// of the send is told.
+    static result<payload> of(const region &in, bytes data)
+    {
+        fcast_payload out{};
+        if (fcast_status code =
+                fcast_payload_of_region(in.raw(), data.data(), data.size(), &out))
+            return failure::last(code);
+        return payload(out);
+    }
+    /// Of several pieces, each of which names its region.
+    static result<payload> of(span<const piece> pieces)
+    {
+        fcast_payload out{};
+        if (fcast_status code = fcast_payload_of_pieces(pieces.data(), pieces.size(), &out))
+            return failure::last(code);
+        return payload(out);
+    }
     std::size_t size() const noexcept
     {
         std::size_t len = 0;

@@ -22,8 +22,10 @@ use crate::event::{
 use crate::fabric::fcast_domain;
 use crate::face::Face;
 use crate::handle::{BUFFERS, DOMAINS, ENDPOINTS, POOLS};
+use crate::payload::fcast_payload;
 use crate::pointer::{self, Out};
 use crate::pool::{fcast_buffer, hand_out, too_long};
+use crate::send::using;
 use crate::settings::{FCAST_NEVER, fcast_settings, out_of_range};
 use crate::settings_of::Whose;
 use crate::status::{FCAST_AGAIN, Failure, c_string, fcast_status};
@@ -104,10 +106,10 @@ pub unsafe extern "C" fn fcast_buffered_open(
 }
 
 /// The buffered sender of an endpoint.
-fn sender(face: &mut Face) -> Result<&mut SendEndpointBuffered, Failure> {
+fn sender<'a>(face: &'a mut Face, what: &str) -> Result<&'a mut SendEndpointBuffered, Failure> {
     match face {
         Face::Buffered(sender, _) => Ok(sender),
-        face => Err(face.cannot("send buffers of its own")),
+        face => Err(face.cannot(what)),
     }
 }
 
@@ -254,6 +256,41 @@ pub unsafe extern "C" fn fcast_pushv(
     })
 }
 
+/// As fcast_push, of a payload, of which all or some may lie in a GPU's memory, and which may wait
+/// for work there (fcast_payload_after_event). Its message has its place at once; its bytes are
+/// copied there meanwhile, and the buffer is sent when they have come. Nothing needs a
+/// registration. The payload's handle is used up, unless this fails; it is kept until it was
+/// copied. Who keeps the memory otherwise may change it when FCAST_EVENT_PUSHED or
+/// FCAST_EVENT_PUSH_FAILED comes; work of the GPU or a copy that fails, fails all messages of the
+/// buffer. A setting `pool` of a region of FCAST_REGION_PINNED lets the copies be asynchronous. One
+/// thread at a time.
+///
+/// FCAST_INVALID, too: a part of a region of the host's memory: push it by its address.
+///
+/// # Safety
+///
+/// `number`: NULL, or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_push_payload(
+    endpoint: fcast_endpoint,
+    tag: u64,
+    status: u8,
+    payload: fcast_payload,
+    number: *mut u64,
+) -> fcast_status {
+    call(|| {
+        let mut entry = ENDPOINTS.enter(endpoint.id)?;
+        let sender = sender(&mut entry.face, "push payloads")?;
+        let pushed = using(payload, |given| {
+            let pushed = sender.push_payload(tag, status, given);
+            pushed.map_err(|refused| (Failure::from(refused.kind), refused.given))
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { pointer::put(number, pushed) };
+        Ok(())
+    })
+}
+
 /// Takes a whole buffer of a buffered sender, to fill and to send with fcast_buffered_send.
 /// FCAST_AGAIN: all are in flight or held; FCAST_EVENT_WRITABLE says when there is one. One thread
 /// at a time.
@@ -274,7 +311,7 @@ pub unsafe extern "C" fn fcast_buffered_acquire(
         // SAFETY: the caller's promise.
         let data = unsafe { Out::new(data, "data") }?;
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
-        let taken = sender(&mut entry.face)?.get_buffer();
+        let taken = sender(&mut entry.face, "send buffers of its own")?.get_buffer();
         let taken = taken.ok_or_else(|| Failure::new(FCAST_AGAIN, "no buffer is free"))?;
         // SAFETY: the caller's promise.
         unsafe { hand_out(taken, out, data, capacity) }
@@ -293,7 +330,7 @@ pub extern "C" fn fcast_buffered_send(
 ) -> fcast_status {
     call(|| {
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
-        let sender = sender(&mut entry.face)?;
+        let sender = sender(&mut entry.face, "send buffers of its own")?;
         let capacity = BUFFERS.enter(buffer.id)?.len();
         if len > capacity {
             return Err(too_long(len, capacity));

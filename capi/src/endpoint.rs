@@ -6,6 +6,7 @@ use std::ffi::c_char;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fabricast::buffer::BufferMut;
 use fabricast::endpoint::ConnectionId;
 use fabricast::{PeerAddr, Region};
 
@@ -89,12 +90,28 @@ impl Endpoint {
 
     /// The message of an event of the last poll, for who keeps it; once.
     pub(crate) fn keep(&mut self, event: &fcast_event) -> Option<Kept> {
+        self.held_for(event)?.keep()
+    }
+
+    /// The same for a buffer that was a window.
+    pub(crate) fn keep_buffer(&mut self, event: &fcast_event) -> Option<BufferMut> {
+        let held = self.held_for(event)?;
+        match std::mem::replace(held, Held::Nothing) {
+            Held::Buffer(buffer) => Some(buffer),
+            other => {
+                *held = other;
+                None
+            }
+        }
+    }
+
+    fn held_for(&mut self, event: &fcast_event) -> Option<&mut Held> {
         let current = self.batch == event.batch;
         let place = self
             .held
             .binary_search_by_key(&event.index, |(index, _)| *index);
         let (_, held) = &mut self.held[place.ok()?];
-        if current { held.keep() } else { None }
+        current.then_some(held)
     }
 }
 

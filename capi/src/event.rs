@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 
 use fabricast::PeerAddr;
-use fabricast::buffer::{Buffer, Payload};
+use fabricast::buffer::{Buffer, BufferMut, Payload};
 use fabricast::cuda::CudaError;
 use fabricast::endpoint::{
     CloseReason, ConnectionEvent, ConnectionRequest, DeviceMessage, Message, ReceiveEvent,
@@ -17,6 +17,7 @@ use crate::status::{
     FCAST_CLOSED, FCAST_DEVICE, FCAST_FABRIC, FCAST_OK, FCAST_TOO_LONG, c_string, fcast_status,
     status_of_close,
 };
+use crate::window_memory;
 
 /// The connection stands. `data`: the peer's address as a text that ends with a zero, such as
 /// "192.0.2.1:7000", of `data_len` bytes without it; NULL where the provider does not tell. `text`:
@@ -68,7 +69,8 @@ pub const FCAST_EVENT_WINDOW_REVOKED: u32 = 20;
 pub const FCAST_EVENT_RETURNED: u32 = 21;
 /// A window of this side is over; its memory comes back when endpoints are closed. `key`: its id.
 pub const FCAST_EVENT_WINDOW_QUARANTINED: u32 = 22;
-/// Nobody reaches a window of this side any more. `key`: its id.
+/// Nobody reaches a window of this side any more. `key`: its id; `data`: the bytes of what was a
+/// buffer (fcast_window_expose_buffer), until the next poll; fcast_buffer_keep takes it back.
 pub const FCAST_EVENT_WINDOW_RELEASED: u32 = 23;
 /// Something that this version of the interface has no word for. `text` says what.
 pub const FCAST_EVENT_OTHER: u32 = 24;
@@ -138,9 +140,9 @@ pub struct fcast_event {
     pub value: u64,
     /// libfabric's number (fi_errno.3), where something failed in it; else 0.
     pub error: i32,
-    /// For fcast_message_keep.
+    /// For fcast_message_keep and fcast_buffer_keep.
     pub index: u32,
-    /// For fcast_message_keep.
+    /// For fcast_message_keep and fcast_buffer_keep.
     pub batch: u64,
     /// Of a publication: subscribers that did not get it.
     pub dropped: u32,
@@ -203,6 +205,8 @@ pub(crate) enum Held {
     Packed(Buffer, CString),
     /// The address of a peer, and words.
     Peer(CString, CString),
+    /// A buffer that was a window.
+    Buffer(BufferMut),
     Text(CString),
 }
 
@@ -300,9 +304,7 @@ impl Tell for WindowEvent {
             Self::Quarantined { window } => {
                 of_window(FCAST_EVENT_WINDOW_QUARANTINED, window.as_u64())
             }
-            Self::Released { window, .. } => {
-                of_window(FCAST_EVENT_WINDOW_RELEASED, window.as_u64())
-            }
+            Self::Released { window, memory } => window_memory::released(window.as_u64(), memory),
             other => words(fcast_event::new(FCAST_EVENT_OTHER), format!("{other:?}")),
         }
     }
@@ -457,6 +459,10 @@ impl Held {
                 event.data = peer.as_ptr().cast::<c_void>();
                 event.data_len = peer.as_bytes().len();
                 event.text = text.as_ptr();
+            }
+            Self::Buffer(buffer) => {
+                event.data = buffer.as_ptr().cast::<c_void>();
+                event.data_len = buffer.len();
             }
             Self::Text(text) => event.text = text.as_ptr(),
         }

@@ -1,12 +1,14 @@
-//! What the errors of windows, peers, small messages, subscriptions and rings are for C.
+//! What the errors of windows, peers, small messages, subscriptions, rings and CUDA are for C.
 
 use fabricast::buffer::RingError;
 use fabricast::coalesce::FormatError;
+use fabricast::cuda::CudaError;
 use fabricast::endpoint::{PeerError, PushError, SubscribeError, WindowError};
 
 use crate::status::{
-    FCAST_AGAIN, FCAST_BUSY, FCAST_CLOSED, FCAST_DATA, FCAST_FABRIC, FCAST_FORKED, FCAST_INVALID,
-    FCAST_NO_RESOURCES, FCAST_NOT_FOUND, FCAST_TOO_LONG, FCAST_UNSUPPORTED, Failure, again,
+    FCAST_AGAIN, FCAST_BUSY, FCAST_CLOSED, FCAST_DATA, FCAST_DEVICE, FCAST_FABRIC, FCAST_FORKED,
+    FCAST_INVALID, FCAST_NO_RESOURCES, FCAST_NOT_FOUND, FCAST_TOO_LONG, FCAST_UNSUPPORTED, Failure,
+    again,
 };
 
 impl From<WindowError> for Failure {
@@ -98,5 +100,12 @@ impl From<FormatError> for Failure {
     #[cold]
     fn from(error: FormatError) -> Self {
         Self::new(FCAST_DATA, error.to_string())
+    }
+}
+
+impl From<CudaError> for Failure {
+    #[cold]
+    fn from(error: CudaError) -> Self {
+        Self::new(FCAST_DEVICE, error.to_string())
     }
 }

@@ -7,21 +7,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::stream::{
-    BlockSource, BufferSource, FileSource, Peer, SendOptions, SenderConfig, SlowPeer, StreamSender,
-    Transport,
+    BlockSource, BufferSource, DeviceSource, FileSource, Peer, SendOptions, SenderConfig, SlowPeer,
+    StreamSender, Transport,
 };
 use fabricast::{Domain, PeerAddr};
 
 use crate::call::call;
 use crate::fabric::fcast_domain;
-use crate::handle::{DOMAINS, PAYLOADS};
+use crate::handle::DOMAINS;
 use crate::payload::fcast_payload;
 use crate::pointer::{self, Out, Sized0};
 use crate::region::{KeepAlive, fcast_release_fn};
+use crate::send::using;
 use crate::settings::{FCAST_NEVER, FCAST_OFF};
-use crate::status::{FCAST_UNSUPPORTED, Failure, fcast_status};
+use crate::status::{Failure, fcast_status};
 use crate::stream::{fcast_stream_settings, milliseconds};
-use crate::stream_source::CallerBytes;
+use crate::stream_source::{CallerBytes, Lent};
 use crate::stream_transfer::{fcast_stream_transfer, insert};
 use crate::table::Table;
 
@@ -300,10 +301,11 @@ pub unsafe extern "C" fn fcast_stream_send_bytes(
     })
 }
 
-/// Begins to send a payload that is a frozen buffer of a pool under a name, from where it lies,
-/// without a copy. The pool's region is registered with the sender's domains
-/// (fcast_region_register). The payload's handle is used up. FCAST_UNSUPPORTED: it is no such
-/// buffer. Any thread.
+/// Begins to send a payload under a name: a frozen buffer of a pool, from where it lies, without a
+/// copy, whose pool's region is registered with the sender's domains (fcast_region_register); or a
+/// part of a region of a GPU's memory (fcast_payload_of_region), which must not change before the
+/// transfer is over, each block of which is copied once. The payload's handle is used up, unless
+/// this fails. FCAST_UNSUPPORTED: it is neither, or waits for work of a GPU. Any thread.
 ///
 /// # Safety
 ///
@@ -327,13 +329,19 @@ pub unsafe extern "C" fn fcast_stream_send_payload(
         let peers = unsafe { self::peers(peers, peer_count) }?;
         // SAFETY: the caller's promise.
         let name = unsafe { pointer::needed_text(name, "name") }?;
-        let buffer = PAYLOADS.take(payload.id)?.into_buffer();
-        let buffer = buffer.map_err(|_| {
-            let text = "the payload is no frozen buffer of a pool of the host's memory";
-            Failure::new(FCAST_UNSUPPORTED, text)
-        })?;
-        let source = BufferSource::new(name, buffer, given.stamp)?;
-        send(sender, source, peers, &given, out)
+        using(payload, |taken| {
+            let lent = Lent::of(taken)?;
+            // A handle more: it comes back where a later step fails.
+            let sent = match lent.clone() {
+                Lent::Buffer(buffer) => BufferSource::new(name, buffer, given.stamp)
+                    .map_err(Failure::from)
+                    .and_then(|source| send(sender, source, peers, &given, out)),
+                Lent::Device(slice) => DeviceSource::new(name, slice, given.stamp)
+                    .map_err(Failure::from)
+                    .and_then(|source| send(sender, source, peers, &given, out)),
+            };
+            sent.map_err(|failure| (failure, lent.into()))
+        })
     })
 }
 

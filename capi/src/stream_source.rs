@@ -1,15 +1,58 @@
-//! What a stream is made of: bytes of the program's.
+//! What a stream is made of: bytes of the program's, and payloads.
 
 #![allow(unsafe_code)] // Memory that C answers for.
 
 use std::fmt;
 
+use fabricast::buffer::{Buffer, Payload, RegionSlice};
 use fabricast::stream::{
     BlockSource, Entry, EntryKind, Manifest, Modified, RelativeName, SourceError,
 };
 
 use crate::region::KeepAlive;
-use crate::status::Failure;
+use crate::status::{FCAST_UNSUPPORTED, Failure};
+
+/// What a payload lies in, where a stream can be of it.
+#[derive(Clone)]
+pub(crate) enum Lent {
+    Buffer(Buffer),
+    /// Memory of a GPU.
+    Device(RegionSlice),
+}
+
+impl Lent {
+    /// # Errors
+    ///
+    /// It is something else, or is not to be sent now; with the payload.
+    pub(crate) fn of(payload: Payload) -> Result<Self, (Failure, Payload)> {
+        let wrong = |text, payload| (Failure::new(FCAST_UNSUPPORTED, text), payload);
+        if payload.is_after() {
+            let text = "the payload waits for work of a GPU, which a stream of blocks does not";
+            return Err(wrong(text, payload));
+        }
+        let other = match payload.into_buffer() {
+            Ok(buffer) => return Ok(Self::Buffer(buffer)),
+            Err(other) => other,
+        };
+        let text = "the payload is neither a frozen buffer nor a part of a region of a GPU's";
+        match other.is_device() {
+            true => other
+                .into_slice()
+                .map(Self::Device)
+                .map_err(|other| wrong(text, other)),
+            false => Err(wrong(text, other)),
+        }
+    }
+}
+
+impl From<Lent> for Payload {
+    fn from(lent: Lent) -> Self {
+        match lent {
+            Lent::Buffer(buffer) => buffer.into(),
+            Lent::Device(slice) => slice.into(),
+        }
+    }
+}
 
 /// Bytes of the program's under a name, which it keeps until they are given back.
 pub(crate) struct CallerBytes {

@@ -5,7 +5,9 @@
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
-use fabricast::endpoint::{Access, ConnectionId, WINDOW_DESCRIPTOR_LEN, WindowDescriptor, Windows};
+use fabricast::endpoint::{
+    Access, ConnectionId, LocalWindow, WINDOW_DESCRIPTOR_LEN, WindowDescriptor, Windows,
+};
 
 use crate::call::call;
 use crate::endpoint::fcast_endpoint;
@@ -51,6 +53,19 @@ pub(crate) fn windows(face: &mut Face, connection: ConnectionId) -> Result<Windo
     }
 }
 
+/// What the peer may do.
+pub(crate) fn rights(access: u32) -> Result<Access, Failure> {
+    let rights = Access::from_bits(access).filter(|rights| !rights.is_empty());
+    rights.ok_or_else(|| Failure::invalid(format!("access = {access}: must be 1 to 3")))
+}
+
+/// Puts a window into the table; without room there it is revoked as one that was released.
+pub(crate) fn insert(out: Out<fcast_window>, exposed: LocalWindow) -> Result<(), Failure> {
+    let id = WINDOWS.insert(exposed)?;
+    out.set(fcast_window { id });
+    Ok(())
+}
+
 /// Lets the peer of a connection use `len` bytes at `base` in a region, which need not be
 /// registered. Send it the descriptor in a message. `connection`: the one of the events of a
 /// receiver, which needs the setting `windows`; 0 at a sender. `region`: {0} for that of the
@@ -78,16 +93,12 @@ pub unsafe extern "C" fn fcast_window_expose(
     call(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(window, "window") }?;
-        let rights = Access::from_bits(access).filter(|rights| !rights.is_empty());
-        let rights =
-            rights.ok_or_else(|| Failure::invalid(format!("access = {access}: must be 1 to 3")))?;
+        let rights = rights(access)?;
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
         let slice = slice_of(entry.region.as_ref(), region, base.addr(), len)?;
         let connection = ConnectionId::from_u64(connection);
         let exposed = windows(&mut entry.face, connection)?.expose(slice, rights);
-        let id = WINDOWS.insert(exposed.map_err(|refused| refused.kind)?)?;
-        out.set(fcast_window { id });
-        Ok(())
+        insert(out, exposed.map_err(|refused| refused.kind)?)
     })
 }
 

@@ -1,9 +1,10 @@
 /*
- * Memory of a GPU: allocated, the program's own, tensors; sent through a staging ring, and delivered to. Over the fake driver of the
- * tests in Rust, which is built here; FABRICAST_TEST_GPU=real: over the machine's own.
+ * Memory of a GPU: allocated, the program's own, tensors; sent through a staging ring, and delivered to; sent, published and pushed when
+ * work there is done. Over the fake driver of the tests in Rust, which is built here; FABRICAST_TEST_GPU=real: over the machine's own.
  */
 #include "drive.h"
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 enum { SIZE = 100000, SLOT = 128 * 1024 };
@@ -13,6 +14,13 @@ static int (*cu_alloc)(address_t *, size_t);
 static int (*cu_free)(address_t);
 static int (*cu_to_device)(address_t, const void *, size_t);
 static int (*cu_to_host)(void *, address_t, size_t);
+static int (*cu_fill)(address_t, unsigned char, size_t, void *);
+static int (*cu_stream_create)(void **, unsigned), (*cu_stream_destroy)(void *);
+static int (*cu_event_create)(void **, unsigned), (*cu_event_record)(void *, void *), (*cu_event_destroy)(void *);
+/* Of the real driver, and of the fake one. */
+static int (*cu_launch_host)(void *, void (*)(void *), void *);
+static void (*fake_block)(void *), (*fake_unblock)(void);
+static int (*fake_violations)(void);
 
 static unsigned char pattern[SIZE], back[SIZE];
 static unsigned connected, completed, delivered, released;
@@ -47,6 +55,17 @@ static int load_driver(const char *path)
     *(void **)&cu_free = symbol(library, "cuMemFree_v2");
     *(void **)&cu_to_device = symbol(library, "cuMemcpyHtoD_v2");
     *(void **)&cu_to_host = symbol(library, "cuMemcpyDtoH_v2");
+    *(void **)&cu_fill = symbol(library, "cuMemsetD8Async");
+    *(void **)&cu_stream_create = symbol(library, "cuStreamCreate");
+    *(void **)&cu_stream_destroy = symbol(library, "cuStreamDestroy_v2");
+    *(void **)&cu_event_create = symbol(library, "cuEventCreate");
+    *(void **)&cu_event_record = symbol(library, "cuEventRecord");
+    *(void **)&cu_event_destroy = symbol(library, "cuEventDestroy_v2");
+    *(void **)&fake_block = dlsym(library, "fake_cuda_block");
+    *(void **)&fake_unblock = dlsym(library, "fake_cuda_unblock");
+    *(void **)&fake_violations = dlsym(library, "fake_cuda_violations");
+    if (fake_block == NULL)
+        *(void **)&cu_launch_host = symbol(library, "cuLaunchHostFunc");
     int device;
     void *context;
     return init(0) == 0 && get(&device, 0) == 0 && retain(&context, device) == 0 && push(context) == 0;
@@ -160,6 +179,7 @@ static void memory_of_the_program(void)
 {
     address_t at;
     unsigned one = 1;
+    released = 0;
     fcast_region region;
     CHECK(cu_alloc(&at, SIZE) == 0);
     IS(fcast_region_external_device(at, SIZE, 7, on_release, &one, &region), FCAST_INVALID);
@@ -174,6 +194,317 @@ static void memory_of_the_program(void)
     OK(fcast_region_release(region));
     CHECK(released == 4);
     CHECK(cu_free(at) == 0);
+}
+
+static atomic_int may_go_on;
+
+/* In a thread of the driver's; it ends by itself where the test does not let it. */
+static void wait_for_test(void *nothing)
+{
+    (void)nothing;
+    for (int i = 0; !atomic_load(&may_go_on) && i < 30000; i++)
+        usleep(1000);
+}
+
+/* What the stream is given from now on waits for let_go. */
+static void hold(void *stream)
+{
+    atomic_store(&may_go_on, 0);
+    if (fake_block != NULL)
+        fake_block(stream);
+    else
+        CHECK(cu_launch_host(stream, wait_for_test, NULL) == 0);
+}
+
+static void let_go(void)
+{
+    atomic_store(&may_go_on, 1);
+    if (fake_block != NULL)
+        fake_unblock();
+}
+
+/* A stream that is held, has no order with the default one, and then fills the GPU's memory. */
+static void *held_stream(address_t base, unsigned char byte)
+{
+    void *stream;
+    CHECK(cu_to_device(base, pattern, SIZE) == 0);
+    CHECK(cu_stream_create(&stream, 1) == 0);
+    hold(stream);
+    CHECK(cu_fill(base, byte, SIZE, stream) == 0);
+    return stream;
+}
+
+static unsigned char awaited;
+static unsigned came, pushed, published, subscribed;
+
+static int is_filled(const void *data, size_t len)
+{
+    const unsigned char *bytes = data;
+    for (size_t i = 0; i < len; i++)
+        if (bytes[i] != awaited)
+            return 0;
+    return 1;
+}
+
+static void on_waiting(fcast_endpoint endpoint, const fcast_event *event)
+{
+    on_sender(endpoint, event);
+    CHECK(event->kind != FCAST_EVENT_PUSH_FAILED && event->kind != FCAST_EVENT_PUBLISHED_TO);
+    pushed += event->kind == FCAST_EVENT_PUSHED ? (unsigned)event->value : 0;
+    published += event->kind == FCAST_EVENT_PUBLISHED;
+    subscribed += event->kind == FCAST_EVENT_SUBSCRIBED;
+}
+
+/* In the host's memory: a message of SIZE bytes, one behind it, or small messages. */
+static void on_host(fcast_endpoint endpoint, const fcast_event *event)
+{
+    (void)endpoint;
+    if (event->kind != FCAST_EVENT_MESSAGE && event->kind != FCAST_EVENT_PUBLICATION)
+        return;
+    if (event->header_len == 4) {
+        CHECK(event->data_len == SIZE || event->data_len == 100);
+        CHECK(event->data_len == 100 || is_filled(event->data, SIZE));
+        came++;
+        return;
+    }
+    fcast_small_cursor cursor = {0};
+    fcast_small_message messages[4];
+    size_t count;
+    OK(fcast_coalesced_next(FCAST_FORMAT_COMPACT, event->data, event->data_len, &cursor, messages, 4, &count));
+    for (size_t i = 0; i < count; i++, came++) {
+        CHECK(messages[i].tag == came && messages[i].len == (came == 1 ? 1000 : 6));
+        CHECK(came == 1 ? is_filled(messages[i].data, 1000) : memcmp(messages[i].data, "beside", 6) == 0);
+    }
+}
+
+/* Nothing goes out, however often it is polled. */
+static void nothing_goes(fcast_endpoint from, fcast_endpoint to)
+{
+    const unsigned before = completed + pushed + published;
+    for (int i = 0; i < 50; i++) {
+        poll_once(from, on_waiting);
+        poll_once(to, on_host);
+        usleep(500);
+    }
+    CHECK(came == 0 && completed + pushed + published == before);
+}
+
+static void *recorded(void *stream)
+{
+    void *event;
+    CHECK(cu_event_create(&event, 2) == 0 && cu_event_record(event, stream) == 0);
+    return event;
+}
+
+/* Sends wait for a stream, which may be gone by then, for an event, and for those before them. */
+static void sent_after(fcast_domain domain, fcast_region gpu, address_t base)
+{
+    fcast_endpoint receiver, sender;
+    fcast_staging staging;
+    char address[128];
+    OK(fcast_staging_create(4, SLOT, 0, -1, &staging));
+    OK(fcast_receiver_open(domain, "127.0.0.1:0", &(fcast_settings){.size = sizeof(fcast_settings), .max_message = SLOT}, &receiver));
+    OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
+    OK(fcast_sender_open(domain, address, &(fcast_settings){.size = sizeof(fcast_settings), .staging = staging}, &sender));
+    connected = 0;
+    DRIVE(sender, on_waiting, receiver, on_host, connected == 1);
+    for (unsigned round = 0; round < 3; round++) {
+        fcast_payload payload, behind;
+        unsigned one = 1;
+        void *event = NULL;
+        came = completed = released = 0;
+        awaited = (unsigned char)(0x42 + round);
+        OK(fcast_payload_of_region(gpu, (void *)(uintptr_t)base, SIZE, &payload));
+        OK(fcast_payload_of_region(gpu, (void *)(uintptr_t)base, 100, &behind));
+        IS(fcast_payload_after_stream(payload, NULL, 99), FCAST_DEVICE);
+        void *stream = held_stream(base, awaited);
+        if (round == 1) {
+            event = recorded(stream);
+            OK(fcast_payload_after_event(payload, event, on_release, &one));
+        } else {
+            OK(fcast_payload_after_stream(payload, stream, 0));
+        }
+        size_t len;
+        OK(fcast_payload_len(payload, &len));
+        CHECK(len == SIZE);
+        IS(fcast_window_expose_payload(sender, 0, payload, 1, &(fcast_window){0}), FCAST_UNSUPPORTED);
+        CHECK(strstr(fcast_last_error(), "waits") != NULL);
+        CHECK(cu_stream_destroy(stream) == 0);
+        OK(fcast_send_payload(sender, payload, "head", 4, 1));
+        OK(fcast_send_payload(sender, behind, "head", 4, 2));
+        nothing_goes(sender, receiver);
+        CHECK(released == 0);
+        let_go();
+        DRIVE(sender, on_waiting, receiver, on_host, completed == 2 && came == 2);
+        CHECK(released == (round == 1));
+        CHECK(event == NULL || cu_event_destroy(event) == 0);
+    }
+    /* An endpoint that goes waits for no event. */
+    unsigned one = 1;
+    fcast_payload payload;
+    void *stream = held_stream(base, 1), *event = recorded(stream);
+    released = 0;
+    OK(fcast_payload_of_region(gpu, (void *)(uintptr_t)base, SIZE, &payload));
+    OK(fcast_payload_after_event(payload, event, on_release, &one));
+    OK(fcast_send_payload(sender, payload, "head", 4, 3));
+    poll_once(sender, on_waiting);
+    CHECK(released == 0);
+    OK(fcast_endpoint_release(sender));
+    CHECK(released == 1);
+    let_go();
+    CHECK(cu_event_destroy(event) == 0 && cu_stream_destroy(stream) == 0);
+    OK(fcast_endpoint_release(receiver));
+    OK(fcast_staging_release(staging));
+}
+
+/* Small messages beside one whose bytes a GPU has yet to make: they leave in their order. */
+static void pushed_after(fcast_domain domain, fcast_region gpu, address_t base)
+{
+    fcast_endpoint receiver, sender;
+    fcast_region pinned;
+    fcast_pool pool;
+    char address[128];
+    OK(fcast_region_allocate(8 * 4096, FCAST_REGION_PINNED, -1, &pinned));
+    OK(fcast_pool_create(pinned, 4096, 0, &pool));
+    OK(fcast_receiver_open(domain, "127.0.0.1:0", NULL, &receiver));
+    OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
+    OK(fcast_buffered_open(domain, address, &(fcast_settings){.size = sizeof(fcast_settings), .pool = pool}, &sender));
+    connected = 0;
+    DRIVE(sender, on_waiting, receiver, on_host, connected == 1);
+    came = completed = pushed = released = 0;
+    awaited = 0x55;
+    unsigned one = 1;
+    uint64_t number = 0;
+    fcast_payload payload;
+    void *stream = held_stream(base, awaited), *event = recorded(stream);
+    OK(fcast_payload_of_region(gpu, (void *)(uintptr_t)base, 1000, &payload));
+    OK(fcast_payload_after_event(payload, event, on_release, &one));
+    OK(fcast_push(sender, 0, 0, "beside", 6, NULL));
+    OK(fcast_push_payload(sender, 1, 0, payload, &number));
+    CHECK(number == 1);
+    IS(fcast_push_payload(sender, 1, 0, payload, &number), FCAST_STALE);
+    OK(fcast_push(sender, 2, 0, "beside", 6, NULL));
+    OK(fcast_flush(sender));
+    nothing_goes(sender, receiver);
+    CHECK(released == 0);
+    let_go();
+    DRIVE(sender, on_waiting, receiver, on_host, pushed == 3 && came == 3);
+    CHECK(released == 1);
+    CHECK(cu_event_destroy(event) == 0 && cu_stream_destroy(stream) == 0);
+    OK(fcast_endpoint_release(sender));
+    OK(fcast_endpoint_release(receiver));
+    OK(fcast_pool_release(pool));
+    OK(fcast_region_release(pinned));
+}
+
+/* A frozen buffer of the host's, that a GPU's work is to fill, say: published when that is done. */
+static void published_after(fcast_domain domain, address_t base)
+{
+    fcast_endpoint publisher, subscriber;
+    fcast_region region;
+    fcast_pool pool;
+    fcast_buffer buffer;
+    fcast_payload payload;
+    fcast_stream_sender streams;
+    fcast_stream_transfer transfer;
+    char address[128];
+    const char *to = address;
+    void *data;
+    uint64_t number;
+    OK(fcast_region_allocate(2 * SLOT, 0, -1, &region));
+    OK(fcast_region_register(region, domain));
+    OK(fcast_pool_create(region, SLOT, 0, &pool));
+    OK(fcast_publisher_open(domain, "127.0.0.1:0", NULL, &publisher));
+    OK(fcast_endpoint_address(publisher, address, sizeof address, NULL));
+    OK(fcast_subscriber_open(domain, &(fcast_settings){.size = sizeof(fcast_settings), .max_message = SLOT}, &subscriber));
+    OK(fcast_subscriber_connect(subscriber, address, &number));
+    OK(fcast_subscribe(subscriber, number, 3));
+    DRIVE(publisher, on_waiting, subscriber, on_host, subscribed == 1);
+    came = completed = pushed = published = 0;
+    awaited = 0x66;
+    OK(fcast_pool_acquire(pool, 0, &buffer, &data, NULL));
+    memset(data, awaited, SIZE);
+    OK(fcast_buffer_freeze(buffer, SIZE, &payload));
+    void *stream = held_stream(base, 1);
+    OK(fcast_payload_after_stream(payload, stream, 0));
+    /* A stream of blocks would not wait. */
+    OK(fcast_stream_sender_open(&domain, 1, NULL, &streams));
+    IS(fcast_stream_send_payload(streams, "x", payload, &to, 1, NULL, &transfer), FCAST_UNSUPPORTED);
+    OK(fcast_stream_sender_close(streams, 1000));
+    OK(fcast_publish_payload(publisher, 3, payload, "head", 4, 1, NULL));
+    nothing_goes(publisher, subscriber);
+    let_go();
+    DRIVE(publisher, on_waiting, subscriber, on_host, published == 1 && came == 1);
+    CHECK(cu_stream_destroy(stream) == 0);
+    OK(fcast_endpoint_release(publisher));
+    OK(fcast_endpoint_release(subscriber));
+    OK(fcast_pool_release(pool));
+    OK(fcast_region_release(region));
+}
+
+/* A part of a GPU's memory as a stream, which becomes a file. */
+static void streamed(fcast_domain domain, fcast_region gpu, void *base)
+{
+    char into[] = "/tmp/fabricast-c-device-XXXXXX", path[64], address[128];
+    const char *any = "127.0.0.1:0", *to = address;
+    fcast_stream_receiver receiver;
+    fcast_stream_sender sender;
+    fcast_stream_transfer transfer;
+    fcast_payload payload;
+    size_t len;
+    CHECK(mkdtemp(into) != NULL);
+    OK(fcast_stream_receiver_open(&domain, &any, 1, into, NULL, &receiver));
+    OK(fcast_stream_receiver_address(receiver, address, sizeof address, NULL));
+    OK(fcast_stream_sender_open(&domain, 1, NULL, &sender));
+    CHECK(cu_to_device((address_t)(uintptr_t)base, pattern, SIZE) == 0);
+    OK(fcast_payload_of_region(gpu, base, SIZE, &payload));
+    IS(fcast_stream_send_payload(sender, "../x", payload, &to, 1, NULL, &transfer), FCAST_INVALID);
+    IS(fcast_stream_send_payload(sender, "x", payload, &to, 0, NULL, &transfer), FCAST_INVALID);
+    OK(fcast_payload_len(payload, &len));
+    CHECK(len == SIZE);
+    OK(fcast_stream_send_payload(sender, "x", payload, &to, 1, NULL, &transfer));
+    IS(fcast_payload_release(payload), FCAST_STALE);
+    OK(fcast_stream_transfer_wait(transfer, 60000));
+    OK(fcast_stream_transfer_release(transfer));
+    OK(fcast_stream_sender_close(sender, 1000));
+    OK(fcast_stream_receiver_close(receiver, 1000));
+    OK(fcast_stream_receiver_release(receiver));
+    snprintf(path, sizeof path, "%s/x", into);
+    FILE *file = fopen(path, "rb");
+    CHECK(file != NULL && fread(back, 1, SIZE, file) == SIZE && fgetc(file) == EOF && fclose(file) == 0);
+    CHECK(memcmp(back, pattern, SIZE) == 0);
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", into);
+    CHECK(system(command) == 0);
+}
+
+static void after_work(fcast_domain domain)
+{
+    fcast_region gpu;
+    fcast_payload payload;
+    void *base;
+    unsigned one = 1;
+    OK(fcast_region_device(SIZE, 0, false, &gpu));
+    OK(fcast_region_register(gpu, domain));
+    OK(fcast_region_memory(gpu, &base, NULL));
+    const address_t at = (address_t)(uintptr_t)base;
+    sent_after(domain, gpu, at);
+    pushed_after(domain, gpu, at);
+    published_after(domain, at);
+    streamed(domain, gpu, base);
+    /* One that is not sent after all, of the default stream, too; its event is free at once. */
+    released = 0;
+    void *stream = held_stream(at, 1), *event = recorded(stream);
+    OK(fcast_payload_of_region(gpu, base, SIZE, &payload));
+    OK(fcast_payload_after_event(payload, event, on_release, &one));
+    OK(fcast_payload_after_stream(payload, NULL, 0));
+    IS(fcast_payload_after_event((fcast_payload){0}, event, on_release, &one), FCAST_STALE);
+    CHECK(released == 1);
+    OK(fcast_payload_release(payload));
+    CHECK(released == 2);
+    let_go();
+    CHECK(cu_event_destroy(event) == 0 && cu_stream_destroy(stream) == 0);
+    OK(fcast_region_release(gpu));
 }
 
 /* The structs of dlpack.h. */
@@ -274,9 +605,11 @@ int main(void)
     IS(fcast_region_device(SIZE, 99, false, &region), FCAST_DEVICE);
     fcast_domain domain = open_domain();
     sends(domain);
+    after_work(domain);
     memory_of_the_program();
     tensors();
     OK(fcast_domain_release(domain));
+    CHECK(fake_violations == NULL || fake_violations() == 0);
     printf("a GPU's memory: %u messages, %u tensors\n", delivered, released);
     return 0;
 }

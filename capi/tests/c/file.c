@@ -35,6 +35,58 @@ static void now(fcast_file file)
     OK(fcast_file_sync(file, true));
 }
 
+/* One run of the file, and many pieces of memory: plain memory, and what a ring hands out. */
+static void in_pieces(fcast_file file)
+{
+    fcast_file_moved moved;
+    const fcast_bytes from[] = {{out + 1000, 5000}, {NULL, 0}, {out, 1000}};
+    moved.bytes = 77;
+    IS(fcast_file_writev(file, NULL, 1, 0, &moved), FCAST_INVALID);
+    IS(fcast_file_writev(file, from, 3, 0, NULL), FCAST_INVALID);
+    IS(fcast_file_writev(file, &(fcast_bytes){NULL, 1}, 1, 0, &moved), FCAST_INVALID);
+    IS(fcast_file_readv(file, &(fcast_span){NULL, 1}, 1, 0, &moved), FCAST_INVALID);
+    IS(fcast_file_readv(file, &(fcast_span){in, SIZE_MAX}, 1, 0, &moved), FCAST_INVALID);
+    IS(fcast_file_readv((fcast_file){0}, NULL, 0, 0, &moved), FCAST_STALE);
+    CHECK(moved.bytes == 77);
+    OK(fcast_file_readv(file, NULL, 0, 0, &moved));
+    CHECK(moved.bytes == 0);
+    OK(fcast_file_writev(file, from, 3, SIZE, &moved));
+    CHECK(moved.bytes == 6000);
+
+    fcast_region region;
+    fcast_ring ring;
+    fcast_reservation reservation;
+    fcast_payload payload;
+    fcast_span spans[2];
+    OK(fcast_region_allocate(8192, 0, -1, &region));
+    OK(fcast_ring_create(region, 0, 0, &ring));
+    for (int i = 0; i < 2; i++) {
+        /* The second one goes over the end of the region. */
+        OK(fcast_ring_reserve(ring, 6000, &reservation, spans));
+        CHECK((spans[1].len != 0) == (i == 1));
+        memset(spans[0].data, 0, spans[0].len);
+        OK(fcast_file_readv(file, spans, 2, SIZE, &moved));
+        CHECK(moved.bytes == 6000 && memcmp(spans[0].data, out + 1000, i == 0 ? 5000 : spans[0].len) == 0);
+        OK(fcast_ring_commit(ring, reservation, 6000, &payload));
+        OK(fcast_payload_release(payload));
+    }
+    CHECK(memcmp((char *)spans[1].data + spans[1].len - 1000, out, 1000) == 0);
+    OK(fcast_ring_release(ring));
+    OK(fcast_region_release(region));
+
+    /* More pieces than the system takes at once; and short at the end of the file. */
+    enum { PIECES = 3000 };
+    static fcast_span many[PIECES];
+    for (int i = 0; i < PIECES; i++)
+        many[i] = (fcast_span){in + 2 * i, 2};
+    memset(in, 0, 2 * PIECES);
+    OK(fcast_file_readv(file, many, PIECES, SIZE, &moved));
+    CHECK(moved.bytes == 6000 && memcmp(in, out + 1000, 5000) == 0 && memcmp(in + 5000, out, 1000) == 0);
+    OK(fcast_file_readv(file, many, PIECES, SIZE + 5999, &moved));
+    CHECK(moved.bytes == 1 && in[0] == out[999]);
+    OK(fcast_file_truncate(file, SIZE));
+}
+
 static void by_themselves(fcast_file file, fcast_loop loop)
 {
     fcast_region region;
@@ -167,6 +219,7 @@ int main(void)
     fcast_loop loop;
     OK(fcast_loop_create(NULL, &loop));
     now(file);
+    in_pieces(file);
     by_themselves(file, loop);
     batch_of(file, FCAST_BACK_END_DEFAULT);
     batch_of(file, FCAST_BACK_END_POSIX);
@@ -174,7 +227,7 @@ int main(void)
 
     fcast_file_stats stats = {.size = sizeof stats};
     OK(fcast_file_read_stats(file, &stats));
-    CHECK(stats.write.operations == 3 && stats.write.bytes == 2 * SIZE + 100);
+    CHECK(stats.write.operations == 4 && stats.write.bytes == 2 * SIZE + 6100);
     CHECK(stats.read.bytes >= 2 * SIZE && stats.read.latency_p99_ns > 0);
 
     int fd = open(path, O_RDONLY);
@@ -186,6 +239,7 @@ int main(void)
     OK(fcast_file_read(same, none, in, 16, 5, NULL, &moved));
     CHECK(moved.bytes == 16 && memcmp(in, out + 5, 16) == 0);
     IS(fcast_file_write(same, none, in, 16, 0, NULL, &moved), FCAST_INVALID);
+    IS(fcast_file_writev(same, &(fcast_bytes){in, 16}, 1, 0, &moved), FCAST_INVALID);
     OK(fcast_file_release(same));
     OK(fcast_file_truncate(file, 5));
     OK(fcast_file_release(file));

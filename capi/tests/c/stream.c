@@ -130,12 +130,35 @@ static void payload(fcast_domain domain, fcast_stream_sender sender,
     fcast_payload payload;
     OK(fcast_buffer_freeze(buffer, 1000, &payload));
     fcast_stream_transfer transfer;
+    /* What fails, early or late, leaves the payload what it is. */
+    const fcast_stream_options wrong = {.size = sizeof wrong, .rails = 100};
+    IS(fcast_stream_send_payload(sender, "../slot", payload, &to, 1, NULL, &transfer), FCAST_INVALID);
+    IS(fcast_stream_send_payload(sender, "slot", payload, &to, 0, NULL, &transfer), FCAST_INVALID);
+    IS(fcast_stream_send_payload(sender, "slot", payload, &to, 1, &wrong, &transfer), FCAST_INVALID);
+    IS(fcast_stream_send_payload((fcast_stream_sender){0}, "slot", payload, &to, 1, NULL, &transfer),
+       FCAST_STALE);
+    size_t len;
+    OK(fcast_payload_len(payload, &len));
+    CHECK(len == 1000);
+    fcast_payload part;
+    fcast_region plain;
+    OK(fcast_region_external(data, 1000, NULL, NULL, &plain));
+    OK(fcast_payload_of_region(plain, data, 1000, &part));
+    IS(fcast_stream_send_payload(sender, "slot", part, &to, 1, NULL, &transfer), FCAST_UNSUPPORTED);
+    OK(fcast_payload_release(part));
+    OK(fcast_region_release(plain));
     OK(fcast_stream_send_payload(sender, "slot", payload, &to, 1, NULL, &transfer));
     IS(fcast_stream_send_payload(sender, "slot", payload, &to, 1, NULL, &transfer), FCAST_STALE);
     OK(fcast_stream_transfer_wait(transfer, 60000));
     OK(fcast_stream_transfer_release(transfer));
     expect(receiver, FCAST_STREAM_COMPLETE, "slot", 1000);
     check_file(into, "slot", 1000);
+    size_t free_slots = 0;
+    for (int i = 0; free_slots != 2 && i < 60000; i++) {
+        OK(fcast_pool_status(pool, NULL, &free_slots, NULL));
+        usleep(1000);
+    }
+    CHECK(free_slots == 2);
     OK(fcast_pool_release(pool));
     OK(fcast_region_release(region));
 }

@@ -8,6 +8,8 @@ static uint64_t connection;
 static unsigned connected, written, wrote_value, reads, releases;
 static uint64_t wrote_window, released_window;
 static fcast_status lost;
+static fcast_buffer given_back;
+static unsigned char *bytes_back;
 
 static void on_owner(fcast_endpoint endpoint, const fcast_event *event)
 {
@@ -21,7 +23,34 @@ static void on_owner(fcast_endpoint endpoint, const fcast_event *event)
     if (event->kind == FCAST_EVENT_WINDOW_RELEASED) {
         released_window = event->key;
         releases++;
+        void *data = NULL;
+        size_t capacity = 0;
+        fcast_buffer other = {77};
+        if (event->data == NULL) {
+            IS(fcast_buffer_keep(endpoint, event, &other, &data, NULL), FCAST_STALE);
+            return;
+        }
+        /* The second one goes to its pool by itself. */
+        CHECK(event->data_len == SIZE);
+        if (given_back.id != 0)
+            return;
+        IS(fcast_buffer_keep(endpoint, event, NULL, &data, NULL), FCAST_INVALID);
+        IS(fcast_buffer_keep(endpoint, NULL, &other, &data, NULL), FCAST_INVALID);
+        fcast_message message;
+        IS(fcast_message_keep(endpoint, event, &message), FCAST_STALE);
+        OK(fcast_buffer_keep(endpoint, event, &given_back, &data, &capacity));
+        CHECK(data == event->data && capacity == SIZE);
+        bytes_back = data;
+        IS(fcast_buffer_keep(endpoint, event, &other, &data, NULL), FCAST_STALE);
+        CHECK(other.id == 77);
     }
+}
+
+static size_t free_in(fcast_pool pool)
+{
+    size_t free;
+    OK(fcast_pool_status(pool, NULL, &free, NULL));
+    return free;
 }
 
 static void on_peer(fcast_endpoint endpoint, const fcast_event *event)
@@ -40,6 +69,91 @@ static void on_peer(fcast_endpoint endpoint, const fcast_event *event)
     if (event->kind == FCAST_EVENT_DISCONNECTED)
         lost = event->status;
     CHECK(event->kind != FCAST_EVENT_WRITE_FAILED && event->kind != FCAST_EVENT_READ_FAILED);
+}
+
+static fcast_remote_window opened(fcast_window window, fcast_endpoint peer)
+{
+    unsigned char descriptor[FCAST_WINDOW_DESCRIPTOR_LEN];
+    fcast_remote_window remote;
+    OK(fcast_window_descriptor(window, descriptor));
+    OK(fcast_remote_window_open(peer, 0, descriptor, sizeof descriptor, &remote));
+    return remote;
+}
+
+/* Windows of buffers of a pool, which come back with what the peer wrote. */
+static void of_buffers(fcast_endpoint owner, fcast_endpoint peer, fcast_pool pool, const unsigned char *mine)
+{
+    fcast_buffer first, second;
+    void *at, *other;
+    fcast_window window = {77}, unread;
+    const size_t all = free_in(pool);
+    unsigned before = releases;
+    OK(fcast_pool_acquire(pool, 0, &first, &at, NULL));
+    OK(fcast_pool_acquire(pool, 0, &second, &other, NULL));
+    memset(at, 1, SIZE);
+    IS(fcast_window_expose_buffer(owner, connection, first, 4, &window), FCAST_INVALID);
+    IS(fcast_window_expose_buffer(owner, connection, first, 3, NULL), FCAST_INVALID);
+    IS(fcast_window_expose_buffer(owner, 0x123456789, first, 3, &window), FCAST_CLOSED);
+    CHECK(window.id == 77);
+    OK(fcast_window_expose_buffer(owner, connection, first, FCAST_ACCESS_WRITE, &window));
+    IS(fcast_window_expose_buffer(owner, connection, first, FCAST_ACCESS_WRITE, &unread), FCAST_STALE);
+    OK(fcast_window_expose_buffer(owner, connection, second, 3, &unread));
+    fcast_remote_window remote = opened(window, peer);
+    OK(fcast_window_write(peer, remote, 100, (fcast_region){0}, mine, 1000, 11 + written));
+    const unsigned had = written;
+    DRIVE(owner, on_owner, peer, on_peer, written == had + 1);
+    CHECK(free_in(pool) == all - 2);
+    OK(fcast_window_revoke(owner, window, 60000));
+    DRIVE(owner, on_owner, peer, on_peer, releases == before + 1);
+    CHECK(bytes_back == at && bytes_back[99] == 1 && bytes_back[1100] == 1);
+    CHECK(memcmp(bytes_back + 100, mine, 1000) == 0);
+    OK(fcast_window_revoke(owner, unread, 60000));
+    DRIVE(owner, on_owner, peer, on_peer, releases == before + 2);
+    poll_once(owner, on_owner);
+    CHECK(free_in(pool) == all - 1);
+    OK(fcast_buffer_release(given_back));
+    OK(fcast_remote_window_release(remote));
+    CHECK(free_in(pool) == all);
+}
+
+/* Windows of payloads: what is frozen is read alone; a part of a region as by its address. */
+static void of_payloads(fcast_endpoint owner, fcast_endpoint peer, fcast_pool pool, fcast_region owners,
+                        unsigned char *mine)
+{
+    fcast_buffer buffer;
+    fcast_payload frozen, part, pieces;
+    fcast_window window, of_part;
+    void *at;
+    const size_t all = free_in(pool);
+    const unsigned before = releases;
+    OK(fcast_pool_acquire(pool, 0, &buffer, &at, NULL));
+    memset(at, 9, 300);
+    OK(fcast_buffer_freeze(buffer, 300, &frozen));
+    const fcast_iov iov[] = {{memory, 10, owners}, {memory + 20, 10, owners}};
+    OK(fcast_payload_of_pieces(iov, 2, &pieces));
+    OK(fcast_payload_of_region(owners, memory, 64, &part));
+    IS(fcast_window_expose_payload(owner, connection, frozen, FCAST_ACCESS_WRITE, &window), FCAST_INVALID);
+    IS(fcast_window_expose_payload(owner, connection, pieces, FCAST_ACCESS_READ, &window), FCAST_UNSUPPORTED);
+    IS(fcast_window_expose_payload(owner, 0x123456789, part, 3, &window), FCAST_CLOSED);
+    size_t len;
+    OK(fcast_payload_len(part, &len));
+    CHECK(len == 64);
+    OK(fcast_payload_release(pieces));
+    OK(fcast_window_expose_payload(owner, connection, frozen, FCAST_ACCESS_READ, &window));
+    OK(fcast_window_expose_payload(owner, connection, part, 3, &of_part));
+    IS(fcast_payload_release(frozen), FCAST_STALE);
+    IS(fcast_payload_release(part), FCAST_STALE);
+    fcast_remote_window remote = opened(window, peer);
+    mine[SIZE] = 0;
+    const unsigned had = reads;
+    OK(fcast_window_read(peer, remote, 0, (fcast_region){0}, mine + SIZE, 300, 20));
+    DRIVE(owner, on_owner, peer, on_peer, reads == had + 1);
+    CHECK(mine[SIZE] == 9 && mine[SIZE + 299] == 9);
+    OK(fcast_window_revoke(owner, window, 60000));
+    OK(fcast_window_revoke(owner, of_part, 60000));
+    DRIVE(owner, on_owner, peer, on_peer, releases == before + 2);
+    CHECK(free_in(pool) == all);
+    OK(fcast_remote_window_release(remote));
 }
 
 int main(void)
@@ -132,10 +246,13 @@ int main(void)
     DRIVE(owner, on_owner, peer, on_peer, written == 3);
     CHECK(memory[3000] == 0xaa && memory[3255] == 0xaa && memory[3256] == 0);
 
+    of_buffers(owner, peer, pool, mine);
+    of_payloads(owner, peer, pool, owners, mine);
+    unsigned before = releases;
     IS(fcast_window_revoke(peer, window, 60000), FCAST_INVALID);
     OK(fcast_window_revoke(owner, window, 60000));
     IS(fcast_window_revoke(owner, window, 60000), FCAST_STALE);
-    DRIVE(owner, on_owner, peer, on_peer, releases == 1);
+    DRIVE(owner, on_owner, peer, on_peer, releases == before + 1);
     CHECK(released_window == id);
     IS(fcast_window_write(peer, remote, 0, none, mine, 1, 1), FCAST_CLOSED);
     OK(fcast_window_release(only_read));

@@ -26,10 +26,22 @@ static void small_messages(const fc::domain &domain)
     const std::string address = receiver.address().value();
     const fc::buffered_sender sender = fc::buffered_sender::open(domain, address.c_str()).value();
     std::uint64_t pushed = 0, got = 0;
+    const fc::region region = fc::region::allocate(4096).value();
+    const fc::pool pool = fc::pool::create(region, 4096).value();
+    const auto frozen = [&pool](std::uint64_t number) {
+        fc::buffer buffer = pool.acquire().value();
+        std::memcpy(buffer.data(), &number, sizeof number);
+        return std::move(buffer).freeze(sizeof number).value();
+    };
     while (got < 5000) {
         (void)sender.poll(room).value();
-        while (pushed < 5000 && sender.push(pushed % 3, fc::bytes_of(pushed)))
+        while (pushed < 5000 && pushed % 100 && sender.push(pushed % 3, fc::bytes_of(pushed)))
             pushed++;
+        if (pushed < 5000 && pushed % 100 == 0) {
+            fc::payload next = frozen(pushed);
+            if (sender.push(pushed % 3, next))
+                pushed++;
+        }
         CHECK(sender.flush().ok() || pushed == 0);
         for (const fc::event &event : receiver.poll(room).value()) {
             if (!event.is(fc::event_kind::message))
@@ -160,8 +172,64 @@ static void rings(const fc::domain &domain)
     CHECK(ring.reserve(100'000).code() == FCAST_TOO_LONG);
 }
 
+/// Windows of a buffer, which comes back, and of a payload; a payload of pieces is written there.
+static void windows(const fc::domain &domain)
+{
+    const fc::region memory = fc::region::allocate(8192).value();
+    memory.enroll(domain).value();
+    const fc::region slots = fc::region::allocate(4096).value();
+    const fc::pool pool = fc::pool::create(slots, 1024).value();
+    fc::settings owning;
+    owning.windows = 4;
+    owning.max_connections = 4;
+    const fc::receiver owner = fc::receiver::open(domain, "127.0.0.1:0", owning).value();
+    const std::string address = owner.address().value();
+    const fc::sender peer = fc::sender::open(domain, address.c_str()).value();
+    std::uint64_t connection = 0;
+    bool connected = false, written = false;
+    fc::buffer given = pool.acquire().value(), taken;
+    fc::payload all = fc::payload::of(memory, memory.memory()).value();
+    CHECK(all.size() == 8192);
+    CHECK(fc::window::expose(owner, 1, given, FCAST_ACCESS_WRITE).code() == FCAST_CLOSED && given);
+    fc::window window, of_payload;
+    fc::remote_window remote;
+    while (!taken) {
+        for (const fc::event &event : owner.poll(room).value()) {
+            if (event.is(fc::event_kind::connected))
+                connection = event.connection;
+            if (event.kind == FCAST_EVENT_WINDOW_RELEASED && event.data != nullptr)
+                taken = owner.keep_buffer(event).value();
+        }
+        for (const fc::event &event : peer.poll(room).value()) {
+            connected |= event.is(fc::event_kind::connected);
+            written |= event.kind == FCAST_EVENT_WRITTEN;
+            CHECK(event.kind != FCAST_EVENT_WRITE_FAILED);
+        }
+        if (connected && connection != 0 && !remote && !written) {
+            window = fc::window::expose(owner, connection, given, FCAST_ACCESS_WRITE).value();
+            of_payload = fc::window::expose(owner, connection, all, FCAST_ACCESS_READ).value();
+            CHECK(!given && !all);
+            remote = fc::remote_window::open(peer, 0, window.describe().value()).value();
+            const fc::mutable_bytes bytes = memory.memory();
+            bytes[0] = 7, bytes[5000] = 8;
+            const fc::piece pieces[] = {{&bytes[0], 1, memory.raw()}, {&bytes[5000], 1, memory.raw()}};
+            fc::payload two = fc::payload::of(fc::span<const fc::piece>(pieces)).value();
+            CHECK(remote.write(peer, 1023, two, 1) == FCAST_INVALID && two);
+            CHECK(remote.write(peer, 1000, two, 1) && !two);
+        }
+        if (written && window)
+            CHECK(window.revoke(owner, 60000));
+    }
+    CHECK(taken.size() == 1024 && taken.data()[1000] == 7 && taken.data()[1001] == 8);
+}
+
 static void devices()
 {
+    const fc::region memory = fc::region::allocate(4096).value();
+    const fc::payload payload = fc::payload::of(memory, memory.memory()).value();
+    int calls = 0;
+    CHECK(fc::after_event(payload, nullptr, [&calls] { calls++; }).code() == FCAST_INVALID);
+    CHECK(calls == 1 && fc::after_stream(payload, nullptr, 99).code() == FCAST_DEVICE);
     if (auto region = fc::device_region(1 << 20)) {
         CHECK(region->memory().size() == 1 << 20);
         CHECK(fc::staging::create(2, 65536).value());
@@ -185,6 +253,7 @@ int main()
     publications(domain);
     packed_publications(domain);
     rings(domain);
+    windows(domain);
     devices();
     std::printf("endpoints: ok\n");
 }

@@ -81,7 +81,15 @@ static void regions(const scratch &on)
     CHECK(std::memcmp(region.memory().data(), on.data.data(), len) == 0);
     CHECK(again.write(region.memory().first(10), 3, region.raw()).value().bytes == 10);
     CHECK(again.read(back, len - 5).value().bytes == 5);
+    const fc::bytes parts[] = {fc::bytes(on.data).first(100),
+                               fc::bytes(on.data).subspan(1000, 50)};
+    CHECK(again.writev(parts, 10).value().bytes == 150);
+    const fc::mutable_bytes places[] = {fc::mutable_bytes(back).first(30),
+                                        fc::mutable_bytes(back).subspan(500, 120)};
+    CHECK(again.readv(places, 10).value().bytes == 150);
+    CHECK(std::memcmp(back.data() + 500 + 70, on.data.data() + 1000, 50) == 0);
     CHECK(again.write(on.data, 0).value().bytes == len);
+    CHECK(fc::file().readv(places, 0).code() == FCAST_STALE);
     CHECK(fc::file::open("/no/such/file", "r").code() == FCAST_NOT_FOUND);
     CHECK(fc::file::open(on.path.c_str(), "q").code() == FCAST_INVALID);
 }

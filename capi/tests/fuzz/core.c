@@ -215,6 +215,39 @@ static fcast_status payload_len(void)
     return checked(fcast_payload_len((fcast_payload){pick(PAYLOAD)}, once_in(50) ? NULL : &len));
 }
 
+static fcast_status payload_of_region(void)
+{
+    fcast_region region;
+    fcast_iov pieces[3];
+    size_t len, count = once_in(9) ? below(4) : 2;
+    void *data = any_place(&region, &len);
+    fcast_payload payload = {UNTOUCHED};
+    fcast_status status;
+    if (once_in(3)) {
+        for (size_t i = 0; i < count; i++) {
+            pieces[i].base = any_place(&pieces[i].region, &pieces[i].len);
+            pieces[i].len %= 300;
+        }
+        status = checked(fcast_payload_of_pieces(once_in(50) ? NULL : pieces, count, &payload));
+    } else {
+        status = checked(fcast_payload_of_region(region, data, once_in(9) ? len : len % 300,
+                                                 once_in(50) ? NULL : &payload));
+    }
+    if (status == FCAST_OK)
+        keep(PAYLOAD, payload.id);
+    else
+        MUST(payload.id == UNTOUCHED, "written by a call that failed");
+    return status;
+}
+
+/* Events of nobody's are not promised: there is the default stream, where there is a GPU. */
+static fcast_status payload_after(void)
+{
+    fcast_payload payload = {pick(PAYLOAD)};
+    checked(fcast_payload_after_stream(payload, NULL, (uint32_t)below(3)));
+    return checked(fcast_payload_after_event(payload, NULL, external_released, new_external(8)));
+}
+
 static fcast_status nobody_fails(void)
 {
     MUST(fcast_version() == FCAST_VERSION, "another version");
@@ -265,6 +298,10 @@ static const struct call table[] = {
     {"fcast_buffer_release", 10, release_buffer},
     {"fcast_payload_len", 6, payload_len},
     {"fcast_payload_release", 8, release_payload},
+    {"fcast_payload_of_region", 12, payload_of_region},
+    {"fcast_payload_of_pieces", 12, payload_of_region},
+    {"fcast_payload_after_stream", 2, payload_after},
+    {"fcast_payload_after_event", 2, payload_after},
     {"fcast_message_release", 8, release_message},
     {"fcast_version", 1, nobody_fails},
     {"fcast_status_name", 1, nobody_fails},

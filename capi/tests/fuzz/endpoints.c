@@ -96,6 +96,21 @@ static fcast_status address_of(void)
                                           once_in(9) ? NULL : &len));
 }
 
+/* A buffer that was a window: nobody else has it. */
+static void look_at_buffer(fcast_endpoint endpoint, const fcast_event *event)
+{
+    fcast_buffer buffer = {UNTOUCHED};
+    void *data = NULL;
+    size_t capacity = 0;
+    if (alone())
+        read_all(event->data, event->data_len);
+    if (fcast_buffer_keep(endpoint, event, &buffer, &data, &capacity) != FCAST_OK)
+        return;
+    MUST(data == event->data && capacity == event->data_len, "another buffer");
+    memset(data, 5, capacity);
+    keep(BUFFER, buffer.id);
+}
+
 /* What is told is so: pointers that can be read, where nobody else polls meanwhile. */
 static void look_at(fcast_endpoint endpoint, const fcast_event *event)
 {
@@ -109,6 +124,8 @@ static void look_at(fcast_endpoint endpoint, const fcast_event *event)
         MUST(strlen(event->text) < 4096, "a long text");
     if (alone() && (event->kind == FCAST_EVENT_CONNECTED || event->kind == FCAST_EVENT_REQUEST))
         read_all(event->data, event->data_len);
+    if (event->kind == FCAST_EVENT_WINDOW_RELEASED && event->data != NULL)
+        look_at_buffer(endpoint, event);
     if (event->kind != FCAST_EVENT_MESSAGE)
         return;
     if (alone()) {
@@ -166,9 +183,15 @@ static fcast_status receive(void)
 static fcast_status keep_any(void)
 {
     fcast_message message = {UNTOUCHED};
+    fcast_buffer buffer = {UNTOUCHED};
     fcast_event event = last_event;
+    void *data;
+    size_t capacity;
     if (once_in(4))
         event.index = (uint32_t)any_number();
+    if (checked(fcast_buffer_keep((fcast_endpoint){pick_endpoint()}, once_in(20) ? NULL : &event,
+                                  once_in(20) ? NULL : &buffer, &data, &capacity)) == FCAST_OK)
+        keep(BUFFER, buffer.id);
     fcast_status status =
         checked(fcast_message_keep((fcast_endpoint){pick_endpoint()}, once_in(20) ? NULL : &event,
                                    once_in(20) ? NULL : &message));
@@ -342,6 +365,7 @@ static const struct call table[] = {
     {"fcast_endpoint_poll", 400, poll_one},
     {"fcast_receive", 60, receive},
     {"fcast_message_keep", 10, keep_any},
+    {"fcast_buffer_keep", 10, keep_any},
     {"fcast_endpoint_release", 4, release_endpoint},
     {"fcast_endpoint_wait", 20, wait_one},
     {"fcast_endpoint_fds", 4, fds},

@@ -95,6 +95,26 @@ static fcast_status move_now(void)
         fcast_file_write(file, region, data, len, any_offset() % (1 << 20), options, &moved));
 }
 
+static fcast_status move_pieces(void)
+{
+    fcast_span into[5];
+    fcast_bytes from[5];
+    fcast_file_moved moved;
+    fcast_file file = {pick(DATA_FILE)};
+    size_t count = below(6);
+    /* No two of them overlap. */
+    for (size_t i = 0; i < count; i++) {
+        size_t at = i * 8192 + below(8), len = once_in(4) ? 0 : below(8192 - 8);
+        into[i] = (fcast_span){once_in(20) ? NULL : file_memory + at, len};
+        from[i] = (fcast_bytes){into[i].data, once_in(50) ? SIZE_MAX : len};
+    }
+    if (once_in(2))
+        return checked(fcast_file_readv(file, once_in(50) ? NULL : into, count, any_offset(),
+                                        once_in(9) ? NULL : &moved));
+    return checked(fcast_file_writev(file, once_in(50) ? NULL : from, count,
+                                     any_offset() % (1 << 20), &moved));
+}
+
 static fcast_status begin(void)
 {
     unsigned char place[1024];
@@ -216,6 +236,8 @@ static const struct call table[] = {
     {"fcast_file_truncate", 1, truncate_file},
     {"fcast_file_read", 5, move_now},
     {"fcast_file_write", 5, move_now},
+    {"fcast_file_readv", 5, move_pieces},
+    {"fcast_file_writev", 5, move_pieces},
     {"fcast_file_begin_read", 5, begin},
     {"fcast_file_begin_write", 5, begin},
     {"fcast_file_begin_append", 5, begin},

@@ -134,6 +134,17 @@ static fcast_status push(void)
                               once_in(9) ? NULL : &number));
 }
 
+static fcast_status push_payload(void)
+{
+    uint64_t payload = pick(PAYLOAD), number = 0;
+    fcast_status status =
+        checked(fcast_push_payload(any_endpoint(), any_tag(), (uint8_t)below(4),
+                                   (fcast_payload){payload}, once_in(9) ? NULL : &number));
+    if (status == FCAST_OK)
+        gone(PAYLOAD, payload);
+    return status;
+}
+
 static fcast_status acquire(void)
 {
     fcast_buffer buffer = {UNTOUCHED};
@@ -331,6 +342,7 @@ static const struct call table[] = {
     {"fcast_push", 10, push},
     {"fcast_pushv", 10, push},
     {"fcast_push_batch", 10, push},
+    {"fcast_push_payload", 10, push_payload},
     {"fcast_buffered_acquire", 5, acquire},
     {"fcast_buffered_send", 5, send_buffer},
     {"fcast_coalesced_next", 6, read_small},

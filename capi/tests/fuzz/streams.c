@@ -149,9 +149,7 @@ static fcast_status send_one(void)
     } else {
         status = fcast_stream_send_payload(sender, name, (fcast_payload){payload}, peer, count,
                                            options, &transfer);
-        /* It is used up where this fails behind its checks, too. */
-        size_t left;
-        if (fcast_payload_len((fcast_payload){payload}, &left) == FCAST_STALE)
+        if (status == FCAST_OK)
             gone(PAYLOAD, payload);
     }
     if (checked(status) == FCAST_OK)

@@ -21,6 +21,31 @@ static fcast_status expose(void)
     return status;
 }
 
+static fcast_status expose_what_is_kept(void)
+{
+    fcast_endpoint endpoint = {pick_endpoint()};
+    uint64_t buffer = pick(BUFFER), payload = pick(PAYLOAD);
+    uint32_t access = (uint32_t)below(once_in(9) ? 8 : 4);
+    fcast_window window = {UNTOUCHED}, *out = once_in(50) ? NULL : &window;
+    fcast_status status;
+    if (once_in(2)) {
+        status = checked(fcast_window_expose_buffer(
+            endpoint, any_connection(), (fcast_buffer){buffer}, access, out));
+        if (status == FCAST_OK)
+            gone(BUFFER, buffer);
+    } else {
+        status = checked(fcast_window_expose_payload(
+            endpoint, any_connection(), (fcast_payload){payload}, access, out));
+        if (status == FCAST_OK)
+            gone(PAYLOAD, payload);
+    }
+    if (status == FCAST_OK)
+        keep(WINDOW, window.id);
+    else
+        MUST(window.id == UNTOUCHED, "written by a call that failed");
+    return status;
+}
+
 static fcast_status about_window(void)
 {
     fcast_window window = {pick(WINDOW)};
@@ -262,6 +287,8 @@ __attribute__((constructor)) static void add_the_kinds(void)
 
 static const struct call table[] = {
     {"fcast_window_expose", 8, expose},
+    {"fcast_window_expose_buffer", 6, expose_what_is_kept},
+    {"fcast_window_expose_payload", 6, expose_what_is_kept},
     {"fcast_window_descriptor", 6, about_window},
     {"fcast_window_id", 2, about_window},
     {"fcast_window_revoke", 3, revoke},

@@ -104,9 +104,9 @@ impl Stream {
     /// As for [`new`](Self::new).
     ///
     /// # Safety
-    /// * `raw` is null or a stream of that device, and is not destroyed before `keep_alive` is
-    ///   dropped.
-    /// * Its context lives as long.
+    /// * `raw` is null or a stream of that device, and is not destroyed before the last `Stream` of
+    ///   it is dropped. Its [events](Self::event) use its context alone.
+    /// * Its context lives until `keep_alive` is dropped.
     pub unsafe fn from_raw(
         raw: RawStream,
         device: Device,

@@ -115,9 +115,10 @@ fn what_was_refused_waits_for_what_it_was_given_with() {
     let plain = Payload::from(buffer(&pool, 9));
     let staged = plain.staged(buffer(&pool, 9).into(), log.gate("copy", 0));
     let plain = staged.unstaged();
-    assert!(!plain.is_gated());
+    assert!(!plain.is_gated() && !plain.is_after());
     assert_eq!(pool.free_count(), 3);
     let event = plain.behind(log.gate("event", 0));
+    assert!(event.is_after());
     let staged = event.staged(buffer(&pool, 9).into(), log.gate("copy", 0));
     let mut event = staged.unstaged();
     log.take();

@@ -37,4 +37,10 @@ impl Payload {
     pub fn after(self, event: &Event) -> Self {
         self.behind(Box::new(EventGate(event.clone())))
     }
+
+    /// Whether it is to be sent [after](Self::after) an event. Where its bytes are taken out of it,
+    /// and not sent, the event is forgotten.
+    pub fn is_after(&self) -> bool {
+        self.is_gated()
+    }
 }
