@@ -130,6 +130,7 @@ fi
 
 [[ -n ${FABRICAST_LIBFABRIC_2:-} ]] || echo "SKIPPED: C and C++ over a second libfabric: there is none (FABRICAST_LIBFABRIC_2)"
 [[ -n $have_cxx ]] || echo "SKIPPED: the programs in C++: no c++ here"
+((${#jobs[@]})) || { echo "capi-test.sh: no program has one of these in its name: ${only[*]}" >&2; exit 2; }
 echo "     Running C and C++ against $out"
 export -f run_job
 export room limit

@@ -274,6 +274,15 @@ public:
         sent = 0;
         return fcast_send_batch(raw_, messages.data(), messages.size(), &sent);
     }
+    /// Drives it, and writes the keys of sends that are done: `count` of them. `has_events`: poll()
+    /// has more to tell, which happened after those.
+    status poll_completed(span<std::uint64_t> keys, std::size_t &count,
+                          bool &has_events) const noexcept
+    {
+        count = 0;
+        has_events = false;
+        return fcast_poll_completed(raw_, keys.data(), keys.size(), &count, &has_events);
+    }
     /// Posts what was packed and would wait for the next poll.
     status flush() const noexcept { return fcast_flush(raw_); }
 };

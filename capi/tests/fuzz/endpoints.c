@@ -163,6 +163,19 @@ static fcast_status poll_one(void)
     return status;
 }
 
+static fcast_status poll_completed(void)
+{
+    uint64_t keys[16];
+    size_t count = SIZE_MAX, capacity = below(17);
+    bool has_events = false;
+    fcast_status status = checked(
+        fcast_poll_completed((fcast_endpoint){pick(SENDER)}, once_in(50) ? NULL : keys, capacity,
+                             once_in(50) ? NULL : &count, once_in(20) ? NULL : &has_events));
+    MUST(status == FCAST_OK || count == SIZE_MAX, "written by a call that failed");
+    MUST(status != FCAST_OK || count <= capacity, "%zu keys in %zu places", count, capacity);
+    return status;
+}
+
 static fcast_status receive(void)
 {
     fcast_received messages[8];
@@ -364,6 +377,7 @@ static const struct call table[] = {
     {"fcast_endpoint_address", 3, address_of},
     {"fcast_endpoint_poll", 400, poll_one},
     {"fcast_receive", 60, receive},
+    {"fcast_poll_completed", 40, poll_completed},
     {"fcast_message_keep", 10, keep_any},
     {"fcast_buffer_keep", 10, keep_any},
     {"fcast_endpoint_release", 4, release_endpoint},
