@@ -2,16 +2,17 @@
 //! without them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::endpoint::{
-    ConnectionlessConfig, ConnectionlessEvent, Message, MessageRef, Packing, PublishConfig,
-    SendConfig, SendErrorKind, SubscribeConfig,
+    BatchError, ConnectionlessConfig, ConnectionlessEvent, Message, MessageRef, Packing,
+    PublishConfig, SendConfig, SendErrorKind, SubscribeConfig,
 };
 use fabricast::fabric::EndpointKind;
 use fabricast::{
     ConnectionEvent, ConnectionlessEndpoint, PublishEndpoint, ReceiveEndpoint, ReceiveEvent,
-    SendEndpointZeroCopy, SendEvent, SubscribeEndpoint, SubscribeEvent,
+    Region, SendEndpointZeroCopy, SendEvent, SubscribeEndpoint, SubscribeEvent,
 };
 
 use crate::common::{
@@ -150,6 +151,98 @@ fn messages_of_any_length_arrive_in_order_and_each_key_has_one_outcome() {
     assert_eq!(sending.bytes, receiving.bytes);
     drop(heard);
     assert_eq!(pool.free_count(), pool.slots());
+}
+
+/// Parts of a region, whose bytes are zeros: the outcome of one that was copied has no payload, the
+/// others come back as slices.
+#[test]
+fn parts_of_a_region_come_back_where_they_were_not_copied() {
+    let _dog = Watchdog::new("packed parts");
+    let Some(domain) = domain() else { return };
+    let listening = ReceiveEndpoint::listen(&domain, any_port(), small_receiver());
+    let mut receiver = listening.expect("it listens");
+    let config = common::sending().outgoing(|out| out.packing(Packing::UpTo(SMALL)).depth(8));
+    let connecting = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), config);
+    let mut sender = connecting.expect("begun");
+    let region = Region::host(2 * LONGEST as usize).build().expect("memory");
+    region.register(&domain).expect("registered");
+    // One in seven is too long for a frame.
+    let len = |number: u64| {
+        if number % 7 == 0 {
+            LONGEST as usize
+        } else {
+            number as usize % 200
+        }
+    };
+    let part = |number: u64| {
+        let start = number as usize % 5000;
+        (
+            region.part(start..start + len(number)).expect("inside"),
+            number.to_le_bytes(),
+            number,
+        )
+    };
+    let (mut sent, mut came) = (Vec::new(), Vec::new());
+    let (mut next, mut owed, mut copied, mut heard) = (0, HashMap::new(), 0, 0);
+    drive("all parts", SOON, || {
+        let taken = match next % 2 {
+            0 => sender.send_part_batch((next..MESSAGES.min(next + 20)).map(part)),
+            _ => {
+                let (part, header, key) = part(next);
+                let sent = sender.send_part(part, &header, key).map(|()| 1);
+                sent.map_err(|refused| BatchError { sent: 0, refused })
+            }
+        };
+        let taken = match taken {
+            Ok(taken) => taken as u64,
+            Err(stopped) => {
+                assert!(stopped.refused.is_would_block(), "{stopped}");
+                let number = next + stopped.sent as u64;
+                assert_eq!(stopped.refused.key, number);
+                let slice = stopped.refused.given.into_slice().expect("a slice");
+                assert_eq!(
+                    (slice.offset(), slice.len()),
+                    (number as usize % 5000, len(number))
+                );
+                stopped.sent as u64
+            }
+        };
+        let new = (next..next + taken).map(|number| (number, len(number)));
+        owed.extend(new);
+        next += taken;
+        sender.poll(&mut sent).expect("it works");
+        for event in sent.drain(..) {
+            let SendEvent::Completed { key, payload } = event else {
+                assert!(!matches!(event, SendEvent::Failed { .. }), "{event:?}");
+                continue;
+            };
+            let len = owed.remove(&key).expect("one outcome");
+            match payload.into_slice() {
+                Ok(slice) => assert_eq!(slice.len(), len),
+                Err(empty) => {
+                    assert_eq!(empty.segments().len(), 0);
+                    assert!(len < SMALL);
+                    copied += 1;
+                }
+            }
+        }
+        receiver.poll(&mut came).expect("it works");
+        for event in came.drain(..) {
+            if let ReceiveEvent::Message(message) = event {
+                assert_eq!(message.header(), u64::to_le_bytes(heard));
+                assert_eq!(message.payload().len(), len(heard));
+                assert!(message.payload().iter().all(|&byte| byte == 0));
+                heard += 1;
+            }
+        }
+        heard == MESSAGES && owed.is_empty()
+    });
+    assert_eq!(copied, sender.stats().packed.messages);
+    assert!(copied > MESSAGES / 2, "{copied}");
+    assert!(region.part(0..2 * LONGEST as usize + 1).is_err());
+    drop((sender, receiver));
+    region.deregister(&domain);
+    assert_eq!(Arc::strong_count(&region), 1, "nobody keeps it");
 }
 
 #[test]
