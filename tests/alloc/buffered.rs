@@ -309,6 +309,17 @@ fn what_is_too_long_for_buffer_or_peer_is_refused_with_the_limit() {
     let (len, max, whose) = (1000, 1024 - 28, SmallMessageLimit::Peer);
     assert_eq!(error, PushError::TooLong { len, max, whose });
     pair.sender.push(1, 0, &[0; 996]).expect("fits exactly");
+    // A batch ends in front of it, and takes nothing from behind it.
+    let mut messages = [10, 20, 1000, 30]
+        .map(|len| (1, 0, &[0; 1000][..len]))
+        .into_iter();
+    let stopped = pair
+        .sender
+        .push_batch(&mut messages)
+        .expect_err("one is too long");
+    assert_eq!((stopped.pushed, stopped.error), (2, error));
+    assert_eq!(pair.sender.push_batch(messages), Ok(1));
+    assert_eq!(pair.sender.stats().accepted, 4);
 }
 
 #[test]

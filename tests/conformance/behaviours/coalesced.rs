@@ -86,6 +86,7 @@ pub(crate) fn pack(told: &Told) {
     let mut sender = connect(told, BufferedConfig::default());
     let (mut events, mut next) = (Vec::new(), 0);
     drive("all pushed", 2 * SOON, || {
+        // One by itself, then some together, and so on.
         while next < MESSAGES {
             let (tag, status, bytes) = small(next);
             match sender.push(tag, status, &bytes) {
@@ -94,6 +95,18 @@ pub(crate) fn pack(told: &Told) {
                 Err(refused) => panic!("{refused}"),
             }
             next += 1;
+            let some: Vec<_> = (next..MESSAGES.min(next + next % 20)).map(small).collect();
+            let some = some
+                .iter()
+                .map(|(tag, status, bytes)| (*tag, *status, &bytes[..]));
+            match sender.push_batch(some) {
+                Ok(pushed) => next += pushed as u64,
+                Err(stopped) => {
+                    assert!(stopped.error.is_would_block(), "{stopped}");
+                    next += stopped.pushed as u64;
+                    break;
+                }
+            }
         }
         sender.poll(&mut events).expect("polls");
         events.clear();
