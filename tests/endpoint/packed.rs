@@ -168,7 +168,7 @@ fn parts_of_a_region_come_back_where_they_were_not_copied() {
     region.register(&domain).expect("registered");
     // One in seven is too long for a frame.
     let len = |number: u64| {
-        if number % 7 == 0 {
+        if number.is_multiple_of(7) {
             LONGEST as usize
         } else {
             number as usize % 200
