@@ -124,7 +124,7 @@ static void sends(fcast_domain domain)
     OK(fcast_staging_create(4, SLOT, 0, -1, &staging));
     fcast_settings settings = {.size = sizeof settings, .max_message = SLOT, .deliver_to = pool};
     fcast_endpoint receiver, sender, plain;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), &settings, &receiver));
     char address[128];
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     OK(fcast_sender_open(domain, address, NULL, &plain));
