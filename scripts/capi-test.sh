@@ -94,6 +94,13 @@ for source in capi/tests/cpp/*.cpp examples/cpp/*.cpp; do
     fi
 done
 
+if wanted c/send; then
+    # What C developers look for errors with; it shows a program less than the kernel does.
+    job "c/send (valgrind)" "if ! command -v valgrind >/dev/null; then echo 'SKIPPED: a program in valgrind: there is none here'; exit 0; fi
+        cc -std=c11 -D_GNU_SOURCE ${common[*]} capi/tests/c/send.c -o $room/send-v ${link[*]}
+        timeout -k 5 $limit valgrind -q --error-exitcode=9 --leak-check=full $room/send-v"
+fi
+
 if ((${#only[@]} == 0)); then
     # Each header on its own, as the first thing that a file includes.
     for header in capi/include/*.h; do

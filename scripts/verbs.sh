@@ -3,9 +3,10 @@
 #
 #   verbs.sh                    all parts, over libfabric of the system and over 2.x
 #   verbs.sh PART... [-- FILTER...]   these parts: demo info, the test programs endpoint one_sided faults scale streams liars tools,
-#                               the conformance rows msg rxm, two (two guests), siw; what follows -- goes to the test programs
+#                               the conformance rows msg rxm, capi (capi/tests/c against libfabricast.so), two (two guests), siw; what
+#                               follows -- goes to the test programs
 #   verbs.sh run COMMAND...     this command, in a guest: examples and test programs by their names, and whatever this machine has
-#   verbs.sh ci                 the demo, one suite and the row msg: under 5 minutes on two idle cores
+#   verbs.sh ci                 the demo, the programs in C, one suite and the row msg: under 5 minutes on two idle cores
 #   verbs.sh links PROGRAM...   only builds, and makes target/verbs-logs/bin (for verbs/pack.sh)
 #
 # The exit status is that of the command, or 1 if anything failed. Where there can be no guest, a line begins with SKIPPED: and the status is 0.
@@ -30,10 +31,12 @@ logs=$repository/target/verbs-logs
 everything=(--workspace --locked --features "fabricast/tokio,fabricast/cudarc")
 examples=(stream info bench object)
 suites=(endpoint one_sided faults scale streams liars tools)
-all_parts=(demo info "${suites[@]}" msg rxm two siw)
+# Programs of capi/tests/c; in the guest their names begin with "c-".
+c_programs=(send windows buffered publish shared_pool connectionless stream object)
+all_parts=(demo info capi "${suites[@]}" msg rxm two siw)
 started=$SECONDS
 # Seconds for a part, boot not counted; verbs/two.sh has its own.
-declare -A limits=([demo]=120 [info]=60 [msg]=900 [rxm]=900 [streams]=1500 [scale]=600)
+declare -A limits=([demo]=120 [info]=60 [capi]=300 [msg]=900 [rxm]=900 [streams]=1500 [scale]=600)
 usual_limit=900
 # And for all of them together, from when everything is built.
 total_limit=${VERBS_TOTAL:-14400}
@@ -116,17 +119,22 @@ choose_accelerator() {
 
 # build TEST-PROGRAM...: them and the examples, and links to all of them below one directory, so that they have their names in the guest.
 build() {
-    local begin=$SECONDS targets=() name path
+    local begin=$SECONDS targets=() lib=() c=() name path
     rm -rf "${logs:?}/bin"
     mkdir -p "$logs/bin"
     # Nothing can be built for another root.
     [[ -z ${VERBS_ROOT:-} ]] || return 0
     for name in "$@"; do
-        [[ " ${examples[*]} " == *" $name "* ]] || targets+=(--test "$name")
+        if [[ $name == c-* ]]; then
+            c+=("${name#c-}")
+        elif [[ " ${examples[*]} " != *" $name "* ]]; then
+            targets+=(--test "$name")
+        fi
     done
+    ((${#c[@]} == 0)) || lib=(--lib)
     {
         { ((${#targets[@]} == 0)) || nice cargo test "${everything[@]}" --no-run "${targets[@]}"; } &&
-        nice cargo build "${everything[@]}" "${examples[@]/#/--example=}"
+        nice cargo build "${everything[@]}" "${lib[@]}" "${examples[@]/#/--example=}" && build_c "${c[@]}"
     } >"$logs/build.log" 2>&1 || { tail -n 40 "$logs/build.log"; say "FAILED: it does not build"; exit 1; }
     sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$logs/build.log" | while read -r path; do
         name=${path##*/}
@@ -136,6 +144,17 @@ build() {
         ln -sf "$(realpath "${CARGO_TARGET_DIR:-target}/debug/examples/$name")" "$logs/bin/$name"
     done
     say "built in $((SECONDS - begin)) s"
+}
+
+# The programs in C, against the shared library, which the guest finds where it lies here.
+build_c() {
+    (($#)) || return 0
+    local name out
+    out=$(realpath "$(scripts/capi.sh link)") || return
+    for name in "$@"; do
+        cc -std=c11 -D_GNU_SOURCE -g1 -Wall -Wextra -Werror -I"$out/include" "capi/tests/c/$name.c" -o "$logs/bin/c-$name" \
+            -L"$out/lib" -lfabricast -lpthread "-Wl,-rpath,$out/lib" || return
+    done
 }
 
 # ---------------------------------------------------------------- running parts in a guest
@@ -166,10 +185,34 @@ command_of() {
     case $part in
     demo) echo 'stream demo --provider verbs --size 4M && stream demo --provider "verbs;ofi_rxm" --rdm --size 4M' ;;
     info) echo 'info --provider verbs && info --provider "verbs;ofi_rxm"' ;;
+    capi) c_command ;;
     msg) echo "FABRICAST_ROW='verbs(MSG)' conformance --show-output" ;;
     rxm) echo "FABRICAST_ROW='verbs;ofi_rxm' conformance --show-output" ;;
     *) echo "$part --show-output $(printf '%q ' ${filters[@]+"${filters[@]}"})" ;;
     esac
+}
+
+# The programs in C, two at once for as many cores, and lines as of Rust's tests.
+c_command() {
+    cat <<'COMMAND'
+one() {
+    local begin=$SECONDS said=ok
+    timeout -k 5 120 "c-$1" >"$2" 2>&1 || said=FAILED
+    echo "test c-$1 ... $said ($((SECONDS - begin)) s)" >>"$2"
+}
+room=$(mktemp -d)
+COMMAND
+    local name
+    for name in "${c_programs[@]}"; do
+        echo "while ((\$(jobs -rp | wc -l) > 1)); do wait -n; done; one $name \$room/$name &"
+    done
+    cat <<'COMMAND'
+wait
+cat "$room"/*
+passed=$(cat "$room"/* | grep -c '^test .* ok (') failed=$(cat "$room"/* | grep -c '^test .* FAILED (')
+echo "test result: $passed passed; $failed failed; 0 ignored;"
+((failed == 0))
+COMMAND
 }
 
 is_tests() { [[ $1 != demo && $1 != info ]]; }
@@ -304,7 +347,10 @@ run() {
     ((${#libraries[@]})) || skip_all "${no_layer2#SKIPPED: }"
     # A test program that it begins with is built, too.
     local wanted=()
-    [[ ! -e tests/${command%% *}/main.rs && ! -e tests/${command%% *}.rs ]] || wanted=("${command%% *}")
+    local program=${command%% *}
+    if [[ -e tests/$program/main.rs || -e tests/$program.rs || ($program == c-* && -e capi/tests/c/${program#c-}.c) ]]; then
+        wanted=("$program")
+    fi
     build "${wanted[@]}"
     choose_accelerator
     local library
@@ -328,6 +374,7 @@ programs_of() {
         case $part in
         msg | rxm) echo conformance ;;
         two) echo endpoint ;;
+        capi) printf 'c-%s\n' "${c_programs[@]}" ;;
         *) [[ " ${suites[*]} " != *" $part "* ]] || echo "$part" ;;
         esac
     done | sort -u
@@ -388,7 +435,8 @@ main() {
     if (($#)); then filters=("${@:2}"); fi
     local default=both
     if [[ ${parts[*]} == ci ]]; then
-        parts=(demo endpoint msg)
+        parts=(demo capi endpoint msg)
+        c_programs=(send windows stream object)
         filters=(endpoints::)
         default=system total_limit=1000
         limits[endpoint]=420

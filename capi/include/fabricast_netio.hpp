@@ -9,7 +9,8 @@
  * the wire are not netio3's: both ends of a connection must be fabricast's.
  *
  * Each send that is accepted (OK) has exactly one outcome: on_send_completed_cb, or its key is
- * among those of on_connection_closed_cb (or, where the program has set it, on_send_failed_cb). A
+ * among those of on_connection_closed_cb (or, where the program has set it, on_send_failed_cb). For
+ * buffers that were sent, on_connection_closed_cb itself is it: it has no keys, they are free. A
  * backend that is destroyed before its connections are closed ends them at once and tells nothing.
  */
 #ifndef FABRICAST_NETIO_HPP
@@ -197,15 +198,28 @@ public:
     /// Sends a buffer, which is the backend's again if this is OK; else it stays the program's.
     NetioStatus send_buffer(const EndPointAddress &to, NetworkBuffer *buffer)
     {
+        const auto link = find(to);
+        if (!link || !link->buffers || !link->buffers->has(buffer))
+            return NetioStatus::FAILED;
         const piece one(buffer->data(), buffer->size());
-        return send_pieces(to, {&one, 1}, {}, buffer->id());
+        return send_by(*link, {&one, 1}, {}, buffer->id());
     }
-    /// Gives a buffer back that is not sent.
+    /// Gives a buffer back that is not sent; also one of an endpoint that is over.
     void release_buffer(const EndPointAddress &to, NetworkBuffer *buffer)
     {
         const auto link = find(to);
-        if (link && link->buffers)
-            link->buffers->give_back(buffer->id());
+        if (link && link->buffers && link->buffers->has(buffer))
+            return link->buffers->give_back(buffer->id());
+        std::lock_guard<detail::maybe_mutex> lock(mutex_);
+        if (buffers_ && buffers_->has(buffer))
+            return buffers_->give_back(buffer->id());
+        const auto is_its = [buffer](const auto &those) { return those->has(buffer); };
+        const auto found = std::find_if(left_.begin(), left_.end(), is_its);
+        if (found == left_.end())
+            return;
+        (*found)->give_back(buffer->id());
+        if ((*found)->are_all_here())
+            left_.erase(found);
     }
 
     /// The fewest header slots, or buffers, that were free since the last call.
@@ -295,10 +309,13 @@ private:
                             std::uint64_t key)
     {
         const auto link = find(to);
-        if (!link)
-            return NetioStatus::FAILED;
-        const bool here = !link->is_safe || !loop_ || loop_->is_own_thread();
-        const NetioStatus sent = link->send(pieces, header, key, here);
+        return link ? send_by(*link, pieces, header, key) : NetioStatus::FAILED;
+    }
+    NetioStatus send_by(detail::send_link &link, span<const piece> pieces, bytes header,
+                        std::uint64_t key)
+    {
+        const bool here = !link.is_safe || !loop_ || loop_->is_own_thread();
+        const NetioStatus sent = link.send(pieces, header, key, here);
         if (!here && sent == NetioStatus::OK)
             loop_->wake();
         return sent;
@@ -318,8 +335,8 @@ private:
         bool worked = link.batch.tell([&](const event &of) { on_event(link, of); });
         worked |= link.flush();
         while (!link.failed.empty()) {
-            const std::pair<std::uint64_t, std::string> one = std::move(link.failed.back());
-            link.failed.pop_back();
+            const std::pair<std::uint64_t, std::string> one = std::move(link.failed.front());
+            link.failed.pop_front();
             if (link.buffers)
                 link.buffers->give_back(one.first);
             on_failed(link, one.first, one.second);
@@ -399,6 +416,12 @@ private:
         }
         {
             std::lock_guard<detail::maybe_mutex> lock(mutex_);
+            if (link.buffers && link.buffers != buffers_) {
+                link.buffers->end();
+                // The program may write to what it has, until it gives it back.
+                if (!link.buffers->are_all_here())
+                    left_.push_back(link.buffers);
+            }
             sends_.erase(link.address);
             changed_ = true;
         }
@@ -517,6 +540,8 @@ private:
     detail::maybe_mutex mutex_;
     std::map<std::string, domain> domains_;
     std::shared_ptr<detail::send_buffers> buffers_;
+    /// Of endpoints that are over, while the program has some.
+    std::vector<std::shared_ptr<detail::send_buffers>> left_;
     pool pool_;
     std::unordered_map<EndPointAddress, std::shared_ptr<detail::send_link>, EndPointAddress::hash>
         sends_;

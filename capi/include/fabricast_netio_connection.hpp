@@ -7,6 +7,7 @@
 #include <fabricast_netio_endpoint.hpp>
 
 #include <atomic>
+#include <deque>
 
 namespace fabricast::netio::detail {
 
@@ -136,7 +137,7 @@ public:
     bool was_open = false;
     /// Sends of the queue that could not be made, and why, which the program is to be told. Of the
     /// loop's thread.
-    std::vector<std::pair<std::uint64_t, std::string>> failed;
+    std::deque<std::pair<std::uint64_t, std::string>> failed;
 
     /// Sends now, or leaves it to the loop's thread, which is `here`.
     NetioStatus send(span<const piece> pieces, bytes header, std::uint64_t key, bool here)
@@ -202,7 +203,8 @@ public:
     bool take_refused()
     {
         maybe_lock lock(mutex_);
-        const bool room = is_refused_ && !(is_safe && queue_.is_full()) && endpoint.num_free() > 0;
+        const bool room = is_refused_ && state_ != link_state::closed &&
+                          !(is_safe && queue_.is_full()) && endpoint.num_free() > 0;
         is_refused_ &= !room;
         return room;
     }
@@ -226,12 +228,15 @@ public:
         return state_ == link_state::closing;
     }
     /// The connection is over, and nothing is accepted from here on. The keys that are the
-    /// caller's to tell: of sends that failed, and `unsent` of those that were not made.
+    /// caller's to tell: of sends that failed, and `unsent` of those that were not made or whose
+    /// failure was not told, because a callback threw.
     std::vector<std::uint64_t> on_over(std::vector<std::uint64_t> &unsent)
     {
         maybe_lock lock(mutex_);
         state_ = link_state::closed;
         unsent = endpoint.get_pending_sends();
+        for (const auto &one : std::exchange(failed, {}))
+            unsent.push_back(one.first);
         queue_.keys(unsent);
         while (!queue_.is_empty())
             queue_.pop();
@@ -255,6 +260,9 @@ public:
     std::vector<std::uint64_t> pending() const
     {
         maybe_lock lock(mutex_);
+        // All that were there have been told, or are right now.
+        if (state_ == link_state::closed)
+            return {};
         std::vector<std::uint64_t> keys = endpoint.get_pending_sends();
         keys.insert(keys.end(), untold_.begin(), untold_.end());
         queue_.keys(keys);

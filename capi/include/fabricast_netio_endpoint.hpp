@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -204,7 +205,8 @@ private:
     sender sender_;
 };
 
-/// A buffer of a buffered endpoint: written to, then given to NetworkBackend::send_buffer.
+/// A buffer of a buffered endpoint: written to, then given to NetworkBackend::send_buffer. Where
+/// the endpoint is over before, the buffer stays the program's until release_buffer.
 class NetworkBuffer {
 public:
     NetworkBuffer(std::uint64_t id, mutable_bytes memory) noexcept : id_(id), memory_(memory) {}
@@ -255,7 +257,7 @@ public:
     NetworkBuffer *take()
     {
         maybe_lock lock(mutex_);
-        if (free_.empty()) {
+        if (free_.empty() || is_over_) {
             low_water_ = 0;
             return nullptr;
         }
@@ -271,6 +273,24 @@ public:
         if (id < buffers_.size())
             free_.push_back(id);
     }
+    /// Whether it is one of these; it may be one that is gone.
+    bool has(const NetworkBuffer *buffer) const noexcept
+    {
+        const auto before = std::less<const NetworkBuffer *>();
+        const NetworkBuffer *first = buffers_.data();
+        return !before(buffer, first) && before(buffer, first + buffers_.size());
+    }
+    bool are_all_here()
+    {
+        maybe_lock lock(mutex_);
+        return free_.size() == buffers_.size();
+    }
+    /// The endpoint is over: no further one is handed out.
+    void end()
+    {
+        maybe_lock lock(mutex_);
+        is_over_ = true;
+    }
     std::size_t low_water()
     {
         maybe_lock lock(mutex_);
@@ -283,6 +303,7 @@ private:
     std::vector<NetworkBuffer> buffers_;
     std::vector<std::size_t> free_;
     std::size_t low_water_ = 0;
+    bool is_over_ = false;
 };
 } // namespace detail
 

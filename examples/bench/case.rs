@@ -401,7 +401,9 @@ impl Pacer {
         }
     }
 
+    /// A mark was sent. What scripts/instructions.py counts lies between two calls of it.
     #[cold]
+    #[inline(never)]
     fn marked(&mut self) {
         if self.next == Header::BEGIN {
             self.phase = Phase::Timed;

@@ -17,6 +17,8 @@ use crate::{bare, c, coalesced, http, ours};
 pub(crate) struct Figures {
     pub(crate) gb_per_s: f64,
     pub(crate) msgs_per_s: f64,
+    /// Messages between the marks, both ways counted.
+    pub(crate) messages: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) p999_us: f64,
@@ -184,6 +186,7 @@ impl Figures {
         Self {
             gb_per_s: gigabytes / arrived.elapsed_s,
             msgs_per_s: messages / arrived.elapsed_s,
+            messages,
             p50_us: quantile(&half_ns, 0.5) * us,
             p99_us: quantile(&half_ns, 0.99) * us,
             p999_us: quantile(&half_ns, 0.999) * us,

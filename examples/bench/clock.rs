@@ -48,7 +48,9 @@ impl Sampler {
         }
     }
 
+    /// A mark arrived. What scripts/instructions.py counts lies between two calls of it.
     #[cold]
+    #[inline(never)]
     fn on_mark(&mut self, header: Header) {
         let now = (Instant::now(), cpu_seconds());
         if header.is_end() {

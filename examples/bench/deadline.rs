@@ -53,9 +53,22 @@ impl Patience {
     #[inline]
     pub(crate) fn on_poll(&mut self, found: usize) -> Result<(), Failure> {
         if found > 0 {
-            self.empty = 0;
+            self.on_something();
             return Ok(());
         }
+        self.on_nothing()
+    }
+
+    /// A poll found something. A function of its own, as the next: scripts/instructions.py counts
+    /// their calls.
+    #[inline(never)]
+    fn on_something(&mut self) {
+        self.empty = 0;
+    }
+
+    /// A poll found nothing.
+    #[inline(never)]
+    fn on_nothing(&mut self) -> Result<(), Failure> {
         self.empty = self.empty.wrapping_add(1);
         if self.empty.is_multiple_of(YIELD) {
             std::thread::yield_now();

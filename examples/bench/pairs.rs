@@ -125,6 +125,7 @@ fn medians(runs: &[Figures]) -> Figures {
     Figures {
         gb_per_s: of(|run| run.gb_per_s),
         msgs_per_s: of(|run| run.msgs_per_s),
+        messages: of(|run| run.messages),
         p50_us: of(|run| run.p50_us),
         p99_us: of(|run| run.p99_us),
         p999_us: of(|run| run.p999_us),

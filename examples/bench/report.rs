@@ -185,6 +185,7 @@ fn figures(line: &mut String, prefix: &str, figures: &Figures) {
     let fields = [
         ("gb_per_s", figures.gb_per_s),
         ("msgs_per_s", figures.msgs_per_s),
+        ("messages", figures.messages),
         ("p50_us", figures.p50_us),
         ("p99_us", figures.p99_us),
         ("p999_us", figures.p999_us),

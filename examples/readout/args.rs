@@ -372,7 +372,8 @@ pub(crate) struct DemoArgs {
     /// Address of this machine for all of them; some providers (verbs) take no loopback addresses
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDR")]
     pub(crate) node: IpAddr,
-    /// Kill one builder (SIGKILL) so many seconds after the start
+    /// Kill one builder (SIGKILL) so many seconds after the start, when it has work that it can't
+    /// have done
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) kill_builder_after: Option<f64>,
     /// Kill the oldest builder (SIGKILL) every so many seconds, and start another in its place

@@ -8,15 +8,19 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fabricast::PeerAddr;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::args::{DemoArgs, SourceArgs};
 use crate::failure::Failure;
+use crate::link::Link;
 use crate::open_domain;
 use crate::report::Report;
 use crate::source::{self, Incidents};
 
 /// How long builders may take to end after the run.
 const END: Duration = Duration::from_secs(60);
+/// Looks after which everything has come that a builder said before it was stopped.
+const LOOKS: u32 = 10;
 
 /// Runs builders and a readout, and kills builders if that was asked for.
 pub(crate) fn run(args: DemoArgs) -> Result<Report, Failure> {
@@ -47,6 +51,20 @@ struct Killing<'a> {
     next: Option<Duration>,
     /// What the newest builder says first, which takes some tenths of a second.
     coming: Option<JoinHandle<Result<PeerAddr, Failure>>>,
+    fate: Fate,
+}
+
+/// How far it is with the one builder that is killed with work under way. One that runs may have
+/// answered for everything a moment ago; one that is stopped answers for nothing that it is sent.
+#[derive(Clone, Copy)]
+enum Fate {
+    Runs,
+    Stopping,
+    /// When so many fragments had been sent to it, and that many looks ago.
+    Stopped {
+        sent: u64,
+        looks: u32,
+    },
 }
 
 impl<'a> Killing<'a> {
@@ -59,7 +77,51 @@ impl<'a> Killing<'a> {
                 .or(args.kill_every)
                 .map(Duration::from_secs_f64),
             coming: None,
+            fate: Fate::Runs,
         }
+    }
+
+    /// Kills the last builder when it has work that it can't have done: it is stopped, and has been
+    /// sent something since, or has no room for more.
+    fn kill_at_work(&mut self, links: &[Link]) {
+        let Some(builder) = self.builders.last() else {
+            return;
+        };
+        let is_its = |link: &&Link| link.to.to_string() == builder.name;
+        let Some(link) = links.iter().find(is_its) else {
+            return;
+        };
+        let at_work = link.unanswered > 0;
+        self.fate = match self.fate {
+            Fate::Runs if at_work => {
+                builder.signal(Signal::STOP);
+                Fate::Stopping
+            }
+            Fate::Stopping if builder.is_stopped() => Fate::Stopped {
+                sent: link.sent.fragments,
+                looks: 0,
+            },
+            Fate::Stopped { sent, looks }
+                if link.sent.fragments > sent || (looks >= LOOKS && at_work) =>
+            {
+                self.kill();
+                self.next = None;
+                Fate::Runs
+            }
+            Fate::Stopped { looks: LOOKS.., .. } => self.resumed(),
+            Fate::Stopped { sent, looks } => Fate::Stopped {
+                sent,
+                looks: looks + 1,
+            },
+            same => same,
+        };
+    }
+
+    fn resumed(&self) -> Fate {
+        if let Some(builder) = self.builders.last() {
+            builder.signal(Signal::CONT);
+        }
+        Fate::Runs
     }
 
     /// The last one where only one is killed; else the oldest that lives.
@@ -74,9 +136,7 @@ impl<'a> Killing<'a> {
         if let Some(builder) = found {
             eprintln!("readout: killing builder {}", builder.name);
             builder.killed = true;
-            // It is our child and was not waited for: there is a process of that number, and it is
-            // this one.
-            let _ = builder.child.kill();
+            builder.signal(Signal::KILL);
         }
     }
 
@@ -106,7 +166,7 @@ impl<'a> Killing<'a> {
 }
 
 impl Incidents for Killing<'_> {
-    fn look(&mut self, running: Duration) -> Result<Option<PeerAddr>, Failure> {
+    fn look(&mut self, running: Duration, links: &[Link]) -> Result<Option<PeerAddr>, Failure> {
         let mut came = None;
         if let Some(coming) = self.coming.take_if(|coming| coming.is_finished()) {
             let said = coming.join();
@@ -117,15 +177,26 @@ impl Incidents for Killing<'_> {
             came = Some(address);
         }
         // Not before the last one has come; but that one may not be ready yet.
-        if self.coming.is_none() && self.next.is_some_and(|next| running >= next) {
-            self.kill();
-            let every = self.args.kill_every.map(Duration::from_secs_f64);
-            self.next = self.next.zip(every).map(|(next, every)| next + every);
-            if every.is_some() {
+        let Some(next) = self.next.filter(|next| running >= *next) else {
+            return Ok(came);
+        };
+        match self.args.kill_every.map(Duration::from_secs_f64) {
+            None => self.kill_at_work(links),
+            Some(every) if self.coming.is_none() => {
+                self.kill();
+                self.next = Some(next + every);
                 self.start_another()?;
             }
+            Some(_) => {}
         }
         Ok(came)
+    }
+
+    fn over(&mut self) {
+        if !matches!(self.fate, Fate::Runs) {
+            self.fate = self.resumed();
+        }
+        self.next = None;
     }
 }
 
@@ -175,6 +246,18 @@ impl Builder {
         let address = address_in(self.output.take())?;
         self.name = address.to_string();
         Ok(address)
+    }
+
+    /// It is our child and was not waited for: there is a process of that number, and it is this
+    /// one.
+    fn signal(&self, signal: Signal) {
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    fn is_stopped(&self) -> bool {
+        let how = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let found = waitid(WaitId::Pid(Pid::from_child(&self.child)), how);
+        matches!(found, Ok(Some(_)))
     }
 
     /// Waits for its end, which must be a success unless it was killed.

@@ -89,6 +89,14 @@ impl Links {
         ready.nth(turn).copied().unwrap_or(first)
     }
 
+    /// From now on something is expected of each.
+    pub(crate) fn expect_progress(&mut self) {
+        let now = Instant::now();
+        self.all
+            .iter_mut()
+            .for_each(|link| link.last_progress = now);
+    }
+
     /// A builder that lives, by the library's verdict, and yet does nothing of what is expected of
     /// it, is lost as one that was killed. `ending`: its Summary is expected.
     pub(crate) fn give_up_idle(&mut self, patience: Duration, ending: bool) {

@@ -48,8 +48,10 @@ const TAKE_MAX: usize = 512;
 
 /// Something that happens to builders during the run.
 pub(crate) trait Incidents {
-    /// Called now and then while the detectors run. Gives a builder that has come, if one has.
-    fn look(&mut self, running: Duration) -> Result<Option<PeerAddr>, Failure>;
+    /// Called now and then while detectors run, with all builders there were. Gives one that came.
+    fn look(&mut self, running: Duration, links: &[Link]) -> Result<Option<PeerAddr>, Failure>;
+    /// Every event is answered for: nothing happens any more.
+    fn over(&mut self);
 }
 
 /// Runs a readout from the first connection to the last goodbye.
@@ -506,8 +508,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// A builder that comes later connects as the first ones did; events are assigned to it when it
-    /// is ready.
+    /// A builder that comes later connects as the first ones did, and gets events when it is ready.
     fn look_for_incidents(
         &mut self,
         event_loop: &mut EventLoop,
@@ -516,7 +517,7 @@ impl<'a> Session<'a> {
         let Some(incidents) = &mut self.incidents else {
             return Ok(());
         };
-        if let Some(to) = incidents.look(running)? {
+        if let Some(to) = incidents.look(running, self.links.all())? {
             let token = self.secret.wrapping_add(self.links.all().len() as u64);
             let (events, patience) = (self.events.capacity(), self.common.patience());
             let link = Link::connect(&self.domain, event_loop, to, token, events, patience)?;
@@ -532,10 +533,10 @@ impl<'a> Session<'a> {
             Phase::Draining if self.intake.is_over() && self.events.len() == 0 => {
                 self.used = self.since.used();
                 self.phase = Phase::Ending;
-                let now = Instant::now();
-                self.links
-                    .iter_mut()
-                    .for_each(|link| link.last_progress = now);
+                self.links.expect_progress();
+                if let Some(incidents) = &mut self.incidents {
+                    incidents.over();
+                }
             }
             Phase::Ending => self.end_links()?,
             Phase::Closing if !self.links.is_closing() => self.phase = Phase::Over,

@@ -216,7 +216,7 @@ fn the_table_names_what_people_look_for() {
     }
 }
 
-/// Builders that are slow always have something under way, so the one that is killed has too.
+/// Builders that are slow soon have something under way, and the one is killed when it has.
 const BUSY: [&str; 6] = [
     "--work",
     "500",

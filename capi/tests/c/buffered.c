@@ -88,7 +88,7 @@ static void run(fcast_domain domain)
 {
     pushed = confirmed = arrived = whole = sent_whole = writable = 0;
     fcast_endpoint receiver, sender;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", NULL, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), NULL, &receiver));
     char address[128];
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     fcast_settings settings = {.size = sizeof settings};

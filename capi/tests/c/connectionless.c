@@ -74,7 +74,7 @@ int main(void)
 {
     fcast_endpoint refused;
     fcast_domain connected = open_domain();
-    IS(fcast_connectionless_open(connected, "127.0.0.1:0", NULL, &refused), FCAST_UNSUPPORTED);
+    IS(fcast_connectionless_open(connected, any_port(), NULL, &refused), FCAST_UNSUPPORTED);
     OK(fcast_domain_release(connected));
     fcast_domain domain;
     if (!open_rdm(&domain)) {
@@ -88,7 +88,7 @@ int main(void)
         OK(fcast_region_external(memory[side], sizeof memory[side], NULL, NULL, &regions[side]));
         fcast_settings settings = {.size = sizeof settings, .max_peers = 4, .depth = 16};
         settings.region = regions[side];
-        OK(fcast_connectionless_open(domain, "127.0.0.1:0", &settings, &sides[side]));
+        OK(fcast_connectionless_open(domain, any_port(), &settings, &sides[side]));
         OK(fcast_endpoint_address(sides[side], address[side], sizeof address[side], NULL));
     }
     uint64_t peer;

@@ -143,7 +143,7 @@ static void sends(fcast_domain domain)
     OK(fcast_staging_create(4, SLOT, 0, -1, &staging));
     fcast_settings settings = {.size = sizeof settings, .max_message = SLOT, .deliver_to = pool};
     fcast_endpoint receiver, sender, plain;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), &settings, &receiver));
     char address[128];
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     OK(fcast_sender_open(domain, address, NULL, &plain));
@@ -303,7 +303,7 @@ static void sent_after(fcast_domain domain, fcast_region gpu, address_t base)
     fcast_staging staging;
     char address[128];
     OK(fcast_staging_create(4, SLOT, 0, -1, &staging));
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", &(fcast_settings){.size = sizeof(fcast_settings), .max_message = SLOT}, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), &(fcast_settings){.size = sizeof(fcast_settings), .max_message = SLOT}, &receiver));
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     OK(fcast_sender_open(domain, address, &(fcast_settings){.size = sizeof(fcast_settings), .staging = staging}, &sender));
     connected = 0;
@@ -366,7 +366,7 @@ static void pushed_after(fcast_domain domain, fcast_region gpu, address_t base)
     char address[128];
     OK(fcast_region_allocate(8 * 4096, FCAST_REGION_PINNED, -1, &pinned));
     OK(fcast_pool_create(pinned, 4096, 0, &pool));
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", NULL, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), NULL, &receiver));
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     OK(fcast_buffered_open(domain, address, &(fcast_settings){.size = sizeof(fcast_settings), .pool = pool}, &sender));
     connected = 0;
@@ -414,7 +414,7 @@ static void published_after(fcast_domain domain, address_t base)
     OK(fcast_region_allocate(2 * SLOT, 0, -1, &region));
     OK(fcast_region_register(region, domain));
     OK(fcast_pool_create(region, SLOT, 0, &pool));
-    OK(fcast_publisher_open(domain, "127.0.0.1:0", NULL, &publisher));
+    OK(fcast_publisher_open(domain, any_port(), NULL, &publisher));
     OK(fcast_endpoint_address(publisher, address, sizeof address, NULL));
     OK(fcast_subscriber_open(domain, &(fcast_settings){.size = sizeof(fcast_settings), .max_message = SLOT}, &subscriber));
     OK(fcast_subscriber_connect(subscriber, address, &number));
@@ -446,7 +446,7 @@ static void published_after(fcast_domain domain, address_t base)
 static void streamed(fcast_domain domain, fcast_region gpu, void *base)
 {
     char into[] = "/tmp/fabricast-c-device-XXXXXX", path[64], address[128];
-    const char *any = "127.0.0.1:0", *to = address;
+    const char *any = any_port(), *to = address;
     fcast_stream_receiver receiver;
     fcast_stream_sender sender;
     fcast_stream_transfer transfer;

@@ -45,7 +45,7 @@ static void refused(fcast_domain domain)
     CHECK(strstr(fcast_last_error(), "keepalive.interval") != NULL);
     settings.keepalive_interval_s = 0;
     settings.keepalive_probes = 128;
-    IS(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &none), FCAST_INVALID);
+    IS(fcast_receiver_open(domain, any_port(), &settings, &none), FCAST_INVALID);
     CHECK(strstr(fcast_last_error(), "keepalive.probes") != NULL);
     fcast_domain datagrams;
     if (!open_rdm(&datagrams)) {
@@ -53,7 +53,7 @@ static void refused(fcast_domain domain)
         return;
     }
     settings.keepalive_probes = 1;
-    IS(fcast_connectionless_open(datagrams, "127.0.0.1:0", &settings, &none), FCAST_INVALID);
+    IS(fcast_connectionless_open(datagrams, any_port(), &settings, &none), FCAST_INVALID);
     CHECK(strstr(fcast_last_error(), "keepalive") != NULL);
     OK(fcast_domain_release(datagrams));
 }
@@ -71,7 +71,7 @@ int main(void)
                                .lost_after_ms = FCAST_NEVER};
     fcast_endpoint sender, receiver;
     char address[128];
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), &settings, &receiver));
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     settings.keepalive_idle_s = 1;
     settings.keepalive_interval_s = 1;

@@ -28,7 +28,7 @@ static void say_something(void)
 {
     fcast_domain domain = open_domain();
     fcast_endpoint receiver, sender;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", NULL, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), NULL, &receiver));
     char address[128];
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     OK(fcast_sender_open(domain, address, NULL, &sender));

@@ -95,14 +95,14 @@ static void refused(fcast_domain domain, fcast_pool pool)
     CHECK(strstr(fcast_last_error(), "long_pool: a sender has none") != NULL);
     settings = taking((fcast_pool){0});
     settings.long_deadline_ms = 1000;
-    IS(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &none), FCAST_INVALID);
+    IS(fcast_receiver_open(domain, any_port(), &settings, &none), FCAST_INVALID);
     CHECK(strstr(fcast_last_error(), "long_deadline_ms") != NULL);
     settings = taking(pool);
     settings.long_deadline_ms = 86400001;
-    IS(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &none), FCAST_INVALID);
+    IS(fcast_receiver_open(domain, any_port(), &settings, &none), FCAST_INVALID);
     CHECK(strstr(fcast_last_error(), "long_messages.deadline") != NULL);
     settings = taking((fcast_pool){pool.id + (1u << 20)});
-    IS(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &none), FCAST_STALE);
+    IS(fcast_receiver_open(domain, any_port(), &settings, &none), FCAST_STALE);
     settings = taking(pool);
     settings.long_device.id = 4711;
     IS(fcast_subscriber_open(domain, &settings, &none), FCAST_STALE);
@@ -119,10 +119,10 @@ static void to_a_receiver(fcast_domain domain, fcast_region region)
     fcast_settings settings = taking(pool);
     settings.long_deadline_ms = FCAST_NEVER;
     /* Of 64 connections each would need five of the 256 buffers. */
-    IS(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &receiver), FCAST_INVALID);
+    IS(fcast_receiver_open(domain, any_port(), &settings, &receiver), FCAST_INVALID);
     CHECK(strstr(fcast_last_error(), "long messages") != NULL);
     settings.max_connections = 4;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), &settings, &receiver));
     OK(fcast_pool_release(pool));
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     OK(fcast_sender_open(domain, address, NULL, &sender));
@@ -146,7 +146,7 @@ static void to_a_subscriber(fcast_domain domain, fcast_region region)
     /* What comes behind a long one waits for it, or would be dropped. */
     fcast_settings waiting = {.size = sizeof waiting, .slow = FCAST_SLOW_WAIT, .slow_queue = 4};
     waiting.slow_ms = 60000;
-    OK(fcast_publisher_open(domain, "127.0.0.1:0", &waiting, &publisher));
+    OK(fcast_publisher_open(domain, any_port(), &waiting, &publisher));
     OK(fcast_endpoint_address(publisher, address, sizeof address, NULL));
     fcast_settings settings = taking(pool);
     OK(fcast_subscriber_open(domain, &settings, &subscriber));
@@ -175,8 +175,8 @@ static void to_a_connectionless(void)
     OK(fcast_region_register(region, domain));
     fcast_settings settings = taking(pool);
     settings.max_peers = 4;
-    OK(fcast_connectionless_open(domain, "127.0.0.1:0", NULL, &sides[0]));
-    OK(fcast_connectionless_open(domain, "127.0.0.1:0", &settings, &sides[1]));
+    OK(fcast_connectionless_open(domain, any_port(), NULL, &sides[0]));
+    OK(fcast_connectionless_open(domain, any_port(), &settings, &sides[1]));
     OK(fcast_endpoint_address(sides[1], address, sizeof address, NULL));
     uint64_t added;
     OK(fcast_peer_add(sides[0], address, &added));

@@ -156,7 +156,7 @@ static void endpoints(fcast_loop loop)
     fcast_region region;
     OK(fcast_region_external(memory, sizeof memory, NULL, NULL, &region));
     fcast_endpoint receiver;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", NULL, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), NULL, &receiver));
     char address[128];
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     fcast_settings settings = {.size = sizeof settings, .region = region};

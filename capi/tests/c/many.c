@@ -107,7 +107,7 @@ int main(void)
     OK(fcast_region_external(other, sizeof other, on_release, NULL, &second));
     OK(fcast_region_register(second, domain));
     fcast_endpoint receiver, sender;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", NULL, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), NULL, &receiver));
     char address[128];
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     fcast_settings settings = {

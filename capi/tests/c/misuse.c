@@ -136,7 +136,7 @@ static void null_pointers(void)
     /* Nothing of that used the buffer up. */
     OK(fcast_buffer_release(buffer));
     fcast_endpoint receiver;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", NULL, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), NULL, &receiver));
     size_t count;
     SAYS(fcast_endpoint_poll(receiver, NULL, 4, &count), FCAST_INVALID, "events is null");
     SAYS(fcast_endpoint_poll(receiver, NULL, 0, NULL), FCAST_INVALID, "count is null");
@@ -178,7 +178,7 @@ static void numbers_out_of_range(void)
     char address[128];
     size_t count;
     fcast_event event;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", NULL, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), NULL, &receiver));
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     OK(fcast_sender_open(domain, address, NULL, &sender));
     SAYS(fcast_endpoint_poll(receiver, &event, SIZE_MAX, &count), FCAST_INVALID, "can't be");
@@ -236,22 +236,22 @@ static void sizes_of_settings(void)
         uint64_t more[2];
     } newer = {.known = {.size = sizeof newer}};
     fcast_endpoint receiver;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", &newer.known, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), &newer.known, &receiver));
     OK(fcast_endpoint_release(receiver));
     newer.more[1] = 1;
-    SAYS(fcast_receiver_open(domain, "127.0.0.1:0", &newer.known, &receiver), FCAST_UNSUPPORTED,
+    SAYS(fcast_receiver_open(domain, any_port(), &newer.known, &receiver), FCAST_UNSUPPORTED,
          "is not known to this version");
     fcast_settings settings = {0};
     const size_t wrong[] = {0, 1, sizeof(size_t) - 1, sizeof(size_t) + 1, (1 << 16) + 8, SIZE_MAX};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         settings.size = wrong[i];
-        SAYS(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &receiver), FCAST_INVALID,
+        SAYS(fcast_receiver_open(domain, any_port(), &settings, &receiver), FCAST_INVALID,
              "set it to sizeof the struct");
     }
     /* An older header: what is behind its end is not looked at. */
     memset(&settings, 0xff, sizeof settings);
     settings.size = sizeof settings.size;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), &settings, &receiver));
     OK(fcast_endpoint_release(receiver));
     settings = (fcast_settings){.size = sizeof settings, .max_message = 1024};
     SAYS(fcast_sender_open(domain, "127.0.0.1:1", &settings, &receiver), FCAST_INVALID,
@@ -260,7 +260,7 @@ static void sizes_of_settings(void)
     SAYS(fcast_sender_open(domain, "127.0.0.1:1", &settings, &receiver), FCAST_INVALID,
          "header_mode = 9");
     settings = (fcast_settings){.size = sizeof settings, .pool = {domain.id}};
-    SAYS(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &receiver), FCAST_STALE,
+    SAYS(fcast_receiver_open(domain, any_port(), &settings, &receiver), FCAST_STALE,
          "no such pool");
 }
 
@@ -292,7 +292,7 @@ static void two_threads_in_one_endpoint(void)
     atomic_int busy;
     pthread_t threads[2];
     atomic_init(&busy, 0);
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", NULL, &shared));
+    OK(fcast_receiver_open(domain, any_port(), NULL, &shared));
     for (int i = 0; i < 2; i++)
         CHECK(pthread_create(&threads[i], NULL, drive, &busy) == 0);
     while (atomic_load(&busy) == 0 && in_time(begin))
@@ -319,7 +319,7 @@ static void released_in_a_call(void)
     size_t count;
     pthread_t thread;
     fcast_status waited = -1;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", NULL, &shared));
+    OK(fcast_receiver_open(domain, any_port(), NULL, &shared));
     CHECK(pthread_create(&thread, NULL, wait_long, &waited) == 0);
     while (fcast_endpoint_poll(shared, NULL, 0, &count) != FCAST_BUSY && in_time(begin))
         nanosleep(&(struct timespec){0, 100000}, NULL);
@@ -378,7 +378,7 @@ static void a_release_within_a_poll(void)
     char address[128];
     OK(fcast_region_external(memory, sizeof memory, call_back, &called, &called.region));
     OK(fcast_region_register(called.region, domain));
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", NULL, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), NULL, &receiver));
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     OK(fcast_sender_open(domain, address, NULL, &called.endpoint));
     unsigned sent = 0, completed = 0;
@@ -413,7 +413,7 @@ static void in_a_fork(void)
     char address[128];
     fcast_region region;
     OK(fcast_region_external(memory, sizeof memory, NULL, NULL, &region));
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", NULL, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), NULL, &receiver));
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     fcast_settings settings = {.size = sizeof settings, .region = region};
     OK(fcast_sender_open(domain, address, &settings, &sender));

@@ -96,7 +96,7 @@ static void without_cuda(fcast_payload payload)
 static void send(fcast_domain domain, fcast_region first, fcast_region second)
 {
     fcast_endpoint receiver, sender;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", NULL, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), NULL, &receiver));
     char address[128];
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     OK(fcast_sender_open(domain, address, NULL, &sender));
@@ -115,7 +115,7 @@ static void send(fcast_domain domain, fcast_region first, fcast_region second)
 static void publish(fcast_domain domain, fcast_region first, fcast_region second)
 {
     fcast_endpoint publisher, subscriber;
-    OK(fcast_publisher_open(domain, "127.0.0.1:0", NULL, &publisher));
+    OK(fcast_publisher_open(domain, any_port(), NULL, &publisher));
     char address[128];
     OK(fcast_endpoint_address(publisher, address, sizeof address, NULL));
     OK(fcast_subscriber_open(domain, NULL, &subscriber));
@@ -148,7 +148,7 @@ static fcast_payload frozen(fcast_pool pool, size_t len)
 static void push(fcast_domain domain, fcast_region first)
 {
     fcast_endpoint receiver, sender;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", NULL, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), NULL, &receiver));
     char address[128];
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     fcast_settings settings = {.size = sizeof settings, .buffer_size = 2048};

@@ -94,15 +94,15 @@ static void open_both(fcast_domain domain, fcast_region region)
     settings.tell_sent = 1;
     settings.flush_interval_us = FCAST_NEVER;
     settings.waiting = 3;
-    IS(fcast_buffered_publisher_open(domain, "127.0.0.1:0", &settings, &publisher), FCAST_INVALID);
+    IS(fcast_buffered_publisher_open(domain, any_port(), &settings, &publisher), FCAST_INVALID);
     CHECK(strstr(fcast_last_error(), "waiting: a buffered publisher has none") != NULL);
     settings.waiting = 0;
     settings.tags = 100000;
-    IS(fcast_buffered_publisher_open(domain, "127.0.0.1:0", &settings, &publisher), FCAST_INVALID);
+    IS(fcast_buffered_publisher_open(domain, any_port(), &settings, &publisher), FCAST_INVALID);
     CHECK(strstr(fcast_last_error(), "tags") != NULL);
-    IS(fcast_publisher_open(domain, "127.0.0.1:0", &settings, &publisher), FCAST_INVALID);
+    IS(fcast_publisher_open(domain, any_port(), &settings, &publisher), FCAST_INVALID);
     settings.tags = 2;
-    OK(fcast_buffered_publisher_open(domain, "127.0.0.1:0", &settings, &publisher));
+    OK(fcast_buffered_publisher_open(domain, any_port(), &settings, &publisher));
     char address[128];
     OK(fcast_endpoint_address(publisher, address, sizeof address, NULL));
     OK(fcast_subscriber_open(domain, NULL, &subscriber));
@@ -256,7 +256,7 @@ static void drop_for_the_slow(fcast_domain domain)
 {
     subscribed = 0;
     char address[128];
-    OK(fcast_buffered_publisher_open(domain, "127.0.0.1:0", NULL, &publisher));
+    OK(fcast_buffered_publisher_open(domain, any_port(), NULL, &publisher));
     OK(fcast_endpoint_address(publisher, address, sizeof address, NULL));
     fcast_settings few = {.size = sizeof few, .credits = 1};
     OK(fcast_subscriber_open(domain, &few, &subscriber));

@@ -14,19 +14,12 @@ const char *__lsan_default_suppressions(void)
 /* A domain of reliable datagrams: libfabric 1.x calls the provider net, 2.x tcp. */
 static int open_rdm(fcast_domain *domain)
 {
-    fcast_fabric_settings settings = {.size = sizeof settings, .kind = FCAST_KIND_RDM};
-    settings.node = "127.0.0.1";
-    const char *providers[] = {getenv("FABRICAST_PROVIDER"), "net", "tcp"};
-    for (int i = 0; i < 3; i++) {
-        settings.provider = providers[i];
-        fcast_fabric fabric;
-        if (settings.provider == NULL || fcast_fabric_open(&settings, &fabric) != FCAST_OK)
-            continue;
-        OK(fcast_domain_open(fabric, domain));
-        OK(fcast_fabric_release(fabric));
-        return 1;
-    }
-    return 0;
+    fcast_fabric fabric = find_fabric(FCAST_KIND_RDM, "net,tcp");
+    if (fabric.id == 0)
+        return 0;
+    OK(fcast_domain_open(fabric, domain));
+    OK(fcast_fabric_release(fabric));
+    return 1;
 }
 
 #endif

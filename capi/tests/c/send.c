@@ -22,7 +22,7 @@ int main(void)
     OK(fcast_region_external(memory, sizeof memory, on_release, &one, &region));
 
     fcast_endpoint receiver, sender;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", NULL, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), NULL, &receiver));
     char address[128];
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     fcast_settings settings = {.size = sizeof settings, .depth = 32, .region = region};

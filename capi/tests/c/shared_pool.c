@@ -39,13 +39,13 @@ int main(void)
     CHECK(slots >= SLOTS && free_slots == slots);
 
     fcast_settings settings = {.size = sizeof settings, .max_connections = 2, .credits = 4, .pool_most = 40};
-    IS(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &receivers[0]), FCAST_INVALID);
+    IS(fcast_receiver_open(domain, any_port(), &settings, &receivers[0]), FCAST_INVALID);
     settings.pool = pool;
     settings.pool_reserved = 16;
     fcast_settings sending = {.size = sizeof sending, .region = outgoing, .packing = FCAST_OFF};
     for (int i = 0; i < 2; i++) {
         char address[128];
-        OK(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &receivers[i]));
+        OK(fcast_receiver_open(domain, any_port(), &settings, &receivers[i]));
         OK(fcast_endpoint_address(receivers[i], address, sizeof address, NULL));
         OK(fcast_sender_open(domain, address, &sending, &senders[i]));
     }
@@ -54,7 +54,7 @@ int main(void)
     settings.pool_reserved = SLOTS;
     settings.pool_most = SLOTS;
     fcast_endpoint third;
-    fcast_status status = fcast_receiver_open(domain, "127.0.0.1:0", &settings, &third);
+    fcast_status status = fcast_receiver_open(domain, any_port(), &settings, &third);
     CHECK(status == FCAST_NO_RESOURCES || status == FCAST_INVALID);
 
     unsigned sent[2] = {0, 0};

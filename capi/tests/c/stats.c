@@ -5,7 +5,7 @@
 static void other_kinds(fcast_domain domain)
 {
     fcast_endpoint publisher, subscriber;
-    OK(fcast_publisher_open(domain, "127.0.0.1:0", NULL, &publisher));
+    OK(fcast_publisher_open(domain, any_port(), NULL, &publisher));
     OK(fcast_subscriber_open(domain, NULL, &subscriber));
     fcast_publish_stats published = {.size = sizeof published, .open = 7};
     OK(fcast_endpoint_publish_stats(publisher, &published));
@@ -32,7 +32,7 @@ int main(void)
 {
     fcast_domain domain = open_domain();
     fcast_endpoint receiver, sender;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", NULL, &receiver));
+    OK(fcast_receiver_open(domain, any_port(), NULL, &receiver));
     char address[128];
     OK(fcast_endpoint_address(receiver, address, sizeof address, NULL));
     OK(fcast_sender_open(domain, address, NULL, &sender));

@@ -180,7 +180,9 @@ static void ends(fcast_stream_sender sender, fcast_stream_receiver receiver, con
     IS(event.status, FCAST_CLOSED);
     CHECK(strlen(event.text) > 0);
 
-    const char *nobody = "127.0.0.1:1";
+    char nowhere[64];
+    const char *nobody = nowhere;
+    snprintf(nowhere, sizeof nowhere, "%s:1", test_node());
     options = (fcast_stream_options){.size = sizeof options, .reconnects = FCAST_OFF};
     OK(fcast_stream_send_bytes(sender, "x", data, 1, NULL, NULL, &nobody, 1, &options, &transfer));
     fcast_status status = fcast_stream_transfer_wait(transfer, 60000);
@@ -196,7 +198,7 @@ int main(void)
     char from[] = "/tmp/fabricast-c-from-XXXXXX", into[] = "/tmp/fabricast-c-into-XXXXXX";
     CHECK(mkdtemp(from) != NULL && mkdtemp(into) != NULL);
     fcast_domain domain = open_domain();
-    const char *any = "127.0.0.1:0";
+    const char *any = any_port();
     fcast_stream_settings settings = {.size = sizeof settings, .depth = 4};
     settings.key = "0123456789abcdef";
     settings.key_len = 16;

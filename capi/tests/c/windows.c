@@ -166,7 +166,7 @@ int main(void)
 
     fcast_settings settings = {.size = sizeof settings, .windows = 8, .max_connections = 4};
     fcast_endpoint owner, peer;
-    OK(fcast_receiver_open(domain, "127.0.0.1:0", &settings, &owner));
+    OK(fcast_receiver_open(domain, any_port(), &settings, &owner));
     char address[128];
     OK(fcast_endpoint_address(owner, address, sizeof address, NULL));
     fcast_settings sending = {.size = sizeof sending, .region = peers};

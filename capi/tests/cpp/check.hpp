@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -17,11 +18,27 @@
         }                                                                                          \
     } while (0)
 
-/// The provider of the tests: tcp, or the one in FABRICAST_PROVIDER.
+/// FABRICAST_TEST_PROVIDER and FABRICAST_TEST_NODE, as in ../c/check.h: here the first of the
+/// providers, which is the one with connections.
 inline const char *test_provider()
 {
-    const char *provider = std::getenv("FABRICAST_PROVIDER");
-    return provider ? provider : "tcp";
+    static const std::string provider = [] {
+        const char *asked = std::getenv("FABRICAST_TEST_PROVIDER");
+        const std::string all = asked ? asked : "tcp";
+        return all.substr(0, all.find(','));
+    }();
+    return provider.c_str();
+}
+inline const char *test_node()
+{
+    const char *node = std::getenv("FABRICAST_TEST_NODE");
+    return node ? node : "127.0.0.1";
+}
+/// Where a listener listens: on a port that the system chooses.
+inline const char *any_port()
+{
+    static const std::string address = std::string(test_node()) + ":0";
+    return address.c_str();
 }
 
 /// A domain on this machine.
@@ -29,7 +46,7 @@ inline fabricast::domain open_domain()
 {
     fabricast::fabric_settings settings;
     settings.provider = test_provider();
-    settings.node = "127.0.0.1";
+    settings.node = test_node();
     return fabricast::fabric::open(settings).value().open_domain().value();
 }
 

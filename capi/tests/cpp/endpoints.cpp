@@ -22,7 +22,7 @@ static fc::settings from(const fc::region &region)
 
 static void small_messages(const fc::domain &domain)
 {
-    const fc::receiver receiver = fc::receiver::open(domain, "127.0.0.1:0").value();
+    const fc::receiver receiver = fc::receiver::open(domain, any_port()).value();
     const std::string address = receiver.address().value();
     const fc::buffered_sender sender = fc::buffered_sender::open(domain, address.c_str()).value();
     std::uint64_t pushed = 0, got = 0;
@@ -70,7 +70,7 @@ static void publications(const fc::domain &domain)
 {
     const fc::region memory = fc::region::allocate(4096).value();
     const fc::publisher publisher =
-        fc::publisher::open(domain, "127.0.0.1:0", from(memory)).value();
+        fc::publisher::open(domain, any_port(), from(memory)).value();
     const fc::subscriber subscriber = fc::subscriber::open(domain).value();
     const std::string address = publisher.address().value();
     const std::uint64_t number = subscriber.connect(address.c_str()).value();
@@ -99,7 +99,7 @@ static void publications(const fc::domain &domain)
 
 static void packed_publications(const fc::domain &domain)
 {
-    const auto publisher = fc::buffered_publisher::open(domain, "127.0.0.1:0").value();
+    const auto publisher = fc::buffered_publisher::open(domain, any_port()).value();
     const fc::subscriber subscriber = fc::subscriber::open(domain).value();
     const std::string address = publisher.address().value();
     const std::uint64_t number = subscriber.connect(address.c_str()).value();
@@ -144,7 +144,7 @@ static void rings(const fc::domain &domain)
     const fc::region memory = fc::region::allocate(8192).value();
     memory.enroll(domain).value();
     const fc::ring ring = fc::ring::create(memory).value();
-    const fc::receiver receiver = fc::receiver::open(domain, "127.0.0.1:0").value();
+    const fc::receiver receiver = fc::receiver::open(domain, any_port()).value();
     const std::string address = receiver.address().value();
     const fc::sender sender = fc::sender::open(domain, address.c_str()).value();
     std::uint64_t sent = 0, done = 0, got = 0;
@@ -182,7 +182,7 @@ static void windows(const fc::domain &domain)
     fc::settings owning;
     owning.windows = 4;
     owning.max_connections = 4;
-    const fc::receiver owner = fc::receiver::open(domain, "127.0.0.1:0", owning).value();
+    const fc::receiver owner = fc::receiver::open(domain, any_port(), owning).value();
     const std::string address = owner.address().value();
     const fc::sender peer = fc::sender::open(domain, address.c_str()).value();
     std::uint64_t connection = 0;

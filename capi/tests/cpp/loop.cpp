@@ -251,7 +251,7 @@ static void endpoints(const fc::event_loop &loop)
     static std::uint8_t memory[messages];
     const fc::domain domain = open_domain();
     const fc::region region = fc::region::external(memory, sizeof memory).value();
-    const auto receiver = fc::receiver::open(domain, "127.0.0.1:0").value();
+    const auto receiver = fc::receiver::open(domain, any_port()).value();
     fc::settings with;
     with.region = region.raw();
     auto sender = fc::sender::open(domain, receiver.address().value().c_str(), with).value();

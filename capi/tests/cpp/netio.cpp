@@ -46,7 +46,7 @@ netio3::ConnectionParametersSendZeroCopy whole(std::uint32_t slots)
     return of;
 }
 
-const netio3::EndPointAddress any{"127.0.0.1", 0};
+const netio3::EndPointAddress any{test_node(), 0};
 } // namespace
 
 /// Messages arrive with their headers in front, keys come back, and NO_RESOURCES passes.
@@ -120,7 +120,7 @@ static void talk()
     }
     CHECK(twice);
     CHECK(sender->send_data(address, {memory, 1}, {}, 0) == NetioStatus::NO_RESOURCES);
-    CHECK(sender->send_data({"127.0.0.1", 1}, {memory, 1}, {}, 0) == NetioStatus::FAILED);
+    CHECK(sender->send_data({test_node(), 1}, {memory, 1}, {}, 0) == NetioStatus::FAILED);
     run.until([&] { return got == total && completed == total; });
     CHECK(established == 1 && refused > 0 && writable > 0);
     CHECK(sender->get_num_available_buffers(address) == 0);

@@ -13,7 +13,7 @@ namespace fc = fabricast;
 using kind = fc::event_kind;
 
 static constexpr std::uint32_t minute = 60000;
-static const char any[] = "127.0.0.1:0";
+static const char *const any = any_port();
 
 /// Polls an endpoint once, and tells of each event.
 template <class On> static std::size_t poll_once(const fc::endpoint &at, On &&on)
@@ -86,7 +86,7 @@ static fc::result<fc::domain> open_datagrams()
 {
     fc::fabric_settings settings;
     settings.kind = FCAST_KIND_RDM;
-    settings.node = "127.0.0.1";
+    settings.node = test_node();
     for (const char *provider : {test_provider(), "net"}) {
         settings.provider = provider;
         if (auto fabric = fc::fabric::open(settings))

@@ -97,7 +97,7 @@ static void talk(const fc::domain &domain)
     for (std::size_t i = 0; i < sizeof memory; i++)
         memory[i] = static_cast<std::uint8_t>(i * 7);
     fc::region region = fc::region::external(memory, sizeof memory).value();
-    fc::receiver receiver = fc::receiver::open(domain, "127.0.0.1:0").value();
+    fc::receiver receiver = fc::receiver::open(domain, any_port()).value();
     fc::settings settings;
     settings.region = region.raw();
     settings.depth = 8;

@@ -72,7 +72,7 @@ static void sends(bool receiver_goes)
             in_loop->stop();
     };
     auto receiver = netio3::NetworkBackend::create(netio3::BackendType::LIBFABRIC, in, in_loop);
-    const auto address = receiver->open_listen_endpoint({"127.0.0.1", 0}, {4096, 256});
+    const auto address = receiver->open_listen_endpoint({test_node(), 0}, {4096, 256});
 
     // Of the thread of the sender's loop.
     std::multiset<std::uint64_t> told;

@@ -34,7 +34,7 @@ struct pair {
     }
     fc::domain domain = open_domain();
     fc::region region = fc::region::allocate(4096).value();
-    fc::receiver receiver = fc::receiver::open(domain, "127.0.0.1:0").value();
+    fc::receiver receiver = fc::receiver::open(domain, any_port()).value();
     fc::sender sender =
         fc::sender::open(domain, receiver.address().value().c_str(), with(region)).value();
 };
@@ -77,13 +77,13 @@ static void other_kinds()
 {
     const fc::domain domain = open_domain();
     const fc::region region = fc::region::allocate(4096).value();
-    const auto publisher = fc::publisher::open(domain, "127.0.0.1:0", pair::with(region)).value();
+    const auto publisher = fc::publisher::open(domain, any_port(), pair::with(region)).value();
     const auto subscriber = fc::subscriber::open(domain).value();
     CHECK(publisher.publish(7, region.memory().first(8), {}, 1) == FCAST_NOT_FOUND);
     CHECK(fc::publish_stats_of(publisher).value().without_subscribers == 1);
     CHECK(fc::publish_stats_of(subscriber).code() == FCAST_UNSUPPORTED);
     CHECK(fc::subscribe_stats_of(subscriber).value().received == 0);
-    const auto receiver = fc::receiver::open(domain, "127.0.0.1:0").value();
+    const auto receiver = fc::receiver::open(domain, any_port()).value();
     const std::string address = receiver.address().value();
     const auto buffered = fc::buffered_sender::open(domain, address.c_str()).value();
     const auto counted = fc::buffered_stats_of(buffered).value();

@@ -68,7 +68,7 @@ static fc::stream_settings with_secret()
 struct sides {
     folder from, into;
     fc::domain domain = open_domain();
-    fc::stream_receiver receiver = fc::stream_receiver::open(domain, "127.0.0.1:0",
+    fc::stream_receiver receiver = fc::stream_receiver::open(domain, any_port(),
                                                              into.path.c_str(), with_secret())
                                        .value();
     fc::stream_sender sender = fc::stream_sender::open(domain, with_secret()).value();
@@ -228,8 +228,8 @@ static void refused(sides &on)
     fc::stream_settings depth;
     depth.depth = 4;
     const char *into = on.into.path.c_str();
-    CHECK(fc::stream_receiver::open(on.domain, "127.0.0.1:0", into, depth).code() == FCAST_INVALID);
-    CHECK(fc::stream_receiver::open(on.domain, "127.0.0.1:0", missing).code() == FCAST_SYSTEM);
+    CHECK(fc::stream_receiver::open(on.domain, any_port(), into, depth).code() == FCAST_INVALID);
+    CHECK(fc::stream_receiver::open(on.domain, any_port(), missing).code() == FCAST_SYSTEM);
     CHECK(fc::stream_receiver::open({}, into).code() == FCAST_INVALID);
     CHECK(fc::stream_sender::open(fc::span<const fcast_domain>()).code() == FCAST_INVALID);
 
@@ -249,7 +249,7 @@ static void two_ways(const fc::domain &first)
 {
     const folder into;
     const fc::domain second = open_domain();
-    const fc::stream_place places[] = {{first.raw(), "127.0.0.1:0"}, {second.raw(), "127.0.0.1:0"}};
+    const fc::stream_place places[] = {{first.raw(), any_port()}, {second.raw(), any_port()}};
     const auto receiver = fc::stream_receiver::open(places, into.path.c_str()).value();
     const fcast_domain both[] = {first.raw(), second.raw()};
     fc::stream_sender sender = fc::stream_sender::open(both).value();
