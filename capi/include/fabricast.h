@@ -1628,40 +1628,14 @@ typedef struct {
 } fcast_object_token;
 
 /**
- * How a connection to a service is made. 0 in a field is the default.
- */
-typedef struct {
-    /**
-     * sizeof(fcast_object_remote_settings).
-     */
-    size_t size;
-    /**
-     * FCAST_CHECKSUM_CRC64, FCAST_CHECKSUM_CRC32C, or FCAST_OFF: none.
-     */
-    uint32_t checksum;
-    /**
-     * How long making a connection may take. Default 10,000.
-     */
-    uint32_t connect_timeout_ms;
-    /**
-     * How long the service may be silent. Default 30,000.
-     */
-    uint32_t lost_after_ms;
-    /**
-     * Must be 0.
-     */
-    uint32_t reserved;
-} fcast_object_remote_settings;
-
-/**
- * A connection to a service of objects: one request at a time. One thread at a time uses it.
+ * A list that the function `list` of a store adds to. It is gone when that returns.
  */
 typedef struct {
     /**
      * Its number; 0: none.
      */
     uint64_t id;
-} fcast_object_remote;
+} fcast_object_list;
 
 /**
  * An object. Its layout does not change.
@@ -1700,6 +1674,52 @@ typedef struct {
      */
     uint64_t reserved[2];
 } fcast_object_info;
+
+/**
+ * A piece that a store was asked to read or to write. Any thread answers it, once.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_piece;
+
+/**
+ * How a connection to a service is made. 0 in a field is the default.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_object_remote_settings).
+     */
+    size_t size;
+    /**
+     * FCAST_CHECKSUM_CRC64, FCAST_CHECKSUM_CRC32C, or FCAST_OFF: none.
+     */
+    uint32_t checksum;
+    /**
+     * How long making a connection may take. Default 10,000.
+     */
+    uint32_t connect_timeout_ms;
+    /**
+     * How long the service may be silent. Default 30,000.
+     */
+    uint32_t lost_after_ms;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+} fcast_object_remote_settings;
+
+/**
+ * A connection to a service of objects: one request at a time. One thread at a time uses it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_remote;
 
 /**
  * An object of a list. Its layout does not change.
@@ -1796,7 +1816,7 @@ typedef struct {
      */
     uint32_t workers;
     /**
-     * Threads of a worker that wait for files. Default 2.
+     * Threads of a worker that wait for files, or for the program's store. Default 2.
      */
     uint32_t store_threads;
     /**
@@ -1842,8 +1862,8 @@ typedef struct {
 } fcast_object_service_settings;
 
 /**
- * A service: it serves the files of a directory as objects, with threads of its own. Any thread
- * may use it.
+ * A service: it serves the files of a directory as objects, or what a store of the program's has,
+ * with threads of its own. Any thread may use it.
  */
 typedef struct {
     /**
@@ -1851,6 +1871,127 @@ typedef struct {
      */
     uint64_t id;
 } fcast_object_service;
+
+/**
+ * A store of the program's own: what a service asks instead of a directory. Each function gets
+ * `context` first, and answers a status:
+ *
+ * FCAST_OK: it is done. FCAST_NOT_FOUND: there is no such object. FCAST_REFUSED: the condition of
+ * a put does not hold, or the etag of a removal is another; without one, it is not allowed.
+ * FCAST_UNSUPPORTED: the store does not do that. FCAST_NO_RESOURCES: no space is left.
+ * FCAST_AGAIN, FCAST_BUSY: not now. FCAST_DATA: the object was changed while it was read. All
+ * others: the store failed; the log says which function answered what, the client does not hear
+ * it.
+ *
+ * They are called by threads of the service, several at once, also for the same object, with
+ * nothing locked; `read`, `write`, `close` and `abort` also by whatever thread answers a piece.
+ * They may call this interface, but for fcast_object_service_address, _close and _release
+ * (FCAST_BUSY), and must not throw. A service that ends waits for those that are at work.
+ *
+ * Texts that they get end with a zero and are good during the call. What they write is looked at
+ * when they have answered FCAST_OK, and is checked: what can't be is a failure of the store.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_object_store_calls).
+     */
+    size_t size;
+    /**
+     * What the functions get first.
+     */
+    void *context;
+    /**
+     * Called once, when the store is needed no more: nothing else is called afterwards. It is
+     * called where the service could not be started, too. May be NULL.
+     */
+    fcast_release_fn release;
+    /**
+     * Says what there is under a name. May be NULL: then `open` and `close` are called for it.
+     */
+    fcast_status (*head)(void *context, const char *name, fcast_object_info *info);
+    /**
+     * Opens an object, and says what it is: what is read of it is of one version, whatever is put
+     * meanwhile. `*object` is what the reads of it get. Must not be NULL.
+     */
+    fcast_status (*open)(void *context, const char *name, fcast_object_info *info, void **object);
+    /**
+     * Begins to read `len` bytes of an object, from `at` on, to `data`; they lie within its size.
+     * It must not wait: FCAST_OK says that fcast_object_piece_done is called for the piece, before
+     * this returns or later, by whatever thread, and `data` is the store's until then. Else there
+     * is no piece. Several reads of an object are under way at once. Must not be NULL.
+     */
+    fcast_status (*read)(void *context,
+                         void *object,
+                         uint64_t at,
+                         void *data,
+                         size_t len,
+                         fcast_object_piece piece);
+    /**
+     * An object that was opened is read no more: called once for each that was, when no piece of
+     * it is out. May be NULL.
+     */
+    void (*close)(void *context, void *object);
+    /**
+     * Begins to put an object of `len` bytes, which nobody sees before `commit`. `condition`:
+     * FCAST_PUT_ANY or another, with the etag of FCAST_PUT_MATCHES, else NULL; it is judged by
+     * `commit`, and may be judged here, too. `*upload` is what the writes of it get. NULL, with
+     * `write` and `commit`: nothing can be put.
+     */
+    fcast_status (*begin)(void *context,
+                          const char *name,
+                          uint64_t len,
+                          uint32_t condition,
+                          const char *etag,
+                          void **upload);
+    /**
+     * Begins to write `len` bytes to byte `at` and what follows, which lie within the length that
+     * was said. As `read`: the bytes at `data` stay until the piece is answered. One call at a
+     * time for each upload, with several pieces under way.
+     */
+    fcast_status (*write)(void *context,
+                          void *upload,
+                          uint64_t at,
+                          const void *data,
+                          size_t len,
+                          fcast_object_piece piece);
+    /**
+     * Puts an object in its place, all at once, if its condition holds. All bytes were written,
+     * each once; `crc64` is their CRC-64/NVME. `info` has what the library would say of it, with
+     * an etag that is made of the length and the checksum: it is left so, or is written over.
+     * Whatever is answered, the upload is over, and after a failure nothing has changed.
+     */
+    fcast_status (*commit)(void *context, void *upload, uint64_t crc64, fcast_object_info *info);
+    /**
+     * An upload is given up: called once for each that was begun and not committed, when no piece
+     * of it is out. May be NULL.
+     */
+    void (*abort)(void *context, void *upload);
+    /**
+     * Calls fcast_object_list_add for the objects whose names begin with `prefix` and come behind
+     * `start_after`, in the order of the bytes of their names, until that answers
+     * FCAST_NO_RESOURCES: `limit` were taken, and there are more. NULL: nothing can be listed.
+     */
+    fcast_status (*list)(void *context,
+                         const char *prefix,
+                         const char *start_after,
+                         size_t limit,
+                         fcast_object_list into);
+    /**
+     * Removes an object; where an etag is given, only the version that has it. Who reads it goes
+     * on. NULL: nothing can be removed.
+     */
+    fcast_status (*remove)(void *context, const char *name, const char *etag);
+    /**
+     * 1: no function ever waits, so that all are called on the threads that move bytes. 0: those
+     * that may wait, which are all but `read`, `write` and `close`, are called on threads of their
+     * own (`store_threads`).
+     */
+    uint32_t never_waits;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+} fcast_object_store_calls;
 
 /**
  * Has a server move one part of an object, and waits for its answer: how many bytes it moved, from
@@ -3935,6 +4076,30 @@ fcast_status fcast_object_token_done(fcast_object_token token);
 fcast_status fcast_object_token_release(fcast_object_token token);
 
 /**
+ * Adds an object to a list: its name, and of `info` the size, the etag and the time. One that the
+ * list does not take, for its prefix or where it begins, is left out, which is FCAST_OK, so that a
+ * store may just add all that it has. One thread at a time, within the function `list`.
+ *
+ * FCAST_NO_RESOURCES: the list is full, and says that there are more. FCAST_INVALID: the name, its
+ * order or the etag.
+ *
+ * # Safety
+ *
+ * `name`: NULL, or a text that ends with a zero; `info`: NULL, or a struct that is there.
+ */
+fcast_status fcast_object_list_add(fcast_object_list list,
+                                   const char *name,
+                                   const fcast_object_info *info);
+
+/**
+ * Answers a piece: FCAST_OK and how many bytes of it were read or written, or why they were not,
+ * as fcast_object_store_calls says. Fewer bytes than were asked for are a failure, too. The memory
+ * of the piece is the library's again. FCAST_INVALID: more bytes than it has; it has failed then.
+ * FCAST_STALE: it was answered before, or its function has answered a failure. Any thread.
+ */
+fcast_status fcast_object_piece_done(fcast_object_piece piece, fcast_status status, size_t moved);
+
+/**
  * Connects to a service at an address, over the fabric `control`; bytes are moved by the client's.
  * Waits for the connection. FCAST_TIMED_OUT, FCAST_CLOSED, FCAST_REFUSED: it could not be made.
  * Any thread.
@@ -4188,6 +4353,25 @@ fcast_status fcast_object_service_start(const char *directory,
                                         fcast_fabric data,
                                         const fcast_object_service_settings *settings,
                                         fcast_object_service *service);
+
+/**
+ * As fcast_object_service_start, of a store of the program's: `store` is copied. With the setting
+ * `read_only`, its `begin` and `remove` are not called. Any thread.
+ *
+ * FCAST_INVALID: the table, too. Its `release` is called after a failure as well, unless the
+ * table's field size is wrong.
+ *
+ * # Safety
+ *
+ * `store`: NULL, or a struct whose size field is right, and whose functions may be called, as it
+ * says, until `release` is; else as fcast_object_service_start.
+ */
+fcast_status fcast_object_service_start_store(const fcast_object_store_calls *store,
+                                              fcast_fabric control,
+                                              const char *listen,
+                                              fcast_fabric data,
+                                              const fcast_object_service_settings *settings,
+                                              fcast_object_service *service);
 
 /**
  * Writes where a service listens: the address of each worker, with commas between them, and a

@@ -1,30 +1,11 @@
 /* Objects: by token, with a control path of the program's, and by name from a service. */
-#include "check.h"
+#include "objects.h"
 
 #include <unistd.h>
 
 enum { SIZE = 1 << 16 };
 
 static unsigned char content[SIZE];
-
-/* A fabric of endpoints without connections; libfabric up to 1.17 has them of tcp as "net". */
-static fcast_fabric open_fabric(void)
-{
-    const char *providers[] = {getenv("FABRICAST_PROVIDER"), "tcp", "net"};
-    fcast_fabric fabric = {0};
-    for (int i = 0; i < 3 && fabric.id == 0; i++) {
-        fcast_fabric_settings settings = {.size = sizeof settings, .kind = FCAST_KIND_RDM};
-        settings.provider = providers[i];
-        settings.node = "127.0.0.1";
-        if (settings.provider != NULL)
-            (void)fcast_fabric_open(&settings, &fabric);
-    }
-    if (fabric.id == 0) {
-        printf("SKIPPED: no provider with endpoints without connections: %s\n", fcast_last_error());
-        exit(0);
-    }
-    return fabric;
-}
 
 /* What a server needs. */
 struct server {
@@ -141,20 +122,6 @@ static int64_t refuse(void *context, const char *token, uint64_t offset, uint64_
 {
     (void)context, (void)token, (void)offset, (void)memory_offset, (void)len;
     return -7;
-}
-
-static fcast_object_memory buffer_of(fcast_object_client client, fcast_pool pool,
-                                     unsigned char **data)
-{
-    fcast_buffer buffer;
-    void *at;
-    OK(fcast_pool_acquire(pool, 1000, &buffer, &at, NULL));
-    *data = at;
-    fcast_object_memory memory;
-    uint32_t both = FCAST_OBJECT_GET | FCAST_OBJECT_PUT;
-    OK(fcast_object_memory_register_buffer(client, buffer, both, &memory));
-    IS(fcast_buffer_release(buffer), FCAST_STALE);
-    return memory;
 }
 
 static void control_path(fcast_object_client client, fcast_pool pool, struct server *it)

@@ -1,7 +1,7 @@
 /* Objects: clients with memory and tokens, servers with channels, services of a folder. */
 #include "fuzz.h"
 
-static char services[4][96];
+static char services[4][256];
 static atomic_uint next_service;
 static _Thread_local char last_token[512];
 
@@ -13,6 +13,8 @@ static const char *any_name(void)
 }
 
 static uint32_t soon(void) { return (uint32_t)below(20); }
+/* Bytes of memory that mostly has as many. */
+static uint64_t some_len(void) { return below(once_in(3) ? 5000 : 60); }
 
 static fcast_status open_client(void)
 {
@@ -99,6 +101,14 @@ static fcast_status token_done(void)
     return used_up(TOKEN, id, fcast_object_token_done((fcast_object_token){id}));
 }
 
+void keep_service(fcast_object_service service)
+{
+    char text[256] = "";
+    if (fcast_object_service_address(service, text, sizeof text, NULL) == FCAST_OK)
+        memcpy(services[atomic_fetch_add(&next_service, 1) % COUNT(services)], text, sizeof text);
+    keep(SERVICE, service.id);
+}
+
 static fcast_status start_service(void)
 {
     const char *local = strcmp(provider(), "shm") == 0 ? "any" : "127.0.0.1:0";
@@ -115,10 +125,7 @@ static fcast_status start_service(void)
         &service));
     if (status != FCAST_OK)
         return status;
-    char text[96] = "";
-    if (fcast_object_service_address(service, text, sizeof text, NULL) == FCAST_OK)
-        memcpy(services[atomic_fetch_add(&next_service, 1) % COUNT(services)], text, sizeof text);
-    keep(SERVICE, service.id);
+    keep_service(service);
     return status;
 }
 
@@ -137,8 +144,8 @@ static fcast_status close_service(void)
 
 static fcast_status connect_remote(void)
 {
-    char text[96];
-    snprintf(text, sizeof text, "%.90s", services[below(COUNT(services))]);
+    char text[256];
+    snprintf(text, sizeof text, "%.250s", services[below(COUNT(services))]);
     fcast_object_remote_settings settings = {.size = sizeof settings, .connect_timeout_ms = 500};
     settings.checksum = once_in(3) ? (uint32_t)below(4) : 0;
     fcast_object_remote remote = {UNTOUCHED};
@@ -164,16 +171,16 @@ static fcast_status get(void)
 {
     fcast_object_info info;
     return checked(fcast_object_remote_get(
-        any_remote(), any_name(), (fcast_object_memory){pick(MEMORY)}, below(100), below(5000),
-        below(5000), soon(), once_in(20) ? NULL : &info));
+        any_remote(), any_name(), (fcast_object_memory){pick(MEMORY)}, some_len(), some_len(),
+        some_len(), 5 * soon(), once_in(20) ? NULL : &info));
 }
 
 static fcast_status put(void)
 {
     fcast_object_info info;
     return checked(fcast_object_remote_put(
-        any_remote(), any_name(), (fcast_object_memory){pick(MEMORY)}, below(100), below(5000),
-        (uint32_t)below(4), once_in(2) ? NULL : "etag", soon(), once_in(20) ? NULL : &info));
+        any_remote(), any_name(), (fcast_object_memory){pick(MEMORY)}, some_len(), some_len(),
+        (uint32_t)below(4), once_in(2) ? NULL : "etag", 5 * soon(), once_in(20) ? NULL : &info));
 }
 
 static fcast_status delete_one(void)
