@@ -285,6 +285,11 @@
 #define FCAST_LOOP_SIGNAL 6
 
 /**
+ * Poll the channel of objects. It may turn out to have nothing.
+ */
+#define FCAST_LOOP_CHANNEL 7
+
+/**
  * There is something to read, or the end.
  */
 #define FCAST_LOOP_READ 1
@@ -1161,6 +1166,17 @@ typedef struct {
 } fcast_loop;
 
 /**
+ * A channel of a server, which does the work. One thread at a time uses it; more threads take more
+ * channels.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_channel;
+
+/**
  * A signal of a loop: a wake-up that is told apart from others. Any thread may use it.
  */
 typedef struct {
@@ -1786,17 +1802,6 @@ typedef struct {
      */
     uint64_t id;
 } fcast_object_server;
-
-/**
- * A channel of a server, which does the work. One thread at a time uses it; more threads take more
- * channels.
- */
-typedef struct {
-    /**
-     * Its number; 0: none.
-     */
-    uint64_t id;
-} fcast_object_channel;
 
 /**
  * How a service is started. 0 in a field is the default. A value out of its range is refused with
@@ -3472,6 +3477,19 @@ fcast_status fcast_loop_add_endpoint(fcast_loop in_loop,
                                      uint64_t *token);
 
 /**
+ * As fcast_loop_add_endpoint, of a channel of objects: the loop says FCAST_LOOP_CHANNEL. One thread
+ * at a time.
+ *
+ * # Safety
+ *
+ * `token`: NULL, or writable.
+ */
+fcast_status fcast_loop_add_channel(fcast_loop in_loop,
+                                    fcast_object_channel channel,
+                                    uint64_t key,
+                                    uint64_t *token);
+
+/**
  * Has a loop say FCAST_LOOP_FD whenever the descriptor is ready for `interest`: FCAST_LOOP_READ,
  * FCAST_LOOP_WRITE or both. The descriptor stays the program's: remove it before you close it.
  * FCAST_SYSTEM with EEXIST: it is in the loop already; with EPERM: it can't be waited for (a
@@ -3536,9 +3554,10 @@ fcast_status fcast_loop_set_interest(fcast_loop in_loop, uint64_t token, uint32_
 
 /**
  * Takes a source out of a loop: nothing is told of it from now on. FCAST_NOT_FOUND: it was taken
- * out before, or was a timer that is over, or an endpoint that is gone. One thread at a time.
+ * out before, or was a timer that is over, or an endpoint or a channel that is gone. One thread at a time.
  */
-fcast_status fcast_loop_remove(fcast_loop in_loop, uint64_t token);
+fcast_status fcast_loop_remove(fcast_loop in_loop,
+                               uint64_t token);
 
 /**
  * Waits for something to do, for at most `timeout_ms` (-1: as long as it takes), and writes it:
@@ -5241,6 +5260,31 @@ fcast_status fcast_endpoint_fds(fcast_endpoint endpoint,
 fcast_status fcast_endpoint_prepare_wait(fcast_endpoint endpoint,
                                          bool *may_sleep,
                                          int32_t *timeout_ms);
+
+/**
+ * As fcast_endpoint_fds, of a channel of objects. FCAST_CLOSED: it was closed. One thread at a
+ * time.
+ *
+ * # Safety
+ *
+ * `fds`: NULL, or room for `capacity`; `count`: NULL, or writable.
+ */
+fcast_status fcast_object_channel_fds(fcast_object_channel channel,
+                                      int32_t *fds,
+                                      size_t capacity,
+                                      size_t *count);
+
+/**
+ * As fcast_endpoint_prepare_wait, of a channel of objects. FCAST_CLOSED: it was closed. One thread
+ * at a time.
+ *
+ * # Safety
+ *
+ * Each pointer: NULL, or writable.
+ */
+fcast_status fcast_object_channel_prepare_wait(fcast_object_channel channel,
+                                               bool *may_sleep,
+                                               int32_t *timeout_ms);
 
 /**
  * Lets the peer of a connection use `len` bytes at `base` in a region, which need not be

@@ -272,6 +272,20 @@ static fcast_status channel_wait(void)
 {
     return checked(fcast_object_channel_wait(any_channel(), (uint32_t)below(3)));
 }
+static fcast_status channel_fds(void)
+{
+    int32_t fds[4];
+    size_t count = 0;
+    return checked(
+        fcast_object_channel_fds(any_channel(), fds, below(5), once_in(20) ? NULL : &count));
+}
+static fcast_status channel_prepare(void)
+{
+    bool may_sleep;
+    int32_t timeout_ms;
+    return checked(fcast_object_channel_prepare_wait(any_channel(), once_in(20) ? NULL : &may_sleep,
+                                                     once_in(20) ? NULL : &timeout_ms));
+}
 static fcast_status channel_close(void)
 {
     return checked(fcast_object_channel_close(any_channel(), soon()));
@@ -348,6 +362,8 @@ static const struct call table[] = {
     {"fcast_object_channel_write_payload", 3, channel_payload},
     {"fcast_object_channel_poll", 8, channel_poll},
     {"fcast_object_channel_wait", 2, channel_wait},
+    {"fcast_object_channel_fds", 1, channel_fds},
+    {"fcast_object_channel_prepare_wait", 2, channel_prepare},
     {"fcast_object_channel_close", 1, channel_close},
     {"fcast_object_channel_release", 1, release_object_channel},
     {"fcast_object_transfer", 2, transfer},
