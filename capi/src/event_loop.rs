@@ -211,7 +211,8 @@ impl Inner {
         number
     }
 
-    /// Forgets endpoints, channels and signals that were released, whose sources the loop forgets by itself.
+    /// Forgets endpoints, channels and signals that were released, whose sources the loop forgets
+    /// by itself.
     pub(crate) fn sweep(&mut self) {
         let gone = |source: &LoopSource| match source.kind {
             Kind::Endpoint(id) => !ENDPOINTS.is_live(id),
@@ -302,8 +303,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Queues the endpoints and channels whose last poll gave fewer events than there were: the loop knows
-    /// nothing of those.
+    /// Queues the endpoints and channels whose last poll gave fewer events than there were: the
+    /// loop knows nothing of those.
     fn queue_untaken(&mut self) {
         for (number, source) in &self.sources {
             let kind = match source.kind {

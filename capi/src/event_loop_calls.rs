@@ -67,8 +67,8 @@ pub unsafe extern "C" fn fcast_loop_add_endpoint(
     })
 }
 
-/// As fcast_loop_add_endpoint, of a channel of objects: the loop says FCAST_LOOP_CHANNEL. One thread
-/// at a time.
+/// As fcast_loop_add_endpoint, of a channel of objects: the loop says FCAST_LOOP_CHANNEL. One
+/// thread at a time.
 ///
 /// # Safety
 ///
@@ -224,7 +224,8 @@ pub extern "C" fn fcast_loop_set_interest(
 }
 
 /// Takes a source out of a loop: nothing is told of it from now on. FCAST_NOT_FOUND: it was taken
-/// out before, or was a timer that is over, or an endpoint or a channel that is gone. One thread at a time.
+/// out before, or was a timer that is over, or an endpoint or a channel that is gone. One thread at
+/// a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn fcast_loop_remove(in_loop: fcast_loop, token: u64) -> fcast_status {
     call(|| LOOPS.share(in_loop.id)?.enter()?.remove(token))
