@@ -564,7 +564,8 @@
 #define FCAST_STREAM_BEGAN 50
 
 /**
- * A stream is complete: all of it is in the directory, checked. `report` says how it went.
+ * A stream is complete: all of it is in the directory, or the sink has it, checked. `report` says
+ * how it went.
  */
 #define FCAST_STREAM_COMPLETE 51
 
@@ -2579,6 +2580,65 @@ typedef struct {
 } fcast_process_stats;
 
 /**
+ * The files and directories of a stream. It is gone when the function `begin` returns.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_stream_manifest;
+
+/**
+ * A file or a directory of a stream. Its layout does not change.
+ */
+typedef struct {
+    /**
+     * Its name: parts with "/" between them, none of which is empty, "." or ".."; of whatever
+     * bytes but zeros. Good until the function `begin` returns.
+     */
+    const char *name;
+    /**
+     * Its bytes; 0 for a directory.
+     */
+    uint64_t size;
+    /**
+     * Where its bytes begin, where those of all files lie one behind the other.
+     */
+    uint64_t start;
+    /**
+     * When it was last changed: seconds since 1970.
+     */
+    int64_t modified_s;
+    /**
+     * And nanoseconds.
+     */
+    uint32_t modified_ns;
+    /**
+     * Its permissions: the nine bits of chmod(2).
+     */
+    uint32_t mode;
+    /**
+     * 1: it is a directory.
+     */
+    uint32_t is_directory;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} fcast_stream_entry;
+
+/**
+ * What a sink has of an earlier stream. It is gone when the function `resume` returns.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_stream_kept;
+
+/**
  * How a sender or a receiver of streams is opened. 0 in a field is the default; a field that the
  * side does not have must be 0. A value out of its range is refused with words that name it.
  */
@@ -2660,6 +2720,166 @@ typedef struct {
      */
     uint64_t id;
 } fcast_stream_receiver;
+
+/**
+ * What a stream is, as its sender said and the receiver's limits allow. Its layout does not
+ * change.
+ */
+typedef struct {
+    /**
+     * Its files and directories, for fcast_stream_manifest_entry.
+     */
+    fcast_stream_manifest manifest;
+    /**
+     * How many there are.
+     */
+    uint64_t entries;
+    /**
+     * Bytes of all files.
+     */
+    uint64_t bytes;
+    /**
+     * Blocks of all files.
+     */
+    uint64_t blocks;
+    /**
+     * Bytes of a block that is not the last one of its file.
+     */
+    uint32_t block_bytes;
+    /**
+     * What its sender asks for: the sum of some of FCAST_STREAM_NO_CRC32C, _BLAKE3, _SYNC,
+     * _READ_BACK and _RESTART.
+     */
+    uint32_t flags;
+    /**
+     * Where it goes: the same for each attempt to send it.
+     */
+    uint8_t key[16];
+    /**
+     * What the content is: another when the source has changed.
+     */
+    uint8_t stamp[16];
+    /**
+     * 0.
+     */
+    uint64_t reserved[2];
+} fcast_stream_offer;
+
+/**
+ * Memory that a stream goes into: all of its files, one behind the other. Its layout does not
+ * change.
+ */
+typedef struct {
+    /**
+     * The region that it is in, of the host or of a GPU. {0}: none, blocks are written by the
+     * function `write`.
+     */
+    fcast_region region;
+    /**
+     * Its first byte.
+     */
+    void *data;
+    /**
+     * Its bytes: at least those of the stream.
+     */
+    size_t len;
+    /**
+     * 0.
+     */
+    uint64_t reserved;
+} fcast_stream_place;
+
+/**
+ * A part of a file. Its layout does not change.
+ */
+typedef struct {
+    /**
+     * Its number in the stream.
+     */
+    uint64_t index;
+    /**
+     * The number of its file in the manifest.
+     */
+    uint64_t entry;
+    /**
+     * Where in the file it begins.
+     */
+    uint64_t offset;
+    /**
+     * The same, where the bytes of all files lie one behind the other.
+     */
+    uint64_t start;
+    /**
+     * Its bytes.
+     */
+    uint32_t len;
+    /**
+     * Their CRC32C, where blocks carry one.
+     */
+    uint32_t crc32c;
+} fcast_stream_block;
+
+/**
+ * Where streams go: functions of the program's. Each gets `context` first, and answers a status:
+ *
+ * FCAST_OK: it is done. FCAST_BUSY: another stream of the same names is under way. FCAST_DATA:
+ * what is kept of an earlier stream is of another content. FCAST_NO_RESOURCES: no space is left.
+ * All others: the sink failed. The sender is told which function answered what.
+ *
+ * They are called by threads of the receiver, several at once, with nothing locked; for one stream
+ * `begin`, `resume`, `write` for each block that is missing (several at once, in any order, each
+ * once), `finish`, `close`. They may call this interface, but for fcast_stream_receiver_close and
+ * what ends a service of objects (FCAST_BUSY), and must not throw. What they get is good during
+ * the call.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_stream_sink_calls).
+     */
+    size_t size;
+    /**
+     * What the functions get first.
+     */
+    void *context;
+    /**
+     * Called once, when the sink is needed no more: nothing else is called afterwards. It is
+     * called where the receiver could not be opened, too. May be NULL.
+     */
+    fcast_release_fn release;
+    /**
+     * A stream is offered: FCAST_OK takes it. `*sink` is what the other functions get. `place`:
+     * where memory is filled in, blocks are put there, and `write` is not called for them; nobody
+     * else uses the memory until `close`. It should not take long: other streams wait. Must not be
+     * NULL.
+     */
+    fcast_status (*begin)(void *context,
+                          const fcast_stream_offer *offer,
+                          void **sink,
+                          fcast_stream_place *place);
+    /**
+     * Calls fcast_stream_kept_add for each block that is there from an earlier stream of the same
+     * key and stamp. It is not called where blocks carry no CRC32C, or all is to begin anew. NULL:
+     * there are none.
+     */
+    fcast_status (*resume)(void *context, void *sink, fcast_stream_kept kept);
+    /**
+     * Takes the bytes of a block, whose CRC32C was found right. May be NULL where each stream has
+     * a place.
+     */
+    fcast_status (*write)(void *context,
+                          void *sink,
+                          const fcast_stream_block *block,
+                          const void *data);
+    /**
+     * All blocks are there: the stream is complete when this answers FCAST_OK. May be NULL.
+     */
+    fcast_status (*finish)(void *context, void *sink);
+    /**
+     * The stream is over: called once for each that was taken, last. `is_complete`: all is there,
+     * and `finish` has answered FCAST_OK; else it was cut or has failed. May be NULL.
+     */
+    void (*close)(void *context, void *sink, bool is_complete);
+} fcast_stream_sink_calls;
 
 /**
  * Something that happened at a receiver. Its layout does not change. Texts are valid until the
@@ -3477,8 +3697,8 @@ fcast_status fcast_loop_add_endpoint(fcast_loop in_loop,
                                      uint64_t *token);
 
 /**
- * As fcast_loop_add_endpoint, of a channel of objects: the loop says FCAST_LOOP_CHANNEL. One thread
- * at a time.
+ * As fcast_loop_add_endpoint, of a channel of objects: the loop says FCAST_LOOP_CHANNEL. One
+ * thread at a time.
  *
  * # Safety
  *
@@ -3554,10 +3774,10 @@ fcast_status fcast_loop_set_interest(fcast_loop in_loop, uint64_t token, uint32_
 
 /**
  * Takes a source out of a loop: nothing is told of it from now on. FCAST_NOT_FOUND: it was taken
- * out before, or was a timer that is over, or an endpoint or a channel that is gone. One thread at a time.
+ * out before, or was a timer that is over, or an endpoint or a channel that is gone. One thread at
+ * a time.
  */
-fcast_status fcast_loop_remove(fcast_loop in_loop,
-                               uint64_t token);
+fcast_status fcast_loop_remove(fcast_loop in_loop, uint64_t token);
 
 /**
  * Waits for something to do, for at most `timeout_ms` (-1: as long as it takes), and writes it:
@@ -4970,6 +5190,32 @@ const char *fcast_status_name(fcast_status status);
 uint32_t fcast_version(void);
 
 /**
+ * Says what the entry of this number is, from 0 on. FCAST_NOT_FOUND: there are not so many. One
+ * thread at a time, within the function `begin` of a sink.
+ *
+ * # Safety
+ *
+ * `entry`: NULL, or writable.
+ */
+fcast_status fcast_stream_manifest_entry(fcast_stream_manifest manifest,
+                                         uint64_t index,
+                                         fcast_stream_entry *entry);
+
+/**
+ * Says that a sink has a block of the stream already, which then is not sent: these are its bytes,
+ * which were just read and found right. FCAST_NOT_FOUND: there is no block of this number;
+ * FCAST_INVALID: it has another length. One thread at a time, within the function `resume`.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` readable bytes.
+ */
+fcast_status fcast_stream_kept_add(fcast_stream_kept kept,
+                                   uint64_t block,
+                                   const void *data,
+                                   size_t len);
+
+/**
  * Listens for streams at one address of each of some domains, such as "127.0.0.1:0"; what comes is
  * written into a directory, which exists: into a hidden one below it, and renamed to its name when
  * all of a stream is there and checked. FCAST_INVALID: a setting or an address. FCAST_SYSTEM: the
@@ -4987,6 +5233,24 @@ fcast_status fcast_stream_receiver_open(const fcast_domain *domains,
                                         const char *directory,
                                         const fcast_stream_settings *settings,
                                         fcast_stream_receiver *receiver);
+
+/**
+ * As fcast_stream_receiver_open, with a sink of the program's in place of a directory: `sink` is
+ * copied. FCAST_INVALID: the table, too. Its `release` is called after a failure as well, unless
+ * the table's field size is wrong. Any thread.
+ *
+ * # Safety
+ *
+ * `sink`: NULL, or a struct whose size field is right, and whose functions may be called, as it
+ * says, until `release` is; memory that `begin` gives is used by nobody else until `close`; else
+ * as fcast_stream_receiver_open.
+ */
+fcast_status fcast_stream_receiver_open_sink(const fcast_domain *domains,
+                                             const char *const *addresses,
+                                             size_t count,
+                                             const fcast_stream_sink_calls *sink,
+                                             const fcast_stream_settings *settings,
+                                             fcast_stream_receiver *receiver);
 
 /**
  * Writes where a receiver listens, with real ports: an address for each domain, with commas

@@ -13,7 +13,8 @@ use fabricast::object::{
 };
 
 use crate::call::call;
-use crate::object_store::{StoreCaller, inside, store_error};
+use crate::inside::inside;
+use crate::object_store::{StoreCaller, store_error};
 use crate::status::{FCAST_OK, Failure, fcast_status};
 use crate::table::Table;
 

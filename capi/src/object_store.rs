@@ -2,7 +2,6 @@
 
 #![allow(unsafe_code)] // Functions of the program's are called here.
 
-use std::cell::Cell;
 use std::ffi::{CString, c_char, c_void};
 use std::fmt;
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use fabricast::object::{
     PutCondition, StoreError, StoredObject,
 };
 
+use crate::inside::inside;
 use crate::object_info::fcast_object_info;
 use crate::object_list::{Listing, fcast_object_list};
 use crate::object_piece::{CallerObject, CallerUpload, fcast_object_piece};
@@ -158,32 +158,6 @@ pub struct fcast_object_store_calls {
 
 // SAFETY: C's layout, a `usize` first; 0 and null are values of all its fields.
 unsafe impl Sized0 for fcast_object_store_calls {}
-
-thread_local! {
-    /// How many functions of stores this thread is in.
-    static INSIDE: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Runs a function of a store's.
-pub(crate) fn inside<R>(function: impl FnOnce() -> R) -> R {
-    let add = |more: u32| {
-        // A thread that ends has no such place any more.
-        let _ = INSIDE.try_with(|inside| inside.set(inside.get().wrapping_add(more)));
-    };
-    add(1);
-    let result = function();
-    add(1_u32.wrapping_neg());
-    result
-}
-
-/// Refuses what would wait for the function that it was called from.
-pub(crate) fn refuse_inside() -> Result<(), Failure> {
-    if INSIDE.try_with(Cell::get).unwrap_or(0) == 0 {
-        return Ok(());
-    }
-    let text = "a function of a store called it, which a service that ends waits for";
-    Err(Failure::new(FCAST_BUSY, text))
-}
 
 /// The table of a program, and what tells it that the table is needed no more.
 pub(crate) struct StoreCaller {
