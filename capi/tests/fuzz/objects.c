@@ -297,7 +297,9 @@ static int64_t move_part(void *context, const char *token, uint64_t offset, uint
 {
     (void)context, (void)offset, (void)memory_offset;
     read_all(token, strlen(token));
-    fcast_object_memory_release((fcast_object_memory){once_in(20) ? pick(MEMORY) : 0});
+    uint64_t memory = once_in(20) ? pick(MEMORY) : 0;
+    if (fcast_object_memory_release((fcast_object_memory){memory}) == FCAST_OK)
+        gone(MEMORY, memory);
     return once_in(4) ? -1 : (int64_t)(once_in(2) ? len : below(len + 2));
 }
 
