@@ -34,7 +34,7 @@ use crate::status::{
 /// it.
 ///
 /// They are called by threads of the service, several at once, also for the same object, with
-/// nothing locked; `read`, `write`, `close` and `abort` also by whatever thread answers a piece.
+/// nothing locked; `close` and `abort` also by whatever thread answers a piece.
 /// They may call this interface, but for fcast_object_service_address, _close and _release
 /// (FCAST_BUSY), and must not throw. A service that ends waits for those that are at work.
 ///
