@@ -291,6 +291,11 @@
 #define FCAST_LOOP_SIGNAL 6
 
 /**
+ * Poll the channel of objects. It may turn out to have nothing.
+ */
+#define FCAST_LOOP_CHANNEL 7
+
+/**
  * There is something to read, or the end.
  */
 #define FCAST_LOOP_READ 1
@@ -565,7 +570,8 @@
 #define FCAST_STREAM_BEGAN 50
 
 /**
- * A stream is complete: all of it is in the directory, checked. `report` says how it went.
+ * A stream is complete: all of it is in the directory, or the sink has it, checked. `report` says
+ * how it went.
  */
 #define FCAST_STREAM_COMPLETE 51
 
@@ -1257,6 +1263,17 @@ typedef struct {
 } fcast_loop;
 
 /**
+ * A channel of a server, which does the work. One thread at a time uses it; more threads take more
+ * channels.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_channel;
+
+/**
  * A signal of a loop: a wake-up that is told apart from others. Any thread may use it.
  */
 typedef struct {
@@ -1738,40 +1755,14 @@ typedef struct {
 } fcast_object_token;
 
 /**
- * How a connection to a service is made. 0 in a field is the default.
- */
-typedef struct {
-    /**
-     * sizeof(fcast_object_remote_settings).
-     */
-    size_t size;
-    /**
-     * FCAST_CHECKSUM_CRC64, FCAST_CHECKSUM_CRC32C, or FCAST_OFF: none.
-     */
-    uint32_t checksum;
-    /**
-     * How long making a connection may take. Default 10,000.
-     */
-    uint32_t connect_timeout_ms;
-    /**
-     * How long the service may be silent. Default 30,000.
-     */
-    uint32_t lost_after_ms;
-    /**
-     * Must be 0.
-     */
-    uint32_t reserved;
-} fcast_object_remote_settings;
-
-/**
- * A connection to a service of objects: one request at a time. One thread at a time uses it.
+ * A list that the function `list` of a store adds to. It is gone when that returns.
  */
 typedef struct {
     /**
      * Its number; 0: none.
      */
     uint64_t id;
-} fcast_object_remote;
+} fcast_object_list;
 
 /**
  * An object. Its layout does not change.
@@ -1810,6 +1801,52 @@ typedef struct {
      */
     uint64_t reserved[2];
 } fcast_object_info;
+
+/**
+ * A piece that a store was asked to read or to write. Any thread answers it, once.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_piece;
+
+/**
+ * How a connection to a service is made. 0 in a field is the default.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_object_remote_settings).
+     */
+    size_t size;
+    /**
+     * FCAST_CHECKSUM_CRC64, FCAST_CHECKSUM_CRC32C, or FCAST_OFF: none.
+     */
+    uint32_t checksum;
+    /**
+     * How long making a connection may take. Default 10,000.
+     */
+    uint32_t connect_timeout_ms;
+    /**
+     * How long the service may be silent. Default 30,000.
+     */
+    uint32_t lost_after_ms;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+} fcast_object_remote_settings;
+
+/**
+ * A connection to a service of objects: one request at a time. One thread at a time uses it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_remote;
 
 /**
  * An object of a list. Its layout does not change.
@@ -1878,17 +1915,6 @@ typedef struct {
 } fcast_object_server;
 
 /**
- * A channel of a server, which does the work. One thread at a time uses it; more threads take more
- * channels.
- */
-typedef struct {
-    /**
-     * Its number; 0: none.
-     */
-    uint64_t id;
-} fcast_object_channel;
-
-/**
  * How a service is started. 0 in a field is the default. A value out of its range is refused with
  * words that name it.
  */
@@ -1906,7 +1932,7 @@ typedef struct {
      */
     uint32_t workers;
     /**
-     * Threads of a worker that wait for files. Default 2.
+     * Threads of a worker that wait for files, or for the program's store. Default 2.
      */
     uint32_t store_threads;
     /**
@@ -1952,8 +1978,8 @@ typedef struct {
 } fcast_object_service_settings;
 
 /**
- * A service: it serves the files of a directory as objects, with threads of its own. Any thread
- * may use it.
+ * A service: it serves the files of a directory as objects, or what a store of the program's has,
+ * with threads of its own. Any thread may use it.
  */
 typedef struct {
     /**
@@ -1961,6 +1987,127 @@ typedef struct {
      */
     uint64_t id;
 } fcast_object_service;
+
+/**
+ * A store of the program's own: what a service asks instead of a directory. Each function gets
+ * `context` first, and answers a status:
+ *
+ * FCAST_OK: it is done. FCAST_NOT_FOUND: there is no such object. FCAST_REFUSED: the condition of
+ * a put does not hold, or the etag of a removal is another; without one, it is not allowed.
+ * FCAST_UNSUPPORTED: the store does not do that. FCAST_NO_RESOURCES: no space is left.
+ * FCAST_AGAIN, FCAST_BUSY: not now. FCAST_DATA: the object was changed while it was read. All
+ * others: the store failed; the log says which function answered what, the client does not hear
+ * it.
+ *
+ * They are called by threads of the service, several at once, also for the same object, with
+ * nothing locked; `close` and `abort` also by whatever thread answers a piece.
+ * They may call this interface, but for fcast_object_service_address, _close and _release
+ * (FCAST_BUSY), and must not throw. A service that ends waits for those that are at work.
+ *
+ * Texts that they get end with a zero and are good during the call. What they write is looked at
+ * when they have answered FCAST_OK, and is checked: what can't be is a failure of the store.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_object_store_calls).
+     */
+    size_t size;
+    /**
+     * What the functions get first.
+     */
+    void *context;
+    /**
+     * Called once, when the store is needed no more: nothing else is called afterwards. It is
+     * called where the service could not be started, too. May be NULL.
+     */
+    fcast_release_fn release;
+    /**
+     * Says what there is under a name. May be NULL: then `open` and `close` are called for it.
+     */
+    fcast_status (*head)(void *context, const char *name, fcast_object_info *info);
+    /**
+     * Opens an object, and says what it is: what is read of it is of one version, whatever is put
+     * meanwhile. `*object` is what the reads of it get. Must not be NULL.
+     */
+    fcast_status (*open)(void *context, const char *name, fcast_object_info *info, void **object);
+    /**
+     * Begins to read `len` bytes of an object, from `at` on, to `data`; they lie within its size.
+     * It must not wait: FCAST_OK says that fcast_object_piece_done is called for the piece, before
+     * this returns or later, by whatever thread, and `data` is the store's until then. Else there
+     * is no piece. Several reads of an object are under way at once. Must not be NULL.
+     */
+    fcast_status (*read)(void *context,
+                         void *object,
+                         uint64_t at,
+                         void *data,
+                         size_t len,
+                         fcast_object_piece piece);
+    /**
+     * An object that was opened is read no more: called once for each that was, when no piece of
+     * it is out. May be NULL.
+     */
+    void (*close)(void *context, void *object);
+    /**
+     * Begins to put an object of `len` bytes, which nobody sees before `commit`. `condition`:
+     * FCAST_PUT_ANY or another, with the etag of FCAST_PUT_MATCHES, else NULL; it is judged by
+     * `commit`, and may be judged here, too. `*upload` is what the writes of it get. NULL, with
+     * `write` and `commit`: nothing can be put.
+     */
+    fcast_status (*begin)(void *context,
+                          const char *name,
+                          uint64_t len,
+                          uint32_t condition,
+                          const char *etag,
+                          void **upload);
+    /**
+     * Begins to write `len` bytes to byte `at` and what follows, which lie within the length that
+     * was said. As `read`: the bytes at `data` stay until the piece is answered. One call at a
+     * time for each upload, with several pieces under way.
+     */
+    fcast_status (*write)(void *context,
+                          void *upload,
+                          uint64_t at,
+                          const void *data,
+                          size_t len,
+                          fcast_object_piece piece);
+    /**
+     * Puts an object in its place, all at once, if its condition holds. All bytes were written,
+     * each once; `crc64` is their CRC-64/NVME. `info` has what the library would say of it, with
+     * an etag that is made of the length and the checksum: it is left so, or is written over.
+     * Whatever is answered, the upload is over, and after a failure nothing has changed.
+     */
+    fcast_status (*commit)(void *context, void *upload, uint64_t crc64, fcast_object_info *info);
+    /**
+     * An upload is given up: called once for each that was begun and not committed, when no piece
+     * of it is out. May be NULL.
+     */
+    void (*abort)(void *context, void *upload);
+    /**
+     * Calls fcast_object_list_add for the objects whose names begin with `prefix` and come behind
+     * `start_after`, in the order of the bytes of their names, until that answers
+     * FCAST_NO_RESOURCES: `limit` were taken, and there are more. NULL: nothing can be listed.
+     */
+    fcast_status (*list)(void *context,
+                         const char *prefix,
+                         const char *start_after,
+                         size_t limit,
+                         fcast_object_list into);
+    /**
+     * Removes an object; where an etag is given, only the version that has it. Who reads it goes
+     * on. NULL: nothing can be removed.
+     */
+    fcast_status (*remove)(void *context, const char *name, const char *etag);
+    /**
+     * 1: no function ever waits, so that all are called on the threads that move bytes. 0: those
+     * that may wait, which are all but `read`, `write` and `close`, are called on threads of their
+     * own (`store_threads`).
+     */
+    uint32_t never_waits;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+} fcast_object_store_calls;
 
 /**
  * Has a server move one part of an object, and waits for its answer: how many bytes it moved, from
@@ -2503,6 +2650,65 @@ typedef struct {
 } fcast_process_stats;
 
 /**
+ * The files and directories of a stream. It is gone when the function `begin` returns.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_stream_manifest;
+
+/**
+ * A file or a directory of a stream. Its layout does not change.
+ */
+typedef struct {
+    /**
+     * Its name: parts with "/" between them, none of which is empty, "." or ".."; of whatever
+     * bytes but zeros. Good until the function `begin` returns.
+     */
+    const char *name;
+    /**
+     * Its bytes; 0 for a directory.
+     */
+    uint64_t size;
+    /**
+     * Where its bytes begin, where those of all files lie one behind the other.
+     */
+    uint64_t start;
+    /**
+     * When it was last changed: seconds since 1970.
+     */
+    int64_t modified_s;
+    /**
+     * And nanoseconds.
+     */
+    uint32_t modified_ns;
+    /**
+     * Its permissions: the nine bits of chmod(2).
+     */
+    uint32_t mode;
+    /**
+     * 1: it is a directory.
+     */
+    uint32_t is_directory;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} fcast_stream_entry;
+
+/**
+ * What a sink has of an earlier stream. It is gone when the function `resume` returns.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_stream_kept;
+
+/**
  * How a sender or a receiver of streams is opened. 0 in a field is the default; a field that the
  * side does not have must be 0. A value out of its range is refused with words that name it.
  */
@@ -2584,6 +2790,166 @@ typedef struct {
      */
     uint64_t id;
 } fcast_stream_receiver;
+
+/**
+ * What a stream is, as its sender said and the receiver's limits allow. Its layout does not
+ * change.
+ */
+typedef struct {
+    /**
+     * Its files and directories, for fcast_stream_manifest_entry.
+     */
+    fcast_stream_manifest manifest;
+    /**
+     * How many there are.
+     */
+    uint64_t entries;
+    /**
+     * Bytes of all files.
+     */
+    uint64_t bytes;
+    /**
+     * Blocks of all files.
+     */
+    uint64_t blocks;
+    /**
+     * Bytes of a block that is not the last one of its file.
+     */
+    uint32_t block_bytes;
+    /**
+     * What its sender asks for: the sum of some of FCAST_STREAM_NO_CRC32C, _BLAKE3, _SYNC,
+     * _READ_BACK and _RESTART.
+     */
+    uint32_t flags;
+    /**
+     * Where it goes: the same for each attempt to send it.
+     */
+    uint8_t key[16];
+    /**
+     * What the content is: another when the source has changed.
+     */
+    uint8_t stamp[16];
+    /**
+     * 0.
+     */
+    uint64_t reserved[2];
+} fcast_stream_offer;
+
+/**
+ * Memory that a stream goes into: all of its files, one behind the other. Its layout does not
+ * change.
+ */
+typedef struct {
+    /**
+     * The region that it is in, of the host or of a GPU. {0}: none, blocks are written by the
+     * function `write`.
+     */
+    fcast_region region;
+    /**
+     * Its first byte.
+     */
+    void *data;
+    /**
+     * Its bytes: at least those of the stream.
+     */
+    size_t len;
+    /**
+     * 0.
+     */
+    uint64_t reserved;
+} fcast_stream_place;
+
+/**
+ * A part of a file. Its layout does not change.
+ */
+typedef struct {
+    /**
+     * Its number in the stream.
+     */
+    uint64_t index;
+    /**
+     * The number of its file in the manifest.
+     */
+    uint64_t entry;
+    /**
+     * Where in the file it begins.
+     */
+    uint64_t offset;
+    /**
+     * The same, where the bytes of all files lie one behind the other.
+     */
+    uint64_t start;
+    /**
+     * Its bytes.
+     */
+    uint32_t len;
+    /**
+     * Their CRC32C, where blocks carry one.
+     */
+    uint32_t crc32c;
+} fcast_stream_block;
+
+/**
+ * Where streams go: functions of the program's. Each gets `context` first, and answers a status:
+ *
+ * FCAST_OK: it is done. FCAST_BUSY: another stream of the same names is under way. FCAST_DATA:
+ * what is kept of an earlier stream is of another content. FCAST_NO_RESOURCES: no space is left.
+ * All others: the sink failed. The sender is told which function answered what.
+ *
+ * They are called by threads of the receiver, several at once, with nothing locked; for one stream
+ * `begin`, `resume`, `write` for each block that is missing (several at once, in any order, each
+ * once), `finish`, `close`. They may call this interface, but for fcast_stream_receiver_close and
+ * what ends a service of objects (FCAST_BUSY), and must not throw. What they get is good during
+ * the call.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_stream_sink_calls).
+     */
+    size_t size;
+    /**
+     * What the functions get first.
+     */
+    void *context;
+    /**
+     * Called once, when the sink is needed no more: nothing else is called afterwards. It is
+     * called where the receiver could not be opened, too. May be NULL.
+     */
+    fcast_release_fn release;
+    /**
+     * A stream is offered: FCAST_OK takes it. `*sink` is what the other functions get. `place`:
+     * where memory is filled in, blocks are put there, and `write` is not called for them; nobody
+     * else uses the memory until `close`. It should not take long: other streams wait. Must not be
+     * NULL.
+     */
+    fcast_status (*begin)(void *context,
+                          const fcast_stream_offer *offer,
+                          void **sink,
+                          fcast_stream_place *place);
+    /**
+     * Calls fcast_stream_kept_add for each block that is there from an earlier stream of the same
+     * key and stamp. It is not called where blocks carry no CRC32C, or all is to begin anew. NULL:
+     * there are none.
+     */
+    fcast_status (*resume)(void *context, void *sink, fcast_stream_kept kept);
+    /**
+     * Takes the bytes of a block, whose CRC32C was found right. May be NULL where each stream has
+     * a place.
+     */
+    fcast_status (*write)(void *context,
+                          void *sink,
+                          const fcast_stream_block *block,
+                          const void *data);
+    /**
+     * All blocks are there: the stream is complete when this answers FCAST_OK. May be NULL.
+     */
+    fcast_status (*finish)(void *context, void *sink);
+    /**
+     * The stream is over: called once for each that was taken, last. `is_complete`: all is there,
+     * and `finish` has answered FCAST_OK; else it was cut or has failed. May be NULL.
+     */
+    void (*close)(void *context, void *sink, bool is_complete);
+} fcast_stream_sink_calls;
 
 /**
  * Something that happened at a receiver. Its layout does not change. Texts are valid until the
@@ -3514,6 +3880,19 @@ fcast_status fcast_loop_add_endpoint(fcast_loop in_loop,
                                      uint64_t *token);
 
 /**
+ * As fcast_loop_add_endpoint, of a channel of objects: the loop says FCAST_LOOP_CHANNEL. One
+ * thread at a time.
+ *
+ * # Safety
+ *
+ * `token`: NULL, or writable.
+ */
+fcast_status fcast_loop_add_channel(fcast_loop in_loop,
+                                    fcast_object_channel channel,
+                                    uint64_t key,
+                                    uint64_t *token);
+
+/**
  * Has a loop say FCAST_LOOP_FD whenever the descriptor is ready for `interest`: FCAST_LOOP_READ,
  * FCAST_LOOP_WRITE or both. The descriptor stays the program's: remove it before you close it.
  * FCAST_SYSTEM with EEXIST: it is in the loop already; with EPERM: it can't be waited for (a
@@ -3578,7 +3957,8 @@ fcast_status fcast_loop_set_interest(fcast_loop in_loop, uint64_t token, uint32_
 
 /**
  * Takes a source out of a loop: nothing is told of it from now on. FCAST_NOT_FOUND: it was taken
- * out before, or was a timer that is over, or an endpoint that is gone. One thread at a time.
+ * out before, or was a timer that is over, or an endpoint or a channel that is gone. One thread at
+ * a time.
  */
 fcast_status fcast_loop_remove(fcast_loop in_loop, uint64_t token);
 
@@ -4152,6 +4532,30 @@ fcast_status fcast_object_token_done(fcast_object_token token);
 fcast_status fcast_object_token_release(fcast_object_token token);
 
 /**
+ * Adds an object to a list: its name, and of `info` the size, the etag and the time. One that the
+ * list does not take, for its prefix or where it begins, is left out, which is FCAST_OK, so that a
+ * store may just add all that it has. One thread at a time, within the function `list`.
+ *
+ * FCAST_NO_RESOURCES: the list is full, and says that there are more. FCAST_INVALID: the name, its
+ * order or the etag.
+ *
+ * # Safety
+ *
+ * `name`: NULL, or a text that ends with a zero; `info`: NULL, or a struct that is there.
+ */
+fcast_status fcast_object_list_add(fcast_object_list list,
+                                   const char *name,
+                                   const fcast_object_info *info);
+
+/**
+ * Answers a piece: FCAST_OK and how many bytes of it were read or written, or why they were not,
+ * as fcast_object_store_calls says. Fewer bytes than were asked for are a failure, too. The memory
+ * of the piece is the library's again. FCAST_INVALID: more bytes than it has; it has failed then.
+ * FCAST_STALE: it was answered before, or its function has answered a failure. Any thread.
+ */
+fcast_status fcast_object_piece_done(fcast_object_piece piece, fcast_status status, size_t moved);
+
+/**
  * Connects to a service at an address, over the fabric `control`; bytes are moved by the client's.
  * Waits for the connection. FCAST_TIMED_OUT, FCAST_CLOSED, FCAST_REFUSED: it could not be made.
  * Any thread.
@@ -4405,6 +4809,25 @@ fcast_status fcast_object_service_start(const char *directory,
                                         fcast_fabric data,
                                         const fcast_object_service_settings *settings,
                                         fcast_object_service *service);
+
+/**
+ * As fcast_object_service_start, of a store of the program's: `store` is copied. With the setting
+ * `read_only`, its `begin` and `remove` are not called. Any thread.
+ *
+ * FCAST_INVALID: the table, too. Its `release` is called after a failure as well, unless the
+ * table's field size is wrong.
+ *
+ * # Safety
+ *
+ * `store`: NULL, or a struct whose size field is right, and whose functions may be called, as it
+ * says, until `release` is; else as fcast_object_service_start.
+ */
+fcast_status fcast_object_service_start_store(const fcast_object_store_calls *store,
+                                              fcast_fabric control,
+                                              const char *listen,
+                                              fcast_fabric data,
+                                              const fcast_object_service_settings *settings,
+                                              fcast_object_service *service);
 
 /**
  * Writes where a service listens: the address of each worker, with commas between them, and a
@@ -5057,6 +5480,32 @@ const char *fcast_status_name(fcast_status status);
 uint32_t fcast_version(void);
 
 /**
+ * Says what the entry of this number is, from 0 on. FCAST_NOT_FOUND: there are not so many. One
+ * thread at a time, within the function `begin` of a sink.
+ *
+ * # Safety
+ *
+ * `entry`: NULL, or writable.
+ */
+fcast_status fcast_stream_manifest_entry(fcast_stream_manifest manifest,
+                                         uint64_t index,
+                                         fcast_stream_entry *entry);
+
+/**
+ * Says that a sink has a block of the stream already, which then is not sent: these are its bytes,
+ * which were just read and found right. FCAST_NOT_FOUND: there is no block of this number;
+ * FCAST_INVALID: it has another length. One thread at a time, within the function `resume`.
+ *
+ * # Safety
+ *
+ * `data`: NULL, or `len` readable bytes.
+ */
+fcast_status fcast_stream_kept_add(fcast_stream_kept kept,
+                                   uint64_t block,
+                                   const void *data,
+                                   size_t len);
+
+/**
  * Listens for streams at one address of each of some domains, such as "127.0.0.1:0"; what comes is
  * written into a directory, which exists: into a hidden one below it, and renamed to its name when
  * all of a stream is there and checked. FCAST_INVALID: a setting or an address. FCAST_SYSTEM: the
@@ -5074,6 +5523,24 @@ fcast_status fcast_stream_receiver_open(const fcast_domain *domains,
                                         const char *directory,
                                         const fcast_stream_settings *settings,
                                         fcast_stream_receiver *receiver);
+
+/**
+ * As fcast_stream_receiver_open, with a sink of the program's in place of a directory: `sink` is
+ * copied. FCAST_INVALID: the table, too. Its `release` is called after a failure as well, unless
+ * the table's field size is wrong. Any thread.
+ *
+ * # Safety
+ *
+ * `sink`: NULL, or a struct whose size field is right, and whose functions may be called, as it
+ * says, until `release` is; memory that `begin` gives is used by nobody else until `close`; else
+ * as fcast_stream_receiver_open.
+ */
+fcast_status fcast_stream_receiver_open_sink(const fcast_domain *domains,
+                                             const char *const *addresses,
+                                             size_t count,
+                                             const fcast_stream_sink_calls *sink,
+                                             const fcast_stream_settings *settings,
+                                             fcast_stream_receiver *receiver);
 
 /**
  * Writes where a receiver listens, with real ports: an address for each domain, with commas
@@ -5348,6 +5815,31 @@ fcast_status fcast_endpoint_fds(fcast_endpoint endpoint,
 fcast_status fcast_endpoint_prepare_wait(fcast_endpoint endpoint,
                                          bool *may_sleep,
                                          int32_t *timeout_ms);
+
+/**
+ * As fcast_endpoint_fds, of a channel of objects. FCAST_CLOSED: it was closed. One thread at a
+ * time.
+ *
+ * # Safety
+ *
+ * `fds`: NULL, or room for `capacity`; `count`: NULL, or writable.
+ */
+fcast_status fcast_object_channel_fds(fcast_object_channel channel,
+                                      int32_t *fds,
+                                      size_t capacity,
+                                      size_t *count);
+
+/**
+ * As fcast_endpoint_prepare_wait, of a channel of objects. FCAST_CLOSED: it was closed. One thread
+ * at a time.
+ *
+ * # Safety
+ *
+ * Each pointer: NULL, or writable.
+ */
+fcast_status fcast_object_channel_prepare_wait(fcast_object_channel channel,
+                                               bool *may_sleep,
+                                               int32_t *timeout_ms);
 
 /**
  * Lets the peer of a connection use `len` bytes at `base` in a region, which need not be

@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use fabricast::event_loop::{EventLoop, LoopConfig, LoopEvent, LoopSignal, Token, WaitMode, Waker};
 
+use crate::endpoint::Endpoint;
 use crate::face::Face;
 use crate::handle::ENDPOINTS;
+use crate::object_server::CHANNELS;
 use crate::pointer::Sized0;
 use crate::status::{FCAST_BUSY, FCAST_NOT_FOUND, Failure};
 use crate::table::Table;
@@ -77,6 +79,8 @@ pub const FCAST_LOOP_STOPPED: u32 = 5;
 
 /// A signal was fired, once or several times.
 pub const FCAST_LOOP_SIGNAL: u32 = 6;
+/// Poll the channel of objects. It may turn out to have nothing.
+pub const FCAST_LOOP_CHANNEL: u32 = 7;
 
 /// There is something to read, or the end.
 pub const FCAST_LOOP_READ: u32 = 1;
@@ -123,6 +127,8 @@ pub(crate) struct LoopSource {
 pub(crate) enum Kind {
     /// With its handle.
     Endpoint(u64),
+    /// A channel of objects, with its handle.
+    Channel(u64),
     /// With its handle.
     Signal(u64),
     Descriptor,
@@ -205,10 +211,12 @@ impl Inner {
         number
     }
 
-    /// Forgets endpoints and signals that were released, whose sources the loop forgets by itself.
+    /// Forgets endpoints, channels and signals that were released, whose sources the loop forgets
+    /// by itself.
     pub(crate) fn sweep(&mut self) {
         let gone = |source: &LoopSource| match source.kind {
             Kind::Endpoint(id) => !ENDPOINTS.is_live(id),
+            Kind::Channel(id) => !CHANNELS.is_live(id),
             Kind::Signal(id) => !SIGNALS.is_live(id),
             _ => false,
         };
@@ -283,9 +291,9 @@ impl Inner {
                 return;
             };
             // What had events left was queued already.
-            let of_endpoint = told.kind == FCAST_LOOP_ENDPOINT;
+            let is_polled = matches!(told.kind, FCAST_LOOP_ENDPOINT | FCAST_LOOP_CHANNEL);
             let mut queued = queue.iter().take(untaken);
-            if !of_endpoint || !queued.any(|other| other.token == told.token) {
+            if !is_polled || !queued.any(|other| other.token == told.token) {
                 queue.push_back(told);
             }
         })?;
@@ -295,25 +303,30 @@ impl Inner {
         Ok(())
     }
 
-    /// Queues the endpoints whose last poll gave fewer events than there were: the loop knows
-    /// nothing of those.
+    /// Queues the endpoints and channels whose last poll gave fewer events than there were: the
+    /// loop knows nothing of those.
     fn queue_untaken(&mut self) {
         for (number, source) in &self.sources {
-            let Kind::Endpoint(id) = source.kind else {
-                continue;
+            let kind = match source.kind {
+                Kind::Endpoint(id) if has_untaken(id) => FCAST_LOOP_ENDPOINT,
+                Kind::Channel(id) if CHANNELS.enter(id).is_ok_and(|it| it.has_events()) => {
+                    FCAST_LOOP_CHANNEL
+                }
+                _ => continue,
             };
-            let Ok(entry) = ENDPOINTS.enter(id) else {
-                continue;
-            };
-            if !matches!(entry.face, Face::Closed(_)) && entry.has_events() {
-                self.queue.push_back(fcast_loop_event {
-                    token: *number,
-                    key: source.key,
-                    ..event_of(FCAST_LOOP_ENDPOINT)
-                });
-            }
+            self.queue.push_back(fcast_loop_event {
+                token: *number,
+                key: source.key,
+                ..event_of(kind)
+            });
         }
     }
+}
+
+/// Of an endpoint that is open.
+fn has_untaken(id: u64) -> bool {
+    let is_so = |entry: &Endpoint| !matches!(entry.face, Face::Closed(_)) && entry.has_events();
+    ENDPOINTS.enter(id).is_ok_and(|entry| is_so(&entry))
 }
 
 fn event_of(kind: u32) -> fcast_loop_event {
@@ -346,7 +359,10 @@ fn told(
         readiness,
         token: number,
         key: source.key,
-        ..event_of(kind)
+        ..event_of(match source.kind {
+            Kind::Channel(_) => FCAST_LOOP_CHANNEL,
+            _ => kind,
+        })
     };
     if source.kind == Kind::Once {
         sources.remove(&number);

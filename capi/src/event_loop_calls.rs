@@ -13,6 +13,7 @@ use crate::event_loop::{
     Kind, LOOPS, Loop, SIGNALS, fcast_loop, fcast_loop_event, fcast_loop_settings, fcast_signal,
 };
 use crate::handle::ENDPOINTS;
+use crate::object_server::{CHANNELS, fcast_object_channel};
 use crate::pointer::{self, Out};
 use crate::status::{FCAST_NOT_FOUND, Failure, fcast_status};
 
@@ -62,6 +63,32 @@ pub unsafe extern "C" fn fcast_loop_add_endpoint(
         inner.sweep();
         let own = inner.event_loop.add_endpoint(&handle)?;
         out.set(inner.number(own, Kind::Endpoint(endpoint.id), key));
+        Ok(())
+    })
+}
+
+/// As fcast_loop_add_endpoint, of a channel of objects: the loop says FCAST_LOOP_CHANNEL. One
+/// thread at a time.
+///
+/// # Safety
+///
+/// `token`: NULL, or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_loop_add_channel(
+    in_loop: fcast_loop,
+    channel: fcast_object_channel,
+    key: u64,
+    token: *mut u64,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(token, "token") }?;
+        let entry = LOOPS.share(in_loop.id)?;
+        let mut inner = entry.enter()?;
+        let handle = CHANNELS.enter(channel.id)?.wait_handle()?;
+        inner.sweep();
+        let own = inner.event_loop.add_endpoint(&handle)?;
+        out.set(inner.number(own, Kind::Channel(channel.id), key));
         Ok(())
     })
 }
@@ -197,7 +224,8 @@ pub extern "C" fn fcast_loop_set_interest(
 }
 
 /// Takes a source out of a loop: nothing is told of it from now on. FCAST_NOT_FOUND: it was taken
-/// out before, or was a timer that is over, or an endpoint that is gone. One thread at a time.
+/// out before, or was a timer that is over, or an endpoint or a channel that is gone. One thread at
+/// a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn fcast_loop_remove(in_loop: fcast_loop, token: u64) -> fcast_status {
     call(|| LOOPS.share(in_loop.id)?.enter()?.remove(token))

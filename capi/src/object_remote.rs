@@ -3,11 +3,10 @@
 #![allow(unsafe_code)] // Functions that C calls.
 
 use std::ffi::{CString, c_char};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use fabricast::object::{
-    ChecksumKind, ListQuery, ListedObject, ObjectEtag, PutCondition, RemoteConfig, RemoteObject,
-    RemoteObjects,
+    ChecksumKind, ListQuery, ListedObject, ObjectEtag, PutCondition, RemoteConfig, RemoteObjects,
 };
 
 use crate::call::call;
@@ -15,6 +14,9 @@ use crate::endpoint::address;
 use crate::fabric::fcast_fabric;
 use crate::handle::FABRICS;
 use crate::object_client::{CLIENTS, MEMORIES, fcast_object_client, fcast_object_memory};
+use crate::object_info::{
+    FCAST_CHECKSUM_CRC32C, FCAST_CHECKSUM_CRC64, fcast_object_info, nanoseconds,
+};
 use crate::pointer::{self, Out, Sized0};
 use crate::settings::FCAST_OFF;
 use crate::status::{Failure, c_string, fcast_status};
@@ -30,11 +32,6 @@ pub struct fcast_object_remote {
     /// Its number; 0: none.
     pub id: u64,
 }
-
-/// Both sides compute the CRC-64/NVME of what is moved, where the host can read the memory.
-pub const FCAST_CHECKSUM_CRC64: u32 = 0;
-/// Both sides compute the CRC32C of it.
-pub const FCAST_CHECKSUM_CRC32C: u32 = 1;
 
 /// How a connection to a service is made. 0 in a field is the default.
 #[repr(C)]
@@ -54,33 +51,6 @@ pub struct fcast_object_remote_settings {
 
 // SAFETY: C's layout, a `usize` first; 0 is a value of all its fields.
 unsafe impl Sized0 for fcast_object_remote_settings {}
-
-/// Bytes of a text of an etag, the zero included.
-pub const FCAST_OBJECT_ETAG_LEN: usize = 136;
-
-const _: () = assert!(FCAST_OBJECT_ETAG_LEN > ObjectEtag::LEN_MAX);
-
-/// An object. Its layout does not change.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct fcast_object_info {
-    /// Its bytes.
-    pub size: u64,
-    /// Bytes that the call has moved.
-    pub moved: u64,
-    /// When it was put, in nanoseconds since 1970; 0: not known.
-    pub modified_ns: i64,
-    /// Its checksum, or that of the bytes that were moved.
-    pub checksum: u64,
-    /// FCAST_CHECKSUM_CRC64, FCAST_CHECKSUM_CRC32C, or FCAST_OFF: not known.
-    pub checksum_kind: u32,
-    /// 1: both sides have computed a checksum of what was moved, and it is the same.
-    pub is_checked: u32,
-    /// The name of this version, as text that ends with a zero.
-    pub etag: [c_char; FCAST_OBJECT_ETAG_LEN],
-    /// 0.
-    pub reserved: [u64; 2],
-}
 
 /// An object of a list. Its layout does not change.
 #[repr(C)]
@@ -109,36 +79,6 @@ pub const FCAST_PUT_MATCHES: u32 = 2;
 struct Remote {
     remote: RemoteObjects,
     texts: Vec<(CString, CString)>,
-}
-
-fn nanoseconds(time: Option<SystemTime>) -> i64 {
-    let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    since.map_or(0, |since| {
-        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
-    })
-}
-
-impl From<RemoteObject> for fcast_object_info {
-    fn from(object: RemoteObject) -> Self {
-        let mut etag = [0; FCAST_OBJECT_ETAG_LEN];
-        for (place, byte) in etag.iter_mut().zip(object.etag.as_str().bytes()) {
-            *place = byte as c_char;
-        }
-        Self {
-            size: object.size,
-            moved: object.moved,
-            modified_ns: nanoseconds(object.modified),
-            checksum: object.checksum.map_or(0, |sum| sum.value),
-            checksum_kind: match object.checksum.map(|sum| sum.kind) {
-                None => FCAST_OFF,
-                Some(ChecksumKind::Crc64Nvme) => FCAST_CHECKSUM_CRC64,
-                Some(ChecksumKind::Crc32c) => FCAST_CHECKSUM_CRC32C,
-            },
-            is_checked: object.is_checked.into(),
-            etag,
-            reserved: [0; 2],
-        }
-    }
 }
 
 fn deadline_of(timeout_ms: u32) -> Instant {

@@ -5,6 +5,7 @@
 use std::ffi::{c_char, c_void};
 use std::time::{Duration, Instant};
 
+use fabricast::event_loop::{WaitHandle, Waitable};
 use fabricast::object::{
     ChannelEvent, ObjectChannel, ObjectServer, ObjectServerConfig, RdmaToken, TransferError,
 };
@@ -22,7 +23,7 @@ use crate::stream::milliseconds;
 use crate::table::Table;
 
 static SERVERS: Table<ObjectServer> = Table::new(43, "server of objects");
-static CHANNELS: Table<Channel> = Table::new(44, "channel of objects");
+pub(crate) static CHANNELS: Table<Channel> = Table::new(44, "channel of objects");
 
 /// A server of objects: it moves bytes into and out of memory that tokens name. Any thread.
 #[repr(C)]
@@ -74,7 +75,7 @@ pub struct fcast_object_server_settings {
 unsafe impl Sized0 for fcast_object_server_settings {}
 
 /// A channel, and what its last events point to.
-struct Channel {
+pub(crate) struct Channel {
     /// `None` when it was closed.
     channel: Option<ObjectChannel>,
     /// Told by it, and not taken yet.
@@ -86,6 +87,15 @@ impl Channel {
     fn open(&mut self) -> Result<&mut ObjectChannel, Failure> {
         let closed = || Failure::new(FCAST_CLOSED, "the channel was closed");
         self.channel.as_mut().ok_or_else(closed)
+    }
+
+    /// Whether events wait that were polled for and not taken.
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    pub(crate) fn wait_handle(&mut self) -> Result<WaitHandle, Failure> {
+        Ok(self.open()?.wait_handle())
     }
 
     fn poll(

@@ -1,17 +1,20 @@
-//! A service of objects, which serves a directory.
+//! A service of objects, which serves a directory, or a store of the program's.
 
 #![allow(unsafe_code)] // Functions that C calls.
 
 use std::ffi::c_char;
 use std::time::{Duration, Instant};
 
-use fabricast::object::{FileStore, ObjectService, ObjectServiceConfig};
+use fabricast::PeerAddr;
+use fabricast::object::{FileStore, ObjectService, ObjectServiceConfig, ObjectStore};
 
 use crate::call::call;
 use crate::endpoint::address;
 use crate::fabric::fcast_fabric;
 use crate::handle::FABRICS;
+use crate::inside::refuse_inside;
 use crate::object_server::{fcast_object_server_settings, server_config};
+use crate::object_store::{CallerStore, fcast_object_store_calls};
 use crate::pointer::{self, Out, Sized0};
 use crate::status::{Failure, fcast_status};
 use crate::stream::milliseconds;
@@ -19,8 +22,8 @@ use crate::table::Table;
 
 static SERVICES: Table<ObjectService> = Table::new(46, "service of objects");
 
-/// A service: it serves the files of a directory as objects, with threads of its own. Any thread
-/// may use it.
+/// A service: it serves the files of a directory as objects, or what a store of the program's has,
+/// with threads of its own. Any thread may use it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct fcast_object_service {
@@ -39,7 +42,7 @@ pub struct fcast_object_service_settings {
     pub read_only: u32,
     /// Threads that move bytes, each with an address of its own. Default 1.
     pub workers: u32,
-    /// Threads of a worker that wait for files. Default 2.
+    /// Threads of a worker that wait for files, or for the program's store. Default 2.
     pub store_threads: u32,
     /// Bytes that are moved at once. Default 1,048,576.
     pub piece_bytes: u32,
@@ -140,11 +143,59 @@ pub unsafe extern "C" fn fcast_object_service_start(
             0 => FileStore::open(directory)?,
             _ => FileStore::open_read_only(directory)?,
         };
-        let control = FABRICS.share(control.id)?.clone();
-        let data = FABRICS.share(data.id)?.clone();
-        let started = ObjectService::start(store, &control, listen, &data, config)?;
-        let id = SERVICES.insert(started)?;
-        out.set(fcast_object_service { id });
+        out.set(start(store, (control, data), listen, config)?);
+        Ok(())
+    })
+}
+
+fn start(
+    store: impl ObjectStore,
+    (control, data): (fcast_fabric, fcast_fabric),
+    listen: PeerAddr,
+    config: ObjectServiceConfig,
+) -> Result<fcast_object_service, Failure> {
+    let control = FABRICS.share(control.id)?.clone();
+    let data = FABRICS.share(data.id)?.clone();
+    let started = ObjectService::start(store, &control, listen, &data, config)?;
+    let id = SERVICES.insert(started)?;
+    Ok(fcast_object_service { id })
+}
+
+/// As fcast_object_service_start, of a store of the program's: `store` is copied. With the setting
+/// `read_only`, its `begin` and `remove` are not called. Any thread.
+///
+/// FCAST_INVALID: the table, too. Its `release` is called after a failure as well, unless the
+/// table's field size is wrong.
+///
+/// # Safety
+///
+/// `store`: NULL, or a struct whose size field is right, and whose functions may be called, as it
+/// says, until `release` is; else as fcast_object_service_start.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_object_service_start_store(
+    store: *const fcast_object_store_calls,
+    control: fcast_fabric,
+    listen: *const c_char,
+    data: fcast_fabric,
+    settings: *const fcast_object_service_settings,
+    service: *mut fcast_object_service,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let store = unsafe { CallerStore::new(store) }?;
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(service, "service") }?;
+        // SAFETY: the caller's promise.
+        let given: fcast_object_service_settings = unsafe { pointer::sized(settings, "settings") }?;
+        // SAFETY: the caller's promise.
+        let listen = unsafe { address(listen, "listen") }?;
+        // SAFETY: the caller's promise.
+        let config = unsafe { given.config() }?;
+        let store = match given.read_only {
+            0 => store,
+            _ => store.read_only(),
+        };
+        out.set(start(store, (control, data), listen, config)?);
         Ok(())
     })
 }
@@ -163,6 +214,7 @@ pub unsafe extern "C" fn fcast_object_service_address(
     len: *mut usize,
 ) -> fcast_status {
     call(|| {
+        refuse_inside()?;
         let entry = SERVICES.share(service.id)?;
         let addresses = entry.local_addrs().iter().map(ToString::to_string);
         let joined = addresses.collect::<Vec<_>>().join(",");
@@ -179,6 +231,7 @@ pub extern "C" fn fcast_object_service_close(
     timeout_ms: u32,
 ) -> fcast_status {
     call(|| {
+        refuse_inside()?;
         let deadline = Instant::now() + Duration::from_millis(u64::from(timeout_ms));
         SERVICES.take(service.id)?.close(deadline);
         Ok(())
@@ -188,5 +241,8 @@ pub extern "C" fn fcast_object_service_close(
 /// Gives a service back that was not closed: what it serves is cut. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn fcast_object_service_release(service: fcast_object_service) -> fcast_status {
-    call(|| SERVICES.release(service.id))
+    call(|| {
+        refuse_inside()?;
+        SERVICES.release(service.id)
+    })
 }

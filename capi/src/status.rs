@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char};
 
 use fabricast::Error;
 use fabricast::endpoint::{CloseReason, SendErrorKind};
@@ -131,6 +131,10 @@ pub extern "C" fn fcast_last_errno() -> i32 {
 /// The name of a status, such as "FCAST_AGAIN"; "unknown" for a number that is none. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn fcast_status_name(status: fcast_status) -> *const c_char {
+    name_of(status).as_ptr()
+}
+
+pub(crate) fn name_of(status: fcast_status) -> &'static CStr {
     let names = [
         c"FCAST_OK",
         c"FCAST_AGAIN",
@@ -153,7 +157,7 @@ pub extern "C" fn fcast_status_name(status: fcast_status) -> *const c_char {
         c"FCAST_PANIC",
     ];
     let index = usize::try_from(status).unwrap_or(usize::MAX);
-    names.get(index).unwrap_or(&c"unknown").as_ptr()
+    names.get(index).copied().unwrap_or(c"unknown")
 }
 
 /// The version of the library that was loaded: major * 1,000,000 + minor * 1,000 + patch. A program

@@ -1,24 +1,28 @@
-//! Receivers of streams, into a directory.
+//! Receivers of streams, into a directory, or to where the program has them go.
 
 #![allow(unsafe_code)] // Functions that C calls.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, c_char};
 use std::ptr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabricast::PeerAddr;
 use fabricast::stream::{
-    Arrival, DirectorySink, Limits, ReceiverConfig, StreamEvent, StreamReceiver, StreamReport,
+    Arrival, DirectorySink, Limits, ReceiverConfig, SinkFactory, StreamEvent, StreamReceiver,
+    StreamReport,
 };
+use fabricast::{Domain, PeerAddr};
 
 use crate::call::call;
 use crate::endpoint::address;
 use crate::fabric::fcast_domain;
+use crate::inside::refuse_inside;
 use crate::pointer::{self, Out};
 use crate::status::{FCAST_CLOSED, FCAST_OK, FCAST_REFUSED, Failure, c_string, fcast_status};
 use crate::stream::{fcast_stream_settings, milliseconds, nanoseconds};
 use crate::stream_send::domains;
+use crate::stream_sink::{CallerSinks, fcast_stream_sink_calls};
 use crate::table::Table;
 
 static RECEIVERS: Table<Receiver> = Table::new(39, "stream receiver");
@@ -34,7 +38,8 @@ pub struct fcast_stream_receiver {
 
 /// A stream was accepted.
 pub const FCAST_STREAM_BEGAN: u32 = 50;
-/// A stream is complete: all of it is in the directory, checked. `report` says how it went.
+/// A stream is complete: all of it is in the directory, or the sink has it, checked. `report` says
+/// how it went.
 pub const FCAST_STREAM_COMPLETE: u32 = 51;
 /// A stream was cut, cancelled or failed: `status`, `text`. What came is kept for a later one.
 pub const FCAST_STREAM_CUT: u32 = 52;
@@ -251,25 +256,82 @@ pub unsafe extern "C" fn fcast_stream_receiver_open(
         let addresses = unsafe { pointer::array(addresses, count, "addresses") }?;
         // SAFETY: the caller's promise.
         let directory = unsafe { pointer::path(directory, "directory") }?;
-        if count == 0 {
-            return Err(Failure::invalid("count = 0: at least one domain"));
-        }
-        let mut places = Vec::with_capacity(count);
-        for (domain, text) in domains.into_iter().zip(addresses) {
-            // SAFETY: the caller's promise.
-            places.push((domain, unsafe { address(*text, "address") }?));
-        }
+        // SAFETY: the caller's promise.
+        let places = unsafe { places_of(domains, addresses) }?;
         let sink = DirectorySink::new(directory)?;
         // SAFETY: the caller's promise.
         let config = unsafe { receiver_config(&given, sink) }?;
-        let id = RECEIVERS.insert(Receiver {
-            receiver: Some(StreamReceiver::listen_at(&places, config)?),
-            left: VecDeque::new(),
-            held: Vec::new(),
-        })?;
-        out.set(fcast_stream_receiver { id });
+        out.set(listen(&places, config)?);
         Ok(())
     })
+}
+
+/// As fcast_stream_receiver_open, with a sink of the program's in place of a directory: `sink` is
+/// copied. FCAST_INVALID: the table, too. Its `release` is called after a failure as well, unless
+/// the table's field size is wrong. Any thread.
+///
+/// # Safety
+///
+/// `sink`: NULL, or a struct whose size field is right, and whose functions may be called, as it
+/// says, until `release` is; memory that `begin` gives is used by nobody else until `close`; else
+/// as fcast_stream_receiver_open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_stream_receiver_open_sink(
+    domains: *const fcast_domain,
+    addresses: *const *const c_char,
+    count: usize,
+    sink: *const fcast_stream_sink_calls,
+    settings: *const fcast_stream_settings,
+    receiver: *mut fcast_stream_receiver,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let sink = unsafe { CallerSinks::new(sink) }?;
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(receiver, "receiver") }?;
+        // SAFETY: the caller's promise.
+        let given: fcast_stream_settings = unsafe { pointer::sized(settings, "settings") }?;
+        // SAFETY: the caller's promise.
+        let domains = unsafe { self::domains(domains, count) }?;
+        // SAFETY: the caller's promise.
+        let addresses = unsafe { pointer::array(addresses, count, "addresses") }?;
+        // SAFETY: the caller's promise.
+        let places = unsafe { places_of(domains, addresses) }?;
+        // SAFETY: the caller's promise.
+        let config = unsafe { receiver_config(&given, sink) }?;
+        out.set(listen(&places, config)?);
+        Ok(())
+    })
+}
+
+/// # Safety
+///
+/// The addresses: null, or texts that end with a zero.
+unsafe fn places_of(
+    domains: Vec<Arc<Domain>>,
+    addresses: &[*const c_char],
+) -> Result<Vec<(Arc<Domain>, PeerAddr)>, Failure> {
+    if domains.is_empty() {
+        return Err(Failure::invalid("count = 0: at least one domain"));
+    }
+    let mut places = Vec::with_capacity(domains.len());
+    for (domain, text) in domains.into_iter().zip(addresses) {
+        // SAFETY: the caller's promise.
+        places.push((domain, unsafe { address(*text, "address") }?));
+    }
+    Ok(places)
+}
+
+fn listen(
+    places: &[(Arc<Domain>, PeerAddr)],
+    config: ReceiverConfig,
+) -> Result<fcast_stream_receiver, Failure> {
+    let id = RECEIVERS.insert(Receiver {
+        receiver: Some(StreamReceiver::listen_at(places, config)?),
+        left: VecDeque::new(),
+        held: Vec::new(),
+    })?;
+    Ok(fcast_stream_receiver { id })
 }
 
 /// # Safety
@@ -277,7 +339,7 @@ pub unsafe extern "C" fn fcast_stream_receiver_open(
 /// The key has its length.
 unsafe fn receiver_config(
     given: &fcast_stream_settings,
-    sink: DirectorySink,
+    sink: impl SinkFactory,
 ) -> Result<ReceiverConfig, Failure> {
     if given.depth != 0 {
         let text = "setting depth: a receiver of streams has none, leave it 0";
@@ -370,6 +432,7 @@ pub extern "C" fn fcast_stream_receiver_close(
 ) -> fcast_status {
     call(|| {
         let deadline = Instant::now() + Duration::from_millis(u64::from(timeout_ms));
+        refuse_inside()?;
         let mut entry = RECEIVERS.enter(receiver.id)?;
         entry.open()?;
         if let Some(receiver) = entry.receiver.take() {

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)] // Functions that C calls.
 
+use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 use fabricast::event_loop::WaitHandle;
@@ -9,6 +10,7 @@ use fabricast::event_loop::WaitHandle;
 use crate::call::call;
 use crate::endpoint::{Endpoint, fcast_endpoint};
 use crate::handle::ENDPOINTS;
+use crate::object_server::{CHANNELS, fcast_object_channel};
 use crate::pointer::{self, Out};
 use crate::status::{Failure, fcast_status};
 
@@ -58,13 +60,19 @@ pub unsafe extern "C" fn fcast_endpoint_fds(
         let out = unsafe { Out::new(count, "count") }?;
         // SAFETY: the caller's promise.
         let places = unsafe { pointer::array_out(fds, capacity, "fds") }?;
-        let all = ENDPOINTS.enter(endpoint.id)?.wait_handle()?.fds();
-        for (place, fd) in places.iter_mut().zip(&all) {
-            place.write(*fd);
-        }
-        out.set(all.len());
+        let handle = ENDPOINTS.enter(endpoint.id)?.wait_handle()?;
+        out.set(write_fds(&handle, places));
         Ok(())
     })
+}
+
+/// Writes as many descriptors as there is room for; gives how many there are.
+fn write_fds(handle: &WaitHandle, places: &mut [MaybeUninit<i32>]) -> usize {
+    let all = handle.fds();
+    for (place, fd) in places.iter_mut().zip(&all) {
+        place.write(*fd);
+    }
+    all.len()
 }
 
 /// To be called right before a loop of the program's sleeps: `*may_sleep` says whether it may, and
@@ -87,9 +95,64 @@ pub unsafe extern "C" fn fcast_endpoint_prepare_wait(
         let timeout = unsafe { Out::new(timeout_ms, "timeout_ms") }?;
         let entry = ENDPOINTS.enter(endpoint.id)?;
         let handle = entry.wait_handle()?;
-        sleep.set(!entry.has_events() && handle.prepare_wait()?);
-        timeout.set(handle.next_deadline().map_or(-1, milliseconds_until));
+        prepare(&handle, entry.has_events(), (sleep, timeout))
+    })
+}
+
+fn prepare(
+    handle: &WaitHandle,
+    has_events: bool,
+    (sleep, timeout): (Out<bool>, Out<i32>),
+) -> Result<(), Failure> {
+    sleep.set(!has_events && handle.prepare_wait()?);
+    timeout.set(handle.next_deadline().map_or(-1, milliseconds_until));
+    Ok(())
+}
+
+/// As fcast_endpoint_fds, of a channel of objects. FCAST_CLOSED: it was closed. One thread at a
+/// time.
+///
+/// # Safety
+///
+/// `fds`: NULL, or room for `capacity`; `count`: NULL, or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_object_channel_fds(
+    channel: fcast_object_channel,
+    fds: *mut i32,
+    capacity: usize,
+    count: *mut usize,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(count, "count") }?;
+        // SAFETY: the caller's promise.
+        let places = unsafe { pointer::array_out(fds, capacity, "fds") }?;
+        let handle = CHANNELS.enter(channel.id)?.wait_handle()?;
+        out.set(write_fds(&handle, places));
         Ok(())
+    })
+}
+
+/// As fcast_endpoint_prepare_wait, of a channel of objects. FCAST_CLOSED: it was closed. One thread
+/// at a time.
+///
+/// # Safety
+///
+/// Each pointer: NULL, or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_object_channel_prepare_wait(
+    channel: fcast_object_channel,
+    may_sleep: *mut bool,
+    timeout_ms: *mut i32,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let sleep = unsafe { Out::new(may_sleep, "may_sleep") }?;
+        // SAFETY: the caller's promise.
+        let timeout = unsafe { Out::new(timeout_ms, "timeout_ms") }?;
+        let mut entry = CHANNELS.enter(channel.id)?;
+        let handle = entry.wait_handle()?;
+        prepare(&handle, entry.has_events(), (sleep, timeout))
     })
 }
 

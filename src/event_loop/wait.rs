@@ -88,7 +88,8 @@ impl WaitHandle {
     }
 }
 
-/// Something that an [`EventLoop`](super::EventLoop) can drive: every endpoint of this library.
+/// Something that an [`EventLoop`](super::EventLoop) can drive: every endpoint of this library, and
+/// [`ObjectChannel`](crate::object::ObjectChannel)s.
 pub trait Waitable {
     /// What to watch for it.
     fn wait_handle(&self) -> WaitHandle;

@@ -245,6 +245,12 @@ impl Provider {
         }
     }
 
+    /// Whether a one-sided operation that the peer's card refuses ends the connection that it went
+    /// by, which the provider does not make anew: so of all that go to a card as they are.
+    pub(crate) fn refusals_end_connections(&self) -> bool {
+        self.memory.access_ends == AccessEnds::WithKey
+    }
+
     /// Why connections can't be made over it in this process, if so.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
         let met = |needed: &&Variable| {

@@ -7,6 +7,7 @@
 //!                                 │  peers, turns   who is known, what waits for each, whose turn
 //!                                 │  contacts       who is taken in, by threads where it may block
 //!                                 │  lanes          which endpoint takes what is new
+//!                                 │  queue_watch    what a thread that sleeps watches
 //!                                 └─ engine         endpoints, and what they may touch: all that
 //!                                                   is unsafe, with transfer
 //! ```
@@ -22,6 +23,7 @@ mod event;
 mod lanes;
 mod names;
 mod peers;
+mod queue_watch;
 mod rest;
 mod runs;
 mod stats;

@@ -16,12 +16,14 @@
 mod answer;
 mod entries;
 mod layout;
+mod put_request;
 mod request;
 mod status;
 mod wire_error;
 
 pub(crate) use answer::{Answer, AnswerBody, AnswerHead, line};
 pub(crate) use entries::{Entries, EntryWriter};
+pub(crate) use put_request::PutRequest;
 pub(crate) use request::{Request, RequestBody, id_and_kind};
 pub use status::ObjectStatus;
 pub use wire_error::ObjectWireError;

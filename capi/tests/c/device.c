@@ -170,6 +170,60 @@ static void sends(fcast_domain domain)
     OK(fcast_region_release(landing));
 }
 
+/* Where a stream goes. */
+static fcast_region landing_place;
+static int is_over;
+
+static fcast_status sink_begin(void *context, const fcast_stream_offer *offer, void **sink,
+                               fcast_stream_place *place)
+{
+    (void)context, (void)sink;
+    CHECK(offer->bytes == SIZE);
+    place->region = landing_place;
+    OK(fcast_region_memory(landing_place, &place->data, &place->len));
+    return FCAST_OK;
+}
+
+static void sink_close(void *context, void *sink, bool is_complete)
+{
+    (void)context, (void)sink;
+    __atomic_store_n(&is_over, is_complete ? 1 : 2, __ATOMIC_RELEASE);
+}
+
+/* A stream into a GPU's memory: there is no function that writes blocks. */
+static void streams(fcast_domain domain)
+{
+    OK(fcast_region_device(SIZE, 0, false, &landing_place));
+    fcast_stream_sink_calls calls = {.size = sizeof calls};
+    calls.begin = sink_begin;
+    calls.close = sink_close;
+    fcast_stream_settings settings = {.size = sizeof settings, .block_bytes = 8192};
+    const char *any = "127.0.0.1:0";
+    fcast_stream_receiver receiver;
+    OK(fcast_stream_receiver_open_sink(&domain, &any, 1, &calls, &settings, &receiver));
+    char address[128];
+    const char *to = address;
+    OK(fcast_stream_receiver_address(receiver, address, sizeof address, NULL));
+    fcast_stream_sender sender;
+    OK(fcast_stream_sender_open(&domain, 1, &settings, &sender));
+    fcast_stream_transfer transfer;
+    OK(fcast_stream_send_bytes(sender, "x", pattern, SIZE, NULL, NULL, &to, 1, NULL, &transfer));
+    OK(fcast_stream_transfer_wait(transfer, 60000));
+    for (int i = 0; i < 60000 && __atomic_load_n(&is_over, __ATOMIC_ACQUIRE) == 0; i++)
+        usleep(1000);
+    CHECK(is_over == 1);
+    void *base;
+    OK(fcast_region_memory(landing_place, &base, NULL));
+    memset(back, 0, sizeof back);
+    CHECK(cu_to_host(back, (address_t)(uintptr_t)base, SIZE) == 0);
+    CHECK(memcmp(back, pattern, SIZE) == 0);
+    OK(fcast_stream_transfer_release(transfer));
+    OK(fcast_stream_sender_close(sender, 1000));
+    OK(fcast_stream_receiver_close(receiver, 1000));
+    OK(fcast_stream_receiver_release(receiver));
+    OK(fcast_region_release(landing_place));
+}
+
 static void on_release(void *context)
 {
     released += *(unsigned *)context;
@@ -606,6 +660,7 @@ int main(void)
     fcast_domain domain = open_domain();
     sends(domain);
     after_work(domain);
+    streams(domain);
     memory_of_the_program();
     tensors();
     OK(fcast_domain_release(domain));

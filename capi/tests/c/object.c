@@ -1,22 +1,12 @@
 /* Objects: by token, with a control path of the program's, and by name from a service. */
-#include "check.h"
+#include "objects.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 enum { SIZE = 1 << 16 };
 
 static unsigned char content[SIZE];
-
-/* A fabric of endpoints without connections; libfabric up to 1.17 has them of tcp as "net". */
-static fcast_fabric open_fabric(void)
-{
-    fcast_fabric fabric = find_fabric(FCAST_KIND_RDM, "tcp,net");
-    if (fabric.id == 0) {
-        printf("SKIPPED: no provider with endpoints without connections: %s\n", fcast_last_error());
-        exit(0);
-    }
-    return fabric;
-}
 
 /* What a server needs. */
 struct server {
@@ -99,9 +89,7 @@ static void tokens(fcast_object_client client, struct server *it)
     CHECK(event.kind == FCAST_EVENT_OBJECT_FAILED && event.status != FCAST_OK);
     CHECK(event.text != NULL && strlen(event.text) > 0);
     CHECK(memcmp(base, content, 100) != 0);
-    /* Over verbs that was the end of this channel's connection to the client. */
-    OK(fcast_object_channel_release(it->channel));
-    OK(fcast_object_channel_open(it->server, &it->channel));
+    /* Over verbs that was the end of a connection to the client: what follows goes by another. */
     OK(fcast_object_memory_reclaim(memory, 60000, NULL));
     IS(fcast_object_token_lend(memory, 0, 10, FCAST_OBJECT_GET, &token), FCAST_INVALID);
     OK(fcast_object_memory_release(memory));
@@ -146,20 +134,6 @@ static int64_t refuse(void *context, const char *token, uint64_t offset, uint64_
 {
     (void)context, (void)token, (void)offset, (void)memory_offset, (void)len;
     return -7;
-}
-
-static fcast_object_memory buffer_of(fcast_object_client client, fcast_pool pool,
-                                     unsigned char **data)
-{
-    fcast_buffer buffer;
-    void *at;
-    OK(fcast_pool_acquire(pool, 1000, &buffer, &at, NULL));
-    *data = at;
-    fcast_object_memory memory;
-    uint32_t both = FCAST_OBJECT_GET | FCAST_OBJECT_PUT;
-    OK(fcast_object_memory_register_buffer(client, buffer, both, &memory));
-    IS(fcast_buffer_release(buffer), FCAST_STALE);
-    return memory;
 }
 
 static void control_path(fcast_object_client client, fcast_pool pool, struct server *it)
@@ -255,6 +229,107 @@ static void by_name(fcast_fabric fabric, fcast_object_client client, fcast_pool 
     CHECK(system(command) == 0);
 }
 
+/* What a loop of the program's does before it polls a channel again. */
+static void sleep_on(struct server *it)
+{
+    int32_t fds[8], timeout_ms = -2;
+    size_t count = 0;
+    bool may_sleep;
+    OK(fcast_object_channel_fds(it->channel, fds, 8, &count));
+    CHECK(count <= 8);
+    OK(fcast_object_channel_prepare_wait(it->channel, &may_sleep, &timeout_ms));
+    CHECK(timeout_ms >= -1);
+    if (!may_sleep)
+        return;
+    struct pollfd watched[8];
+    for (size_t i = 0; i < count; i++)
+        watched[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+    /* Without descriptors it is looked at all the time. */
+    int woken = poll(watched, count, count == 0 ? 1 : timeout_ms < 0 ? 60000 : timeout_ms);
+    CHECK(woken > 0 || count == 0 || timeout_ms >= 0);
+}
+
+/* Takes one event of a channel that a loop watches. */
+static fcast_event take_one(struct server *it, fcast_loop loop, uint64_t token)
+{
+    for (;;) {
+        fcast_event event;
+        size_t count;
+        OK(fcast_object_channel_poll(it->channel, &event, 1, &count));
+        if (count == 1)
+            return event;
+        if (loop.id == 0) {
+            sleep_on(it);
+            continue;
+        }
+        fcast_loop_event told;
+        OK(fcast_loop_run_once(loop, 60000, &told, 1, &count));
+        CHECK(count == 1 && told.kind == FCAST_LOOP_CHANNEL);
+        CHECK(told.token == token && told.key == 71);
+    }
+}
+
+/* Two transfers at once, of which each poll takes one event: the other is not forgotten. */
+static void in_a_loop(fcast_object_client client, fcast_pool pool, struct server *it,
+                      fcast_loop loop, uint64_t token)
+{
+    unsigned char *data;
+    fcast_object_memory memory = buffer_of(client, pool, &data);
+    memcpy(it->memory, content, SIZE);
+    memset(data, 0, SIZE);
+    fcast_object_token lent;
+    OK(fcast_object_token_lend(memory, 0, SIZE, FCAST_OBJECT_GET, &lent));
+    char text[1024];
+    OK(fcast_object_token_text(lent, text, sizeof text, NULL));
+    for (uint64_t round = 0; round < 20; round++) {
+        for (uint64_t key = 0; key < 2; key++)
+            OK(fcast_object_channel_write(it->channel, text, key * SIZE / 2, it->region,
+                                          it->memory + key * SIZE / 2, SIZE / 2, key, 60000));
+        uint64_t keys = 0;
+        for (int i = 0; i < 2; i++) {
+            fcast_event event = take_one(it, loop, token);
+            CHECK(event.kind == FCAST_EVENT_OBJECT_WRITTEN);
+            keys |= UINT64_C(1) << event.key;
+        }
+        CHECK(keys == 3);
+    }
+    CHECK(memcmp(data, content, SIZE) == 0);
+    OK(fcast_object_token_done(lent));
+    OK(fcast_object_memory_reclaim(memory, 60000, NULL));
+    OK(fcast_object_memory_release(memory));
+}
+
+static void loops(fcast_object_client client, fcast_pool pool, struct server *it)
+{
+    in_a_loop(client, pool, it, (fcast_loop){0}, 0);
+    fcast_loop loop;
+    uint64_t token;
+    OK(fcast_loop_create(NULL, &loop));
+    IS(fcast_loop_add_channel(loop, (fcast_object_channel){0}, 71, &token), FCAST_STALE);
+    IS(fcast_loop_add_channel(loop, it->channel, 71, NULL), FCAST_INVALID);
+    OK(fcast_loop_add_channel(loop, it->channel, 71, &token));
+    in_a_loop(client, pool, it, loop, token);
+    OK(fcast_loop_remove(loop, token));
+    IS(fcast_loop_remove(loop, token), FCAST_NOT_FOUND);
+    fcast_loop_event told;
+    size_t count;
+    OK(fcast_loop_run_once(loop, 1, &told, 1, &count));
+    CHECK(count == 0);
+    /* One that is released is forgotten by itself. */
+    fcast_object_channel other;
+    OK(fcast_object_channel_open(it->server, &other));
+    OK(fcast_loop_add_channel(loop, other, 71, &token));
+    OK(fcast_object_channel_close(other, 0));
+    int32_t timeout_ms;
+    bool may_sleep;
+    IS(fcast_object_channel_fds(other, NULL, 0, &count), FCAST_CLOSED);
+    IS(fcast_object_channel_prepare_wait(other, &may_sleep, &timeout_ms), FCAST_CLOSED);
+    IS(fcast_loop_add_channel(loop, other, 71, &token), FCAST_CLOSED);
+    OK(fcast_object_channel_release(other));
+    OK(fcast_loop_run_once(loop, 1, &told, 1, &count));
+    OK(fcast_loop_release(loop));
+}
+
 int main(void)
 {
     for (size_t i = 0; i < SIZE; i++)
@@ -272,6 +347,7 @@ int main(void)
 
     tokens(client, &server);
     control_path(client, pool, &server);
+    loops(client, pool, &server);
     by_name(fabric, client, pool);
 
     OK(fcast_object_channel_close(server.channel, 1000));

@@ -30,6 +30,8 @@ enum {
     STREAM_RECEIVER,
     STREAM_SENDER,
     STREAM_TRANSFER,
+    /* Behind the services, which make them. */
+    PIECE,
     CLIENT,
     MEMORY,
     TOKEN,
@@ -108,6 +110,10 @@ fcast_status used_up(int kind, uint64_t id, fcast_status status);
 /* Texts of addresses that receivers listen at. */
 void remember_address(const char *text);
 const char *any_address(char *place, size_t size);
+/* Keeps a service of objects, and where it is asked. */
+void keep_service(fcast_object_service service);
+/* The same of a receiver of streams. */
+void keep_receiver(fcast_stream_receiver receiver);
 /* A struct of settings of `size` bytes whose size field is right or wrong. */
 void *sized_settings(const void *settings, size_t size, void *place, size_t room);
 /* Memory of the program's with whatever in it. */

@@ -34,6 +34,13 @@ static fcast_status add_endpoint(void)
                                            once_in(20) ? NULL : &last_token));
 }
 
+static fcast_status add_channel(void)
+{
+    return checked(fcast_loop_add_channel((fcast_loop){pick(LOOP)},
+                                          (fcast_object_channel){pick(CHANNEL)}, any_number(),
+                                          once_in(20) ? NULL : &last_token));
+}
+
 static fcast_status add_fd(void)
 {
     int fd = once_in(9) ? (int)below(5) - 5 : ends[below(2)];
@@ -168,6 +175,7 @@ __attribute__((constructor)) static void add_the_kind(void)
 static const struct call table[] = {
     {"fcast_loop_create", 1, create},
     {"fcast_loop_add_endpoint", 6, add_endpoint},
+    {"fcast_loop_add_channel", 2, add_channel},
     {"fcast_loop_add_fd", 4, add_fd},
     {"fcast_loop_add_timer", 6, add_timer},
     {"fcast_loop_set_interest", 3, set_interest},

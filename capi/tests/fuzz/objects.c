@@ -1,7 +1,7 @@
 /* Objects: clients with memory and tokens, servers with channels, services of a folder. */
 #include "fuzz.h"
 
-static char services[4][96];
+static char services[4][256];
 static atomic_uint next_service;
 static _Thread_local char last_token[512];
 
@@ -13,6 +13,8 @@ static const char *any_name(void)
 }
 
 static uint32_t soon(void) { return (uint32_t)below(20); }
+/* Bytes of memory that mostly has as many. */
+static uint64_t some_len(void) { return below(once_in(3) ? 5000 : 60); }
 
 static fcast_status open_client(void)
 {
@@ -99,6 +101,14 @@ static fcast_status token_done(void)
     return used_up(TOKEN, id, fcast_object_token_done((fcast_object_token){id}));
 }
 
+void keep_service(fcast_object_service service)
+{
+    char text[256] = "";
+    if (fcast_object_service_address(service, text, sizeof text, NULL) == FCAST_OK)
+        memcpy(services[atomic_fetch_add(&next_service, 1) % COUNT(services)], text, sizeof text);
+    keep(SERVICE, service.id);
+}
+
 static fcast_status start_service(void)
 {
     const char *local = strcmp(provider(), "shm") == 0 ? "any" : "127.0.0.1:0";
@@ -115,10 +125,7 @@ static fcast_status start_service(void)
         &service));
     if (status != FCAST_OK)
         return status;
-    char text[96] = "";
-    if (fcast_object_service_address(service, text, sizeof text, NULL) == FCAST_OK)
-        memcpy(services[atomic_fetch_add(&next_service, 1) % COUNT(services)], text, sizeof text);
-    keep(SERVICE, service.id);
+    keep_service(service);
     return status;
 }
 
@@ -137,8 +144,8 @@ static fcast_status close_service(void)
 
 static fcast_status connect_remote(void)
 {
-    char text[96];
-    snprintf(text, sizeof text, "%.90s", services[below(COUNT(services))]);
+    char text[256];
+    snprintf(text, sizeof text, "%.250s", services[below(COUNT(services))]);
     fcast_object_remote_settings settings = {.size = sizeof settings, .connect_timeout_ms = 500};
     settings.checksum = once_in(3) ? (uint32_t)below(4) : 0;
     fcast_object_remote remote = {UNTOUCHED};
@@ -164,16 +171,16 @@ static fcast_status get(void)
 {
     fcast_object_info info;
     return checked(fcast_object_remote_get(
-        any_remote(), any_name(), (fcast_object_memory){pick(MEMORY)}, below(100), below(5000),
-        below(5000), soon(), once_in(20) ? NULL : &info));
+        any_remote(), any_name(), (fcast_object_memory){pick(MEMORY)}, some_len(), some_len(),
+        some_len(), 5 * soon(), once_in(20) ? NULL : &info));
 }
 
 static fcast_status put(void)
 {
     fcast_object_info info;
     return checked(fcast_object_remote_put(
-        any_remote(), any_name(), (fcast_object_memory){pick(MEMORY)}, below(100), below(5000),
-        (uint32_t)below(4), once_in(2) ? NULL : "etag", soon(), once_in(20) ? NULL : &info));
+        any_remote(), any_name(), (fcast_object_memory){pick(MEMORY)}, some_len(), some_len(),
+        (uint32_t)below(4), once_in(2) ? NULL : "etag", 5 * soon(), once_in(20) ? NULL : &info));
 }
 
 static fcast_status delete_one(void)
@@ -265,6 +272,20 @@ static fcast_status channel_wait(void)
 {
     return checked(fcast_object_channel_wait(any_channel(), (uint32_t)below(3)));
 }
+static fcast_status channel_fds(void)
+{
+    int32_t fds[4];
+    size_t count = 0;
+    return checked(
+        fcast_object_channel_fds(any_channel(), fds, below(5), once_in(20) ? NULL : &count));
+}
+static fcast_status channel_prepare(void)
+{
+    bool may_sleep;
+    int32_t timeout_ms;
+    return checked(fcast_object_channel_prepare_wait(any_channel(), once_in(20) ? NULL : &may_sleep,
+                                                     once_in(20) ? NULL : &timeout_ms));
+}
 static fcast_status channel_close(void)
 {
     return checked(fcast_object_channel_close(any_channel(), soon()));
@@ -276,7 +297,9 @@ static int64_t move_part(void *context, const char *token, uint64_t offset, uint
 {
     (void)context, (void)offset, (void)memory_offset;
     read_all(token, strlen(token));
-    fcast_object_memory_release((fcast_object_memory){once_in(20) ? pick(MEMORY) : 0});
+    uint64_t memory = once_in(20) ? pick(MEMORY) : 0;
+    if (fcast_object_memory_release((fcast_object_memory){memory}) == FCAST_OK)
+        gone(MEMORY, memory);
     return once_in(4) ? -1 : (int64_t)(once_in(2) ? len : below(len + 2));
 }
 
@@ -341,6 +364,8 @@ static const struct call table[] = {
     {"fcast_object_channel_write_payload", 3, channel_payload},
     {"fcast_object_channel_poll", 8, channel_poll},
     {"fcast_object_channel_wait", 2, channel_wait},
+    {"fcast_object_channel_fds", 1, channel_fds},
+    {"fcast_object_channel_prepare_wait", 2, channel_prepare},
     {"fcast_object_channel_close", 1, channel_close},
     {"fcast_object_channel_release", 1, release_object_channel},
     {"fcast_object_transfer", 2, transfer},

@@ -38,6 +38,15 @@ static const fcast_stream_settings *any_settings(unsigned char *place, size_t si
     return sized_settings(&settings, sizeof settings, place, size);
 }
 
+void keep_receiver(fcast_stream_receiver receiver)
+{
+    size_t len = 0;
+    char text[96] = "";
+    if (fcast_stream_receiver_address(receiver, text, sizeof text, &len) == FCAST_OK)
+        memcpy(addresses[atomic_fetch_add(&next_address, 1) % COUNT(addresses)], text, sizeof text);
+    keep(STREAM_RECEIVER, receiver.id);
+}
+
 static fcast_status open_receiver(void)
 {
     unsigned char place[1024];
@@ -52,11 +61,7 @@ static fcast_status open_receiver(void)
         MUST(receiver.id == UNTOUCHED, "written by a call that failed");
         return status;
     }
-    size_t len = 0;
-    char text[96] = "";
-    if (fcast_stream_receiver_address(receiver, text, sizeof text, &len) == FCAST_OK)
-        memcpy(addresses[atomic_fetch_add(&next_address, 1) % COUNT(addresses)], text, sizeof text);
-    keep(STREAM_RECEIVER, receiver.id);
+    keep_receiver(receiver);
     return status;
 }
 

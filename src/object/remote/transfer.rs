@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::object::remote::{RemoteError, RemoteObject, RemoteObjects, check};
 use crate::object::store::{ObjectChecksum, ObjectEtag, ObjectName, PutCondition};
-use crate::object::wire::{AnswerBody, AnswerHead, RequestBody};
+use crate::object::wire::{AnswerBody, AnswerHead, PutRequest, RequestBody};
 use crate::object::{CallbackError, ObjectChunk, ObjectMemory, ObjectOps};
 
 /// A part that a service is asked to move.
@@ -196,7 +196,7 @@ impl<'r> PutTransfer<'r> {
     pub(super) fn ask(&mut self, part: AskedPart) -> Result<u64, RemoteError> {
         let AskedPart { offset, len, .. } = part;
         let ends = offset + len == self.total;
-        let body = RequestBody::Put {
+        let body = RequestBody::Put(PutRequest {
             name: self.name.clone(),
             offset,
             len,
@@ -208,7 +208,7 @@ impl<'r> PutTransfer<'r> {
             checksum: self.remote.config.checksum,
             given: self.given.filter(|_| ends).map(|sum| sum.value),
             token: part.token,
-        };
+        });
         let head = self.remote.call(body, self.deadline, |body| match body {
             AnswerBody::Object(head) if ends => Ok(Some(head)),
             AnswerBody::Done { moved } if !ends && moved == len => Ok(None),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::buffer::Payload;
 use crate::endpoint::{Destination, Refused};
+use crate::event_loop::{WaitHandle, Waitable};
 use crate::object::RdmaToken;
 use crate::object::server::ServerParts;
 use crate::object::server::core::ChannelCore;
@@ -23,6 +24,10 @@ use crate::process::Here;
 /// of what it has begun, but by closing its endpoint. So where a client does not answer in time,
 /// the channel tells so, goes on over another endpoint, and gives the memory back when the first
 /// one is closed, which is as soon as nothing of others is in flight there.
+///
+/// A thread that has nothing else to do sleeps in [`wait`](Self::wait); an
+/// [`EventLoop`](crate::event_loop::EventLoop), or a loop of the application's, watches a channel
+/// as it does an endpoint ([`Waitable`]).
 #[derive(Debug)]
 pub struct ObjectChannel {
     pub(super) core: Here<ChannelCore>,
@@ -60,6 +65,7 @@ impl ObjectChannel {
             Ok(to) => self.core.write(&to, payload, (key, deadline)),
             Err(kind) => Err((kind, payload)),
         };
+        self.core.announce();
         written.map_err(|(kind, given)| self.refused(kind, given, key))
     }
 
@@ -82,6 +88,7 @@ impl ObjectChannel {
             Ok(from) => self.core.read(&from, into, (key, deadline)),
             Err(kind) => Err((kind, into)),
         };
+        self.core.announce();
         read.map_err(|(kind, given)| self.refused(kind, given, key))
     }
 
@@ -103,9 +110,12 @@ impl ObjectChannel {
     /// [`Error::Forked`], in a child of the process that opened the channel.
     pub fn poll(&mut self, events: &mut Vec<ChannelEvent>) -> Result<usize, Error> {
         self.core.owner().check()?;
+        // All is looked at in any case.
+        let _ = self.core.wait.begin_poll();
         self.core.turn();
         let count = self.core.outbox.len();
         events.extend(self.core.outbox.drain(..));
+        self.core.announce();
         Ok(count)
     }
 
@@ -143,5 +153,11 @@ impl ObjectChannel {
             events.extend(self.core.outbox.drain(..));
         }
         events
+    }
+}
+
+impl Waitable for ObjectChannel {
+    fn wait_handle(&self) -> WaitHandle {
+        WaitHandle::new(&self.core.wait)
     }
 }

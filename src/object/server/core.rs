@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::buffer::Payload;
 use crate::clock::Clock;
+use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::{Destination, PeerAddr};
 use crate::object::server::ServerParts;
 use crate::object::server::admission::Admitted;
@@ -16,6 +17,7 @@ use crate::object::server::error::{TransferError, TransferErrorKind};
 use crate::object::server::event::ChannelEvent;
 use crate::object::server::lanes::ChannelLanes;
 use crate::object::server::peers::{PeerReach, ServerPeer, ServerPeers};
+use crate::object::server::queue_watch::QueueWatch;
 use crate::object::server::stats::ChannelStats;
 use crate::object::server::transfer::{
     GivenBack, ObjectTransfer, TransferTarget, unread, unwritten,
@@ -40,6 +42,9 @@ enum Advance {
 pub(super) struct ChannelCore {
     pub(super) parts: Arc<ServerParts>,
     pub(super) engine: TransferEngine,
+    pub(super) watch: Arc<QueueWatch>,
+    /// What loops ask.
+    pub(super) wait: Arc<EndpointWait>,
     pub(super) peers: ServerPeers,
     pub(super) contacts: FirstContacts,
     pub(super) turns: PeerTurns,
@@ -61,15 +66,19 @@ pub(super) struct ChannelCore {
 impl ChannelCore {
     pub(super) fn open(parts: &Arc<ServerParts>) -> Result<Self, Error> {
         let config = &parts.config;
-        let mut engine =
-            TransferEngine::new(&parts.domain, &parts.rma, config.depth, &parts.names)?;
+        let contacts = FirstContacts::new(&parts.domain, config.first_contacts)?;
+        let watch = Arc::new(QueueWatch::new(contacts.bell())?);
+        let (rma, names) = (&parts.rma, &parts.names);
+        let mut engine = TransferEngine::new(&parts.domain, rma, config.depth, names, &watch)?;
         let mut lanes = ChannelLanes::new(config.retiring);
         lanes.set(false, engine.open()?);
         Ok(Self {
             engine,
+            wait: Arc::new(EndpointWait::new(Arc::clone(&watch) as _, Clock::system())?),
+            watch,
             lanes,
             peers: ServerPeers::new(config.peers),
-            contacts: FirstContacts::new(&parts.domain, config.first_contacts)?,
+            contacts,
             turns: PeerTurns::default(),
             deadlines: BTreeSet::new(),
             over: Vec::new(),
@@ -415,7 +424,11 @@ impl ChannelCore {
             .clone()
             .map(|kind| TransferError { kind, posted });
         self.counts.leaked += u64::from(transfer.leaked);
+        let broke = transfer.broke;
         let given = transfer.into_given();
+        if let Some(generation) = broke {
+            self.part_with(peer, generation);
+        }
         self.peers.leave(peer, now);
         if told {
             self.sweep = true;
@@ -435,6 +448,18 @@ impl ChannelCore {
             _ => self.counts.failed += 1,
         }
         self.outbox.push_back(event);
+    }
+
+    /// The provider's connection to a client is over, in this endpoint: what comes next for the
+    /// client goes by that of the late ones, and by a new one of theirs if it was that.
+    fn part_with(&mut self, peer: u32, generation: GenerationId) {
+        if self.lanes.of(true) == Some(generation) {
+            self.lanes.retire(generation);
+            self.sweep = true;
+        }
+        if let Some(it) = self.peers.get_mut(peer) {
+            it.late = true;
+        }
     }
 
     /// For statistics, when the outcome is told.

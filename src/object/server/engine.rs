@@ -13,16 +13,13 @@
 
 #![allow(unsafe_code)]
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use libfabric_sys as sys;
 
 use crate::Error;
 use crate::endpoint::link::addressed_ep::AddressedEp;
 use crate::endpoint::link::iov::IovList;
-use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::link::{Bound, IOV_MAX, RdmWait, settle};
 use crate::fabric::{
     Av, COMPLETION_BATCH, Completions, Cq, Domain, Ep, FiAddr, Info, Level, PEER_WROTE, PeerAddr,
@@ -31,8 +28,8 @@ use crate::fabric::{
 use crate::in_flight::{ContextKind, InFlight};
 use crate::object::server::error::TransferErrorKind;
 use crate::object::server::names::OwnNames;
+use crate::object::server::queue_watch::QueueWatch;
 use crate::object::server::transfer::ObjectTransfer;
-use crate::poll::sleep_on;
 
 /// Clients that an address vector has taken in before one that it does not take is believed to be
 /// one too many: `shm` takes 256.
@@ -99,11 +96,14 @@ pub(super) struct TransferEngine {
     depth: u32,
     contexts: ContextKind,
     pub(super) rma: RmaLimits,
+    /// What the client's card refuses ends the provider's connection to the client.
+    pub(super) breaks: bool,
     info: Info,
     /// Of a test: the provider closes no endpoint.
     #[cfg(all(test, not(loom)))]
     pub(super) refuses_close: bool,
     names: Arc<OwnNames>,
+    watch: Arc<QueueWatch>,
     domain: Arc<Domain>,
 }
 
@@ -113,6 +113,7 @@ impl TransferEngine {
         rma: &RmaLimits,
         depth: u32,
         names: &Arc<OwnNames>,
+        watch: &Arc<QueueWatch>,
     ) -> Result<Self, Error> {
         let info = domain.fabric().info().duplicate()?;
         let needs_cells = info.mode() & (sys::FI_CONTEXT | sys::FI_CONTEXT2) != 0;
@@ -128,10 +129,12 @@ impl TransferEngine {
                 false => ContextKind::Opaque,
             },
             rma: *rma,
+            breaks: domain.fabric().provider().refusals_end_connections(),
             info,
             #[cfg(all(test, not(loom)))]
             refuses_close: false,
             names: Arc::clone(names),
+            watch: Arc::clone(watch),
             domain: Arc::clone(domain),
         })
     }
@@ -146,13 +149,15 @@ impl TransferEngine {
         self.last += 1;
         self.local = end.local;
         let id = GenerationId(self.last);
+        let wait = Arc::new(RdmWait::new(&cq, &self.domain));
+        self.watch.add(id, &wait)?;
         self.names.add(end.local);
         self.generations.push(ChannelGeneration {
             id,
             ep: Some(end.ep),
             av: end.av,
             pieces: InFlight::new(self.depth, self.contexts),
-            wait: Arc::new(RdmWait::new(&cq, &self.domain)),
+            wait,
             cq,
             local: end.local,
             taken_in: 0,
@@ -178,29 +183,6 @@ impl TransferEngine {
     pub(super) fn av(&self, id: GenerationId) -> Option<&Arc<Av>> {
         let place = self.place(id)?;
         Some(&self.generations[place].av)
-    }
-
-    /// Whether a thread may sleep on the descriptors of all queues: there are some, and nothing is
-    /// to be read.
-    pub(super) fn may_sleep(&self) -> Result<bool, Error> {
-        for it in &self.generations {
-            if it.cq.fd().is_none() || !it.wait.try_wait()? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Sleeps until a descriptor of the queues is readable, or the bell, at most for so long.
-    pub(super) fn sleep(&self, bell: BorrowedFd<'_>, time: Duration) -> Result<(), Error> {
-        let queues = self.generations.iter().filter_map(|it| it.cq.fd());
-        let queues = queues.map(|fd| {
-            // SAFETY: it belongs to a queue of a generation, which `self` keeps open during this
-            // call.
-            unsafe { BorrowedFd::borrow_raw(fd) }
-        });
-        sleep_on(queues.chain([bell]), Some(time))?;
-        Ok(())
     }
 
     /// The address of the endpoint that was opened last; "any" before the first.
@@ -393,7 +375,9 @@ impl TransferEngine {
 
     /// Deals with completions that were read of a generation.
     fn sort_out(&mut self, place: usize, over: &mut Vec<usize>) -> bool {
-        let pieces = &mut self.generations[place].pieces;
+        let generation = &mut self.generations[place];
+        let broken = self.breaks.then_some(generation.id);
+        let pieces = &mut generation.pieces;
         let mut believed = true;
         for completion in self.completions.drain(..) {
             // Somebody has written to memory of this domain: nobody was given a key for any.
@@ -411,6 +395,11 @@ impl TransferEngine {
             let error = completion
                 .error
                 .map(|error| TransferErrorKind::Completion(*error));
+            if error.is_some()
+                && let Some(transfer) = self.transfers.get_mut(piece.transfer)
+            {
+                transfer.broke = broken;
+            }
             end_piece(&mut self.transfers, &piece, error);
             over.push(piece.transfer);
         }
@@ -434,6 +423,7 @@ impl TransferEngine {
         self.sort_out(place, over);
         let generation = &mut self.generations[place];
         self.names.remove(&generation.local);
+        self.watch.remove(id);
         generation.wait.set(Bound::Closed);
         let closed = generation.ep.take();
         let closed = closed.map_or(Ok(()), |ep| self.close_ep(ep));

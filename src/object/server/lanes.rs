@@ -3,7 +3,9 @@
 //! A late transfer can't be taken back from a provider, but by closing its endpoint. So the
 //! endpoint takes nothing new any more (it *retires*), what is in flight there goes on, and it is
 //! closed when only late transfers are left. Clients that were late share a lane of their own, so
-//! that those who never were keep their endpoint, and with it their connections.
+//! that those who never were keep their endpoint, and with it their connections. A client whose
+//! connection ended by a transfer that its card refused is treated so, too, over providers that
+//! make none anew: what comes next for it goes by another endpoint.
 
 use crate::object::server::engine::GenerationId;
 

@@ -32,7 +32,8 @@ pub(super) struct ServerPeer {
     /// Its transfers of which something is still to be posted, in their order; and some that are
     /// over.
     pub(super) line: VecDeque<usize>,
-    /// A transfer of it was late: it shares an endpoint only with others of its kind.
+    /// A transfer of it was late, or ended a connection: it shares an endpoint only with others of
+    /// its kind.
     pub(super) late: bool,
     /// It is among those that are ready, or that wait for their next try.
     pub(super) is_queued: bool,

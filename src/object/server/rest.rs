@@ -27,7 +27,7 @@ impl ChannelCore {
         let mut time = due.map_or(timeout, |at| timeout.min(at.saturating_duration_since(now)));
         let is_idle = self.engine.len() == 0;
         if !is_idle {
-            let longest = match self.engine.may_sleep()? {
+            let longest = match self.watch.may_sleep()? {
                 true => SLEEP_MAX,
                 false => self.next_rest(),
             };
@@ -38,7 +38,19 @@ impl ChannelCore {
             return Ok(());
         }
         let time = self.clock.sleep_for(time);
-        self.engine.sleep(self.contacts.bell(), time)
+        self.watch.sleep(time)
+    }
+
+    /// Tells a loop that watches the channel when it is to be polled, behind everything that may
+    /// change that.
+    pub(super) fn announce(&self) {
+        self.wait.set_unsent(self.turns.has_ready());
+        self.wait.set_unread(!self.outbox.is_empty());
+        let due = self.deadlines.first().map(|(at, _)| *at);
+        let is_idle = self.engine.len() == 0;
+        let look = (!is_idle).then(|| self.clock.now() + SLEEP_MAX);
+        let all = due.into_iter().chain(self.turns.next_try()).chain(look);
+        self.wait.set_deadline(all.min());
     }
 
     fn next_rest(&mut self) -> Duration {

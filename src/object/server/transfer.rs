@@ -8,6 +8,7 @@ use crate::buffer::{LeaseError, LeasedPayload, Payload};
 use crate::endpoint::{Destination, LeasedDestination};
 use crate::memory::Scope;
 use crate::object::ObjectOperation;
+use crate::object::server::engine::GenerationId;
 use crate::object::server::error::TransferErrorKind;
 use crate::object::server::runs::RunList;
 
@@ -57,6 +58,8 @@ pub(super) struct ObjectTransfer {
     /// Pieces that the provider has.
     pub(super) in_flight: u32,
     pub(super) failed: Option<TransferErrorKind>,
+    /// Where the provider's connection to the client ended with it.
+    pub(super) broke: Option<GenerationId>,
     /// Its outcome was told.
     pub(super) told: bool,
     /// The provider may use the memory for ever.
@@ -127,6 +130,7 @@ impl ObjectTransfer {
             begun: 0,
             in_flight: 0,
             failed: None,
+            broke: None,
             told: false,
             leaked: false,
         }

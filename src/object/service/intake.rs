@@ -6,12 +6,13 @@ use crate::endpoint::{ConnectionId, Message};
 use crate::object::RdmaToken;
 use crate::object::service::get_job::GetJob;
 use crate::object::service::job::{Job, JobFailure, JobWork};
-use crate::object::service::piece_walk::PieceWalk;
-use crate::object::service::put_job::PutJob;
+use crate::object::service::put_job::{OpenUpload, PutJob};
 use crate::object::service::store_desk::StoreAnswer;
 use crate::object::service::worker::ServiceWorker;
 use crate::object::store::{ListQuery, ObjectNameError};
-use crate::object::wire::{ObjectStatus, ObjectWireError, Request, RequestBody, id_and_kind};
+use crate::object::wire::{
+    ObjectStatus, ObjectWireError, PutRequest, Request, RequestBody, id_and_kind,
+};
 
 impl ServiceWorker {
     /// A client said something.
@@ -143,66 +144,41 @@ impl ServiceWorker {
                         .ask(number, move |store| StoreAnswer::Opened(store.open(&name)));
                 });
             }
-            put @ RequestBody::Put { .. } => return self.begin_put(job, put),
+            RequestBody::Put(put) => return self.begin_put(job, put),
             RequestBody::Cancel => {}
         }
         Ok(())
     }
 
-    fn begin_put(&mut self, mut job: Job, body: RequestBody) -> Result<(), JobFailure> {
-        let RequestBody::Put {
-            name,
-            offset,
-            len,
-            total,
-            upload,
-            begins,
-            ends,
-            condition,
-            checksum,
-            given,
-            token,
-        } = body
-        else {
-            return Ok(());
-        };
-        let token = token_of(&token)?;
+    fn begin_put(&mut self, mut job: Job, asked: PutRequest) -> Result<(), JobFailure> {
+        let token = token_of(&asked.token)?;
+        let PutRequest { offset, len, .. } = asked;
         if len > 0 && token.as_ref().is_none_or(|token| token.len() < len) {
             let text = format!("the token names fewer than the {len} bytes that are to be moved");
             return Err(JobFailure::new(ObjectStatus::TOKEN, text));
         }
-        let mut put = PutJob {
-            token,
-            offset,
-            number: upload,
-            ends,
-            name,
-            total,
-            wish: checksum,
-            given,
-            walk: PieceWalk::new(offset, len, self.config.piece_bytes),
-            upload: None,
-            sum: None,
-        };
-        if (begins && offset != 0) || (ends && offset + len != total) {
+        if (asked.begins && offset != 0) || (asked.ends && offset + len != asked.total) {
             return Err(JobFailure::malformed(
                 "a put begins at 0 and ends at the total",
             ));
         }
-        let key = (job.connection, upload);
-        if !begins {
-            put.upload = Some(self.take_upload(key, &put)?);
-            job.work = JobWork::Put(Box::new(put));
-            self.add(job, |_, _| {});
-            return Ok(());
-        }
-        self.may_begin(key)?;
-        let name = put.name.clone();
+        let key = (job.connection, asked.upload);
+        let (upload, first) = match asked.begins {
+            true => {
+                self.may_begin(key)?;
+                let first = (asked.name.clone(), asked.total, asked.condition.clone());
+                (None, Some(first))
+            }
+            false => (Some(self.take_upload(key, &asked)?), None),
+        };
+        let put = PutJob::new(token, asked, upload, self.config.piece_bytes);
         job.work = JobWork::Put(Box::new(put));
         self.add(job, |worker, number| {
-            worker.desk.ask(number, move |store| {
-                StoreAnswer::Began(store.begin(&name, total, &condition))
-            });
+            if let Some((name, total, condition)) = first {
+                worker.desk.ask(number, move |store| {
+                    StoreAnswer::Began(store.begin(&name, total, &condition))
+                });
+            }
         });
         Ok(())
     }
@@ -228,8 +204,8 @@ impl ServiceWorker {
     fn take_upload(
         &mut self,
         key: (ConnectionId, u64),
-        put: &PutJob,
-    ) -> Result<crate::object::service::put_job::OpenUpload, JobFailure> {
+        put: &PutRequest,
+    ) -> Result<OpenUpload, JobFailure> {
         let gone = || JobFailure::malformed("no object is being put under that number any more");
         let upload = self.uploads.get(&key).ok_or_else(gone)?;
         let is_same = upload.name == put.name && upload.total == put.total;

@@ -131,7 +131,7 @@ impl ServiceWorker {
             let Some(buffer) = self.pool.try_acquire() else {
                 break;
             };
-            let (key, from) = (self.next_number, at - put.offset);
+            let (key, from) = (self.next_number, at - put.asked.offset);
             let into = Destination::buffer(buffer, len);
             match self.channel.handle_put(token, from, into, key, by) {
                 Ok(()) => {
@@ -296,8 +296,7 @@ impl ServiceWorker {
                 get.read(at, buffer.freeze(len));
             }
             (StoreAnswer::Began(upload), JobWork::Put(put)) => {
-                let (name, total) = (put.name.clone(), put.total);
-                put.upload = Some(OpenUpload::new(name, total, upload?, put.wish, expires));
+                put.upload = Some(OpenUpload::new(&put.asked, upload?, expires));
                 self.step(number);
             }
             (StoreAnswer::PieceWritten { len, result }, JobWork::Put(put)) => {
@@ -349,11 +348,11 @@ impl ServiceWorker {
                 if !put.walk.is_over() || put.upload.is_none() {
                     return Ok(JobStep::Stay);
                 }
-                if put.ends {
+                if put.asked.ends {
                     put.check()?;
                 }
                 Ok(match put.upload.take() {
-                    Some(upload) if put.ends => JobStep::Commit(upload),
+                    Some(upload) if put.asked.ends => JobStep::Commit(upload),
                     Some(upload) => JobStep::Part(put.walk.moved, upload),
                     None => JobStep::Stay,
                 })
@@ -368,7 +367,7 @@ impl ServiceWorker {
             return;
         };
         if let JobWork::Put(put) = &job.work {
-            let key = (job.connection, put.number);
+            let key = (job.connection, put.asked.upload);
             // Two at once under one number: the first is given up.
             if let Some(first) = self.uploads.insert(key, upload) {
                 self.desk.discard(first);

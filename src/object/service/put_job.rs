@@ -6,7 +6,7 @@ use crate::object::RdmaToken;
 use crate::object::service::job::JobFailure;
 use crate::object::service::piece_walk::PieceWalk;
 use crate::object::store::{ChecksumKind, ObjectChecksum, ObjectName, ObjectUpload, RangeChecksum};
-use crate::object::wire::ObjectStatus;
+use crate::object::wire::{ObjectStatus, PutRequest};
 
 /// An object that is half put: between the requests that put it, or in one of them.
 pub(super) struct OpenUpload {
@@ -22,17 +22,14 @@ pub(super) struct OpenUpload {
 }
 
 impl OpenUpload {
-    pub(super) fn new(
-        name: ObjectName,
-        total: u64,
-        upload: Box<dyn ObjectUpload>,
-        wish: Option<ChecksumKind>,
-        expires: Instant,
-    ) -> Self {
-        let other = wish.filter(|kind| *kind != ChecksumKind::Crc64Nvme);
+    /// Of the first request for an object.
+    pub(super) fn new(asked: &PutRequest, upload: Box<dyn ObjectUpload>, expires: Instant) -> Self {
+        let other = asked
+            .checksum
+            .filter(|kind| *kind != ChecksumKind::Crc64Nvme);
         Self {
-            name,
-            total,
+            name: asked.name.clone(),
+            total: asked.total,
             upload,
             crc64: RangeChecksum::new(ChecksumKind::Crc64Nvme, 0),
             other: other.map(|kind| RangeChecksum::new(kind, 0)),
@@ -67,15 +64,7 @@ impl OpenUpload {
 pub(super) struct PutJob {
     /// None: nothing is to be moved.
     pub(super) token: Option<RdmaToken>,
-    pub(super) offset: u64,
-    /// The client's number for the object.
-    pub(super) number: u64,
-    pub(super) ends: bool,
-    pub(super) name: ObjectName,
-    pub(super) total: u64,
-    pub(super) wish: Option<ChecksumKind>,
-    /// The checksum that the client has.
-    pub(super) given: Option<u64>,
+    pub(super) asked: PutRequest,
     pub(super) walk: PieceWalk,
     /// None before it is begun, and while it is committed.
     pub(super) upload: Option<OpenUpload>,
@@ -84,11 +73,27 @@ pub(super) struct PutJob {
 }
 
 impl PutJob {
+    /// `upload`: where an earlier request has begun it.
+    pub(super) fn new(
+        token: Option<RdmaToken>,
+        asked: PutRequest,
+        upload: Option<OpenUpload>,
+        piece_bytes: usize,
+    ) -> Self {
+        Self {
+            walk: PieceWalk::new(asked.offset, asked.len, piece_bytes),
+            token,
+            asked,
+            upload,
+            sum: None,
+        }
+    }
+
     /// Compares what came with what the client has.
     pub(super) fn check(&mut self) -> Result<(), JobFailure> {
         let upload = self.upload.as_ref();
-        let sum = self.wish.and_then(|kind| upload?.sum(kind));
-        let Some(value) = self.given else {
+        let sum = self.asked.checksum.and_then(|kind| upload?.sum(kind));
+        let Some(value) = self.asked.given else {
             self.sum = sum;
             return Ok(());
         };

@@ -209,7 +209,7 @@ fn a_client_that_makes_no_sense_is_cut_off_and_others_go_on() {
 
 #[test]
 fn what_came_otherwise_than_it_was_sent_is_not_put() {
-    use crate::object::wire::RequestBody;
+    use crate::object::wire::{PutRequest, RequestBody};
     let Some(fabric) = fabrics().into_iter().next() else {
         return;
     };
@@ -219,18 +219,20 @@ fn what_came_otherwise_than_it_was_sent_is_not_put() {
     let mut remote = connect(&client, &fabric, &service);
     let memory = filled(&client, &bytes(1000, 1));
     let token = memory.token(0..1000, ObjectOperation::Put).unwrap();
-    let put = |len: u64, text: String, given| RequestBody::Put {
-        name: ObjectName::new("x").unwrap(),
-        offset: 0,
-        len,
-        total: len,
-        upload: 1,
-        begins: true,
-        ends: true,
-        condition: PutCondition::Any,
-        checksum: Some(ChecksumKind::Crc64Nvme),
-        given,
-        token: text,
+    let put = |len: u64, text: String, given| {
+        RequestBody::Put(PutRequest {
+            name: ObjectName::new("x").unwrap(),
+            offset: 0,
+            len,
+            total: len,
+            upload: 1,
+            begins: true,
+            ends: true,
+            condition: PutCondition::Any,
+            checksum: Some(ChecksumKind::Crc64Nvme),
+            given,
+            token: text,
+        })
     };
     let right = ObjectChecksum::of(ChecksumKind::Crc64Nvme, &bytes(1000, 1)).value;
     let text = token.to_string();

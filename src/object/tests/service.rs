@@ -422,7 +422,7 @@ fn a_client_that_goes_in_the_middle_of_a_put_leaves_nothing() {
     let data = bytes(300_000, 4);
     let memory = filled(&client, &data);
     let token = memory.token(0..100_000, ObjectOperation::Put).unwrap();
-    let body = crate::object::wire::RequestBody::Put {
+    let body = crate::object::wire::RequestBody::Put(crate::object::wire::PutRequest {
         name: name("d/half"),
         offset: 0,
         len: 100_000,
@@ -434,7 +434,7 @@ fn a_client_that_goes_in_the_middle_of_a_put_leaves_nothing() {
         checksum: None,
         given: None,
         token: token.to_string(),
-    };
+    });
     let answered = remote.call_with(body, by(), |request| {
         let (mut header, mut payload) = ([0; 64], Vec::new());
         request.encode(&mut header, &mut payload);

@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 use super::layout::{MAGIC, RequestWire, checksum, checksum_code, checksum_kind, read};
 use super::wire_error::field;
-use super::{HEADER_LEN, ObjectWireError, REQUEST_PAYLOAD_MAX, TOKEN_MAX};
+use super::{HEADER_LEN, ObjectWireError, PutRequest, REQUEST_PAYLOAD_MAX, TOKEN_MAX};
 use crate::object::store::{
     ChecksumKind, ListQuery, ObjectEtag, ObjectName, PutCondition, check_text, text_of,
 };
@@ -55,24 +55,7 @@ pub(crate) enum RequestBody {
         checksum: Option<ChecksumKind>,
         token: String,
     },
-    /// The first `len` bytes of the window become bytes `offset .. offset + len` of the object.
-    Put {
-        name: ObjectName,
-        offset: u64,
-        len: u64,
-        /// Bytes of the whole object.
-        total: u64,
-        /// The client's number for the object that it puts, in one request or several.
-        upload: u64,
-        begins: bool,
-        ends: bool,
-        condition: PutCondition,
-        checksum: Option<ChecksumKind>,
-        /// What it is, of the whole content, where the client knows; only with a kind.
-        given: Option<u64>,
-        /// Empty where there is nothing to read.
-        token: String,
-    },
+    Put(PutRequest),
     List(ListQuery),
     Delete {
         name: ObjectName,
@@ -161,21 +144,12 @@ impl Request {
                 (wire.offset, wire.len) = ((*offset).into(), (*len).into());
                 wire.checksum = checksum_code(*checksum);
             }
-            RequestBody::Put {
-                offset,
-                len,
-                total,
-                upload,
-                begins,
-                ends,
-                checksum,
-                ..
-            } => {
-                wire.flags = u8::from(*begins) * BEGINS + u8::from(*ends) * ENDS;
-                wire.flags |= self.given().map_or(0, |_| GIVEN);
-                (wire.offset, wire.len) = ((*offset).into(), (*len).into());
-                (wire.total, wire.upload) = ((*total).into(), (*upload).into());
-                wire.checksum = checksum_code(*checksum);
+            RequestBody::Put(put) => {
+                wire.flags = u8::from(put.begins) * BEGINS + u8::from(put.ends) * ENDS;
+                wire.flags |= put.given.map_or(0, |_| GIVEN);
+                (wire.offset, wire.len) = (put.offset.into(), put.len.into());
+                (wire.total, wire.upload) = (put.total.into(), put.upload.into());
+                wire.checksum = checksum_code(put.checksum);
             }
             RequestBody::List(query) => wire.len = (query.limit as u64).into(),
             RequestBody::Head { .. } | RequestBody::Delete { .. } | RequestBody::Cancel => {}
@@ -185,7 +159,7 @@ impl Request {
 
     fn given(&self) -> Option<u64> {
         match &self.body {
-            RequestBody::Put { given, .. } => *given,
+            RequestBody::Put(put) => put.given,
             _ => None,
         }
     }
@@ -195,7 +169,7 @@ impl Request {
         match self.body {
             RequestBody::Head { .. } => kind::HEAD,
             RequestBody::Get { .. } => kind::GET,
-            RequestBody::Put { .. } => kind::PUT,
+            RequestBody::Put(_) => kind::PUT,
             RequestBody::List(_) => kind::LIST,
             RequestBody::Delete { .. } => kind::DELETE,
             RequestBody::Cancel => kind::CANCEL,
@@ -205,7 +179,7 @@ impl Request {
     fn condition(&self) -> u8 {
         let by_etag = |etag: &Option<ObjectEtag>| if etag.is_some() { 2 } else { 0 };
         match &self.body {
-            RequestBody::Put { condition, .. } => match condition {
+            RequestBody::Put(put) => match put.condition {
                 PutCondition::Any => 0,
                 PutCondition::Absent => 1,
                 PutCondition::Matches(_) => 2,
@@ -226,15 +200,13 @@ impl Request {
                 token,
                 etag.as_ref().map_or("", ObjectEtag::as_str),
             ],
-            RequestBody::Put {
-                name,
-                token,
-                condition,
-                ..
-            } => match condition {
-                PutCondition::Matches(etag) => [name.as_str(), token, etag.as_str()],
-                PutCondition::Any | PutCondition::Absent => [name.as_str(), token, ""],
-            },
+            RequestBody::Put(put) => {
+                let etag = match &put.condition {
+                    PutCondition::Matches(etag) => etag.as_str(),
+                    PutCondition::Any | PutCondition::Absent => "",
+                };
+                [put.name.as_str(), &put.token, etag]
+            }
             RequestBody::List(query) => [&query.prefix, &query.start_after, ""],
             RequestBody::Delete { name, etag } => [
                 name.as_str(),
@@ -341,7 +313,7 @@ fn body(wire: &RequestWire, parts: &RequestTexts<'_>) -> Result<RequestBody, Obj
             if end > wire.total.get() {
                 return Err(field("total", wire.total.get()));
             }
-            Ok(RequestBody::Put {
+            Ok(RequestBody::Put(PutRequest {
                 name: parts.name()?,
                 offset,
                 len,
@@ -353,7 +325,7 @@ fn body(wire: &RequestWire, parts: &RequestTexts<'_>) -> Result<RequestBody, Obj
                 checksum: checksum_kind(wire.checksum)?,
                 given: parts.given(wire.checksum)?,
                 token: parts.token()?,
-            })
+            }))
         }
         kind::LIST => Ok(RequestBody::List(ListQuery {
             prefix: RequestTexts::text(parts.name)?,

@@ -4,6 +4,7 @@
 mod contact;
 mod cut_off;
 mod ends;
+mod loops;
 mod refused;
 mod rig;
 mod rxm;
@@ -12,7 +13,7 @@ mod target;
 mod walk;
 
 use super::*;
-use rig::{Rig, SOON, WindowClient, fabrics, pattern};
+use rig::{BUFFER, Rig, SOON, WindowClient, fabrics, pattern};
 use std::time::{Duration, Instant};
 
 /// Whose budget is to pass.

@@ -87,3 +87,43 @@ fn keys_and_rights_are_what_counts() {
         assert_eq!(rig.pool.free_count(), 8);
     }
 }
+
+/// Where a refusal ends the connection for good, what follows for that client goes by another
+/// endpoint, and the others keep theirs.
+#[test]
+fn a_client_whose_connection_ended_is_reached_by_another_endpoint() {
+    for fabric in fabrics() {
+        let provider = fabric.provider().name;
+        let mut rig = Rig::over(&fabric, ObjectServerConfig::default());
+        rig.channel.core.engine.breaks = true;
+        let (mut good, mut bad) = (rig.client(4096), rig.client(4096));
+        rig.get_and_put(&mut good, 0, 4096);
+        let main = rig.channel.core.lanes.of(false);
+        let mut theirs = Vec::new();
+        for round in 0..3 {
+            let token = bad.token();
+            let (base, len, key) = (token.base(), token.len(), token.key() ^ 1);
+            let forged = RdmaToken::new(base, len, token.provider(), token.name(), key);
+            let forged = forged.expect("a token");
+            let went = try_both(&mut rig, &mut bad, &forged, [false; 2]);
+            assert_eq!(went, [false; 2], "{provider}");
+            rig.get_and_put(&mut bad, round, 1000);
+            rig.get_and_put(&mut good, 7, 1000);
+            assert_eq!(rig.channel.core.lanes.of(false), main, "{provider}");
+            theirs.push(rig.channel.core.lanes.of(true).expect("one of their own"));
+        }
+        theirs.dedup();
+        assert_eq!(theirs.len(), 3, "{provider}: a new one each time");
+        rig.events.clear();
+        while rig.channel.stats().late > 0 {
+            rig.channel.poll(&mut rig.events).expect("it polls");
+            rig.events.clear();
+        }
+        assert_eq!(
+            rig.channel.core.engine.generations().count(),
+            2,
+            "{provider}"
+        );
+        assert_eq!(rig.pool.free_count(), 8);
+    }
+}

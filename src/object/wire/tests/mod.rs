@@ -81,7 +81,7 @@ fn requests_have_these_bytes() {
     let numbers = [&[0x22, 0x11, 0, 0, 0, 0, 0, 0, 0x33][..], &[0; 23]].concat();
     let header = bytes(&[&front(2, 0, 8), &numbers, &lens(1, 5, 2, 2, 1)]);
     golden_request(get, header, b"xtokene1");
-    let put = RequestBody::Put {
+    let put = RequestBody::Put(PutRequest {
         name: name("x"),
         offset: 1,
         len: 2,
@@ -93,7 +93,7 @@ fn requests_have_these_bytes() {
         checksum: Some(ChecksumKind::Crc32c),
         given: Some(0x0605),
         token: "t".into(),
-    };
+    });
     let numbers: Vec<u8> = (1..5).flat_map(u64::to_le_bytes).collect();
     let header = bytes(&[&front(3, 7, 10), &numbers, &lens(1, 1, 0, 1, 2)]);
     golden_request(put, header, b"xt\x05\x06\0\0\0\0\0\0");
@@ -169,18 +169,20 @@ fn answers_have_these_bytes() {
 
 #[test]
 fn lies_are_told_by_name() {
-    let put = |offset, total| RequestBody::Put {
-        name: name("x"),
-        offset,
-        len: 10,
-        total,
-        upload: 0,
-        begins: true,
-        ends: true,
-        condition: PutCondition::Any,
-        checksum: None,
-        given: None,
-        token: String::new(),
+    let put = |offset, total| {
+        RequestBody::Put(PutRequest {
+            name: name("x"),
+            offset,
+            len: 10,
+            total,
+            upload: 0,
+            begins: true,
+            ends: true,
+            condition: PutCondition::Any,
+            checksum: None,
+            given: None,
+            token: String::new(),
+        })
     };
     let wrong = |body| {
         let (mut header, mut payload) = ([0; HEADER_LEN], Vec::new());
@@ -289,7 +291,7 @@ proptest! {
         prop_assume!(ObjectName::new(&object).is_ok());
         let [offset, len, more, upload] = numbers.map(u64::from);
         let matches = || PutCondition::Matches(etag(&tag));
-        let body = RequestBody::Put {
+        let body = RequestBody::Put(PutRequest {
             name: name(&object),
             offset,
             len,
@@ -301,7 +303,7 @@ proptest! {
             checksum: flags[3].then_some(ChecksumKind::Crc64Nvme),
             given: flags[3].then_some(len << 33),
             token,
-        };
+        });
         let request = Request { id: upload << 7, budget_ms: numbers[0], body };
         let (mut header, mut payload) = ([0; HEADER_LEN], Vec::new());
         request.encode(&mut header, &mut payload);
