@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // Functions that C calls.
 
 use std::ffi::c_void;
+use std::slice;
 use std::sync::Arc;
 
 use fabricast::buffer::RegionPart;
@@ -101,6 +102,7 @@ unsafe fn send_run(
 /// # Safety
 ///
 /// The header is readable for as long as `'a`.
+#[inline(always)]
 unsafe fn read<'a, 'r>(
     message: &fcast_outgoing,
     region: &'r Arc<Region>,
@@ -114,7 +116,7 @@ unsafe fn read<'a, 'r>(
 /// # Safety
 ///
 /// The header is readable for as long as `'a`.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn header_of<'a>(message: &fcast_outgoing) -> Result<&'a [u8], Failure> {
     let (header, len) = (message.header.cast::<u8>(), message.header_len);
     // SAFETY: the caller's promise.
@@ -123,20 +125,39 @@ pub(crate) unsafe fn header_of<'a>(message: &fcast_outgoing) -> Result<&'a [u8],
 
 /// What can be read, up to the first that can't, of which `wrong` says why.
 #[inline]
-pub(crate) fn until_wrong<'m, M, T>(
+pub(crate) fn until_wrong<'m, M, T, F: Fn(&'m M) -> Result<T, Failure>>(
     messages: &'m [M],
-    wrong: &mut Option<Failure>,
-    read: impl Fn(&'m M) -> Result<T, Failure>,
-) -> impl Iterator<Item = T> {
-    messages
-        .iter()
-        .map_while(move |message| match read(message) {
+    wrong: &'m mut Option<Failure>,
+    read: F,
+) -> UntilWrong<'m, M, F> {
+    let messages = messages.iter();
+    UntilWrong {
+        messages,
+        wrong,
+        read,
+    }
+}
+
+/// An iterator of its own, since nothing else has a call for each message made a part of its loop.
+pub(crate) struct UntilWrong<'m, M, F> {
+    messages: slice::Iter<'m, M>,
+    wrong: &'m mut Option<Failure>,
+    read: F,
+}
+
+impl<'m, M, T, F: Fn(&'m M) -> Result<T, Failure>> Iterator for UntilWrong<'m, M, F> {
+    type Item = T;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<T> {
+        match (self.read)(self.messages.next()?) {
             Ok(message) => Some(message),
             Err(failure) => {
-                *wrong = Some(failure);
+                *self.wrong = Some(failure);
                 None
             }
-        })
+        }
+    }
 }
 
 /// How many were sent, and why no more.

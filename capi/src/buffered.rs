@@ -214,7 +214,7 @@ pub unsafe extern "C" fn fcast_push_batch(
 /// # Safety
 ///
 /// The bytes are readable, for as long as `'m`.
-#[inline]
+#[inline(always)]
 unsafe fn read<'m>(message: &fcast_small_message) -> Result<(u64, u8, &'m [u8]), Failure> {
     // SAFETY: the caller's promise.
     let bytes = unsafe { pointer::bytes(message.data.cast::<u8>(), message.len, "data") }?;

@@ -4,7 +4,7 @@
 
 use std::ffi::c_void;
 
-use fabricast::coalesce::{Format, ReadPosition, SmallMessages};
+use fabricast::coalesce::{Format, ReadPosition, SmallMessage, SmallMessages};
 
 use crate::call::call;
 use crate::pointer::{self, Out};
@@ -87,34 +87,52 @@ pub unsafe extern "C" fn fcast_coalesced_next(
         let format = self::format(format)?;
         let start = cursor.position();
         let mut small = SmallMessages::resume(format, bytes, start);
-        let mut written = 0;
+        let (mut written, mut fault) = (0, None);
         for place in places {
             match small.next() {
-                Some(Ok(message)) => place.write(fcast_small_message {
-                    tag: message.tag,
-                    data: message.bytes.as_ptr().cast::<c_void>(),
-                    len: message.bytes.len(),
-                    status: u32::from(message.status),
-                    reserved: 0,
-                }),
+                Some(Ok(message)) => place.write(message.into()),
                 None => break,
-                // What stands in front of a fault is told first, and the fault by the next call.
-                Some(Err(_)) if written > 0 => {
-                    small = SmallMessages::resume(format, bytes, start);
-                    small.by_ref().take(written).for_each(drop);
-                    break;
-                }
                 Some(Err(error)) => {
-                    cursor.set(small.position());
-                    return Err(error.into());
+                    fault = Some(error);
+                    break;
                 }
             };
             written += 1;
         }
-        cursor.set(small.position());
+        cursor.set(match fault {
+            None => small.position(),
+            // What stands in front of a fault is told first, and the fault by the next call.
+            Some(_) if written > 0 => behind(format, bytes, start, written),
+            Some(error) => {
+                cursor.set(small.position());
+                return Err(error.into());
+            }
+        });
         out.set(written);
         Ok(())
     })
+}
+
+/// Where so many more messages were read.
+#[cold]
+#[inline(never)]
+fn behind(format: Format, bytes: &[u8], start: ReadPosition, messages: usize) -> ReadPosition {
+    let mut small = SmallMessages::resume(format, bytes, start);
+    small.by_ref().take(messages).for_each(drop);
+    small.position()
+}
+
+impl From<SmallMessage<'_>> for fcast_small_message {
+    #[inline(always)]
+    fn from(message: SmallMessage<'_>) -> Self {
+        Self {
+            tag: message.tag,
+            data: message.bytes.as_ptr().cast::<c_void>(),
+            len: message.bytes.len(),
+            status: u32::from(message.status),
+            reserved: 0,
+        }
+    }
 }
 
 impl fcast_small_cursor {

@@ -125,7 +125,7 @@ impl<O: BufferSender> BufferedCore<O> {
     // ---- small messages -------------------------------------------------------------------------
 
     /// Packs a message, and gives its number.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, tag: u64, status: u8, bytes: &[u8]) -> Result<u64, PushError> {
         if self.packing.push(tag, status, bytes) {
             return Ok(self.packed());

@@ -200,7 +200,7 @@ pub struct PushBatchError {
 impl PushBatchError {
     /// Pushes messages until one is refused: how many there were. `here`: whether this is the
     /// process that made the endpoint.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn or_pushed<'m>(
         here: Result<(), Forked>,
         messages: impl IntoIterator<Item = (u64, u8, &'m [u8])>,
