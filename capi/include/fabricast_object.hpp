@@ -264,12 +264,16 @@ struct object_info : fcast_object_info {
     explicit object_info(const fcast_object_info &of) noexcept : fcast_object_info(of) {}
     /// The name of this version.
     std::string_view version() const noexcept { return etag; }
-    /// Sets it, of what a store of the program's says. FCAST_INVALID: it has
-    /// FCAST_OBJECT_ETAG_LEN bytes or more, or a zero in it; nothing is set then.
+    /// Sets it, of what a store of the program's says: visible characters of ASCII, but no quotes;
+    /// at least one, and less than FCAST_OBJECT_ETAG_LEN. FCAST_INVALID: nothing is set.
     status set_version(std::string_view name) noexcept
     {
-        if (name.size() >= sizeof etag || name.find('\0') != name.npos)
+        const auto is_wrong = [](char it) { return it <= ' ' || it > '~' || it == '"'; };
+        if (name.empty() || name.size() >= sizeof etag)
             return FCAST_INVALID;
+        for (const char it : name)
+            if (is_wrong(it))
+                return FCAST_INVALID;
         etag[name.copy(etag, name.size())] = '\0';
         return {};
     }

@@ -127,7 +127,8 @@ struct writer final : fc::object_writer, counted {
             throw std::bad_alloc();
         CHECK(info.size == it->bytes.size() && info.checksum == crc64);
         CHECK(info.set_version(std::string(FCAST_OBJECT_ETAG_LEN, 'x')) == FCAST_INVALID);
-        CHECK(info.set_version({"a\0b", 3}) == FCAST_INVALID && !info.version().empty());
+        for (const char *wrong : {"", "a b", "\"a\"", "a\x7f", "\xc3\xa4"})
+            CHECK(info.set_version(wrong) == FCAST_INVALID && !info.version().empty());
         const std::lock_guard<std::mutex> lock(in.mutex);
         auto &found = in.objects[name];
         const bool holds = only.kind() == FCAST_PUT_ANY ||
