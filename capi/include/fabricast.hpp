@@ -7,7 +7,7 @@
  * why. What runs often (sends, polls) gives a `status` alone, which costs nothing.
  *
  * No exception passes through C: functions of the program's that the library calls end the program
- * if they throw, but for those whose header says that what they throw comes out of a call.
+ * if they throw, but for those whose header says what becomes of that.
  */
 #ifndef FABRICAST_HPP
 #define FABRICAST_HPP

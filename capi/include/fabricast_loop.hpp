@@ -1,6 +1,6 @@
 /*
- * Event loops for C++17: descriptors, timers, signals and endpoints whose callbacks run one after
- * the other on the thread that runs the loop.
+ * Event loops for C++17: descriptors, timers, signals, endpoints and channels whose callbacks run
+ * one after the other on the thread that runs the loop.
  *
  * A callback may call whatever it likes, run the loop itself, end its own watch, and throw: the
  * exception comes out of run(), which may be called again and goes on with what is left.
@@ -18,6 +18,8 @@
 #include <unordered_map>
 
 namespace fabricast {
+
+class object_channel;
 
 /// How a loop is made; as fcast_loop_settings, with the defaults.
 struct loop_settings : fcast_loop_settings {
@@ -300,6 +302,17 @@ public:
         return add(std::move(callback), false,
                    [raw = which.raw()](fcast_loop in, std::uint64_t *token) {
                        return fcast_loop_add_endpoint(in, raw, 0, token);
+                   });
+    }
+    /// The same of a channel of objects: an object_channel of fabricast_object.hpp, which needs to
+    /// be there only where this is called.
+    template <class Channel>
+    result<loop_watch> on_channel(const Channel &which, std::function<void()> callback) const
+    {
+        static_assert(std::is_same_v<Channel, object_channel>, "this watches an object_channel");
+        return add(std::move(callback), false,
+                   [raw = which.raw()](fcast_loop in, std::uint64_t *token) {
+                       return fcast_loop_add_channel(in, raw, 0, token);
                    });
     }
     /// Calls when the signal is fired.

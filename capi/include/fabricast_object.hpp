@@ -261,8 +261,22 @@ private:
 /// An object, as a service tells of it.
 struct object_info : fcast_object_info {
     object_info() noexcept : fcast_object_info() {}
+    explicit object_info(const fcast_object_info &of) noexcept : fcast_object_info(of) {}
     /// The name of this version.
     std::string_view version() const noexcept { return etag; }
+    /// Sets it, of what a store of the program's says: visible characters of ASCII, but no quotes;
+    /// at least one, and less than FCAST_OBJECT_ETAG_LEN. FCAST_INVALID: nothing is set.
+    status set_version(std::string_view name) noexcept
+    {
+        const auto is_wrong = [](char it) { return it <= ' ' || it > '~' || it == '"'; };
+        if (name.empty() || name.size() >= sizeof etag)
+            return FCAST_INVALID;
+        for (const char it : name)
+            if (is_wrong(it))
+                return FCAST_INVALID;
+        etag[name.copy(etag, name.size())] = '\0';
+        return {};
+    }
     /// Whether both sides have computed the same checksum of what was moved.
     bool checked() const noexcept { return is_checked != 0; }
 };
@@ -373,8 +387,10 @@ public:
     }
 };
 
-/// A service: it serves the files of a directory as objects, with threads of its own. One that goes
-/// without being closed cuts what it serves. Any thread.
+class object_store;
+
+/// A service: it serves the files of a directory as objects, or a store of the program's, with
+/// threads of its own. One that goes without being closed cuts what it serves. Any thread.
 class object_service : public detail::owner<fcast_object_service, fcast_object_service_release> {
 public:
     using owner::owner;
@@ -390,6 +406,11 @@ public:
             return failure::last(code);
         return object_service(out);
     }
+    /// The same of a store of the program's, which is held until it is needed no more: see
+    /// fabricast_object_store.hpp, which has this function.
+    static result<object_service> start(std::shared_ptr<object_store> store, const fabric &control,
+                                        const char *listen, const fabric &data,
+                                        const object_service_settings &of = {});
     /// Where it listens: the address of each worker, with commas between them.
     result<std::string> address() const
     {
@@ -455,6 +476,23 @@ public:
     status wait(std::uint32_t timeout_ms) const noexcept
     {
         return fcast_object_channel_wait(raw_, timeout_ms);
+    }
+    /// The descriptors for a loop of the program's.
+    result<std::vector<int>> fds() const
+    {
+        return detail::list<int>([this](int *fds, std::size_t capacity, std::size_t *count) {
+            return fcast_object_channel_fds(raw_, fds, capacity, count);
+        });
+    }
+    /// To be called right before a loop of the program's sleeps.
+    result<sleep_advice> prepare_wait() const
+    {
+        sleep_advice advice{};
+        const fcast_status code =
+            fcast_object_channel_prepare_wait(raw_, &advice.may_sleep, &advice.timeout_ms);
+        if (code != FCAST_OK)
+            return failure::last(code);
+        return advice;
     }
     /// Waits for what is under way, and closes it; polls tell what became of transfers.
     result<void> close(std::uint32_t timeout_ms) const

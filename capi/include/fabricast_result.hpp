@@ -232,6 +232,25 @@ inline result<void> done(fcast_status code)
         return {};
     return failure::last(code);
 }
+
+/// Runs a function of the program's that C has called, and whose outcome is a status. What it
+/// throws is one, too: an `error` its own, all else that the function failed.
+template <class Call> fcast_status guarded(Call &&call) noexcept
+{
+#ifdef FABRICAST_NO_EXCEPTIONS
+    return status(call()).code();
+#else
+    try {
+        return status(call()).code();
+    } catch (const error &thrown) {
+        return thrown.code() ? FCAST_SYSTEM : thrown.code().code();
+    } catch (const std::bad_alloc &) {
+        return FCAST_NO_RESOURCES;
+    } catch (...) {
+        return FCAST_SYSTEM;
+    }
+#endif
+}
 } // namespace detail
 
 } // namespace fabricast

@@ -1,6 +1,6 @@
 /*
  * Streams for C++17: files, directories and bytes of the program's, to a directory of one peer or
- * of many. What is sent is read, sent, checked and written by threads of the library's.
+ * of many, or to where the peer's program says (fabricast_stream_sink.hpp). What is sent is read, sent, checked and written by threads of the library's.
  */
 #ifndef FABRICAST_STREAM_HPP
 #define FABRICAST_STREAM_HPP
@@ -234,8 +234,10 @@ struct stream_place {
     const char *address;
 };
 
-/// Receives streams into a directory. One thread at a time. One that goes without close() cuts
-/// what is not over.
+class stream_sink;
+
+/// Receives streams into a directory, or a sink of the program's. One thread at a time. One that
+/// goes without close() cuts what is not over.
 class stream_receiver : public detail::owner<fcast_stream_receiver, fcast_stream_receiver_release> {
 public:
     using owner::owner;
@@ -251,18 +253,19 @@ public:
     static result<stream_receiver> open(span<const stream_place> at, const char *directory,
                                         const stream_settings &of = {})
     {
-        std::vector<fcast_domain> domains;
-        std::vector<const char *> addresses;
-        for (const stream_place &place : at) {
-            domains.push_back(place.domain);
-            addresses.push_back(place.address);
-        }
-        fcast_stream_receiver out{};
-        if (fcast_status code = fcast_stream_receiver_open(domains.data(), addresses.data(),
-                                                           at.size(), directory, &of, &out))
-            return failure::last(code);
-        return stream_receiver(out);
+        return listen(at, [&](const fcast_domain *domains, const char *const *addresses,
+                              fcast_stream_receiver *out) {
+            return fcast_stream_receiver_open(domains, addresses, at.size(), directory, &of, out);
+        });
     }
+    /// Listens for a sink of the program's, which is held until it is needed no more: see
+    /// fabricast_stream_sink.hpp, which has these functions.
+    static result<stream_receiver> open(const domain &at, const char *address,
+                                        std::shared_ptr<stream_sink> into,
+                                        const stream_settings &of = {});
+    static result<stream_receiver> open(span<const stream_place> at,
+                                        std::shared_ptr<stream_sink> into,
+                                        const stream_settings &of = {});
     /// Where it listens, with real ports: what a sender takes as a peer.
     result<std::string> address() const
     {
@@ -284,6 +287,21 @@ public:
     result<void> close(std::uint32_t timeout_ms) const
     {
         return detail::done(fcast_stream_receiver_close(raw_, timeout_ms));
+    }
+
+private:
+    template <class Open> static result<stream_receiver> listen(span<const stream_place> at, Open how)
+    {
+        std::vector<fcast_domain> domains;
+        std::vector<const char *> addresses;
+        for (const stream_place &place : at) {
+            domains.push_back(place.domain);
+            addresses.push_back(place.address);
+        }
+        fcast_stream_receiver out{};
+        if (fcast_status code = how(domains.data(), addresses.data(), &out))
+            return failure::last(code);
+        return stream_receiver(out);
     }
 };
 

@@ -2,6 +2,7 @@
 // throw and fail, and by token.
 #include "check.hpp"
 
+#include <fabricast_loop.hpp>
 #include <fabricast_object.hpp>
 
 #include <array>
@@ -280,6 +281,32 @@ static void payloads_and_buffers(const fc::fabric &fabric, server &its)
     CHECK(mine.client.progress());
 }
 
+/// A loop says when a channel is to be polled, and a loop of the program's has its descriptors.
+static void waiting(const lender &mine, server &its)
+{
+    // Providers without descriptors have none.
+    CHECK(its.channel.fds());
+    const fc::sleep_advice advice = its.channel.prepare_wait().value();
+    CHECK(advice.timeout_ms >= -1);
+
+    const auto loop = fc::event_loop::create().value();
+    CHECK(loop.on_channel(its.channel, nullptr).code() == FCAST_INVALID);
+    CHECK(loop.on_channel(fc::object_channel(), [] {}).code() == FCAST_STALE);
+    bool is_written = false;
+    const auto watch = loop.on_channel(its.channel, [&] {
+                               fc::event room[4];
+                               for (const fc::event &of : its.channel.poll(room).value())
+                                   is_written |= of.is(fc::event_kind::object_written);
+                           }).value();
+    std::memset(mine.memory.memory().data(), 0, size);
+    auto token = fc::object_token::lend(mine.memory, FCAST_OBJECT_GET).value();
+    CHECK(its.channel.write(token.text().value().c_str(), 0, its.object, its.region, 9, patience));
+    for (int i = 0; i < 60 && !is_written; i++)
+        CHECK(loop.run_once(1000).value() == fc::loop_round::done);
+    CHECK(is_written && is_content(mine.memory.memory(), 0));
+    CHECK(token.done());
+}
+
 int main()
 {
     for (std::size_t at = 0; at < size; at++)
@@ -292,7 +319,10 @@ int main()
     callbacks_that_fail(mine, its);
     tokens(mine, its);
     payloads_and_buffers(fabric, its);
+    waiting(mine, its);
     its.channel.close(1000).value();
+    CHECK(its.channel.fds().code() == FCAST_CLOSED);
+    CHECK(its.channel.prepare_wait().code() == FCAST_CLOSED);
     CHECK(its.channel.close(1000).code() == FCAST_CLOSED);
     std::printf("object: ok\n");
 }

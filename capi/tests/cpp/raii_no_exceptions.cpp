@@ -3,8 +3,9 @@
 #define FABRICAST_NO_EXCEPTIONS
 #include "check.hpp"
 
-#include <fabricast_object.hpp>
+#include <fabricast_object_store.hpp>
 #include <fabricast_stats.hpp>
+#include <fabricast_stream_sink.hpp>
 
 #include <csignal>
 #include <sys/wait.h>
