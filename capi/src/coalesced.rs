@@ -3,8 +3,9 @@
 #![allow(unsafe_code)] // Functions that C calls.
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 
-use fabricast::coalesce::{Format, ReadPosition, SmallMessage, SmallMessages};
+use fabricast::coalesce::{Format, FormatError, ReadPosition, SmallMessage, SmallMessages};
 
 use crate::call::call;
 use crate::pointer::{self, Out};
@@ -84,25 +85,16 @@ pub unsafe extern "C" fn fcast_coalesced_next(
         let places = unsafe { pointer::array_out(messages, capacity, "messages") }?;
         // SAFETY: the caller's promise.
         let cursor = unsafe { cursor.as_mut() }.ok_or_else(|| pointer::null("cursor"))?;
-        let format = self::format(format)?;
         let start = cursor.position();
-        let mut small = SmallMessages::resume(format, bytes, start);
-        let (mut written, mut fault) = (0, None);
-        for place in places {
-            match small.next() {
-                Some(Ok(message)) => place.write(message.into()),
-                None => break,
-                Some(Err(error)) => {
-                    fault = Some(error);
-                    break;
-                }
-            };
-            written += 1;
-        }
+        // A loop of its own for the usual one, which is not asked for with each message then.
+        let (small, written, fault) = match self::format(format)? {
+            Format::Compact => read(Format::Compact, bytes, start, places),
+            other => read(other, bytes, start, places),
+        };
         cursor.set(match fault {
             None => small.position(),
             // What stands in front of a fault is told first, and the fault by the next call.
-            Some(_) if written > 0 => behind(format, bytes, start, written),
+            Some(_) if written > 0 => behind(self::format(format)?, bytes, start, written),
             Some(error) => {
                 cursor.set(small.position());
                 return Err(error.into());
@@ -111,6 +103,27 @@ pub unsafe extern "C" fn fcast_coalesced_next(
         out.set(written);
         Ok(())
     })
+}
+
+/// Reads messages into places, up to the end or to a fault: how many there were.
+#[inline(always)]
+fn read<'m>(
+    format: Format,
+    bytes: &'m [u8],
+    start: ReadPosition,
+    places: &mut [MaybeUninit<fcast_small_message>],
+) -> (SmallMessages<'m>, usize, Option<FormatError>) {
+    let mut small = SmallMessages::resume(format, bytes, start);
+    let mut written = 0;
+    for place in places {
+        match small.next() {
+            Some(Ok(message)) => place.write(message.into()),
+            None => break,
+            Some(Err(error)) => return (small, written, Some(error)),
+        };
+        written += 1;
+    }
+    (small, written, None)
 }
 
 /// Where so many more messages were read.

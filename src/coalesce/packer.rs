@@ -84,7 +84,7 @@ impl<B: DerefMut<Target = [u8]>> Packer<B> {
     ///
     /// [`PackError::Full`]: finish this buffer and begin another. [`PackError::TooLong`]: no buffer
     /// like this one takes it.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, tag: u64, status: u8, bytes: &[u8]) -> Result<(), PackError> {
         let placed = self.place(tag, status, bytes.len())?;
         // As `commit`, with one look at the buffer for header and bytes.
@@ -249,7 +249,7 @@ impl<B: DerefMut<Target = [u8]>> Packer<B> {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn write_head(format: Format, head: &mut [u8], placed: &Placed, len: usize) {
     let &Placed {
         tag,

@@ -126,7 +126,7 @@ impl Cursor {
         cursor
     }
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self, bytes: &[u8]) -> Option<Result<Found, FormatError>> {
         let rest = &bytes[self.at..self.end];
         if rest.is_empty() {
@@ -275,7 +275,7 @@ impl<'a> SmallMessages<'a> {
 impl<'a> Iterator for SmallMessages<'a> {
     type Item = Result<SmallMessage<'a>, FormatError>;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         let found = self.cursor.next(self.bytes)?;
         Some(found.map(|found| SmallMessage {
