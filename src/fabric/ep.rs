@@ -20,6 +20,7 @@ use super::info::{Info, ProviderAddress, read_address, read_provider_address};
 use super::opened_ep::{OpenedEp, connectable};
 use super::queue::{Cq, Eq};
 use super::shm::new_name;
+use super::unheard::Unheard;
 use crate::Error;
 use crate::errno::FabricErrno;
 use crate::fabric::{Level, PeerAddr, PostRefused, Provider, RmaPost, SendPost};
@@ -362,6 +363,7 @@ impl Ep {
     /// Closes the endpoint, whatever is in flight; afterwards the provider touches no buffer of it.
     pub(crate) fn close(self) -> Result<(), i32> {
         let mut this = ManuallyDrop::new(self);
+        this.cut_off_unheard();
         this.cq.on_unbound();
         let guard = this._domain.fabric().keys().look();
         // SAFETY: open, owned, and never used again: `this` is not dropped as a whole.
@@ -374,6 +376,19 @@ impl Ep {
             unsafe { this.drop_parents() };
         }
         closed
+    }
+
+    /// Before it is closed: nobody whom the provider has accepted may speak to it afterwards.
+    fn cut_off_unheard(&self) {
+        let fabric = self._domain.fabric();
+        // In a child of the process that opened it, the sockets are the parent's.
+        if self._av.is_none() || !fabric.provider().keeps_unheard || !fabric.owner().is_here() {
+            return;
+        }
+        let name = self.name(fabric.info().addr_format());
+        if let Some(unheard) = name.as_ref().and_then(Unheard::of) {
+            unheard.cut_off(|| self.cq.progress());
+        }
     }
 
     /// # Safety
@@ -395,6 +410,7 @@ impl Ep {
 
 impl Drop for Ep {
     fn drop(&mut self) {
+        self.cut_off_unheard();
         self.cq.on_unbound();
         let _guard = self._domain.fabric().keys().look();
         // SAFETY: open and owned.

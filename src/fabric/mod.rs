@@ -21,6 +21,7 @@
 
 #![allow(unsafe_code)]
 
+mod accepted_sockets;
 mod address;
 mod av;
 mod builder;
@@ -53,6 +54,8 @@ mod resolver;
 mod rma;
 mod run;
 mod shm;
+mod tcp_info;
+mod unheard;
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
@@ -75,6 +78,7 @@ pub use provider::{
 pub use registration_cache::RegistrationCache;
 pub use report::{Progress, Report, SocketAccess, WaitObject};
 
+pub(crate) use accepted_sockets::AcceptedSockets;
 pub(crate) use address::{AddrForm, NAME_MAX};
 pub(crate) use av::{Av, FiAddr, fits};
 #[cfg(all(any(test, fuzzing), not(loom)))]
@@ -96,6 +100,7 @@ pub(crate) use resolver::JobId;
 pub(crate) use rma::RmaLimits;
 pub use run::Run;
 pub(crate) use shm::check_peer;
+pub(crate) use tcp_info::bytes_received;
 
 use self::keys::KeyGuard;
 use crate::Error;

@@ -107,6 +107,10 @@ pub struct Provider {
     /// Its bytes go by sockets of TCP: any program can reach a listener, a relay can stand between,
     /// and the kernel can cut a connection.
     pub over_tcp: bool,
+    /// A peer that an endpoint without connections has accepted, and that has said nothing, stays
+    /// when the endpoint is closed, and is answered out of freed memory when it speaks: it is cut
+    /// off before.
+    pub keeps_unheard: bool,
     /// It looks for the way to a peer while an endpoint is opened, and may take seconds where there
     /// is no such peer. A thread of the domain does that; the connection goes on when it has its
     /// answer, and ends by its `connect_timeout` where that is sooner.
@@ -333,6 +337,7 @@ pub const PROVIDERS: &[Provider] = &[
         iov_limit: 4,
         delivers_alone: false,
         over_tcp: true,
+        keeps_unheard: true,
         resolves_in_open: false,
         names: None,
         uses_more: false,
@@ -375,6 +380,7 @@ pub const PROVIDERS: &[Provider] = &[
         iov_limit: 4,
         delivers_alone: true,
         over_tcp: false,
+        keeps_unheard: false,
         // vrb_create_ep: rdma_resolve_addr up to 1.20, and rdma_getaddrinfo, which may ask a daemon
         // (ibacm), in all.
         resolves_in_open: true,
@@ -452,6 +458,7 @@ pub const PROVIDERS: &[Provider] = &[
     // ready.
     Provider {
         over_tcp: true,
+        keeps_unheard: true,
         pack_below: PACK_BELOW,
         remarks: Some("what libfabric 1.17 calls `tcp` over FI_EP_RDM"),
         ..rdm("net", 4, "as tcp")
@@ -583,6 +590,7 @@ const fn rdm(name: &'static str, iov_limit: usize, copies: &'static str) -> Prov
         // Their messages wait in software, with which the two sides agree what is delivered.
         delivers_alone: false,
         over_tcp: false,
+        keeps_unheard: false,
         resolves_in_open: false,
         names: None,
         uses_more: false,

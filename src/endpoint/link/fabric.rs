@@ -29,7 +29,7 @@ use crate::endpoint::link::{
 use crate::errno::FabricErrno;
 use crate::fabric::{
     Cq, Domain, EndpointKind, EndpointSettings, Ep, Fabric, FiAddr, Info, OpenedEp, PeerAddr, Pep,
-    RawEvent, in_use, receives_of, unreachable,
+    RawEvent, bytes_received, in_use, receives_of, unreachable,
 };
 use crate::in_flight::ContextKind;
 use crate::memory::{AccessLedger, Registrar};
@@ -480,7 +480,7 @@ impl Link for FabricLink {
     }
 
     fn bytes_received(&mut self, conn: &mut FabricConn) -> Option<u64> {
-        socket::bytes_received(conn.known_socket()?)
+        bytes_received(conn.known_socket()?)
     }
 
     #[inline]

@@ -5,14 +5,14 @@
 //! by their addresses, and shut them down when their time is up; the provider then sees the end of
 //! the stream and frees them.
 
-#![allow(unsafe_code)]
-
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use crate::fabric::PeerAddr;
+use rustix::net::Shutdown;
+
+use crate::fabric::{AcceptedSockets, PeerAddr};
 
 /// The most half-open sockets that are left alone while their time is not up; above it, the oldest
 /// go first.
@@ -22,14 +22,14 @@ const HALF_OPEN_MAX: usize = 256;
 #[derive(Debug)]
 pub(crate) struct HalfOpen {
     /// None where listeners have no such address: then there are no such sockets.
-    listener: Option<SocketAddr>,
+    sockets: Option<AcceptedSockets>,
     since: HashMap<(RawFd, SocketAddr), Instant>,
 }
 
 impl HalfOpen {
     pub(crate) fn new(listener: PeerAddr) -> Self {
         Self {
-            listener: listener.socket_addr(),
+            sockets: listener.socket_addr().map(AcceptedSockets::of),
             since: HashMap::new(),
         }
     }
@@ -53,7 +53,8 @@ impl HalfOpen {
         known: impl Fn(&SocketAddr) -> bool,
     ) -> u64 {
         let mut seen = HashMap::new();
-        for (fd, peer) in self.accepted() {
+        let accepted = self.sockets.map(|sockets| sockets.all());
+        for (fd, peer) in accepted.unwrap_or_default() {
             if !known(&peer) {
                 let since = self.since.get(&(fd, peer)).copied().unwrap_or(now);
                 seen.insert((fd, peer), since);
@@ -76,42 +77,16 @@ impl HalfOpen {
         reaped
     }
 
-    /// This process's sockets that the listener accepted, and their peers.
-    fn accepted(&self) -> Vec<(RawFd, SocketAddr)> {
-        let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
-            return Vec::new();
-        };
-        let fds = entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
-        fds.filter_map(|fd| self.peer_of(fd).map(|peer| (fd, peer)))
-            .collect()
-    }
-
-    /// The peer of a descriptor, if it is a socket that the listener accepted.
-    fn peer_of(&self, fd: RawFd) -> Option<SocketAddr> {
-        // SAFETY: only asked for its names; a number that is closed or reused meanwhile answers
-        // with an error or with other names, and is left alone.
-        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-        let local: SocketAddr = rustix::net::getsockname(socket).ok()?.try_into().ok()?;
-        let listener = self.listener?;
-        let same_host = listener.ip().is_unspecified() || local.ip() == listener.ip();
-        if local.port() != listener.port() || !same_host {
-            return None;
-        }
-        rustix::net::getpeername(socket).ok()??.try_into().ok()
-    }
-
     /// The provider opens and closes the sockets of its listener only inside our own calls (manual
     /// progress), so the descriptor is still the one that was looked at.
     fn shut_down(&self, fd: RawFd, peer: SocketAddr) -> bool {
-        if self.peer_of(fd) != Some(peer) {
-            return false;
+        let cut = self
+            .sockets
+            .is_some_and(|sockets| sockets.shut_down(fd, peer, Shutdown::Both));
+        if cut {
+            tracing::debug!(%peer, "half-open connection cut off");
         }
-        // SAFETY: as `peer_of`; shutting a socket down leaves its descriptor to its owner.
-        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-        tracing::debug!(%peer, "half-open connection cut off");
-        rustix::net::shutdown(socket, rustix::net::Shutdown::Both).is_ok()
+        cut
     }
 }
 
