@@ -56,6 +56,7 @@ mod run;
 mod shm;
 mod tcp_info;
 mod unheard;
+mod variable;
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
@@ -73,10 +74,11 @@ pub use endpoint_settings::{EndpointSettings, TrafficClass};
 pub use process_settings::{LogLevel, ProcessSettings};
 pub use provider::{
     AccessEnds, EndpointKind, Evidence, PROVIDERS, Provider, ProviderMemory, ProviderQueues, Shape,
-    Variable, provider,
+    provider,
 };
 pub use registration_cache::RegistrationCache;
 pub use report::{Progress, Report, SocketAccess, WaitObject};
+pub use variable::Variable;
 
 pub(crate) use accepted_sockets::AcceptedSockets;
 pub(crate) use address::{AddrForm, NAME_MAX};

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use super::run::Run;
+use super::variable::Variable;
 
 /// The kind of libfabric endpoint that connections are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,28 +203,6 @@ pub struct ProviderMemory {
     /// libfabric keeps a cache of its registrations, unless it is kept from it: see
     /// [`RegistrationCache`](super::RegistrationCache).
     pub caches_registrations: bool,
-}
-
-/// A variable of the environment that a provider can't be used without.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Variable {
-    /// Its name.
-    pub name: &'static str,
-    /// The value that it must have.
-    pub value: &'static str,
-    /// libfabric takes that value, too, where the variable is not set: it must only not have
-    /// another.
-    pub is_default: bool,
-    /// What the provider does without it, and what to do about that, in words.
-    pub without: &'static str,
-}
-
-impl Variable {
-    /// Whether it is as it must be, with this value in the environment.
-    fn is_met_by(&self, value: Option<&str>) -> bool {
-        value.map_or(self.is_default, |value| value == self.value)
-    }
 }
 
 impl Provider {

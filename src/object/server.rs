@@ -22,6 +22,7 @@ mod error;
 mod event;
 mod lanes;
 mod names;
+mod outcomes;
 mod peers;
 mod queue_watch;
 mod rest;
