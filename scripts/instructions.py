@@ -140,6 +140,8 @@ class Side:
         # Of instructions nothing depends on the time but these polls: the run with the fewest is the best.
         empty, cost = min(points)
         many, more = max([*points, (slow[0].polls(NOTHING) / slow[1], of(slow[0]) / slow[1])])
+        if many == empty:
+            return cost, False
         found = cost - empty * (more - cost) / (many - empty)
         return found, 0 < cost - found < cost / 20 and many > 2 * empty
 
