@@ -5,7 +5,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use fabricast::event_loop::Interest;
+use fabricast::event_loop::{Interest, WaitHandle};
 
 use crate::call::call;
 use crate::endpoint::fcast_endpoint;
@@ -57,14 +57,25 @@ pub unsafe extern "C" fn fcast_loop_add_endpoint(
     call(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(token, "token") }?;
-        let entry = LOOPS.share(in_loop.id)?;
-        let mut inner = entry.enter()?;
-        let handle = ENDPOINTS.enter(endpoint.id)?.wait_handle()?;
-        inner.sweep();
-        let own = inner.event_loop.add_endpoint(&handle)?;
-        out.set(inner.number(own, Kind::Endpoint(endpoint.id), key));
+        let handle = || ENDPOINTS.enter(endpoint.id)?.wait_handle();
+        out.set(watch(in_loop, handle, Kind::Endpoint(endpoint.id), key)?);
         Ok(())
     })
+}
+
+/// Has a loop watch what a handle is of, which is asked for when the loop is this thread's.
+fn watch(
+    in_loop: fcast_loop,
+    handle: impl FnOnce() -> Result<WaitHandle, Failure>,
+    kind: Kind,
+    key: u64,
+) -> Result<u64, Failure> {
+    let entry = LOOPS.share(in_loop.id)?;
+    let mut inner = entry.enter()?;
+    let handle = handle()?;
+    inner.sweep();
+    let own = inner.event_loop.add_endpoint(&handle)?;
+    Ok(inner.number(own, kind, key))
 }
 
 /// As fcast_loop_add_endpoint, of a channel of objects: the loop says FCAST_LOOP_CHANNEL. One
@@ -83,12 +94,8 @@ pub unsafe extern "C" fn fcast_loop_add_channel(
     call(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(token, "token") }?;
-        let entry = LOOPS.share(in_loop.id)?;
-        let mut inner = entry.enter()?;
-        let handle = CHANNELS.enter(channel.id)?.wait_handle()?;
-        inner.sweep();
-        let own = inner.event_loop.add_endpoint(&handle)?;
-        out.set(inner.number(own, Kind::Channel(channel.id), key));
+        let handle = || CHANNELS.enter(channel.id)?.wait_handle();
+        out.set(watch(in_loop, handle, Kind::Channel(channel.id), key)?);
         Ok(())
     })
 }

@@ -6,13 +6,13 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use super::payload::Payload;
-use super::segment::Segment;
 use crate::memory::Region;
 
 /// The bytes of a payload, all of which lie in the host's memory and may be sent now.
 pub(crate) struct HostBytes<'a> {
-    segments: &'a [Segment],
-    /// Of the one run that they are; null where they may be several.
+    /// The payload, where they may be several runs of it.
+    several: Option<&'a Payload>,
+    /// Of the one run that they are else.
     start: *const u8,
     len: usize,
 }
@@ -38,7 +38,7 @@ impl Payload {
     #[cold]
     fn host_bytes_of_each(&self) -> Option<HostBytes<'_>> {
         (!self.is_gated() && !self.is_device()).then(|| HostBytes {
-            segments: &self.0,
+            several: Some(self),
             start: std::ptr::null(),
             len: self.len_bytes(),
         })
@@ -50,7 +50,7 @@ impl<'a> HostBytes<'a> {
     #[inline(always)]
     pub(super) fn of_run(region: &'a Arc<Region>, start: usize, len: usize) -> Option<Self> {
         (!region.is_device()).then(|| Self {
-            segments: &[],
+            several: None,
             start: region.at(start).as_ptr(),
             len,
         })
@@ -75,8 +75,8 @@ impl<'a> HostBytes<'a> {
             "{len} bytes of a payload, into {}",
             out.len()
         );
-        if start.is_null() {
-            return self.copy_each_to(out);
+        if let Some(payload) = self.several {
+            return copy_each_to(payload, out);
         }
         // SAFETY: `of_run` was given these bytes as one run of a region that is the host's; the
         // region, which is borrowed, keeps its memory alive. `out` is as long, and nobody else's
@@ -84,18 +84,19 @@ impl<'a> HostBytes<'a> {
         // (`RegionSlice`).
         unsafe { std::ptr::copy_nonoverlapping(start, out.as_mut_ptr(), len) };
     }
+}
 
-    #[cold]
-    fn copy_each_to(&self, out: &mut [u8]) {
-        let mut at = 0;
-        let mut copy = |from: *const u8, len: usize, _: *mut c_void| {
-            let to = out[at..at + len].as_mut_ptr();
-            // SAFETY: as in `copy_to`; the slice has so many bytes.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
-            at += len;
-        };
-        for segment in self.segments {
-            segment.name_runs(std::ptr::null_mut(), &mut copy);
-        }
+#[cold]
+fn copy_each_to(payload: &Payload, out: &mut [u8]) {
+    let mut at = 0;
+    let mut copy = |from: *const u8, len: usize, _: *mut c_void| {
+        let to = out[at..at + len].as_mut_ptr();
+        // SAFETY: as in `copy_to`: the payload's runs are the host's, and it is borrowed; the slice
+        // has so many bytes.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        at += len;
+    };
+    for segment in payload.parts() {
+        segment.name_runs(std::ptr::null_mut(), &mut copy);
     }
 }

@@ -394,7 +394,7 @@ impl Region {
     }
 
     /// The address `offset` bytes in, derived from the whole region; `offset` may be the end.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
         assert!(
             offset <= self.len,
