@@ -32,11 +32,11 @@ setup: ## install what the demo and the tests need, where it is missing
 
 demo: ## stream a file between two processes and compare checksums (FILE=path; else a 1 GiB file that it makes)
 	@scripts/setup.sh run
-	cargo run --release --example stream -- demo $(if $(FILE),"$(FILE)")
+	cargo run --release -p fabricast-cli -- demo $(if $(FILE),"$(FILE)")
 
 readout: ## 2 detectors, 2 builders, 5 seconds: event building, and counts compared on both sides (READOUT="--rate 10 ...")
 	@scripts/setup.sh run
-	cargo run --release --example readout -- demo $(READOUT)
+	cargo run --release -p fabricast-cli -- readout demo $(READOUT)
 
 test: ## the tests over libfabric of the system and over 2.x, and both mixed (the long ones have names of their own)
 	@scripts/setup.sh test
@@ -52,7 +52,7 @@ test-gpu: ## all GPU tests over this machine's driver, as a table (SKIPPED with 
 
 info: ## GPUs, providers, and which way GPU memory takes over each of them
 	@scripts/setup.sh run
-	@cargo run -q --example info
+	@cargo run -q -p fabricast-cli -- info
 
 models: ## every interleaving (loom), and the shutdown and one-sided suites and the C interface under AddressSanitizer (minutes)
 	@scripts/setup.sh test
@@ -62,7 +62,7 @@ conformance: ## every behaviour on every provider of both libraries, as a table 
 	@scripts/setup.sh test
 	@scripts/test.sh conformance single
 
-verbs: ## the demo, the suites and the conformance rows over verbs, in a QEMU guest with a soft RDMA card (RUN="stream demo --provider verbs")
+verbs: ## the demo, the suites and the conformance rows over verbs, in a QEMU guest with a soft RDMA card (RUN="fabricast demo --provider verbs")
 	@scripts/verbs.sh $(if $(RUN),run "$$RUN")
 
 fuzz: ## random bytes for everything that reads bytes of peers (FUZZ_SECONDS=30 for each target)
@@ -80,7 +80,7 @@ soak: ## the chaos tests with their full counts (long); log in target/soak.log
 
 soak-readout: ## 1 MHz of events for SOAK_SECONDS=60 (RATE=1000 kHz), a builder killed and another started every 5 s: nothing unaccounted
 	@scripts/setup.sh run
-	cargo run --release --example readout -- demo --rate $(RATE) --seconds $(SOAK_SECONDS) --size 64-256 --kill-every 5 --ring 64M --ring-fragments 262144 $(READOUT)
+	cargo run --release -p fabricast-cli -- readout demo --rate $(RATE) --seconds $(SOAK_SECONDS) --size 64-256 --kill-every 5 --ring 64M --ring-fragments 262144 $(READOUT)
 
 bench: ## fabricast beside a bare loop over libfabric (BENCH_RUNS=15, BENCH_SIZES="64 4096 ...")
 	@scripts/setup.sh run
@@ -112,7 +112,7 @@ bench-stream: ## streams beside bare libfabric, sendfile and the disk alone (BEN
 
 bench-readout: ## event building beside a builder over ZeroMQ, in pairs (BENCH_RUNS=15, PIN="split two", READOUT_SIZES=64,512,4096; SKIPPED without libzmq)
 	@scripts/setup.sh run
-	@cargo build --release --example readout
+	@cargo build --release -p fabricast-cli
 	@for pin in $(PIN); do \
 	    python3 benches/peers/readout_pairs.py --pairs $(BENCH_RUNS) --pin $$pin --size $(READOUT_SIZES); \
 	done

@@ -124,8 +124,8 @@ if ((${#only[@]} == 0)); then
     if [[ -n $have_cxx ]]; then
         job "a program for netio3, before and after" "capi/tests/netio3_diff.sh $out"
         # The one in Rust is built by whoever tests the workspace; a test of this alone may lack it.
-        job "readout in C++ and in Rust" "rust=\${CARGO_TARGET_DIR:-target}/debug/examples/readout
-            if [[ ! -x \$rust ]]; then echo \"SKIPPED: no \$rust (cargo build --example readout)\"; exit 0; fi
+        job "readout in C++ and in Rust" "rust=\${CARGO_TARGET_DIR:-target}/debug/fabricast
+            if [[ ! -x \$rust ]]; then echo \"SKIPPED: no \$rust (cargo build -p fabricast-cli)\"; exit 0; fi
             c++ -std=c++17 ${common[*]} -O1 examples/cpp/readout.cpp -o $room/readout ${link[*]}
             timeout -k 5 400 capi/tests/readout_both_ways.sh \$rust $room/readout"
     fi

@@ -204,7 +204,7 @@ run_build() {
     part build "all tests, with all features" 900 -n \
         cargo test "${everything[@]}" --no-run --lib --bins "${targets[@]}"
     # The libraries, too, for those who link libfabricast.
-    part examples "the examples, which tests start" 600 -n cargo build "${everything[@]}" --examples --lib
+    part examples "the examples, which tests start" 600 -n cargo build "${everything[@]}" --examples --lib --bins
 }
 
 run_suite() {
@@ -221,7 +221,7 @@ run_second() {
         return
     fi
     # Left out: what has nothing to do with libfabric, and what starts both libraries by itself.
-    mapfile -t targets < <(test_targets tests conformance compile_fail storage && test_targets crates/libfabric-sys/tests abi)
+    mapfile -t targets < <(test_targets tests conformance compile_fail storage && test_targets crates/libfabric-sys/tests abi && test_targets crates/fabricast-cli/tests)
     before=$(fingerprint)
     part second "$title" 420 env FABRICAST_LIBFABRIC="$library2" \
         cargo test "${everything[@]}" --no-fail-fast "${targets[@]}" -- --show-output --skip mixed:: --skip cufile::
@@ -248,7 +248,7 @@ run_capi() {
     [[ -z $library2 ]] || second=("FABRICAST_LIBFABRIC_2=$library2")
     # Nothing is built here after the part build.
     part capi "C and C++ against libfabricast, and projects that find it" 600 \
-        env "${second[@]}" bash -c 'cargo build "$@" && scripts/capi-test.sh' bash "${everything[@]}" --examples --lib
+        env "${second[@]}" bash -c 'cargo build "$@" && scripts/capi-test.sh' bash "${everything[@]}" --examples --lib --bins
 }
 
 # The library with AddressSanitizer in it, too: what C does to it, and what it does to C's memory.

@@ -8,12 +8,12 @@
 mod args;
 mod client;
 mod demo;
-#[path = "../stream/failure.rs"]
+#[path = "../../crates/fabricast-cli/src/failure.rs"]
 mod failure;
-#[path = "../stream/parent.rs"]
+#[path = "../../crates/fabricast-cli/src/parent.rs"]
 mod parent;
 mod report;
-#[path = "../stream/say.rs"]
+#[path = "../../crates/fabricast-cli/src/say.rs"]
 mod say;
 mod serve;
 #[path = "../bench/size.rs"]
