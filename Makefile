@@ -84,31 +84,31 @@ soak-readout: ## 1 MHz of events for SOAK_SECONDS=60 (RATE=1000 kHz), a builder 
 
 bench: ## fabricast beside a bare loop over libfabric (BENCH_RUNS=15, BENCH_SIZES="64 4096 ...")
 	@scripts/setup.sh run
-	@cargo build --release --example bench
+	@cargo build --release -p fabricast-benches --bin bench
 	@for size in $(BENCH_SIZES); do \
-	    cargo run -q --release --example bench -- pair --op send --size $$size --netns reno --runs $(BENCH_RUNS); \
+	    cargo run -q --release -p fabricast-benches --bin bench -- pair --op send --size $$size --netns reno --runs $(BENCH_RUNS); \
 	done
-	@cargo run -q --release --example bench -- pair --op send,rdm,publish --size 64,4K --pack 0 --netns reno --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op pingpong --size 64 --netns reno --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op coalesced --size 64,1K --netns reno --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op rma-write,rma-read --size 4K,64K,1M --netns reno --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op rdm,publish --size 4K,64K,1M --netns reno --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op rdm --provider shm --size 64K,1M --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op object-get,object-put --size 4K,1M --netns reno --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op object-get,object-put --size 16M --depth 4 --netns reno --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op object-get,object-put --provider shm --size 1M --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op object-request,object-http --size 4K,1M --netns reno --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- stalled
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op send,rdm,publish --size 64,4K --pack 0 --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op pingpong --size 64 --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op coalesced --size 64,1K --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op rma-write,rma-read --size 4K,64K,1M --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op rdm,publish --size 4K,64K,1M --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op rdm --provider shm --size 64K,1M --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op object-get,object-put --size 4K,1M --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op object-get,object-put --size 16M --depth 4 --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op object-get,object-put --provider shm --size 1M --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op object-request,object-http --size 4K,1M --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- stalled
 
 bench-file: ## files beside plain pread, pwrite and io_uring: on disk and in memory (BENCH_DIR=where, BENCH_RUNS=15)
-	@cargo build --release --example file_bench
-	@cargo run -q --release --example file_bench -- --runs $(BENCH_RUNS) $(if $(BENCH_DIR),--dir "$(BENCH_DIR)")
-	@cargo run -q --release --example file_bench -- --runs $(BENCH_RUNS) --dir /dev/shm
+	@cargo build --release -p fabricast-benches --bin file_bench
+	@cargo run -q --release -p fabricast-benches --bin file_bench -- --runs $(BENCH_RUNS) $(if $(BENCH_DIR),--dir "$(BENCH_DIR)")
+	@cargo run -q --release -p fabricast-benches --bin file_bench -- --runs $(BENCH_RUNS) --dir /dev/shm
 
 bench-stream: ## streams beside bare libfabric, sendfile and the disk alone (BENCH_DIR=where the disk's files are, BENCH_RUNS=15)
 	@scripts/setup.sh run
-	@cargo build --release --example stream_bench
-	@cargo run -q --release --example stream_bench -- --netns reno --runs $(BENCH_RUNS) $(if $(BENCH_DIR),--dir "$(BENCH_DIR)")
+	@cargo build --release -p fabricast-benches --bin stream_bench
+	@cargo run -q --release -p fabricast-benches --bin stream_bench -- --netns reno --runs $(BENCH_RUNS) $(if $(BENCH_DIR),--dir "$(BENCH_DIR)")
 
 bench-readout: ## event building beside a builder over ZeroMQ, in pairs (BENCH_RUNS=15, PIN="split two", READOUT_SIZES=64,512,4096; SKIPPED without libzmq)
 	@scripts/setup.sh run

@@ -16,7 +16,7 @@ mod report;
 #[path = "../../crates/fabricast-cli/src/say.rs"]
 mod say;
 mod serve;
-#[path = "../bench/size.rs"]
+#[path = "../../benches/bench/size.rs"]
 mod size;
 mod transfer;
 
