@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout capi install deb fuzz-capi count fmt clippy doc clean
+.PHONY: help setup demo readout test check rounds test-gpu info models conformance verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout capi install deb fuzz-capi count fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
@@ -38,11 +38,15 @@ readout: ## 2 detectors, 2 builders, 5 seconds: event building, and counts compa
 	@scripts/setup.sh run
 	cargo run --release -p fabricast-cli -- readout demo $(READOUT)
 
-test: ## the tests over libfabric of the system and over 2.x, and both mixed (the long ones have names of their own)
+test: ## the tests, over libfabric of the system (what else there is: make check, and the long ones by names of their own)
 	@scripts/setup.sh test
 	@scripts/test.sh
 
-rounds: ## what `make test` runs of the suite, N times beside BUSY busy processes: how many rounds are green (N=10 BUSY=4)
+check: ## what `make test` leaves out: over libfabric 2.x, both mixed, C and C++ with sanitizers, without features, all programs
+	@scripts/setup.sh test
+	@scripts/test.sh check
+
+rounds: ## the suite of `make test` and of `make check`, N times beside BUSY busy processes: how many rounds are green (N=10 BUSY=4)
 	@scripts/setup.sh test
 	@N=$(N) BUSY=$(BUSY) scripts/rounds.sh
 
