@@ -32,11 +32,11 @@ setup: ## install what the demo and the tests need, where it is missing
 
 demo: ## stream a file between two processes and compare checksums (FILE=path; else a 1 GiB file that it makes)
 	@scripts/setup.sh run
-	cargo run --release -p fabricast-cli -- demo $(if $(FILE),"$(FILE)")
+	cargo run --profile demo -p fabricast-cli -- demo $(if $(FILE),"$(FILE)")
 
 readout: ## 2 detectors, 2 builders, 5 seconds: event building, and counts compared on both sides (READOUT="--rate 10 ...")
 	@scripts/setup.sh run
-	cargo run --release -p fabricast-cli -- readout demo $(READOUT)
+	cargo run --profile demo -p fabricast-cli -- readout demo $(READOUT)
 
 test: ## the tests, over libfabric of the system (what else there is: make check, and the long ones by names of their own)
 	@scripts/setup.sh test

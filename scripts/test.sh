@@ -208,7 +208,7 @@ run_build() {
     local targets
     mapfile -t targets < <(tested_examples && test_targets tests conformance && crate_targets)
     part build "all tests, with all features" 900 -n \
-        cargo test "${everything[@]}" --no-run --lib --bins "${targets[@]}"
+        cargo test "${everything[@]}" --no-run --lib --bin fabricast "${targets[@]}"
     part examples "what tests start or link" 600 -n cargo build "${everything[@]}" "${programs[@]}"
 }
 
@@ -216,7 +216,7 @@ run_suite() {
     local targets
     mapfile -t targets < <(tested_examples && test_targets tests conformance && crate_targets abi)
     part suite "all tests, libfabric of the system" 600 \
-        cargo test "${everything[@]}" --no-fail-fast --lib --bins "${targets[@]}" -- --show-output --skip mixed::
+        cargo test "${everything[@]}" --no-fail-fast --lib --bin fabricast "${targets[@]}" -- --show-output --skip mixed::
 }
 
 # Behind the part build or suite.

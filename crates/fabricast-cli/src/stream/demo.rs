@@ -45,8 +45,11 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     // It has said why on stderr. The receiver is ended if it has not ended itself.
     sender.wait()?;
     receiver.wait()?;
+    // What it says for people, the sender has said: how much, how fast, and what was waited for.
     for line in output.lines().map_while(Result::ok) {
-        say(line);
+        if args.common.json {
+            say(line);
+        }
     }
     let name = source.file_name().unwrap_or(source.as_os_str());
     compare(&source, &target_dir.join(name))

@@ -366,6 +366,8 @@ fn the_demo_compares_checksums() {
         "{}",
         ended.stdout
     );
+    let told = ended.stdout.matches("bottleneck").count();
+    assert_eq!(told, 1, "it is said once: {}", ended.stdout);
     assert!(names(dir.path()).is_empty(), "it cleans up");
 }
 
