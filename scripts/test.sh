@@ -212,11 +212,25 @@ run_build() {
     part examples "what tests start or link" 600 -n cargo build "${everything[@]}" "${programs[@]}"
 }
 
+# beside COUNT WORD...: the first COUNT words are a command, the others another, and both run at once.
+beside() {
+    local one status=0
+    "${@:2:$1}" &
+    one=$!
+    "${@:$1+2}" || status=$?
+    wait "$one" || status=$?
+    return "$status"
+}
+export -f beside
+
 run_suite() {
-    local targets
-    mapfile -t targets < <(tested_examples && test_targets tests conformance && crate_targets abi)
+    local targets all=(cargo test "${everything[@]}" --no-fail-fast) how=(-- --show-output --skip mixed::)
+    # These wait for most of their time, for peers that are lost and for processes of their own.
+    local waiting=("${all[@]}" --test faults --test tools --test cli "${how[@]}")
+    mapfile -t targets < <(tested_examples && test_targets tests conformance faults tools && crate_targets abi cli)
+    # shellcheck disable=SC2016  # the inner shell's
     part suite "all tests, libfabric of the system" 600 \
-        cargo test "${everything[@]}" --no-fail-fast --lib --bin fabricast "${targets[@]}" -- --show-output --skip mixed::
+        bash -c 'beside "$@"' bash "${#waiting[@]}" "${waiting[@]}" "${all[@]}" --lib --bin fabricast "${targets[@]}" "${how[@]}"
 }
 
 # Behind the part build or suite.
