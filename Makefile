@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout capi install deb fuzz-capi count fmt clippy doc clean
+.PHONY: help setup demo readout test check rounds test-gpu info models conformance verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout capi install deb fuzz-capi count fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
@@ -32,17 +32,21 @@ setup: ## install what the demo and the tests need, where it is missing
 
 demo: ## stream a file between two processes and compare checksums (FILE=path; else a 1 GiB file that it makes)
 	@scripts/setup.sh run
-	cargo run --release --example stream -- demo $(if $(FILE),"$(FILE)")
+	cargo run --profile demo -p fabricast-cli -- demo $(if $(FILE),"$(FILE)")
 
 readout: ## 2 detectors, 2 builders, 5 seconds: event building, and counts compared on both sides (READOUT="--rate 10 ...")
 	@scripts/setup.sh run
-	cargo run --release --example readout -- demo $(READOUT)
+	cargo run --profile demo -p fabricast-cli -- readout demo $(READOUT)
 
-test: ## the tests over libfabric of the system and over 2.x, and both mixed (the long ones have names of their own)
+test: ## the tests, over libfabric of the system (what else there is: make check, and the long ones by names of their own)
 	@scripts/setup.sh test
 	@scripts/test.sh
 
-rounds: ## what `make test` runs of the suite, N times beside BUSY busy processes: how many rounds are green (N=10 BUSY=4)
+check: ## what `make test` leaves out: over libfabric 2.x, both mixed, C and C++ with sanitizers, without features, all programs
+	@scripts/setup.sh test
+	@scripts/test.sh check
+
+rounds: ## the suite of `make test` and of `make check`, N times beside BUSY busy processes: how many rounds are green (N=10 BUSY=4)
 	@scripts/setup.sh test
 	@N=$(N) BUSY=$(BUSY) scripts/rounds.sh
 
@@ -52,7 +56,7 @@ test-gpu: ## all GPU tests over this machine's driver, as a table (SKIPPED with 
 
 info: ## GPUs, providers, and which way GPU memory takes over each of them
 	@scripts/setup.sh run
-	@cargo run -q --example info
+	@cargo run -q -p fabricast-cli -- info
 
 models: ## every interleaving (loom), and the shutdown and one-sided suites and the C interface under AddressSanitizer (minutes)
 	@scripts/setup.sh test
@@ -62,7 +66,7 @@ conformance: ## every behaviour on every provider of both libraries, as a table 
 	@scripts/setup.sh test
 	@scripts/test.sh conformance single
 
-verbs: ## the demo, the suites and the conformance rows over verbs, in a QEMU guest with a soft RDMA card (RUN="stream demo --provider verbs")
+verbs: ## the demo, the suites and the conformance rows over verbs, in a QEMU guest with a soft RDMA card (RUN="fabricast demo --provider verbs")
 	@scripts/verbs.sh $(if $(RUN),run "$$RUN")
 
 fuzz: ## random bytes for everything that reads bytes of peers (FUZZ_SECONDS=30 for each target)
@@ -80,39 +84,39 @@ soak: ## the chaos tests with their full counts (long); log in target/soak.log
 
 soak-readout: ## 1 MHz of events for SOAK_SECONDS=60 (RATE=1000 kHz), a builder killed and another started every 5 s: nothing unaccounted
 	@scripts/setup.sh run
-	cargo run --release --example readout -- demo --rate $(RATE) --seconds $(SOAK_SECONDS) --size 64-256 --kill-every 5 --ring 64M --ring-fragments 262144 $(READOUT)
+	cargo run --release -p fabricast-cli -- readout demo --rate $(RATE) --seconds $(SOAK_SECONDS) --size 64-256 --kill-every 5 --ring 64M --ring-fragments 262144 $(READOUT)
 
 bench: ## fabricast beside a bare loop over libfabric (BENCH_RUNS=15, BENCH_SIZES="64 4096 ...")
 	@scripts/setup.sh run
-	@cargo build --release --example bench
+	@cargo build --release -p fabricast-benches --bin bench
 	@for size in $(BENCH_SIZES); do \
-	    cargo run -q --release --example bench -- pair --op send --size $$size --netns reno --runs $(BENCH_RUNS); \
+	    cargo run -q --release -p fabricast-benches --bin bench -- pair --op send --size $$size --netns reno --runs $(BENCH_RUNS); \
 	done
-	@cargo run -q --release --example bench -- pair --op send,rdm,publish --size 64,4K --pack 0 --netns reno --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op pingpong --size 64 --netns reno --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op coalesced --size 64,1K --netns reno --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op rma-write,rma-read --size 4K,64K,1M --netns reno --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op rdm,publish --size 4K,64K,1M --netns reno --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op rdm --provider shm --size 64K,1M --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op object-get,object-put --size 4K,1M --netns reno --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op object-get,object-put --size 16M --depth 4 --netns reno --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op object-get,object-put --provider shm --size 1M --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- pair --op object-request,object-http --size 4K,1M --netns reno --runs $(BENCH_RUNS)
-	@cargo run -q --release --example bench -- stalled
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op send,rdm,publish --size 64,4K --pack 0 --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op pingpong --size 64 --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op coalesced --size 64,1K --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op rma-write,rma-read --size 4K,64K,1M --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op rdm,publish --size 4K,64K,1M --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op rdm --provider shm --size 64K,1M --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op object-get,object-put --size 4K,1M --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op object-get,object-put --size 16M --depth 4 --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op object-get,object-put --provider shm --size 1M --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- pair --op object-request,object-http --size 4K,1M --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release -p fabricast-benches --bin bench -- stalled
 
 bench-file: ## files beside plain pread, pwrite and io_uring: on disk and in memory (BENCH_DIR=where, BENCH_RUNS=15)
-	@cargo build --release --example file_bench
-	@cargo run -q --release --example file_bench -- --runs $(BENCH_RUNS) $(if $(BENCH_DIR),--dir "$(BENCH_DIR)")
-	@cargo run -q --release --example file_bench -- --runs $(BENCH_RUNS) --dir /dev/shm
+	@cargo build --release -p fabricast-benches --bin file_bench
+	@cargo run -q --release -p fabricast-benches --bin file_bench -- --runs $(BENCH_RUNS) $(if $(BENCH_DIR),--dir "$(BENCH_DIR)")
+	@cargo run -q --release -p fabricast-benches --bin file_bench -- --runs $(BENCH_RUNS) --dir /dev/shm
 
 bench-stream: ## streams beside bare libfabric, sendfile and the disk alone (BENCH_DIR=where the disk's files are, BENCH_RUNS=15)
 	@scripts/setup.sh run
-	@cargo build --release --example stream_bench
-	@cargo run -q --release --example stream_bench -- --netns reno --runs $(BENCH_RUNS) $(if $(BENCH_DIR),--dir "$(BENCH_DIR)")
+	@cargo build --release -p fabricast-benches --bin stream_bench
+	@cargo run -q --release -p fabricast-benches --bin stream_bench -- --netns reno --runs $(BENCH_RUNS) $(if $(BENCH_DIR),--dir "$(BENCH_DIR)")
 
 bench-readout: ## event building beside a builder over ZeroMQ, in pairs (BENCH_RUNS=15, PIN="split two", READOUT_SIZES=64,512,4096; SKIPPED without libzmq)
 	@scripts/setup.sh run
-	@cargo build --release --example readout
+	@cargo build --release -p fabricast-cli
 	@for pin in $(PIN); do \
 	    python3 benches/peers/readout_pairs.py --pairs $(BENCH_RUNS) --pin $$pin --size $(READOUT_SIZES); \
 	done

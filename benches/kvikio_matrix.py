@@ -4,7 +4,7 @@
 Needs `pip install kvikio-cu12 numpy` (or -cu13), and a libcuda.so.1 that works even for the host's memory: without it KvikIO can be imported, and
 fails or hangs at its first read. A process of its own tries that first; where it does not work, this says SKIPPED and why.
 
-    cargo build --release --example file_bench
+    cargo build --release -p fabricast-benches --bin file_bench
     python3 benches/kvikio_matrix.py --dir /mnt/nvme --runs 15
 """
 
@@ -90,7 +90,7 @@ def theirs(kvikio, numpy, path, size, write, direct, off):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dir", default=tempfile.gettempdir())
-    parser.add_argument("--file-bench", default="target/release/examples/file_bench")
+    parser.add_argument("--file-bench", default="target/release/file_bench")
     parser.add_argument("--size-mib", type=int, default=512)
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--runs", type=int, default=15)

@@ -3,6 +3,7 @@
 #
 #   capi-test.sh               all of it
 #   capi-test.sh NAME...       the programs whose names have one of these in them, and nothing else
+#   CAPI_PLAIN=1               each program once, as its user builds it, over libfabric of the system; the headers, symbols and layouts
 #
 # Every capi/tests/c/*.c and capi/tests/cpp/*.cpp runs twice: with AddressSanitizer and UndefinedBehaviorSanitizer in it over libfabric of the
 # system, and over the one in FABRICAST_LIBFABRIC_2 where that is set; there the ones in C without. Programs named *_threads.cpp run with ThreadSanitizer, too.
@@ -12,13 +13,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 only=("$@")
+plain=${CAPI_PLAIN:-}
 out=$(scripts/capi.sh link)
 home=$PWD
 room=$(mktemp -d)
 trap 'rm -rf "$room"' EXIT
 mkdir -p "$room/log" "$out/examples"
 limit=60
-# What a fuzzer does in `make test`; `make models` and `make fuzz-capi` do more.
+# What a fuzzer does in `make check`; `make models` and `make fuzz-capi` do more.
 fuzz_seconds=${CAPI_FUZZ_SECONDS:-4}
 
 # Most of the time here is the C++ compiler's: what makes it slow and finds nothing is left out.
@@ -63,6 +65,10 @@ program() {
     local name=$1 source=$2 base=$room/${1//\//-}
     shift 2
     wanted "$name" || return 0
+    if [[ -n $plain ]]; then
+        job "$name" "$* ${common[*]} $source -o $base ${link[*]}; timeout -k 5 $limit $base"
+        return
+    fi
     local sanitized="$* ${common[*]} ${address[*]} $source -o $base-a ${link[*]}; timeout -k 5 $limit $base-a"
     local second="FABRICAST_LIBFABRIC=${FABRICAST_LIBFABRIC_2:-}"
     if [[ -z ${FABRICAST_LIBFABRIC_2:-} ]]; then
@@ -102,7 +108,7 @@ for source in capi/tests/cpp/*.cpp examples/cpp/*.cpp; do
     fi
 done
 
-if wanted c/send; then
+if wanted c/send && [[ -z $plain ]]; then
     # What C developers look for errors with; it shows a program less than the kernel does.
     job "c/send (valgrind)" "if ! command -v valgrind >/dev/null; then echo 'SKIPPED: a program in valgrind: there is none here'; exit 0; fi
         cc -std=c11 -D_GNU_SOURCE ${common[*]} capi/tests/c/send.c -o $room/send-v ${link[*]}
@@ -118,19 +124,22 @@ if ((${#only[@]} == 0)); then
         [[ -n $have_cxx ]] || continue
         job "include/${header##*/} (C++)" "echo '#include <${header##*/}>' | c++ -std=c++17 -x c++ ${common[*]} -pedantic -fsyntax-only -"
     done
+    job "the symbols and layouts of capi/abi.tsv" "scripts/capi-abi.py $out"
+    job "the functions that C++ has no class for" "scripts/capi-abi.py --classes"
+fi
+
+if ((${#only[@]} == 0)) && [[ -z $plain ]]; then
     job "calls in random order" "cc -std=gnu11 ${common[*]} ${address[*]} ${sources[*]} -o $room/fuzz ${link[*]}
         scripts/capi-abi.py --fuzzed $room/fuzz $out/lib/libfabricast.so
         timeout -k 5 $((fuzz_seconds + limit)) $room/fuzz --seconds $fuzz_seconds --threads 2"
     if [[ -n $have_cxx ]]; then
         job "a program for netio3, before and after" "capi/tests/netio3_diff.sh $out"
         # The one in Rust is built by whoever tests the workspace; a test of this alone may lack it.
-        job "readout in C++ and in Rust" "rust=\${CARGO_TARGET_DIR:-target}/debug/examples/readout
-            if [[ ! -x \$rust ]]; then echo \"SKIPPED: no \$rust (cargo build --example readout)\"; exit 0; fi
+        job "readout in C++ and in Rust" "rust=\${CARGO_TARGET_DIR:-target}/debug/fabricast
+            if [[ ! -x \$rust ]]; then echo \"SKIPPED: no \$rust (cargo build -p fabricast-cli)\"; exit 0; fi
             c++ -std=c++17 ${common[*]} -O1 examples/cpp/readout.cpp -o $room/readout ${link[*]}
             timeout -k 5 400 capi/tests/readout_both_ways.sh \$rust $room/readout"
     fi
-    job "the symbols and layouts of capi/abi.tsv" "scripts/capi-abi.py $out"
-    job "the functions that C++ has no class for" "scripts/capi-abi.py --classes"
     prefix=$room/prefix
     job "projects against the installed files" "CAPI_PROFILE=debug scripts/capi.sh install $prefix
         cp -r capi/tests/outside $room/outside
@@ -143,7 +152,7 @@ if ((${#only[@]} == 0)); then
         CAPI_COMPRESSION=none CAPI_PROFILE=debug scripts/capi.sh deb $room/deb; TMPDIR= timeout -k 5 300 capi/tests/outside/clean_root.sh $room/deb"
 fi
 
-[[ -n ${FABRICAST_LIBFABRIC_2:-} ]] || echo "SKIPPED: C and C++ over a second libfabric: there is none (FABRICAST_LIBFABRIC_2)"
+[[ -n ${FABRICAST_LIBFABRIC_2:-}$plain ]] || echo "SKIPPED: C and C++ over a second libfabric: there is none (FABRICAST_LIBFABRIC_2)"
 [[ -n $have_cxx ]] || echo "SKIPPED: the programs in C++: no c++ here"
 ((${#jobs[@]})) || { echo "capi-test.sh: no program has one of these in its name: ${only[*]}" >&2; exit 2; }
 echo "     Running C and C++ against $out"

@@ -61,7 +61,9 @@ link() {
 build() {
     local flag=()
     [[ ${1:-} == --release ]] && flag=(--release)
-    cargo build --locked -q "${flag[@]}" -p fabricast-capi --lib >&2
+    # It is minutes of a core for a release: whoever waits sees what is compiled.
+    echo "capi.sh: compiling libfabricast $version, which takes some minutes the first time" >&2
+    cargo build --locked "${flag[@]}" -p fabricast-capi --lib >&2
     link "$@"
 }
 

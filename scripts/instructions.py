@@ -29,7 +29,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-BENCH = TARGET / "release/examples/bench"
+BENCH = TARGET / "release/bench"
 PATIENCE = 300
 CASES = {
     "packed 64": "--op send --size 64",
@@ -198,7 +198,7 @@ def main():
     if not shutil.which("valgrind"):
         return print("SKIPPED: instructions: no valgrind")
     if options.build:
-        subprocess.run("cargo build -q --release --locked --features tokio,cudarc --example bench".split(), cwd=ROOT, check=True)
+        subprocess.run("cargo build -q --release --locked --features fabricast/tokio,fabricast/cudarc -p fabricast-benches --bin bench".split(), cwd=ROOT, check=True)
     cases = [case for case in CASES if not options.cases or any(word in case for word in options.cases)]
     if not options.json:
         print(f"{'':24}{'own':>8} {'':8} {'':6} {'all':>9} {'':8} {'':6} {'polls':>7} {'':6} {'empty':>7}")

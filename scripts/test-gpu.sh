@@ -4,7 +4,7 @@
 #   test-gpu.sh               driver, cufile and zarr, of crates/, cuda, gpu_endpoint, gpu_files and streams, of tests/, and the example gpu_hook
 #   test-gpu.sh SUITE...      these
 #
-#   FABRICAST_TEST_BINARIES   a folder with the programs (driver, cufile, gpu, streams, zarr, gpu_hook, info) that another machine has built, with the
+#   FABRICAST_TEST_BINARIES   a folder with the programs (driver, cufile, gpu, streams, zarr, gpu_hook, fabricast) that another machine has built, with the
 #                             feature cudarc; else cargo builds them
 #   FABRICAST_TEST_FAKES      a folder with libfake_cuda.so, for a machine without a C compiler
 #   FABRICAST_LIBFABRIC_CUDA  a libfabric that was built with CUDA, for the test of two processes; its libcudart.so may lie beside it
@@ -30,6 +30,7 @@ program() {
     fi
     local kind=(test --no-run --test "$name")
     compgen -G "tests/$name" >/dev/null || compgen -G "crates/*/tests/$name" >/dev/null || kind=(build --example "$name")
+    [[ $name != fabricast ]] || kind=(build --bin fabricast)
     # As all other scripts: nothing is built twice.
     cargo "${kind[@]}" --workspace --locked --features fabricast/tokio,fabricast/cudarc --message-format=json 2>/dev/null |
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
@@ -157,7 +158,7 @@ machine() {
     if command -v nvidia-smi >/dev/null; then
         nvidia-smi --query-gpu=index,name,driver_version,pci.bus_id --format=csv,noheader 2>&1 | sed 's/^/GPU         /'
     fi
-    [[ ! -x ${programs[info]} ]] || "${programs[info]}" --provider tcp 2>&1 | sed 's/^/            /'
+    [[ ! -x ${programs[fabricast]} ]] || "${programs[fabricast]}" info --provider tcp 2>&1 | sed 's/^/            /'
 }
 
 # Of each suite, and each reason for which something was left out.
@@ -175,7 +176,7 @@ sums() {
 suites=("$@")
 ((${#suites[@]} > 0)) || suites=(driver cuda gpu_endpoint streams zarr cufile gpu_files gpu_hook)
 declare -A programs took
-for name in "${suites[@]}" info; do programs[$name]=$(program "$name"); done
+for name in "${suites[@]}" fabricast; do programs[$name]=$(program "$name"); done
 checker=()
 machine
 printf '%-21s %-78s %-8s %s\n' suite test result note

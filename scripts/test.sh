@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Runs all tests, part by part, and says at the end what failed and what was skipped.
 #
-#   test.sh             the parts that are quick to run
-#   test.sh PART...     these parts: build abi suite second mixed capi bare plain doc, and the long ones: loom asan capi_asan
+#   test.sh             what a user trusts his build by: the tests over libfabric of the system
+#   test.sh check       the rest that is quick to run: the second library, both mixed, C and C++ with sanitizers, no features, every program
+#   test.sh PART...     these parts: build abi suite capi plain doc, those of `check`: second mixed sanitized bare programs, and the long ones:
+#                       loom asan capi_asan
 #   test.sh conformance every behaviour on every provider of both libraries, as a table
 #   test.sh single      the suites of endpoints and faults with nothing packed
 #   test.sh soak        the chaos tests alone, with full counts (FABRICAST_SOAK=1), on both libraries
@@ -12,11 +14,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all_parts=(build abi suite second mixed capi bare plain doc)
+all_parts=(build abi suite capi plain doc)
+# `make check`.
+check_parts=(build second mixed sanitized bare programs)
 # Long ones, by name only: `make models`.
 long_parts=(loom asan capi_asan conformance single soak)
 # Those with tests that do more with FABRICAST_SOAK=1.
 soak_targets=(--lib --test alloc --test endpoint --test faults --test one_sided --test storage --test streams)
+# What tests start, and libfabricast for what is written in C and C++.
+programs=(--lib --bin fabricast --example object --example object_http)
 # One set of packages and features for all parts, so that nothing is built twice.
 everything=(--workspace --locked --features fabricast/tokio,fabricast/cudarc)
 logs=target/test-logs
@@ -202,18 +208,32 @@ run_build() {
     local targets
     mapfile -t targets < <(tested_examples && test_targets tests conformance && crate_targets)
     part build "all tests, with all features" 900 -n \
-        cargo test "${everything[@]}" --no-run --lib --bins "${targets[@]}"
-    # The libraries, too, for those who link libfabricast.
-    part examples "the examples, which tests start" 600 -n cargo build "${everything[@]}" --examples --lib
+        cargo test "${everything[@]}" --no-run --lib --bin fabricast "${targets[@]}"
+    part examples "what tests start or link" 600 -n cargo build "${everything[@]}" "${programs[@]}"
 }
+
+# beside COUNT WORD...: the first COUNT words are a command, the others another, and both run at once.
+beside() {
+    local one status=0
+    "${@:2:$1}" &
+    one=$!
+    "${@:$1+2}" || status=$?
+    wait "$one" || status=$?
+    return "$status"
+}
+export -f beside
 
 run_suite() {
-    local targets
-    mapfile -t targets < <(tested_examples && test_targets tests conformance && crate_targets abi)
+    local targets all=(cargo test "${everything[@]}" --no-fail-fast) how=(-- --show-output --skip mixed::)
+    # These wait for most of their time, for peers that are lost and for processes of their own.
+    local waiting=("${all[@]}" --test faults --test tools --test cli "${how[@]}")
+    mapfile -t targets < <(tested_examples && test_targets tests conformance faults tools && crate_targets abi cli)
+    # shellcheck disable=SC2016  # the inner shell's
     part suite "all tests, libfabric of the system" 600 \
-        cargo test "${everything[@]}" --no-fail-fast --lib --bins "${targets[@]}" -- --show-output --skip mixed::
+        bash -c 'beside "$@"' bash "${#waiting[@]}" "${waiting[@]}" "${all[@]}" --lib --bin fabricast "${targets[@]}" "${how[@]}"
 }
 
+# Behind the part build or suite.
 run_second() {
     local title="the same binaries, second libfabric" targets before
     if [[ -z $library2 ]]; then
@@ -221,7 +241,7 @@ run_second() {
         return
     fi
     # Left out: what has nothing to do with libfabric, and what starts both libraries by itself.
-    mapfile -t targets < <(test_targets tests conformance compile_fail storage && test_targets crates/libfabric-sys/tests abi)
+    mapfile -t targets < <(test_targets tests conformance compile_fail storage && test_targets crates/libfabric-sys/tests abi && test_targets crates/fabricast-cli/tests)
     before=$(fingerprint)
     part second "$title" 420 env FABRICAST_LIBFABRIC="$library2" \
         cargo test "${everything[@]}" --no-fail-fast "${targets[@]}" -- --show-output --skip mixed:: --skip cufile::
@@ -229,7 +249,7 @@ run_second() {
         echo "the test programs are the same files as before"
     else
         uncounted=$((uncounted + 1))
-        fail second "the test programs were built anew, or for the first time: run the part suite before this one"
+        fail second "the test programs were built anew, or for the first time: run the part build or suite before this one"
     fi
 }
 
@@ -244,11 +264,21 @@ run_mixed() {
 }
 
 run_capi() {
+    # Nothing is built here after the part build.
+    part capi "C and C++ against libfabricast" 300 \
+        env CAPI_PLAIN=1 bash -c 'cargo build "$@" && scripts/capi-test.sh' bash "${everything[@]}" "${programs[@]}"
+}
+
+run_sanitized() {
     local second=()
     [[ -z $library2 ]] || second=("FABRICAST_LIBFABRIC_2=$library2")
-    # Nothing is built here after the part build.
-    part capi "C and C++ against libfabricast, and projects that find it" 600 \
-        env "${second[@]}" bash -c 'cargo build "$@" && scripts/capi-test.sh' bash "${everything[@]}" --examples --lib
+    part sanitized "C and C++ against libfabricast with sanitizers, over both libraries, and projects that find it" 600 \
+        env "${second[@]}" bash -c 'cargo build "$@" && scripts/capi-test.sh' bash "${everything[@]}" "${programs[@]}"
+}
+
+# Each must build; what they measure or show is looked at by nobody here.
+run_programs() {
+    part programs "all examples and benches" 600 -n cargo build "${everything[@]}" --examples --bins
 }
 
 # The library with AddressSanitizer in it, too: what C does to it, and what it does to C's memory.
@@ -392,10 +422,11 @@ main() {
     export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) > 4 ? $(nproc) : 4))}
     total_limit=${FABRICAST_TEST_LIMIT:-2400}
     if ((${#parts[@]} == 0)); then parts=("${all_parts[@]}"); fi
+    if [[ ${parts[*]} == check ]]; then parts=("${check_parts[@]}"); fi
     if [[ ${parts[0]} == soak ]]; then total_limit=${FABRICAST_TEST_LIMIT:-30000}; fi
     for name in "${parts[@]}"; do
-        if [[ " ${all_parts[*]} ${long_parts[*]} " != *" $name "* ]]; then
-            echo "test.sh: no part '$name'; there are: ${all_parts[*]} ${long_parts[*]}" >&2
+        if [[ " ${all_parts[*]} ${check_parts[*]} ${long_parts[*]} " != *" $name "* ]]; then
+            echo "test.sh: no part '$name'; there are: check ${all_parts[*]} ${check_parts[*]} ${long_parts[*]}" >&2
             exit 2
         fi
     done

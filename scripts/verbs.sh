@@ -2,10 +2,10 @@
 # Runs programs and tests over the provider verbs on a machine without an RDMA card: in a QEMU guest whose kernel has a soft one (rdma_rxe).
 #
 #   verbs.sh                    all parts, over libfabric of the system and over 2.x
-#   verbs.sh PART... [-- FILTER...]   these parts: demo info, the test programs endpoint one_sided faults scale streams liars tools,
+#   verbs.sh PART... [-- FILTER...]   these parts: demo info, the test programs endpoint one_sided faults scale streams liars tools cli,
 #                               the conformance rows msg rxm, capi (capi/tests/c against libfabricast.so), two (two guests), siw; what
 #                               follows -- goes to the test programs
-#   verbs.sh run COMMAND...     this command, in a guest: examples and test programs by their names, and whatever this machine has
+#   verbs.sh run COMMAND...     this command, in a guest: programs, examples and test programs by their names, and whatever this machine has
 #   verbs.sh ci                 the demo, the programs in C, one suite and the row msg: under 5 minutes on two idle cores
 #   verbs.sh links PROGRAM...   only builds, and makes target/verbs-logs/bin (for verbs/pack.sh)
 #
@@ -29,8 +29,9 @@ cache=${FABRICAST_CACHE:-$repository/.fabricast}
 logs=$repository/target/verbs-logs
 # The set of packages and features that test.sh has, so that nothing is built twice.
 everything=(--workspace --locked --features "fabricast/tokio,fabricast/cudarc")
-examples=(stream info bench object)
-suites=(endpoint one_sided faults scale streams liars tools)
+examples=(object)
+programs=(fabricast bench)
+suites=(endpoint one_sided faults scale streams liars tools cli)
 # Programs of capi/tests/c; in the guest their names begin with "c-".
 c_programs=(send windows buffered publish shared_pool connectionless stream object)
 all_parts=(demo info capi "${suites[@]}" msg rxm two siw)
@@ -117,7 +118,7 @@ choose_accelerator() {
     fi
 }
 
-# build TEST-PROGRAM...: them and the examples, and links to all of them below one directory, so that they have their names in the guest.
+# build TEST-PROGRAM...: them, programs and examples, and links to all of them below one directory, so that they have their names in the guest.
 build() {
     local begin=$SECONDS targets=() lib=() c=() name path
     rm -rf "${logs:?}/bin"
@@ -127,18 +128,21 @@ build() {
     for name in "$@"; do
         if [[ $name == c-* ]]; then
             c+=("${name#c-}")
-        elif [[ " ${examples[*]} " != *" $name "* ]]; then
+        elif [[ " ${programs[*]} ${examples[*]} " != *" $name "* ]]; then
             targets+=(--test "$name")
         fi
     done
     ((${#c[@]} == 0)) || lib=(--lib)
     {
         { ((${#targets[@]} == 0)) || nice cargo test "${everything[@]}" --no-run "${targets[@]}"; } &&
-        nice cargo build "${everything[@]}" "${lib[@]}" "${examples[@]/#/--example=}" && build_c "${c[@]}"
+        nice cargo build "${everything[@]}" "${lib[@]}" "${programs[@]/#/--bin=}" "${examples[@]/#/--example=}" && build_c "${c[@]}"
     } >"$logs/build.log" 2>&1 || { tail -n 40 "$logs/build.log"; say "FAILED: it does not build"; exit 1; }
     sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$logs/build.log" | while read -r path; do
         name=${path##*/}
         ln -sf "$(realpath "$path")" "$logs/bin/${name%-*}"
+    done
+    for name in "${programs[@]}"; do
+        ln -sf "$(realpath "${CARGO_TARGET_DIR:-target}/debug/$name")" "$logs/bin/$name"
     done
     for name in "${examples[@]}"; do
         ln -sf "$(realpath "${CARGO_TARGET_DIR:-target}/debug/examples/$name")" "$logs/bin/$name"
@@ -183,8 +187,8 @@ version_of() {
 command_of() {
     local part=$1
     case $part in
-    demo) echo 'stream demo --provider verbs --size 4M && stream demo --provider "verbs;ofi_rxm" --rdm --size 4M' ;;
-    info) echo 'info --provider verbs && info --provider "verbs;ofi_rxm"' ;;
+    demo) echo 'fabricast demo --provider verbs --size 4M && fabricast demo --provider "verbs;ofi_rxm" --rdm --size 4M' ;;
+    info) echo 'fabricast info --provider verbs && fabricast info --provider "verbs;ofi_rxm"' ;;
     capi) c_command ;;
     msg) echo "FABRICAST_ROW='verbs(MSG)' conformance --show-output" ;;
     rxm) echo "FABRICAST_ROW='verbs;ofi_rxm' conformance --show-output" ;;
@@ -348,7 +352,7 @@ run() {
     # A test program that it begins with is built, too.
     local wanted=()
     local program=${command%% *}
-    if [[ -e tests/$program/main.rs || -e tests/$program.rs || ($program == c-* && -e capi/tests/c/${program#c-}.c) ]]; then
+    if [[ -e tests/$program/main.rs || -e tests/$program.rs || -e crates/fabricast-cli/tests/$program/main.rs || ($program == c-* && -e capi/tests/c/${program#c-}.c) ]]; then
         wanted=("$program")
     fi
     build "${wanted[@]}"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""examples/readout beside an event builder over ZeroMQ (zmq_builder.c), in interleaved pairs.
+"""fabricast readout beside an event builder over ZeroMQ (zmq_builder.c), in interleaved pairs.
 
 Builds zmq_builder.c with pkg-config's libzmq and a C compiler; where one is missing, says SKIPPED and why.
 
-    cargo build --release --example readout
+    cargo build --release -p fabricast-cli
     python3 benches/peers/readout_pairs.py --size 64,512,4096 --check off,on --pairs 15
 """
 
@@ -142,9 +142,9 @@ def run_processes(builder_command, source_command, options, seconds):
 def ours(options, size, check):
     """Our figures: events, fragments, bytes, seconds, processor seconds."""
     common = ["--json", "--provider", options.provider]
-    builder = [options.readout, "builder", "--listen", f"{options.node}:0", "--detectors", str(options.detectors)]
+    builder = [options.fabricast, "readout", "builder", "--listen", f"{options.node}:0", "--detectors", str(options.detectors)]
     builder += ["--max-fragment", str(size), *common]
-    source = [options.readout, "source", "--detectors", str(options.detectors), "--size", str(size), *common]
+    source = [options.fabricast, "readout", "source", "--detectors", str(options.detectors), "--size", str(size), *common]
     source += ["--seconds", str(options.seconds), "--check", "crc" if check else "none"]
     report, builders = run_processes(builder, source, options, options.seconds)
     if not report["agree"] or sum(b["events_built"] for b in builders) != report["events_triggered"]:
@@ -287,7 +287,7 @@ def parse():
                         help="source on one core and builders on another; all on the same two cores; not at all")
     parser.add_argument("--netns", default="reno", help="congestion control of a network namespace of its own; none: this one")
     parser.add_argument("--zmq-memory", choices=["ring", "own"], default="ring", help="where the fragments over ZeroMQ are filled")
-    parser.add_argument("--readout", default="target/release/examples/readout")
+    parser.add_argument("--fabricast", default="target/release/fabricast", help="the program")
     parser.add_argument("--json", action="store_true", help="one object a line instead of the table")
     return parser.parse_args()
 

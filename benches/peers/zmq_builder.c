@@ -1,4 +1,4 @@
-/* An event builder over ZeroMQ, to be measured beside examples/readout: the same fragments, the
+/* An event builder over ZeroMQ, to be measured beside `fabricast readout`: the same fragments, the
  * same counts, the same check. benches/peers/readout_pairs.py builds and runs it.
  *
  *   zmq_builder builder --detectors N --builders M [--check]

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs the readout of examples/cpp against that of examples/readout: each as source of three builders
+# Runs the readout of examples/cpp against `fabricast readout`: each as source of three builders
 # of the other, whole, and with one of the builders killed. Nothing may be lost, every check is made.
 #
-#   readout_both_ways.sh RUST CPP      the two programs
+#   readout_both_ways.sh FABRICAST CPP      the two programs
 set -euo pipefail
-rust=$1 cpp=$2
+rust=("$1" readout) cpp=("$2")
 dir=$(mktemp -d)
 pids=()
 end() {
@@ -29,14 +29,15 @@ wait_for() {
     fail "no '$2' in $(basename "$1")"
 }
 
-# run NAME SOURCE BUILDER EVENTS SIZE KILL [FLAGS..]
+# run NAME SOURCE BUILDER EVENTS SIZE KILL [FLAGS..]: SOURCE and BUILDER are names of commands.
 run() {
-    local name=$1 source=$2 builder=$3 events=$4 size=$5 kill=$6 to=() status=0
+    local -n source=$2 builder=$3
+    local name=$1 events=$4 size=$5 kill=$6 to=() status=0
     shift 6
     rm -f "$dir"/*
     pids=()
     for i in 0 1 2; do
-        "$builder" builder --listen 127.0.0.1:0 --max-fragment "$size" --timeout 30 \
+        "${builder[@]}" builder --listen 127.0.0.1:0 --max-fragment "$size" --timeout 30 \
             >"$dir/$i.out" 2>"$dir/$i.err" &
         pids+=($!)
     done
@@ -44,7 +45,7 @@ run() {
         wait_for "$dir/$i.out" 'listening on'
         to+=(--to "$(sed -n '1s/listening on //p' "$dir/$i.out")")
     done
-    timeout 120 "$source" source "${to[@]}" --events "$events" --size "$size" --timeout 30 "$@" \
+    timeout 120 "${source[@]}" source "${to[@]}" --events "$events" --size "$size" --timeout 30 "$@" \
         >"$dir/source.out" 2>"$dir/source.err" &
     local running=$!
     if [[ $kill == kill ]]; then
@@ -67,9 +68,9 @@ run() {
     echo "readout_both_ways: $name: $events events, none lost"
 }
 
-run 'C++ to Rust' "$cpp" "$rust" 10000 8192 no
-run 'Rust to C++' "$rust" "$cpp" 10000 8192 no --json
-run 'C++ to Rust, short fragments' "$cpp" "$rust" 30000 300 no
-run 'Rust to C++, short fragments' "$rust" "$cpp" 30000 300 no --json
-run 'C++ to Rust, one of three killed' "$cpp" "$rust" 20000 8192 kill --rate 5
-run 'Rust to C++, one of three killed' "$rust" "$cpp" 20000 8192 kill --rate 5 --json
+run 'C++ to Rust' cpp rust 10000 8192 no
+run 'Rust to C++' rust cpp 10000 8192 no --json
+run 'C++ to Rust, short fragments' cpp rust 30000 300 no
+run 'Rust to C++, short fragments' rust cpp 30000 300 no --json
+run 'C++ to Rust, one of three killed' cpp rust 20000 8192 kill --rate 5
+run 'Rust to C++, one of three killed' rust cpp 20000 8192 kill --rate 5 --json

@@ -1,4 +1,4 @@
-// The readout with event building of examples/readout, in C++: the same words on the wire, so that
+// The readout with event building of `fabricast readout`, in C++: the same words on the wire, so that
 // sources and builders of both go together.
 //
 //     readout builder --listen 127.0.0.1:0 --detectors 2

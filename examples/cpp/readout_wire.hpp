@@ -1,4 +1,4 @@
-// What sources and builders of the readout say to each other, as examples/readout/wire.rs has it: a
+// What sources and builders of the readout say to each other, as crates/fabricast-cli/src/readout/wire.rs has it: a
 // header of 40 bytes, little-endian, and a payload behind it; and what both sides need besides.
 #ifndef READOUT_WIRE_HPP
 #define READOUT_WIRE_HPP

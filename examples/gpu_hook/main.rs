@@ -14,7 +14,7 @@
 mod kernel;
 mod receive;
 mod send;
-#[path = "../bench/size.rs"]
+#[path = "../../benches/bench/size.rs"]
 mod size;
 
 use std::error::Error;

@@ -8,15 +8,15 @@
 mod args;
 mod client;
 mod demo;
-#[path = "../stream/failure.rs"]
+#[path = "../../crates/fabricast-cli/src/failure.rs"]
 mod failure;
-#[path = "../stream/parent.rs"]
+#[path = "../../crates/fabricast-cli/src/parent.rs"]
 mod parent;
 mod report;
-#[path = "../stream/say.rs"]
+#[path = "../../crates/fabricast-cli/src/say.rs"]
 mod say;
 mod serve;
-#[path = "../bench/size.rs"]
+#[path = "../../benches/bench/size.rs"]
 mod size;
 mod transfer;
 

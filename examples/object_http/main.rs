@@ -17,7 +17,7 @@ mod mover;
 mod pieces;
 mod reply;
 mod request;
-#[path = "../stream/say.rs"]
+#[path = "../../crates/fabricast-cli/src/say.rs"]
 mod say;
 mod server;
 

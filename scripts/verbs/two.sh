@@ -11,7 +11,7 @@
 # shellcheck disable=SC2154  # verbs.sh sets what is not set here
 
 two_cases=(pause cut vanish)
-# Seconds without a sign of life after which `stream` gives an attempt up.
+# Seconds without a sign of life after which `fabricast send` gives an attempt up.
 two_patience=10
 # Seconds that a sender's verdict may take: silence, and one more attempt, whose connection and handshake may take 5 s each. A receiver's comes
 # first. Times the patience that the guests' tests have.
@@ -55,7 +55,7 @@ two_far_side() {
     local at
     at=$(guest_address b)
     mkdir -p "$(guest_dir b)/received"
-    guest_job b recv 86400 "stream recv --provider verbs --listen $at:$two_port --timeout $two_patience --dir $(guest_dir b)/received"
+    guest_job b recv 86400 "fabricast recv --provider verbs --listen $at:$two_port --timeout $two_patience --dir $(guest_dir b)/received"
     guest_job b far 86400 "FABRICAST_TEST_FAR='listen $at:$two_far_port' endpoint far::a_far_peer_that_is_gone --nocapture"
     two_said b recv 'listening on' 60 && two_said b far 'listening' 60
 }
@@ -74,7 +74,7 @@ two_said() {
 }
 
 two_send() {
-    guest_job a send "$two_whole" "stream send $(guest_dir a)/payload --to $(guest_address b):$two_port --provider verbs --block 256K \
+    guest_job a send "$two_whole" "fabricast send $(guest_dir a)/payload --to $(guest_address b):$two_port --provider verbs --block 256K \
         --timeout $two_patience --retries $1 --rate $2"
 }
 
@@ -105,7 +105,7 @@ two_ended() {
     # When it was written, not when it was looked for.
     took=$(stat -c %.3Y "$log.rc")
     took=$((${took/[.,]/} - two_at))
-    two_note "${4:-$1}" "$took" "$(grep -aE '^stream: |lost after|all of|^(resumed|seconds)' "$log.log" | tr -s ' ' | tr '\n' ';')"
+    two_note "${4:-$1}" "$took" "$(grep -aE '^fabricast: |lost after|all of|^(resumed|seconds)' "$log.log" | tr -s ' ' | tr '\n' ';')"
     ((took <= $3 * 1000)) || two_fail "$1 ended after $took ms, and not within $3 s"
 }
 

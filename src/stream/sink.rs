@@ -250,7 +250,7 @@ pub enum SinkError {
     /// What is kept is of another content under the same names. Send it anew, with restart.
     #[error(
         "what is kept of an earlier, cut stream is of another content: it can't be resumed, only \
-         restarted (SendOptions::restart, or stream send --restart)"
+         restarted (SendOptions::restart, or fabricast send --restart)"
     )]
     SourceChanged,
     /// Another stream with the same names is under way.

@@ -26,7 +26,7 @@ mod pattern;
 mod placing;
 mod resume;
 mod stalls;
-#[path = "../../examples/stream_bench/throttled.rs"]
+#[path = "../../benches/stream_bench/throttled.rs"]
 mod throttled;
 mod transfers;
 mod world;

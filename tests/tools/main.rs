@@ -5,13 +5,10 @@ mod object;
 mod object_http;
 #[path = "../common/patience.rs"]
 mod patience;
-mod peers;
 #[path = "../common/provider.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use more of it")]
 mod provider;
 mod providers;
-mod readout;
-mod stream;
 
 use std::path::PathBuf;
 

@@ -1,0 +1,84 @@
+//! The command `fabricast`: what the library does, from a shell. A thin client of it.
+
+mod failure;
+mod info;
+mod parent;
+mod readout;
+mod say;
+mod stream;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use failure::Failure;
+use stream::args::{DemoArgs, RecvArgs, SendArgs};
+
+/// Moves files, events and objects between machines over libfabric, without a copy of its own.
+#[derive(Debug, Parser)]
+#[command(name = "fabricast", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  fabricast demo                                 two processes, a file of 1 GiB, checksums compared
+  fabricast recv --listen 10.0.0.2:7471 --dir /data
+                                                 on one machine
+  fabricast send run1.h5 calibration/ --to 10.0.0.2:7471
+                                                 on another: a file, and a directory with all files
+                                                 below it
+  fabricast send run1.h5 --to 10.0.0.2:7471 --to 10.0.0.3:7471 --slow catch-up
+                                                 one reading, two receivers
+  fabricast send run1.h5 --to 10.0.0.2:7471,10.1.0.2:7471
+                                                 one receiver by two networks, each address a rail
+  fabricast demo --gpu                           file, GPU, network, GPU, file; --gpu=1 for the
+                                                 second one
+
+A stream that was cut goes on where it was when the same command is given again. Files get their
+names only when all of the stream is whole and checked; they replace files of the same names.
+Symbolic links, FIFOs, sockets and devices in directories are not sent: stderr says which were
+skipped, and with --strict they are an error before anything is sent.
+Exit code: 0 when everything has arrived everywhere, 1 when not (one line on stderr says why), 2 for
+a wrong command line.
+FABRICAST_LIBFABRIC=/path/to/libfabric.so.1 chooses the libfabric to use.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Listen, and write what arrives
+    Recv(RecvArgs),
+    /// Send files and directories to receivers
+    Send(SendArgs),
+    /// Start a receiver and a sender on this machine, stream a file, and compare checksums
+    Demo(DemoArgs),
+    /// A small readout and event building: detectors fill rings, builders get every fragment of an
+    /// event, without a copy of its own
+    #[command(subcommand, after_help = readout::args::EXAMPLES)]
+    Readout(readout::args::Command),
+    /// What this machine has, and which way GPU memory takes over each network provider
+    Info(info::InfoArgs),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("fabricast: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Recv(args) => stream::recv::run(&args),
+        Command::Send(args) => stream::send::run(&args),
+        Command::Demo(args) => stream::demo::run(&args),
+        Command::Readout(command) => readout::run(command),
+        Command::Info(args) => {
+            info::run(&args);
+            Ok(())
+        }
+    }
+}

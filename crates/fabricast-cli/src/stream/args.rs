@@ -1,0 +1,238 @@
+//! The command line of `send`, `recv` and `demo`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use fabricast::PeerAddr;
+
+/// What both sides can choose.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CommonArgs {
+    /// Bytes of a block, such as 65536, 256K or 4M: 8K to 256M. The sender takes the smaller of
+    /// both sides'
+    #[arg(long, default_value = "1M", value_parser = parse_block)]
+    pub(crate) block: u32,
+    /// Blocks in memory at most; they take `block` times as much memory
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=4096))]
+    pub(crate) buffers: u32,
+    /// Give up when nothing has moved for so many seconds
+    #[arg(
+        long,
+        default_value_t = 30,
+        value_name = "SECONDS",
+        value_parser = clap::value_parser!(u64).range(1..=86400)
+    )]
+    pub(crate) timeout: u64,
+    /// libfabric provider
+    #[arg(long, default_value = "tcp")]
+    pub(crate) provider: String,
+    /// Use FI_EP_RDM, for providers that have no connections of their own (libfabric 1.x: with
+    /// --provider net)
+    #[arg(long)]
+    pub(crate) rdm: bool,
+    /// File with a key of at least 16 bytes that both sides have: each proves to the other that it
+    /// does
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    /// Take blocks through the memory of a GPU, between file and network: of CUDA device N, or 0
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "0"
+    )]
+    pub(crate) gpu: Option<u32>,
+    /// Print reports as JSON, one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl CommonArgs {
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RecvArgs {
+    /// Address of this machine to listen at, or several with commas between them; port 0 lets the
+    /// system choose, and the first line of output says which. `any` for providers whose addresses
+    /// are no IP addresses (with --rdm: shm, efa, cxi)
+    #[arg(
+        long,
+        default_value = "127.0.0.1:7471",
+        value_name = "ADDR",
+        value_delimiter = ','
+    )]
+    pub(crate) listen: Vec<PeerAddr>,
+    /// Directory that files are written below
+    #[arg(long, default_value = ".")]
+    pub(crate) dir: PathBuf,
+    /// When it starts, removes what is left of streams that were cut so many days ago and that
+    /// nobody went on with
+    #[arg(long, value_name = "DAYS", conflicts_with = "discard")]
+    pub(crate) forget_after: Option<u32>,
+    /// Check what arrives, and throw it away
+    #[arg(long, conflicts_with = "dir")]
+    pub(crate) discard: bool,
+    /// End after one stream; the exit code says whether it arrived
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Connections at once
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) peers: u32,
+    /// Threads that write
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) writers: u32,
+    /// Blocks that senders may write at once by RMA, all streams together; default: none, but where
+    /// the provider does that better
+    #[arg(long, value_parser = clap::value_parser!(u32).range(0..=65536))]
+    pub(crate) windows: Option<u32>,
+    /// Bytes of the largest stream to take, such as 10G
+    #[arg(long, default_value = "16384G", value_parser = parse_size)]
+    pub(crate) max_size: u64,
+    /// Files and directories of a stream to take
+    #[arg(long, default_value_t = 1 << 20)]
+    pub(crate) max_files: u64,
+    /// End when the process that started this one ends
+    #[arg(long, hide = true)]
+    pub(crate) child: bool,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+/// What happens to a receiver that is slower than the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Slow {
+    /// The others wait for it, but no longer than --timeout if nothing of it moves
+    Wait,
+    /// The others go on, and what it missed is read once more for it
+    CatchUp,
+    /// The others go on, and it is given up when it has held them up for --timeout
+    Drop,
+}
+
+/// How blocks go to receivers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum By {
+    /// What the provider does better, as far as was measured
+    Auto,
+    /// Messages
+    Message,
+    /// RMA write; receivers need --windows
+    Write,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SendArgs {
+    /// Files and directories to send, under the last part of their paths; of directories, all files
+    /// and directories below them
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Where a receiver listens; once for each receiver. Several addresses of the same receiver,
+    /// with commas between them, are rails
+    #[arg(long, required = true, value_name = "ADDR[,ADDR...]", value_parser = parse_peer)]
+    pub(crate) to: Vec<Addresses>,
+    /// Connections to each address of a receiver
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) rails: u16,
+    /// Threads that read
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) readers: u32,
+    /// Bytes a second at most, such as 500M
+    #[arg(long, value_parser = parse_size)]
+    pub(crate) rate: Option<u64>,
+    /// Attempts to connect again to a receiver that was lost
+    #[arg(long, default_value_t = 3)]
+    pub(crate) retries: u32,
+    /// What happens to a receiver that is slower than the others
+    #[arg(long, value_enum, default_value_t = Slow::Wait)]
+    pub(crate) slow: Slow,
+    /// Throw away what receivers have of an earlier, cut stream
+    #[arg(long)]
+    pub(crate) restart: bool,
+    /// Have it written through to the receivers' disks before it gets its names
+    #[arg(long)]
+    pub(crate) sync: bool,
+    /// How blocks go: as messages, by RMA write into windows of the receivers, or by what the
+    /// provider does better
+    #[arg(long, value_enum, default_value_t = By::Auto)]
+    pub(crate) by: By,
+    /// Compute the BLAKE3 of the content on both sides, and compare; what that costs is printed
+    #[arg(long)]
+    pub(crate) blake3: bool,
+    /// Send nothing, and end with exit code 1, if there is something to skip: a symbolic link, a
+    /// FIFO, a socket or a device
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Have receivers read back what they wrote, and check it
+    #[arg(long, conflicts_with = "no_crc")]
+    pub(crate) read_back: bool,
+    /// Send no checksums: what arrives damaged is not noticed, and what is cut not resumed
+    #[arg(long)]
+    pub(crate) no_crc: bool,
+    /// Read around the page cache (O_DIRECT)
+    #[arg(long)]
+    pub(crate) direct: bool,
+    /// End when the process that started this one ends
+    #[arg(long, hide = true)]
+    pub(crate) child: bool,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+/// The addresses of one receiver.
+#[derive(Debug, Clone)]
+pub(crate) struct Addresses(pub(crate) Vec<PeerAddr>);
+
+fn parse_peer(text: &str) -> Result<Addresses, String> {
+    let addrs = text
+        .split(',')
+        .map(|addr| addr.parse::<PeerAddr>().map_err(|e| e.to_string()));
+    Ok(Addresses(addrs.collect::<Result<_, _>>()?))
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// File to stream; without it, one is made
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Bytes of the file that is made
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    pub(crate) size: u64,
+    /// Address of this machine for both; default: 127.0.0.1, or what the provider has where it
+    /// takes no loopback addresses (verbs)
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) node: Option<IpAddr>,
+    /// Directory for the temporary one that the files lie in; default: the system's
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+/// A number of bytes, with K, M or G for powers of 1024.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 1 << 20),
+        Some((at, 'g' | 'G')) => (&text[..at], 1 << 30),
+        _ => (text, 1),
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "want a number of bytes, with K, M or G behind it or nothing".to_owned())?;
+    number
+        .checked_mul(unit)
+        .ok_or_else(|| "too large".to_owned())
+}
+
+fn parse_block(text: &str) -> Result<u32, String> {
+    match parse_size(text)? {
+        bytes @ 0x2000..=0x1000_0000 => Ok(bytes as u32),
+        _ => Err("must be 8K to 256M".to_owned()),
+    }
+}

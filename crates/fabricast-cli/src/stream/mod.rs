@@ -1,0 +1,54 @@
+//! Streams files and directories to one receiver or many, over `fabricast::stream`.
+//!
+//! ```text
+//!   fabricast send ── FileSource ── StreamSender ══ libfabric ══╗
+//!   fabricast recv ── DirectorySink ── StreamReceiver ◄═════════╝
+//! ```
+
+pub(crate) mod args;
+pub(crate) mod demo;
+pub(crate) mod recv;
+mod report;
+pub(crate) mod send;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use fabricast::buffer::DeviceBufferManager;
+use fabricast::fabric::EndpointKind;
+use fabricast::{Domain, Fabric, Region};
+
+use crate::failure::Failure;
+use args::CommonArgs;
+
+/// Buffers in a GPU's memory for so many threads, where blocks are to pass it.
+fn device_buffers(
+    common: &CommonArgs,
+    threads: u32,
+) -> Result<Option<DeviceBufferManager>, Failure> {
+    let Some(ordinal) = common.gpu else {
+        return Ok(None);
+    };
+    let block = common.block as usize;
+    let bytes = threads as usize * block.next_multiple_of(256);
+    let region = Region::device(bytes).device(ordinal).build();
+    let pool = region.and_then(|region| DeviceBufferManager::new(region, block));
+    pool.map(Some)
+        .map_err(|error| Failure::new(format!("--gpu: {error}")))
+}
+
+/// The domain of the network interface that has this address; without one (shm, efa, cxi: addresses
+/// of the provider's own), of the first that the provider has.
+fn open_domain(common: &CommonArgs, local: Option<IpAddr>) -> Result<Arc<Domain>, Failure> {
+    let kind = match common.rdm {
+        true => EndpointKind::Rdm,
+        false => EndpointKind::Msg,
+    };
+    let mut builder = Fabric::builder()
+        .provider(&common.provider)
+        .endpoint_kind(kind);
+    if let Some(local) = local {
+        builder = builder.node(local.to_string());
+    }
+    Ok(builder.open()?.open_domain()?)
+}

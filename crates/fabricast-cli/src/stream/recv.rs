@@ -1,0 +1,131 @@
+//! The receiving side.
+
+use std::time::{Duration, Instant};
+
+use fabricast::buffer::DeviceBufferManager;
+use fabricast::stream::{
+    DirectorySink, DiscardSink, Limits, PresharedKey, ReceiverConfig, SinkFactory, StreamEvent,
+    StreamReceiver, ThroughGpu,
+};
+
+use crate::failure::Failure;
+use crate::parent::end_with_parent;
+use crate::say::say;
+use crate::stream::args::RecvArgs;
+use crate::stream::{device_buffers, open_domain};
+
+/// How long goodbyes may take.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// Receives streams until the process is ended, or with `--once` until one is over.
+pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
+    end_with_parent(args.child)?;
+    let mut places = Vec::new();
+    let config = config(args)?;
+    for addr in &args.listen {
+        let local = addr.socket_addr().map(|local| local.ip());
+        let domain = open_domain(&args.common, local)?;
+        places.push((domain, *addr));
+    }
+    let receiver = StreamReceiver::listen_at(&places, config).map_err(Failure::of)?;
+    let addrs = receiver.local_addrs().iter().map(ToString::to_string);
+    say(format_args!(
+        "listening on {}",
+        addrs.collect::<Vec<_>>().join(",")
+    ));
+    loop {
+        let Some(news) = receiver.next(Duration::from_secs(3600)) else {
+            continue;
+        };
+        let ended = tell(args, &news);
+        if args.once
+            && let Some(result) = ended
+        {
+            receiver.close(Instant::now() + GOODBYE);
+            return result;
+        }
+        if let Some(Err(failure)) = ended {
+            eprintln!("fabricast: {failure}");
+        }
+    }
+}
+
+/// What happened, for people; and if a stream is over, how it ended.
+fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Failure>> {
+    match news {
+        StreamEvent::Complete(stream, report) => {
+            match args.common.json {
+                true => say(report.to_json()),
+                false => {
+                    let first = stream.manifest.as_ref().and_then(|all| all.get(0));
+                    let first = first.map_or_else(String::new, |it| it.name.to_string());
+                    let files = stream.entries;
+                    say(format_args!(
+                        "received {first:?} and {} more: {report}",
+                        files.saturating_sub(1)
+                    ));
+                }
+            }
+            Some(Ok(()))
+        }
+        StreamEvent::Cut(_, error, report) => {
+            let text = format!("a stream ended after {} bytes: {error}", report.bytes);
+            Some(Err(Failure::new(text)))
+        }
+        StreamEvent::Refused { code, reason, .. } => {
+            let text = match reason.is_empty() {
+                true => format!("refused: {code}"),
+                false => format!("refused: {code}: {reason}"),
+            };
+            Some(Err(Failure::new(text)))
+        }
+        _ => None,
+    }
+}
+
+fn config(args: &RecvArgs) -> Result<ReceiverConfig, Failure> {
+    let gpu = device_buffers(&args.common, args.writers)?;
+    let base = match args.discard {
+        true => taking(DiscardSink, gpu),
+        false => {
+            let failed = |error| Failure::file(&args.dir, &error);
+            let sink = DirectorySink::new(&args.dir).map_err(failed)?;
+            if let Some(days) = args.forget_after {
+                let age = Duration::from_secs(u64::from(days) * 86_400);
+                sink.forget_partials(age).map_err(failed)?;
+            }
+            taking(sink, gpu)
+        }
+    };
+    let limits = Limits::default()
+        .bytes(args.max_size)
+        .entries(args.max_files)
+        .block_bytes(1 << 28);
+    let mut config = base
+        .stream(|s| {
+            s.block_bytes(args.common.block)
+                .buffers(2 * args.common.buffers)
+                .connections(args.peers)
+                .threads(args.writers)
+                .pinned(args.common.gpu.is_some())
+        })
+        .credits(args.common.buffers)
+        .stalled_after(args.common.patience())
+        .limits(limits);
+    if let Some(windows) = args.windows {
+        config = config.rma_slots(windows);
+    }
+    if let Some(path) = &args.common.key {
+        let key = PresharedKey::from_file(path).map_err(Failure::of)?;
+        config = config.stream(|s| s.key(key));
+    }
+    Ok(config)
+}
+
+/// Streams go to sinks of this kind, through a GPU's memory where there are buffers in it.
+fn taking(sink: impl SinkFactory, gpu: Option<DeviceBufferManager>) -> ReceiverConfig {
+    match gpu {
+        None => ReceiverConfig::new(sink),
+        Some(gpu) => ReceiverConfig::new(ThroughGpu::new(sink, gpu)),
+    }
+}

@@ -1,0 +1,688 @@
+//! `fabricast send`, `recv` and `demo`: real processes, real files, and what can go wrong with
+//! both.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::patience::patient;
+use crate::program;
+use crate::provider::{any_port, nobodys_port};
+
+/// No process of these tests may take longer.
+static PATIENCE: LazyLock<Duration> = LazyLock::new(|| patient(Duration::from_secs(60)));
+const BLOCK: usize = 64 * 1024;
+
+/// The provider to use.
+fn provider() -> &'static str {
+    crate::over().expect("the program is there")
+}
+
+/// A process of ours; ended when it is dropped.
+struct Process(Child);
+
+struct Ended {
+    status: ExitStatus,
+    stdout: String,
+    stderr: String,
+}
+
+impl Process {
+    fn start(program: &Path, arguments: &[&str]) -> Self {
+        Self::start_command(Command::new(program).args(arguments))
+    }
+
+    fn start_command(command: &mut Command) -> Self {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
+        Self(command.stderr(Stdio::piped()).spawn().expect("it starts"))
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().expect("it is our child");
+    }
+
+    fn status(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + *PATIENCE;
+        loop {
+            if let Some(status) = self.0.try_wait().expect("it is our child") {
+                return status;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "it has not ended within {:?}",
+                *PATIENCE
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits for the end. What it prints in these tests fits into the pipes.
+    fn end(mut self) -> Ended {
+        let status = self.status();
+        let (mut stdout, mut stderr) = (String::new(), String::new());
+        if let Some(mut pipe) = self.0.stdout.take() {
+            pipe.read_to_string(&mut stdout).expect("text");
+        }
+        if let Some(mut pipe) = self.0.stderr.take() {
+            pipe.read_to_string(&mut stderr).expect("text");
+        }
+        Ended {
+            status,
+            stdout,
+            stderr,
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Ended {
+    /// It failed, with exit code 1 and one line that says why.
+    #[track_caller]
+    fn assert_failed(&self, why: &str) {
+        let Self {
+            status,
+            stdout,
+            stderr,
+        } = self;
+        assert_eq!(status.code(), Some(1), "stdout: {stdout} stderr: {stderr}");
+        let line = stderr.lines().find(|line| line.starts_with("fabricast: "));
+        assert!(
+            line.is_some_and(|line| line.contains(why)),
+            "want {why:?}, stderr: {stderr}"
+        );
+        let errors = stderr
+            .lines()
+            .filter(|line| line.starts_with("fabricast: "));
+        assert_eq!(errors.count(), 1, "stderr: {stderr}");
+    }
+
+    #[track_caller]
+    fn assert_ok(&self) {
+        assert!(
+            self.status.success(),
+            "{} stderr: {}",
+            self.status,
+            self.stderr
+        );
+    }
+}
+
+/// A receiver, the directory that it writes to, and where it listens.
+struct Running {
+    process: Process,
+    address: String,
+    _stdout: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn start(program: &Path, dir: &Path, more: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        let listen = any_port().to_string();
+        command.args(["recv", "--listen", &listen, "--provider", provider()]);
+        command.args(["--block", "64K", "--dir"]);
+        command.arg(dir).args(more);
+        Self::start_command(&mut command)
+    }
+
+    fn start_command(command: &mut Command) -> Self {
+        let mut process = Process::start_command(command);
+        let mut stdout = BufReader::new(process.0.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("text");
+        let address = line.trim_end().strip_prefix("listening on ");
+        let address = address.map(str::to_owned);
+        let Some(address) = address else {
+            panic!("it did not start: {}", process.end().stderr);
+        };
+        Self {
+            process,
+            address,
+            _stdout: stdout,
+        }
+    }
+
+    fn send(&self, program: &Path, files: &[&Path]) -> Process {
+        let mut command = Command::new(program);
+        command.args(["send", "--provider", provider(), "--block", "64K"]);
+        command.args(["--to", &self.address]);
+        Process::start_command(command.args(files))
+    }
+
+    /// The same, so that a long file takes a quarter of a minute.
+    fn send_slowly(&self, program: &Path, file: &Path) -> Process {
+        let mut command = Command::new(program);
+        command.args(["send", "--provider", provider(), "--rate", "4M"]);
+        command.args(["--to", &self.address]);
+        Process::start_command(command.arg(file))
+    }
+}
+
+/// Bytes of which no two blocks are equal.
+fn content(len: usize) -> Vec<u8> {
+    let words = (0..len.div_ceil(8) as u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    bytes.truncate(len);
+    bytes
+}
+
+fn file(dir: &TempDir, name: &str, len: usize) -> PathBuf {
+    let path = dir.path().join(name);
+    fs::write(&path, content(len)).expect("room in the temporary directory");
+    path
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("a directory");
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
+    let mut names: Vec<_> = entries
+        .map(|entry| name(entry).to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+fn temp() -> TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+#[test]
+fn files_of_every_size_arrive_whole() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let receiver = Running::start(&program, to.path(), &["--once"]);
+    let sizes = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, (10 << 20) + 3];
+    let files: Vec<_> = sizes
+        .iter()
+        .map(|&len| file(&from, &format!("f{len}"), len))
+        .collect();
+    let paths: Vec<_> = files.iter().map(PathBuf::as_path).collect();
+    let sent = receiver.send(&program, &paths).end();
+    sent.assert_ok();
+    receiver.process.end().assert_ok();
+    for (len, path) in sizes.into_iter().zip(&files) {
+        let arrived = to.path().join(path.file_name().expect("a name"));
+        assert!(
+            fs::read(&arrived).expect("it arrived") == content(len),
+            "{len} bytes differ"
+        );
+    }
+    assert_eq!(names(to.path()).len(), sizes.len(), "and nothing else");
+    for key in [
+        "bytes",
+        "seconds",
+        "rate",
+        "provider",
+        "libfabric",
+        "shape",
+        "path",
+    ] {
+        assert!(
+            sent.stdout.lines().any(|line| line.starts_with(key)),
+            "{key}: {}",
+            sent.stdout
+        );
+    }
+    // Only of TCP is there something to say.
+    let says = sent
+        .stdout
+        .lines()
+        .any(|line| line.starts_with("congestion"));
+    let row = fabricast::fabric::PROVIDERS
+        .iter()
+        .find(|row| row.name == provider());
+    assert_eq!(says, row.is_some_and(|row| row.over_tcp), "{}", sent.stdout);
+}
+
+/// The addresses of `shm` are texts of its own, without an IP address.
+fn has_shm() -> bool {
+    let builder = fabricast::Fabric::builder().provider("shm");
+    let kind = fabricast::fabric::EndpointKind::Rdm;
+    let opened = builder.endpoint_kind(kind).open();
+    if let Err(error) = &opened {
+        println!("SKIPPED: {error}");
+    }
+    opened.is_ok()
+}
+
+#[test]
+fn it_listens_and_connects_where_addresses_are_no_ip_addresses() {
+    let Some(program) = program() else { return };
+    if !has_shm() {
+        return;
+    }
+    let mut at_node = Command::new(&program);
+    at_node.args(["recv", "--provider", "shm", "--rdm", "--listen"]);
+    let refused = Process::start_command(at_node.arg("127.0.0.1:0")).end();
+    refused.assert_failed("endpoints of provider shm have names");
+    let (from, to) = (temp(), temp());
+    let over = ["--provider", "shm", "--rdm", "--block", "64K"];
+    let mut recv = Command::new(&program);
+    recv.args(["recv", "--once", "--listen", "any", "--dir"]);
+    let receiver = Running::start_command(recv.arg(to.path()).args(over));
+    assert!(receiver.address.contains("://"), "{}", receiver.address);
+    let sent = file(&from, "file", 1_000_000);
+    let mut send = Command::new(&program);
+    send.args(["send", "--to", &receiver.address]).args(over);
+    Process::start_command(send.arg(&sent)).end().assert_ok();
+    receiver.process.end().assert_ok();
+    let arrived = fs::read(to.path().join("file")).expect("it arrived");
+    assert!(arrived == content(1_000_000), "its content differs");
+}
+
+#[test]
+fn what_is_skipped_is_said_and_strictly_nothing_is() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let top = from.path().join("tree");
+    fs::create_dir(&top).expect("room");
+    fs::write(top.join("file"), content(5)).expect("room");
+    std::os::unix::fs::symlink("file", top.join("link")).expect("linked");
+    let _socket = std::os::unix::net::UnixListener::bind(top.join("socket")).expect("bound");
+    let made = Command::new("mkfifo").arg(top.join("fifo")).status();
+    assert!(made.expect("mkfifo is there").success());
+    let receiver = Running::start(&program, to.path(), &[]);
+    let send = |more: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(["send", "--provider", provider(), "--block", "64K"]);
+        command.args(["--to", &receiver.address]);
+        Process::start_command(command.args(more).arg(&top)).end()
+    };
+    let said = |ended: &Ended| {
+        for (name, what) in [
+            ("link", "a symbolic link"),
+            ("socket", "a socket"),
+            ("fifo", "a FIFO"),
+        ] {
+            let line = format!("skipped {}: {what}", top.join(name).display());
+            let stderr = &ended.stderr;
+            assert!(stderr.lines().any(|it| it == line), "{line}: {stderr}");
+        }
+        let count = ended.stderr.matches("skipped ").count();
+        assert_eq!(count, 3, "{}", ended.stderr);
+    };
+    let strict = send(&["--strict"]);
+    strict.assert_failed("--strict: 3 of what is to be sent");
+    said(&strict);
+    assert!(names(to.path()).is_empty(), "nothing was sent");
+    let sent = send(&[]);
+    sent.assert_ok();
+    said(&sent);
+    assert_eq!(names(&to.path().join("tree")), ["file"]);
+    for name in ["link", "socket", "fifo"] {
+        fs::remove_file(top.join(name)).expect("it is ours");
+    }
+    let sent = send(&["--strict"]);
+    sent.assert_ok();
+    assert!(!sent.stderr.contains("skipped"), "{}", sent.stderr);
+}
+
+/// A name of which receivers would believe that it is theirs.
+#[test]
+fn a_name_of_a_hidden_directory_is_refused_with_advice() {
+    let Some(program) = program() else { return };
+    let from = temp();
+    let top = from.path().join("tree");
+    fs::create_dir_all(top.join(".fabricast-0123")).expect("room");
+    let text = top.to_str().expect("text");
+    let ended = Process::start(&program, &["send", text, "--to", "127.0.0.1:1"]).end();
+    ended.assert_failed("rename it, or leave it out");
+    assert!(ended.stderr.contains("forget_partials"), "{}", ended.stderr);
+}
+
+#[test]
+fn the_demo_compares_checksums() {
+    let Some(program) = program() else { return };
+    let dir = temp();
+    let place = dir.path().to_str().expect("text");
+    let ended = Process::start(
+        &program,
+        &[
+            "demo",
+            "--provider",
+            provider(),
+            "--size",
+            "3M",
+            "--dir",
+            place,
+        ],
+    )
+    .end();
+    ended.assert_ok();
+    assert!(
+        ended.stdout.contains("the checksums are equal"),
+        "{}",
+        ended.stdout
+    );
+    let told = ended.stdout.matches("bottleneck").count();
+    assert_eq!(told, 1, "it is said once: {}", ended.stdout);
+    assert!(names(dir.path()).is_empty(), "it cleans up");
+}
+
+#[test]
+fn the_demo_meets_where_addresses_are_no_ip_addresses() {
+    let Some(program) = program() else { return };
+    if !has_shm() {
+        return;
+    }
+    let over = ["demo", "--provider", "shm", "--rdm", "--size", "3M"];
+    let ended = Process::start(&program, &over).end();
+    ended.assert_ok();
+    assert!(
+        ended.stdout.contains("the checksums are equal"),
+        "{}",
+        ended.stdout
+    );
+}
+
+#[test]
+fn without_a_gpu_it_is_said_what_is_missing() {
+    let Some(program) = program() else { return };
+    let place = temp();
+    let sent = file(&place, "file", 1);
+    let mut demo = Command::new(&program);
+    demo.args(["demo", "--gpu"]).arg(&sent);
+    demo.env("FABRICAST_CUDA", "/nowhere/libcuda.so.1");
+    let ended = Process::start_command(&mut demo).end();
+    ended.assert_failed(
+        "--gpu: a region of device memory: the CUDA driver cannot be loaded: tried /nowhere",
+    );
+}
+
+#[test]
+fn a_source_that_cannot_be_sent_is_named() {
+    let Some(program) = program() else { return };
+    let dir = temp();
+    let missing = dir.path().join("missing");
+    for (path, why) in [
+        (missing.as_path(), "No such file"),
+        (Path::new("/dev/null"), "neither a regular file"),
+    ] {
+        let text = path.to_str().expect("text");
+        let ended = Process::start(&program, &["send", text, "--to", "127.0.0.1:1"]).end();
+        ended.assert_failed(why);
+        assert!(ended.stderr.contains(text), "{}", ended.stderr);
+    }
+    let demo = Process::start(&program, &["demo", missing.to_str().expect("text")]).end();
+    assert_eq!(demo.status.code(), Some(1), "{}", demo.stderr);
+    assert!(demo.stderr.contains("No such file"), "{}", demo.stderr);
+}
+
+#[test]
+fn no_permission_to_read_or_write_is_said() {
+    let Some(program) = program() else { return };
+    if rustix::process::geteuid().is_root() {
+        println!("SKIPPED: root may read and write everything");
+        return;
+    }
+    let dir = temp();
+    let secret = file(&dir, "secret", 10);
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).expect("it is ours");
+    let text = secret.to_str().expect("text");
+    Process::start(&program, &["send", text, "--to", "127.0.0.1:1"])
+        .end()
+        .assert_failed("Permission");
+    let closed = dir.path().join("closed");
+    fs::create_dir(&closed).expect("room");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o500)).expect("it is ours");
+    let text = closed.to_str().expect("text");
+    let receiver = ["recv", "--listen", "127.0.0.1:0", "--dir", text];
+    Process::start(&program, &receiver)
+        .end()
+        .assert_failed("Permission");
+}
+
+#[test]
+fn nobody_listens() {
+    let Some(program) = program() else { return };
+    let dir = temp();
+    let path = file(&dir, "f", 10);
+    let to = nobodys_port().to_string();
+    let text = path.to_str().expect("text");
+    Process::start(
+        &program,
+        &["send", text, "--provider", provider(), "--to", &to],
+    )
+    .end()
+    .assert_failed("could not connect");
+}
+
+/// A limit on the size of files stands in for a full disk where we may not mount one.
+#[test]
+fn a_receiver_without_room_says_so_to_the_sender() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let path = file(&from, "large", 8 << 20);
+    // The shell sets the limit (512-byte units in sh), and ignores the signal that would kill the
+    // receiver.
+    let script = r#"trap '' XFSZ; ulimit -f 2048
+        exec "$0" recv --once --listen $LISTEN --provider "$OVER" --block 64K --dir "$1""#;
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(&program).arg(to.path());
+    command
+        .env("LISTEN", any_port().to_string())
+        .env("OVER", provider());
+    let receiver = Running::start_command(&mut command);
+    receiver
+        .send(&program, &[&path])
+        .end()
+        .assert_failed("File too large");
+    receiver.process.end().assert_failed("File too large");
+    let left = names(to.path());
+    if says_beforehand(&to) {
+        assert!(left.is_empty(), "{left:?}");
+    } else {
+        // What was written until then is kept for who goes on with it.
+        let hidden = |name: &String| name.starts_with(".fabricast-");
+        assert!(left.iter().all(hidden), "{left:?}");
+    }
+}
+
+/// Whether the file system says that there is no room before anything is written (fallocate). One
+/// in memory is not asked: whoever writes a file there makes its pages.
+fn says_beforehand(dir: &TempDir) -> bool {
+    let file = tempfile::tempfile_in(dir.path()).expect("room");
+    let system = rustix::fs::fstatfs(&file).expect("a file system");
+    let mode = rustix::fs::FallocateFlags::KEEP_SIZE;
+    let works = rustix::fs::fallocate(&file, mode, 0, 4096).is_ok();
+    works && system.f_type != libc::TMPFS_MAGIC
+}
+
+#[test]
+fn a_full_disk_is_said_to_the_sender() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let path = file(&from, "large", 8 << 20);
+    let mount = "mount -t tmpfs -o size=1M none";
+    let may = Command::new("unshare")
+        .args(["-m", "sh", "-c", &format!("{mount} /mnt")])
+        .output();
+    if !may.is_ok_and(|output| output.status.success()) {
+        println!("SKIPPED: no file system may be mounted in a namespace of our own");
+        return;
+    }
+    // What the receiver leaves is looked at in its own namespace, and said by the shell's exit
+    // code.
+    let script = format!(
+        r#"{mount} "$1"
+           "$0" recv --once --listen $LISTEN --provider "$OVER" --block 64K --dir "$1"; code=$?
+           test -z "$(ls -A "$1")" || exit 9; exit $code"#
+    );
+    let mut command = Command::new("unshare");
+    command
+        .args(["-m", "sh", "-c", &script])
+        .arg(&program)
+        .arg(to.path())
+        .env("LISTEN", any_port().to_string())
+        .env("OVER", provider());
+    let receiver = Running::start_command(&mut command);
+    receiver
+        .send(&program, &[&path])
+        .end()
+        .assert_failed("No space left");
+    receiver.process.end().assert_failed("No space left");
+}
+
+/// A file that takes a while: sparse, so that it costs no disk here.
+fn long_file(dir: &TempDir) -> PathBuf {
+    let path = dir.path().join("long");
+    let file = fs::File::create(&path).expect("room");
+    file.set_len(64 << 20).expect("sparse files");
+    path
+}
+
+#[test]
+fn a_receiver_killed_midway() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let path = long_file(&from);
+    let mut receiver = Running::start(&program, to.path(), &["--once"]);
+    let sender = receiver.send_slowly(&program, &path);
+    // In the middle: what is kept of a stream is there as soon as it is accepted.
+    wait_for_stream(to.path());
+    receiver.process.kill();
+    let killed = receiver.process.status();
+    assert_eq!(killed.signal(), Some(9));
+    let begin = Instant::now();
+    let ended = sender.end();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    // Behind lines of progress, if it came so far.
+    let last = ended.stderr.lines().last().unwrap_or_default();
+    assert!(last.starts_with("fabricast: "), "{}", ended.stderr);
+    println!("over {:?} after it was killed", begin.elapsed());
+    assert!(
+        !to.path().join("long").exists(),
+        "no file under the final name"
+    );
+}
+
+#[test]
+fn a_sender_killed_midway() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let path = long_file(&from);
+    let receiver = Running::start(&program, to.path(), &["--once"]);
+    let mut sender = receiver.send_slowly(&program, &path);
+    wait_for_stream(to.path());
+    sender.kill();
+    sender.status();
+    let ended = receiver.process.end();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    // Behind lines of progress, if it came so far.
+    let last = ended.stderr.lines().last().unwrap_or_default();
+    assert!(last.starts_with("fabricast: "), "{}", ended.stderr);
+    assert!(
+        !to.path().join("long").exists(),
+        "no file under the final name"
+    );
+}
+
+/// What is kept of a stream is there as soon as it is accepted.
+fn wait_for_stream(to: &Path) {
+    let deadline = Instant::now() + *PATIENCE;
+    while names(to).is_empty() {
+        assert!(Instant::now() < deadline, "no sender came");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+#[test]
+fn a_tree_goes_to_two_receivers_and_a_cut_stream_goes_on() {
+    let Some(program) = program() else { return };
+    let (from, first, second) = (temp(), temp(), temp());
+    let top = from.path().join("tree");
+    fs::create_dir_all(top.join("a b/empty")).expect("room");
+    fs::write(top.join("a b/file"), content(300_000)).expect("room");
+    fs::write(top.join("other"), content(5)).expect("room");
+    let key = from.path().join("key");
+    fs::write(&key, content(32)).expect("room");
+    let key = key.to_str().expect("text");
+    let receivers =
+        [&first, &second].map(|dir| Running::start(&program, dir.path(), &["--key", key]));
+    let mut command = Command::new(&program);
+    command.args(["send", "--json", "--provider", provider(), "--block", "64K"]);
+    command.args(["--key", key]);
+    for receiver in &receivers {
+        command.args(["--to", &receiver.address]);
+    }
+    let sent = Process::start_command(command.arg(&top)).end();
+    sent.assert_ok();
+    assert_eq!(sent.stdout.lines().count(), 2, "{}", sent.stdout);
+    for line in sent.stdout.lines() {
+        assert!(
+            line.starts_with('{') && line.contains("\"bottleneck\":"),
+            "{line}"
+        );
+    }
+    for dir in [&first, &second] {
+        let tree = dir.path().join("tree");
+        assert!(fs::read(tree.join("a b/file")).expect("it arrived") == content(300_000));
+        assert_eq!(names(&tree), ["a b", "other"]);
+        assert_eq!(names(&tree.join("a b")), ["empty", "file"]);
+        assert_eq!(names(dir.path()), ["tree"], "and nothing else");
+    }
+    // Without the key nothing is taken.
+    let mut command = Command::new(&program);
+    command
+        .args([
+            "send",
+            "--provider",
+            provider(),
+            "--to",
+            &receivers[0].address,
+        ])
+        .arg(&top);
+    Process::start_command(&mut command)
+        .end()
+        .assert_failed("key");
+}
+
+#[test]
+fn the_same_command_again_goes_on_where_a_stream_was_cut() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let path = file(&from, "long", 16 << 20);
+    let receiver = Running::start(&program, to.path(), &[]);
+    let mut command = Command::new(&program);
+    command.args([
+        "send",
+        "--provider",
+        provider(),
+        "--block",
+        "64K",
+        "--rate",
+        "16M",
+        "--to",
+        &receiver.address,
+    ]);
+    let mut cut = Process::start_command(command.arg(&path));
+    wait_for_stream(to.path());
+    // Some blocks are in the journal.
+    let work = to.path().join(&names(to.path())[0]);
+    let journal_len = || fs::metadata(work.join("journal")).map_or(0, |about| about.len());
+    let deadline = Instant::now() + *PATIENCE;
+    while journal_len() < 1000 {
+        assert!(Instant::now() < deadline, "nothing is written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    cut.kill();
+    cut.status();
+    assert!(!to.path().join("long").exists(), "not under its name yet");
+    let sent = receiver.send(&program, &[&path]).end();
+    sent.assert_ok();
+    assert!(sent.stdout.contains("resumed "), "{}", sent.stdout);
+    assert!(fs::read(to.path().join("long")).expect("it arrived") == content(16 << 20));
+    assert_eq!(names(to.path()), ["long"]);
+}
