@@ -492,6 +492,28 @@ impl SendEndpointZeroCopy {
     }
 }
 
+/// An endpoint is equal to itself alone.
+impl PartialEq for SendEndpointZeroCopy {
+    fn eq(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+}
+
+impl Eq for SendEndpointZeroCopy {}
+
+/// In the order of their [ids](SendEndpointZeroCopy::id): an older one comes first.
+impl Ord for SendEndpointZeroCopy {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.id().cmp(&other.id())
+    }
+}
+
+impl PartialOrd for SendEndpointZeroCopy {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl Waitable for SendEndpointZeroCopy {
     fn wait_handle(&self) -> WaitHandle {
         WaitHandle::new(self.core.wait())
