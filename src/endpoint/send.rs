@@ -1,4 +1,4 @@
-//! `SendEndpointZeroCopy`: sends registered memory to one peer, without a copy.
+//! `SendEndpointZeroCopy`: sends registered memory to one peer, from where it lies.
 
 #![allow(unsafe_code)]
 
@@ -115,7 +115,7 @@ impl std::fmt::Debug for SendConfig {
     }
 }
 
-/// Sends registered memory to one peer, without a copy of its own.
+/// Sends registered memory to one peer, from where it lies.
 ///
 /// A message is a header and a payload. The header is copied into a registered slot; the payload
 /// goes out from where it lies, moves into the endpoint while it is in flight, and comes back in
