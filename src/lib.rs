@@ -22,9 +22,10 @@
 //! [`future`]), no thread for an endpoint (but those that connect over `verbs`, for as long as the
 //! provider takes), no copy of a long payload that the provider can send, no retry of a send (every
 //! accepted one has exactly one outcome, and what to do about a failed one is the caller's). Files
-//! have threads, in pools that [`storage`] describes. GPU memory is a [`Region`] whose bytes the host
-//! never touches ([`cuda`], [`memory`]). Nothing is encrypted, and no peer has to say who it is,
-//! but those of streams with a [key](stream::PresharedKey).
+//! have threads, in pools that [`storage`] describes, and so have streams ([`stream`]) and objects
+//! ([`object`]). GPU memory is a [`Region`] whose bytes the host never touches ([`cuda`],
+//! [`memory`]). Nothing is encrypted, and no peer has to say who it is, but those of streams with a
+//! [key](stream::PresharedKey).
 
 #![deny(unsafe_code)]
 

@@ -1,9 +1,10 @@
-//! The names and numbers of README, guide and migrating pages, against the sources: what is written
-//! like a name of ours is one, links lead somewhere, and limits are what the code has.
+//! README, guide and migrating pages, against the sources: what is written like a name of ours is
+//! one, links lead somewhere, listings compile, and limits are what the code has.
 //!
 //! A name that is somebody else's stands in [`names::FOREIGN`], with whose it is.
 
 mod links;
+mod listings;
 mod names;
 mod numbers;
 mod sources;
@@ -140,6 +141,28 @@ fn numbers_in_the_guide_are_those_of_the_code() {
     none("numbers that the code does not have", &findings);
 }
 
+#[test]
+fn listings_in_c_compile_against_the_headers() {
+    let mut findings = Findings::new();
+    let mut count = 0;
+    for page in for_users() {
+        for listing in listings::of(&page) {
+            count += 1;
+            if listings::compile(&page, &listing, &mut findings).is_none() {
+                return println!("SKIPPED: no compiler of C and C++");
+            }
+        }
+    }
+    assert!(count >= 4, "{count} listings");
+    none("listings that do not compile", &findings);
+
+    let wrong = Document::sample("```c\n#include <fabricast.h>\nfcast_endpont sender;\n```\n");
+    for listing in listings::of(&wrong) {
+        listings::compile(&wrong, &listing, &mut findings);
+    }
+    assert_eq!(findings.len(), 1, "{findings:?}");
+}
+
 fn found_in(sample: &str) -> Findings {
     let sources = Sources::all();
     let page = Document::sample(sample);
@@ -153,8 +176,8 @@ fn found_in(sample: &str) -> Findings {
 fn names_that_are_right_are_let_pass() {
     let right = "# A heading, and more\n\
         `SendEndpointZeroCopy::send_data`, `endpoint::SendConfig`, `Packing::Off`, `fcast_send`,\n\
-        `FCAST_AGAIN`, `fcast_file_..`, `make demo FILE=/tmp/x`, `FABRICAST_LIBFABRIC`, `stats()`,\n\
-        the feature `tokio`, `src/lib.rs`, `cargo test --test tools providers`,\n\
+        `FCAST_AGAIN`, `fcast_file_..`, `make demo FILE=/tmp/x`, `FABRICAST_LIBFABRIC`,\n\
+        `stats()`, the feature `tokio`, `src/lib.rs`, `cargo test --test tools providers`,\n\
         [here](send.md#back-pressure-batches-long-messages) and [there](#a-heading-and-more).\n\
         ```sh\nmake demo # and fcast_send\ncargo run --release --example object -- demo\n```\n";
     assert_eq!(found_in(right), Findings::new());

@@ -13,16 +13,6 @@ pub(super) const FOREIGN: &[(&str, &str)] = &[
 
 /// Heads of the first columns whose names are somebody else's.
 const THEIRS: [&str; 4] = ["theirs", "netio3", "KvikIO", "netio3's publisher"];
-/// What follows `--test` lies in one of these.
-const TESTS: [&str; 7] = [
-    "tests",
-    "capi/tests",
-    "crates/fabricast-cuda/tests",
-    "crates/fabricast-cufile/tests",
-    "crates/fabricast-zarr/tests",
-    "crates/fabricast-cli/tests",
-    "crates/libfabric-sys/tests",
-];
 /// Where a path of a page may begin, besides the root and the page's own directory.
 const BELOW: [&str; 2] = ["src", "capi/include"];
 /// Files that are made, not kept.
@@ -97,9 +87,10 @@ impl Reader<'_> {
     fn listing(&mut self, line: &str) {
         self.command(line.trim_start().trim_start_matches("$ "));
         for word in words(line) {
-            if word.starts_with("fcast_") || word.starts_with("FCAST_") {
-                self.word(word);
-            } else if word.starts_with("FABRICAST_") && !word.starts_with("FABRICAST_FORMAT") {
+            if ["fcast_", "FCAST_", "FABRICAST_"]
+                .iter()
+                .any(|begin| word.starts_with(begin))
+            {
                 self.word(word);
             }
         }
@@ -170,8 +161,8 @@ impl Reader<'_> {
         for word in text.split_whitespace() {
             match before {
                 "make" => self.target(word),
-                "--example" => self.file_of(word, &["examples", "crates/fabricast-cli/src"]),
-                "--test" => self.file_of(word, &TESTS),
+                "--example" => self.file_of(word, "examples"),
+                "--test" => self.file_of(word, "tests"),
                 "--features" => word.split(',').for_each(|feature| self.feature(feature)),
                 _ => {}
             }
@@ -195,9 +186,13 @@ impl Reader<'_> {
         }
     }
 
-    fn file_of(&mut self, name: &str, directories: &[&str]) {
-        let is_there = directories.iter().any(|directory| {
-            let at = root().join(directory).join(name);
+    /// A file or directory of that name, in such a directory of any package.
+    fn file_of(&mut self, name: &str, directory: &str) {
+        let crates = std::fs::read_dir(root().join("crates")).expect("the crates");
+        let packages = crates.map(|entry| entry.expect("an entry").path());
+        let mut packages = packages.chain([root().to_owned(), root().join("capi")]);
+        let is_there = packages.any(|package| {
+            let at = package.join(directory).join(name);
             at.is_dir() || at.with_extension("rs").exists()
         });
         if !is_there {
