@@ -46,7 +46,7 @@ fn follow_one(page: &Document, target: &str) -> Result<(), &'static str> {
     let text = if path.is_empty() {
         page.text.clone()
     } else {
-        let directory = page.path.parent().unwrap_or(Path::new(""));
+        let directory = page.path.parent().unwrap_or_else(|| Path::new(""));
         let at = root().join(plain(&directory.join(path)));
         if !at.exists() {
             return Err("no such file");
