@@ -1,5 +1,8 @@
-//! Moves bytes from storage and GPU memory to network peers over libfabric, without a copy of its
-//! own.
+//! Moves bytes from storage and GPU memory to network peers over libfabric, from where they lie.
+//! What it copies itself is counted, and can be avoided: short messages that find others under way
+//! ([`Packing`](endpoint::Packing)), long ones over `FI_EP_RDM`
+//! ([`ReceiveStats::long_copied`](stats::ReceiveStats::long_copied)), and what the hardware can't
+//! reach ([`memory`], [`storage`]).
 //!
 //! Start at [`SendEndpointZeroCopy`] and [`ReceiveEndpoint`]; their examples run on any machine
 //! that has libfabric, over its `tcp` provider.
@@ -16,10 +19,13 @@
 //! ```
 //!
 //! What it does not do: no async runtime (poll, sleep on a descriptor, or bring your own runtime:
-//! [`future`]), no thread for an endpoint, no copy of a payload, no retry of a send (every accepted
-//! one has exactly one outcome, and what to do about a failed one is the caller's). Files have
-//! threads, in pools that [`storage`] describes. GPU memory is a [`Region`] whose bytes the host
-//! never touches ([`cuda`], [`memory`]).
+//! [`future`]), no thread for an endpoint (but those that connect over `verbs`, for as long as the
+//! provider takes), no copy of a long payload that the provider can send, no retry of a send (every
+//! accepted one has exactly one outcome, and what to do about a failed one is the caller's). Files
+//! have threads, in pools that [`storage`] describes, and so have streams ([`stream`]) and objects
+//! ([`object`]). GPU memory is a [`Region`] whose bytes the host never touches ([`cuda`],
+//! [`memory`]). Nothing is encrypted, and no peer has to say who it is, but those of streams with a
+//! [key](stream::PresharedKey).
 
 #![deny(unsafe_code)]
 

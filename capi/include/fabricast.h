@@ -1,6 +1,6 @@
 /*
- * fabricast: moves bytes from storage and GPU memory to network peers over libfabric, without a copy
- * of its own. This file is generated from capi/src; what is said here is said there.
+ * fabricast: moves bytes from storage and GPU memory to network peers over libfabric, from where they
+ * lie; what it copies is counted. This file is generated from capi/src; what is said here is said there.
  *
  * Handles are numbers: 0 is none, and one that was released is refused with FCAST_STALE, never used.
  * Whatever a function takes by pointer is read or written during the call alone, unless it says so.

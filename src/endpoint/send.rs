@@ -1,4 +1,4 @@
-//! `SendEndpointZeroCopy`: sends registered memory to one peer, without a copy.
+//! `SendEndpointZeroCopy`: sends registered memory to one peer, from where it lies.
 
 #![allow(unsafe_code)]
 
@@ -115,7 +115,7 @@ impl std::fmt::Debug for SendConfig {
     }
 }
 
-/// Sends registered memory to one peer, without a copy of its own.
+/// Sends registered memory to one peer, from where it lies.
 ///
 /// A message is a header and a payload. The header is copied into a registered slot; the payload
 /// goes out from where it lies, moves into the endpoint while it is in flight, and comes back in
@@ -489,6 +489,28 @@ impl SendEndpointZeroCopy {
     ///   would read.
     pub unsafe fn as_raw(&self) -> Option<*mut sys::fid_ep> {
         self.core.conn().and_then(|conn| conn.as_raw())
+    }
+}
+
+/// An endpoint is equal to itself alone.
+impl PartialEq for SendEndpointZeroCopy {
+    fn eq(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+}
+
+impl Eq for SendEndpointZeroCopy {}
+
+/// In the order of their [ids](SendEndpointZeroCopy::id): an older one comes first.
+impl Ord for SendEndpointZeroCopy {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.id().cmp(&other.id())
+    }
+}
+
+impl PartialOrd for SendEndpointZeroCopy {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
     }
 }
 

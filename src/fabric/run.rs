@@ -25,13 +25,17 @@ pub struct Run {
     pub date: String,
     /// How many behaviours were as they should be.
     pub shown: usize,
-    /// Those that it can't do, or that fail for a known reason of its own.
-    pub holes: Vec<String>,
+    /// Those that can't apply: they ask for what the provider, or this kind of endpoint, does not
+    /// have.
+    pub cannot: Vec<String>,
+    /// Those that fail, for a known reason of the provider's own.
+    pub fails: Vec<String>,
 }
 
 /// The names of the fields, which are the first line.
-const HEADS: [&str; 9] = [
-    "provider", "endpoint", "cq_data", "library", "kernel", "device", "date", "shown", "holes",
+const HEADS: [&str; 10] = [
+    "provider", "endpoint", "cq_data", "library", "kernel", "device", "date", "shown", "cannot",
+    "fails",
 ];
 
 impl Run {
@@ -54,7 +58,8 @@ impl Run {
             device,
             date,
             shown,
-            holes,
+            cannot,
+            fails,
         ] = fields.try_into().ok()?;
         Some(Self {
             provider: provider.to_owned(),
@@ -67,17 +72,19 @@ impl Run {
             device: device.to_owned(),
             date: date.to_owned(),
             shown: shown.parse().ok()?,
-            holes: holes
-                .split(", ")
-                .filter(|hole| !hole.is_empty())
-                .map(str::to_owned)
-                .collect(),
+            cannot: names(cannot),
+            fails: names(fails),
         })
     }
 
     /// The first line of a file.
     pub fn heads() -> String {
         HEADS.join("\t")
+    }
+
+    /// How many behaviours it was asked for.
+    pub fn asked(&self) -> usize {
+        self.shown + self.cannot.len() + self.fails.len()
     }
 
     /// What [`parse`](Self::parse) reads.
@@ -91,12 +98,13 @@ impl Run {
             device,
             date,
             shown,
-            holes,
+            cannot,
+            fails,
         } = self;
-        let holes = holes.join(", ");
+        let (cannot, fails) = (cannot.join(", "), fails.join(", "));
         format!(
             "{provider}\t{endpoint}\t{cq_data}\t{library}\t\
-             {kernel}\t{device}\t{date}\t{shown}\t{holes}"
+             {kernel}\t{device}\t{date}\t{shown}\t{cannot}\t{fails}"
         )
     }
 }
@@ -116,13 +124,20 @@ impl fmt::Display for Run {
             f,
             "{endpoint}, libfabric {library}, Linux {kernel}, {device}, {date}: {shown} of {} \
              behaviours",
-            shown + self.holes.len()
+            self.asked()
         )?;
-        match &self.holes[..] {
-            [] => Ok(()),
-            holes => write!(f, " (not: {})", holes.join(", ")),
+        for (what, which) in [("can't apply", &self.cannot), ("fails", &self.fails)] {
+            if !which.is_empty() {
+                write!(f, "; {what}: {}", which.join(", "))?;
+            }
         }
+        Ok(())
     }
+}
+
+fn names(list: &str) -> Vec<String> {
+    let names = list.split(", ").filter(|name| !name.is_empty());
+    names.map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -141,19 +156,21 @@ mod tests {
             device: "rxe0 (virtual)".to_owned(),
             date: "2026-11-22".to_owned(),
             shown: 28,
-            holes: vec!["peer killed".to_owned(), "write with data".to_owned()],
+            cannot: vec!["peer killed".to_owned(), "write with data".to_owned()],
+            fails: vec!["restart".to_owned()],
         };
         assert_eq!(Run::parse(&run.to_line()).as_ref(), Some(&run));
         let whole = Run {
-            holes: Vec::new(),
+            cannot: Vec::new(),
+            fails: Vec::new(),
             ..run.clone()
         };
         assert_eq!(Run::parse(&whole.to_line()), Some(whole));
         assert_eq!(Run::parse(&Run::heads()), None);
         assert_eq!(
             run.to_string(),
-            "FI_EP_MSG, libfabric 1.17, Linux 6.1.0, rxe0 (virtual), 2026-11-22: 28 of 30 \
-             behaviours (not: peer killed, write with data)"
+            "FI_EP_MSG, libfabric 1.17, Linux 6.1.0, rxe0 (virtual), 2026-11-22: 28 of 31 \
+             behaviours; can't apply: peer killed, write with data; fails: restart"
         );
     }
 

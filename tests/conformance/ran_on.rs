@@ -36,11 +36,12 @@ pub(crate) fn write(lines: &[Line]) {
 /// `None` for a row that failed, or of which only a part was asked for.
 fn run(line: &Line) -> Option<Run> {
     let row = rows::row_named(&line.provider);
-    let mut holes = Vec::new();
+    let (mut cannot, mut fails) = (Vec::new(), Vec::new());
     for ((name, _), cell) in BEHAVIOURS.iter().zip(&line.cells) {
         match cell {
             Cell::Shown(Shown::Works) | Cell::Second => {}
-            Cell::Shown(Shown::Hole(_)) | Cell::Known(_) => holes.push(name.to_string()),
+            Cell::Shown(Shown::Hole(_)) => cannot.push(*name),
+            Cell::Known(_) => fails.push(*name),
             Cell::Failed | Cell::NotAsked => return None,
         }
     }
@@ -57,8 +58,9 @@ fn run(line: &Line) -> Option<Run> {
         kernel.unwrap_or_default().to_owned(),
         described(&line.device),
         today(),
-        (line.cells.len() - holes.len()).to_string(),
-        holes.join(", "),
+        (line.cells.len() - cannot.len() - fails.len()).to_string(),
+        cannot.join(", "),
+        fails.join(", "),
     ];
     Some(Run::parse(&fields.join("\t")).expect("a line"))
 }

@@ -788,6 +788,22 @@ fn a_silent_server_runs_into_the_connect_timeout() {
 }
 
 #[test]
+fn endpoints_are_in_the_order_that_they_were_opened_in() {
+    let Some(domain) = domain() else { return };
+    let open = || {
+        let config = common::sending();
+        SendEndpointZeroCopy::connect(&domain, nobodys_port(), config).expect("begins")
+    };
+    let (first, second, third) = (open(), open(), open());
+    let ids = [first.id(), second.id(), third.id()];
+    assert!(first < second && third > second && first != third);
+    assert!(second.cmp(&second).is_eq());
+    let mut all = [third, first, second];
+    all.sort();
+    assert_eq!(all.map(|endpoint| endpoint.id()), ids);
+}
+
+#[test]
 fn nobody_listening_is_told_at_once() {
     let _dog = Watchdog::new("nobody");
     let Some(domain) = domain() else { return };

@@ -1,6 +1,7 @@
-//! The examples that are tools, as a user runs them; and the table of what ran where, which a tool
-//! writes.
+//! The examples that are tools, as a user runs them; the table of what ran where, which a tool
+//! writes; and the names and numbers of the documents.
 
+mod documents;
 mod object;
 mod object_http;
 #[path = "../common/patience.rs"]

@@ -86,7 +86,18 @@ fn what_ran_is_what_the_documents_say() {
         tsv.display()
     );
     hold("README.md", [PROMISE, PROMISE_END], &promise(&runs));
-    hold("docs/guide/providers.md", [BEGIN, END], &table_of(&runs));
+    let table = table_of(&runs, behaviours());
+    hold("docs/guide/providers.md", [BEGIN, END], &table);
+}
+
+/// How many behaviours the suite has today.
+fn behaviours() -> usize {
+    let list = include_str!("../conformance/behaviours/mod.rs");
+    let (_, list) = list.split_once("const BEHAVIOURS").expect("the list");
+    let (list, _) = list.split_once("];").expect("its end");
+    list.lines()
+        .filter(|line| line.trim().starts_with("(\""))
+        .count()
 }
 
 /// Writes what stands between two lines of a document, or finds it there.
@@ -143,7 +154,7 @@ fn promise(runs: &[Run]) -> String {
 }
 
 /// The table: a line for each provider and kind of endpoint.
-fn table_of(runs: &[Run]) -> String {
+fn table_of(runs: &[Run], behaviours: usize) -> String {
     let mut text = String::from(
         "\n| provider | endpoint | runs | ran on | copies of its own | messages that are packed \
          |\n|---|---|---|---|---|---|\n",
@@ -157,7 +168,7 @@ fn table_of(runs: &[Run]) -> String {
                 "| `{}` | {kind} | {} | {} | {} | {} |",
                 row.name,
                 answer(row, *kind, !its.is_empty()),
-                places(&its),
+                places(&its, behaviours),
                 row.copies,
                 packed(row)
             );
@@ -196,9 +207,11 @@ fn answer(row: &Provider, kind: EndpointKind, ran: bool) -> String {
     text
 }
 
-/// The newest run of each library and device, in words. How many bytes of CQ data there were is
-/// left out, but for what that makes impossible.
-fn places(runs: &[&Run]) -> String {
+/// The newest run of each library and device, in words: of so many behaviours that the suite has
+/// today, those that work; then those that can't apply, those that fail, and how many are newer
+/// than the run. How many bytes of CQ data there were is left out, but for what that makes
+/// impossible.
+fn places(runs: &[&Run], behaviours: usize) -> String {
     if runs.is_empty() {
         return "nothing: from documentation and sources".to_owned();
     }
@@ -206,15 +219,21 @@ fn places(runs: &[&Run]) -> String {
     let mut texts: Vec<(String, Vec<&str>)> = Vec::new();
     for run in runs.iter().filter(|run| Some(run.cq_data) == full) {
         let mut text = format!(
-            "Linux {}, {}, {}: {} of {} behaviours",
+            "Linux {}, {}, {}: {} of {} behaviours work",
             run.kernel,
             run.device,
             run.date,
             run.shown,
-            run.shown + run.holes.len()
+            behaviours.max(run.asked())
         );
-        if !run.holes.is_empty() {
-            let _ = write!(text, " (not: {})", run.holes.join(", "));
+        for (what, which) in [("can't apply", &run.cannot), ("**fails**", &run.fails)] {
+            if !which.is_empty() {
+                let _ = write!(text, ", {} {what} ({})", which.len(), which.join(", "));
+            }
+        }
+        let newer = behaviours.saturating_sub(run.asked());
+        if newer > 0 {
+            let _ = write!(text, ", {newer} not tried");
         }
         match texts.iter_mut().find(|(of, _)| *of == text) {
             Some((_, libraries)) => libraries.push(&run.library),
@@ -230,9 +249,9 @@ fn places(runs: &[&Run]) -> String {
 #[test]
 fn the_promise_is_what_ran() {
     let run = |line: &str| Run::parse(line).expect("a line");
-    let tcp = run("tcp\tFI_EP_MSG\t8\t1.17\t6.1\tlo\t2026-01-02\t30\t");
-    let soft = run("verbs\tFI_EP_MSG\t4\t1.17\t6.1\trxe0 (virtual)\t2026-01-02\t28\t");
-    let card = run("verbs\tFI_EP_MSG\t4\t2.5\t6.1\tmlx5_0 (mlx5_core)\t2026-01-02\t28\t");
+    let tcp = run("tcp\tFI_EP_MSG\t8\t1.17\t6.1\tlo\t2026-01-02\t30\t\t");
+    let soft = run("verbs\tFI_EP_MSG\t4\t1.17\t6.1\trxe0 (virtual)\t2026-01-02\t28\t\t");
+    let card = run("verbs\tFI_EP_MSG\t4\t2.5\t6.1\tmlx5_0 (mlx5_core)\t2026-01-02\t28\t\t");
     let text = promise(&[tcp.clone(), soft.clone()]);
     let on_soft = "It has run over `tcp`; over `verbs` on soft RDMA (rdma_rxe), **not on a card**; \
         `tcp;ofi_rxm`";
@@ -247,21 +266,34 @@ fn the_promise_is_what_ran() {
 #[test]
 fn a_newer_run_takes_the_place_of_its_own_kind_only() {
     let run = |line: &str| Run::parse(line).expect("a line");
-    let old = run("tcp\tFI_EP_MSG\t8\t1.17\t6.1\tlo\t2026-01-02\t30\t");
-    let new = run("tcp\tFI_EP_MSG\t8\t1.17\t6.1\tlo\t2026-03-04\t29\tpeer killed");
-    let other = run("tcp\tFI_EP_MSG\t8\t2.5\t6.1\tlo\t2026-01-01\t30\t");
-    let first = run("verbs\tFI_EP_MSG\t4\t1.17\t6.1\trxe0 (virtual)\t2026-01-01\t28\t");
+    let old = run("tcp\tFI_EP_MSG\t8\t1.17\t6.1\tlo\t2026-01-02\t30\t\t");
+    let new = run("tcp\tFI_EP_MSG\t8\t1.17\t6.1\tlo\t2026-03-04\t29\t\tpeer killed");
+    let other = run("tcp\tFI_EP_MSG\t8\t2.5\t6.1\tlo\t2026-01-01\t30\t\t");
+    let first = run("verbs\tFI_EP_MSG\t4\t1.17\t6.1\trxe0 (virtual)\t2026-01-01\t28\t\t");
     let all = [&first, &new, &other, &old].map(Clone::clone);
     assert_eq!(in_order(all), [new.clone(), other.clone(), first]);
     assert_eq!(
-        places(&[&old, &other]),
-        "libfabric 1.17 on Linux 6.1, lo, 2026-01-02: 30 of 30 behaviours; libfabric 2.5 on Linux \
-         6.1, lo, 2026-01-01: 30 of 30 behaviours"
+        places(&[&old, &other], 30),
+        "libfabric 1.17 on Linux 6.1, lo, 2026-01-02: 30 of 30 behaviours work; libfabric 2.5 on \
+         Linux 6.1, lo, 2026-01-01: 30 of 30 behaviours work"
     );
-    let same = run("tcp\tFI_EP_MSG\t8\t2.5\t6.1\tlo\t2026-03-04\t29\tpeer killed");
+    let same = run("tcp\tFI_EP_MSG\t8\t2.5\t6.1\tlo\t2026-03-04\t29\t\tpeer killed");
     assert_eq!(
-        places(&[&new, &same]),
-        "libfabric 1.17 and 2.5 on Linux 6.1, lo, 2026-03-04: 29 of 30 behaviours (not: peer \
-         killed)"
+        places(&[&new, &same], 30),
+        "libfabric 1.17 and 2.5 on Linux 6.1, lo, 2026-03-04: 29 of 30 behaviours work, 1 \
+         **fails** (peer killed)"
     );
+}
+
+#[test]
+fn what_cannot_apply_what_fails_and_what_was_not_tried_are_told_apart() {
+    let run =
+        Run::parse("shm\tFI_EP_RDM\t8\t1.17\t6.1\tshm\t2026-01-02\t30\trestart, old tokens\tread");
+    let run = run.expect("a line");
+    assert_eq!(
+        places(&[&run], 37),
+        "libfabric 1.17 on Linux 6.1, shm, 2026-01-02: 30 of 37 behaviours work, 2 can't apply \
+         (restart, old tokens), 1 **fails** (read), 4 not tried"
+    );
+    assert!(behaviours() > 30, "{}", behaviours());
 }

@@ -354,8 +354,9 @@ impl<K> CuFileBatch<K> {
         }
     }
 
-    /// Waits up to `limit` for at least `min` entries to be over, `cuFileBatchIOGetStatus`, and
-    /// appends what was heard. Says how many events that were. With nothing outstanding, none.
+    /// Waits up to `limit` for at least `min` entries to be over (or `max`, where that is less),
+    /// `cuFileBatchIOGetStatus`, and appends what was heard of at most `max` of them. Says how many
+    /// events that were. With nothing outstanding, or `max` 0, none.
     ///
     /// # Errors
     ///
@@ -363,11 +364,13 @@ impl<K> CuFileBatch<K> {
     pub fn poll(
         &mut self,
         min: usize,
+        max: usize,
         limit: Duration,
         into: &mut Vec<CuFileBatchEvent<K>>,
     ) -> Result<usize, CuFileError> {
         let get_status = functions(self.driver.cufile())?.get_status;
-        if self.outstanding == 0 {
+        let max = max.min(self.outstanding);
+        if max == 0 {
             return Ok(0);
         }
         let limit = limit.min(WAIT_MAX);
@@ -375,8 +378,8 @@ impl<K> CuFileBatch<K> {
             tv_sec: limit.as_secs() as libc::time_t,
             tv_nsec: libc::c_long::from(limit.subsec_nanos()),
         };
-        let min = min.min(self.outstanding) as u32;
-        let mut count = self.outstanding as u32;
+        let min = min.min(max) as u32;
+        let mut count = max as u32;
         // SAFETY: the array has room for as many events as are said, one for each place.
         let answer = unsafe {
             get_status(

@@ -227,7 +227,7 @@ impl std::fmt::Debug for PublishConfig {
     }
 }
 
-/// Sends one payload to everybody who has subscribed to its tag, without a copy of its own.
+/// Sends one payload to everybody who has subscribed to its tag, from where it lies.
 ///
 /// Subscribers connect by a [`SubscribeEndpoint`](crate::SubscribeEndpoint) and subscribe to tags,
 /// numbers of the application's. A publication is a [`Payload`], mostly a

@@ -392,7 +392,7 @@ fn the_handle_of_cufile_is_that_of_the_file() {
         unsafe { batch.submit(vec![entry]) }.unwrap();
         let mut events = Vec::new();
         while batch.outstanding() > 0 {
-            batch.poll(1, SOON, &mut events).unwrap();
+            batch.poll(1, usize::MAX, SOON, &mut events).unwrap();
         }
         let [CuFileBatchEvent::Done { result, .. }] = &events[..] else {
             panic!("{events:?}");

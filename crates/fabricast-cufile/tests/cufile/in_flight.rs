@@ -417,7 +417,7 @@ fn a_batch_in_parts() {
         // SAFETY: `keep` owns the memory.
         unsafe { batch.submit(rig.entries(8)) }.unwrap();
         let mut events = Vec::new();
-        let count = batch.poll(1, SHORT, &mut events).unwrap();
+        let count = batch.poll(1, usize::MAX, SHORT, &mut events).unwrap();
         assert_eq!((count, events.len(), batch.outstanding()), (3, 3, 5));
         // Three places are free again, in the middle of the batch.
         // SAFETY: as above.
@@ -435,7 +435,33 @@ fn a_batch_in_parts() {
                 .all(|it| (it.1, &it.2) == (BatchStatus::COMPLETE, &Ok(1000)))
         );
         assert!(rig.memory.bytes()[..8000] == rig.content[..8000]);
-        assert_eq!(batch.poll(1, SHORT, &mut Vec::new()).unwrap(), 0);
+        assert_eq!(
+            batch.poll(1, usize::MAX, SHORT, &mut Vec::new()).unwrap(),
+            0
+        );
+        batch.destroy().unwrap();
+        rig.close(0);
+    });
+}
+
+#[test]
+fn a_batch_by_as_many_outcomes_as_were_asked_for() {
+    let test = "in_flight::a_batch_by_as_many_outcomes_as_were_asked_for";
+    in_child(test, NEWEST, &[], || {
+        let rig = Rig::new();
+        let mut batch = rig.batch(8);
+        // SAFETY: `keep` owns the memory.
+        unsafe { batch.submit(rig.entries(8)) }.unwrap();
+        let mut events = Vec::new();
+        assert_eq!(batch.poll(1, 0, SHORT, &mut events).unwrap(), 0);
+        // All are over; those that were not asked for are told later.
+        for (min, max, left) in [(1, 3, 5), (9, 2, 3), (0, 1, 2), (1, 100, 0)] {
+            let before = batch.outstanding();
+            let count = batch.poll(min, max, SHORT, &mut events).unwrap();
+            assert_eq!((count, batch.outstanding()), (before - left, left));
+        }
+        let cookies: Vec<u64> = done(events).iter().map(|it| it.0).collect();
+        assert_eq!(cookies, [0, 1, 2, 3, 4, 5, 6, 7]);
         batch.destroy().unwrap();
         rig.close(0);
     });
@@ -454,7 +480,10 @@ fn a_wait_for_a_batch_has_a_deadline() {
         // SAFETY: `keep` owns the memory.
         unsafe { batch.submit(rig.entries(2)) }.unwrap();
         let began = Instant::now();
-        assert_eq!(batch.poll(9, SHORT, &mut Vec::new()).unwrap(), 0);
+        assert_eq!(
+            batch.poll(9, usize::MAX, SHORT, &mut Vec::new()).unwrap(),
+            0
+        );
         assert!(began.elapsed() >= SHORT);
         // Held until cuFile reports them: after the cancel, too.
         batch.cancel().unwrap();
@@ -645,7 +674,9 @@ fn a_batch_that_is_refused() {
         rig.fake.fail("cuFileBatchIOGetStatus", 5041, 0);
         // SAFETY: `keep` owns the memory.
         unsafe { batch.submit(rig.entries(2)) }.unwrap();
-        let error = batch.poll(1, SHORT, &mut Vec::new()).unwrap_err();
+        let error = batch
+            .poll(1, usize::MAX, SHORT, &mut Vec::new())
+            .unwrap_err();
         assert_eq!(error.status(), Some(CuFileStatus(5041)));
         assert_eq!(done(collect(&mut batch, 2)).len(), 2);
         rig.fake.fail("cuFileBatchIOCancel", 5042, 0);

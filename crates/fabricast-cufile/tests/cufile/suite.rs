@@ -302,7 +302,7 @@ pub(crate) fn collect<K>(batch: &mut CuFileBatch<K>, count: usize) -> Vec<CuFile
         assert!(Instant::now() < until, "{} of {count} events", events.len());
         let min = count - events.len();
         batch
-            .poll(min, Duration::from_millis(200), &mut events)
+            .poll(min, usize::MAX, Duration::from_millis(200), &mut events)
             .expect("polled");
     }
     events

@@ -1,8 +1,10 @@
-//! The store, by the tests that come with its traits, beside a store in memory, with many threads,
-//! with keys and directories that are not as they should be, and with a GPU.
+//! The stores, by the tests that come with their traits, by `zarrs` itself, beside a store in
+//! memory, with many threads, with keys and directories that are not as they should be, and with a
+//! GPU.
 
 #[path = "../../../../tests/common/alone.rs"]
 mod alone;
+mod arrays;
 mod buffers;
 #[path = "../../../../tests/common/c_library.rs"]
 mod c_library;
@@ -15,6 +17,7 @@ mod gpu;
 mod objects;
 mod odd;
 mod random;
+mod telemetry;
 mod threads;
 
 use std::future::Future;

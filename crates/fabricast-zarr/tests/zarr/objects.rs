@@ -27,14 +27,18 @@ use super::{block_on, key, prefix};
 /// Short, so that most values take several requests.
 const BUFFER: usize = 1000;
 
-struct Served {
+pub(super) struct Served {
     fabric: Arc<Fabric>,
     client: ObjectClient,
     service: ObjectService,
 }
 
 /// A service of an empty store; says `SKIPPED` where no provider opens.
-fn served() -> Option<Served> {
+pub(super) fn served() -> Option<Served> {
+    served_with(ObjectServiceConfig::default())
+}
+
+pub(super) fn served_with(config: ObjectServiceConfig) -> Option<Served> {
     // What libfabric up to 1.17 calls `net` is `tcp` later.
     let open = |provider| {
         let builder = Fabric::builder().provider(provider);
@@ -49,7 +53,6 @@ fn served() -> Option<Served> {
         }
     };
     let any = "127.0.0.1:0".parse().unwrap();
-    let config = ObjectServiceConfig::default();
     let service = ObjectService::start(MemoryStore::new(), &fabric, any, &fabric, config).unwrap();
     let client = ObjectClient::open(&fabric, ObjectClientConfig::default()).unwrap();
     Some(Served {
@@ -60,7 +63,7 @@ fn served() -> Option<Served> {
 }
 
 impl Served {
-    fn store(&self, options: ObjectZarrOptions) -> ObjectZarrStore {
+    pub(super) fn store(&self, options: ObjectZarrOptions) -> ObjectZarrStore {
         let options = options.buffer(BUFFER);
         let address = self.service.local_addr();
         ObjectZarrStore::connect(&self.client, &self.fabric, &address, options).unwrap()
