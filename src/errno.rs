@@ -84,7 +84,7 @@ impl fmt::Debug for FabricErrno {
 }
 
 /// Why one operation that was accepted failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{errno}{}{provider_message}", if provider_message.is_empty() { "" } else { ": " })]
 pub struct CompletionError {
     /// libfabric's error number.
@@ -96,6 +96,8 @@ pub struct CompletionError {
     /// The peer did not take a long message: the longest that it does, in bytes.
     pub limit_bytes: Option<u64>,
 }
+
+fabricast_process::debug_as_words!(CompletionError);
 
 impl CompletionError {
     /// An error that we found ourselves.
