@@ -54,7 +54,7 @@ pub enum CloseReason {
     #[error("refused by this side: {0}")]
     RefusedPeer(Refusal),
     /// There is no such peer, or it refused without a reason.
-    #[error("could not connect: {}", Advised::of(.0))]
+    #[error("could not connect: {}", Advised::of_connecting(.0))]
     ConnectFailed(FabricErrno),
     /// Nothing answered in time.
     #[error("could not connect: {SILENCE}")]
@@ -172,7 +172,7 @@ impl fmt::Display for NotConnected<'_> {
         let Self(peer, reason) = self;
         write!(f, "could not connect to {peer}: ")?;
         match reason {
-            CloseReason::ConnectFailed(errno) => fmt::Display::fmt(&Advised::of(errno), f),
+            CloseReason::ConnectFailed(errno) => Advised::of_connecting(errno).fmt(f),
             CloseReason::ConnectTimedOut => f.write_str(SILENCE),
             reason => fmt::Display::fmt(reason, f),
         }
