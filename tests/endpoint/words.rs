@@ -13,7 +13,7 @@ use tracing::Level;
 use crate::common::child::role;
 use crate::common::{
     self, Offers, Pair, SOON, Watchdog, domain, millis, nobodys_port, node, outcomes, receive_ends,
-    send_end,
+    send_end, small_receiver,
 };
 
 // ---- errors -------------------------------------------------------------------------------------
@@ -230,6 +230,37 @@ fn a_connection_that_never_was_is_not_said_to_be_closed_or_lost() {
     }
 }
 
+/// Code and pages say one number.
+#[test]
+fn the_limit_of_a_header_is_the_one_that_the_guide_gives() {
+    let _dog = Watchdog::new("limit of a header");
+    let Some(domain) = domain() else { return };
+    let mut pair = Pair::open(&domain);
+    let payload = pair.buffer(b"payload");
+    let refused = pair.sender().send_data(payload, &[0; 65], 1);
+    let text = refused.expect_err("too long").to_string();
+    assert!(
+        text.starts_with("header of 65 bytes, the limit is 62, "),
+        "{text}"
+    );
+    assert!(text.contains("2 bytes for its length"), "{text}");
+    let limits = include_str!("../../docs/guide/limits.md");
+    let row = limits
+        .lines()
+        .find(|line| line.starts_with("| header slots, bytes of a slot"));
+    let row = row.expect("the row");
+    assert!(
+        row.contains("2 of them say how long the header is"),
+        "{row}"
+    );
+    assert!(
+        row.contains("so a header has up to 62 | 256, 64 |"),
+        "{row}"
+    );
+    let errors = include_str!("../../docs/guide/errors.md");
+    assert!(errors.contains("a slot has 64 bytes, 2 of them for the length"));
+}
+
 // ---- the log ------------------------------------------------------------------------------------
 
 /// Keeps what is logged by the thread that it is the subscriber of.
@@ -316,6 +347,24 @@ fn connections_and_their_ends_are_in_the_log_at_the_levels_of_an_operator() {
             "{said:?}"
         );
 
+        // One that is refused, on both sides.
+        let only_one = small_receiver().connection(|c| c.max_connections(1));
+        let mut pair = Pair::with(&domain, common::sending(), only_one);
+        log.take(Level::INFO);
+        let addr = pair.receiver().local_addr();
+        let mut second =
+            SendEndpointZeroCopy::connect(&domain, addr, common::sending()).expect("begins");
+        let mut events = Vec::new();
+        pair.until("refused", |_| {
+            second.poll(&mut events).expect("polls");
+            send_end(&events).is_some()
+        });
+        let said = log.take(Level::INFO);
+        let refused = ["not connected", "already has 1 connections"];
+        assert!(has(&said, Level::WARN, &refused), "{said:?}");
+        assert_eq!(said.len(), 2, "{said:?}");
+        drop(pair);
+
         // A loss: of a peer that is dropped as a killed one goes.
         let mut pair = Pair::open(&domain);
         log.take(Level::INFO);
@@ -328,7 +377,11 @@ fn connections_and_their_ends_are_in_the_log_at_the_levels_of_an_operator() {
             .collect();
         assert_eq!(warnings.len(), 1, "{said:?}");
         assert!(
-            has(&said, Level::WARN, &["the peer was lost", "peer="]),
+            has(
+                &said,
+                Level::WARN,
+                &["the peer was lost", "its process ended", "peer="]
+            ),
             "{said:?}"
         );
     });
