@@ -7,7 +7,8 @@ use std::net::TcpListener;
 use std::process::{Command, Termination};
 use std::sync::{Arc, Mutex};
 
-use fabricast::{Domain, Error, Fabric, PeerAddr, SendEndpointZeroCopy};
+use fabricast::endpoint::BufferedConfig;
+use fabricast::{Domain, Error, Fabric, PeerAddr, SendEndpointBuffered, SendEndpointZeroCopy};
 use tracing::Level;
 
 use crate::common::child::role;
@@ -439,6 +440,26 @@ fn a_sender_that_is_dropped_with_messages_on_their_way_says_how_many() {
         let said = log.take(Level::INFO);
         assert!(
             has(&said, Level::WARN, &["dropped", "close", "in_flight=3"]),
+            "{said:?}"
+        );
+
+        // Small messages that are packed, and were not sent.
+        let small = BufferedConfig::default().flush_interval(None);
+        let addr = pair.receiver().local_addr();
+        let mut buffered = SendEndpointBuffered::connect(&domain, addr, small).expect("begins");
+        let mut events = Vec::new();
+        pair.until("connected", |_| {
+            buffered.poll(&mut events).expect("polls");
+            buffered.is_connected()
+        });
+        for tag in 0..5 {
+            buffered.push(tag, 0, b"small").expect("there is room");
+        }
+        log.take(Level::INFO);
+        drop(buffered);
+        let said = log.take(Level::INFO);
+        assert!(
+            has(&said, Level::WARN, &["packed and not sent", "unsent=5"]),
             "{said:?}"
         );
 
