@@ -204,9 +204,8 @@ struct Cut(Option<FabricErrno>);
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const CUT: &str = "the connection was cut, as its process ended or its network failed";
-        let errno = match self.0 {
-            None => return f.write_str(CUT),
-            Some(errno) => errno,
+        let Some(errno) = self.0 else {
+            return f.write_str(CUT);
         };
         match errno.get() {
             // What was in flight on a connection that is over.
