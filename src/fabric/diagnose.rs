@@ -94,34 +94,38 @@ fn absence(
             None => "there is no such provider".to_owned(),
         });
     };
-    // All that it was built with, whether or not there is a device.
-    let built_in = names_of(library, sys::FI_PROV_ATTR_ONLY);
-    if !name.split(';').all(|part| built_in.contains(part)) {
-        return Some("this libfabric was built without it".to_owned());
-    }
-    Some(match row.devices {
-        Some(directory) => without_devices(Path::new(directory)),
-        None => format!("libfabric has it, and it offers nothing here; {MORE}"),
-    })
+    // All that it has to offer on any machine; but for `verbs`, which 1.17 leaves out without a
+    // device.
+    let listed = names_of(library, sys::FI_PROV_ATTR_ONLY);
+    let is_listed = name.split(';').all(|part| listed.contains(part));
+    Some(absence_of_known(row.devices.map(Path::new), is_listed))
 }
 
 /// How to learn more of a provider that says nothing.
 const MORE: &str = "FI_LOG_LEVEL=info in the environment has it say why";
 
-/// Why a provider offers nothing whose devices the kernel lists there.
-fn without_devices(directory: &Path) -> String {
+/// Why there is nothing of a provider that we know, whose devices the kernel lists in a directory,
+/// and which the library lists or does not.
+fn absence_of_known(devices: Option<&Path>, is_listed: bool) -> String {
+    match (devices.and_then(lack_of_devices), is_listed) {
+        (Some(lack), true) => format!("libfabric has it, but there is no device ({lack})"),
+        (Some(lack), false) => format!(
+            "there is no device ({lack}), for want of which libfabric leaves it out; or it was \
+             built without it"
+        ),
+        (None, true) => format!("libfabric has it, and it offers nothing here; {MORE}"),
+        (None, false) => "this libfabric was built without it".to_owned(),
+    }
+}
+
+/// The kernel lists no device there.
+fn lack_of_devices(directory: &Path) -> Option<String> {
     let state = match std::fs::read_dir(directory).map(|mut entries| entries.next().is_some()) {
-        Ok(true) => {
-            let directory = directory.display();
-            return format!(
-                "libfabric has it, and takes none of the devices in {directory}; {MORE}"
-            );
-        }
+        Ok(true) => return None,
         Ok(false) => "is empty",
         Err(_) => "is not there",
     };
-    let directory = directory.display();
-    format!("libfabric has it, but there is no device ({directory} {state})")
+    Some(format!("{} {state}", directory.display()))
 }
 
 /// The name that was meant, if one is near: the same in other letters, or with a slip or two.
@@ -220,20 +224,21 @@ mod tests {
     fn devices_are_looked_for_where_the_kernel_lists_them() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("none");
-        let no_device = "libfabric has it, but there is no device (";
-        let text = without_devices(&missing);
+        let (shown, missing_shown) = (dir.path().display(), missing.display());
         assert_eq!(
-            text,
-            format!("{no_device}{} is not there)", missing.display())
+            absence_of_known(Some(dir.path()), true),
+            format!("libfabric has it, but there is no device ({shown} is empty)")
         );
-        let text = without_devices(dir.path());
-        assert_eq!(
-            text,
-            format!("{no_device}{} is empty)", dir.path().display())
-        );
+        let left_out = absence_of_known(Some(&missing), false);
+        let begin = format!("there is no device ({missing_shown} is not there), ");
+        assert!(left_out.starts_with(&begin), "{left_out}");
         std::fs::write(dir.path().join("mlx5_0"), "").unwrap();
-        let text = without_devices(dir.path());
-        assert!(text.contains("takes none of the devices in"), "{text}");
+        for devices in [None, Some(dir.path())] {
+            let silent = absence_of_known(devices, true);
+            assert!(silent.contains("it offers nothing here"), "{silent}");
+            let lacking = absence_of_known(devices, false);
+            assert_eq!(lacking, "this libfabric was built without it");
+        }
     }
 
     #[test]
