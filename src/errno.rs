@@ -30,16 +30,15 @@ impl FabricErrno {
 }
 
 /// An error with what to do about it, for texts of errors that stand by themselves.
-pub(crate) struct Advised(FabricErrno);
+pub(crate) struct Advised {
+    errno: FabricErrno,
+    advice: &'static str,
+}
 
 impl Advised {
-    pub(crate) fn of(errno: &FabricErrno) -> Self {
-        Self(*errno)
-    }
-
     /// What mostly causes it, or how to learn more.
-    fn advice(&self) -> &'static str {
-        match self.0.get() {
+    pub(crate) fn of(errno: &FabricErrno) -> Self {
+        let advice = match errno.get() {
             libc::ECONNREFUSED => {
                 "nobody listens there: does the receiver run, at this address and port?"
             }
@@ -58,13 +57,36 @@ impl Advised {
             }
             libc::ENOSYS | libc::EOPNOTSUPP => "the provider does not have it",
             _ => "FI_LOG_LEVEL=info in the environment has libfabric say more",
+        };
+        let errno = *errno;
+        Self { errno, advice }
+    }
+
+    /// The same of an attempt to connect, where a peer that is none of ours comes to other numbers:
+    /// over tcp, one that hangs up is EINPROGRESS, one that says something else ENOPROTOOPT.
+    pub(crate) fn of_connecting(errno: &FabricErrno) -> Self {
+        match errno.get() {
+            libc::EINPROGRESS
+            | libc::ENOPROTOOPT
+            | libc::EPROTO
+            | libc::EBADMSG
+            | libc::ECONNRESET
+            | libc::ECONNABORTED
+            | libc::EPIPE
+            | libc::ENOTCONN
+            | libc::ESHUTDOWN => Self {
+                errno: *errno,
+                advice: "something listens there, and most likely does not speak fabricast: is it \
+                         the receiver's address and port?",
+            },
+            _ => Self::of(errno),
         }
     }
 }
 
 impl fmt::Display for Advised {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.0, self.advice())
+        write!(f, "{}: {}", self.errno, self.advice)
     }
 }
 
@@ -84,7 +106,7 @@ impl fmt::Debug for FabricErrno {
 }
 
 /// Why one operation that was accepted failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{errno}{}{provider_message}", if provider_message.is_empty() { "" } else { ": " })]
 pub struct CompletionError {
     /// libfabric's error number.
@@ -96,6 +118,8 @@ pub struct CompletionError {
     /// The peer did not take a long message: the longest that it does, in bytes.
     pub limit_bytes: Option<u64>,
 }
+
+fabricast_process::debug_as_words!(CompletionError);
 
 impl CompletionError {
     /// An error that we found ourselves.

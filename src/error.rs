@@ -32,14 +32,14 @@ pub use diagnosis::{Diagnosis, Verdict};
 use crate::errno::Advised;
 use crate::memory::MemoryError;
 use crate::process;
-use crate::protocol::close_reason::CloseReason;
+use crate::protocol::close_reason::{CloseReason, NotConnected, Over};
 
 pub use crate::errno::{CompletionError, FabricErrno};
 pub use crate::memory::RegisterError;
 pub use crate::process::Forked;
 
 /// What can go wrong outside a single operation.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// libfabric is missing, too old or broken.
@@ -161,8 +161,19 @@ pub enum Error {
         /// Descriptors that may be needed beside them.
         needed: u64,
     },
+    /// The connection that was waited for could not be made, in the last of its attempts.
+    #[error("{}", NotConnected(peer, reason))]
+    NotConnected {
+        /// Whom this side connected to.
+        peer: String,
+        /// Why not.
+        reason: CloseReason,
+    },
     /// The connection is closed, or never came to be; the reason is the one of its last event.
-    #[error("the connection is closed: {0}; what is to be sent needs a new endpoint")]
+    #[error(
+        "{}; what is to be sent needs a new endpoint",
+        Over("the connection is closed", .0)
+    )]
     Closed(CloseReason),
     /// A completion named no operation of ours, or the completion queue broke. The endpoint is
     /// failed, for good.
@@ -187,6 +198,8 @@ pub enum Error {
         waited: std::time::Duration,
     },
 }
+
+fabricast_process::debug_as_words!(Error);
 
 impl Error {
     /// A failed libfabric call, by its return code.

@@ -192,7 +192,9 @@ impl Failure {
             Error::Os { source, .. } => (FCAST_SYSTEM, source.raw_os_error().unwrap_or(0)),
             Error::Memory(MemoryError::Cuda { .. }) => (FCAST_DEVICE, 0),
             Error::Memory(_) | Error::Register(_) => (FCAST_NO_RESOURCES, 0),
-            Error::Closed(reason) => (status_of_close(reason), 0),
+            Error::Closed(reason) | Error::NotConnected { reason, .. } => {
+                (status_of_close(reason), 0)
+            }
             Error::EndpointFailed(_) => (FCAST_CLOSED, 0),
             Error::Forked { .. } => (FCAST_FORKED, 0),
             Error::TimedOut { .. } => (FCAST_TIMED_OUT, 0),

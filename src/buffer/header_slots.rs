@@ -44,7 +44,7 @@ impl Default for HeaderSlotConfig {
 }
 
 /// Why there is no slot for a header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The header is longer than a slot.
     #[error(
@@ -60,6 +60,8 @@ pub enum HeaderError {
     #[error("no header slot is free: give some back, or have more (`HeaderSlotConfig::slots`)")]
     NoSlot,
 }
+
+fabricast_process::debug_as_words!(HeaderError);
 
 /// What a slot is taken for.
 struct SlotUse {

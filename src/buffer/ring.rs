@@ -56,7 +56,7 @@ impl Default for RingConfig {
 }
 
 /// Why there is no room in a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingError {
     /// Not enough bytes are free now: back-pressure, not a failure.
@@ -87,6 +87,8 @@ pub enum RingError {
         max: u32,
     },
 }
+
+fabricast_process::debug_as_words!(RingError);
 
 /// The producer's record of one piece, oldest first.
 struct Record {

@@ -23,7 +23,7 @@ use super::wake_list::{WakeFn, WakerId};
 use crate::memory::{Claim, MemoryError, Purpose, Region};
 
 /// Why a waiting acquire got no slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
     /// No slot became free before the deadline.
@@ -36,6 +36,8 @@ pub enum AcquireError {
         waited: Duration,
     },
 }
+
+fabricast_process::debug_as_words!(AcquireError);
 
 struct SharedSlots {
     table: SlotTable,

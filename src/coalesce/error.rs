@@ -4,7 +4,7 @@
 const HINT: &str = " (is the other side using the same `Format`?)";
 
 /// A buffer that is not what its format says. The messages in front of the fault were given out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("byte {offset}: {kind}")]
 pub struct FormatError {
     /// Where in the buffer the faulty field or message starts, in bytes.
@@ -13,8 +13,10 @@ pub struct FormatError {
     pub kind: FormatErrorKind,
 }
 
+fabricast_process::debug_as_words!(FormatError);
+
 /// What is wrong with a buffer of small messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatErrorKind {
     /// It does not begin with the magic number of the compact format: the peer does not coalesce,
@@ -62,6 +64,8 @@ pub enum FormatErrorKind {
     },
 }
 
+fabricast_process::debug_as_words!(FormatErrorKind);
+
 impl FormatErrorKind {
     pub(super) fn at(self, offset: usize) -> FormatError {
         FormatError { offset, kind: self }
@@ -69,7 +73,7 @@ impl FormatErrorKind {
 }
 
 /// Why a message did not go into a buffer; the buffer is unchanged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackError {
     /// Not any more: it would fit an empty buffer.
@@ -94,3 +98,5 @@ pub enum PackError {
         max: usize,
     },
 }
+
+fabricast_process::debug_as_words!(PackError);

@@ -8,7 +8,7 @@ use crate::endpoint::connectionless::PeerInUse;
 use crate::errno::{Advised, CompletionError, FabricErrno};
 use crate::memory::{Access, RegionKind, RegisterError};
 use crate::process::Forked;
-use crate::protocol::close_reason::CloseReason;
+use crate::protocol::close_reason::{CloseReason, Over};
 
 /// What back-pressure waits for. Every one of them passes by itself; a `Writable` event says when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl fmt::Display for Blocked {
 }
 
 /// Why a send was refused. Nothing was posted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendErrorKind {
     /// Not now; back-pressure, not a failure.
@@ -68,9 +68,10 @@ pub enum SendErrorKind {
     /// The header does not fit its slot, or the header mode. A publication puts 16 bytes of its own
     /// in front of it.
     #[error(
-        "header of {len} bytes, the limit is {max}: give the endpoint larger header slots \
-         (`HeaderSlotConfig::slot_size`, by `headers` of its settings; a publication takes 16 \
-         bytes of one itself), or put the rest in front of the payload"
+        "header of {len} bytes, the limit is {max}, a header slot less what goes in front of the \
+         header (2 bytes for its length, unless the mode is Fixed, and 16 of a publication): give \
+         the endpoint larger slots (`HeaderSlotConfig::slot_size`, by `headers` of its settings), \
+         or put the rest in front of the payload"
     )]
     HeaderTooLong {
         /// Bytes given.
@@ -198,14 +199,16 @@ pub enum SendErrorKind {
     Closing,
     /// The connection is closed.
     #[error(
-        "the connection is closed: {0}; connect a new endpoint, or have this done by \
-         `ConnectionSettings::reconnect`"
+        "{}; connect a new endpoint, or have this done by `ConnectionSettings::reconnect`",
+        Over("the connection is closed", .0)
     )]
     Closed(CloseReason),
     /// The provider refused the message.
     #[error("fi_sendmsg: {}", Advised::of(.0))]
     Fabric(FabricErrno),
 }
+
+fabricast_process::debug_as_words!(SendErrorKind);
 
 /// Whose limit a message exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -269,14 +272,7 @@ impl<T, K> Refused<T, K> {
     }
 }
 
-impl<T, K: fmt::Debug> fmt::Debug for Refused<T, K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refused")
-            .field("kind", &self.kind)
-            .field("key", &self.key)
-            .finish_non_exhaustive()
-    }
-}
+fabricast_process::debug_as_words!([T, K: fmt::Display] Refused<T, K>);
 
 impl<T, K: fmt::Display> fmt::Display for Refused<T, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -284,14 +280,13 @@ impl<T, K: fmt::Display> fmt::Display for Refused<T, K> {
     }
 }
 
-impl<T, K: fmt::Debug + fmt::Display> std::error::Error for Refused<T, K> {}
+impl<T, K: fmt::Display> std::error::Error for Refused<T, K> {}
 
 // It is returned by each send that has to wait.
 const _: () = assert!(size_of::<SendErrorKind>() <= 40);
 const _: () = assert!(size_of::<Refused<Payload>>() <= 104);
 
 /// A batch of sends that stopped at a message that was refused.
-#[derive(Debug)]
 pub struct BatchError {
     /// Messages that were taken before it, and are on their way.
     pub sent: usize,
@@ -330,8 +325,10 @@ impl std::error::Error for BatchError {
     }
 }
 
+fabricast_process::debug_as_words!(BatchError);
+
 /// Why a one-sided operation, or a window, was refused. Nothing was posted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WindowError {
     /// The provider has no one-sided operations.
@@ -433,8 +430,10 @@ pub enum WindowError {
     },
 }
 
+fabricast_process::debug_as_words!(WindowError);
+
 /// What is wrong with a peer.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
     /// It was never added, or was removed, or went and was forgotten.
@@ -479,6 +478,8 @@ pub enum PeerError {
     #[error("{0}")]
     Address(String),
 }
+
+fabricast_process::debug_as_words!(PeerError);
 
 impl CompletionError {
     /// The connection ended before the operation was done.

@@ -9,6 +9,7 @@ use self::agenda::Agenda;
 use self::buffers::HubBuffers;
 use self::cm_queue::{CmQueue, EVENT_QUEUE_BROKE};
 use self::completion_reader::CompletionReader;
+use self::connection_log::ConnectionLog;
 use self::directory::Directory;
 use self::fencing::Fencing;
 use self::frames::Frames;
@@ -43,6 +44,7 @@ mod cm_queue;
 mod coarse_clock;
 mod completion_reader;
 pub(crate) mod conn_table;
+mod connection_log;
 pub(crate) mod control;
 mod data_op;
 mod deadlines;
@@ -122,6 +124,7 @@ pub(crate) struct Hub<L: Link, E: HubEvent = ReceiveEvent> {
     stats: ReceiveStats,
     timer: HubTimer,
     state: HubState,
+    log: ConnectionLog,
     /// In the RDM form.
     shared: Option<Shared<L::Conn>>,
     buffers: HubBuffers,
@@ -166,6 +169,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             cm: CmQueue::new(clock.now() + settings.handshake_timeout),
             in_flight: InFlight::new(capacity, limits.contexts),
             stats: ReceiveStats::default(),
+            log: ConnectionLog::new(clock.now()),
             timer: HubTimer::new(clock),
             state: HubState::default(),
             shared,

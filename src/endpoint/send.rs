@@ -397,7 +397,8 @@ impl SendEndpointZeroCopy {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] with the reason, within the connect timeout.
+    /// [`Error::NotConnected`] with the reason, within the connect timeout; [`Error::Closed`] where
+    /// the connection stood, and is over.
     pub fn wait_connected(&mut self) -> Result<ConnectionInfo, Error> {
         let mut events = Vec::new();
         loop {
@@ -406,13 +407,13 @@ impl SendEndpointZeroCopy {
                 match event {
                     SendEvent::Connection(ConnectionEvent::Connected(info)) => return Ok(info),
                     SendEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
-                        return Err(Error::Closed(reason));
+                        return Err(self.core.error_of_end(reason));
                     }
                     _ => {}
                 }
             }
             if let Some(reason) = self.close_reason() {
-                return Err(Error::Closed(reason));
+                return Err(self.core.error_of_end(reason));
             }
             self.wait(Duration::from_millis(100))?;
         }
@@ -432,6 +433,10 @@ impl SendEndpointZeroCopy {
     /// Why the connection is closed, once it is, for good.
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.core.close_reason()
+    }
+
+    pub(crate) fn error_of_end(&self, reason: CloseReason) -> Error {
+        self.core.error_of_end(reason)
     }
 
     /// Begins the polite close and returns at once: no new sends; those in flight complete, both

@@ -1,12 +1,13 @@
 //! `FabricBuilder`: picks a provider, and says why when there is none.
 
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 use libfabric_sys as sys;
 
 use super::Fabric;
 use super::info::{Info, MR_MODES};
+use super::local_address;
 use super::parameters::Parameters;
 use super::provider::{EndpointKind, Provider, provider};
 use super::report::WaitObject;
@@ -58,8 +59,12 @@ impl FabricBuilder {
         self
     }
 
-    /// The local address or host name to use, such as `127.0.0.1`; it chooses the network
-    /// interface. Default: the first interface that the provider names, often not the loopback one.
+    /// The address or host name of this machine to use, such as `127.0.0.1`; it chooses the network
+    /// interface that endpoints listen at and connect from. It is never the peer's, which
+    /// `connect` takes: another machine's is refused by [`open`](Self::open). A listener's address
+    /// says the same; a sender needs a node only where the machine has several networks, or none
+    /// but the loopback one. Default: the first interface that the provider names, often not the
+    /// loopback one; `0.0.0.0` leaves it to the provider, too.
     /// Providers whose endpoints have names instead ([`Provider::names`]: `shm`) refuse it, and
     /// without a provider's name such ones are passed over.
     #[must_use]
@@ -131,10 +136,10 @@ impl FabricBuilder {
     /// # Errors
     ///
     /// * [`Error::Library`]: no usable libfabric on this machine.
-    /// * [`Error::Address`]: the provider has no device with the address of `node`, and would take
-    ///   another, or has no addresses.
-    /// * [`Error::NoProvider`]: nothing matches; which providers there are, and what ruled each
-    ///   out.
+    /// * [`Error::Address`]: `node` is no address of this machine; or the provider has no device
+    ///   with it, and would take another, or has no addresses.
+    /// * [`Error::NoProvider`]: nothing matches; why the provider that was asked for is not here,
+    ///   or what ruled each out, and which there are.
     /// * [`Error::Unsupported`]: the provider exists, but connections can't be made over it.
     /// * [`Error::Config`]: a setting out of range.
     pub fn open(self) -> Result<Arc<Fabric>, Error> {
@@ -153,6 +158,9 @@ impl FabricBuilder {
             });
         }
         self.refuse_known_unsupported()?;
+        if let Some(node) = &self.node {
+            local_address::refuse_foreign(node, &self.node_addrs())?;
+        }
         let library = sys::Library::load()?;
         let mut refused = Ok(());
         for &kind in self.kinds() {
@@ -309,13 +317,16 @@ impl FabricBuilder {
     /// The addresses of the node; none where any is as good as another, or where it has none, of
     /// which the provider may know more.
     fn node_ips(&self) -> Vec<IpAddr> {
-        let found = self.node.as_deref().map(|node| (node, 0).to_socket_addrs());
-        let ips = found.into_iter().flatten().flatten().map(|addr| addr.ip());
-        let ips: Vec<_> = ips.collect();
+        let ips: Vec<_> = self.node_addrs().iter().map(SocketAddr::ip).collect();
         match ips.iter().any(IpAddr::is_unspecified) {
             true => Vec::new(),
             false => ips,
         }
+    }
+
+    fn node_addrs(&self) -> Vec<SocketAddr> {
+        let found = self.node.as_deref().map(|node| (node, 0).to_socket_addrs());
+        found.into_iter().flatten().flatten().collect()
     }
 
     /// Those that we know and that were asked for.

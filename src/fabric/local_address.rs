@@ -3,8 +3,12 @@
 //! `verbs` answers a question for an address that it has no device for with addresses that it has:
 //! another one, and another port.
 
+use std::collections::BTreeSet;
+use std::ffi::CStr;
 use std::fmt;
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::ptr;
 
 use libfabric_sys as sys;
 
@@ -30,6 +34,87 @@ pub(crate) fn check_local(asked: &PeerAddr, got: Option<PeerAddr>) -> Result<(),
             Err(error(asked, format!("the provider took {got} instead")))
         }
         _ => Ok(()),
+    }
+}
+
+/// Addresses of a list, at most: a machine may have thousands.
+const LISTED_MAX: usize = 16;
+
+/// None of a node's addresses is one of this machine: an error that lists those that are. The
+/// kernel is asked, which takes more than interfaces have: all of 127.0.0.0/8, say.
+pub(super) fn refuse_foreign(node: &str, addrs: &[SocketAddr]) -> Result<(), Error> {
+    let is_foreign = |addr: &SocketAddr| {
+        let bound = UdpSocket::bind(SocketAddr::new(addr.ip(), 0));
+        bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
+    };
+    if addrs.is_empty() || !addrs.iter().all(is_foreign) {
+        return Ok(());
+    }
+    let mut of_node: Vec<_> = addrs.iter().map(|addr| addr.ip().to_string()).collect();
+    of_node.dedup();
+    let named = match of_node[..] == [node] {
+        true => String::new(),
+        false => format!(" ({})", of_node.join(", ")),
+    };
+    let own = local_addresses();
+    let mut listed: Vec<_> = own.iter().take(LISTED_MAX).cloned().collect();
+    if own.len() > listed.len() {
+        listed.push(format!("{} more", own.len() - listed.len()));
+    }
+    Err(Error::Address {
+        address: node.to_owned(),
+        reason: format!(
+            "that is no address of this machine{named}, which has {}; a node is where this side \
+             is, the peer's address goes to `connect`",
+            listed.join(", ")
+        ),
+    })
+}
+
+/// The addresses of this machine's interfaces that are up, each with its interface.
+fn local_addresses() -> BTreeSet<String> {
+    let mut first = ptr::null_mut();
+    // SAFETY: `first` is writable.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return BTreeSet::new();
+    }
+    let mut found = BTreeSet::new();
+    let mut next = first;
+    // SAFETY: the list is as getifaddrs(3) made it, and is freed below only.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        next = entry.ifa_next;
+        if entry.ifa_flags & libc::IFF_UP as u32 == 0 {
+            continue;
+        }
+        // SAFETY: an entry's address is null, or as long as its family says.
+        if let Some(ip) = unsafe { ip_of(entry.ifa_addr) } {
+            // SAFETY: an entry's name ends with 0.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+            found.insert(format!("{ip} ({})", name.to_string_lossy()));
+        }
+    }
+    // SAFETY: it came from getifaddrs, and nothing of it is kept.
+    unsafe { libc::freeifaddrs(first) };
+    found
+}
+
+/// # Safety
+/// The address is null, or as long as its family says.
+unsafe fn ip_of(addr: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: the caller's.
+    let family = i32::from(unsafe { addr.as_ref() }?.sa_family);
+    match family {
+        libc::AF_INET => {
+            // SAFETY: of this family it is a sockaddr_in.
+            let addr = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(IpAddr::from(addr.sin_addr.s_addr.to_ne_bytes()))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: of this family it is a sockaddr_in6.
+            let addr = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(IpAddr::from(addr.sin6_addr.s6_addr))
+        }
+        _ => None,
     }
 }
 
@@ -141,6 +226,31 @@ mod tests {
         }
         let shm = "fi_shm://1:0:0".parse().unwrap();
         assert!(check_local(&PeerAddr::any(), Some(shm)).is_ok());
+    }
+
+    #[test]
+    fn an_address_of_somebody_else_is_refused_with_those_of_this_machine() {
+        for own in ["127.0.0.1:0", "127.9.9.9:0", "0.0.0.0:0"] {
+            assert!(refuse_foreign("own", &[socket(own)]).is_ok(), "{own}");
+        }
+        // One of several is enough; and what has none is for the provider to judge.
+        let foreign = socket("192.0.2.77:0");
+        assert!(refuse_foreign("both", &[foreign, socket("127.0.0.1:0")]).is_ok());
+        assert!(refuse_foreign("none", &[]).is_ok());
+        let text = |node: &str, addrs: &[SocketAddr]| {
+            refuse_foreign(node, addrs)
+                .expect_err("foreign")
+                .to_string()
+        };
+        let by_address = text("192.0.2.77", &[foreign]);
+        let begin = "address \"192.0.2.77\": that is no address of this machine, which has ";
+        assert!(by_address.starts_with(begin), "{by_address}");
+        assert!(by_address.contains("127.0.0.1 (lo)"), "{by_address}");
+        let by_name = text("far.example", &[foreign, foreign]);
+        assert!(
+            by_name.contains("of this machine (192.0.2.77), which has "),
+            "{by_name}"
+        );
     }
 
     #[test]

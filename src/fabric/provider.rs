@@ -120,6 +120,9 @@ pub struct Provider {
     /// share, and whoever opens one at the name of another takes away that one's memory, or shares
     /// it (`shm`): so each gets a name that no other has, and there is no node to choose.
     pub names: Option<&'static str>,
+    /// Where the kernel lists its devices: without one there, libfabric has the provider and offers
+    /// nothing of it. None where it needs no device.
+    pub devices: Option<&'static str>,
     /// `FI_MORE` batches posts: what is flagged waits for the next post, and goes to the card
     /// together with it.
     pub uses_more: bool,
@@ -319,6 +322,7 @@ pub const PROVIDERS: &[Provider] = &[
         keeps_unheard: true,
         resolves_in_open: false,
         names: None,
+        devices: None,
         uses_more: false,
         // 2.0 to 3.5 times as many of 64 B to 4 KiB over loopback (docs/internals/polling.md); at
         // 16 KiB it does not pay.
@@ -364,6 +368,7 @@ pub const PROVIDERS: &[Provider] = &[
         // (ibacm), in all.
         resolves_in_open: true,
         names: None,
+        devices: Some("/sys/class/infiniband"),
         // It takes the flag and does not look at it, up to 2.5.
         uses_more: false,
         gathers_below: None,
@@ -431,6 +436,7 @@ pub const PROVIDERS: &[Provider] = &[
             access_ends: AccessEnds::WithKey,
             ..MEMORY
         },
+        devices: Some("/sys/class/infiniband"),
         ..rdm("verbs;ofi_rxm", 4, "messages up to 16 KiB")
     },
     // libfabric 1.17's name for what is `tcp` with FI_EP_RDM later; its wait descriptor is always
@@ -487,6 +493,7 @@ pub const PROVIDERS: &[Provider] = &[
             cq_data: 4,
             ..QUEUES
         },
+        devices: Some("/sys/class/infiniband"),
         ..rdm("efa", 4, "small messages")
     },
     // fi_cxi.7 and prov/cxi: FI_MR_ENDPOINT always, FI_WAIT_FD, CXIP_REMOTE_CQ_DATA_SZ 8, one
@@ -507,6 +514,7 @@ pub const PROVIDERS: &[Provider] = &[
             endpoint_scope: true,
             ..MEMORY
         },
+        devices: Some("/sys/class/cxi"),
         ..rdm("cxi", 1, "small messages")
     },
     // fi_psm3.7 and psmx3_attr.c: FI_CONTEXT; PSMX3_IOV_MAX_COUNT 13; 8 bytes of CQ data only
@@ -535,6 +543,7 @@ pub const PROVIDERS: &[Provider] = &[
             context_cells: true,
             ..QUEUES
         },
+        devices: Some("/sys/class/infiniband"),
         ..rdm("opx", 1, "small messages")
     },
 ];
@@ -572,6 +581,7 @@ const fn rdm(name: &'static str, iov_limit: usize, copies: &'static str) -> Prov
         keeps_unheard: false,
         resolves_in_open: false,
         names: None,
+        devices: None,
         uses_more: false,
         gathers_below: None,
         inject_pays: false,

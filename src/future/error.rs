@@ -6,7 +6,7 @@ use crate::endpoint::SendErrorKind;
 use crate::error::CompletionError;
 
 /// Why a send failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendFailure {
     /// It was refused, and nothing was posted. Never back-pressure: for that the future waits.
@@ -21,6 +21,8 @@ pub enum SendFailure {
     Endpoint(&'static str),
 }
 
+fabricast_process::debug_as_words!(SendFailure);
+
 /// A send, a write or a read that failed, with what was given.
 pub struct Failed<T> {
     /// The [`Payload`](crate::buffer::Payload) or [`Destination`](crate::endpoint::Destination)
@@ -32,13 +34,7 @@ pub struct Failed<T> {
     pub why: SendFailure,
 }
 
-impl<T> fmt::Debug for Failed<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Failed")
-            .field("why", &self.why)
-            .finish_non_exhaustive()
-    }
-}
+fabricast_process::debug_as_words!([T] Failed<T>);
 
 impl<T> fmt::Display for Failed<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -72,6 +72,10 @@ impl Sender for SendEndpointZeroCopy {
         Self::close_reason(self)
     }
 
+    fn error_of_end(&self, reason: CloseReason) -> Error {
+        Self::error_of_end(self, reason)
+    }
+
     fn stats(&self) -> SendStats {
         Self::stats(self)
     }
@@ -202,7 +206,7 @@ impl AsyncSendEndpoint {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`]: it could not be made, or is closed.
+    /// [`Error::NotConnected`]: it could not be made; [`Error::Closed`]: it is over.
     pub fn connected(
         &self,
     ) -> impl Future<Output = Result<ConnectionInfo, Error>> + Send + 'static + use<> {

@@ -139,6 +139,12 @@ impl<S: Sender> SendEngine<S> {
         self.info.as_ref()
     }
 
+    /// What whoever waited for the connection is told of its end.
+    pub(crate) fn error_of_end(&self, reason: CloseReason) -> Error {
+        let sender = self.sender.as_ref();
+        sender.map_or(Error::Closed(reason), |it| it.error_of_end(reason))
+    }
+
     pub(crate) fn ended(&self) -> Option<CloseReason> {
         self.ended
     }

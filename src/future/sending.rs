@@ -228,7 +228,7 @@ pub(crate) async fn connected<S: Sender>(driver: Arc<Driver<S>>) -> Result<Conne
     let place = Place::new(&driver, Topic::Connected);
     place
         .until(|engine, _| match (engine.ended(), engine.info()) {
-            (Some(reason), _) => Some(Err(Error::Closed(reason))),
+            (Some(reason), _) => Some(Err(engine.error_of_end(reason))),
             (None, Some(info)) => Some(Ok(info.clone())),
             (None, None) => None,
         })

@@ -35,7 +35,7 @@ use super::reactor::{EndpointFds, Reactor, Watch};
 /// let sender = AsyncSendEndpoint::new(sender, &TokioReactor::current())?;
 /// tokio::spawn(sender.driver());
 /// // Nobody listens there.
-/// assert!(matches!(sender.connected().await, Err(Error::Closed(_))));
+/// assert!(matches!(sender.connected().await, Err(Error::NotConnected { .. })));
 /// # Ok::<(), Error>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -40,6 +40,8 @@ pub(crate) trait Sender: Send + 'static {
     /// As long as the connection stands.
     fn info(&self) -> Option<ConnectionInfo>;
     fn close_reason(&self) -> Option<CloseReason>;
+    /// What whoever waited for the connection is told of its end.
+    fn error_of_end(&self, reason: CloseReason) -> Error;
     fn stats(&self) -> SendStats;
 }
 

@@ -8,7 +8,7 @@ use crate::cuda::CudaError;
 use crate::errno::{Advised, FabricErrno};
 
 /// Why a region, or a user of a region, could not be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
     /// A region of 0 bytes was asked for.
@@ -145,8 +145,10 @@ pub enum MemoryError {
     Smaps(#[source] io::Error),
 }
 
+fabricast_process::debug_as_words!(MemoryError);
+
 /// Why memory could not be registered.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
     /// The domain already holds as many registrations as its setting allows.
@@ -219,3 +221,5 @@ pub enum RegisterError {
         errno: FabricErrno,
     },
 }
+
+fabricast_process::debug_as_words!(RegisterError);

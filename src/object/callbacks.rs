@@ -74,7 +74,7 @@ pub trait AsyncObjectOps {
 }
 
 /// A GET or PUT that did not end well.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{operation} ended after {transferred} bytes: {cause}")]
 pub struct TransferFailed {
     /// Which.
@@ -86,8 +86,10 @@ pub struct TransferFailed {
     pub cause: TransferCause,
 }
 
+fabricast_process::debug_as_words!(TransferFailed);
+
 /// Why a GET or PUT did not end well.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferCause {
     /// The memory can't be lent.
@@ -123,3 +125,5 @@ pub enum TransferCause {
     #[error("what came can't be made visible in the device's memory: {0}")]
     Device(crate::cuda::CudaError),
 }
+
+fabricast_process::debug_as_words!(TransferCause);

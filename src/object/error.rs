@@ -9,7 +9,7 @@ use crate::object::{ObjectMemory, TokenError};
 use crate::process::Forked;
 
 /// Why memory can't be lent, or not now.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {
     /// The memory has no byte, or none was asked for.
@@ -106,8 +106,10 @@ pub enum ObjectError {
     Forked(#[from] Forked),
 }
 
+fabricast_process::debug_as_words!(ObjectError);
+
 /// Why memory did not come back.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum NotReleased {
     /// Tokens of it stand.
@@ -128,6 +130,8 @@ pub enum NotReleased {
         memory: ObjectMemory,
     },
 }
+
+fabricast_process::debug_as_words!(NotReleased);
 
 impl NotReleased {
     /// The memory, as it was.

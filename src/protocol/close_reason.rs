@@ -8,7 +8,7 @@ use super::wire::{Refusal, WireError};
 use crate::errno::{Advised, FabricErrno};
 
 /// What a peer did that no peer of ours does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
     /// It sent bytes that make no sense.
@@ -38,8 +38,10 @@ pub enum Violation {
     OutOfTurn(&'static str),
 }
 
+fabricast_process::debug_as_words!(Violation);
+
 /// How and why a connection ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseReason {
     /// Both sides said goodbye, and all that the peer had sent arrived.
@@ -52,16 +54,16 @@ pub enum CloseReason {
     #[error("refused by this side: {0}")]
     RefusedPeer(Refusal),
     /// There is no such peer, or it refused without a reason.
-    #[error("could not connect: {}", Advised::of(.0))]
+    #[error("could not connect: {}", Advised::of_connecting(.0))]
     ConnectFailed(FabricErrno),
     /// Nothing answered in time.
-    #[error("no answer within the connect timeout (setting `connect_timeout`)")]
+    #[error("could not connect: {SILENCE}")]
     ConnectTimedOut,
     /// The peer asked for a connection and then did not complete it in time.
     #[error("the peer did not complete the handshake in time")]
     HandshakeTimedOut,
     /// The peer went away without a goodbye.
-    #[error("the peer was lost{}", Cause(*errno))]
+    #[error("the peer was lost: {}", Cut(*errno))]
     PeerLost {
         /// The first error that told of it; `None` when it was an orderly shutdown of the
         /// transport.
@@ -140,13 +142,80 @@ pub enum CloseReason {
     EndpointFailed(&'static str),
 }
 
-struct Cause(Option<FabricErrno>);
+fabricast_process::debug_as_words!(CloseReason);
 
-impl fmt::Display for Cause {
+/// What nothing but a clock tells.
+const SILENCE: &str = "no answer within the connect timeout (setting `connect_timeout`): what \
+                       listens there, if anything, does not speak fabricast, or its program does \
+                       not poll; or a firewall drops what is sent there";
+
+impl CloseReason {
+    /// Whether it ends what never was a connection: one that could not be made.
+    pub fn is_of_connecting(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused(_)
+                | Self::RefusedPeer(_)
+                | Self::ConnectFailed(_)
+                | Self::ConnectTimedOut
+                | Self::HandshakeTimedOut
+                | Self::ClosedLocally
+        )
+    }
+}
+
+/// A connection that could not be made, to this peer: one sentence.
+pub(crate) struct NotConnected<'a>(pub(crate) &'a str, pub(crate) &'a CloseReason);
+
+impl fmt::Display for NotConnected<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(errno) => write!(f, ": {errno}"),
-            None => Ok(()),
+        let Self(peer, reason) = self;
+        write!(f, "could not connect to {peer}: ")?;
+        match reason {
+            CloseReason::ConnectFailed(errno) => Advised::of_connecting(errno).fmt(f),
+            CloseReason::ConnectTimedOut => f.write_str(SILENCE),
+            reason => fmt::Display::fmt(reason, f),
+        }
+    }
+}
+
+/// A connection that is over, or that could not be made: one sentence, which begins with these
+/// words where the reason does not say as much.
+pub(crate) struct Over<'a>(pub(crate) &'static str, pub(crate) &'a CloseReason);
+
+impl fmt::Display for Over<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(over, reason) = self;
+        match reason {
+            CloseReason::ConnectFailed(_)
+            | CloseReason::ConnectTimedOut
+            | CloseReason::PeerLost { .. } => {}
+            CloseReason::ClosedLocally => f.write_str("the connection was ")?,
+            reason if reason.is_of_connecting() => f.write_str("could not connect: ")?,
+            _ => write!(f, "{over}: ")?,
+        }
+        fmt::Display::fmt(reason, f)
+    }
+}
+
+/// How a peer was lost. Most providers have no word for it but the error of what was in flight.
+struct Cut(Option<FabricErrno>);
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const CUT: &str = "the connection was cut, as its process ended or its network failed";
+        let Some(errno) = self.0 else {
+            return f.write_str(CUT);
+        };
+        match errno.get() {
+            // What was in flight on a connection that is over.
+            libc::ECANCELED => f.write_str(CUT),
+            libc::ECONNRESET
+            | libc::ECONNABORTED
+            | libc::EPIPE
+            | libc::ENOTCONN
+            | libc::ESHUTDOWN => write!(f, "{CUT}: {errno}"),
+            _ => fmt::Display::fmt(&errno, f),
         }
     }
 }

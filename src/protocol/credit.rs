@@ -32,7 +32,7 @@ pub(crate) const HEARTBEAT_MESSAGES_MAX: usize = 2;
 pub(crate) const EMPTY_GRANTS_MAX: u32 = 16;
 
 /// What is wrong with a peer's account of credits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreditError {
     /// A grant took back what an earlier one gave.
@@ -64,6 +64,8 @@ pub enum CreditError {
         granted: u64,
     },
 }
+
+fabricast_process::debug_as_words!(CreditError);
 
 /// The sender's side: how many data messages may still be posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -78,7 +78,7 @@ pub(crate) const FEATURE_FRAMES: u32 = 1 << 7;
 /// First bytes of a hello, a hello-ack and a refusal.
 const MAGIC: [u8; 4] = *b"FbCt";
 /// Why bytes from a peer could not be understood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
     /// There are fewer bytes than the format needs.
@@ -119,6 +119,8 @@ pub enum WireError {
         value: u64,
     },
 }
+
+fabricast_process::debug_as_words!(WireError);
 
 fn read<T: FromBytes>(bytes: &[u8]) -> Result<T, WireError> {
     let short = WireError::Short {

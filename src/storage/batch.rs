@@ -60,7 +60,7 @@ pub struct BatchEvent<B> {
 }
 
 /// Why an entry was not taken.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchRefusedKind {
     /// As many entries are under way as the batch takes: ask for its [`status`](Batch::status)
@@ -76,6 +76,8 @@ pub enum BatchRefusedKind {
     File(FileError),
 }
 
+fabricast_process::debug_as_words!(BatchRefusedKind);
+
 /// An entry that was not taken, with its buffer.
 #[derive(thiserror::Error)]
 #[error("{kind}")]
@@ -86,13 +88,7 @@ pub struct BatchRefused<B> {
     pub buffer: B,
 }
 
-impl<B> fmt::Debug for BatchRefused<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BatchRefused")
-            .field("kind", &self.kind)
-            .finish_non_exhaustive()
-    }
-}
+fabricast_process::debug_as_words!([B] BatchRefused<B>);
 
 /// Where outcomes go: to the caller, as far as it has room, else they are kept.
 struct EventOutput<'a, B> {

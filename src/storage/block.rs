@@ -36,7 +36,7 @@ pub struct Written {
 }
 
 /// What went wrong with a block.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("block {index} at {offset}: {kind}")]
 pub struct BlockError {
     /// The number of the block.
@@ -47,6 +47,8 @@ pub struct BlockError {
     #[source]
     pub kind: BlockErrorKind,
 }
+
+fabricast_process::debug_as_words!(BlockError);
 
 impl BlockError {
     /// Nothing failed: the deadline came first, and the same call goes on with this block.
@@ -59,7 +61,7 @@ impl BlockError {
 }
 
 /// The kinds of that.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockErrorKind {
     /// The file did not answer before the deadline. The block is still on its way.
@@ -90,3 +92,5 @@ pub enum BlockErrorKind {
     #[error(transparent)]
     BackEnd(crate::Error),
 }
+
+fabricast_process::debug_as_words!(BlockErrorKind);

@@ -22,7 +22,7 @@ const SYSFS: &str = "/sys";
 const SECTOR: u64 = 512;
 
 /// Why there is no [`BlockDevice`].
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockDeviceError {
     /// The file does not lie on one.
@@ -42,6 +42,8 @@ pub enum BlockDeviceError {
         source: io::Error,
     },
 }
+
+fabricast_process::debug_as_words!(BlockDeviceError);
 
 /// The block device that a file lies on.
 #[derive(Debug, Clone, PartialEq, Eq)]

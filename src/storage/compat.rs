@@ -49,9 +49,11 @@ impl FromStr for CompatMode {
 }
 
 /// The text is no [`CompatMode`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not AUTO, ON (true, yes, 1) or OFF (false, no, 0)")]
 pub struct NoCompatMode;
+
+fabricast_process::debug_as_words!(NoCompatMode);
 
 /// What is known of this machine and this file when it is opened. A text says what is wrong, and
 /// completes "…, because".

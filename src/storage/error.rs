@@ -51,7 +51,7 @@ impl fmt::Display for FileOperation {
 }
 
 /// What stopped an operation on a file.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileErrorKind {
     /// The system refused.
@@ -156,6 +156,8 @@ pub enum FileErrorKind {
     Panicked(String),
 }
 
+fabricast_process::debug_as_words!(FileErrorKind);
+
 /// What the reader of an error can do about it, where that is known; begins with a separator.
 fn advice(errno: i32) -> &'static str {
     match errno {
@@ -211,7 +213,7 @@ impl From<rustix::io::Errno> for FileErrorKind {
 /// assert!(error.path.ends_with("run.dat"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct FileError {
     /// What was asked for.
     pub operation: FileOperation,
@@ -283,6 +285,8 @@ impl fmt::Display for FileError {
 }
 
 impl std::error::Error for FileError {}
+
+fabricast_process::debug_as_words!(FileError);
 
 impl From<FileError> for io::Error {
     /// With the kind that the error number stands for, and all of the text.

@@ -143,7 +143,7 @@ impl Settings {
 }
 
 /// A setting that makes no sense: which, from where, its value, and what it may be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct SettingError {
     setting: &'static str,
     variable: Option<&'static str>,
@@ -199,6 +199,8 @@ impl fmt::Display for SettingError {
 }
 
 impl std::error::Error for SettingError {}
+
+fabricast_process::debug_as_words!(SettingError);
 
 /// A row of the table.
 pub(super) struct Setting {

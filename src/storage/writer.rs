@@ -73,7 +73,7 @@ pub struct WriterReport {
 }
 
 /// A [`finish`](BlockWriter::finish) that was not one.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FinishError {
     /// Blocks are still on their way. The same call can be made again.
@@ -104,6 +104,8 @@ pub enum FinishError {
     #[error(transparent)]
     BackEnd(Error),
 }
+
+fabricast_process::debug_as_words!(FinishError);
 
 /// Writes blocks at their offsets, in any order. Blocks must not overlap while they are on their
 /// way.

@@ -6,6 +6,7 @@ use std::fmt;
 use super::wire::{Cancel, Failed, Refuse};
 use super::{ManifestError, NameError, WireError};
 use crate::endpoint::CloseReason;
+use crate::protocol::close_reason::Over;
 use crate::storage::FileError;
 
 /// Why a side did not take a stream, or gave it up. A number, because a newer peer may have reasons
@@ -115,7 +116,7 @@ impl fmt::Debug for RefusalCode {
 }
 
 /// What a peer said that it may not have said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamViolation {
     /// The message can't be understood.
@@ -156,8 +157,10 @@ pub enum StreamViolation {
     Manifest(#[from] ManifestError),
 }
 
+fabricast_process::debug_as_words!(StreamViolation);
+
 /// Why a stream ended before it was complete.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
     /// A setting has a value that it can't have.
@@ -231,7 +234,7 @@ pub enum StreamError {
     #[error("the peer does not keep to the protocol: {0}")]
     Violation(#[from] StreamViolation),
     /// The connection ended.
-    #[error("the connection was lost: {0}")]
+    #[error("{}", Over("the connection was lost", .0))]
     Lost(CloseReason),
     /// The source is not what it was when the stream began.
     #[error("the source has changed: {what}")]
@@ -254,6 +257,8 @@ pub enum StreamError {
         what: &'static str,
     },
 }
+
+fabricast_process::debug_as_words!(StreamError);
 
 impl From<&Refuse<'_>> for StreamError {
     fn from(refuse: &Refuse<'_>) -> Self {

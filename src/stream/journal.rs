@@ -47,7 +47,7 @@ const VERSION: u16 = 1;
 const EXTRA_RECORDS: u64 = 65_536;
 
 /// Why a journal is of no use for a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
     /// The file has no whole header, or none of a journal's.
@@ -66,6 +66,8 @@ pub enum JournalError {
     #[error("it has more records than the stream can have made")]
     TooLong,
 }
+
+fabricast_process::debug_as_words!(JournalError);
 
 /// Which stream a journal is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -140,7 +140,7 @@ impl<'a> Entry<'a> {
 }
 
 /// What is wrong with an entry of a manifest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryProblem {
     /// The bytes end within it.
@@ -166,8 +166,10 @@ pub enum EntryProblem {
     Sizes,
 }
 
+fabricast_process::debug_as_words!(EntryProblem);
+
 /// Why a list of files is no manifest, or not the one that was announced, or not one that is taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManifestError {
     /// An entry.
@@ -199,6 +201,8 @@ pub enum ManifestError {
         limit: u64,
     },
 }
+
+fabricast_process::debug_as_words!(ManifestError);
 
 fn wrong(index: u64, problem: EntryProblem) -> ManifestError {
     ManifestError::Entry { index, problem }

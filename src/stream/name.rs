@@ -28,7 +28,7 @@ pub struct RelativeName<'a> {
 }
 
 /// Why a name can't be in a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
     /// The name has no bytes.
@@ -63,6 +63,8 @@ pub enum NameError {
     )]
     Hidden,
 }
+
+fabricast_process::debug_as_words!(NameError);
 
 impl<'a> RelativeName<'a> {
     /// The name that these bytes are.

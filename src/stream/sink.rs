@@ -236,7 +236,7 @@ impl Stop {
 }
 
 /// Why a sink can't take a stream, or a block of it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SinkError {
     /// The system refused.
@@ -297,6 +297,8 @@ pub enum SinkError {
     #[error("{0}")]
     Other(String),
 }
+
+fabricast_process::debug_as_words!(SinkError);
 
 impl SinkError {
     fn os(what: &[u8], error: impl Into<io::Error>) -> Self {

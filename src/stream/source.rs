@@ -109,7 +109,7 @@ pub trait BlockSource: Send + Sync + std::fmt::Debug + 'static {
 }
 
 /// Why the bytes of a source can't be had.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
     /// A file can't be read.
@@ -158,6 +158,8 @@ pub enum SourceError {
     #[error("{0}")]
     Other(String),
 }
+
+fabricast_process::debug_as_words!(SourceError);
 
 impl From<MemoryError> for SourceError {
     fn from(error: MemoryError) -> Self {

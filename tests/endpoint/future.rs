@@ -598,7 +598,13 @@ fn a_receiver_that_asks_answers_and_closes() {
             .with(async {
                 let error = late.connected().await.expect_err("refused");
                 assert!(
-                    matches!(error, Error::Closed(CloseReason::Refused(_))),
+                    matches!(
+                        error,
+                        Error::NotConnected {
+                            reason: CloseReason::Refused(_),
+                            ..
+                        }
+                    ),
                     "{error}"
                 );
             })
@@ -655,7 +661,8 @@ fn nobody_to_connect_to_is_told_to_all() {
             "{failed}"
         );
         assert_eq!(failed.given.as_ref().map(Payload::len_bytes), Some(3));
-        assert!(matches!(sender.connected().await, Err(Error::Closed(_))));
+        let connected = sender.connected().await;
+        assert!(matches!(connected, Err(Error::NotConnected { .. })));
         assert_eq!(Some(sender.closed().await), sender.close_reason());
     });
     assert_eq!(pool.free_count(), 4);

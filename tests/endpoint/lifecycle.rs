@@ -1202,7 +1202,10 @@ fn a_connection_comes_from_where_it_was_told_to() {
     };
     let second = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), from(source));
     match second.and_then(|mut second| second.wait_connected()) {
-        Err(Error::Closed(CloseReason::ConnectFailed(errno))) => {
+        Err(Error::NotConnected {
+            reason: CloseReason::ConnectFailed(errno),
+            ..
+        }) => {
             let expected = [libc::EADDRNOTAVAIL, libc::EADDRINUSE];
             assert!(expected.contains(&errno.get()), "{errno}");
         }

@@ -23,3 +23,4 @@ mod publish;
 mod publish_buffered;
 mod shapes;
 mod shared_receives;
+mod words;

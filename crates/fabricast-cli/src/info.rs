@@ -98,7 +98,6 @@ fn print_provider(row: &Provider, devices: &Result<Vec<Device>, CudaError>, devi
         .open()
     {
         Ok(fabric) => fabric,
-        // There are verdicts on all the others, too.
         Err(Error::NoProvider(why)) => {
             let verdict = why.verdicts.iter().find(|it| it.provider == name);
             let verdict = verdict.map_or(why.wanted.as_str(), |it| it.ruled_out_by.as_str());

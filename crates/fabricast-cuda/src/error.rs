@@ -43,7 +43,7 @@ impl fmt::Debug for CudaCode {
 }
 
 /// Why there is no CUDA in this process.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaUnavailable {
     /// The driver could not be loaded: the machine has no NVIDIA GPU, or no driver for it.
@@ -86,8 +86,10 @@ pub enum CudaUnavailable {
     },
 }
 
+fabricast_process::debug_as_words!(CudaUnavailable);
+
 /// What can go wrong with CUDA.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
     /// It can't be used in this process.
@@ -123,6 +125,8 @@ pub enum CudaError {
         reason: &'static str,
     },
 }
+
+fabricast_process::debug_as_words!(CudaError);
 
 impl CudaError {
     pub(crate) fn call(call: &'static str, code: i32) -> Self {

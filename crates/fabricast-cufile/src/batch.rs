@@ -112,14 +112,7 @@ pub struct BatchError<K> {
     pub entries: Vec<CuFileBatchEntry<K>>,
 }
 
-impl<K> fmt::Debug for BatchError<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BatchError")
-            .field("error", &self.error)
-            .field("entries", &self.entries.len())
-            .finish()
-    }
-}
+fabricast_process::debug_as_words!([K] BatchError<K>);
 
 impl<K> fmt::Display for BatchError<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -28,7 +28,7 @@ pub struct ConfigFile {
 }
 
 /// Why a cufile.json can't be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigFileError {
     /// It can't be read.
@@ -54,6 +54,8 @@ pub enum ConfigFileError {
         reason: String,
     },
 }
+
+fabricast_process::debug_as_words!(ConfigFileError);
 
 /// A setting that makes cuFile use its compatibility mode, or forbids it.
 #[derive(Clone, Debug, PartialEq, Eq)]

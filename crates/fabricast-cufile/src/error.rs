@@ -12,7 +12,7 @@ use fabricast_cuda::{CudaCode, CudaError, CudaUnavailable, FABRICAST_CUDA};
 use fabricast_process::{Attempt, Attempts};
 
 /// Why cuFile can't be used in this process.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
     /// libcufile could not be loaded: most often, it is not installed.
@@ -68,6 +68,8 @@ pub enum Unavailable {
         made_by: u32,
     },
 }
+
+fabricast_process::debug_as_words!(Unavailable);
 
 impl From<CudaUnavailable> for Unavailable {
     fn from(why: CudaUnavailable) -> Self {
@@ -159,7 +161,7 @@ impl fmt::Display for Failure {
 }
 
 /// A call of cuFile that failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallError {
     /// The C function.
@@ -205,8 +207,10 @@ impl fmt::Display for CallError {
 
 impl std::error::Error for CallError {}
 
+fabricast_process::debug_as_words!(CallError);
+
 /// What can go wrong with cuFile.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CuFileError {
     /// It can't be used in this process.
@@ -282,6 +286,8 @@ pub enum CuFileError {
         errno: i32,
     },
 }
+
+fabricast_process::debug_as_words!(CuFileError);
 
 /// ", which came with 1.19".
 fn since(from: Option<&'static str>) -> String {

@@ -7,6 +7,7 @@
 //!  SharedObject     a library that is loaded at run time, its functions, and why there is none
 //!  mapping          memory from libc's mmap, advised and unmapped where libfabric can see it
 //!  contained        calls of foreign code, and what it said when it panicked
+//!  debug_as_words   `Debug` of an error is its words
 //! ```
 
 #![deny(unsafe_code)]
@@ -15,6 +16,7 @@ mod contained;
 pub mod mapping;
 mod owner;
 mod shared_object;
+mod words;
 
 pub use contained::contained;
 pub use owner::{Forked, Here, Owner};

@@ -68,7 +68,7 @@ impl fmt::Debug for Owner {
 }
 
 /// A handle was used by another process than the one that made it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Forked {
     /// The process that made it.
     pub made_by: u32,
@@ -86,6 +86,8 @@ impl fmt::Display for Forked {
 }
 
 impl std::error::Error for Forked {}
+
+crate::debug_as_words!(Forked);
 
 /// What must not be dropped by another process than the one that made it: there it is leaked.
 ///

@@ -1,11 +1,9 @@
 //! `ReadRefused`: a read that did not begin, and its buffer.
 
-use std::fmt;
-
 use zarrs_storage::StorageError;
 
 /// Why a read did not begin.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 pub enum ReadRefusal {
     /// The key has no value. A chunk without one is all fill value.
     #[error("the key has no value")]
@@ -14,6 +12,8 @@ pub enum ReadRefusal {
     #[error(transparent)]
     Storage(#[from] StorageError),
 }
+
+fabricast_process::debug_as_words!(ReadRefusal);
 
 /// A read that did not begin: why, and the buffer that was given.
 #[derive(thiserror::Error)]
@@ -25,11 +25,4 @@ pub struct ReadRefused<B> {
     pub reason: ReadRefusal,
 }
 
-/// Without the buffer, whose bytes nobody wants to see.
-impl<B> fmt::Debug for ReadRefused<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadRefused")
-            .field("reason", &self.reason)
-            .finish_non_exhaustive()
-    }
-}
+fabricast_process::debug_as_words!([B] ReadRefused<B>);

@@ -70,7 +70,7 @@ struct Functions {
 }
 
 /// Why no libfabric could be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The loader refused it: most often, it is not installed.
@@ -116,6 +116,8 @@ pub enum LoadError {
         version: u32,
     },
 }
+
+fabricast_process::debug_as_words!(LoadError);
 
 impl Library {
     /// The library of this process: the one that the environment variable `FABRICAST_LIBFABRIC`

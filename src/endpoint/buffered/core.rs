@@ -8,7 +8,7 @@ use crate::Error;
 use crate::buffer::{BufferMut, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::coalesce::{Format, Packer, Placed, total_len};
-use crate::contain::contain;
+use crate::contain::{contain, say};
 use crate::endpoint::buffered::buffer_sender::BufferSender;
 use crate::endpoint::buffered::event::{BufferError, BufferedEvent, Carried, PushError};
 use crate::endpoint::buffered::fill_gate::not_copied;
@@ -558,15 +558,26 @@ impl<O: BufferSender> Drop for BufferedCore<O> {
     fn drop(&mut self) {
         // So that what is copied into it is over before it goes back to its pool.
         self.packing.close_open();
-        let Some(hear) = &mut self.settings.on_abandoned else {
-            return;
+        let mut abandon = |carried| {
+            if let Some(hear) = &mut self.settings.on_abandoned {
+                contain("on_abandoned", || hear(carried));
+            }
         };
-        for carried in self.manifest.in_flight() {
-            contain("on_abandoned", || hear(carried));
-        }
+        self.manifest.in_flight().into_iter().for_each(&mut abandon);
+        let mut unsent = 0;
         while let Some((packed, carried)) = self.packing.take_next() {
             self.packing.on_gone(packed.count);
-            contain("on_abandoned", || hear(carried));
+            unsent += carried.messages();
+            abandon(carried);
+        }
+        if unsent > 0 {
+            say(|| {
+                tracing::warn!(
+                    unsent,
+                    "dropped with messages that were packed and not sent: \
+                    `close` has them arrive"
+                );
+            });
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::coalesce::Format;
 use crate::endpoint::error::{Blocked, Refused, SendErrorKind};
 use crate::endpoint::event::ConnectionEvent;
 use crate::error::{CompletionError, Forked};
-use crate::protocol::connection::CloseReason;
+use crate::protocol::close_reason::{CloseReason, Over};
 
 /// What one network buffer carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,7 +70,7 @@ pub enum BufferedEvent {
 }
 
 /// Why a buffer failed that was accepted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BufferError {
     /// It was sent, and the provider says that it failed.
@@ -80,6 +80,8 @@ pub enum BufferError {
     #[error("not sent: {0}")]
     Refused(SendErrorKind),
 }
+
+fabricast_process::debug_as_words!(BufferError);
 
 /// Whose limit a small message exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,7 +131,7 @@ impl SmallMessageLimit {
 }
 
 /// Why a small message was refused. Nothing of it was packed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PushError {
     /// Not now; back-pressure, not a failure. The endpoint's event `Writable` says when.
@@ -172,12 +174,17 @@ pub enum PushError {
     )]
     Closing,
     /// The connection is closed.
-    #[error("the connection is closed: {0}; what is to be sent needs a new endpoint")]
+    #[error(
+        "{}; what is to be sent needs a new endpoint",
+        Over("the connection is closed", .0)
+    )]
     Closed(CloseReason),
     /// The endpoint was made by the process that this one was forked from.
     #[error("{0}: open a fabric of its own in the child")]
     Forked(#[from] Forked),
 }
+
+fabricast_process::debug_as_words!(PushError);
 
 impl PushError {
     /// True for back-pressure: try again after the next `Writable` event or poll.
@@ -187,7 +194,7 @@ impl PushError {
 }
 
 /// A batch of small messages that stopped at one that was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("after {pushed} messages: {error}")]
 pub struct PushBatchError {
     /// Messages that were packed before it.
@@ -196,6 +203,8 @@ pub struct PushBatchError {
     #[source]
     pub error: PushError,
 }
+
+fabricast_process::debug_as_words!(PushBatchError);
 
 impl PushBatchError {
     /// Pushes messages until one is refused: how many there were. `here`: whether this is the

@@ -326,7 +326,8 @@ impl SendEndpointBuffered {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] with the reason, within the connect timeout.
+    /// [`Error::NotConnected`] with the reason, within the connect timeout; [`Error::Closed`] where
+    /// the connection stood, and is over.
     pub fn wait_connected(&mut self) -> Result<ConnectionInfo, Error> {
         let mut events = Vec::new();
         loop {
@@ -335,13 +336,13 @@ impl SendEndpointBuffered {
                 match event {
                     BufferedEvent::Connection(ConnectionEvent::Connected(info)) => return Ok(info),
                     BufferedEvent::Connection(ConnectionEvent::Disconnected(reason)) => {
-                        return Err(Error::Closed(reason));
+                        return Err(self.core.sender().error_of_end(reason));
                     }
                     _ => {}
                 }
             }
             if let Some(reason) = self.close_reason() {
-                return Err(Error::Closed(reason));
+                return Err(self.core.sender().error_of_end(reason));
             }
             self.wait(Duration::from_millis(100))?;
         }

@@ -61,7 +61,7 @@ impl From<PeerAddr> for SendTo {
 }
 
 /// A peer can't be removed now: something is outstanding with it. Nothing was done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{peer} is in use: {sends} sends are in flight, {payloads_kept} payloads are still with the \
      provider, {messages_held} messages are held"
@@ -78,6 +78,8 @@ pub struct PeerInUse {
     /// Messages from it that the application holds.
     pub messages_held: u32,
 }
+
+fabricast_process::debug_as_words!(PeerInUse);
 
 /// A message from a peer; counted as held until it is dropped. A [`Message`] in all else.
 #[derive(Debug)]

@@ -81,7 +81,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 
     pub(super) fn refuse(&mut self, request: L::Request, refusal: Refusal) {
         self.stats.refused += 1;
-        tracing::debug!(%refusal, "connection refused");
+        let (now, peer) = (self.timer.now(), self.link.peer_of(&request));
+        self.log.refused(now, peer, &refusal);
         self.link.reject(request, &refusal.encode());
     }
 
@@ -299,7 +300,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             own.begin(frames, max);
         }
         let Some(info) = self.info(id) else { return };
-        tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");
+        self.log.connected(self.timer.now(), id, info.peer);
         events.tell(ReceiveEvent::Connection(
             id,
             ConnectionEvent::Connected(info),

@@ -20,6 +20,7 @@ use crate::endpoint::hub::scoped::ScopedRegistrations;
 use crate::endpoint::link::{CloseFailed, Link, LinkConn};
 use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::{CompletionError, FabricErrno};
+use crate::fabric::PeerAddr;
 use crate::id::ConnectionId;
 use crate::in_flight::{ContextKind, InFlight};
 use crate::protocol::connection::{CloseReason, Form};
@@ -42,6 +43,7 @@ pub(super) enum Mark {
 pub(super) struct Closed {
     id: ConnectionId,
     reason: CloseReason,
+    addr: Option<PeerAddr>,
     established: bool,
     dialed: bool,
     header_mode: HeaderMode,
@@ -129,6 +131,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let Some(mut peer) = self.take_closed(id, reason) else {
             return;
         };
+        let addr = peer.link.peer();
         if self.shared.is_some() {
             let never_posted = self.take_unposted(&mut peer.outbound);
             self.outbound.tell_kept(id, events);
@@ -143,6 +146,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                     return self.cq.marks.leave(Mark::Closed(Box::new(Closed {
                         id,
                         reason,
+                        addr,
                         established: peer.established,
                         dialed: peer.dialed,
                         header_mode: peer.header_mode,
@@ -167,7 +171,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 }
             }
         }
-        self.tell_end(id, reason, (peer.established, peer.dialed), events);
+        self.tell_end(id, addr, reason, (peer.established, peer.dialed), events);
     }
 
     /// Takes a connection out that is over: nobody looks at it any more, and what peers could use
@@ -203,6 +207,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     pub(super) fn tell_end(
         &mut self,
         id: ConnectionId,
+        addr: Option<PeerAddr>,
         reason: CloseReason,
         (established, dialed): (bool, bool),
         events: &mut Vec<E>,
@@ -212,9 +217,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 id,
                 ConnectionEvent::Disconnected(reason),
             ));
-            say(|| tracing::debug!(connection = %id, %reason, "connection closed"));
-        } else if !dialed {
-            self.stats.refused += 1;
+            self.log.ended(self.timer.now(), id, addr, &reason);
+        } else {
+            self.stats.refused += u64::from(!dialed);
+            self.log.refused(self.timer.now(), addr, &reason);
         }
         if dialed {
             self.on_dialed_over(id, reason, established, events);
@@ -266,6 +272,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                     Some(held) if closed.established && reason == CloseReason::Finished => {
                         let ended = EndedConnection {
                             id,
+                            addr: closed.addr,
                             dialed: closed.dialed,
                             header_mode: closed.header_mode,
                             held,
@@ -276,7 +283,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                     held => {
                         let state = (closed.header_mode, closed.established);
                         self.hand_out_last(id, held, state, events);
-                        self.tell_end(id, reason, (closed.established, closed.dialed), events);
+                        let was = (closed.established, closed.dialed);
+                        self.tell_end(id, closed.addr, reason, was, events);
                     }
                 }
             }
@@ -569,5 +577,12 @@ impl<L: Link, E: HubEvent> Drop for Hub<L, E> {
             hub.abandon_posted(None);
         }
         stats::count_abandoned(abandoned);
+        if abandoned > 0 {
+            let endpoint = hub.id();
+            say(|| {
+                tracing::warn!(%endpoint, in_flight = abandoned, "dropped with messages on their \
+                    way, which may be lost: `close` has them arrive");
+            });
+        }
     }
 }

@@ -14,6 +14,7 @@ use super::long_receive::BehindFence;
 use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::hub::outbound::told;
 use crate::endpoint::link::{Link, LinkConn};
+use crate::fabric::PeerAddr;
 use crate::id::ConnectionId;
 use crate::memory::Participant;
 use crate::protocol::connection::CloseReason;
@@ -39,6 +40,7 @@ pub(super) struct Fencing {
 /// A connection that is over for its peer, and whose last messages wait for others of the domain.
 pub(super) struct EndedConnection {
     pub(super) id: ConnectionId,
+    pub(super) addr: Option<PeerAddr>,
     pub(super) dialed: bool,
     pub(super) header_mode: HeaderMode,
     pub(super) held: VecDeque<BehindFence>,
@@ -251,7 +253,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// The connection ends, and what it has waiting is not handed out.
     fn give_up_held(&mut self, ended: EndedConnection, reason: CloseReason, events: &mut Vec<E>) {
         self.abandon_held(ended.id, Some(ended.held));
-        self.tell_end(ended.id, reason, (true, ended.dialed), events);
+        self.tell_end(ended.id, ended.addr, reason, (true, ended.dialed), events);
     }
 
     /// Connections whose last messages have waited for long enough.

@@ -237,7 +237,6 @@ impl<L: Link> PublishCore<L> {
         }
         self.outbox.stats.cut_off += 1;
         let reason = lag.close_reason();
-        tracing::warn!(%connection, %reason, "a subscriber is cut off");
         self.core.abort_connection(connection, reason);
     }
 

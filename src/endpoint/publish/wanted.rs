@@ -15,7 +15,7 @@ use crate::error::Forked;
 use crate::protocol::wire::{SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest};
 
 /// Why a subscription, or its end, can't be asked for now. Nothing was asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubscribeError {
     /// There is no such publisher, or its connection is over for good.
@@ -40,6 +40,8 @@ pub enum SubscribeError {
     #[error("{0}: open a fabric of its own in the child")]
     Forked(#[from] Forked),
 }
+
+fabricast_process::debug_as_words!(SubscribeError);
 
 /// What the application is to hear about a tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -159,6 +159,17 @@ impl<L: Link> SendCore<L> {
         reason.filter(|_| self.redial.at().is_none())
     }
 
+    /// What whoever waited for the connection is told of its end.
+    pub(crate) fn error_of_end(&self, reason: CloseReason) -> Error {
+        match reason.is_of_connecting() || self.hub.stats().connections == 0 {
+            true => Error::NotConnected {
+                peer: self.peer.to_string(),
+                reason,
+            },
+            false => Error::Closed(reason),
+        }
+    }
+
     /// What was agreed; means something once the connection stands.
     pub(crate) fn info(&self) -> Option<ConnectionInfo> {
         self.hub.info(self.connection)

@@ -10,6 +10,8 @@ use crate::endpoint::DropReason;
 use crate::endpoint::error::{Blocked, PeerError, SendErrorKind, WindowError};
 use crate::memory::{Access, RegionKind};
 
+mod debug;
+
 /// Each error, with what its text has to have in it.
 fn check(rows: &[(&dyn std::fmt::Display, &[&str])]) {
     for (error, needed) in rows {

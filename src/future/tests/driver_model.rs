@@ -120,6 +120,10 @@ impl Sender for One {
         None
     }
 
+    fn error_of_end(&self, reason: CloseReason) -> Error {
+        Error::Closed(reason)
+    }
+
     fn stats(&self) -> SendStats {
         SendStats::default()
     }

@@ -7,9 +7,10 @@ use crate::endpoint::CloseReason;
 use crate::object::store::{ObjectChecksum, ObjectNameError};
 use crate::object::wire::{ObjectStatus, ObjectWireError};
 use crate::object::{ObjectError, TransferCause, TransferFailed};
+use crate::protocol::close_reason::Over;
 
 /// Why a request to a service was not done.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
     /// The service did not do it.
@@ -47,8 +48,8 @@ pub enum RemoteError {
     },
     /// The connection is closed. Whether a request that was under way was done is not known.
     #[error(
-        "the connection to the service is closed{}: see RemoteObjects::reconnect",
-        reason_text(.0.as_ref())
+        "{}; RemoteObjects::reconnect makes another",
+        ended(.0.as_ref())
     )]
     Closed(Option<CloseReason>),
     /// The name is none.
@@ -71,8 +72,11 @@ pub enum RemoteError {
     Endpoint(#[from] Error),
 }
 
-fn reason_text(reason: Option<&CloseReason>) -> String {
-    reason.map_or_else(String::new, |reason| format!(" ({reason})"))
+fabricast_process::debug_as_words!(RemoteError);
+
+fn ended(reason: Option<&CloseReason>) -> String {
+    const CLOSED: &str = "the connection to the service is closed";
+    reason.map_or_else(|| CLOSED.to_owned(), |it| Over(CLOSED, it).to_string())
 }
 
 impl RemoteError {

@@ -9,7 +9,7 @@ use crate::errno::{Advised, CompletionError, FabricErrno};
 use crate::process::Forked;
 
 /// Why an [`ObjectChannel`](super::ObjectChannel) refused a transfer, or why one failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferErrorKind {
     /// Not now: the channel has as many transfers as it may have.
@@ -158,6 +158,8 @@ pub enum TransferErrorKind {
     Forked(Forked),
 }
 
+fabricast_process::debug_as_words!(TransferErrorKind);
+
 impl TransferErrorKind {
     /// Whether it is back-pressure: the same may be taken after the next events.
     pub fn is_would_block(&self) -> bool {
@@ -166,7 +168,7 @@ impl TransferErrorKind {
 }
 
 /// Why a transfer that was accepted failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct TransferError {
     /// Why.
     pub kind: TransferErrorKind,
@@ -186,3 +188,5 @@ impl fmt::Display for TransferError {
 }
 
 impl std::error::Error for TransferError {}
+
+fabricast_process::debug_as_words!(TransferError);

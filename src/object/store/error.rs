@@ -6,7 +6,7 @@ use super::{ObjectEtag, ObjectNameError};
 use crate::storage::FileError;
 
 /// Why a store did not do what it was asked for.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// There is no object of that name.
@@ -69,6 +69,8 @@ pub enum StoreError {
     #[error("the store failed: {0}")]
     Failed(String),
 }
+
+fabricast_process::debug_as_words!(StoreError);
 
 fn found_text(found: Option<&ObjectEtag>) -> String {
     match found {

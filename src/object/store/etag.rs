@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub struct ObjectEtag(Arc<str>);
 
 /// Why some text is no etag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EtagError {
     /// It is empty or too long.
@@ -27,6 +27,8 @@ pub enum EtagError {
         byte: u8,
     },
 }
+
+fabricast_process::debug_as_words!(EtagError);
 
 impl ObjectEtag {
     /// The longest etag, in bytes.

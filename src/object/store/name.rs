@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub struct ObjectName(Arc<str>);
 
 /// Why some text is no name of an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectNameError {
     /// It has no bytes.
@@ -64,6 +64,8 @@ pub enum ObjectNameError {
         at: usize,
     },
 }
+
+fabricast_process::debug_as_words!(ObjectNameError);
 
 impl ObjectName {
     /// The longest name, in bytes.

@@ -7,7 +7,7 @@ use super::{DIGITS, FIELDS, RdmaToken};
 /// Why something is no token, or none that is understood here.
 ///
 /// What was found is shown as far as it is needed, and never the key.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
     /// There is no text.
@@ -113,6 +113,8 @@ pub enum TokenError {
         len: u64,
     },
 }
+
+fabricast_process::debug_as_words!(TokenError);
 
 /// A field of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -4,7 +4,7 @@ use super::HEADER_LEN;
 use crate::object::store::{EtagError, ObjectNameError};
 
 /// Why the bytes of a message about objects could not be understood.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectWireError {
     /// The header is not one of 64 bytes.
@@ -55,6 +55,8 @@ pub enum ObjectWireError {
         index: usize,
     },
 }
+
+fabricast_process::debug_as_words!(ObjectWireError);
 
 /// The error of a field with a value that it can't have.
 pub(super) fn field(name: &'static str, value: impl Into<u64>) -> ObjectWireError {

@@ -3,7 +3,7 @@
 use super::HEADER_LEN;
 
 /// Why the bytes of a stream's message could not be understood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
     /// The header is not one of 64 bytes.
@@ -51,6 +51,8 @@ pub enum WireError {
         index: usize,
     },
 }
+
+fabricast_process::debug_as_words!(WireError);
 
 /// The error of a field with a value that it can't have.
 pub(super) fn field(name: &'static str, value: impl Into<u64>) -> WireError {

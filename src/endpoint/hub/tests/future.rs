@@ -79,6 +79,10 @@ impl Sender for Core {
         Self::info(self).filter(|_| self.state() == State::Established)
     }
 
+    fn error_of_end(&self, reason: CloseReason) -> Error {
+        Error::Closed(reason)
+    }
+
     fn close_reason(&self) -> Option<CloseReason> {
         Self::close_reason(self)
     }

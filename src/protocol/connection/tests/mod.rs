@@ -714,13 +714,14 @@ fn reasons_read_as_sentences() {
     }
     .to_string();
     assert!(
-        lost.starts_with("the peer was lost: ") && lost.contains("104"),
+        lost.starts_with("the peer was lost: the connection was cut") && lost.contains("104"),
         "{lost}"
     );
-    assert_eq!(
-        CloseReason::PeerLost { errno: None }.to_string(),
-        "the peer was lost"
-    );
+    let told = "the peer was lost: the connection was cut, as its process ended or its network \
+                failed";
+    for errno in [None, Some(errno(libc::ECANCELED))] {
+        assert_eq!(CloseReason::PeerLost { errno }.to_string(), told);
+    }
     let waited = Duration::from_secs(30);
     assert_eq!(
         CloseReason::MessageLost { waited }.to_string(),
