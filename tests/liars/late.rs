@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use fabricast::buffer::SharedBufferManager;
-use fabricast::endpoint::{LongMessages, ReceiveConfig};
+use fabricast::endpoint::{Access, CloseReason, LongMessages, ReceiveConfig};
 use fabricast::{SendEndpointZeroCopy, SendEvent};
 
 use crate::common::child::{self, Child};
-use crate::common::{self, Offers, SOON, Watchdog, alone, buffer, drive, millis};
-use crate::victim::{Guest, Victim};
+use crate::common::{self, Offers, SOON, Watchdog, after, alone, buffer, drive, millis};
+use crate::victim::{Guest, Victim, config};
 use crate::wire::{self, Control};
 
 const MESSAGE: usize = 1 << 20;
@@ -85,6 +85,19 @@ impl Honest {
         }
     }
 
+    fn send_off(&mut self, key: u64, bytes: &[u8]) {
+        let payload = buffer(&self.pool, bytes);
+        self.sender
+            .send_data(payload, &key.to_le_bytes(), key)
+            .expect("taken");
+    }
+
+    fn poll(&mut self) {
+        self.sender.poll(&mut self.events).expect("polls");
+        // What was sent comes back with its outcome.
+        self.events.clear();
+    }
+
     /// How long a message takes until it is handed out.
     fn send(
         &mut self,
@@ -93,16 +106,11 @@ impl Honest {
         mut others: impl FnMut(&mut Victim),
     ) -> Duration {
         let bytes = common::pattern(key, MESSAGE);
-        let payload = buffer(&self.pool, &bytes);
         let began = Instant::now();
-        self.sender
-            .send_data(payload, &key.to_le_bytes(), key)
-            .expect("taken");
+        self.send_off(key, &bytes);
         drive("a message", SOON, || {
             victim.poll();
-            self.sender.poll(&mut self.events).expect("polls");
-            // What was sent comes back with its outcome.
-            self.events.clear();
+            self.poll();
             others(victim);
             victim.messages.len() == 1 && self.pool.free_count() == 2
         });
@@ -165,6 +173,76 @@ fn honest_messages_do_not_wait_for_late_answers() {
     }
 }
 
+/// One who answers each question, and always late, is ended at last, and nobody else.
+#[test]
+fn who_is_late_again_and_again_is_ended() {
+    let _alone = alone();
+    let _dog = Watchdog::new("again and again");
+    let limit = Duration::from_millis(1600);
+    let pool = SharedBufferManager::allocate(1, 4096).expect("memory");
+    let config = config().connection(|c| c.fence_timeout(limit));
+    let Some(mut victim) = Victim::new(1, &config) else {
+        return;
+    };
+    let mut first = Guest::polite(&mut victim, 0, None);
+    let mut liar = Latecomer::come(&mut victim, limit * 3 / 4);
+    let mut waits = Vec::new();
+    drive("it is ended", SOON, || {
+        let window = first.expose(&mut victim, &pool, Access::WRITE);
+        let windows = &mut victim.endpoint(0).windows(window.connection());
+        windows.revoke(window, after(SOON)).expect("its own window");
+        let began = Instant::now();
+        drive("the memory is back", SOON, || {
+            victim.poll();
+            first.liar.poll();
+            liar.poll();
+            victim.released.len() == 1
+        });
+        waits.push(began.elapsed());
+        victim.released.clear();
+        liar.guest.ended(&victim).is_some()
+    });
+    println!("a window waited for {waits:?}");
+    let reason = liar.guest.ended(&victim);
+    assert_eq!(reason, Some(CloseReason::FencesLate { times: 3, limit }));
+    // The third question was open for half of the time; more where this machine stood still.
+    assert!(waits.len() >= 3, "{waits:?}");
+    assert_eq!(first.ended(&victim), None, "who is honest stays");
+}
+
+/// A copy is as it was when it was taken, and says that it is one; what never was late is none.
+#[test]
+fn what_was_copied_says_so_and_stays_as_it_was() {
+    let _alone = alone();
+    let _dog = Watchdog::new("says so");
+    let Some((mut victim, pool)) = victim() else {
+        return;
+    };
+    let mut honest = Honest::come(&mut victim);
+    let mut liar = Latecomer::come(&mut victim, LATE);
+    let before = victim.endpoint(0).stats();
+    assert_eq!((before.late_copied, before.long_copied), (0, 0));
+    let mut copied = 0;
+    for key in 0..3 {
+        let bytes = common::pattern(key, MESSAGE);
+        honest.send_off(key, &bytes);
+        drive("a message", SOON, || {
+            victim.poll();
+            honest.poll();
+            liar.poll();
+            !victim.messages.is_empty()
+        });
+        let (message, then) = victim.messages.pop().expect("just seen");
+        assert!(message.is_copied(), "message {key}");
+        assert!(message.payload() == bytes && then == bytes);
+        copied += MESSAGE as u64;
+    }
+    let stats = victim.endpoint(0).stats();
+    assert!(stats.late_copied >= copied, "{stats:?}");
+    assert_eq!(stats.long_copied, 0);
+    all_back(&pool, &mut victim, |_| liar.poll());
+}
+
 /// A program that connects and does nothing else.
 fn bystander() {
     let domain = common::domain().expect("the parent has libfabric");
@@ -210,4 +288,8 @@ fn honest_messages_do_not_wait_for_a_stopped_program() {
     println!("alone: {alone:?}; beside a stopped one: {median:?}, at most {longest:?}");
     assert!(median < FAR_BELOW, "{median:?}, and {alone:?} alone");
     all_back(&pool, &mut victim, |_| {});
+    let (at, id) = victim.connected[0];
+    let limit = Duration::from_secs(2);
+    let reason = Some(CloseReason::FenceDeadline { limit });
+    assert_eq!(victim.end_of(at, id), reason);
 }

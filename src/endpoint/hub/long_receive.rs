@@ -133,6 +133,12 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         self.long.as_ref().map_or(0, |long| long.pool.free_count())
     }
 
+    /// Takes one of them.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn take_long_slot(&self) -> Option<BufferMut> {
+        self.long.as_ref()?.acquire_host()
+    }
+
     /// The peer has a message of `len` bytes.
     pub(super) fn on_long_offered(&mut self, id: ConnectionId, len: u64) {
         let Some(long) = &mut self.long else {
