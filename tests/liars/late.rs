@@ -289,6 +289,10 @@ fn honest_messages_do_not_wait_for_a_stopped_program() {
     assert!(median < FAR_BELOW, "{median:?}, and {alone:?} alone");
     all_back(&pool, &mut victim, |_| {});
     let (at, id) = victim.connected[0];
+    drive("it is told", SOON, || {
+        victim.poll();
+        victim.end_of(at, id).is_some()
+    });
     let limit = Duration::from_secs(2);
     let reason = Some(CloseReason::FenceDeadline { limit });
     assert_eq!(victim.end_of(at, id), reason);
