@@ -1912,6 +1912,11 @@ typedef struct {
      * What statistics call it; NULL: "server".
      */
     const char *name;
+    /**
+     * The networks that clients may be in, of which tokens tell: "any", or "10.0.0.0/8,fd00::/8".
+     * NULL: any; of a service, where those are who ask ("asker").
+     */
+    const char *clients;
 } fcast_object_server_settings;
 
 /**
@@ -4686,7 +4691,7 @@ fcast_status fcast_object_remote_release(fcast_object_remote remote);
  *
  * # Safety
  *
- * `settings`: NULL, or a struct whose size field is right and whose name ends with a zero;
+ * `settings`: NULL, or a struct whose size field is right and whose texts end with a zero;
  * `server`: NULL, or writable.
  */
 fcast_status fcast_object_server_open(fcast_fabric fabric,

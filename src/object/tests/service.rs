@@ -525,6 +525,7 @@ fn a_token_sends_the_service_to_whoever_asks_and_nowhere_else() {
                 assert_eq!(visits(), 0, "connections");
             }
             own.done();
+            drop(remote);
             service.close(by());
         }
     }
