@@ -151,6 +151,9 @@ pub struct ReceiveStats {
     /// Bytes of long messages that were copied, since nothing ends what their senders may write but
     /// the end of this endpoint (`FI_EP_RDM`, but for verbs).
     pub long_copied: u64,
+    /// Bytes of long messages that were copied, since peers of the domain were late to answer
+    /// fences: see [`LongMessages`](crate::endpoint::LongMessages).
+    pub late_copied: u64,
     /// Writes of peers that came with immediate data.
     pub peer_writes: u64,
     /// Writes with immediate data that named no window of ours: one that was just released, or a

@@ -1047,6 +1047,16 @@ typedef struct {
      * others.
      */
     fcast_device_pool long_device;
+    /**
+     * How long a peer may take to say that nothing is under way any more of what it began, where
+     * memory that peers of the domain could reach is to come back; then its connection ends.
+     * Default 2,000. Not of connectionless endpoints.
+     */
+    uint32_t fence_timeout_ms;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
 } fcast_settings;
 
 /**
@@ -1140,8 +1150,7 @@ typedef struct {
 typedef void (*fcast_release_fn)(void *context);
 
 /**
- * Something that happened. Its layout does not change; what later versions tell besides, they tell
- * in fields that are reserved now.
+ * Something that happened. Its layout does not change.
  */
 typedef struct {
     /**
@@ -1218,9 +1227,10 @@ typedef struct {
      */
     uint32_t count;
     /**
-     * 0.
+     * 1: the library has copied this message on its way here, a long one whose fence was late or
+     * where nothing fences. No peer can change it, as any other.
      */
-    uint32_t reserved;
+    uint32_t copied;
 } fcast_event;
 
 /**
@@ -1902,6 +1912,11 @@ typedef struct {
      * What statistics call it; NULL: "server".
      */
     const char *name;
+    /**
+     * The networks that clients may be in, of which tokens tell: "any", or "10.0.0.0/8,fd00::/8".
+     * NULL: any; of a service, where those are who ask ("asker").
+     */
+    const char *clients;
 } fcast_object_server_settings;
 
 /**
@@ -2454,6 +2469,11 @@ typedef struct {
      * Operations leaked because the provider would not close its endpoint.
      */
     uint64_t leaked;
+    /**
+     * Bytes of long messages that were copied, since peers of the domain were late to say that
+     * they write no more (setting `fence_timeout_ms`).
+     */
+    uint64_t late_copied;
 } fcast_receive_stats;
 
 /**
@@ -4671,7 +4691,7 @@ fcast_status fcast_object_remote_release(fcast_object_remote remote);
  *
  * # Safety
  *
- * `settings`: NULL, or a struct whose size field is right and whose name ends with a zero;
+ * `settings`: NULL, or a struct whose size field is right and whose texts end with a zero;
  * `server`: NULL, or writable.
  */
 fcast_status fcast_object_server_open(fcast_fabric fabric,

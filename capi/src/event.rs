@@ -111,8 +111,7 @@ pub const FCAST_EVENT_DEVICE_PUBLICATION: u32 = 36;
 /// FCAST_EVENT_PUBLICATION, in the host's memory; `text`: why.
 pub const FCAST_EVENT_UNDELIVERED: u32 = 37;
 
-/// Something that happened. Its layout does not change; what later versions tell besides, they tell
-/// in fields that are reserved now.
+/// Something that happened. Its layout does not change.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct fcast_event {
@@ -153,8 +152,9 @@ pub struct fcast_event {
     /// Of a buffered publisher's publication: how many small messages are in it, and `key` is the
     /// number that fcast_push gave them; 0: it is a payload, and `key` is its key.
     pub count: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1: the library has copied this message on its way here, a long one whose fence was late or
+    /// where nothing fences. No peer can change it, as any other.
+    pub copied: u32,
 }
 
 const _: () = assert!(size_of::<fcast_event>() == 120);
@@ -180,7 +180,7 @@ impl fcast_event {
             failed: 0,
             tag: 0,
             count: 0,
-            reserved: 0,
+            copied: 0,
         }
     }
 
@@ -365,6 +365,7 @@ pub(crate) fn message(message: Message) -> (fcast_event, Held) {
     let mut event = fcast_event::new(FCAST_EVENT_MESSAGE);
     event.connection = message.connection().as_u64();
     event.sequence = message.sequence();
+    event.copied = message.is_copied().into();
     (event, Held::Message(message))
 }
 

@@ -63,7 +63,9 @@ impl From<TransferErrorKind> for Failure {
             TransferErrorKind::Key { .. } | TransferErrorKind::Provider { .. } => {
                 (FCAST_UNSUPPORTED, 0)
             }
-            TransferErrorKind::Peer { .. } => (FCAST_REFUSED, 0),
+            TransferErrorKind::Peer { .. } | TransferErrorKind::Network { .. } => {
+                (FCAST_REFUSED, 0)
+            }
             TransferErrorKind::NotRegistered { .. }
             | TransferErrorKind::ForeignBuffer { .. }
             | TransferErrorKind::NotStaged { .. } => (FCAST_NOT_REGISTERED, 0),

@@ -69,6 +69,9 @@ pub struct fcast_object_server_settings {
     pub idle_after_ms: u32,
     /// What statistics call it; NULL: "server".
     pub name: *const c_char,
+    /// The networks that clients may be in, of which tokens tell: "any", or "10.0.0.0/8,fd00::/8".
+    /// NULL: any; of a service, where those are who ask ("asker").
+    pub clients: *const c_char,
 }
 
 // SAFETY: C's layout, a `usize` first; 0 and null are values of all its fields.
@@ -142,7 +145,7 @@ fn failed(key: u64, is_held: bool, error: &TransferError) -> (fcast_event, Held)
 
 /// # Safety
 ///
-/// The name is null, or ends with a zero.
+/// The name and the networks are null, or end with a zero.
 pub(crate) unsafe fn server_config(
     given: &fcast_object_server_settings,
 ) -> Result<ObjectServerConfig, Failure> {
@@ -163,6 +166,10 @@ pub(crate) unsafe fn server_config(
     if let Some(name) = unsafe { pointer::text(given.name, "name") }? {
         config = config.name(name);
     }
+    // SAFETY: the caller's promise.
+    if let Some(networks) = unsafe { pointer::text(given.clients, "clients") }? {
+        config = config.clients(networks.parse()?);
+    }
     Ok(config)
 }
 
@@ -172,7 +179,7 @@ pub(crate) unsafe fn server_config(
 ///
 /// # Safety
 ///
-/// `settings`: NULL, or a struct whose size field is right and whose name ends with a zero;
+/// `settings`: NULL, or a struct whose size field is right and whose texts end with a zero;
 /// `server`: NULL, or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcast_object_server_open(

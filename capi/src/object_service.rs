@@ -75,7 +75,7 @@ type Set<T> = fn(ObjectServiceConfig, T) -> ObjectServiceConfig;
 impl fcast_object_service_settings {
     /// # Safety
     ///
-    /// `server`: null, or a struct whose size field is right and whose name ends with a zero.
+    /// `server`: null, or a struct whose size field is right and whose texts end with a zero.
     unsafe fn config(&self) -> Result<ObjectServiceConfig, Failure> {
         let numbers: [(u32, Set<u32>); 7] = [
             (self.workers, ObjectServiceConfig::workers),

@@ -191,6 +191,12 @@ pub struct fcast_settings {
     /// provider reaches it: such messages are told as with `deliver_to`, whose buffers must be
     /// others.
     pub long_device: fcast_device_pool,
+    /// How long a peer may take to say that nothing is under way any more of what it began, where
+    /// memory that peers of the domain could reach is to come back; then its connection ends.
+    /// Default 2,000. Not of connectionless endpoints.
+    pub fence_timeout_ms: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 // SAFETY: C's layout, a `usize` first; 0 is a value of all its fields.
@@ -223,6 +229,9 @@ impl fcast_settings {
         }
         if let Some(silence) = or_never(self.lost_after_ms) {
             of = of.lost_after(silence);
+        }
+        if let Some(timeout) = time(self.fence_timeout_ms) {
+            of = of.fence_timeout(timeout);
         }
         if let Some(timeout) = time(self.tcp_user_timeout_ms) {
             of = of.tcp_user_timeout(Some(timeout));

@@ -161,6 +161,9 @@ pub struct fcast_receive_stats {
     pub unknown_completions: u64,
     /// Operations leaked because the provider would not close its endpoint.
     pub leaked: u64,
+    /// Bytes of long messages that were copied, since peers of the domain were late to say that
+    /// they write no more (setting `fence_timeout_ms`).
+    pub late_copied: u64,
 }
 
 // SAFETY: C's layout, a `usize` first; 0 is a value of all its fields.
@@ -341,8 +344,8 @@ counters!(
 counters!(
     fcast_receive_stats of ReceiveStats { size: 0, }
     messages bytes connections closed refused reaped lost starved long_copied peer_writes
-    stray_writes quarantined cq_reads cq_reads_empty strays unknown_completions leaked ; packed
-    one_sided
+    stray_writes quarantined cq_reads cq_reads_empty strays unknown_completions leaked late_copied ;
+    packed one_sided
 );
 counters!(
     fcast_packed_receives of PackedReceives {}

@@ -376,6 +376,11 @@ impl BufferMut {
         self.slot.index
     }
 
+    /// Its length in bytes, without a look at them.
+    pub(crate) fn size(&self) -> usize {
+        self.slot.pool.slot_size
+    }
+
     /// The region that the buffer lies in.
     pub fn region(&self) -> &Arc<Region> {
         self.slot.pool.claim.region()

@@ -142,6 +142,8 @@ impl DuplexConfig {
                 unresponsive,
                 lost: Some(silence),
             },
+            // What has two ends of ours only: nobody else waits for a peer that takes its time.
+            fence_timeout: silence,
             watch: TcpWatch::default(),
         }
     }

@@ -60,6 +60,7 @@ mod gathering;
 pub(crate) mod headers;
 mod hub_state;
 pub(crate) mod in_flight_max;
+mod lateness;
 mod later;
 mod leases;
 pub(crate) mod line;

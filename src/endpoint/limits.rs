@@ -16,6 +16,9 @@ pub(crate) const LIVENESS_DEFAULT: LivenessTimeouts = LivenessTimeouts {
     lost: Some(Duration::from_secs(60)),
 };
 
+/// How long a peer may take to answer a fence, by default.
+pub(crate) const FENCE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(2);
+
 pub(crate) fn check_liveness(liveness: &LivenessTimeouts) -> Result<(), Error> {
     let least = Duration::from_millis(10);
     let LivenessTimeouts { unresponsive, lost } = *liveness;

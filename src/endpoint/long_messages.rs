@@ -18,15 +18,24 @@ const SLOWEST: u64 = 1 << 20;
 ///
 /// A message that is longer than the receive buffers, or than what the provider takes in one piece,
 /// is offered by its sender, which writes it into a slot of the pool when there is one: no byte of
-/// it is copied by this library on either side. While one is under way, its sender sends nothing
-/// else on that connection, so it keeps its place among the others.
+/// it is copied by this library on either side, but where peers are late (below). While one is
+/// under way, its sender sends nothing else on that connection, so it keeps its place among the
+/// others.
 ///
 /// A message is handed out when nobody can write into it any more: when all connections of the
 /// domain have confirmed that, or are closed. Where they can't (`FI_EP_RDM`, but for verbs), each
 /// is copied once, out of memory of its connection's own (`ReceiveStats::long_copied`); as many
 /// connections as the pool has slots get some in the endpoint's life, and long messages of others
-/// are refused. So an endpoint of the same domain that is not polled holds long messages up: see
-/// [`Domain`](crate::Domain).
+/// are refused.
+///
+/// A peer that confirms late holds nobody's messages up: one that has waited for 10 ms is copied
+/// into another slot of the pool, and handed out
+/// ([`Message::is_copied`](crate::Message::is_copied), `ReceiveStats::late_copied`). From then on,
+/// until all are in time again, messages land in memory of their connections' own, as many bytes as
+/// the pool has at most, and are copied out of there without a wait. A sender for which none is
+/// left waits until more than half of the slots are free. A message that lies in a GPU's memory, or
+/// for which no slot is free, waits on, until those that are late are closed
+/// ([`fence_timeout`](crate::endpoint::ConnectionSettings::fence_timeout)).
 ///
 /// A message takes its slot until the application drops it. With no slot free, it waits; its
 /// sender's deadline counts. Once it has a slot, [`deadline`](Self::deadline) counts: a sender that

@@ -29,6 +29,7 @@ pub struct Message {
     buffer: Buffer,
     /// The header that came in a message of its own.
     lone_header: Option<Buffer>,
+    copied: bool,
 }
 
 impl Message {
@@ -47,7 +48,13 @@ impl Message {
             header,
             buffer,
             lone_header,
+            copied: false,
         }
+    }
+
+    /// One that this library copied, or not.
+    pub(crate) fn with_copied(self, copied: bool) -> Self {
+        Self { copied, ..self }
     }
 
     /// What a layer of ours wrote in front of the header, and what follows it; of the payload where
@@ -101,6 +108,15 @@ impl Message {
         &self.buffer[self.header.end..]
     }
 
+    /// Whether this library has copied it on its way here: a long message that did not wait until
+    /// every peer of the domain had confirmed that it writes no more, or where none can
+    /// ([`LongMessages`](crate::endpoint::LongMessages)). The bytes are as good as those of any
+    /// other: no peer can change them.
+    #[inline]
+    pub fn is_copied(&self) -> bool {
+        self.copied
+    }
+
     /// The payload as a buffer that can be sent on without a copy, if the receive pool's region is
     /// registered with the domain it goes out by.
     pub fn into_payload(self) -> Buffer {
@@ -121,6 +137,7 @@ impl Message {
             header: self.header.clone(),
             buffer: self.buffer.clone(),
             lone_header: self.lone_header.clone(),
+            copied: self.copied,
         }
     }
 

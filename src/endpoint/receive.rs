@@ -181,6 +181,7 @@ impl ReceiveConfig {
             sends: None,
             publishing: false,
             liveness: self.connection.liveness,
+            fence_timeout: self.connection.fence_timeout_of(),
             watch: self.connection.watch,
         }
     }

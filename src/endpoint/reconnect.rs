@@ -181,6 +181,7 @@ fn is_worth_a_retry(reason: &CloseReason) -> bool {
         | CloseReason::RevokeDeadline
         | CloseReason::LongDeadline
         | CloseReason::FenceDeadline { .. }
+        | CloseReason::FencesLate { .. }
         | CloseReason::TooSlow { .. }
         | CloseReason::SendDeadline { .. } => true,
     }

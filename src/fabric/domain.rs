@@ -22,17 +22,17 @@ use crate::memory::{
 /// An opened domain. Endpoints and registrations keep it open.
 ///
 /// A key of memory that peers may use is good over every connection of its domain, so the memory of
-/// a window comes back, and a long message is handed out, when every connection of the domain has
-/// answered a question that its endpoint asked, or is closed. That makes the endpoints of a domain
-/// wait for one another: one that nobody polls asks nobody and hears nobody, and holds up the
-/// revocations and long messages of all others for as long as it is neither polled nor closed; a
-/// peer that is not polled holds them up until it answers, or its connection is closed for silence
-/// (`lost_after`, by default 60 s). So poll all of them, an idle one once in a while (an
-/// [`EventLoop`](crate::event_loop::EventLoop) does: they wake whoever sleeps on them), give
-/// connections to peers that may be slow a shorter `lost_after`, and open a domain of its own
-/// ([`Fabric::open_domain`]) for an endpoint that is polled seldom. Nothing of this counts where no
-/// memory is exposed and no long message comes, nor over verbs, whose cards look at the key of each
-/// packet.
+/// a window comes back, and a slot that a long message came in, when every connection of the domain
+/// has answered a question that its endpoint asked (a fence), or is closed. That makes the
+/// endpoints of a domain wait for one another: one that nobody polls asks nobody and hears nobody,
+/// and holds up the revocations of all others for as long as it is neither polled nor closed; a
+/// peer that is not polled holds them up until it answers, or its connection is closed
+/// ([`fence_timeout`](crate::endpoint::ConnectionSettings::fence_timeout), by default 2 s). Long
+/// messages are handed out as copies meanwhile ([`LongMessages`](crate::endpoint::LongMessages)).
+/// So poll all of them, an idle one once in a while (an [`EventLoop`](crate::event_loop::EventLoop)
+/// does: they wake whoever sleeps on them), and open a domain of its own ([`Fabric::open_domain`])
+/// for an endpoint that is polled seldom. Nothing of this counts where no memory is exposed and no
+/// long message comes, nor over verbs, whose cards look at the key of each packet.
 pub struct Domain {
     raw: NonNull<sys::fid_domain>,
     /// Its place in every region's table of registrations; given back only after every registration

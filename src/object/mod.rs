@@ -34,8 +34,8 @@ pub use error::{NotReleased, ObjectError};
 pub use memory::{LentToken, ObjectMemory, ObjectOperation};
 pub use remote::{RemoteConfig, RemoteError, RemoteList, RemoteObject, RemoteObjects};
 pub use server::{
-    ChannelEvent, ChannelStats, ObjectChannel, ObjectServer, ObjectServerConfig, TransferError,
-    TransferErrorKind,
+    ChannelEvent, ChannelStats, ClientNetworks, ObjectChannel, ObjectServer, ObjectServerConfig,
+    TransferError, TransferErrorKind,
 };
 pub use service::{ObjectService, ObjectServiceConfig};
 pub use store::{

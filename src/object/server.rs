@@ -22,6 +22,7 @@ mod error;
 mod event;
 mod lanes;
 mod names;
+mod networks;
 mod outcomes;
 mod peers;
 mod queue_watch;
@@ -37,6 +38,7 @@ pub use channel::ObjectChannel;
 pub use config::ObjectServerConfig;
 pub use error::{TransferError, TransferErrorKind};
 pub use event::ChannelEvent;
+pub use networks::ClientNetworks;
 pub use stats::ChannelStats;
 
 use self::names::OwnNames;

@@ -116,14 +116,16 @@ impl ObjectService {
         config.check()?;
         let store: Arc<dyn ObjectStore> = Arc::new(store);
         let control = control.open_domain()?;
-        let server = ObjectServer::open(data, config.server.clone())?;
+        let (channels, networks) = config.server.clone().of_service();
+        let server = ObjectServer::open(data, channels)?;
         let mut service = Self {
             workers: Here::new(Vec::new()),
             addrs: Vec::new(),
         };
         for index in 0..config.workers {
             let listen = if index == 0 { listen } else { beside(listen) };
-            let worker = ServiceWorker::open(&store, &control, listen, &server, &config)?;
+            let worker =
+                ServiceWorker::open(&store, &control, listen, &server, &networks, &config)?;
             service.addrs.push(worker.local_addr().unwrap_or(listen));
             service.workers.push(WorkerHandle::spawn(worker)?);
         }

@@ -132,9 +132,22 @@ pub enum CloseReason {
     /// come back, and it did not say that what it has under way is over. It answers as long as its
     /// endpoint is polled. Or both sides have said goodbye, and a long message was not handed out,
     /// since other connections of the domain did not pass their fences, or end, for so long.
-    #[error("a fence was not answered within {limit:?}")]
+    #[error("a fence was not answered within {limit:?} (setting `fence_timeout`)")]
     FenceDeadline {
-        /// How long it may be silent, by the setting, or 60 s.
+        /// The setting `fence_timeout`; behind both goodbyes, how long a peer may be silent, or
+        /// 60 s.
+        limit: Duration,
+    },
+    /// The peer answered fences, but needed more than half of the time for it again and again:
+    /// others of this domain wait for that. Its endpoint is polled too seldom.
+    #[error(
+        "{times} fences within ten minutes were not answered within half of {limit:?} \
+         (setting `fence_timeout`)"
+    )]
+    FencesLate {
+        /// How often it was late.
+        times: u32,
+        /// The setting `fence_timeout`.
         limit: Duration,
     },
     /// This side's endpoint is broken: the provider reported what can't be, or its queue overran.

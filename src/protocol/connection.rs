@@ -281,16 +281,16 @@ impl Connection {
             self.end(CloseReason::RevokeDeadline);
         } else if passed(self.long_deadline()) {
             self.end(CloseReason::LongDeadline);
-        } else if passed(self.fence_deadline()) {
-            let limit = self.local.fence_limit;
-            self.end(CloseReason::FenceDeadline { limit });
         } else if passed(self.handshake_deadline) {
             self.end(match self.state {
                 State::Connecting => CloseReason::ConnectTimedOut,
                 _ => CloseReason::HandshakeTimedOut,
             });
         } else {
-            self.judge_silence(now);
+            self.look_at_fence(now, None);
+            if self.state != State::Closed {
+                self.judge_silence(now);
+            }
         }
     }
 

@@ -11,6 +11,7 @@ mod common;
 mod connectionless;
 mod floods;
 mod landings;
+mod late;
 mod long_messages;
 mod marks;
 mod peer;

@@ -9,6 +9,7 @@ static void random_settings(fcast_settings *settings, bool sender)
                           &settings->close_timeout_ms,
                           &settings->unresponsive_after_ms,
                           &settings->lost_after_ms,
+                          &settings->fence_timeout_ms,
                           &settings->tcp_user_timeout_ms,
                           &settings->reconnect_first_ms,
                           &settings->reconnect_max_ms,

@@ -174,6 +174,7 @@ impl ConnectionlessConfig {
                 ..outgoing.outbound_of(SettingsOf::Connectionless, headers)
             }),
             liveness: connection.liveness,
+            fence_timeout: connection.fence_timeout_of(),
             watch: connection.watch,
         }
     }

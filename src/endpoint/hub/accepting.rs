@@ -232,6 +232,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             close_timeout: self.settings.close_timeout,
             max_credit_window: wire::CREDIT_WINDOW_MAX,
             liveness: self.settings.liveness,
+            fence_timeout: self.settings.fence_timeout,
         }
     }
 

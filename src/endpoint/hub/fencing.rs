@@ -9,7 +9,10 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use smallvec::SmallVec;
+
 use super::Hub;
+use super::lateness::{Lateness, PATIENCE};
 use super::long_receive::BehindFence;
 use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::hub::outbound::told;
@@ -25,8 +28,9 @@ use crate::protocol::wire::HeaderMode;
 pub(super) struct Fencing {
     /// The last epoch of the domain that the connections were told of.
     asked: u64,
-    /// Connections with a long message that waits for an epoch, in the order of those.
-    waiting: VecDeque<(u64, ConnectionId)>,
+    /// Long messages that wait for an epoch, in the order of those.
+    waiting: VecDeque<Waiting>,
+    pub(super) lateness: Lateness,
     /// Goodbyes that wait for an epoch up to this one were let go.
     let_go: u64,
     /// The epoch that this endpoint is woken for, for the sake of goodbyes.
@@ -35,6 +39,18 @@ pub(super) struct Fencing {
     ended: Vec<EndedConnection>,
     /// When the application wants the end of them all.
     close_by: Option<Instant>,
+}
+
+/// A long message that waits for an epoch.
+#[derive(Clone, Copy)]
+pub(super) struct Waiting {
+    pub(super) epoch: u64,
+    pub(super) id: ConnectionId,
+    pub(super) since: Instant,
+    /// It was found to have waited for too long.
+    late: bool,
+    /// It waits no more: only the memory does that it came in.
+    copied: bool,
 }
 
 /// A connection that is over for its peer, and whose last messages wait for others of the domain.
@@ -63,18 +79,49 @@ impl Fencing {
     }
 
     /// A long message of a connection waits for an epoch, which is none before the last one.
-    pub(super) fn wait_for(&mut self, epoch: u64, id: ConnectionId) {
-        self.waiting.push_back((epoch, id));
+    pub(super) fn wait_for(&mut self, epoch: u64, id: ConnectionId, now: Instant) {
+        self.waiting.push_back(Waiting {
+            epoch,
+            id,
+            since: now,
+            late: false,
+            copied: false,
+        });
+    }
+
+    /// Messages that have waited for too long, and were not copied yet.
+    pub(super) fn late(&mut self, now: Instant) -> SmallVec<[Waiting; 4]> {
+        let mut late = SmallVec::new();
+        for waiting in self.waiting.iter_mut().filter(|it| !it.copied) {
+            waiting.late |= waiting.since + PATIENCE <= now;
+            if !waiting.late {
+                break;
+            }
+            late.push(*waiting);
+        }
+        late
+    }
+
+    /// What was late of a connection waits no more.
+    pub(super) fn on_copied(&mut self, id: ConnectionId) {
+        let of_it = self.waiting.iter_mut().filter(|it| it.id == id);
+        of_it.for_each(|waiting| waiting.copied |= waiting.late);
+    }
+
+    /// What a connection has to hand out that is over.
+    pub(super) fn held_of_ended(&mut self, id: ConnectionId) -> Option<&mut VecDeque<BehindFence>> {
+        let ended = self.ended.iter_mut().find(|ended| ended.id == id)?;
+        Some(&mut ended.held)
     }
 
     /// The first epoch that is waited for.
     fn first(&self) -> Option<u64> {
-        self.waiting.front().map(|(epoch, _)| *epoch)
+        self.waiting.front().map(|waiting| waiting.epoch)
     }
 
     /// The next connection whose epoch has passed, as `has_passed` says.
     fn take_passed(&mut self, has_passed: impl FnOnce(u64) -> bool) -> Option<ConnectionId> {
-        let &(epoch, id) = self.waiting.front()?;
+        let &Waiting { epoch, id, .. } = self.waiting.front()?;
         has_passed(epoch).then(|| {
             self.waiting.pop_front();
             id
@@ -106,9 +153,13 @@ impl Fencing {
         self.ended.iter().map(|ended| ended.id)
     }
 
-    /// When the first of them has waited for long enough.
+    /// When the first of them, or of the messages, has waited for long enough.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.ended.iter().map(|ended| ended.until.0).min()
+        let message = self.waiting.iter().find(|it| !it.late);
+        let message = message.map(|waiting| waiting.since + PATIENCE);
+        let ended = self.ended.iter().map(|ended| ended.until.0);
+        let others = [message, self.lateness.next_deadline()];
+        ended.chain(others.into_iter().flatten()).min()
     }
 
     fn take_ended(&mut self, id: ConnectionId) -> Option<EndedConnection> {
@@ -169,13 +220,16 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// What polls have to do with fences: nothing, most of the time.
     #[inline]
     pub(super) fn mind_fences(&mut self, look_everywhere: bool, events: &mut Vec<E>) {
-        let waits = self.exposed.has_unreleased() || !self.fencing.is_empty();
+        let waits = self.exposed.has_unreleased()
+            || !self.fencing.is_empty()
+            || self.fencing.lateness.is_cautious();
         if look_everywhere || waits {
             self.ask_fences();
             self.act_on_touched(events);
         }
         if waits {
             self.release_passed(events);
+            self.hand_out_late(events);
             self.act_on_touched(events);
             self.give_up_late(events);
         }
@@ -197,8 +251,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     fn next_goodbye(&mut self) -> Option<u64> {
         let let_go = self.fencing.let_go;
         let waiting = self.fencing.waiting.iter();
-        let waiting = waiting.filter(|(epoch, _)| *epoch > let_go);
-        for &(epoch, id) in waiting {
+        let waiting = waiting.filter(|it| it.epoch > let_go);
+        for &Waiting { epoch, id, .. } in waiting {
             if !self.exposed.has_passed_by_staying(epoch) {
                 return Some(epoch);
             }
@@ -277,8 +331,9 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 
 /// The last epoch that something waits for.
 pub(super) fn last_epoch(held: &VecDeque<BehindFence>) -> Option<u64> {
-    held.iter().rev().find_map(|held| match held {
-        BehindFence::Long { epoch, .. } => Some(*epoch),
+    let epochs = held.iter().filter_map(|held| match held {
+        BehindFence::Long(long) => Some(long.epoch),
         BehindFence::Event(_) | BehindFence::Subscription(_) => None,
-    })
+    });
+    epochs.max()
 }

@@ -1,9 +1,11 @@
 //! `LongBuffer`: a buffer that a long message lands in, in the host's memory or in a device's.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use crate::buffer::{BufferMut, DEVICE_ALIGNMENT, DeviceBuffer};
 use crate::cuda::{CudaError, Stream};
+use crate::endpoint::windows::volatile_buffer::VolatileBuffer;
 use crate::endpoint::windows::window::WindowMemory;
 use crate::memory::{Access, RawRegistration, RegisterError, Registrar};
 use crate::protocol::wire::{self, HeaderMode, WireError};
@@ -19,6 +21,11 @@ pub(super) enum LongBuffer {
 }
 
 impl LongBuffer {
+    /// One of the host's that peers may still write: nobody but by copies looks at it any more.
+    pub(super) fn landed(buffer: BufferMut) -> Arc<VolatileBuffer> {
+        Arc::new(VolatileBuffer::landed(buffer))
+    }
+
     /// Lets a peer write the first `len` bytes; where they begin.
     pub(super) fn open(
         &mut self,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::long_buffer::LongBuffer;
 use super::pool_waker::PoolWaker;
 use crate::Error;
-use crate::buffer::{DeviceBufferManager, SharedBufferManager};
+use crate::buffer::{BufferMut, DeviceBufferManager, SharedBufferManager};
 use crate::cuda::Stream;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::long_messages::LongMessages;
@@ -20,8 +20,8 @@ pub(super) struct LongPool {
     waker: PoolWaker<SharedBufferManager>,
     /// In a device's memory.
     pub(super) device: Option<DevicePool>,
-    /// What messages are copied out of, where a sender can't be kept from writing; made when the
-    /// first one comes.
+    /// What messages are copied out of, where a sender can't be kept from writing, or where that
+    /// takes long; made when the first one comes.
     volatile: Option<SharedBufferManager>,
     pub(super) copies: bool,
     /// Offers that found the pool empty; whoever came first is served first.
@@ -92,16 +92,39 @@ impl LongPool {
     /// free, and somebody will say so.
     pub(super) fn acquire(&self, len: usize) -> Option<LongBuffer> {
         if let Some(device) = self.usable_device()
-            && len <= device.pool.slot_size()
+            && self.goes_to_device(len)
         {
             let acquire = || device.pool.try_acquire().map(LongBuffer::Device);
             return acquire().or_else(|| device.waker.arm().then(acquire)?);
         }
-        let acquire = || self.pool.try_acquire().map(LongBuffer::Host);
-        acquire().or_else(|| {
+        self.acquire_host().map(LongBuffer::Host)
+    }
+
+    /// A buffer in the host's memory, as [`acquire`](Self::acquire).
+    pub(super) fn acquire_host(&self) -> Option<BufferMut> {
+        self.pool.try_acquire().or_else(|| {
             self.waker.arm();
-            acquire()
+            self.pool.try_acquire()
         })
+    }
+
+    /// Whether a message of so many bytes goes to a device's memory.
+    pub(super) fn goes_to_device(&self, len: usize) -> bool {
+        self.usable_device()
+            .is_some_and(|it| len <= it.pool.slot_size())
+    }
+
+    /// Whether a message may land now without taking what those need that land apart: there is
+    /// memory to land in apart, or more than half of the slots are free. Else somebody will say so.
+    pub(super) fn has_room_apart(&self) -> bool {
+        let apart = self.volatile.as_ref();
+        apart.is_none_or(|volatile| volatile.free_count() > 0)
+            || self.pool.free_count() * 2 > self.pool.slots()
+    }
+
+    /// What connections land in is theirs, and goes when they are done.
+    pub(super) fn forget_volatile(&mut self) {
+        self.volatile = None;
     }
 
     /// Memory of a connection's own to land in; `None`: as many connections as the pool has slots

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::fencing::last_epoch;
+use super::lateness::PATIENCE;
 use super::long_buffer::{LongBuffer, Unread, take_header};
 use super::long_pool::LongPool;
 use super::{Hub, Peer, SubscriptionEvent};
@@ -39,6 +40,18 @@ pub(super) struct LongArrivals {
 }
 
 impl LongArrivals {
+    pub(super) fn has_window(&self) -> bool {
+        self.own_window.is_some()
+    }
+
+    /// Takes the memory of the connection's own, unless a message is under way there.
+    pub(super) fn take_idle_window(&mut self) -> Option<LongWindow> {
+        match self.receive {
+            None => self.own_window.take().map(|own| *own),
+            Some(_) => None,
+        }
+    }
+
     /// The last epoch that something of them waits for.
     pub(super) fn last_epoch(&self) -> Option<u64> {
         last_epoch(self.held.as_ref()?)
@@ -69,17 +82,32 @@ impl LongWindow {
             memory,
         })
     }
+
+    pub(super) fn into_parts(self) -> (RawRegistration, Arc<VolatileBuffer>) {
+        (self.registration, self.memory)
+    }
+}
+
+/// A long message that is whole, and waits to be handed out.
+pub(super) struct HeldLong {
+    /// Its registration was closed before this epoch; 0: nobody else can write it.
+    pub(super) epoch: u64,
+    sequence: u64,
+    pub(super) memory: LongBuffer,
+    pub(super) len: usize,
+    copied: bool,
+}
+
+impl HeldLong {
+    /// It lies elsewhere now, where no peer can write.
+    pub(super) fn on_copied(&mut self) {
+        (self.epoch, self.copied) = (0, true);
+    }
 }
 
 /// What waits for a fence, in the order in which it came.
 pub(super) enum BehindFence {
-    /// A long message whose registration is closed.
-    Long {
-        epoch: u64,
-        sequence: u64,
-        memory: LongBuffer,
-        len: usize,
-    },
+    Long(HeldLong),
     /// What came behind one.
     Event(ReceiveEvent),
     Subscription(SubscriptionEvent),
@@ -105,6 +133,12 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         self.long.as_ref().map_or(0, |long| long.pool.free_count())
     }
 
+    /// Takes one of them.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn take_long_slot(&self) -> Option<BufferMut> {
+        self.long.as_ref()?.acquire_host()
+    }
+
     /// The peer has a message of `len` bytes.
     pub(super) fn on_long_offered(&mut self, id: ConnectionId, len: u64) {
         let Some(long) = &mut self.long else {
@@ -124,26 +158,44 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 
     /// Gives destinations to those who wait, as far as the pool goes.
     pub(super) fn feed_long(&mut self) {
-        while let Some(long) = &mut self.long {
-            let Some(&(id, len)) = long.waiting.front() else {
-                return;
-            };
+        if !self.long.as_ref().is_some_and(LongPool::is_awaited)
+            || self.fencing.lateness.is_starved()
+        {
+            return;
+        }
+        let cautious = self.fencing.lateness.is_cautious();
+        let mut skipped = 0;
+        while let Some(long) = &mut self.long
+            && let Some(&(id, len)) = long.waiting.get(skipped)
+        {
             let limit = long.limit() as u64;
             if len > limit {
-                long.waiting.pop_front();
+                long.waiting.remove(skipped);
                 self.refuse_long(id, limit);
                 continue;
             }
+            let apart = cautious && !long.goes_to_device(len as usize);
+            if apart && !self.may_land(id) {
+                skipped += 1;
+                continue;
+            }
+            let Some(long) = &mut self.long else { return };
             let Some(memory) = long.acquire(len as usize) else {
                 return;
             };
-            long.waiting.pop_front();
-            self.grant_long(id, memory, len as usize);
+            long.waiting.remove(skipped);
+            self.grant_long(id, memory, len as usize, apart);
+        }
+        if cautious {
+            let again = (skipped > 0).then(|| self.timer.now() + PATIENCE);
+            self.fencing.lateness.look_again(again);
+            self.timer.on_deadline(again);
         }
     }
 
-    /// Opens a destination for the peer.
-    fn grant_long(&mut self, id: ConnectionId, mut memory: LongBuffer, len: usize) {
+    /// Opens a destination for the peer: the memory, or, apart from it, some of the connection's
+    /// own.
+    fn grant_long(&mut self, id: ConnectionId, mut memory: LongBuffer, len: usize, apart: bool) {
         let rma = self.link.limits().rma;
         let virt = rma.is_some_and(|rma| rma.virtual_addresses);
         let Some(peer) = self.peers.get_mut(id) else {
@@ -153,20 +205,27 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             .link
             .registrar()
             .unwrap_or_else(|| self.link.registrar());
-        let (registration, address, key) = match &mut self.long {
-            Some(long) if long.copies => {
-                match open_own(&mut peer.long.own_window, long, registrar) {
-                    Some((address, key)) => (None, address, key),
-                    None => return self.refuse_long(id, 0),
+        let copies = self.long.as_ref().is_some_and(|long| long.copies);
+        let own = match &mut self.long {
+            Some(long) if copies || apart => open_own(&mut peer.long.own_window, long, registrar),
+            _ => None,
+        };
+        let (registration, address, key) = match own {
+            Some((address, key)) => (None, address, key),
+            None if copies => return self.refuse_long(id, 0),
+            None => {
+                if let Some(own) = peer.long.take_idle_window() {
+                    let (registration, memory) = own.into_parts();
+                    self.exposed.keep(id, Some(registration), memory.into());
+                }
+                match memory.open(registrar, len, peer.header_mode) {
+                    Ok((registration, address)) => {
+                        let key = registration.key;
+                        (Some(registration), address, key)
+                    }
+                    Err(error) => return self.cannot_open(id, memory, len, &error),
                 }
             }
-            _ => match memory.open(registrar, len, peer.header_mode) {
-                Ok((registration, address)) => {
-                    let key = registration.key;
-                    (Some(registration), address, key)
-                }
-                Err(error) => return self.cannot_open(id, memory, len, &error),
-            },
         };
         peer.machine.grant_long(if virt { address } else { 0 }, key);
         if let Some(long) = &self.long {
@@ -216,9 +275,13 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             len,
         } = *long;
         drop(registration);
+        let copied = peer.long.has_window();
         if let (Some(own), LongBuffer::Host(buffer)) = (&peer.long.own_window, &mut memory) {
             own.memory.copy_out(0, &mut buffer[..len]);
-            self.stats.long_copied += len as u64;
+            match self.long.as_ref().is_some_and(|long| long.copies) {
+                true => self.stats.long_copied += len as u64,
+                false => self.stats.late_copied += len as u64,
+            }
         }
         if self.shared.is_some() {
             return self.put_due(id, number as u32, Due::Long(memory, len), events);
@@ -231,18 +294,24 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         peer.count_reposted();
         // The peer says that it writes no more. That nothing of what it has begun goes on, on this
         // connection or on another one, the fence says.
-        match self.exposed.begin() {
-            None => self.finish_long(id, sequence, (memory, len), events),
-            Some(epoch) => {
+        let epoch = if copied { None } else { self.exposed.begin() };
+        let long = HeldLong {
+            epoch: epoch.unwrap_or(0),
+            sequence,
+            memory,
+            len,
+            copied,
+        };
+        match epoch {
+            None if peer.long.held.is_none() => self.finish_long(id, long, events),
+            epoch => {
                 let held = peer.long.held.get_or_insert_default();
-                held.push_back(BehindFence::Long {
-                    epoch,
-                    sequence,
-                    memory,
-                    len,
-                });
+                held.push_back(BehindFence::Long(long));
                 peer.machine.hold_goodbye(true);
-                self.fencing.wait_for(epoch, id);
+                if let Some(epoch) = epoch {
+                    self.fencing.wait_for(epoch, id, self.timer.now());
+                    self.timer.on_deadline(self.fencing.next_deadline());
+                }
             }
         }
         self.touch(id);
@@ -280,12 +349,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             match next {
                 BehindFence::Event(event) => events.tell(event),
                 BehindFence::Subscription(event) => self.subscription_events.push((id, event)),
-                BehindFence::Long {
-                    sequence,
-                    memory,
-                    len,
-                    ..
-                } => self.finish_long(id, sequence, (memory, len), events),
+                BehindFence::Long(long) => self.finish_long(id, long, events),
             }
         }
         let holds = self.holds_goodbye(&held);
@@ -298,7 +362,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 
     fn take_passed(&self, held: &mut VecDeque<BehindFence>) -> Option<BehindFence> {
         match held.front()? {
-            BehindFence::Long { epoch, .. } if !self.exposed.has_passed(*epoch) => None,
+            BehindFence::Long(long) if !self.exposed.has_passed(long.epoch) => None,
             _ => held.pop_front(),
         }
     }
@@ -333,12 +397,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             match next {
                 BehindFence::Event(event) => events.tell(event),
                 BehindFence::Subscription(event) => self.subscription_events.push((id, event)),
-                BehindFence::Long {
-                    sequence,
-                    memory,
-                    len,
-                    ..
-                } => match self.long_event(id, mode, sequence, (memory, len)) {
+                BehindFence::Long(long) => match self.long_event(id, mode, long) {
                     Ok(event) => events.tell(event),
                     Err(Unread::Header(error)) => return Err(CloseReason::Violation(error.into())),
                     Err(Unread::Cuda(error)) => {
@@ -355,8 +414,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// What waited for a fence never arrived. Its memory is free when others have passed the epoch.
     pub(super) fn abandon_held(&mut self, id: ConnectionId, held: Option<VecDeque<BehindFence>>) {
         for held in held.into_iter().flatten() {
-            if let BehindFence::Long { epoch, memory, .. } = held {
-                self.exposed.keep_until(id, epoch, memory.into());
+            if let BehindFence::Long(long) = held {
+                self.exposed.keep_until(id, long.epoch, long.memory.into());
             }
         }
     }
@@ -375,24 +434,25 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         if let Ok(sequence) = peer.machine.on_long_data() {
             // It took no receive: its credit is free again.
             peer.count_reposted();
-            self.finish_long(id, sequence, (memory, len), events);
+            let long = HeldLong {
+                epoch: 0,
+                sequence,
+                memory,
+                len,
+                copied: self.long.as_ref().is_some_and(|long| long.copies),
+            };
+            self.finish_long(id, long, events);
         }
         self.touch(id);
     }
 
     /// Nobody writes a long message any more: it goes to the application, if its bytes make sense.
-    fn finish_long(
-        &mut self,
-        id: ConnectionId,
-        sequence: u64,
-        landed: (LongBuffer, usize),
-        events: &mut Vec<E>,
-    ) {
+    fn finish_long(&mut self, id: ConnectionId, long: HeldLong, events: &mut Vec<E>) {
         let Some(peer) = self.peers.get(id) else {
             return;
         };
         let (mode, established) = (peer.header_mode, peer.established);
-        match self.long_event(id, mode, sequence, landed) {
+        match self.long_event(id, mode, long) {
             Ok(event) => {
                 if !established {
                     self.tell_established(id, events);
@@ -419,9 +479,15 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         &mut self,
         id: ConnectionId,
         mode: HeaderMode,
-        sequence: u64,
-        (memory, len): (LongBuffer, usize),
+        long: HeldLong,
     ) -> Result<ReceiveEvent, Unread> {
+        let HeldLong {
+            sequence,
+            memory,
+            len,
+            copied,
+            ..
+        } = long;
         // The machine counts what came before.
         let number = sequence + 1;
         let event = match memory {
@@ -429,7 +495,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 let split = wire::split(mode, &buffer[..len]);
                 let (header, _) = split.map_err(Unread::Header)?;
                 let message = Message::new(id, number, header, buffer.freeze(len), None);
-                ReceiveEvent::Message(message)
+                ReceiveEvent::Message(message.with_copied(copied))
             }
             LongBuffer::Device(mut buffer) => {
                 let Some(device) = self.long.as_ref().and_then(|long| long.device.as_ref()) else {

@@ -122,4 +122,12 @@ impl<C: LinkConn> Peer<C> {
             self.machine.on_bytes();
         }
     }
+
+    /// Before a fence that is open is judged: what the peer began before it may be coming.
+    pub(super) fn look_at_fence<L: Link<Conn = C>>(&mut self, link: &mut L, now: Instant) {
+        if self.machine.is_fence_due(now) {
+            let bytes = link.bytes_received(&mut self.link);
+            self.machine.look_at_fence(now, bytes);
+        }
+    }
 }

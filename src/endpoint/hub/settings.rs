@@ -53,6 +53,8 @@ pub(crate) struct HubSettings {
     /// Its peers subscribe, or publish; others are refused.
     pub(crate) publishing: bool,
     pub(crate) liveness: LivenessTimeouts,
+    /// How long a peer may take to answer a fence.
+    pub(crate) fence_timeout: Duration,
     pub(crate) watch: TcpWatch,
 }
 

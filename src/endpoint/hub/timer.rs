@@ -130,6 +130,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         while let Some(id) = self.agenda.pop_heard() {
             if let Some(peer) = self.peers.get_mut(id) {
                 peer.liveness.heard = false;
+                if !self.cq.backlog.is_read() {
+                    peer.machine.postpone_fence(now);
+                }
+                peer.look_at_fence(&mut self.link, now);
                 peer.machine.tick(now);
                 self.agenda.touch(id);
             }
@@ -144,6 +148,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 if !self.cq.backlog.is_read() {
                     peer.machine.postpone(now);
                 }
+                peer.look_at_fence(&mut self.link, now);
                 peer.machine.tick(now);
                 peer.give_up_on_early(now);
                 let limit = self.settings.liveness.lost;

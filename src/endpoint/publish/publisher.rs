@@ -212,6 +212,7 @@ impl PublishConfig {
             }),
             publishing: true,
             liveness: self.connection.liveness,
+            fence_timeout: self.connection.fence_timeout_of(),
             watch: self.connection.watch,
         })
     }

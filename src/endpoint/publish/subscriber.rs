@@ -125,6 +125,7 @@ impl SubscribeConfig {
             sends: None,
             publishing: true,
             liveness: self.connection.liveness,
+            fence_timeout: self.connection.fence_timeout_of(),
             watch: self.connection.watch,
         }
     }

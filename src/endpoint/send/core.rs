@@ -51,6 +51,7 @@ pub(crate) fn settings(sends: OutboundSettings, connection: &ConnectionSettings)
         sends: Some(sends),
         publishing: false,
         liveness: connection.liveness,
+        fence_timeout: connection.fence_timeout_of(),
         watch: connection.watch,
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::Error;
 use crate::endpoint::hub::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::limits::{
-    LIVENESS_DEFAULT, check_count, check_liveness, check_timeout, check_windows,
+    FENCE_TIMEOUT_DEFAULT, LIVENESS_DEFAULT, check_count, check_liveness, check_timeout,
+    check_windows,
 };
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
 use crate::endpoint::receive::AcceptPolicy;
@@ -23,6 +24,7 @@ use crate::protocol::liveness::LivenessTimeouts;
 /// | `close_timeout` | all | time | 5 s | 1 ms to 1 h |
 /// | `unresponsive_after` | all | time | 5 s | 10 ms to 1 h, or none |
 /// | `lost_after` | all | time | 60 s | 10 ms to 24 h and above `unresponsive_after`, or none |
+/// | `fence_timeout` | all but connectionless | time | 2 s | 1 ms to 1 h |
 /// | `keepalive` | all but connectionless | | none | see [`Keepalive`] |
 /// | `tcp_user_timeout` | all but connectionless | time | the system's | 1 ms to 24 h |
 /// | `reconnect` | send, buffered, subscribe | | off | see [`ReconnectPolicy`] |
@@ -59,6 +61,7 @@ pub struct ConnectionSettings {
     pub(crate) connect_timeout: Duration,
     pub(crate) close_timeout: Duration,
     pub(crate) liveness: LivenessTimeouts,
+    fence_timeout: Option<Duration>,
     pub(crate) watch: TcpWatch,
     pub(crate) reconnect: ReconnectPolicy,
     pub(crate) endpoint: EndpointSettings,
@@ -74,6 +77,7 @@ impl Default for ConnectionSettings {
             connect_timeout: Duration::from_secs(5),
             close_timeout: Duration::from_secs(5),
             liveness: LIVENESS_DEFAULT,
+            fence_timeout: None,
             watch: TcpWatch::default(),
             reconnect: ReconnectPolicy::off(),
             endpoint: EndpointSettings::default(),
@@ -123,6 +127,27 @@ impl ConnectionSettings {
     #[must_use]
     pub fn lost_after(mut self, silence: Option<Duration>) -> Self {
         self.liveness.lost = silence;
+        self
+    }
+
+    /// How long a peer may take to answer a fence: the question whether all that it began before is
+    /// over. It is asked where memory that peers of the domain could reach is to come back, behind
+    /// a long message and a revoked window, and a peer answers it when its endpoint is polled. So
+    /// this is how long one peer can keep such memory from its owner; long messages wait for some
+    /// milliseconds only
+    /// ([`LongMessages`](crate::endpoint::LongMessages)).
+    ///
+    /// A peer that has not answered by then loses its connection
+    /// ([`CloseReason::FenceDeadline`](crate::endpoint::CloseReason::FenceDeadline)), and so does
+    /// one that needed more than half of it three times within ten minutes
+    /// ([`CloseReason::FencesLate`](crate::endpoint::CloseReason::FencesLate)). While at least
+    /// 4 MiB a second of what it began before come in, it has more time, up to `lost_after` (60 s
+    /// where there is none); it never has more than that.
+    ///
+    /// Set it above the longest time for which peers do not poll.
+    #[must_use]
+    pub fn fence_timeout(mut self, timeout: Duration) -> Self {
+        self.fence_timeout = Some(timeout);
         self
     }
 
@@ -187,6 +212,10 @@ impl ConnectionSettings {
         self
     }
 
+    pub(crate) fn fence_timeout_of(&self) -> Duration {
+        self.fence_timeout.unwrap_or(FENCE_TIMEOUT_DEFAULT)
+    }
+
     pub(crate) fn max_connections_of(&self, of: SettingsOf) -> u32 {
         let default = match of {
             SettingsOf::Subscribe => 16,
@@ -220,6 +249,7 @@ impl ConnectionSettings {
         check_timeout("connect_timeout", self.connect_timeout)?;
         check_timeout("close_timeout", self.close_timeout)?;
         check_liveness(&self.liveness)?;
+        check_timeout("fence_timeout", self.fence_timeout_of())?;
         self.watch.check()?;
         self.reconnect.check()
     }
@@ -233,6 +263,7 @@ impl ConnectionSettings {
         of.refuse_unless(SettingsOf::DIALING, "reconnect", reconnect)?;
         of.refuse_unless(SettingsOf::WITH_WINDOWS, "windows", self.windows.as_ref())?;
         if of == SettingsOf::Connectionless {
+            of.refuse_unless(&[], "fence_timeout", self.fence_timeout.as_ref())?;
             of.refuse_unless(&[], "keepalive", self.watch.keepalive.as_ref())?;
             of.refuse_unless(&[], "tcp_user_timeout", self.watch.user_timeout.as_ref())?;
         }

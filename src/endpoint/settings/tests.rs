@@ -51,6 +51,11 @@ fn the_table_of_connection_settings_is_what_the_code_does() {
             set: |(of, s), v| (of, s.unresponsive_after(None).lost_after(v.limit())),
         },
         Setting {
+            name: "fence_timeout",
+            get: |(_, s)| s.fence_timeout_of().into(),
+            set: |(of, s), v| (of, s.fence_timeout(v.time())),
+        },
+        Setting {
             name: "tcp_user_timeout",
             get: |(_, s)| s.watch.user_timeout.into(),
             set: |(of, s), v| (of, s.tcp_user_timeout(v.limit())),

@@ -21,6 +21,7 @@ use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::event::{ConnectionEvent, DeadlinePolicy, ReceiveEvent};
 use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
+use crate::endpoint::limits::FENCE_TIMEOUT_DEFAULT;
 use crate::endpoint::link::RemoteRange;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig};
 use crate::endpoint::link::socket::TcpWatch;
@@ -143,6 +144,7 @@ fn settings(long: &SharedBufferManager) -> HubSettings {
             unresponsive: None,
             lost: None,
         },
+        fence_timeout: FENCE_TIMEOUT_DEFAULT,
         watch: TcpWatch::default(),
     }
 }

@@ -18,6 +18,7 @@ use crate::endpoint::event::{
 };
 use crate::endpoint::hub::in_flight_max::InFlightMax;
 use crate::endpoint::hub::{Hub, HubSettings, OutboundSettings, WindowSettings};
+use crate::endpoint::limits::FENCE_TIMEOUT_DEFAULT;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, some_addr};
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::{ConnKey, LinkConn};
@@ -703,6 +704,7 @@ pub(crate) fn receive_settings(setup: &Setup) -> HubSettings {
         sends: None,
         publishing: false,
         liveness: LivenessTimeouts::ENDLESS,
+        fence_timeout: FENCE_TIMEOUT_DEFAULT,
         watch: TcpWatch::default(),
     }
 }

@@ -383,9 +383,14 @@ impl ExposedWindows {
         self.watcher.ledger().epoch()
     }
 
+    /// The last epoch that everybody has passed.
+    pub(crate) fn passed(&self) -> u64 {
+        self.watcher.ledger().passed()
+    }
+
     /// Whether everybody has passed it.
     pub(crate) fn has_passed(&self, epoch: u64) -> bool {
-        self.watcher.ledger().passed() >= epoch
+        self.passed() >= epoch
     }
 
     /// Whether everybody has passed it but for those that are leaving.

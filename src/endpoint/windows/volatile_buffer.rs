@@ -34,10 +34,14 @@ impl VolatileBuffer {
     /// not, gets nothing of it.
     pub(crate) fn new(mut buffer: BufferMut) -> Self {
         buffer.fill(0);
+        Self::landed(buffer)
+    }
+
+    /// Takes a buffer that a peer has written, and may still write.
+    pub(crate) fn landed(mut buffer: BufferMut) -> Self {
         Self {
-            // A buffer's memory is never at address 0.
-            base: NonNull::from(&mut buffer[..]).cast(),
-            len: buffer.len(),
+            base: buffer.place(0),
+            len: buffer.size(),
             _buffer: buffer,
         }
     }

@@ -501,8 +501,8 @@ pub enum WindowEvent {
     /// A key is good over every connection of the domain, so all of them have confirmed that
     /// nothing is under way, or are closed: it comes when every endpoint of the domain was polled,
     /// or closed: one that nobody polls holds it up (see [`Domain`](crate::Domain)). A peer that
-    /// does not answer within the time that it may be silent, or 60 s, loses its connection
-    /// ([`CloseReason::FenceDeadline`](crate::endpoint::CloseReason::FenceDeadline)).
+    /// does not answer in time loses its connection
+    /// ([`fence_timeout`](crate::endpoint::ConnectionSettings::fence_timeout)).
     Released {
         /// Which window.
         window: WindowId,

@@ -6,10 +6,10 @@ use std::time::Instant;
 use crate::endpoint::PeerAddr;
 use crate::fabric::check_peer;
 use crate::object::RdmaToken;
-use crate::object::server::ServerParts;
 use crate::object::server::core::ChannelCore;
 use crate::object::server::error::TransferErrorKind;
 use crate::object::server::transfer::TransferTarget;
+use crate::object::server::{ClientNetworks, ServerParts};
 
 /// A place in a client's window that may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,17 @@ impl Admitted {
 }
 
 impl ChannelCore {
+    /// Whether a token may come from somebody at this address. What the token says besides is
+    /// looked at when bytes are moved.
+    pub(super) fn check_asker(
+        &self,
+        networks: &ClientNetworks,
+        token: &RdmaToken,
+        asker: Option<&PeerAddr>,
+    ) -> Result<(), TransferErrorKind> {
+        check_network(networks, &name_in(&self.parts, token)?, asker)
+    }
+
     /// Whether `len` bytes at `at` of the token's window may be moved until then.
     pub(super) fn admit(
         &self,
@@ -65,6 +76,7 @@ impl ChannelCore {
 
     /// Whether this server talks to whoever is there.
     fn check_stranger(&self, peer: &PeerAddr) -> Result<(), TransferErrorKind> {
+        check_network(&self.parts.config.networks(), peer, None)?;
         let refused = |reason: String| TransferErrorKind::Peer {
             address: *peer,
             reason: reason.into(),
@@ -73,6 +85,21 @@ impl ChannelCore {
             return Err(refused("it is this server".to_owned()));
         }
         check_peer(&self.engine.local(), peer).map_err(|error| refused(error.to_string()))
+    }
+}
+
+/// Whether a client may be there.
+fn check_network(
+    networks: &ClientNetworks,
+    client: &PeerAddr,
+    asker: Option<&PeerAddr>,
+) -> Result<(), TransferErrorKind> {
+    match networks.has(client, asker) {
+        true => Ok(()),
+        false => Err(TransferErrorKind::Network {
+            address: *client,
+            networks: networks.to_string().into(),
+        }),
     }
 }
 

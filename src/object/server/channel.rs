@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::buffer::Payload;
-use crate::endpoint::{Destination, Refused};
+use crate::endpoint::{Destination, PeerAddr, Refused};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::object::RdmaToken;
-use crate::object::server::ServerParts;
 use crate::object::server::core::ChannelCore;
 use crate::object::server::error::TransferErrorKind;
 use crate::object::server::event::ChannelEvent;
 use crate::object::server::stats::ChannelStats;
+use crate::object::server::{ClientNetworks, ServerParts};
 use crate::process::Here;
 
 /// Moves bytes into and out of the windows that tokens name. From
@@ -90,6 +90,16 @@ impl ObjectChannel {
         };
         self.core.announce();
         read.map_err(|(kind, given)| self.refused(kind, given, key))
+    }
+
+    /// Whether somebody at an address may send a token: see [`ClientNetworks`].
+    pub(in crate::object) fn check_asker(
+        &self,
+        networks: &ClientNetworks,
+        token: &RdmaToken,
+        asker: Option<&PeerAddr>,
+    ) -> Result<(), TransferErrorKind> {
+        self.core.check_asker(networks, token, asker)
     }
 
     #[cold]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::Error;
-use crate::endpoint::limits::{check_count, check_range};
+use crate::endpoint::limits::{check_count, check_range, config};
+use crate::object::server::ClientNetworks;
 
 /// The settings of an [`ObjectServer`](super::ObjectServer), of each of its channels:
 ///
@@ -16,7 +17,8 @@ use crate::endpoint::limits::{check_count, check_range};
 /// | `min_budget` | time | 10 ms | 1 µs to 1 h |
 /// | `idle_after` | time | 60 s | 1 ms to 24 h |
 ///
-/// `name`, which statistics call it by, is `server` unless it is said.
+/// `clients`, the networks that clients may be in, are `any` unless they are said
+/// ([`ClientNetworks`]). `name`, which statistics call it by, is `server` unless it is said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectServerConfig {
     pub(super) depth: u32,
@@ -26,6 +28,7 @@ pub struct ObjectServerConfig {
     pub(super) min_budget: Duration,
     pub(super) idle_after: Duration,
     pub(super) name: String,
+    clients: Option<ClientNetworks>,
 }
 
 impl Default for ObjectServerConfig {
@@ -38,6 +41,7 @@ impl Default for ObjectServerConfig {
             min_budget: Duration::from_millis(10),
             idle_after: Duration::from_secs(60),
             name: "server".to_owned(),
+            clients: None,
         }
     }
 }
@@ -55,6 +59,32 @@ impl ObjectServerConfig {
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
+    }
+
+    /// The networks that clients may be in: a token that names an address elsewhere is refused
+    /// before anything is sent ([`TransferErrorKind::Network`](super::TransferErrorKind::Network)).
+    ///
+    /// A server that an application drives takes any, unless this is set: it does not know who
+    /// tells it tokens. Where those are not trusted, set it. An
+    /// [`ObjectService`](crate::object::ObjectService) knows: without this, its clients are where
+    /// they ask from ([`ClientNetworks::asker`]).
+    #[must_use]
+    pub fn clients(mut self, networks: ClientNetworks) -> Self {
+        self.clients = Some(networks);
+        self
+    }
+
+    /// The networks of a server whose applications ask.
+    pub(super) fn networks(&self) -> ClientNetworks {
+        self.clients.clone().unwrap_or_else(ClientNetworks::any)
+    }
+
+    /// Those of a service, and what is left of them for its channels.
+    pub(in crate::object) fn of_service(mut self) -> (Self, ClientNetworks) {
+        let networks = self.clients.unwrap_or_else(ClientNetworks::asker);
+        // Who asks, the service looks at by itself.
+        self.clients = Some(networks.clone()).filter(|it| !it.is_asker());
+        (self, networks)
     }
 
     /// Clients that a channel knows at once. Where one more comes, the one that was idle longest
@@ -95,6 +125,10 @@ impl ObjectServerConfig {
 
     pub(super) fn check(&self) -> Result<(), Error> {
         const MANY: u32 = 1 << 16;
+        if let Some(networks) = self.clients.as_ref().filter(|it| it.is_asker()) {
+            let reason = "only an ObjectService knows who asks: say `any`, or networks";
+            return Err(config("clients", networks.to_string(), reason));
+        }
         check_count("depth", self.depth, MANY, "must be 1 to 65536 transfers")?;
         check_count("peers", self.peers, MANY, "must be 1 to 65536 clients")?;
         let contacts = "must be 1 to 65536 clients";

@@ -57,6 +57,17 @@ pub enum TransferErrorKind {
         /// Why not, in words.
         reason: Arc<str>,
     },
+    /// The name in the token is an address where no client may be.
+    #[error(
+        "the client at {address} is in none of the networks that clients may be in ({networks}): \
+         ask from that address, or set ObjectServerConfig::clients"
+    )]
+    Network {
+        /// Where the token says that its client is.
+        address: PeerAddr,
+        /// The setting.
+        networks: Arc<str>,
+    },
     /// The bytes are not inside of the token's window.
     #[error("{len} bytes at {at} are not inside of the token's window of {window_len} bytes")]
     OutOfRange {

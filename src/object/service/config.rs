@@ -149,7 +149,8 @@ impl ObjectServiceConfig {
         self
     }
 
-    /// The settings of the channels that move bytes.
+    /// The settings of the channels that move bytes. Without
+    /// [`ObjectServerConfig::clients`], a client's memory has to be where its requests come from.
     #[must_use]
     pub fn server(mut self, config: ObjectServerConfig) -> Self {
         self.server = config;

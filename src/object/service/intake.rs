@@ -135,7 +135,7 @@ impl ServiceWorker {
                 checksum,
                 token,
             } => {
-                let token = token_of(&token)?;
+                let token = self.token_of(job.connection, &token)?;
                 let get = GetJob::new(token, (offset, len), etag, checksum);
                 job.work = JobWork::Get(Box::new(get));
                 self.add(job, |worker, number| {
@@ -151,7 +151,7 @@ impl ServiceWorker {
     }
 
     fn begin_put(&mut self, mut job: Job, asked: PutRequest) -> Result<(), JobFailure> {
-        let token = token_of(&asked.token)?;
+        let token = self.token_of(job.connection, &asked.token)?;
         let PutRequest { offset, len, .. } = asked;
         if len > 0 && token.as_ref().is_none_or(|token| token.len() < len) {
             let text = format!("the token names fewer than the {len} bytes that are to be moved");
@@ -181,6 +181,29 @@ impl ServiceWorker {
             }
         });
         Ok(())
+    }
+
+    /// The token of a request, if it has one, and may have it.
+    fn token_of(
+        &self,
+        connection: ConnectionId,
+        text: &str,
+    ) -> Result<Option<RdmaToken>, JobFailure> {
+        let token: Option<RdmaToken> = match text {
+            "" => None,
+            text => Some(text.parse()?),
+        };
+        let asker = self
+            .clients
+            .get(&connection)
+            .and_then(|client| client.address);
+        if let Some(token) = &token {
+            let checked = self
+                .channel
+                .check_asker(&self.networks, token, asker.as_ref());
+            checked.map_err(|refused| JobFailure::from(&refused))?;
+        }
+        Ok(token)
     }
 
     /// Whether a connection may have one more object half put.
@@ -226,13 +249,5 @@ impl ServiceWorker {
         }
         self.jobs.insert(number, job);
         begin(self, number);
-    }
-}
-
-/// A token, where there is one.
-fn token_of(text: &str) -> Result<Option<RdmaToken>, JobFailure> {
-    match text {
-        "" => Ok(None),
-        text => Ok(Some(text.parse()?)),
     }
 }

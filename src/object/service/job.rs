@@ -115,6 +115,7 @@ impl From<&TransferErrorKind> for JobFailure {
             TransferErrorKind::Provider { .. }
             | TransferErrorKind::Name { .. }
             | TransferErrorKind::Peer { .. }
+            | TransferErrorKind::Network { .. }
             | TransferErrorKind::OutOfRange { .. }
             | TransferErrorKind::Key { .. } => ObjectStatus::TOKEN,
             TransferErrorKind::Deadline | TransferErrorKind::Budget { .. } => {

@@ -14,7 +14,7 @@ use crate::event_loop::{EventLoop, Waker};
 use crate::fabric::{Domain, PeerAddr};
 use crate::memory::Region;
 use crate::object::control::{ControlConfig, ControlMessage, ControlPort, Flushed};
-use crate::object::server::{ObjectChannel, ObjectServer};
+use crate::object::server::{ClientNetworks, ObjectChannel, ObjectServer};
 use crate::object::service::ObjectServiceConfig;
 use crate::object::service::job::{Job, JobFailure};
 use crate::object::service::put_job::OpenUpload;
@@ -37,6 +37,8 @@ const ALIGNMENT: usize = 4096;
 pub(super) struct ServiceClient {
     /// Answers that wait for room.
     pub(super) outbox: VecDeque<ControlMessage>,
+    /// Where it asks from.
+    pub(super) address: Option<PeerAddr>,
     /// Requests that are served.
     pub(super) jobs: u32,
     /// Pieces that the channel moves.
@@ -60,6 +62,8 @@ pub(super) struct ServiceWorker {
     pub(super) port: ControlPort,
     event_loop: EventLoop,
     pub(super) channel: ObjectChannel,
+    /// Where clients may be.
+    pub(super) networks: ClientNetworks,
     pub(super) pool: SharedBufferManager,
     pub(super) desk: StoreDesk,
     answers: Receiver<(u64, StoreAnswer)>,
@@ -85,6 +89,7 @@ impl ServiceWorker {
         control: &Arc<Domain>,
         listen: PeerAddr,
         server: &ObjectServer,
+        networks: &ClientNetworks,
         config: &ObjectServiceConfig,
     ) -> Result<Self, Error> {
         let port = ControlPort::listen(
@@ -106,6 +111,7 @@ impl ServiceWorker {
             port,
             event_loop,
             channel: server.channel()?,
+            networks: networks.clone(),
             pool: pieces(server.domain(), config)?,
             desk: StoreDesk::open(Arc::clone(store), config.store_threads, queue)?,
             answers,
@@ -194,7 +200,9 @@ impl ServiceWorker {
         let worked = !events.is_empty();
         for event in events {
             match event {
-                ReceiveEvent::Connection(id, ConnectionEvent::Connected(_)) => self.connected(id),
+                ReceiveEvent::Connection(id, ConnectionEvent::Connected(info)) => {
+                    self.connected(id, info.peer);
+                }
                 ReceiveEvent::Connection(id, ConnectionEvent::Disconnected(_)) => self.gone(id),
                 ReceiveEvent::Message(message) => self.on_message(&message),
                 _ => {}
@@ -203,8 +211,9 @@ impl ServiceWorker {
         Ok(worked)
     }
 
-    fn connected(&mut self, id: ConnectionId) {
+    fn connected(&mut self, id: ConnectionId, address: Option<PeerAddr>) {
         self.clients.entry(id).or_insert(ServiceClient {
+            address,
             outbox: VecDeque::new(),
             jobs: 0,
             pieces: 0,

@@ -105,6 +105,7 @@ impl From<&TransferErrorKind> for FailureKind {
             Kind::Provider { .. }
             | Kind::Name { .. }
             | Kind::Peer { .. }
+            | Kind::Network { .. }
             | Kind::OutOfRange { .. }
             | Kind::Key { .. }
             | Kind::Empty

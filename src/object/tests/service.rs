@@ -457,3 +457,76 @@ fn a_client_that_goes_in_the_middle_of_a_put_leaves_nothing() {
     let mut remote = connect(&client, &fabric, &service);
     assert_eq!(remote.list("", by()).count(), 0);
 }
+
+/// A token that names an address of somebody else's is no way to have the service connect there.
+#[test]
+fn a_token_sends_the_service_to_whoever_asks_and_nowhere_else() {
+    use std::net::TcpListener;
+
+    use crate::fabric::PeerAddr;
+
+    for fabric in fabrics() {
+        let victim = match TcpListener::bind("127.0.0.2:0") {
+            Ok(victim) => victim,
+            Err(error) => return println!("SKIPPED: 127.0.0.2: {error}"),
+        };
+        victim.set_nonblocking(true).expect("a socket");
+        let there = PeerAddr::from(victim.local_addr().expect("bound"));
+        let there = there.to_provider_bytes().expect("an address");
+        let visits = || std::iter::from_fn(|| victim.accept().ok()).count();
+        for networks in [None, Some("127.0.0.1"), Some("asker"), Some("any")] {
+            println!("{} {networks:?}", fabric.provider().name);
+            let mut server = ObjectServerConfig::default();
+            if let Some(networks) = networks {
+                server = server.clients(networks.parse().expect("networks"));
+            }
+            let store = MemoryStore::new();
+            let config = config().server(server).stall(Duration::from_millis(500));
+            let service = serve(&fabric, store, config);
+            let client = client(&fabric);
+            let mut remote = connect(&client, &fabric, &service);
+            let memory = filled(&client, &bytes(1000, 1));
+            let (any, all) = (PutCondition::Any, 0..1000);
+            remote
+                .put("x", &memory, all.clone(), &any, by())
+                .expect("its own memory");
+            remote
+                .get("x", &memory, all, 0, by())
+                .expect("its own memory");
+            let own = memory
+                .token(0..1000, ObjectOperation::Get)
+                .expect("a token");
+            let own_token: RdmaToken = own.to_string().parse().expect("a token");
+            let (base, len, key) = (own_token.base(), own_token.len(), own_token.key());
+            let token = RdmaToken::new(base, len, own_token.provider(), &there, key);
+            let get = crate::object::wire::RequestBody::Get {
+                name: name("x"),
+                offset: 0,
+                len: 1000,
+                etag: None,
+                checksum: None,
+                token: token.expect("a token").to_string(),
+            };
+            let answered = remote.call_with(get, by(), |request| {
+                let (mut header, mut payload) = ([0; 64], Vec::new());
+                request.encode(&mut header, &mut payload);
+                (header, payload)
+            });
+            let refused = answered.expect_err("nobody serves a window there");
+            if networks == Some("any") {
+                assert_ne!(refused.status(), Some(ObjectStatus::TOKEN), "{refused}");
+                assert!(visits() > 0, "the service goes where the token says");
+            } else {
+                assert_eq!(refused.status(), Some(ObjectStatus::TOKEN), "{refused}");
+                assert!(
+                    refused.to_string().contains("ObjectServerConfig::clients"),
+                    "{refused}"
+                );
+                assert_eq!(visits(), 0, "connections");
+            }
+            own.done();
+            drop(remote);
+            service.close(by());
+        }
+    }
+}

@@ -19,10 +19,15 @@
 //! A side's goodbye waits for the answer to its question: else that could come when this side is
 //! gone already, and a provider that closes with unread messages may destroy what it sent, its
 //! goodbye among it. So that this has an end, who has nothing left to say but goodbye asks nothing.
+//!
+//! A peer that is late holds up memory that others wait for. One that has not answered within the
+//! limit ends; so does one that needs more than half of it again and again. It is given more time
+//! while what it began before comes in at a good rate, and when this side itself looks too late.
 
 use std::time::{Duration, Instant};
 
-use super::{Action, Connection, State, Violation};
+use super::heartbeats::SECOND_LOOK;
+use super::{Action, CloseReason, Connection, State, Violation};
 use crate::protocol::wire::{Control, ControlKind};
 
 /// Messages about fences of one side that the other has not read, at most: a question, and the
@@ -30,8 +35,26 @@ use crate::protocol::wire::{Control, ControlKind};
 #[cfg(test)]
 pub(crate) const FENCE_MESSAGES_MAX: usize = 2;
 
+/// So many late answers within [`REMEMBERED`] end a connection.
+const LATE_MAX: usize = 3;
+
+/// For how long a late answer counts.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
+/// Bytes in a second at which what a peer began before a question has to come in, for it to be
+/// given more time.
+const GOOD_RATE: u64 = 4 << 20;
+
+/// How long a peer may take to answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FenceLimits {
+    pub(super) answer: Duration,
+    /// While what it began before comes in.
+    pub(super) busy: Duration,
+}
+
 /// Both sides' fences of one connection.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Fences {
     /// To be asked.
     next: Option<Fence>,
@@ -44,8 +67,10 @@ pub(super) struct Fences {
     answering: bool,
     /// The epoch that was passed, and not told of yet.
     passed: Option<u64>,
-    /// Until when the peer may take its time.
-    deadline: Option<Instant>,
+    /// How long the question that is open has been.
+    watch: Option<Watch>,
+    /// When answers were late, those that count.
+    late: [Option<Instant>; LATE_MAX - 1],
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,13 +79,82 @@ struct Fence {
     nonce: u64,
 }
 
+/// Looks at a question that is open.
+#[derive(Debug, Clone, Copy)]
+struct Watch {
+    asked: Instant,
+    due: Instant,
+    next: Look,
+    /// This side looked too late once: the answer may be on its way.
+    again: bool,
+    /// The last look, and the bytes that had come from the peer by then.
+    bytes: Option<(Instant, u64)>,
+}
+
+/// What the next look at an open question says, if it is still open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// After a quarter of the limit: the bytes are counted from here on.
+    Count,
+    /// After half of it: the answer is late.
+    Late,
+    /// The limit has passed.
+    End,
+}
+
+impl Watch {
+    fn new(now: Instant, limit: Duration) -> Self {
+        Self {
+            asked: now,
+            due: now + limit / 4,
+            next: Look::Count,
+            again: false,
+            bytes: None,
+        }
+    }
+
+    /// Whether bytes came at a good rate since the last look.
+    fn is_busy(&mut self, now: Instant, bytes: Option<u64>) -> bool {
+        let Some(bytes) = bytes else { return false };
+        let before = self.bytes.replace((now, bytes));
+        before.is_some_and(|(then, before)| {
+            let time = now.saturating_duration_since(then).as_millis() as u64;
+            bytes.saturating_sub(before) >= (GOOD_RATE / 1000).saturating_mul(time.max(1))
+        })
+    }
+
+    /// What there is to say at this time, if anything; `bytes`: those that have come from the peer.
+    fn look(&mut self, now: Instant, limits: FenceLimits, bytes: Option<u64>) -> Option<Look> {
+        if now < self.due {
+            return None;
+        }
+        let quarter = limits.answer / 4;
+        let is_late = now.saturating_duration_since(self.due) > quarter / 4;
+        if is_late && !std::mem::replace(&mut self.again, true) {
+            self.due = now + quarter;
+            return None;
+        }
+        let busy = self.is_busy(now, bytes);
+        if self.next != Look::Count && busy && now < self.asked + limits.busy {
+            self.due = now + quarter;
+            return None;
+        }
+        let said = self.next;
+        (self.next, self.due) = match said {
+            Look::Count => (Look::Late, now + quarter),
+            Look::Late | Look::End => (Look::End, now + limits.answer / 2),
+        };
+        Some(said)
+    }
+}
+
 impl Fences {
     // ---- asker ----------------------------------------------------------------------------------
 
     /// The peer is to pass an epoch, within so long; while a question is open, the next one waits.
     pub(super) fn ask(&mut self, epoch: u64, nonce: u64, now: Instant, limit: Duration) {
         if self.next.is_none() && self.asked.is_none() {
-            self.deadline = now.checked_add(limit);
+            self.watch = Some(Watch::new(now, limit));
         }
         let next = self.next.get_or_insert(Fence { epoch, nonce });
         next.epoch = next.epoch.max(epoch);
@@ -76,7 +170,7 @@ impl Fences {
             return Err(Violation::OutOfTurn("an answer to no fence"));
         };
         self.passed = self.passed.max(Some(asked.epoch));
-        self.deadline = self.next.and_then(|_| now.checked_add(limit));
+        self.watch = self.next.map(|_| Watch::new(now, limit));
         Ok(())
     }
 
@@ -84,13 +178,44 @@ impl Fences {
         self.passed.take()
     }
 
+    /// When the open question is to be looked at.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        self.watch.map(|watch| watch.due)
     }
 
     /// This side has not looked for a while: the answer may be there, unread.
     pub(super) fn postpone(&mut self, until: Instant) {
-        self.deadline = self.deadline.map(|at| at.max(until));
+        if let Some(watch) = &mut self.watch {
+            watch.due = watch.due.max(until);
+        }
+    }
+
+    /// Looks at the open question: why the peer is to be ended, if it is.
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        limits: FenceLimits,
+        bytes: Option<u64>,
+    ) -> Option<CloseReason> {
+        let limit = limits.answer;
+        match self.watch.as_mut()?.look(now, limits, bytes)? {
+            Look::Count => None,
+            Look::Late => {
+                let times = LATE_MAX as u32;
+                (!self.forgive(now)).then_some(CloseReason::FencesLate { times, limit })
+            }
+            Look::End => Some(CloseReason::FenceDeadline { limit }),
+        }
+    }
+
+    /// An answer is late: whether that may be once more.
+    fn forgive(&mut self, now: Instant) -> bool {
+        let counts = |at: &Instant| now.saturating_duration_since(*at) < REMEMBERED;
+        let free = self
+            .late
+            .iter_mut()
+            .find(|at| !at.as_ref().is_some_and(counts));
+        free.map(|at| *at = Some(now)).is_some()
     }
 
     // ---- answerer -------------------------------------------------------------------------------
@@ -157,7 +282,7 @@ impl Connection {
     /// Also after its goodbye: until this side says its own, it answers.
     pub(super) fn on_fenced(&mut self, nonce: u64, now: Instant) {
         self.on_arrival("a fence before the connection was established");
-        let limit = self.local.fence_limit;
+        let limit = self.local.fences.answer;
         if self.state != State::Closed
             && let Err(violation) = self.fences().on_answer(nonce, now, limit)
         {
@@ -169,7 +294,7 @@ impl Connection {
     /// random. [`Action::FencePassed`] is the answer, or the connection ends.
     pub(crate) fn fence(&mut self, epoch: u64, nonce: u64, now: Instant) {
         if self.state != State::Closed {
-            let limit = self.local.fence_limit;
+            let limit = self.local.fences.answer;
             self.fences().ask(epoch, nonce, now, limit);
         }
     }
@@ -188,6 +313,29 @@ impl Connection {
     /// Whether a question of this side is not answered yet.
     pub(super) fn has_open_fence(&self) -> bool {
         self.fences.as_ref().is_some_and(|fences| fences.is_open())
+    }
+
+    /// Whether the next look at the peer's fence is due.
+    pub(crate) fn is_fence_due(&self, now: Instant) -> bool {
+        self.fence_deadline().is_some_and(|at| at <= now)
+    }
+
+    /// The answer may lie in a queue that is behind.
+    pub(crate) fn postpone_fence(&mut self, now: Instant) {
+        if let Some(fences) = &mut self.fences {
+            fences.postpone(now + SECOND_LOOK);
+        }
+    }
+
+    /// Looks at the peer's fence, which is due; `bytes`: those that have come from the peer by now,
+    /// where somebody counts them.
+    pub(crate) fn look_at_fence(&mut self, now: Instant, bytes: Option<u64>) {
+        let limits = self.local.fences;
+        if self.is_fence_due(now)
+            && let Some(reason) = self.fences().look(now, limits, bytes)
+        {
+            self.end(reason);
+        }
     }
 
     /// Who waits for the goodbye waits for that.
@@ -326,6 +474,22 @@ mod tests {
         assert_eq!(fences.next(false), Some(Control::Fenced { nonce: 7 }));
     }
 
+    const LIMITS: FenceLimits = FenceLimits {
+        answer: LIMIT,
+        busy: Duration::from_secs(60),
+    };
+
+    /// Looks at the question that is open, each time that one is due, until this time.
+    fn look_until(fences: &mut Fences, until: Instant) -> Option<CloseReason> {
+        while let Some(due) = fences.deadline().filter(|due| *due <= until) {
+            let said = fences.look(due, LIMITS, None);
+            if said.is_some() {
+                return said;
+            }
+        }
+        None
+    }
+
     #[test]
     fn the_deadline_is_that_of_the_question_that_is_open() {
         let now = Instant::now();
@@ -335,14 +499,106 @@ mod tests {
         fences.ask(1, 1, now, LIMIT);
         fences.next(true);
         fences.ask(2, 2, later, LIMIT);
-        assert_eq!(fences.deadline(), Some(now + LIMIT));
+        assert_eq!(fences.deadline(), Some(now + LIMIT / 4));
         fences.on_answer(1, later, LIMIT).unwrap();
-        assert_eq!(fences.deadline(), Some(later + LIMIT));
+        assert_eq!(fences.deadline(), Some(later + LIMIT / 4));
         fences.on_sent(ControlKind::FENCE);
         fences.next(true);
         fences.postpone(now + Duration::from_secs(60));
         assert_eq!(fences.deadline(), Some(now + Duration::from_secs(60)));
         fences.on_answer(2, later, LIMIT).unwrap();
         assert_eq!(fences.deadline(), None);
+    }
+
+    #[test]
+    fn who_does_not_answer_ends_at_the_limit() {
+        let now = Instant::now();
+        let mut fences = Fences::default();
+        fences.ask(1, 1, now, LIMIT);
+        let before = now + LIMIT - Duration::from_millis(1);
+        assert_eq!(look_until(&mut fences, before), None);
+        let reason = CloseReason::FenceDeadline { limit: LIMIT };
+        assert_eq!(look_until(&mut fences, now + LIMIT), Some(reason));
+    }
+
+    /// Answers a question so long after it was asked.
+    fn answer(fences: &mut Fences, now: Instant, took: Duration) -> Option<CloseReason> {
+        fences.ask(1, 1, now, LIMIT);
+        fences.next(true);
+        let said = look_until(fences, now + took);
+        fences.on_answer(1, now + took, LIMIT).unwrap();
+        fences.on_sent(ControlKind::FENCE);
+        said
+    }
+
+    #[test]
+    fn who_is_late_three_times_ends_and_one_who_was_late_long_ago_does_not() {
+        let begin = Instant::now();
+        let late = LIMIT * 9 / 10;
+        let times = 3;
+        let reason = CloseReason::FencesLate {
+            times,
+            limit: LIMIT,
+        };
+        let mut fences = Fences::default();
+        assert_eq!(answer(&mut fences, begin, late), None);
+        assert_eq!(answer(&mut fences, begin + LIMIT, late), None);
+        // In time, however often.
+        for _ in 0..100 {
+            assert_eq!(answer(&mut fences, begin + LIMIT, LIMIT * 2 / 5), None);
+        }
+        let mut forgiven = fences.clone();
+        assert_eq!(answer(&mut fences, begin + LIMIT * 2, late), Some(reason));
+        assert_eq!(answer(&mut forgiven, begin + REMEMBERED, late), None);
+        let mut soon = forgiven.clone();
+        assert_eq!(
+            answer(&mut soon, begin + REMEMBERED + LIMIT / 10, late),
+            Some(reason)
+        );
+        let later = begin + REMEMBERED + LIMIT * 2;
+        assert_eq!(answer(&mut forgiven, later, late), None);
+    }
+
+    #[test]
+    fn what_comes_in_gives_time_up_to_a_limit() {
+        let now = Instant::now();
+        let mut fences = Fences::default();
+        fences.ask(1, 1, now, LIMIT);
+        let mut bytes = 0;
+        let said = loop {
+            let due = fences.deadline().expect("one is open");
+            // Slower than that from the half of the last time on.
+            bytes += GOOD_RATE * LIMIT.as_secs();
+            if let Some(said) = fences.look(due, LIMITS, Some(bytes)) {
+                break (said, due);
+            }
+        };
+        assert!(said.1 >= now + LIMITS.busy, "{:?}", said.1 - now);
+        assert!(said.1 <= now + LIMITS.busy + 2 * LIMIT);
+        assert_eq!(said.0, CloseReason::FenceDeadline { limit: LIMIT });
+        // A trickle is none.
+        fences = Fences::default();
+        fences.ask(1, 1, now, LIMIT);
+        for look in [LIMIT / 4, LIMIT / 2, LIMIT] {
+            let said = fences.look(now + look, LIMITS, Some(look.as_millis() as u64));
+            assert_eq!(said.is_some(), look == LIMIT, "{look:?}");
+        }
+    }
+
+    /// The machine stood still, or the application did not poll.
+    #[test]
+    fn who_looks_too_late_looks_again_once() {
+        let now = Instant::now();
+        let mut fences = Fences::default();
+        fences.ask(1, 1, now, LIMIT);
+        let mut at = now + LIMIT * 3;
+        assert_eq!(fences.look(at, LIMITS, None), None);
+        assert_eq!(fences.deadline(), Some(at + LIMIT / 4));
+        let mut looks = 0;
+        while fences.look(at, LIMITS, None).is_none() {
+            at += LIMIT * 3;
+            looks += 1;
+        }
+        assert_eq!(looks, 3, "what is counted, is late, and is over");
     }
 }

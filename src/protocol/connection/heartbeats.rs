@@ -18,7 +18,7 @@ const HEARTBEAT_PAUSE: Duration = Duration::from_millis(1);
 const HEARTBEATS_AT_ONCE: u32 = 64;
 
 /// How much later a fence is judged where this side has not looked for a while.
-const SECOND_LOOK: Duration = Duration::from_millis(100);
+pub(super) const SECOND_LOOK: Duration = Duration::from_millis(100);
 
 /// Heartbeats: one question of each side at a time, until it is answered.
 #[derive(Debug, Clone, Copy, Default)]
@@ -182,9 +182,7 @@ impl Connection {
         if let Some(silence) = &mut self.silence {
             silence.postpone(now);
         }
-        if let Some(fences) = &mut self.fences {
-            fences.postpone(now + SECOND_LOOK);
-        }
+        self.postpone_fence(now);
     }
 
     /// Bytes came from the peer that are no whole message yet.

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use super::fences::FenceLimits;
 use crate::protocol::liveness::LivenessTimeouts;
 use crate::protocol::wire::{self, HeaderMode, Hello, HelloKind, Refusal, RefusalCode};
 
-/// How long a peer may take to answer a fence, where nothing is said of how long it may be silent.
-pub(super) const FENCE_LIMIT: Duration = Duration::from_secs(60);
+/// How long what hangs on others of the domain may take, where nothing is said of how long a peer
+/// may be silent.
+pub(super) const BUSY_LIMIT: Duration = Duration::from_secs(60);
 
 /// What this side says of itself, and how long it waits.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +39,8 @@ pub(crate) struct LocalParams {
     pub(crate) max_credit_window: u32,
     /// How long the peer may say nothing.
     pub(crate) liveness: LivenessTimeouts,
+    /// How long it may take to answer a fence.
+    pub(crate) fence_timeout: Duration,
 }
 
 impl LocalParams {
@@ -63,6 +67,14 @@ impl LocalParams {
         }
     }
 
+    fn fence_limits(&self) -> FenceLimits {
+        let busy = self.liveness.lost.unwrap_or(BUSY_LIMIT);
+        FenceLimits {
+            answer: self.fence_timeout.min(busy),
+            busy,
+        }
+    }
+
     pub(super) fn terms(&self) -> Terms {
         Terms {
             require_header_mode: self.require_header_mode,
@@ -72,7 +84,7 @@ impl LocalParams {
             receive_size: self.receive_size,
             connection: self.connection,
             close_timeout: self.close_timeout,
-            fence_limit: self.liveness.lost.unwrap_or(FENCE_LIMIT),
+            fences: self.fence_limits(),
         }
     }
 }
@@ -88,7 +100,7 @@ pub(super) struct Terms {
     pub(super) receive_size: u64,
     pub(super) connection: u64,
     pub(super) close_timeout: Duration,
-    pub(super) fence_limit: Duration,
+    pub(super) fences: FenceLimits,
 }
 
 impl Terms {

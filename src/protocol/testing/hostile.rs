@@ -113,6 +113,7 @@ fn local(input: &mut Input<'_>) -> LocalParams {
         connect_timeout: Duration::from_secs(1),
         close_timeout: Duration::from_secs(1),
         max_credit_window: 4096,
+        fence_timeout: Duration::from_secs(2),
         liveness: match flags & 128 != 0 {
             true => LivenessTimeouts {
                 unresponsive: Some(Duration::from_millis(300)),

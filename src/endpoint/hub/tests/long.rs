@@ -614,6 +614,8 @@ fn a_long_message_is_handed_out_when_nobody_writes_into_it_any_more() {
 enum Liar {
     Leaves,
     Stays,
+    /// And nothing is free that the message could be copied to.
+    StaysWithoutSlots,
     /// Until the receiver closes all, with a deadline.
     IsClosed,
     /// Until the receiver is dropped.
@@ -707,7 +709,13 @@ impl Stayer {
 fn a_goodbye_does_not_wait_for_who_can_not_be_asked_and_its_message_does() {
     let limit = Duration::from_secs(60);
     for receiver_closes in [false, true] {
-        for liar in [Liar::Leaves, Liar::Stays, Liar::IsClosed, Liar::IsDropped] {
+        for liar in [
+            Liar::Leaves,
+            Liar::Stays,
+            Liar::StaysWithoutSlots,
+            Liar::IsClosed,
+            Liar::IsDropped,
+        ] {
             let mut it = Stayer::new(receiver_closes);
             let messages = if receiver_closes { &[1][..] } else { &[1, 2] };
             it.poll();
@@ -724,6 +732,26 @@ fn a_goodbye_does_not_wait_for_who_can_not_be_asked_and_its_message_does() {
                     assert_eq!(it.rig.receiver().long_free(), 2);
                 }
                 Liar::Stays => {
+                    it.rig.pass(Duration::from_millis(9));
+                    it.poll();
+                    assert_eq!(it.reason(), None);
+                    it.rig.pass(Duration::from_millis(1));
+                    it.poll();
+                    assert_eq!(
+                        it.rig.received, messages,
+                        "a copy of the first, in their order"
+                    );
+                    assert_eq!(it.reason(), Some(CloseReason::Finished));
+                    assert_eq!(
+                        it.rig.receiver().stats().late_copied,
+                        10 + LONG_BYTES as u64
+                    );
+                    assert_eq!(it.rig.receiver().long_free(), 1, "it is still written");
+                    it.leave();
+                    assert_eq!(it.rig.receiver().long_free(), 2);
+                }
+                Liar::StaysWithoutSlots => {
+                    let taken = it.rig.receiver().take_long_slot().expect("free");
                     it.rig.pass(limit - Duration::from_secs(1));
                     it.poll();
                     assert_eq!(it.reason(), None);
@@ -731,6 +759,7 @@ fn a_goodbye_does_not_wait_for_who_can_not_be_asked_and_its_message_does() {
                     it.poll();
                     assert_eq!(it.reason(), Some(CloseReason::FenceDeadline { limit }));
                     assert!(it.rig.received.is_empty());
+                    drop(taken);
                     assert_eq!(it.rig.receiver().long_free(), 1, "it is still written");
                     it.leave();
                     assert_eq!(it.rig.receiver().long_free(), 2);
@@ -767,19 +796,27 @@ fn a_goodbye_does_not_wait_for_who_can_not_be_asked_and_its_message_does() {
 
 /// The endpoint of the one that stays would not close: its peer may write for ever.
 #[test]
-fn what_an_endpoint_that_never_closes_may_write_is_not_handed_out() {
-    let mut it = Stayer::new(false);
-    let far = it.rig.far;
-    it.rig.net.set_close(far, CloseMode::Fails);
-    it.leave();
-    assert!(it.rig.received.is_empty());
-    let soon = it.rig.now() + Duration::from_secs(1);
-    it.rig.receiver().begin_close_all(soon);
-    it.rig.pass(Duration::from_secs(2));
-    it.poll();
-    assert_eq!(it.reason(), Some(CloseReason::ClosedByDeadline));
-    assert!(it.rig.received.is_empty());
-    it.rig.net.check();
+fn what_an_endpoint_that_never_closes_may_write_is_copied_or_not_handed_out() {
+    for copied in [false, true] {
+        let mut it = Stayer::new(false);
+        let far = it.rig.far;
+        it.rig.net.set_close(far, CloseMode::Fails);
+        let taken = it.rig.receiver().take_long_slot().filter(|_| !copied);
+        it.leave();
+        assert!(it.rig.received.is_empty());
+        let soon = it.rig.now() + Duration::from_secs(1);
+        it.rig.receiver().begin_close_all(soon);
+        it.rig.pass(Duration::from_secs(2));
+        it.poll();
+        let (reason, messages) = match copied {
+            false => (CloseReason::ClosedByDeadline, &[][..]),
+            true => (CloseReason::Finished, &[1, 2][..]),
+        };
+        assert_eq!(it.reason(), Some(reason));
+        assert_eq!(it.rig.received, messages);
+        drop(taken);
+        it.rig.net.check();
+    }
 }
 
 #[test]

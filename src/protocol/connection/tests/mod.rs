@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::terms::FENCE_LIMIT;
 use super::*;
 use crate::protocol::credit::CreditError;
 use crate::protocol::liveness::LivenessTimeouts;
@@ -12,6 +11,7 @@ use crate::protocol::wire::{
 };
 
 const TIMEOUT: Duration = Duration::from_secs(5);
+const FENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) fn params(credits: u32) -> LocalParams {
     LocalParams {
@@ -28,6 +28,7 @@ pub(super) fn params(credits: u32) -> LocalParams {
         close_timeout: TIMEOUT,
         max_credit_window: 4096,
         liveness: LivenessTimeouts::ENDLESS,
+        fence_timeout: FENCE_TIMEOUT,
     }
 }
 
@@ -396,9 +397,11 @@ fn a_fence_has_a_deadline() {
     let mut c = established(now);
     c.fence(1, 77, now);
     assert_eq!(actions(&mut c).len(), 1, "the question");
-    assert_eq!(c.next_deadline(), Some(now + FENCE_LIMIT));
-    c.tick(now + FENCE_LIMIT);
-    let limit = FENCE_LIMIT;
+    let limit = FENCE_TIMEOUT;
+    for look in [limit / 4, limit / 2, limit] {
+        assert_eq!(c.next_deadline(), Some(now + look));
+        c.tick(now + look);
+    }
     assert_closed(&mut c, CloseReason::FenceDeadline { limit });
 }
 
