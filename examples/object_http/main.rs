@@ -11,15 +11,22 @@
 //! parts (clients have a size from which on they make those), versions, copies, and bodies in
 //! signed chunks are answered with 501.
 
+mod checks;
 mod client;
+mod conditions;
+mod connections;
+mod dates;
 mod list;
 mod mover;
+mod object_body;
+mod pace;
 mod pieces;
 mod reply;
 mod request;
 #[path = "../stream/say.rs"]
 mod say;
 mod server;
+mod service;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -74,6 +81,9 @@ struct ServeArgs {
     /// What the directory is called as a bucket
     #[arg(long, default_value = "objects")]
     bucket: String,
+    /// Seconds after which a client that neither sends nor reads is given up
+    #[arg(long, default_value_t = 30)]
+    stall: u64,
     #[command(flatten)]
     rdma: RdmaArgs,
 }
