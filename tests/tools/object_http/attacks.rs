@@ -30,9 +30,8 @@ fn honest(server: &Serving, method: &str, path: &str, body: &[u8]) -> (Duration,
     let mut stream = TcpStream::connect(server.address).expect("it listens");
     stream.set_read_timeout(Some(soon())).expect("a socket");
     let len = body.len();
-    let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Length: {len}\r\n\r\n"
-    );
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n");
+    head += &format!("Content-Length: {len}\r\n\r\n");
     stream.write_all(head.as_bytes()).expect("it reads");
     stream.write_all(body).expect("it reads");
     let mut bytes = Vec::new();
