@@ -68,7 +68,7 @@ pub(crate) struct ServeArgs {
     /// Threads that serve
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) workers: u32,
-    /// Write what was counted, as Prometheus text, to this file every second
+    /// Replace this file every second with what was counted so far, as Prometheus text
     #[arg(long, value_name = "FILE")]
     pub(crate) metrics: Option<PathBuf>,
     #[command(flatten)]

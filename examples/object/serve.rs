@@ -1,6 +1,5 @@
 //! `object serve`: a directory, until the process is ended.
 
-use std::fs::File;
 use std::time::Duration;
 
 use fabricast::object::{
@@ -26,11 +25,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         .metrics
         .as_ref()
         .map(|path| {
-            let file = File::create(path).map_err(|error| Failure::file(path, &error))?;
             let config = TelemetryWriterConfig::default()
                 .format(TelemetryFormat::Prometheus)
                 .every(Duration::from_secs(1));
-            TelemetryWriter::start(file, config).map_err(Failure::of)
+            TelemetryWriter::replace(path, config).map_err(Failure::of)
         })
         .transpose()?;
     let (addr, dir) = (service.local_addr(), args.dir.display().to_string());

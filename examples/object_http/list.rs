@@ -1,10 +1,11 @@
 //! `ListObjectsV2`: lists of objects, and of what names have in common up to a delimiter.
 
 use std::fmt::Write;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use fabricast::object::{ListQuery, ListedObject, ObjectStore, StoreError};
 
+use crate::dates::iso;
 use crate::reply::escape;
 
 /// The most entries of one answer.
@@ -58,52 +59,77 @@ enum Entry {
 }
 
 impl Entry {
-    /// The next list begins behind it. A common part stands for all names that begin with it.
-    fn continuation(&self) -> String {
+    /// The next list begins behind it. A common part stands for all names that begin with it; no
+    /// object of a list with a delimiter has one in its name, so the two can't be taken for each
+    /// other.
+    fn continuation(&self) -> &str {
         match self {
-            Self::Object(object) => object.name.as_str().to_owned(),
-            Self::Common(part) => format!("{part}{}", char::MAX),
+            Self::Object(object) => object.name.as_str(),
+            Self::Common(part) => part,
         }
     }
 }
 
+impl Listing {
+    /// What a name has in common with others: all up to the delimiter behind the prefix.
+    fn common<'n>(&self, name: &'n str) -> Option<&'n str> {
+        let behind = name.strip_prefix(self.prefix.as_str())?;
+        let delimiter = Some(self.delimiter.as_str()).filter(|it| !it.is_empty())?;
+        let end = behind.find(delimiter)? + delimiter.len();
+        Some(&name[..self.prefix.len() + end])
+    }
+}
+
+/// Behind most names that begin with a common part. Those behind it are skipped one by one.
+fn behind(part: &str) -> String {
+    format!("{part}{}", char::MAX)
+}
+
 /// Goes through names until there is an answer, which may wait for a device.
 fn collect(store: &dyn ObjectStore, asked: &Listing) -> Result<(Vec<Entry>, bool), StoreError> {
-    let mut start = asked.start_after.clone().max(asked.token.clone());
     let mut entries = Vec::new();
+    if asked.max_keys == 0 {
+        return Ok((entries, false));
+    }
+    let mut skipped = asked.common(&asked.token).map(str::to_owned);
+    let token = match &skipped {
+        Some(part) => behind(part),
+        None => asked.token.clone(),
+    };
+    let mut start = asked.start_after.clone().max(token);
     loop {
-        if entries.len() >= asked.max_keys {
-            let query = ListQuery {
-                prefix: asked.prefix.clone(),
-                start_after: start,
-                limit: 1,
-            };
-            let more = asked.max_keys > 0 && !store.list(&query)?.objects.is_empty();
-            return Ok((entries, more));
-        }
         let page = store.list(&ListQuery {
             prefix: asked.prefix.clone(),
             start_after: start.clone(),
-            limit: asked.max_keys - entries.len(),
+            limit: match skipped {
+                // Many may have to be skipped.
+                Some(_) => MAX_KEYS,
+                None => asked.max_keys - entries.len() + 1,
+            },
         })?;
-        let is_last = !page.more;
         for object in page.objects {
-            if object.name.as_str() < start.as_str() {
+            let name = object.name.as_str();
+            if skipped.as_ref().is_some_and(|part| name.starts_with(part)) {
+                start = start.max(name.to_owned());
                 continue;
             }
-            let behind = &object.name.as_str()[asked.prefix.len()..];
-            let cut = match asked.delimiter.as_str() {
-                "" => None,
-                delimiter => behind.find(delimiter).map(|at| at + delimiter.len()),
+            if entries.len() == asked.max_keys {
+                return Ok((entries, true));
+            }
+            skipped = asked.common(name).map(str::to_owned);
+            let entry = match &skipped {
+                Some(part) => {
+                    start = behind(part).max(name.to_owned());
+                    Entry::Common(part.clone())
+                }
+                None => {
+                    name.clone_into(&mut start);
+                    Entry::Object(object)
+                }
             };
-            let entry = match cut {
-                Some(len) => Entry::Common(format!("{}{}", asked.prefix, &behind[..len])),
-                None => Entry::Object(object),
-            };
-            start = entry.continuation();
             entries.push(entry);
         }
-        if is_last {
+        if !page.more {
             return Ok((entries, false));
         }
     }
@@ -132,7 +158,7 @@ pub(crate) fn list(
         field("EncodingType", "url");
     }
     if let Some(last) = entries.last().filter(|_| more) {
-        field("NextContinuationToken", &escape(&last.continuation()));
+        field("NextContinuationToken", &escape(last.continuation()));
     }
     for entry in &entries {
         match entry {
@@ -159,58 +185,6 @@ fn write_object(out: &mut String, asked: &Listing, object: &ListedObject) {
         "<Contents><Key>{name}</Key><LastModified>{modified}</LastModified><ETag>{etag}</ETag>\
          <Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>"
     );
-}
-
-/// A time as `2026-11-23T04:05:06.000Z`.
-pub(crate) fn iso(time: SystemTime) -> String {
-    let (year, month, day, rest) = civil(time);
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.000Z")
-}
-
-/// A time as HTTP says it: `Mon, 23 Nov 2026 04:05:06 GMT`.
-pub(crate) fn http_date(time: SystemTime) -> String {
-    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] = [
-        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-    ];
-    let (year, month, day, rest) = civil(time);
-    let week_day = DAYS[(seconds(time) / 86_400 % 7) as usize];
-    let month = MONTHS[month as usize - 1];
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{week_day}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT")
-}
-
-fn seconds(time: SystemTime) -> u64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH);
-    since.unwrap_or(Duration::ZERO).as_secs()
-}
-
-/// Year, month, day, and the seconds of the day, of the Gregorian calendar.
-fn civil(time: SystemTime) -> (u64, u64, u64, u64) {
-    let (mut days, rest) = (seconds(time) / 86_400, seconds(time) % 86_400);
-    let mut year = 1970;
-    let is_leap = |year: u64| {
-        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-    };
-    loop {
-        let in_year = 365 + u64::from(is_leap(year));
-        if days < in_year {
-            break;
-        }
-        days -= in_year;
-        year += 1;
-    }
-    let february = 28 + u64::from(is_leap(year));
-    let mut month = 1;
-    for in_month in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
-        if days < in_month {
-            break;
-        }
-        days -= in_month;
-        month += 1;
-    }
-    (year, month, days + 1, rest)
 }
 
 /// Percent encoding of all but letters, digits, `-._~` and `/`.
@@ -292,21 +266,18 @@ mod tests {
                 if !more {
                     break;
                 }
-                token = entries.last().unwrap().continuation();
+                token = entries.last().unwrap().continuation().to_owned();
             }
             assert_eq!(parts, whole);
         }
     }
 
     #[test]
-    fn what_xml_means_is_escaped_and_times_are_right() {
+    fn what_xml_means_is_escaped() {
         let text = list(&store(), "b&c", &asked(&[])).unwrap();
         assert!(text.contains("<Name>b&amp;c</Name>"));
         assert!(text.contains("<Key>z&amp;&quot;&lt;</Key>"), "{text}");
         let text = list(&store(), "b", &asked(&[("encoding-type", "url")])).unwrap();
         assert!(text.contains("<Key>z%26%22%3C</Key>"), "{text}");
-        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_709_210_096);
-        assert_eq!(iso(time), "2024-02-29T12:34:56.000Z");
-        assert_eq!(http_date(time), "Thu, 29 Feb 2024 12:34:56 GMT");
     }
 }

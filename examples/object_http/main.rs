@@ -9,17 +9,27 @@
 //! Without a token, or with one that the server can't use, the bytes go in the body: `curl` and the
 //! S3 clients that there are can put, get, list and delete. Not here: who may do what. Uploads in
 //! parts (clients have a size from which on they make those), versions, copies, and bodies in
-//! signed chunks are answered with 501.
+//! signed chunks are answered with 501, and so is what would be lost without a word: metadata of
+//! users, tags, rights, encodings. Content-Type, Cache-Control, Content-Disposition,
+//! Content-Language and Expires are taken and not kept. The checksums that a client sends are
+//! compared.
 
+mod checks;
 mod client;
+mod conditions;
+mod connections;
+mod dates;
 mod list;
 mod mover;
+mod object_body;
+mod pace;
 mod pieces;
 mod reply;
 mod request;
 #[path = "../../crates/fabricast-cli/src/say.rs"]
 mod say;
 mod server;
+mod service;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -74,6 +84,9 @@ struct ServeArgs {
     /// What the directory is called as a bucket
     #[arg(long, default_value = "objects")]
     bucket: String,
+    /// Seconds after which a client is given up that sends or reads less than 16 KiB in them
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    stall: u64,
     #[command(flatten)]
     rdma: RdmaArgs,
 }

@@ -1,7 +1,10 @@
 //! `Pieces`: an object in pieces, between a store and buffers that the network can use.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crc_fast::{CrcAlgorithm, Digest};
 use fabricast::buffer::{Buffer, BufferMut, SharedBufferManager};
@@ -11,6 +14,7 @@ use fabricast::object::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::Failure;
+use crate::checks::{Checks, Refused};
 use crate::mover::{Mover, NotMoved};
 
 /// Bytes of a piece.
@@ -18,6 +22,19 @@ pub(crate) const PIECE: usize = 1 << 20;
 
 /// Buffers of all requests together. They are waited for when all are in use.
 const BUFFERS: u32 = 32;
+
+/// Requests by token at once, which have up to 2 buffers each, and for as long as their client
+/// likes within its budget. So there are always buffers that only the store is waited for with.
+const BY_TOKEN: usize = 12;
+
+/// Those of one address.
+const BY_TOKEN_EACH: usize = 4;
+
+/// How long a request waits to go by token.
+const TURN: Duration = Duration::from_secs(1);
+
+/// How long a request waits for a buffer.
+const BUFFER_WAIT: Duration = Duration::from_secs(30);
 
 /// Why an object was not moved.
 #[derive(Debug)]
@@ -28,11 +45,21 @@ pub(crate) enum NotDone {
     Moved(NotMoved),
     /// The client's body ended early, late, or badly.
     Body(String),
+    /// The client's body came too slowly.
+    Slow(Duration),
+    /// What came is not what the client said that it sends.
+    Check(Refused),
 }
 
 impl From<StoreError> for NotDone {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
+    }
+}
+
+impl From<Refused> for NotDone {
+    fn from(refused: Refused) -> Self {
+        Self::Check(refused)
     }
 }
 
@@ -47,6 +74,7 @@ impl From<NotMoved> for NotDone {
 pub(crate) struct Pieces {
     pool: Arc<SharedBufferManager>,
     free: Arc<Semaphore>,
+    turns: Arc<Turns>,
     mover: Mover,
 }
 
@@ -63,22 +91,44 @@ impl Pieces {
         Ok(Self {
             pool: Arc::new(pool),
             free: Arc::new(Semaphore::new(BUFFERS as usize)),
+            turns: Arc::default(),
             mover,
         })
     }
 
     /// A buffer; waits for one.
-    pub(crate) async fn slot(&self) -> Slot {
-        loop {
-            let free = Arc::clone(&self.free);
-            let permit = free.acquire_owned().await.expect("it is never closed");
-            if let Some(buffer) = self.pool.try_acquire() {
-                return Slot { buffer, permit };
+    pub(crate) async fn slot(&self) -> Result<Slot, StoreError> {
+        let found = async {
+            loop {
+                let free = Arc::clone(&self.free);
+                let permit = free.acquire_owned().await.expect("it is never closed");
+                if let Some(buffer) = self.pool.try_acquire() {
+                    return Slot { buffer, permit };
+                }
+                // A transfer that failed left its buffer with the provider for a while.
+                drop(permit);
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            // A transfer that failed left its buffer with the provider for a while.
-            drop(permit);
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+        };
+        let found = tokio::time::timeout(BUFFER_WAIT, found).await;
+        found.map_err(|_| StoreError::Busy)
+    }
+
+    /// The right to go by token. A client whose turn does not come soon is declined.
+    pub(crate) async fn turn(&self, client: IpAddr) -> Result<Turn, NotDone> {
+        let found = async {
+            loop {
+                if let Some(turn) = self.turns.take(client) {
+                    return turn;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let found = tokio::time::timeout(TURN, found).await;
+        found.map_err(|_| {
+            let reason = "as many requests go by token already as may at once";
+            NotDone::Declined(reason.to_owned())
+        })
     }
 
     /// Reads a piece of an object into a buffer.
@@ -88,7 +138,7 @@ impl Pieces {
         at: u64,
         len: usize,
     ) -> Result<(Buffer, OwnedSemaphorePermit), StoreError> {
-        let Slot { buffer, permit } = self.slot().await;
+        let Slot { buffer, permit } = self.slot().await?;
         let (done, outcome) = oneshot::channel();
         let end = move |buffer: Option<BufferMut>, result: Result<usize, StoreError>| {
             let read = result.and_then(|read| match (buffer, read == len) {
@@ -143,7 +193,7 @@ impl Pieces {
         token: &RdmaToken,
     ) -> Result<(), NotDone> {
         for (at, len) in cut(0..token.len()) {
-            let Slot { buffer, permit } = self.slot().await;
+            let Slot { buffer, permit } = self.slot().await?;
             let read = self.mover.read(token, at, buffer, len).await;
             let buffer = read.map_err(|error| match at {
                 0 => NotDone::from(error).at_first(),
@@ -178,7 +228,7 @@ async fn join(sending: tokio::task::JoinHandle<Result<Buffer, NotMoved>>) -> Res
 }
 
 /// The pieces of a range: where each begins, and its length.
-pub(crate) fn cut(range: Range<u64>) -> impl Iterator<Item = (u64, usize)> {
+fn cut(range: Range<u64>) -> impl Iterator<Item = (u64, usize)> {
     let Range { mut start, end } = range;
     std::iter::from_fn(move || {
         let len = (end.saturating_sub(start)).min(PIECE as u64);
@@ -192,14 +242,16 @@ pub(crate) fn cut(range: Range<u64>) -> impl Iterator<Item = (u64, usize)> {
 pub(crate) struct SummedUpload {
     upload: Box<dyn ObjectUpload>,
     digest: Digest,
+    checks: Checks,
     done: u64,
 }
 
 impl SummedUpload {
-    pub(crate) fn new(upload: Box<dyn ObjectUpload>) -> Self {
+    pub(crate) fn new(upload: Box<dyn ObjectUpload>, checks: Checks) -> Self {
         Self {
             upload,
             digest: Digest::new(CrcAlgorithm::Crc64Nvme),
+            checks,
             done: 0,
         }
     }
@@ -208,6 +260,7 @@ impl SummedUpload {
         let Slot { buffer, permit } = slot;
         let buffer = buffer.freeze(len);
         self.digest.update(&buffer);
+        self.checks.update(&buffer);
         let (done, outcome) = oneshot::channel();
         let end = move |_: Option<Buffer>, result| {
             let _ = done.send(result);
@@ -228,9 +281,52 @@ impl SummedUpload {
         self.done
     }
 
+    /// Compares what was written with what the client said of it.
+    pub(crate) fn check(&mut self) -> Result<(), Refused> {
+        std::mem::take(&mut self.checks).compare()
+    }
+
     /// Puts the object in its place. It waits for the device: not for a thread of the runtime.
     pub(crate) fn commit(self) -> Result<ObjectInfo, StoreError> {
         self.upload.commit(self.digest.finalize())
+    }
+}
+
+/// Who goes by token.
+#[derive(Debug, Default)]
+struct Turns(Mutex<HashMap<IpAddr, usize>>);
+
+impl Turns {
+    fn take(self: &Arc<Self>, client: IpAddr) -> Option<Turn> {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let total: usize = turns.values().sum();
+        let its = turns.get(&client).copied().unwrap_or(0);
+        if total >= BY_TOKEN || its >= BY_TOKEN_EACH {
+            return None;
+        }
+        turns.insert(client, its + 1);
+        let turns = Arc::clone(self);
+        Some(Turn { turns, client })
+    }
+}
+
+/// The right to go by token; given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    turns: Arc<Turns>,
+    client: IpAddr,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let turns = self.turns.0.lock();
+        let mut turns = turns.unwrap_or_else(PoisonError::into_inner);
+        if let Some(its) = turns.get_mut(&self.client) {
+            *its -= 1;
+            if *its == 0 {
+                turns.remove(&self.client);
+            }
+        }
     }
 }
 

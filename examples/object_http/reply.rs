@@ -1,7 +1,7 @@
 //! Answers, and what errors are called in S3.
 
 use fabricast::object::{ObjectEtag, StoreError};
-use http_body_util::combinators::BoxBody;
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, ETAG, HeaderValue};
@@ -10,11 +10,11 @@ use hyper::{Response, StatusCode};
 use crate::Failure;
 use crate::pieces::NotDone;
 
-pub(crate) type Body = BoxBody<Bytes, Failure>;
+pub(crate) type Body = UnsyncBoxBody<Bytes, Failure>;
 pub(crate) type Reply = Response<Body>;
 
 pub(crate) fn empty() -> Body {
-    Empty::new().map_err(|never| match never {}).boxed()
+    Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
 pub(crate) fn status(status: StatusCode) -> Reply {
@@ -24,7 +24,9 @@ pub(crate) fn status(status: StatusCode) -> Reply {
 }
 
 pub(crate) fn xml(status: StatusCode, text: String) -> Reply {
-    let body = Full::from(text).map_err(|never| match never {}).boxed();
+    let body = Full::from(text)
+        .map_err(|never| match never {})
+        .boxed_unsync();
     let mut reply = Response::new(body);
     *reply.status_mut() = status;
     let kind = HeaderValue::from_static("application/xml");
@@ -57,6 +59,11 @@ pub(crate) fn not_done(why: &NotDone) -> Reply {
             )
         }
         NotDone::Body(reason) => error(StatusCode::BAD_REQUEST, "IncompleteBody", reason),
+        NotDone::Slow(limit) => {
+            let message = format!("the body was waited for longer than {limit:?}");
+            error(StatusCode::BAD_REQUEST, "RequestTimeout", &message)
+        }
+        NotDone::Check(why) => error(why.status, why.code, &why.message),
     }
 }
 

@@ -5,7 +5,9 @@ use std::ops::Range;
 use fabricast::object::{ObjectEtag, PutCondition, RdmaToken, TokenError};
 use hyper::HeaderMap;
 use hyper::Uri;
-use hyper::header::{HeaderName, IF_MATCH, IF_NONE_MATCH, RANGE};
+use hyper::header::{
+    HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, RANGE,
+};
 
 /// The token of a client that wants the bytes by RDMA.
 pub(crate) const TOKEN: HeaderName = HeaderName::from_static("x-amz-rdma-token");
@@ -116,10 +118,13 @@ pub(crate) fn token(headers: &HeaderMap) -> Option<Result<RdmaToken, TokenError>
 /// When an object may be put. `None`: a condition that is not understood.
 pub(crate) fn condition(headers: &HeaderMap) -> Option<PutCondition> {
     let text = |name| headers.get(name).map(|value| value.to_str().ok());
+    if headers.contains_key(IF_MODIFIED_SINCE) || headers.contains_key(IF_UNMODIFIED_SINCE) {
+        return None;
+    }
     match (text(IF_NONE_MATCH), text(IF_MATCH)) {
         (None, None) => Some(PutCondition::Any),
         (Some(Some("*")), None) => Some(PutCondition::Absent),
-        (None, Some(Some(etag))) => {
+        (None, Some(Some(etag))) if etag != "*" => {
             let etag = ObjectEtag::new(etag.trim_matches('"')).ok()?;
             Some(PutCondition::Matches(etag))
         }

@@ -1,5 +1,8 @@
 //! The example `object_http`, as a user runs it: objects over HTTP, in bodies and by token.
 
+mod attacks;
+mod checks;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -26,6 +29,11 @@ struct Serving {
 impl Serving {
     /// `None`, after a line that says why: the test can't run.
     fn start() -> Option<Self> {
+        Self::start_with(&[])
+    }
+
+    /// The same, with more arguments.
+    fn start_with(arguments: &[&str]) -> Option<Self> {
         let usual = ["tcp", "net"];
         let opens = |provider: &&str| {
             let builder = Fabric::builder().provider(*provider).node(node());
@@ -52,6 +60,7 @@ impl Serving {
             .arg(dir.path().join("data"))
             .args(["--listen", "127.0.0.1:0", "--provider", provider])
             .args(["--node", node()])
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -163,7 +172,7 @@ impl Answer {
             .and_then(|status| status.parse().ok());
         Self {
             status: status.expect("a status"),
-            head: head.to_lowercase(),
+            head,
             body: bytes[end + 4..].to_vec(),
         }
     }
@@ -172,7 +181,7 @@ impl Answer {
         let lines = self.head.lines().skip(1);
         let mut fields = lines.filter_map(|line| line.split_once(": "));
         fields
-            .find(|(field, _)| *field == name)
+            .find(|(field, _)| field.eq_ignore_ascii_case(name))
             .map(|(_, value)| value)
     }
 

@@ -1,12 +1,14 @@
 //! `TelemetryWriter`: writes the process' statistics into a file or the like, again and again.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{TelemetryGroups, TelemetryReport};
 use crate::process::Owner;
+use crate::storage::AtomicFile;
 
 /// What is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -62,6 +64,10 @@ const SHORTEST: Duration = Duration::from_millis(10);
 /// more when it is finished or dropped; then it flushes. It has a thread of its own, and nobody
 /// waits for its writer but who ends it.
 ///
+/// [`start`](Self::start) writes one report behind the other, as a log has them;
+/// [`replace`](Self::replace) keeps a file that has the last one only, which is what a scraper
+/// wants: Prometheus refuses a page that has a metric's HELP twice.
+///
 /// ```
 /// use fabricast::object::{TelemetryGroups, TelemetryWriter, TelemetryWriterConfig};
 ///
@@ -85,14 +91,50 @@ impl TelemetryWriter {
     /// # Errors
     /// The thread can't be made.
     pub fn start(
-        out: impl io::Write + Send + 'static,
+        mut out: impl io::Write + Send + 'static,
         config: TelemetryWriterConfig,
+    ) -> io::Result<Self> {
+        Self::spawn(config, move |config| {
+            write(&mut out, config)?;
+            out.flush()
+        })
+    }
+
+    /// Starts to write a file that always has the last report and nothing else, as a scraper of
+    /// files expects it (Prometheus' node exporter, `promtool`). It is written at once, and then as
+    /// the settings say: each time under a temporary name beside its place, which it then takes
+    /// ([`AtomicFile`]), so whoever reads it sees one report, whole. Nothing is brought to the
+    /// device. Its permissions are 0644 less the process's umask.
+    ///
+    /// ```
+    /// use fabricast::object::{TelemetryFormat, TelemetryWriter, TelemetryWriterConfig};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("objects.prom");
+    /// let config = TelemetryWriterConfig::default().format(TelemetryFormat::Prometheus);
+    /// let writer = TelemetryWriter::replace(&path, config)?;
+    /// assert!(path.exists());
+    /// writer.finish()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The file can't be written, or the thread can't be made.
+    pub fn replace(path: impl Into<PathBuf>, config: TelemetryWriterConfig) -> io::Result<Self> {
+        let path = path.into();
+        let replace = move |config: &_| replace(&path, config);
+        replace(&config)?;
+        Self::spawn(config, replace)
+    }
+
+    fn spawn(
+        config: TelemetryWriterConfig,
+        report: impl FnMut(&TelemetryWriterConfig) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         let stop = Arc::new(StopSignal::default());
         let seen = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("object-telemetry".to_owned())
-            .spawn(move || run(out, &config, &seen))?;
+            .spawn(move || run(report, &config, &seen))?;
         Ok(Self {
             stop,
             thread: Some(thread),
@@ -129,16 +171,23 @@ impl Drop for TelemetryWriter {
 }
 
 fn run(
-    mut out: impl io::Write,
+    mut report: impl FnMut(&TelemetryWriterConfig) -> io::Result<()>,
     config: &TelemetryWriterConfig,
     stop: &StopSignal,
 ) -> io::Result<()> {
     while !stop.wait(config.every) {
-        write(&mut out, config)?;
-        out.flush()?;
+        report(config)?;
     }
-    write(&mut out, config)?;
-    out.flush()
+    report(config)
+}
+
+/// Writes a whole file in the place of the one that is there.
+fn replace(path: &Path, config: &TelemetryWriterConfig) -> io::Result<()> {
+    let mut report = Vec::new();
+    write(&mut report, config)?;
+    let new = AtomicFile::create(path, 0o644).map_err(io::Error::other)?;
+    new.file().write(&report, 0).map_err(io::Error::other)?;
+    new.commit_unsynced().map_err(io::Error::other)
 }
 
 fn write(out: &mut dyn io::Write, config: &TelemetryWriterConfig) -> io::Result<()> {

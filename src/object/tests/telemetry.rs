@@ -443,6 +443,48 @@ fn a_writer_writes_again_and_again() {
 }
 
 #[test]
+fn a_file_that_is_replaced_has_one_report_whoever_reads_it_when() {
+    let counts = sample("replaced");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("objects.prom");
+    let config = TelemetryWriterConfig::default()
+        .format(TelemetryFormat::Prometheus)
+        .every(Duration::ZERO);
+    let writer = TelemetryWriter::replace(&path, config).unwrap();
+    let file = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&path).unwrap());
+    let (mut last, mut written) = (file(), 0);
+    let end = std::time::Instant::now() + Duration::from_secs(60);
+    while written < 5 {
+        assert!(std::time::Instant::now() < end, "{written}");
+        let (types, _) = parse(&std::fs::read_to_string(&path).unwrap());
+        assert!(types.contains_key("fabricast_object_bytes_total"));
+        written += usize::from(std::mem::replace(&mut last, file()) != last);
+    }
+    counts.on_transfer(PUT, 41, micros(1), Ok(()));
+    writer.finish().unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (_, samples) = parse(&text);
+    let put = |(name, labels, _): &&Sample| {
+        name == "fabricast_object_bytes_total"
+            && (labels["name"].as_str(), labels["operation"].as_str()) == ("replaced", "put")
+    };
+    assert_eq!(samples.iter().find(put).unwrap().2, 48.0, "the last report");
+    // No temporary file is left.
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_file_that_can_not_be_replaced_is_an_error_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("nothing/objects.prom");
+    let error = TelemetryWriter::replace(&path, TelemetryWriterConfig::default()).unwrap_err();
+    assert!(
+        error.to_string().contains("nothing/objects.prom"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_writer_whose_file_fails_says_so_at_its_end() {
     let shared = Shared::default();
     shared.state().fails = true;

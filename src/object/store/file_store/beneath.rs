@@ -39,9 +39,10 @@ impl Beneath {
         Ok(Self { root, by_parts })
     }
 
-    /// The root itself, to be listed.
-    pub(super) fn root(&self) -> Result<OwnedFd, StoreError> {
-        Ok(self.open_below(&[], OFlags::RDONLY | OFlags::DIRECTORY)?)
+    /// A directory, to be listed: its parts with `/` behind each; none is the root itself.
+    pub(super) fn open_directory(&self, path: &str) -> rustix::io::Result<OwnedFd> {
+        let parts: Vec<_> = path.split_terminator('/').collect();
+        self.open_below(&parts, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
     /// A file of that name.

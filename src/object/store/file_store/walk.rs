@@ -3,6 +3,9 @@
 //! Of each directory on the way, all entries are read and sorted; one that has a directory's name
 //! is sorted as if it ended with `/`, as the names in it have that there. What can't be in the
 //! list is neither opened nor asked about.
+//!
+//! However deep a name is, only the innermost directory is open: the others are opened again, by
+//! their path below the root, when something in them is asked about.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -16,12 +19,13 @@ use crate::storage::{AtomicFile, retry};
 
 pub(super) fn list(beneath: &Beneath, query: &ListQuery) -> Result<ListPage, StoreError> {
     let mut walk = Walk {
+        beneath,
         query,
         page: ListPage::default(),
         path: String::new(),
     };
     if query.limit > 0 {
-        walk.directory(&beneath.root()?)?;
+        walk.directory()?;
     }
     Ok(walk.page)
 }
@@ -34,22 +38,34 @@ enum Next {
 }
 
 struct Walk<'q> {
+    beneath: &'q Beneath,
     query: &'q ListQuery,
     page: ListPage,
-    /// The directory that is being read, as names in it begin.
+    /// The directory that is being read, as names in it begin: empty, or with `/` at its end.
     path: String,
 }
 
 impl Walk<'_> {
-    fn directory(&mut self, directory: &OwnedFd) -> Result<Next, StoreError> {
-        let mut entries = self.entries(directory)?;
+    fn directory(&mut self) -> Result<Next, StoreError> {
+        let Some(directory) = self.open()? else {
+            return Ok(Next::Go);
+        };
+        let mut entries = self.entries(&directory)?;
         entries.sort_unstable();
+        let mut open = Some(directory);
         for entry in entries {
+            if entry.ends_with('/') {
+                // Those below it are opened one by one: it need not be, meanwhile.
+                open = None;
+            } else if open.is_none() {
+                open = self.open()?;
+            }
             let before = self.path.len();
             self.path.push_str(&entry);
-            let next = match entry.strip_suffix('/') {
-                Some(name) => self.subdirectory(directory, name),
-                None => self.file(directory, &entry),
+            let next = match &open {
+                None if entry.ends_with('/') => self.directory(),
+                None => Ok(Next::Go),
+                Some(directory) => self.file(directory, &entry),
             };
             self.path.truncate(before);
             if next? == Next::Stop {
@@ -57,6 +73,20 @@ impl Walk<'_> {
             }
         }
         Ok(Next::Go)
+    }
+
+    /// The directory of the path. `None`: it has gone, is something else by now, or is nobody's
+    /// business.
+    fn open(&self) -> Result<Option<OwnedFd>, StoreError> {
+        match self.beneath.open_directory(&self.path) {
+            Ok(directory) => Ok(Some(directory)),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS)
+                if !self.path.is_empty() =>
+            {
+                Ok(None)
+            }
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// The entries that can be in the list, or lead to what can; directories end with `/`.
@@ -93,16 +123,6 @@ impl Walk<'_> {
         (path.starts_with(prefix) || prefix.starts_with(&path))
             && (path > *after || after.starts_with(&path))
             && path.len() < ObjectName::LEN_MAX
-    }
-
-    fn subdirectory(&mut self, parent: &OwnedFd, name: &str) -> Result<Next, StoreError> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match retry(|| rustix::fs::openat(parent, name, flags, Mode::empty())) {
-            Ok(directory) => self.directory(&directory),
-            // It has gone, is something else by now, or is nobody's business.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => Ok(Next::Go),
-            Err(errno) => Err(errno.into()),
-        }
     }
 
     fn file(&mut self, parent: &OwnedFd, entry: &str) -> Result<Next, StoreError> {

@@ -72,6 +72,90 @@ fn links_are_not_followed() {
     });
 }
 
+/// Set where this test runs alone in a process, with few descriptors.
+const ALONE: &str = "FABRICAST_TEST_FEW_DESCRIPTORS";
+
+#[test]
+fn a_list_of_a_deep_name_takes_few_descriptors() {
+    if std::env::var_os(ALONE).is_some() {
+        return served(lists_with_few_descriptors);
+    }
+    let (_, module) = module_path!().split_once("::").unwrap();
+    let test = format!("{module}::a_list_of_a_deep_name_takes_few_descriptors");
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", &test, "--nocapture"])
+        .env(ALONE, "1");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{error}");
+    assert!(text.contains("1 passed"), "{text}");
+}
+
+fn lists_with_few_descriptors(store: &FileStore, _: &Path) {
+    // As many parts as a name can have, and something on the way back.
+    let deep = format!("{}x", "d/".repeat(511));
+    let shallow = format!("{}y", "d/".repeat(20));
+    for object in [&deep, &shallow] {
+        put(store, object, b"x", &PutCondition::Any).unwrap();
+    }
+    let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let open = fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+    let few = rustix::process::Rlimit {
+        current: Some(open + 4),
+        ..before
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, few).unwrap();
+    let listed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| all(store)));
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, before).unwrap();
+    assert_eq!(listed.unwrap(), [deep, shallow]);
+}
+
+#[test]
+fn a_list_has_nothing_from_outside_while_directories_become_links() {
+    served(|store, root| {
+        let outside = tempfile::tempdir().unwrap();
+        fs::create_dir_all(outside.path().join("e/f")).unwrap();
+        fs::write(outside.path().join("e/f/stolen"), "x").unwrap();
+        fs::write(outside.path().join("stolen"), "x").unwrap();
+        // A directory whose place a link takes, again and again, at two depths.
+        fs::create_dir_all(root.join("d/e/f")).unwrap();
+        for file in ["d/a", "d/e/a", "d/e/f/a", "d/z", "z"] {
+            fs::write(root.join(file), "x").unwrap();
+        }
+        symlink(outside.path(), root.join("link")).unwrap();
+        symlink(outside.path().join("e"), root.join("d/link")).unwrap();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let over = std::sync::atomic::Ordering::Relaxed;
+        let exchange = |one: &str, other: &str| {
+            let (one, other) = (root.join(one), root.join(other));
+            let flags = rustix::fs::RenameFlags::EXCHANGE;
+            rustix::fs::renameat_with(rustix::fs::CWD, one, rustix::fs::CWD, other, flags)
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(over) {
+                    exchange("d/e", "d/link").unwrap();
+                    exchange("d", "link").unwrap();
+                    exchange("link", "d").unwrap();
+                    exchange("d/link", "d/e").unwrap();
+                }
+            });
+            let lists: Vec<_> = (0..300).map(|_| all(store)).collect();
+            is_over.store(true, over);
+            for names in lists {
+                assert!(
+                    !names.iter().any(|name| name.contains("stolen")),
+                    "{names:?}"
+                );
+                assert!(names.contains(&"z".to_owned()), "{names:?}");
+            }
+        });
+        assert_eq!(all(store), ["d/a", "d/e/a", "d/e/f/a", "d/z", "z"]);
+    });
+}
+
 #[test]
 fn files_that_are_none_are_no_objects() {
     served(|store, root| {
