@@ -76,6 +76,7 @@ mod stream_source;
 pub mod stream_transfer;
 pub mod subscribe;
 mod table;
+mod untaken;
 pub mod wait;
 pub mod window;
 pub mod window_memory;
