@@ -5,7 +5,8 @@
 #   capi-test.sh NAME...       the programs whose names have one of these in them, and nothing else
 #
 # Every capi/tests/c/*.c and capi/tests/cpp/*.cpp runs twice: with AddressSanitizer and UndefinedBehaviorSanitizer in it over libfabric of the
-# system, and over the one in FABRICAST_LIBFABRIC_2 where that is set; there the ones in C without. Programs named *_threads.cpp run with ThreadSanitizer, too.
+# system, and over the one in FABRICAST_LIBFABRIC_2 where that is set; there the ones in C without. Programs
+# named *_threads run with ThreadSanitizer, too; those named *_cxx20 are in C++20, the others in C++17.
 # Every examples/cpp/*.cpp is built, into target/capi/debug/examples. Then the calls in random order, the exported symbols and layouts, and
 # projects of somebody else's against the installed files and against the packages.
 set -euo pipefail
@@ -98,7 +99,10 @@ for source in capi/tests/cpp/*.cpp examples/cpp/*.cpp; do
         wanted "examples/$name" || continue
         job "examples/$name (builds)" "c++ -std=c++17 ${common[*]} $source -o $out/examples/$name ${link[*]}"
     else
-        program "cpp/$name" "$source" c++ -std=c++17
+        # What C++20 alone has: std::span, <=>.
+        standard=c++17
+        [[ $name != *_cxx20 ]] || standard=c++20
+        program "cpp/$name" "$source" c++ -std=$standard
     fi
 done
 

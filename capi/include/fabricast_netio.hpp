@@ -111,7 +111,7 @@ public:
                          static_cast<std::uint32_t>(buffers->size()), 1};
         }
         auto link = std::make_shared<detail::send_link>(to, **in, zero_copy, buffers, config_);
-        auto fds = link->endpoint.endpoint().fds();
+        auto fds = link->endpoint.get_active_endpoint().fds();
         if (!fds)
             FABRICAST_RAISE(FailedOpenSendEndpoint, fds.error());
         link->fds = *std::move(fds);
@@ -271,7 +271,7 @@ public:
         for (auto &link : now->sends)
             if (!link->batch.is_told_now() &&
                 (!link->batch.is_empty() || link->wants_flush() ||
-                 !detail::may_sleep(link->endpoint.endpoint(), timeout_ms)))
+                 !detail::may_sleep(link->endpoint.get_active_endpoint(), timeout_ms)))
                 return false;
         return true;
     }
@@ -327,7 +327,7 @@ private:
     {
         if (link.batch.is_told_now())
             return false;
-        const status polled = link.batch.refill(link.endpoint.endpoint());
+        const status polled = link.batch.refill(link.endpoint.get_active_endpoint());
         if (!polled) {
             on_over(link, polled);
             return true;

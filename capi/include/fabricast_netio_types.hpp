@@ -192,23 +192,24 @@ struct NetworkConfig {
 // ---- errors -------------------------------------------------------------------------------------
 
 #ifndef FABRICAST_NO_EXCEPTIONS
-struct InvalidEndpointAddress : error {
-    using error::error;
+struct InvalidEndpointAddress : thrown_error {
+    using thrown_error::thrown_error;
 };
-struct FailedOpenSendEndpoint : error {
-    using error::error;
+struct FailedOpenSendEndpoint : thrown_error {
+    using thrown_error::thrown_error;
 };
 struct FailedOpenActiveEndpoint : FailedOpenSendEndpoint {
     using FailedOpenSendEndpoint::FailedOpenSendEndpoint;
 };
-struct FailedOpenListenEndpoint : error {
-    using error::error;
+struct FailedOpenListenEndpoint : thrown_error {
+    using thrown_error::thrown_error;
 };
-struct SendEndpointAlreadyExists : error {
-    using error::error;
+struct SendEndpointAlreadyExists : thrown_error {
+    using thrown_error::thrown_error;
 };
-struct NoBuffersAllocated : error {
-    using error::error;
+/// netio3 throws a std::logic_error here; this is one, and a fabricast::error as the others are.
+struct NoBuffersAllocated : error_as<std::logic_error> {
+    using error_as<std::logic_error>::error_as;
 };
 #endif
 

@@ -39,6 +39,7 @@ pub mod file_stats;
 pub mod file_transfer;
 pub mod file_vectored;
 mod handle;
+pub mod headers;
 mod inside;
 pub mod log;
 pub mod message;
