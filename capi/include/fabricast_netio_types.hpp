@@ -115,7 +115,9 @@ struct ConnectionParametersRecv {
     std::size_t num_buf = 256;
 };
 
-/// Receive buffers of all listen endpoints together.
+/// Receive buffers of all listen endpoints together. Each has some that are kept for it: 3 for each
+/// connection (`listen_settings.max_connections`), but at most a third of those that are free as it
+/// is opened, or `listen_settings.pool_reserved` of them. It takes the others as they are free.
 struct SharedReceiveBuffers {
     bool use_shared_receive_buffers = false;
     std::size_t buf_size = 64 * 1024;
