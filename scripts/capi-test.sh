@@ -113,6 +113,15 @@ if wanted c/send; then
         timeout -k 5 $limit valgrind -q --error-exitcode=9 --leak-check=full $room/send-v"
 fi
 
+if wanted "the guide's program in C"; then
+    # Where nobody listens it fails, and says why.
+    job "the guide's program in C" "sed -n '/^\`\`\`c\$/,/^\`\`\`\$/p' docs/guide/c.md | sed '1d;/^\`\`\`\$/,\$d' >$room/guide.c
+        sed -i s/192.0.2.1:7000/127.0.0.1:1/ $room/guide.c
+        cc -std=c11 ${common[*]} $room/guide.c -o $room/guide ${link[*]}
+        status=0; timeout -k 5 $limit $room/guide 2>$room/guide.said || status=\$?
+        cat $room/guide.said; test \$status = 1; test -s $room/guide.said"
+fi
+
 if ((${#only[@]} == 0)); then
     # Each header on its own, as the first thing that a file includes.
     for header in capi/include/*.h; do

@@ -1,6 +1,6 @@
 /*
- * The interface of netio3's backend over fabricast, so that a program that was written for netio3
- * changes its include and its namespace:
+ * The interface of netio3's backend over fabricast, so that a program that was written for that
+ * changes its include and its namespace, and little else:
  *
  *     #include <fabricast_netio.hpp>
  *     namespace netio3 = fabricast::netio;
