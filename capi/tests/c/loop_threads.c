@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { POLLS = 100000 };
+enum { POLLS = 30000 };
 
 static atomic_bool done;
 static atomic_ulong rounds;
@@ -26,12 +26,12 @@ static void *run(void *loop)
 
 /*
  * How many calls were answered FCAST_BUSY: of POLLS at least, and as many as it takes until the loop
- * has looked a thousand times beside them.
+ * has looked 300 times beside them.
  */
 static unsigned busy_of(fcast_status poll(uint64_t id, fcast_event *into), uint64_t id)
 {
     unsigned busy = 0;
-    unsigned long beside = atomic_load(&rounds) + 1000;
+    unsigned long beside = atomic_load(&rounds) + 300;
     for (int i = 0; i < POLLS || atomic_load(&rounds) < beside; i++) {
         fcast_event event;
         fcast_status status = poll(id, &event);
