@@ -131,16 +131,13 @@ public:
             FABRICAST_RAISE(FailedOpenListenEndpoint, in.error());
         settings with = config_.listen_settings;
         const SharedReceiveBuffers &shared = config_.shared_receive_buffers;
-        // Each connection has some buffers of its own: few buffers are for few connections.
-        const std::size_t buffers = shared.use_shared_receive_buffers ? shared.num_buf : of.num_buf;
-        if (with.max_connections == 0 && buffers < buffers_least * connections_usual)
-            with.max_connections = std::max(static_cast<std::uint32_t>(buffers / buffers_least), 1u);
         if (shared.use_shared_receive_buffers) {
             with.max_message = static_cast<std::uint32_t>(shared.buf_size);
             share_pool(with);
         } else {
             with.max_message = static_cast<std::uint32_t>(of.buf_size);
             with.slots = static_cast<std::uint32_t>(of.num_buf);
+            limit_connections(with, of.num_buf / 3);
         }
         auto opened = receiver::open(**in, at.to_string().c_str(), with);
         if (!opened)
@@ -279,8 +276,6 @@ public:
 private:
     /// Connections of a listen endpoint where nobody says how many.
     static constexpr std::size_t connections_usual = 64;
-    /// Buffers that a connection needs.
-    static constexpr std::size_t buffers_least = 3;
 
     /// The endpoints, as they are while they are driven: callbacks open and close others.
     struct links {
@@ -498,21 +493,26 @@ private:
                 std::make_shared<detail::send_buffers>(shared.buf_size, shared.num_buf, model);
         return buffers_;
     }
+    /// Each connection has 3 buffers of its own: few buffers are for few connections.
+    static void limit_connections(settings &with, std::size_t most)
+    {
+        if (with.max_connections == 0 && most < connections_usual)
+            with.max_connections = std::max(static_cast<std::uint32_t>(most), 1u);
+    }
     /// A listen endpoint takes of the pool what others leave. Some of it is kept for this one, for
-    /// whatever the others hold, unless `listen_settings` say how much: what its connections need,
-    /// and of what is free a third at most, so that there is some for those that are opened later.
+    /// whatever the others hold, unless `listen_settings` say how much: a third of what is free, so
+    /// that there is some for those that are opened later. Messages are granted ahead as far as that
+    /// goes beyond 3 for each connection, so there are fewer connections than a third of it.
     void share_pool(settings &with)
     {
         const pool &all = shared_pool();
         with.pool = all.raw();
-        if (with.pool_most != 0)
-            return;
-        const pool_status now = all.state();
-        const std::size_t connections =
-            with.max_connections != 0 ? with.max_connections : connections_usual;
-        with.pool_most = static_cast<std::uint32_t>(now.slots);
-        with.pool_reserved =
-            static_cast<std::uint32_t>(std::min(buffers_least * connections, now.free / 3));
+        if (with.pool_most == 0) {
+            const pool_status now = all.state();
+            with.pool_most = static_cast<std::uint32_t>(now.slots);
+            with.pool_reserved = static_cast<std::uint32_t>(now.free / 3);
+        }
+        limit_connections(with, with.pool_reserved / 4);
     }
     const pool &shared_pool()
     {

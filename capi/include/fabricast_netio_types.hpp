@@ -115,9 +115,10 @@ struct ConnectionParametersRecv {
     std::size_t num_buf = 256;
 };
 
-/// Receive buffers of all listen endpoints together. Each has some that are kept for it: 3 for each
-/// connection (`listen_settings.max_connections`), but at most a third of those that are free as it
-/// is opened, or `listen_settings.pool_reserved` of them. It takes the others as they are free.
+/// Receive buffers of all listen endpoints together. For each are kept a third of those that are
+/// free as it is opened, or `listen_settings.pool_reserved` where `pool_most` is set; it takes the
+/// others as they are free. It has a connection for each 4 that are kept for it, at most 64, unless
+/// `listen_settings.max_connections` says otherwise: with more, fewer messages are sent ahead.
 struct SharedReceiveBuffers {
     bool use_shared_receive_buffers = false;
     std::size_t buf_size = 64 * 1024;

@@ -101,7 +101,8 @@ static void neither_starves()
             idle = 0;
         before = came[0];
     }
-    CHECK(came[0] < flood && kept.size() == came[0]);
+    // Several were sent ahead, and most of the buffers are taken.
+    CHECK(came[0] < flood && kept.size() == came[0] && came[0] > buffers / 4);
 
     source modest(run, second, few, 2);
     run.until([&] { return came[1] == few && modest.completed == few; });
