@@ -6,7 +6,8 @@
 #   CAPI_PLAIN=1               each program once, as its user builds it, over libfabric of the system; the headers, symbols and layouts
 #
 # Every capi/tests/c/*.c and capi/tests/cpp/*.cpp runs twice: with AddressSanitizer and UndefinedBehaviorSanitizer in it over libfabric of the
-# system, and over the one in FABRICAST_LIBFABRIC_2 where that is set; there the ones in C without. Programs named *_threads.cpp run with ThreadSanitizer, too.
+# system, and over the one in FABRICAST_LIBFABRIC_2 where that is set; there the ones in C without. Programs
+# named *_threads run with ThreadSanitizer, too; those named *_cxx20 are in C++20, the others in C++17.
 # Every examples/cpp/*.cpp is built, into target/capi/debug/examples. Then the calls in random order, the exported symbols and layouts, and
 # projects of somebody else's against the installed files and against the packages.
 set -euo pipefail
@@ -104,7 +105,10 @@ for source in capi/tests/cpp/*.cpp examples/cpp/*.cpp; do
         wanted "examples/$name" || continue
         job "examples/$name (builds)" "c++ -std=c++17 ${common[*]} $source -o $out/examples/$name ${link[*]}"
     else
-        program "cpp/$name" "$source" c++ -std=c++17
+        # What C++20 alone has: std::span, <=>.
+        standard=c++17
+        [[ $name != *_cxx20 ]] || standard=c++20
+        program "cpp/$name" "$source" c++ -std=$standard
     fi
 done
 
@@ -113,6 +117,15 @@ if wanted c/send && [[ -z $plain ]]; then
     job "c/send (valgrind)" "if ! command -v valgrind >/dev/null; then echo 'SKIPPED: a program in valgrind: there is none here'; exit 0; fi
         cc -std=c11 -D_GNU_SOURCE ${common[*]} capi/tests/c/send.c -o $room/send-v ${link[*]}
         timeout -k 5 $limit valgrind -q --error-exitcode=9 --leak-check=full $room/send-v"
+fi
+
+if wanted "the guide's program in C"; then
+    # Where nobody listens it fails, and says why.
+    job "the guide's program in C" "sed -n '/^\`\`\`c\$/,/^\`\`\`\$/p' docs/guide/c.md | sed '1d;/^\`\`\`\$/,\$d' >$room/guide.c
+        sed -i s/192.0.2.1:7000/127.0.0.1:1/ $room/guide.c
+        cc -std=c11 ${common[*]} $room/guide.c -o $room/guide ${link[*]}
+        status=0; timeout -k 5 $limit $room/guide 2>$room/guide.said || status=\$?
+        cat $room/guide.said; test \$status = 1; test -s $room/guide.said"
 fi
 
 if ((${#only[@]} == 0)); then

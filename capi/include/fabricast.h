@@ -799,6 +799,17 @@ typedef struct {
 } fcast_device_pool;
 
 /**
+ * Header slots for endpoints of one domain, which share them: setting `headers`. Any thread may
+ * use it.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_headers;
+
+/**
  * How an endpoint is opened, of whatever kind it is. 0 in a field is the default of that kind; a
  * field that the kind does not have must be 0, else opening it fails with FCAST_INVALID and says
  * so. Ranges and defaults are those of fabricast's ConnectionSettings, OutgoingSettings and
@@ -1057,6 +1068,10 @@ typedef struct {
      * 0.
      */
     uint32_t reserved;
+     * Header slots that other endpoints of the domain use, too, in place of the endpoint's own:
+     * `header_slots` and `header_slot_size` must be 0 then.
+     */
+    fcast_headers headers;
 } fcast_settings;
 
 /**
@@ -2685,7 +2700,8 @@ typedef struct {
 typedef struct {
     /**
      * Its name: parts with "/" between them, none of which is empty, "." or ".."; of whatever
-     * bytes but zeros. Good until the function `begin` returns.
+     * bytes but zeros. Good until the function `begin` returns, at the same
+     * address however often it is asked for.
      */
     const char *name;
     /**
@@ -4392,6 +4408,36 @@ fcast_status fcast_file_writev(fcast_file file,
                                size_t count,
                                uint64_t offset,
                                fcast_file_moved *moved);
+
+/**
+ * Makes header slots. `slots`: how many headers are in flight at once, of all endpoints together,
+ * 1 to 65,536; 0: 256. `slot_size`: bytes of the longest header, 1 to 4,096; 0: 64, of which a
+ * publisher needs more. Endpoints that have them keep them after the handle is released. A send
+ * that finds none free is answered FCAST_AGAIN, and FCAST_EVENT_WRITABLE follows when any of the
+ * endpoints gave one back. Any thread.
+ *
+ * # Safety
+ *
+ * `headers`: NULL, or writable.
+ */
+fcast_status fcast_headers_create(uint32_t slots, uint32_t slot_size, fcast_headers *headers);
+
+/**
+ * How header slots stand: all, those that are free, and the fewest that ever were. Any thread.
+ *
+ * # Safety
+ *
+ * Each pointer: NULL, or writable.
+ */
+fcast_status fcast_headers_status(fcast_headers headers,
+                                  size_t *slots,
+                                  size_t *free,
+                                  size_t *low_water);
+
+/**
+ * Gives header slots back. They go when the last endpoint does that has them. Any thread.
+ */
+fcast_status fcast_headers_release(fcast_headers headers);
 
 /**
  * Has a function called with each line of the log up to a level: FCAST_LOG_ERROR to

@@ -83,9 +83,13 @@ struct event : fcast_event {
     {
         return {static_cast<const std::uint8_t *>(data), data_len};
     }
-    std::string_view words() const noexcept { return text ? text : std::string_view(); }
+    /// Never null, so that it can be printed; empty where there are none.
+    std::string_view words() const noexcept { return text ? text : ""; }
     /// Of `connected` and `request`: the peer's address, where the provider tells.
-    std::string_view peer() const noexcept { return {static_cast<const char *>(data), data_len}; }
+    std::string_view peer() const noexcept
+    {
+        return {data ? static_cast<const char *>(data) : "", data_len};
+    }
 };
 static_assert(sizeof(event) == sizeof(fcast_event), "arrays of them are passed to C");
 

@@ -269,9 +269,30 @@ private:
     mutable_bytes memory_;
 };
 
-/// How a pool stands.
+/// How a pool stands, or header slots do.
 struct pool_status {
     std::size_t slots, free, low_water;
+};
+
+/// Header slots that endpoints of one domain share: `settings::headers`. They keep them for as long
+/// as they are open.
+class header_slots : public detail::owner<fcast_headers, fcast_headers_release> {
+public:
+    using owner::owner;
+    /// 0: the default, 256 slots of 64 bytes.
+    static result<header_slots> create(std::uint32_t slots = 0, std::uint32_t slot_size = 0)
+    {
+        fcast_headers raw{};
+        if (fcast_status code = fcast_headers_create(slots, slot_size, &raw))
+            return failure::last(code);
+        return header_slots(raw);
+    }
+    pool_status state() const noexcept
+    {
+        pool_status now{};
+        (void)fcast_headers_status(raw_, &now.slots, &now.free, &now.low_water);
+        return now;
+    }
 };
 
 /// A region in slots of one size.

@@ -1,6 +1,6 @@
 /*
- * The interface of netio3's backend over fabricast, so that a program that was written for netio3
- * changes its include and its namespace:
+ * The interface of netio3's backend over fabricast, so that a program that was written for that
+ * changes its include and its namespace, and little else:
  *
  *     #include <fabricast_netio.hpp>
  *     namespace netio3 = fabricast::netio;
@@ -111,7 +111,7 @@ public:
                          static_cast<std::uint32_t>(buffers->size()), 1};
         }
         auto link = std::make_shared<detail::send_link>(to, **in, zero_copy, buffers, config_);
-        auto fds = link->endpoint.endpoint().fds();
+        auto fds = link->endpoint.get_active_endpoint().fds();
         if (!fds)
             FABRICAST_RAISE(FailedOpenSendEndpoint, fds.error());
         link->fds = *std::move(fds);
@@ -132,16 +132,13 @@ public:
         settings with = config_.listen_settings;
         const SharedReceiveBuffers &shared = config_.shared_receive_buffers;
         if (shared.use_shared_receive_buffers) {
-            with.pool = shared_pool().raw();
             with.max_message = static_cast<std::uint32_t>(shared.buf_size);
+            share_pool(with);
         } else {
             with.max_message = static_cast<std::uint32_t>(of.buf_size);
             with.slots = static_cast<std::uint32_t>(of.num_buf);
+            limit_connections(with, of.num_buf / 3);
         }
-        // Each connection has some buffers of its own: few buffers are for few connections.
-        const std::size_t buffers = shared.use_shared_receive_buffers ? shared.num_buf : of.num_buf;
-        if (with.max_connections == 0 && buffers < 3 * connections_usual)
-            with.max_connections = std::max(static_cast<std::uint32_t>(buffers / 3), 1u);
         auto opened = receiver::open(**in, at.to_string().c_str(), with);
         if (!opened)
             raise_listen(opened.error());
@@ -271,7 +268,7 @@ public:
         for (auto &link : now->sends)
             if (!link->batch.is_told_now() &&
                 (!link->batch.is_empty() || link->wants_flush() ||
-                 !detail::may_sleep(link->endpoint.endpoint(), timeout_ms)))
+                 !detail::may_sleep(link->endpoint.get_active_endpoint(), timeout_ms)))
                 return false;
         return true;
     }
@@ -327,7 +324,7 @@ private:
     {
         if (link.batch.is_told_now())
             return false;
-        const status polled = link.batch.refill(link.endpoint.endpoint());
+        const status polled = link.batch.refill(link.endpoint.get_active_endpoint());
         if (!polled) {
             on_over(link, polled);
             return true;
@@ -495,6 +492,27 @@ private:
             buffers_ =
                 std::make_shared<detail::send_buffers>(shared.buf_size, shared.num_buf, model);
         return buffers_;
+    }
+    /// Each connection has 3 buffers of its own: few buffers are for few connections.
+    static void limit_connections(settings &with, std::size_t most)
+    {
+        if (with.max_connections == 0 && most < connections_usual)
+            with.max_connections = std::max(static_cast<std::uint32_t>(most), 1u);
+    }
+    /// A listen endpoint takes of the pool what others leave. Some of it is kept for this one, for
+    /// whatever the others hold, unless `listen_settings` say how much: a third of what is free, so
+    /// that there is some for those that are opened later. Messages are granted ahead as far as that
+    /// goes beyond 3 for each connection, so there are fewer connections than a third of it.
+    void share_pool(settings &with)
+    {
+        const pool &all = shared_pool();
+        with.pool = all.raw();
+        if (with.pool_most == 0) {
+            const pool_status now = all.state();
+            with.pool_most = static_cast<std::uint32_t>(now.slots);
+            with.pool_reserved = static_cast<std::uint32_t>(now.free / 3);
+        }
+        limit_connections(with, with.pool_reserved / 4);
     }
     const pool &shared_pool()
     {

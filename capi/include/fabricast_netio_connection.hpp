@@ -180,7 +180,7 @@ public:
         }
         if (state_ == link_state::closing && queue_.is_empty() && !is_ending_) {
             is_ending_ = true;
-            (void)endpoint.endpoint().begin_close(close_timeout_ms);
+            (void)endpoint.get_active_endpoint().begin_close(close_timeout_ms);
             done = true;
         }
         return done;

@@ -115,7 +115,10 @@ struct ConnectionParametersRecv {
     std::size_t num_buf = 256;
 };
 
-/// Receive buffers of all listen endpoints together.
+/// Receive buffers of all listen endpoints together. For each are kept a third of those that are
+/// free as it is opened, or `listen_settings.pool_reserved` where `pool_most` is set; it takes the
+/// others as they are free. It has a connection for each 4 that are kept for it, at most 64, unless
+/// `listen_settings.max_connections` says otherwise: with more, fewer messages are sent ahead.
 struct SharedReceiveBuffers {
     bool use_shared_receive_buffers = false;
     std::size_t buf_size = 64 * 1024;
@@ -192,23 +195,24 @@ struct NetworkConfig {
 // ---- errors -------------------------------------------------------------------------------------
 
 #ifndef FABRICAST_NO_EXCEPTIONS
-struct InvalidEndpointAddress : error {
-    using error::error;
+struct InvalidEndpointAddress : thrown_error {
+    using thrown_error::thrown_error;
 };
-struct FailedOpenSendEndpoint : error {
-    using error::error;
+struct FailedOpenSendEndpoint : thrown_error {
+    using thrown_error::thrown_error;
 };
 struct FailedOpenActiveEndpoint : FailedOpenSendEndpoint {
     using FailedOpenSendEndpoint::FailedOpenSendEndpoint;
 };
-struct FailedOpenListenEndpoint : error {
-    using error::error;
+struct FailedOpenListenEndpoint : thrown_error {
+    using thrown_error::thrown_error;
 };
-struct SendEndpointAlreadyExists : error {
-    using error::error;
+struct SendEndpointAlreadyExists : thrown_error {
+    using thrown_error::thrown_error;
 };
-struct NoBuffersAllocated : error {
-    using error::error;
+/// netio3 throws a std::logic_error here; this is one, and a fabricast::error as the others are.
+struct NoBuffersAllocated : error_as<std::logic_error> {
+    using error_as<std::logic_error>::error_as;
 };
 #endif
 

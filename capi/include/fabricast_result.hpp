@@ -114,20 +114,35 @@ struct failure {
 };
 
 #ifndef FABRICAST_NO_EXCEPTIONS
-/// What `.value()` throws.
-class error : public std::runtime_error {
+/// What every exception of this library is, besides one of the standard's: `.value()` throws one
+/// that is a std::runtime_error, too. To catch; what a program throws is a `thrown_error`.
+class error {
 public:
-    explicit error(failure why)
-        : std::runtime_error(std::string(why.code.name()) + ": " + why.words), why_(std::move(why))
-    {
-    }
+    virtual ~error() = default;
+    /// The status, and the library's words.
+    virtual const char *what() const noexcept = 0;
     status code() const noexcept { return why_.code; }
     /// The number of libfabric (fi_errno.3) or of the system (errno.3); 0 where there is none.
     std::int32_t number() const noexcept { return why_.number; }
 
+protected:
+    explicit error(failure why) : why_(std::move(why)) {}
+
 private:
     failure why_;
 };
+
+/// An `error` by whichever of the standard's exceptions it is, which `std::exception` catches once.
+template <class Standard> class error_as : public error, public Standard {
+public:
+    explicit error_as(failure why)
+        : error(why), Standard(std::string(why.code.name()) + ": " + why.words)
+    {
+    }
+    const char *what() const noexcept override { return Standard::what(); }
+};
+
+using thrown_error = error_as<std::runtime_error>;
 #endif
 
 namespace detail {
@@ -137,7 +152,7 @@ namespace detail {
     std::fprintf(stderr, "fabricast: %s: %s\n", why.code.name(), why.words.c_str());
     std::abort();
 #else
-    throw error(std::move(why));
+    throw thrown_error(std::move(why));
 #endif
 }
 } // namespace detail

@@ -16,7 +16,7 @@ use crate::face::Face;
 use crate::handle::ENDPOINTS;
 use crate::pointer::{self, Out};
 use crate::region::fcast_region;
-use crate::send::{Named, part_at};
+use crate::send::{Named, or_over, part_at};
 use crate::status::{Failure, fcast_status};
 
 /// A message of a batch.
@@ -71,7 +71,8 @@ pub unsafe extern "C" fn fcast_send_batch(
                 break;
             }
         }
-        out.set(count_taken((taken, end))?);
+        let counted = count_taken((taken, end));
+        out.set(counted.map_err(|failure| or_over(face, failure))?);
         Ok(())
     })
 }

@@ -35,7 +35,7 @@ pub unsafe extern "C" fn fcast_poll_completed(
         // SAFETY: the caller's promise.
         let places = unsafe { pointer::array_out(keys, capacity, "keys") }?;
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
-        count.set(entry.face.completed(places)?);
+        count.set(entry.with_events(|entry| entry.face.completed(places))?);
         has_events.set(entry.face.has_events());
         Ok(())
     })

@@ -17,6 +17,7 @@ use crate::handle::ENDPOINTS;
 use crate::message::Kept;
 use crate::pointer::{self, Out};
 use crate::status::{FCAST_NOT_FOUND, Failure, fcast_status};
+use crate::untaken::Untaken;
 
 /// An endpoint: what sends or receives. One thread at a time uses it; another one that calls
 /// meanwhile gets FCAST_BUSY.
@@ -36,6 +37,8 @@ pub(crate) struct Endpoint {
     held: Vec<(u32, Held)>,
     /// Which poll that was, from 1.
     batch: u64,
+    /// As the last call left it that took events or had some come.
+    pub(crate) untaken: Untaken,
 }
 
 impl Endpoint {
@@ -45,7 +48,18 @@ impl Endpoint {
             region,
             held: Vec::new(),
             batch: 0,
+            untaken: Untaken::default(),
         }
+    }
+
+    /// A call that takes events or has some come: what is left is noted, also where it fails.
+    #[inline]
+    pub(crate) fn with_events<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
+        let result = call(self);
+        // Of a closed one no loop tells anything.
+        let is_open = !matches!(self.face, Face::Closed(_));
+        self.untaken.set(is_open && self.has_events());
+        result
     }
 
     /// Polls, and writes as many events as there is room for; the others come with the next call.
@@ -176,7 +190,8 @@ pub unsafe extern "C" fn fcast_endpoint_poll(
         let out = unsafe { Out::new(count, "count") }?;
         // SAFETY: the caller's promise.
         let places = unsafe { pointer::array_out(events, capacity, "events") }?;
-        out.set(ENDPOINTS.enter(endpoint.id)?.poll(places)?);
+        let mut entry = ENDPOINTS.enter(endpoint.id)?;
+        out.set(entry.with_events(|entry| entry.poll(places))?);
         Ok(())
     })
 }
@@ -203,11 +218,8 @@ pub extern "C" fn fcast_endpoint_refuse(
 fn answer(endpoint: fcast_endpoint, connection: u64, refuse: Option<[u64; 2]>) -> fcast_status {
     call(|| {
         let connection = ConnectionId::from_u64(connection);
-        let stands = ENDPOINTS
-            .enter(endpoint.id)?
-            .face
-            .answer(connection, refuse)?;
-        match stands {
+        let mut entry = ENDPOINTS.enter(endpoint.id)?;
+        match entry.with_events(|entry| entry.face.answer(connection, refuse))? {
             true => Ok(()),
             false => Err(Failure::new(
                 FCAST_NOT_FOUND,
@@ -239,7 +251,8 @@ pub extern "C" fn fcast_endpoint_begin_close(
 pub extern "C" fn fcast_endpoint_close(endpoint: fcast_endpoint, timeout_ms: u32) -> fcast_status {
     call(|| {
         let deadline = Instant::now() + Duration::from_millis(u64::from(timeout_ms));
-        ENDPOINTS.enter(endpoint.id)?.face.close(deadline)
+        let mut entry = ENDPOINTS.enter(endpoint.id)?;
+        entry.with_events(|entry| entry.face.close(deadline))
     })
 }
 

@@ -10,13 +10,12 @@ use std::time::Duration;
 
 use fabricast::event_loop::{EventLoop, LoopConfig, LoopEvent, LoopSignal, Token, WaitMode, Waker};
 
-use crate::endpoint::Endpoint;
-use crate::face::Face;
 use crate::handle::ENDPOINTS;
 use crate::object_server::CHANNELS;
 use crate::pointer::Sized0;
 use crate::status::{FCAST_BUSY, FCAST_NOT_FOUND, Failure};
 use crate::table::Table;
+use crate::untaken::Untaken;
 
 pub(crate) static LOOPS: Table<Loop> = Table::new(32, "event loop");
 pub(crate) static SIGNALS: Table<LoopSignal> = Table::new(33, "signal");
@@ -120,6 +119,8 @@ pub(crate) struct LoopSource {
     token: Token,
     key: u64,
     kind: Kind,
+    /// Of an endpoint or a channel.
+    untaken: Option<Untaken>,
 }
 
 /// What a source of a loop is.
@@ -203,9 +204,25 @@ impl Loop {
 impl Inner {
     /// Gives a source that the loop has a number for C.
     pub(crate) fn number(&mut self, token: Token, kind: Kind, key: u64) -> u64 {
+        self.number_with(token, kind, key, None)
+    }
+
+    /// The same of an endpoint or a channel.
+    pub(crate) fn number_with(
+        &mut self,
+        token: Token,
+        kind: Kind,
+        key: u64,
+        untaken: Option<Untaken>,
+    ) -> u64 {
         let number = self.next;
         self.next += 1;
-        let source = LoopSource { token, key, kind };
+        let source = LoopSource {
+            token,
+            key,
+            kind,
+            untaken,
+        };
         self.sources.insert(number, source);
         self.numbers.insert(token, number);
         number
@@ -306,12 +323,12 @@ impl Inner {
     /// Queues the endpoints and channels whose last poll gave fewer events than there were: the
     /// loop knows nothing of those.
     fn queue_untaken(&mut self) {
-        for (number, source) in &self.sources {
+        let untaken = |source: &LoopSource| source.untaken.as_ref().is_some_and(Untaken::is_so);
+        for (number, source) in self.sources.iter().filter(|(_, source)| untaken(source)) {
+            // What another thread is in a call of is its own, so it is not entered here.
             let kind = match source.kind {
-                Kind::Endpoint(id) if has_untaken(id) => FCAST_LOOP_ENDPOINT,
-                Kind::Channel(id) if CHANNELS.enter(id).is_ok_and(|it| it.has_events()) => {
-                    FCAST_LOOP_CHANNEL
-                }
+                Kind::Endpoint(id) if ENDPOINTS.is_live(id) => FCAST_LOOP_ENDPOINT,
+                Kind::Channel(id) if CHANNELS.is_live(id) => FCAST_LOOP_CHANNEL,
                 _ => continue,
             };
             self.queue.push_back(fcast_loop_event {
@@ -321,12 +338,6 @@ impl Inner {
             });
         }
     }
-}
-
-/// Of an endpoint that is open.
-fn has_untaken(id: u64) -> bool {
-    let is_so = |entry: &Endpoint| !matches!(entry.face, Face::Closed(_)) && entry.has_events();
-    ENDPOINTS.enter(id).is_ok_and(|entry| is_so(&entry))
 }
 
 fn event_of(kind: u32) -> fcast_loop_event {

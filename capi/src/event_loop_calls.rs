@@ -16,6 +16,7 @@ use crate::handle::ENDPOINTS;
 use crate::object_server::{CHANNELS, fcast_object_channel};
 use crate::pointer::{self, Out};
 use crate::status::{FCAST_NOT_FOUND, Failure, fcast_status};
+use crate::untaken::Untaken;
 
 /// Makes an event loop. FCAST_INVALID: a setting; FCAST_SYSTEM: no descriptors are left. Any
 /// thread.
@@ -57,7 +58,10 @@ pub unsafe extern "C" fn fcast_loop_add_endpoint(
     call(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(token, "token") }?;
-        let handle = || ENDPOINTS.enter(endpoint.id)?.wait_handle();
+        let handle = || {
+            let entry = ENDPOINTS.enter(endpoint.id)?;
+            Ok((entry.wait_handle()?, entry.untaken.clone()))
+        };
         out.set(watch(in_loop, handle, Kind::Endpoint(endpoint.id), key)?);
         Ok(())
     })
@@ -66,16 +70,16 @@ pub unsafe extern "C" fn fcast_loop_add_endpoint(
 /// Has a loop watch what a handle is of, which is asked for when the loop is this thread's.
 fn watch(
     in_loop: fcast_loop,
-    handle: impl FnOnce() -> Result<WaitHandle, Failure>,
+    handle: impl FnOnce() -> Result<(WaitHandle, Untaken), Failure>,
     kind: Kind,
     key: u64,
 ) -> Result<u64, Failure> {
     let entry = LOOPS.share(in_loop.id)?;
     let mut inner = entry.enter()?;
-    let handle = handle()?;
+    let (handle, untaken) = handle()?;
     inner.sweep();
     let own = inner.event_loop.add_endpoint(&handle)?;
-    Ok(inner.number(own, kind, key))
+    Ok(inner.number_with(own, kind, key, Some(untaken)))
 }
 
 /// As fcast_loop_add_endpoint, of a channel of objects: the loop says FCAST_LOOP_CHANNEL. One
@@ -94,7 +98,10 @@ pub unsafe extern "C" fn fcast_loop_add_channel(
     call(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(token, "token") }?;
-        let handle = || CHANNELS.enter(channel.id)?.wait_handle();
+        let handle = || {
+            let mut entry = CHANNELS.enter(channel.id)?;
+            Ok((entry.wait_handle()?, entry.untaken.clone()))
+        };
         out.set(watch(in_loop, handle, Kind::Channel(channel.id), key)?);
         Ok(())
     })

@@ -21,6 +21,7 @@ use crate::send::slice_in;
 use crate::status::{FCAST_CLOSED, Failure, fcast_status};
 use crate::stream::milliseconds;
 use crate::table::Table;
+use crate::untaken::Untaken;
 
 static SERVERS: Table<ObjectServer> = Table::new(43, "server of objects");
 pub(crate) static CHANNELS: Table<Channel> = Table::new(44, "channel of objects");
@@ -84,6 +85,8 @@ pub(crate) struct Channel {
     /// Told by it, and not taken yet.
     events: Vec<ChannelEvent>,
     held: Vec<Held>,
+    /// As the last call left it that took events or had some come.
+    pub(crate) untaken: Untaken,
 }
 
 impl Channel {
@@ -107,7 +110,9 @@ impl Channel {
     ) -> Result<usize, Failure> {
         self.held.clear();
         if let (Some(channel), true) = (&mut self.channel, self.events.is_empty()) {
-            channel.poll(&mut self.events)?;
+            let polled = channel.poll(&mut self.events);
+            self.untaken.set(self.has_events());
+            polled?;
         }
         let count = self.events.len().min(places.len());
         for (place, event) in places.iter_mut().zip(self.events.drain(..count)) {
@@ -116,6 +121,7 @@ impl Channel {
             self.held.push(held);
             place.write(event);
         }
+        self.untaken.set(self.has_events());
         Ok(count)
     }
 }
@@ -240,6 +246,7 @@ pub unsafe extern "C" fn fcast_object_channel_open(
             channel: Some(opened),
             events: Vec::new(),
             held: Vec::new(),
+            untaken: Untaken::default(),
         })?;
         out.set(fcast_object_channel { id });
         Ok(())
@@ -415,6 +422,7 @@ pub extern "C" fn fcast_object_channel_close(
         entry.open()?;
         if let Some(channel) = entry.channel.take() {
             entry.events.extend(channel.close(deadline_of(timeout_ms)));
+            entry.untaken.set(entry.has_events());
         }
         Ok(())
     })

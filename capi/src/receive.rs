@@ -58,7 +58,7 @@ pub unsafe extern "C" fn fcast_receive(
         // SAFETY: the caller's promise.
         let places = unsafe { pointer::array_out(messages, capacity, "messages") }?;
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
-        count.set(receive(&mut entry.face, places)?);
+        count.set(entry.with_events(|entry| receive(&mut entry.face, places))?);
         has_events.set(entry.face.has_events());
         Ok(())
     })

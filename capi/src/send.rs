@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use fabricast::Region;
 use fabricast::buffer::{Payload, RegionPart, RegionSlice, Segment};
+use fabricast::endpoint::SendErrorKind;
 
 use crate::call::call;
 use crate::endpoint::{Endpoint, fcast_endpoint};
@@ -62,11 +63,17 @@ pub unsafe extern "C" fn fcast_send(
         let Endpoint {
             face, region: own, ..
         } = &mut *entry;
-        let region = Named::find(own.as_ref(), region)?;
+        let region = match Named::find(own.as_ref(), region) {
+            Ok(region) => region,
+            Err(failure) => return Err(or_over(face, failure)),
+        };
+        let part = match part_at(&region, data.addr(), len) {
+            Ok(part) => part,
+            Err(failure) => return Err(or_over(face, failure)),
+        };
         let Face::Send(sender, _) = face else {
             return Err(face.cannot(TO_ONE_PEER));
         };
-        let part = part_at(&region, data.addr(), len)?;
         let sent = sender.send_part(part, header, key);
         sent.map_err(|refused| refused.kind.into())
     })
@@ -92,7 +99,8 @@ pub unsafe extern "C" fn fcast_sendv(
         // SAFETY: the caller's promise.
         let pieces = unsafe { pointer::array(iov, count, "iov") }?;
         let mut entry = ENDPOINTS.enter(endpoint.id)?;
-        let payload = gathered(&entry, pieces)?;
+        let payload = gathered(&entry, pieces);
+        let payload = payload.map_err(|failure| or_over(&entry.face, failure))?;
         send(&mut entry, payload, header, key).map_err(|(failure, _)| failure)
     })
 }
@@ -214,6 +222,19 @@ pub(crate) fn slice_in(
 fn no_region() -> Failure {
     let text = "no region was named, and the endpoint was opened without one (setting region)";
     Failure::new(FCAST_NOT_REGISTERED, text)
+}
+
+/// Why a sender takes nothing whose memory is wrong: where its connection is over, no other memory
+/// would be right.
+#[cold]
+pub(crate) fn or_over(face: &Face, failure: Failure) -> Failure {
+    match face {
+        Face::Send(sender, _) => sender
+            .close_reason()
+            .map_or(failure, |reason| SendErrorKind::Closed(reason).into()),
+        Face::Closed(_) => face.cannot(TO_ONE_PEER),
+        _ => failure,
+    }
 }
 
 /// Sends by whatever sends to one peer; a refused payload comes back.

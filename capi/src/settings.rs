@@ -15,6 +15,7 @@ use fabricast::fabric::Shape;
 
 use crate::device::{fcast_device_pool, fcast_staging};
 use crate::handle::{DEVICE_POOLS, POOLS, REGIONS, STAGINGS};
+use crate::headers::{self, fcast_headers};
 use crate::pointer::Sized0;
 use crate::pool::fcast_pool;
 use crate::region::fcast_region;
@@ -197,6 +198,9 @@ pub struct fcast_settings {
     pub fence_timeout_ms: u32,
     /// 0.
     pub reserved: u32,
+    /// Header slots that other endpoints of the domain use, too, in place of the endpoint's own:
+    /// `header_slots` and `header_slot_size` must be 0 then.
+    pub headers: fcast_headers,
 }
 
 // SAFETY: C's layout, a `usize` first; 0 is a value of all its fields.
@@ -333,14 +337,27 @@ impl fcast_settings {
     /// Where headers lie: in slots of the endpoint's own, or beside those of the region.
     fn headers(&self, whose: Whose) -> Result<Outgoing, Failure> {
         let of = OutgoingSettings::default();
-        let slots = self.header_slots(whose);
+        let own = [
+            ("header_slots", self.header_slots),
+            ("header_slot_size", self.header_slot_size),
+        ];
+        let shared = headers::shared(self.headers, own)?;
         if self.region.id != 0 {
             let region = REGIONS.share(self.region.id)?.clone();
-            let manager = ZeroCopyBufferManager::new(Arc::clone(&region), slots)?;
+            let data = Arc::clone(&region);
+            let manager = match &shared {
+                Some(slots) => ZeroCopyBufferManager::with_headers(data, slots),
+                None => ZeroCopyBufferManager::new(data, self.header_slots(whose))?,
+            };
             return Ok((of.headers(&manager), Some(region)));
         }
-        let is_set = self.header_slots != 0 || self.header_slot_size != 0;
-        Ok((if is_set { of.headers(slots) } else { of }, None))
+        let is_set = own.iter().any(|(_, value)| *value != 0);
+        let of = match &shared {
+            Some(slots) => of.headers(slots),
+            None if is_set => of.headers(self.header_slots(whose)),
+            None => of,
+        };
+        Ok((of, None))
     }
 
     fn header_slots(&self, whose: Whose) -> HeaderSlotConfig {
@@ -349,11 +366,7 @@ impl fcast_settings {
             slot_size: if publishes { 128 } else { 64 },
             ..HeaderSlotConfig::default()
         };
-        let or = |value: u32, other: usize| if value == 0 { other } else { value as usize };
-        HeaderSlotConfig {
-            slots: or(self.header_slots, default.slots as usize) as u32,
-            slot_size: or(self.header_slot_size, default.slot_size),
-        }
+        headers::config(self.header_slots, self.header_slot_size, default)
     }
 
     fn fixed_header(&self) -> Result<u16, Failure> {

@@ -83,7 +83,7 @@ impl fcast_settings {
     }
 
     /// What comes in and goes out.
-    fn of_what_goes(&self) -> [Owned; 24] {
+    fn of_what_goes(&self) -> [Owned; 25] {
         [
             ("max_message", self.max_message != 0, RECEIVING),
             ("slots", self.slots != 0, RECEIVING),
@@ -98,6 +98,7 @@ impl fcast_settings {
             ("region", self.region.id != 0, WITH_HEADERS),
             ("header_slots", self.header_slots != 0, WITH_HEADERS),
             ("header_slot_size", self.header_slot_size != 0, WITH_HEADERS),
+            ("headers", self.headers.id != 0, WITH_HEADERS),
             ("header_mode", self.header_mode != 0, WITH_HEADERS),
             ("header_fixed", self.header_fixed != 0, WITH_HEADERS),
             ("depth", self.depth != 0, OUTGOING),

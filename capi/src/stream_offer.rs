@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code)] // Functions that C calls.
 
+use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_void};
 
 use fabricast::stream::{Block, EntryKind, Kept, StreamOffer};
@@ -66,7 +67,8 @@ pub struct fcast_stream_offer {
 #[derive(Debug, Clone, Copy)]
 pub struct fcast_stream_entry {
     /// Its name: parts with "/" between them, none of which is empty, "." or ".."; of whatever
-    /// bytes but zeros. Good until the function `begin` returns.
+    /// bytes but zeros. Good until the function `begin` returns, at the same
+    /// address however often it is asked for.
     pub name: *const c_char,
     /// Its bytes; 0 for a directory.
     pub size: u64,
@@ -106,8 +108,9 @@ pub struct fcast_stream_block {
 struct OfferedManifest {
     offer: StreamOffer,
     starts: Vec<u64>,
-    /// Names that were asked for.
-    names: Vec<CString>,
+    /// Names that were asked for, by the number of their entry: each is there once, so together
+    /// they are no longer than those of the manifest, whatever is asked.
+    names: HashMap<usize, CString>,
 }
 
 /// What is being gathered of what a sink has.
@@ -135,7 +138,7 @@ pub(crate) fn shown<R>(
     let id = MANIFESTS.insert(OfferedManifest {
         offer: offer.clone(),
         starts: starts.to_vec(),
-        names: Vec::new(),
+        names: HashMap::new(),
     })?;
     let flags = [
         (!offer.crc32c, FCAST_STREAM_NO_CRC32C),
@@ -218,7 +221,9 @@ pub unsafe extern "C" fn fcast_stream_manifest_entry(
             let text = format!("index = {index}: the stream has {count} entries");
             return Err(Failure::new(FCAST_NOT_FOUND, text));
         };
-        let name = c_string(entry.name.as_bytes());
+        let name = names
+            .entry(place)
+            .or_insert_with(|| c_string(entry.name.as_bytes()));
         out.set(fcast_stream_entry {
             name: name.as_ptr(),
             size: entry.size,
@@ -229,7 +234,6 @@ pub unsafe extern "C" fn fcast_stream_manifest_entry(
             is_directory: (entry.kind == EntryKind::Directory).into(),
             reserved: 0,
         });
-        names.push(name);
         Ok(())
     })
 }

@@ -52,14 +52,14 @@ try {
             if (taken)
                 state[at] = sent;
             else if (!taken.again() && taken != FCAST_CLOSED)
-                throw fc::error(fc::failure::last(taken));
+                throw fc::thrown_error(fc::failure::last(taken));
         }
         fc::event room[32];
         for (const fc::event &event : sender.poll(room).value()) {
             if (event.is(fc::event_kind::completed))
                 done += len[event.key], state[event.key] = nothing;
             if (event.is(fc::event_kind::failed) || event.is(fc::event_kind::disconnected))
-                throw fc::error({event.status, std::string(event.words()), event.error});
+                throw fc::thrown_error({event.status, std::string(event.words()), event.error});
         }
         (void)sender.wait(10);
     }

@@ -83,6 +83,15 @@ impl ZeroCopyBufferManager {
         })
     }
 
+    /// Bundles a region with header slots that others use, too: endpoints that send from other
+    /// memory.
+    pub fn with_headers(data: Arc<Region>, headers: &HeaderSlotManager) -> Self {
+        Self {
+            data,
+            headers: headers.clone(),
+        }
+    }
+
     /// The region of the data.
     pub fn region(&self) -> &Arc<Region> {
         &self.data

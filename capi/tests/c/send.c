@@ -28,6 +28,16 @@ int main(void)
     fcast_settings settings = {.size = sizeof settings, .depth = 32, .region = region};
     OK(fcast_sender_open(domain, address, &settings, &sender));
 
+    /* One that names no memory of its own, whose receiver is gone before it stands. */
+    fcast_endpoint nobody, without;
+    fcast_region unregistered;
+    OK(fcast_receiver_open(domain, any_port(), NULL, &nobody));
+    OK(fcast_endpoint_address(nobody, address, sizeof address, NULL));
+    OK(fcast_endpoint_release(nobody));
+    OK(fcast_sender_open(domain, address, NULL, &without));
+    OK(fcast_region_allocate(4096, 0, -1, &unregistered));
+    IS(fcast_send(without, (fcast_region){0}, memory, 1, NULL, 0, 0), FCAST_NOT_REGISTERED);
+
     unsigned sent = 0, completed = 0, received = 0, connected = 0;
     fcast_message kept = {0};
     const unsigned char *kept_data = NULL;
@@ -75,20 +85,35 @@ int main(void)
 
     OK(fcast_endpoint_begin_close(sender, 60000));
     unsigned over = 0;
-    while (over < 2) {
+    while (over < 3) {
         fcast_event events[16];
         size_t count;
-        fcast_endpoint both[] = {sender, receiver};
-        for (int side = 0; side < 2; side++) {
-            OK(fcast_endpoint_poll(both[side], events, 16, &count));
+        fcast_endpoint all[] = {sender, receiver, without};
+        for (int side = 0; side < 3; side++) {
+            OK(fcast_endpoint_poll(all[side], events, 16, &count));
             for (size_t i = 0; i < count; i++)
                 if (events[i].kind == FCAST_EVENT_DISCONNECTED) {
-                    IS(events[i].status, FCAST_OK);
+                    CHECK((events[i].status == FCAST_OK) == (side < 2));
                     over++;
                 }
         }
     }
-    IS(fcast_send(sender, (fcast_region){0}, memory, 1, NULL, 0, 0), FCAST_CLOSED);
+    /* Whatever is sent, and from wherever: that it is over comes first. */
+    for (int again = 0; again < 2; again++) {
+        fcast_region named[] = {{0}, region, unregistered};
+        for (int i = 0; i < 3; i++) {
+            IS(fcast_send(sender, named[i], memory, 1, NULL, 0, 0), FCAST_CLOSED);
+            IS(fcast_send(without, named[i], memory, 1, NULL, 0, 0), FCAST_CLOSED);
+            fcast_iov piece = {.base = memory, .len = 1, .region = named[i]};
+            IS(fcast_sendv(sender, &piece, 1, NULL, 0, 0), FCAST_CLOSED);
+            IS(fcast_sendv(without, &piece, 1, NULL, 0, 0), FCAST_CLOSED);
+            fcast_outgoing message = {.region = named[i], .data = memory, .len = 1};
+            size_t taken;
+            IS(fcast_send_batch(without, &message, 1, &taken), FCAST_CLOSED);
+        }
+    }
+    OK(fcast_region_release(unregistered));
+    OK(fcast_endpoint_release(without));
     OK(fcast_endpoint_release(sender));
     IS(fcast_endpoint_release(sender), FCAST_STALE);
     OK(fcast_endpoint_release(receiver));

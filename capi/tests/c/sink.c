@@ -36,6 +36,12 @@ static fcast_status begin(void *context, const fcast_stream_offer *offer, void *
     fcast_stream_entry entry;
     OK(fcast_stream_manifest_entry(offer->manifest, 0, &entry));
     IS(fcast_stream_manifest_entry(offer->manifest, 0, NULL), FCAST_INVALID);
+    /* Asked for again and again, a name takes the memory of one. */
+    for (int i = 0; i < 1000; i++) {
+        fcast_stream_entry again;
+        OK(fcast_stream_manifest_entry(offer->manifest, 0, &again));
+        CHECK(again.name == entry.name);
+    }
     if (strcmp(entry.name, "full") == 0)
         return FCAST_NO_RESOURCES;
     if (strcmp(entry.name, "busy") == 0)

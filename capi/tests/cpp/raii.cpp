@@ -61,6 +61,10 @@ static void errors()
         thrown = error.code() == FCAST_UNSUPPORTED && std::strlen(error.what()) > 20;
     }
     CHECK(thrown);
+    // printf's %.*s takes no null, also where there are no words.
+    const fc::event silent{};
+    CHECK(silent.words().data() && silent.words().empty());
+    CHECK(silent.peer().data() && silent.peer().empty());
     fc::domain none;
     CHECK(fc::sender::open(none, "127.0.0.1:1").code() == FCAST_STALE);
     auto moved = fc::region::allocate(4096);

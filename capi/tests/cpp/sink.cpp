@@ -44,7 +44,7 @@ struct to_memory final : fc::incoming_stream {
     fc::status finish() override
     {
         if (name == "throws in finish")
-            throw fc::error({FCAST_TIMED_OUT, "as a test"});
+            throw fc::thrown_error({FCAST_TIMED_OUT, "as a test"});
         return {};
     }
     void close(bool is_complete) override

@@ -70,7 +70,7 @@ public:
         if (name == "throws")
             throw std::runtime_error("as a test");
         if (name == "throws an error")
-            throw fc::error({FCAST_BUSY, "as a test"});
+            throw fc::thrown_error({FCAST_BUSY, "as a test"});
         if (name == "gives nothing")
             return {};
         const std::lock_guard<std::mutex> lock(mutex);

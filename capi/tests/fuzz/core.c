@@ -159,6 +159,30 @@ static fcast_status good_pool(void)
     return status;
 }
 
+static fcast_status create_headers(void)
+{
+    fcast_headers headers = {UNTOUCHED};
+    uint32_t slots = once_in(20) ? (uint32_t)any_number() : (uint32_t)below(20);
+    uint32_t slot_size = once_in(20) ? (uint32_t)any_number() : (uint32_t)below(300);
+    fcast_status status =
+        checked(fcast_headers_create(slots, slot_size, once_in(50) ? NULL : &headers));
+    if (status == FCAST_OK)
+        keep(HEADERS, headers.id);
+    else
+        MUST(headers.id == UNTOUCHED, "written by a call that failed");
+    return status;
+}
+
+static fcast_status headers_status(void)
+{
+    size_t slots = 0, free = 0, low = 0;
+    fcast_status status =
+        fcast_headers_status((fcast_headers){pick(HEADERS)}, once_in(9) ? NULL : &slots,
+                             once_in(9) ? NULL : &free, once_in(9) ? NULL : &low);
+    MUST(free <= slots || slots == 0, "%zu free of %zu", free, slots);
+    return checked(status);
+}
+
 static fcast_status pool_region(void)
 {
     fcast_region region = {UNTOUCHED};
@@ -261,6 +285,7 @@ RELEASE(FABRIC, fabric, fcast_fabric_release)
 RELEASE(DOMAIN, domain, fcast_domain_release)
 RELEASE(REGION, region, fcast_region_release)
 RELEASE(POOL, pool, fcast_pool_release)
+RELEASE(HEADERS, headers, fcast_headers_release)
 RELEASE(BUFFER, buffer, fcast_buffer_release)
 RELEASE(PAYLOAD, payload, fcast_payload_release)
 RELEASE(MESSAGE, message, fcast_message_release)
@@ -271,6 +296,7 @@ __attribute__((constructor)) static void add_the_kinds(void)
     add_kind(DOMAIN, 2, 4, "domain", open_domain, end_domain);
     add_kind(REGION, 12, 24, "region", external, end_region);
     add_kind(POOL, 4, 8, "pool", good_pool, end_pool);
+    add_kind(HEADERS, 2, 4, "headers", create_headers, end_headers);
     add_kind(BUFFER, 0, 32, "buffer", NULL, end_buffer);
     add_kind(PAYLOAD, 0, 32, "payload", NULL, end_payload);
     add_kind(MESSAGE, 0, 24, "message", NULL, end_message);
@@ -294,6 +320,9 @@ static const struct call table[] = {
     {"fcast_pool_status", 4, pool_status},
     {"fcast_pool_acquire", 60, acquire},
     {"fcast_pool_release", 6, release_pool},
+    {"fcast_headers_create", 4, create_headers},
+    {"fcast_headers_status", 2, headers_status},
+    {"fcast_headers_release", 3, release_headers},
     {"fcast_buffer_freeze", 50, freeze},
     {"fcast_buffer_release", 10, release_buffer},
     {"fcast_payload_len", 6, payload_len},

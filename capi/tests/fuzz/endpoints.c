@@ -42,6 +42,11 @@ static void random_settings(fcast_settings *settings, bool sender)
     settings->ask = settings->ask != 0 || once_in(8);
     if (once_in(2) && sender)
         settings->region.id = pick(REGION);
+    if (once_in(4) && sender) {
+        settings->headers.id = pick(HEADERS);
+        if (!once_in(4))
+            settings->header_slots = settings->header_slot_size = 0;
+    }
     if (once_in(3) && !sender)
         settings->pool.id = pick(POOL);
 }

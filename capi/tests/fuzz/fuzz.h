@@ -47,6 +47,7 @@ enum {
     STAGING,
     DEVICE_POOL,
     SIGNAL,
+    HEADERS,
     KINDS = 40
 };
 

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::buffer::ZeroCopyBufferManager;
 
 fn manager(slots: u32, slot_size: usize) -> HeaderSlotManager {
     HeaderSlotManager::new(HeaderSlotConfig { slots, slot_size }).unwrap()
@@ -148,4 +149,23 @@ fn a_shared_slot_is_free_when_its_last_holder_gave_it_back() {
     let alone = headers.take(&[b"two"], 8, me).unwrap();
     headers.give_back(alone);
     assert_eq!(headers.free_count(), 2);
+}
+
+#[test]
+fn managers_of_other_memory_share_header_slots() {
+    let headers = manager(2, 16);
+    let region = || Region::host(4096).build().unwrap();
+    let of = [region(), region()].map(|data| ZeroCopyBufferManager::with_headers(data, &headers));
+    assert!(!Arc::ptr_eq(of[0].region(), of[1].region()));
+    let owner = EndpointId::next();
+    let taken = [0, 1].map(|which| of[which].acquire(b"h", which as u64, owner).unwrap());
+    assert!(matches!(
+        of[0].acquire(b"h", 9, owner),
+        Err(HeaderError::NoSlot)
+    ));
+    assert_eq!(taken.map(|slot| of[1].release(slot)), [0, 1]);
+    assert_eq!(
+        (of[0].free_count(), headers.free_count(), of[1].low_water()),
+        (2, 2, 0)
+    );
 }
