@@ -14,9 +14,15 @@ use super::beneath::Beneath;
 use super::file_tag;
 use crate::storage::{AtomicFile, retry};
 
-pub(super) fn list(beneath: &Beneath, query: &ListQuery) -> Result<ListPage, StoreError> {
+/// Ends before its end when it is needed no more.
+pub(super) fn list(
+    beneath: &Beneath,
+    query: &ListQuery,
+    is_needed: &dyn Fn() -> bool,
+) -> Result<ListPage, StoreError> {
     let mut walk = Walk {
         query,
+        is_needed,
         page: ListPage::default(),
         path: String::new(),
     };
@@ -35,6 +41,7 @@ enum Next {
 
 struct Walk<'q> {
     query: &'q ListQuery,
+    is_needed: &'q dyn Fn() -> bool,
     page: ListPage,
     /// The directory that is being read, as names in it begin.
     path: String,
@@ -45,6 +52,9 @@ impl Walk<'_> {
         let mut entries = self.entries(directory)?;
         entries.sort_unstable();
         for entry in entries {
+            if !(self.is_needed)() {
+                return Ok(Next::Stop);
+            }
             let before = self.path.len();
             self.path.push_str(&entry);
             let next = match entry.strip_suffix('/') {
@@ -64,6 +74,9 @@ impl Walk<'_> {
         let mut entries = Vec::new();
         for entry in Dir::read_from(directory)? {
             let entry = entry?;
+            if !(self.is_needed)() {
+                break;
+            }
             // Names that are no UTF-8 can't be said.
             let Ok(name) = entry.file_name().to_str() else {
                 continue;
