@@ -58,11 +58,11 @@ const GRACE: Duration = Duration::from_millis(500);
 ///
 /// A client that does not progress its window is cut off ([`stall`](ObjectServiceConfig::stall)).
 /// Until then it keeps the buffers that it has: one, if it has moved nothing yet or was late in the
-/// last 60 s, else at most a fourth of them. All such clients leave at least half of the buffers to
-/// those that have moved a piece and were not late since; new clients of one host share a fourth,
-/// so one that is new waits where others of its host stall. A place for one request is kept for
-/// each connection. Several clients that first behave well and then stall together can take all
-/// buffers once, until they are cut off.
+/// last 60 s, else at most a fourth of them. The last fourth is for those that have moved something
+/// and were not late since; new clients of one host have a fourth together. So one that is new
+/// waits where others of its host stall: as a rule for a second, at most until they are cut off. A
+/// place for one request is kept for each connection. Several clients that first behave well and
+/// then stall together can take all buffers once, until they are cut off.
 ///
 /// ```
 /// use std::time::{Duration, Instant};

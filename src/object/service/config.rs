@@ -86,7 +86,7 @@ impl ObjectServiceConfig {
 
     /// Pieces that a worker has memory for. A client that does not answer holds some until it is
     /// cut off: [`ObjectService`](super::ObjectService) says how many. A request that gets none for
-    /// as long as [`stall`](Self::stall) is answered with
+    /// twice as long as [`stall`](Self::stall) is answered with
     /// [`ObjectStatus::BUSY`](crate::object::ObjectStatus::BUSY).
     #[must_use]
     pub fn buffers(mut self, pieces: u32) -> Self {

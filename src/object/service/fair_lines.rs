@@ -80,3 +80,36 @@ impl<T> FairLines<T> {
         self.origins.is_empty()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::object::service::account::Account;
+    use std::net::Ipv4Addr;
+    use std::sync::Arc;
+
+    #[test]
+    fn each_host_has_its_turn_and_each_connection_of_it() {
+        let host = |last| {
+            Account::new(
+                Origin::Host(Ipv4Addr::new(10, 0, 0, last).into()),
+                &Arc::default(),
+            )
+            .origin
+        };
+        let id = ConnectionId::from_u64;
+        let mut lines = FairLines::default();
+        for index in 0..3 {
+            lines.push(host(1), id(1), ("a", index));
+            lines.push(host(1), id(2), ("b", index));
+        }
+        lines.push(host(2), id(3), ("c", 0));
+        lines.push(host(2), id(3), ("c", 1));
+        let taken: Vec<_> = (0..5).map_while(|_| lines.take()).collect();
+        assert_eq!(taken, [("a", 0), ("c", 0), ("b", 0), ("c", 1), ("a", 1)]);
+        assert_eq!(lines.take_out(id(2)), [("b", 1), ("b", 2)]);
+        assert!(lines.take_out(id(2)).is_empty());
+        assert_eq!(lines.take(), Some(("a", 2)));
+        assert!(lines.is_empty() && lines.take().is_none());
+    }
+}

@@ -101,7 +101,7 @@ impl ServiceWorker {
         };
         let (its, taken) = (client.account.places(), self.places.load(Ordering::Relaxed));
         let all = self.config.requests;
-        let own = match self.trust(client) {
+        let own = match client.record.trust(0, self.now) {
             Trust::Late => (self.config.connection_requests / 8).max(1),
             Trust::New | Trust::Proven => self.config.connection_requests,
         };

@@ -72,13 +72,14 @@ impl ServiceWorker {
     }
 
     fn take_buffer(&mut self, connection: ConnectionId) -> Option<(BufferMut, BufferHold)> {
-        let client = self.clients.get(&connection)?;
-        let (trust, origin) = (self.trust(client), client.account.origin);
+        let client = self.clients.get_mut(&connection)?;
+        let (its, origin) = (client.account.buffers(), client.account.origin);
+        let trust = client.record.trust(its, self.now);
         let asking = Asking {
             trust,
             origin,
             is_origin_late: self.late_origins.has(origin, self.now),
-            its: client.account.buffers(),
+            its,
         };
         let free = u32::try_from(self.pool.free_count()).unwrap_or(u32::MAX);
         if !self.shares.may_take(&asking, free) {
@@ -86,6 +87,9 @@ impl ServiceWorker {
         }
         let buffer = self.pool.try_acquire()?;
         self.shares.add(trust, origin, 1);
+        if its == 0 {
+            client.record.begins(self.now);
+        }
         Some((buffer, client.account.buffer()))
     }
 
@@ -233,7 +237,7 @@ impl ServiceWorker {
     /// A client has moved.
     fn moved(&mut self, connection: ConnectionId) {
         if let Some(client) = self.clients.get_mut(&connection) {
-            client.record.moved();
+            client.record.moved(self.now);
         }
     }
 

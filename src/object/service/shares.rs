@@ -1,13 +1,13 @@
 //! `BufferShares`: who may have one more of a worker's buffers. Pure.
 //!
 //! A client that does not move keeps the buffers that it has until it is cut off. So who has not
-//! shown yet that it moves gets one, and all of these together leave a half to the others:
+//! shown yet that it moves gets one, and the last fourth is for those who have:
 //!
 //! | who | buffers of each | of all such |
 //! |---|---|---|
-//! | moved a piece, and was not late since | a fourth; of the last fourth, one | all |
-//! | new | one | a half, those of one origin a fourth; an eighth, if one of it was late |
-//! | was late | one | an eighth, and together with new ones a half |
+//! | has moved a piece | a fourth; of the last fourth, one | all |
+//! | new | one | of one origin a fourth; an eighth, if one of it was late |
+//! | was late, or stands still | one | an eighth |
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -16,6 +16,8 @@ use crate::object::service::account::Origin;
 
 /// For how long it counts that somebody was late.
 pub(super) const LATE_FOR: Duration = Duration::from_secs(60);
+/// Who has a buffer and moves nothing for so long stands still, until something moves.
+const STILL: Duration = Duration::from_secs(1);
 /// Origins that are remembered for it.
 const LATE_ORIGINS_MAX: usize = 1024;
 
@@ -26,7 +28,7 @@ pub(super) enum Trust {
     Proven,
     /// Nothing yet.
     New,
-    /// It did not move in time, not long ago.
+    /// It did not move in time, not long ago; or it has buffers, and does not move now.
     Late,
 }
 
@@ -34,12 +36,20 @@ pub(super) enum Trust {
 #[derive(Debug, Default)]
 pub(super) struct Record {
     is_proven: bool,
+    /// When it moved last, or had its first buffer.
+    moved_at: Option<Instant>,
     late_until: Option<Instant>,
 }
 
 impl Record {
-    pub(super) fn moved(&mut self) {
+    /// It has its first buffer, after it had none.
+    pub(super) fn begins(&mut self, now: Instant) {
+        self.moved_at = Some(now);
+    }
+
+    pub(super) fn moved(&mut self, now: Instant) {
         self.is_proven = true;
+        self.moved_at = Some(now);
     }
 
     pub(super) fn was_late(&mut self, now: Instant) {
@@ -47,7 +57,12 @@ impl Record {
         self.late_until = Some(now + LATE_FOR);
     }
 
-    pub(super) fn trust(&self, now: Instant) -> Trust {
+    /// With how many buffers it has.
+    pub(super) fn trust(&self, buffers: u32, now: Instant) -> Trust {
+        let is_still = self.moved_at.is_some_and(|moved| moved + STILL <= now);
+        if buffers > 0 && is_still {
+            return Trust::Late;
+        }
         match self.late_until {
             Some(until) if until > now => Trust::Late,
             _ if self.is_proven => Trust::Proven,
@@ -96,8 +111,6 @@ pub(super) struct BufferShares {
     /// Of those that are new, by origin.
     new: HashMap<Origin, u32>,
     late: u32,
-    /// Of both.
-    unproven: u32,
 }
 
 impl BufferShares {
@@ -111,11 +124,10 @@ impl BufferShares {
     /// Somebody has so many.
     pub(super) fn add(&mut self, trust: Trust, origin: Origin, buffers: u32) {
         match trust {
-            Trust::Proven => return,
+            Trust::Proven => {}
             Trust::New => *self.new.entry(origin).or_default() += buffers,
             Trust::Late => self.late += buffers,
         }
-        self.unproven += buffers;
     }
 
     /// Whether one may have one more of those that are free.
@@ -135,7 +147,7 @@ impl BufferShares {
                 its < part(if asking.is_origin_late { 8 } else { 4 })
             }
         };
-        asking.its == 0 && of_its_kind && self.unproven < part(2)
+        asking.its == 0 && of_its_kind && free > part(4)
     }
 }
 
@@ -179,7 +191,7 @@ mod tests {
         assert_eq!(taken(Trust::New, 1, one, false), 1);
         assert_eq!(taken(Trust::New, 64, one, false), 8);
         assert_eq!(taken(Trust::New, 64, one, true), 4);
-        assert_eq!(taken(Trust::New, 64, each, false), 16);
+        assert_eq!(taken(Trust::New, 64, each, false), 24);
         assert_eq!(taken(Trust::Late, 64, each, true), 4);
         assert_eq!(taken(Trust::Proven, 1, one, false), 8);
         assert_eq!(taken(Trust::Proven, 2, one, false), 16);
@@ -192,13 +204,17 @@ mod tests {
     fn who_was_late_is_forgiven_after_a_while() {
         let mut record = Record::default();
         let now = Instant::now();
-        assert_eq!(record.trust(now), Trust::New);
-        record.moved();
-        assert_eq!(record.trust(now), Trust::Proven);
+        assert_eq!(record.trust(0, now), Trust::New);
+        record.begins(now);
+        assert_eq!(record.trust(1, now), Trust::New);
+        assert_eq!(record.trust(1, now + STILL), Trust::Late);
+        record.moved(now + STILL);
+        assert_eq!(record.trust(1, now + STILL), Trust::Proven);
+        assert_eq!(record.trust(0, now + 9 * STILL), Trust::Proven);
         record.was_late(now);
-        record.moved();
-        assert_eq!(record.trust(now), Trust::Late);
-        assert_eq!(record.trust(now + LATE_FOR), Trust::Proven);
+        record.moved(now);
+        assert_eq!(record.trust(0, now), Trust::Late);
+        assert_eq!(record.trust(0, now + LATE_FOR), Trust::Proven);
         let mut origins = LateOrigins::default();
         for index in 0..3000_u32 {
             let ip = std::net::Ipv4Addr::from_bits(index).into();

@@ -224,7 +224,7 @@ impl ServiceWorker {
 
     fn connected(&mut self, id: ConnectionId, origin: Origin) {
         let account = Account::new(origin, &self.places);
-        self.clients.entry(id).or_insert(ServiceClient {
+        self.clients.entry(id).or_insert_with(|| ServiceClient {
             outbox: VecDeque::new(),
             account,
             record: Record::default(),
@@ -233,7 +233,7 @@ impl ServiceWorker {
 
     /// How a client has moved until now.
     pub(super) fn trust(&self, client: &ServiceClient) -> Trust {
-        client.record.trust(self.now)
+        client.record.trust(client.account.buffers(), self.now)
     }
 
     /// What a client had asked for is of no use any more.
@@ -322,7 +322,8 @@ impl ServiceWorker {
         let (now, stall) = (self.now, self.config.stall);
         let failure = |job: &Job| match job.waits_since {
             _ if job.by <= now => Some(JobFailure::timed_out()),
-            Some(since) => (since + stall <= now).then(JobFailure::no_buffer),
+            // Who has them is cut off after `stall`.
+            Some(since) => (since + 2 * stall <= now).then(JobFailure::no_buffer),
             None if job.is_moving() && job.moved_at + stall <= now => Some(JobFailure::timed_out()),
             None => None,
         };
