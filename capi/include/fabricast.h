@@ -2032,7 +2032,8 @@ typedef struct {
  * They are called by threads of the service, several at once, also for the same object, with
  * nothing locked; `close` and `abort` also by whatever thread answers a piece.
  * They may call this interface, but for fcast_object_service_address, _close and _release
- * (FCAST_BUSY), and must not throw. A service that ends waits for those that are at work.
+ * (FCAST_BUSY), and must not throw. A service that ends waits for those that are at work until its
+ * deadline; one that does not return by then goes on, and `release` is called when it has.
  *
  * Texts that they get end with a zero and are good during the call. What they write is looked at
  * when they have answered FCAST_OK, and is checked: what can't be is a failure of the store.

@@ -62,6 +62,7 @@ pub(crate) mod testing {
 mod tests {
     mod client;
     mod lies;
+    mod neighbours;
     mod service;
     mod stores_of_others;
 }

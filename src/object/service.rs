@@ -9,13 +9,17 @@
 //! A worker is one thread. It never waits for the store: a store that may block is asked by threads
 //! of its own, and pieces are read and written as they come.
 
+mod account;
 mod config;
+mod errands;
+mod fair_lines;
 mod get_job;
 mod intake;
 mod job;
 mod moving;
 mod piece_walk;
 mod put_job;
+mod shares;
 mod store_desk;
 mod worker;
 
@@ -23,6 +27,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 pub use config::ObjectServiceConfig;
 
@@ -36,6 +42,8 @@ use worker::StopBy;
 
 /// How long what is under way may go on when a service is dropped.
 const DROP_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long behind the deadline a worker is waited for, which looks at the time now and then.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// Serves a store: names, ranges, conditions, lists, checksums; ready to be used with
 /// [`RemoteObjects`](crate::object::RemoteObjects).
@@ -45,9 +53,16 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(1);
 /// an address, a channel and buffers of its own.
 ///
 /// A request is answered exactly once, unless its connection ends: then what it moved is given up,
-/// and what was half put is gone. A client that does not progress its window is cut off
-/// ([`stall`](ObjectServiceConfig::stall)), and holds up nobody else meanwhile. What goes wrong in
-/// the store is told by a number and a text that has no paths.
+/// and what was half put is gone. What goes wrong in the store
+/// is told by a number and a text that has no paths.
+///
+/// A client that does not progress its window is cut off ([`stall`](ObjectServiceConfig::stall)).
+/// Until then it keeps the buffers that it has: one, if it has moved nothing yet or was late in the
+/// last 60 s, else at most a fourth of them. The last fourth is for those that have moved something
+/// and were not late since; new clients of one host have a fourth together. So one that is new
+/// waits where others of its host stall: as a rule for a second, at most until they are cut off. A
+/// place for one request is kept for each connection. Several clients that first behave well and
+/// then stall together can take all buffers once, until they are cut off.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -95,6 +110,8 @@ pub struct ObjectService {
 struct WorkerHandle {
     stop: StopBy,
     waker: Waker,
+    /// Nothing comes of it: it is cut off when the worker has ended.
+    ended: Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -142,7 +159,9 @@ impl ObjectService {
         &self.addrs
     }
 
-    /// Ends it: new requests are refused, those that are served go on until the deadline.
+    /// Ends it: new requests are refused, those that are served go on until the deadline. Then it
+    /// returns, within about half a second: a thread that the store keeps in a call is left, with a
+    /// handle on the store, and ends when the call does.
     pub fn close(mut self, deadline: Instant) {
         self.stop(deadline);
     }
@@ -153,10 +172,7 @@ impl ObjectService {
         }
         self.workers.iter().for_each(|worker| worker.tell(by));
         for worker in self.workers.iter_mut() {
-            if let Some(thread) = worker.thread.take() {
-                // Its panic was caught and logged.
-                let _ = thread.join();
-            }
+            worker.join(by + GRACE);
         }
     }
 }
@@ -179,7 +195,9 @@ impl WorkerHandle {
     fn spawn(worker: ServiceWorker) -> Result<Self, Error> {
         let (stop, waker) = worker.stopper();
         let builder = std::thread::Builder::new().name("fabricast-serve".to_owned());
+        let (alive, ended) = bounded(0);
         let run = move || {
+            let _alive: Sender<()> = alive;
             if let Err(text) = contained(|| worker.run()) {
                 tracing::error!(%text, "a worker of a service of objects panicked");
             }
@@ -191,8 +209,24 @@ impl WorkerHandle {
         Ok(Self {
             stop,
             waker,
+            ended,
             thread: Some(thread),
         })
+    }
+
+    /// Waits until it has ended, at most until then. One that a store keeps longer is left: what it
+    /// has, it owns.
+    fn join(&mut self, by: Instant) {
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        match self.ended.recv_deadline(by) {
+            Err(RecvTimeoutError::Timeout) => {
+                tracing::warn!("an object store keeps a service that has ended");
+            }
+            // Its panic was caught and logged.
+            _ => drop(thread.join()),
+        }
     }
 
     fn tell(&self, by: Instant) {

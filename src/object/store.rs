@@ -81,6 +81,21 @@ pub trait ObjectStore: Send + Sync + Debug + 'static {
     /// What kept the store from looking.
     fn list(&self, query: &ListQuery) -> Result<ListPage, StoreError>;
 
+    /// As [`list`](Self::list), for somebody who may need it no more. A store whose lists take long
+    /// asks `is_needed` now and then, and answers with any page when that says no. By default, it
+    /// is not asked.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    fn list_while(
+        &self,
+        query: &ListQuery,
+        is_needed: &dyn Fn() -> bool,
+    ) -> Result<ListPage, StoreError> {
+        let _ = is_needed;
+        self.list(query)
+    }
+
     /// Removes an object; where an etag is given, only the version that has it. Who reads it goes
     /// on.
     ///

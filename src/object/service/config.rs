@@ -69,7 +69,8 @@ impl ObjectServiceConfig {
     }
 
     /// Threads of a worker that wait for the store, where the
-    /// [store says](crate::object::ObjectStore::may_block) that it may block.
+    /// [store says](crate::object::ObjectStore::may_block) that it may block. Where there are
+    /// several, one of them is kept free of lists.
     #[must_use]
     pub fn store_threads(mut self, threads: u32) -> Self {
         self.store_threads = threads;
@@ -84,7 +85,9 @@ impl ObjectServiceConfig {
     }
 
     /// Pieces that a worker has memory for. A client that does not answer holds some until it is
-    /// cut off; no connection has more than a fourth of them.
+    /// cut off: [`ObjectService`](super::ObjectService) says how many. A request that gets none for
+    /// twice as long as [`stall`](Self::stall) is answered with
+    /// [`ObjectStatus::BUSY`](crate::object::ObjectStatus::BUSY).
     #[must_use]
     pub fn buffers(mut self, pieces: u32) -> Self {
         self.buffers = pieces;
@@ -113,7 +116,9 @@ impl ObjectServiceConfig {
         self
     }
 
-    /// Requests of a worker at once; one more is answered as one of a connection.
+    /// Requests of a worker at once; one more is answered as one of a connection. One for each of
+    /// [`connections`](Self::connections), but at most half of all, is kept for connections that
+    /// have none. A request that was given up counts until the store is done with it.
     #[must_use]
     pub fn requests(mut self, requests: u32) -> Self {
         self.requests = requests;

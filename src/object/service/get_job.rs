@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::buffer::Buffer;
 use crate::object::RdmaToken;
+use crate::object::service::account::BufferHold;
 use crate::object::service::job::JobFailure;
 use crate::object::service::piece_walk::PieceWalk;
 use crate::object::store::{
@@ -26,7 +27,7 @@ pub(super) struct GetJob {
     pub(super) walk: PieceWalk,
     sum: Option<RangeChecksum>,
     /// Pieces that wait for room in the channel.
-    pub(super) ready: VecDeque<(u64, Buffer)>,
+    pub(super) ready: VecDeque<(u64, Buffer, BufferHold)>,
 }
 
 impl GetJob {
@@ -76,11 +77,11 @@ impl GetJob {
     }
 
     /// A piece is in memory.
-    pub(super) fn read(&mut self, at: u64, piece: Buffer) {
+    pub(super) fn read(&mut self, at: u64, piece: Buffer, hold: BufferHold) {
         if let Some(sum) = &mut self.sum {
             sum.add(at, &piece);
         }
-        self.ready.push_back((at, piece));
+        self.ready.push_back((at, piece, hold));
     }
 
     /// The answer, when all is where it belongs.

@@ -1,15 +1,20 @@
 //! What clients ask for: requests become jobs.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::endpoint::{ConnectionId, Message};
 use crate::object::RdmaToken;
+use crate::object::service::account::Place;
+use crate::object::service::errands::ErrandPace;
 use crate::object::service::get_job::GetJob;
 use crate::object::service::job::{Job, JobFailure, JobWork};
 use crate::object::service::put_job::{OpenUpload, PutJob};
+use crate::object::service::shares::Trust;
 use crate::object::service::store_desk::StoreAnswer;
 use crate::object::service::worker::ServiceWorker;
-use crate::object::store::{ListQuery, ObjectNameError};
+use crate::object::store::{ListQuery, ObjectNameError, ObjectStore};
 use crate::object::wire::{
     ObjectStatus, ObjectWireError, PutRequest, Request, RequestBody, id_and_kind,
 };
@@ -52,16 +57,18 @@ impl ServiceWorker {
             return;
         }
         let names = (request.id, request.kind());
-        if let Err(failure) = self.has_room(connection) {
-            self.refuse(connection, names, 0, &failure);
-            return;
-        }
+        let place = match self.place(connection) {
+            Ok(place) => place,
+            Err(failure) => return self.refuse(connection, names, 0, &failure),
+        };
         let job = Job {
             connection,
+            place,
             id: request.id,
             kind: request.kind(),
             by: self.by(&request),
             moved_at: self.now,
+            waits_since: None,
             work: JobWork::Asked,
         };
         match self.begin(job, request.body) {
@@ -81,50 +88,62 @@ impl ServiceWorker {
         self.now + request.budget().map_or(budget, |asked| asked.min(budget))
     }
 
-    fn has_room(&self, connection: ConnectionId) -> Result<(), JobFailure> {
+    /// A place for a request. What a client gave up has one until the store is done with it.
+    fn place(&self, connection: ConnectionId) -> Result<Arc<Place>, JobFailure> {
         if self.is_stopping() {
             return Err(JobFailure::new(ObjectStatus::CLOSING, "the service ends"));
         }
-        let its = self
-            .clients
-            .get(&connection)
-            .map_or(0, |client| client.jobs);
-        let (own, all) = (self.config.connection_requests, self.config.requests);
+        let Some(client) = self.clients.get(&connection) else {
+            return Err(JobFailure::new(
+                ObjectStatus::CLOSING,
+                "the connection ends",
+            ));
+        };
+        let (its, taken) = (client.account.places(), self.places.load(Ordering::Relaxed));
+        let all = self.config.requests;
+        let own = match client.record.trust(0, self.now) {
+            Trust::Late => (self.config.connection_requests / 8).max(1),
+            Trust::New | Trust::Proven => self.config.connection_requests,
+        };
+        let busy = |text: String| Err(JobFailure::new(ObjectStatus::BUSY, text));
         if its >= own {
-            let text = format!("{own} requests of this connection are being served: wait for one");
-            return Err(JobFailure::new(ObjectStatus::BUSY, text));
+            return busy(format!(
+                "{own} requests of this connection are being served: wait for one"
+            ));
         }
-        if self.jobs.len() >= all as usize {
-            let text = format!("{all} requests are being served: wait, and ask again");
-            return Err(JobFailure::new(ObjectStatus::BUSY, text));
+        // One for each connection is kept: nobody takes them all.
+        let kept = self.config.connections.min(all / 2);
+        if taken >= all || (its > 0 && taken >= all - kept) {
+            return busy(format!(
+                "{taken} requests are being served: wait, and ask again"
+            ));
         }
-        Ok(())
+        Ok(client.account.place())
     }
 
     /// Takes a request in.
     fn begin(&mut self, mut job: Job, body: RequestBody) -> Result<(), JobFailure> {
+        let (quick, long) = (ErrandPace::Quick, ErrandPace::Long);
         match body {
             RequestBody::Head { name } => {
-                self.add(job, |worker, number| {
-                    worker
-                        .desk
-                        .ask(number, move |store| StoreAnswer::Headed(store.head(&name)));
+                let number = self.add(job);
+                self.ask(number, quick, move |store| {
+                    StoreAnswer::Headed(store.head(&name))
                 });
             }
             RequestBody::List(query) => {
                 let limit = query.limit.min(self.config.page);
                 let query = ListQuery { limit, ..query };
-                self.add(job, |worker, number| {
-                    worker
-                        .desk
-                        .ask(number, move |store| StoreAnswer::Listed(store.list(&query)));
+                let place = Arc::clone(&job.place);
+                let number = self.add(job);
+                self.ask(number, long, move |store| {
+                    StoreAnswer::Listed(store.list_while(&query, &|| !place.is_over()))
                 });
             }
             RequestBody::Delete { name, etag } => {
-                self.add(job, |worker, number| {
-                    worker.desk.ask(number, move |store| {
-                        StoreAnswer::Deleted(store.delete(&name, etag.as_ref()))
-                    });
+                let number = self.add(job);
+                self.ask(number, quick, move |store| {
+                    StoreAnswer::Deleted(store.delete(&name, etag.as_ref()))
                 });
             }
             RequestBody::Get {
@@ -138,10 +157,9 @@ impl ServiceWorker {
                 let token = self.token_of(job.connection, &token)?;
                 let get = GetJob::new(token, (offset, len), etag, checksum);
                 job.work = JobWork::Get(Box::new(get));
-                self.add(job, |worker, number| {
-                    worker
-                        .desk
-                        .ask(number, move |store| StoreAnswer::Opened(store.open(&name)));
+                let number = self.add(job);
+                self.ask(number, quick, move |store| {
+                    StoreAnswer::Opened(store.open(&name))
                 });
             }
             RequestBody::Put(put) => return self.begin_put(job, put),
@@ -173,13 +191,12 @@ impl ServiceWorker {
         };
         let put = PutJob::new(token, asked, upload, self.config.piece_bytes);
         job.work = JobWork::Put(Box::new(put));
-        self.add(job, |worker, number| {
-            if let Some((name, total, condition)) = first {
-                worker.desk.ask(number, move |store| {
-                    StoreAnswer::Began(store.begin(&name, total, &condition))
-                });
-            }
-        });
+        let number = self.add(job);
+        if let Some((name, total, condition)) = first {
+            self.ask(number, ErrandPace::Quick, move |store| {
+                StoreAnswer::Began(store.begin(&name, total, &condition))
+            });
+        }
         Ok(())
     }
 
@@ -240,14 +257,25 @@ impl ServiceWorker {
         self.uploads.remove(&key).ok_or_else(gone)
     }
 
-    /// Takes a job in, and then begins it.
-    fn add(&mut self, job: Job, begin: impl FnOnce(&Self, u64)) {
+    /// Takes a job in.
+    fn add(&mut self, job: Job) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
-        if let Some(client) = self.clients.get_mut(&job.connection) {
-            client.jobs += 1;
-        }
         self.jobs.insert(number, job);
-        begin(self, number);
+        number
+    }
+
+    /// Asks the store for a job.
+    pub(super) fn ask(
+        &self,
+        number: u64,
+        pace: ErrandPace,
+        question: impl FnOnce(&dyn ObjectStore) -> StoreAnswer + Send + 'static,
+    ) {
+        if let Some(job) = self.jobs.get(&number) {
+            let place = Arc::clone(&job.place);
+            self.desk
+                .ask((number, place), job.connection, pace, question);
+        }
     }
 }

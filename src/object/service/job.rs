@@ -1,8 +1,10 @@
 //! `Job`: one request that is being served.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::endpoint::ConnectionId;
+use crate::object::service::account::Place;
 use crate::object::service::get_job::GetJob;
 use crate::object::service::put_job::PutJob;
 use crate::object::store::{ObjectNameError, StoreError};
@@ -12,6 +14,8 @@ use crate::object::{TokenError, TransferErrorKind};
 /// One request that is being served.
 pub(super) struct Job {
     pub(super) connection: ConnectionId,
+    /// What it counts by, with what the store is asked for it.
+    pub(super) place: Arc<Place>,
     /// The client's number for it.
     pub(super) id: u64,
     /// The kind of the request, as the answer says it.
@@ -20,6 +24,8 @@ pub(super) struct Job {
     pub(super) by: Instant,
     /// When something of it was done last.
     pub(super) moved_at: Instant,
+    /// Since when it has waited for a buffer, without any: that is not its own fault.
+    pub(super) waits_since: Option<Instant>,
     pub(super) work: JobWork,
 }
 
@@ -66,6 +72,11 @@ impl JobFailure {
     pub(super) fn timed_out() -> Self {
         let text = "nothing was done for too long, or all of it took longer than it was given";
         Self::new(ObjectStatus::TIMED_OUT, text)
+    }
+
+    pub(super) fn no_buffer() -> Self {
+        let text = "no memory was free for it for too long: wait, and ask again";
+        Self::new(ObjectStatus::BUSY, text)
     }
 
     pub(super) fn malformed(text: &str) -> Self {

@@ -1,12 +1,20 @@
 //! How jobs go on: pieces between the store, the buffers and clients' windows; and how they end.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use crate::endpoint::Destination;
+use crate::buffer::BufferMut;
+use crate::endpoint::{ConnectionId, Destination};
+use crate::object::TransferErrorKind;
 use crate::object::server::ChannelEvent;
+use crate::object::service::account::BufferHold;
+use crate::object::service::errands::ErrandPace;
 use crate::object::service::get_job::GetJob;
 use crate::object::service::job::{Job, JobFailure, JobWork};
 use crate::object::service::put_job::{OpenUpload, PutJob};
+use crate::object::service::shares::Asking;
+#[cfg(doc)]
+use crate::object::service::shares::BufferShares;
 use crate::object::service::store_desk::StoreAnswer;
 use crate::object::service::worker::{ServiceWorker, TransferNote};
 use crate::object::store::{ListPage, StoreCompletion, StoreError};
@@ -32,8 +40,8 @@ impl ServiceWorker {
         let mut work = std::mem::replace(&mut job.work, JobWork::Asked);
         let pumped = match &mut work {
             JobWork::Asked => Ok(false),
-            JobWork::Get(get) => self.pump_get(number, &job, get),
-            JobWork::Put(put) => self.pump_put(number, &job, put),
+            JobWork::Get(get) => self.pump_get(number, &mut job, get),
+            JobWork::Put(put) => self.pump_put(number, &mut job, put),
         };
         job.work = work;
         self.jobs.insert(number, job);
@@ -46,28 +54,57 @@ impl ServiceWorker {
         }
     }
 
-    /// Whether a job may have one more buffer: the first one whenever there is one, more while half
-    /// of them are free. A connection has a fourth of them at most.
-    fn may_take(&self, job: &Job, in_flight: u32) -> bool {
-        let its = self
-            .clients
-            .get(&job.connection)
-            .map_or(0, |client| client.pieces);
-        let (free, slots) = (self.pool.free_count(), self.pool.slots());
-        let most = (slots as u32 / 4).max(1);
-        in_flight < self.config.pieces && its < most && (in_flight == 0 || 2 * free > slots)
+    /// One more buffer for a job, if its connection may have one ([`BufferShares`]) and one is
+    /// free. A job that has none begins to wait, and one that gets one does not wait any more.
+    fn buffer(&mut self, job: &mut Job, in_flight: u32) -> Option<(BufferMut, BufferHold)> {
+        let taken = match in_flight < self.config.pieces {
+            true => self.take_buffer(job.connection),
+            false => None,
+        };
+        if taken.is_some() {
+            if job.waits_since.take().is_some() {
+                job.moved_at = self.now;
+            }
+        } else if in_flight == 0 {
+            job.waits_since.get_or_insert(self.now);
+        }
+        taken
     }
 
-    fn pump_get(&mut self, number: u64, job: &Job, get: &mut GetJob) -> Result<bool, JobFailure> {
+    fn take_buffer(&mut self, connection: ConnectionId) -> Option<(BufferMut, BufferHold)> {
+        let client = self.clients.get_mut(&connection)?;
+        let (its, origin) = (client.account.buffers(), client.account.origin);
+        let trust = client.record.trust(its, self.now);
+        let asking = Asking {
+            trust,
+            origin,
+            is_origin_late: self.late_origins.has(origin, self.now),
+            its,
+        };
+        let free = u32::try_from(self.pool.free_count()).unwrap_or(u32::MAX);
+        if !self.shares.may_take(&asking, free) {
+            return None;
+        }
+        let buffer = self.pool.try_acquire()?;
+        self.shares.add(trust, origin, 1);
+        if its == 0 {
+            client.record.begins(self.now);
+        }
+        Some((buffer, client.account.buffer()))
+    }
+
+    fn pump_get(
+        &mut self,
+        number: u64,
+        job: &mut Job,
+        get: &mut GetJob,
+    ) -> Result<bool, JobFailure> {
         let mut worked = self.write_ready(number, job, get)?;
         let Some(object) = get.object.clone() else {
             return Ok(worked);
         };
         while let Some((at, len)) = get.walk.peek() {
-            if !self.may_take(job, get.walk.in_flight) {
-                break;
-            }
-            let Some(buffer) = self.pool.try_acquire() else {
+            let Some((buffer, hold)) = self.buffer(job, get.walk.in_flight) else {
                 break;
             };
             get.walk.begin();
@@ -80,6 +117,7 @@ impl ServiceWorker {
                         at,
                         len,
                         buffer,
+                        hold,
                         result,
                     },
                 );
@@ -100,16 +138,16 @@ impl ServiceWorker {
             return Ok(false);
         };
         let mut worked = false;
-        while let Some((at, piece)) = get.ready.pop_front() {
+        while let Some((at, piece, hold)) = get.ready.pop_front() {
             let (key, to) = (self.next_number, at - get.offset);
             match self.channel.handle_get(token, to, piece, key, by) {
                 Ok(()) => {
                     worked = true;
-                    self.note(number, job, at);
+                    self.note(number, job, at, hold);
                 }
                 Err(refused) if refused.kind.is_would_block() => {
                     if let Ok(piece) = refused.given.into_buffer() {
-                        get.ready.push_front((at, piece));
+                        get.ready.push_front((at, piece, hold));
                     }
                     break;
                 }
@@ -119,16 +157,18 @@ impl ServiceWorker {
         Ok(worked)
     }
 
-    fn pump_put(&mut self, number: u64, job: &Job, put: &mut PutJob) -> Result<bool, JobFailure> {
+    fn pump_put(
+        &mut self,
+        number: u64,
+        job: &mut Job,
+        put: &mut PutJob,
+    ) -> Result<bool, JobFailure> {
         let (Some(token), Some(_)) = (&put.token, &put.upload) else {
             return Ok(false);
         };
         let (mut worked, by) = (false, self.transfer_by(job));
         while let Some((at, len)) = put.walk.peek() {
-            if !self.may_take(job, put.walk.in_flight) {
-                break;
-            }
-            let Some(buffer) = self.pool.try_acquire() else {
+            let Some((buffer, hold)) = self.buffer(job, put.walk.in_flight) else {
                 break;
             };
             let (key, from) = (self.next_number, at - put.asked.offset);
@@ -137,7 +177,7 @@ impl ServiceWorker {
                 Ok(()) => {
                     put.walk.begin();
                     worked = true;
-                    self.note(number, job, at);
+                    self.note(number, job, at, hold);
                 }
                 Err(refused) if refused.kind.is_would_block() => break,
                 Err(refused) => return Err((&refused.kind).into()),
@@ -151,17 +191,15 @@ impl ServiceWorker {
     }
 
     /// The channel took a transfer.
-    fn note(&mut self, number: u64, job: &Job, at: u64) {
+    fn note(&mut self, number: u64, job: &Job, at: u64, hold: BufferHold) {
         let note = TransferNote {
             job: number,
             connection: job.connection,
             at,
+            hold,
         };
         self.transfers.insert(self.next_number, note);
         self.next_number += 1;
-        if let Some(client) = self.clients.get_mut(&job.connection) {
-            client.pieces += 1;
-        }
     }
 
     // ---- pieces end -----------------------------------------------------------------------------
@@ -171,49 +209,55 @@ impl ServiceWorker {
         let key = event.key();
         match event {
             ChannelEvent::Written { payload, .. } => {
-                let (len, note) = (payload.len_bytes(), self.settle(key));
+                let (len, note) = (payload.len_bytes(), self.transfers.remove(&key));
                 drop(payload);
                 if let Some(note) = note {
+                    self.moved(note.connection);
                     self.written(note.job, len);
                 }
             }
             ChannelEvent::Read { into, .. } => {
-                if let Some(note) = self.settle(key) {
-                    self.arrived(&note, into);
+                if let Some(note) = self.transfers.remove(&key) {
+                    self.moved(note.connection);
+                    self.arrived(note, into);
                 }
             }
             ChannelEvent::WriteFailed { payload, error, .. } => {
-                self.transfer_failed(key, payload.is_some(), &(&error.kind).into());
+                self.transfer_failed(key, payload.is_some(), &error.kind);
             }
             ChannelEvent::ReadFailed { into, error, .. } => {
-                self.transfer_failed(key, into.is_some(), &(&error.kind).into());
+                self.transfer_failed(key, into.is_some(), &error.kind);
             }
             ChannelEvent::WriteReturned { .. } | ChannelEvent::ReadReturned { .. } => {
-                self.late -= usize::from(self.settle(key).is_some());
+                self.late -= usize::from(self.transfers.remove(&key).is_some());
             }
         }
     }
 
-    /// The channel has nothing of a transfer any more.
-    fn settle(&mut self, key: u64) -> Option<TransferNote> {
-        let note = self.transfers.remove(&key)?;
-        if let Some(client) = self.clients.get_mut(&note.connection) {
-            client.pieces = client.pieces.saturating_sub(1);
+    /// A client has moved.
+    fn moved(&mut self, connection: ConnectionId) {
+        if let Some(client) = self.clients.get_mut(&connection) {
+            client.record.moved(self.now);
         }
-        Some(note)
     }
 
-    fn transfer_failed(&mut self, key: u64, is_back: bool, failure: &JobFailure) {
-        let job = self.transfers.get(&key).map(|note| note.job);
-        if is_back {
-            self.settle(key);
-        } else {
-            self.late += usize::from(job.is_some());
+    fn transfer_failed(&mut self, key: u64, is_back: bool, kind: &TransferErrorKind) {
+        let Some(note) = self.transfers.get(&key) else {
+            return;
+        };
+        let (number, connection) = (note.job, note.connection);
+        if matches!(kind, TransferErrorKind::Deadline) {
+            let origin = note.hold.account().origin;
+            self.late_origins.add(origin, self.now);
+            if let Some(client) = self.clients.get_mut(&connection) {
+                client.record.was_late(self.now);
+            }
         }
-        if let Some(number) = job {
-            let failure = JobFailure::new(failure.status, failure.text.clone());
-            self.fail(number, failure);
+        match is_back {
+            true => drop(self.transfers.remove(&key)),
+            false => self.late += 1,
         }
+        self.fail(number, kind.into());
     }
 
     /// A piece is in the client's window.
@@ -230,7 +274,7 @@ impl ServiceWorker {
     }
 
     /// A piece came from the client's window: it goes on to the store.
-    fn arrived(&mut self, note: &TransferNote, into: Destination) {
+    fn arrived(&mut self, note: TransferNote, into: Destination) {
         let (len, at, answers) = (into.len(), note.at, self.desk.answers.clone());
         let Some(job) = self.jobs.get_mut(&note.job) else {
             return;
@@ -244,7 +288,9 @@ impl ServiceWorker {
         let piece = buffer.freeze(len);
         upload.add(at, &piece);
         let number = note.job;
+        let hold = note.hold;
         let done = StoreCompletion::new(move |_, result| {
+            drop(hold);
             answers.put(number, StoreAnswer::PieceWritten { len, result });
         });
         let upload = &mut upload.upload;
@@ -264,7 +310,7 @@ impl ServiceWorker {
         let expires = now + self.config.stall;
         let Some(job) = self.jobs.get_mut(&number) else {
             // Nobody waits for it; an upload that was begun is given up.
-            self.desk.discard(Late(answer));
+            self.desk.discard(Late(answer), None);
             return Ok(());
         };
         job.moved_at = now;
@@ -287,13 +333,14 @@ impl ServiceWorker {
                     at,
                     len,
                     buffer,
+                    hold,
                     result,
                 },
                 JobWork::Get(get),
             ) => {
                 let read = result?;
                 let buffer = buffer.filter(|_| read == len).ok_or(StoreError::Changed)?;
-                get.read(at, buffer.freeze(len));
+                get.read(at, buffer.freeze(len), hold);
             }
             (StoreAnswer::Began(upload), JobWork::Put(put)) => {
                 put.upload = Some(OpenUpload::new(&put.asked, upload?, expires));
@@ -327,7 +374,7 @@ impl ServiceWorker {
             Ok(JobStep::Commit(upload)) => {
                 let crc64 = upload.crc64();
                 let commit = move || StoreAnswer::Committed(upload.upload.commit(crc64));
-                self.desk.ask(number, move |_| commit());
+                self.ask(number, ErrandPace::Quick, move |_| commit());
             }
             Err(failure) => self.fail(number, failure),
         }
@@ -362,15 +409,19 @@ impl ServiceWorker {
 
     /// Keeps an upload for the next request of it.
     fn keep_upload(&mut self, number: u64, moved: u64, mut upload: OpenUpload) {
-        upload.expires = self.now + self.config.stall;
         let Some(job) = self.jobs.get(&number) else {
             return;
         };
+        // What moved nothing renews nothing.
+        if moved > 0 {
+            upload.expires = self.now + self.config.stall;
+        }
         if let JobWork::Put(put) = &job.work {
             let key = (job.connection, put.asked.upload);
             // Two at once under one number: the first is given up.
+            let place = Arc::clone(&job.place);
             if let Some(first) = self.uploads.insert(key, upload) {
-                self.desk.discard(first);
+                self.desk.discard(first, Some(place));
             }
         }
         self.say_done(number, moved);
@@ -379,13 +430,11 @@ impl ServiceWorker {
     /// A job is over, and its client need not be told.
     pub(super) fn forget(&mut self, number: u64) -> Option<Job> {
         let mut job = self.jobs.remove(&number)?;
-        if let Some(client) = self.clients.get_mut(&job.connection) {
-            client.jobs = client.jobs.saturating_sub(1);
-        }
+        job.place.end();
         if let JobWork::Put(put) = &mut job.work
             && let Some(upload) = put.upload.take()
         {
-            self.desk.discard(upload);
+            self.desk.discard(upload, Some(Arc::clone(&job.place)));
         }
         Some(job)
     }

@@ -2,14 +2,17 @@
 //! worker.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::Error;
 use crate::buffer::BufferMut;
 use crate::contain::contain;
+use crate::endpoint::ConnectionId;
 use crate::event_loop::Waker;
+use crate::object::service::account::{BufferHold, Place};
+use crate::object::service::errands::{Clerks, Errand, ErrandPace, ErrandQueue};
 use crate::object::store::{
     ListPage, ObjectInfo, ObjectStore, ObjectUpload, StoreError, StoredObject,
 };
@@ -26,6 +29,7 @@ pub(super) enum StoreAnswer {
         at: u64,
         len: usize,
         buffer: Option<BufferMut>,
+        hold: BufferHold,
         result: Result<usize, StoreError>,
     },
     PieceWritten {
@@ -58,53 +62,14 @@ impl AnswerQueue {
     }
 }
 
-type Errand = Box<dyn FnOnce() + Send>;
-
-/// Threads that wait for the store. Dropped, it waits until what was asked is answered.
-struct Clerks {
-    errands: Option<Sender<Errand>>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Clerks {
-    fn start(count: u32) -> Result<Self, Error> {
-        let (errands, queue) = unbounded::<Errand>();
-        let mut clerks = Self {
-            errands: Some(errands),
-            threads: Vec::new(),
-        };
-        for _ in 0..count {
-            let queue = queue.clone();
-            let work = move || {
-                while let Ok(errand) = queue.recv() {
-                    contain("an object store", errand);
-                }
-            };
-            let builder = std::thread::Builder::new().name("fabricast-store".to_owned());
-            let thread = builder.spawn(work);
-            clerks.threads.push(thread.map_err(|source| Error::Os {
-                call: "pthread_create",
-                source,
-            })?);
-        }
-        Ok(clerks)
-    }
-}
-
-impl Drop for Clerks {
-    fn drop(&mut self) {
-        self.errands = None;
-        for thread in self.threads.drain(..) {
-            // Nothing in it panics that was not caught.
-            let _ = thread.join();
-        }
-    }
-}
+/// How long a worker asks a store that never blocks, before it looks at others again.
+const SHIFT: Duration = Duration::from_micros(500);
 
 /// Asks the store.
 pub(super) struct StoreDesk {
     store: Arc<dyn ObjectStore>,
-    /// None: the store never blocks.
+    queue: Arc<ErrandQueue>,
+    /// None: the store never blocks, and the worker asks it.
     clerks: Option<Clerks>,
     pub(super) answers: AnswerQueue,
 }
@@ -115,44 +80,76 @@ impl StoreDesk {
         threads: u32,
         answers: AnswerQueue,
     ) -> Result<Self, Error> {
+        let queue = Arc::default();
         let clerks = match store.may_block() {
-            true => Some(Clerks::start(threads)?),
+            true => Some(Clerks::start(threads, &queue)?),
             false => None,
         };
         Ok(Self {
             store,
+            queue,
             clerks,
             answers,
         })
     }
 
-    /// Asks; the answer comes in the queue.
+    /// Asks for a job of this number and place; the answer comes in the queue, unless the job is
+    /// over before.
     pub(super) fn ask(
         &self,
-        job: u64,
+        (number, place): (u64, Arc<Place>),
+        connection: ConnectionId,
+        pace: ErrandPace,
         question: impl FnOnce(&dyn ObjectStore) -> StoreAnswer + Send + 'static,
     ) {
         let (store, answers) = (Arc::clone(&self.store), self.answers.clone());
-        self.run(Box::new(move || {
+        let work = Box::new(move || {
             let answer = contained(|| question(&*store));
-            answers.put(job, answer.unwrap_or_else(StoreAnswer::Broke));
-        }));
+            answers.put(number, answer.unwrap_or_else(StoreAnswer::Broke));
+        });
+        self.queue.push(Errand {
+            place,
+            connection,
+            pace,
+            work,
+        });
     }
 
-    /// Drops something of the store's, which may take its time.
-    pub(super) fn discard(&self, thing: impl Send + 'static) {
-        self.run(Box::new(move || drop(thing)));
+    /// Drops something of the store's, which may take its time: its place is taken until then.
+    pub(super) fn discard(&self, thing: impl Send + 'static, place: Option<Arc<Place>>) {
+        match &self.clerks {
+            Some(_) => self.queue.discard(Box::new(thing), place),
+            None => contain("an object store", || drop(thing)),
+        }
     }
 
-    fn run(&self, errand: Errand) {
-        match self
-            .clerks
-            .as_ref()
-            .and_then(|clerks| clerks.errands.as_ref())
-        {
-            // The threads are there as long as this is.
-            Some(errands) => drop(errands.send(errand)),
-            None => contain("an object store", errand),
+    /// A connection has gone: what it asked for is not done any more.
+    pub(super) fn take_out(&self, connection: ConnectionId) {
+        self.queue.take_out(connection);
+    }
+
+    /// Asks a store that never blocks, for a while; whether it was asked.
+    pub(super) fn work(&self) -> bool {
+        if self.clerks.is_some() || !self.queue.do_one() {
+            return false;
+        }
+        let begin = Instant::now();
+        while begin.elapsed() < SHIFT && self.queue.do_one() {}
+        true
+    }
+
+    /// Asks nothing any more.
+    pub(super) fn end(&self) {
+        self.queue.close();
+    }
+
+    /// Asks nothing any more, and waits for those that are at work, at most until then.
+    pub(super) fn close(mut self, by: Instant) {
+        self.queue.close();
+        match self.clerks.take() {
+            Some(clerks) => clerks.close(by),
+            // Nothing is done of it: it is dropped.
+            None => while self.queue.do_one() {},
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
@@ -16,8 +17,10 @@ use crate::memory::Region;
 use crate::object::control::{ControlConfig, ControlMessage, ControlPort, Flushed};
 use crate::object::server::{ClientNetworks, ObjectChannel, ObjectServer};
 use crate::object::service::ObjectServiceConfig;
+use crate::object::service::account::{Account, BufferHold, Origin};
 use crate::object::service::job::{Job, JobFailure};
 use crate::object::service::put_job::OpenUpload;
+use crate::object::service::shares::{BufferShares, LateOrigins, Record, Trust};
 use crate::object::service::store_desk::{AnswerQueue, StoreAnswer, StoreDesk};
 use crate::object::store::ObjectStore;
 use crate::object::wire::{ANSWER_PAYLOAD_MAX, Answer, AnswerBody, HEADER_LEN, ObjectStatus};
@@ -39,10 +42,8 @@ pub(super) struct ServiceClient {
     pub(super) outbox: VecDeque<ControlMessage>,
     /// Where it asks from.
     pub(super) address: Option<PeerAddr>,
-    /// Requests that are served.
-    pub(super) jobs: u32,
-    /// Pieces that the channel moves.
-    pub(super) pieces: u32,
+    pub(super) account: Arc<Account>,
+    pub(super) record: Record,
 }
 
 /// A transfer that the channel has.
@@ -51,6 +52,7 @@ pub(super) struct TransferNote {
     pub(super) connection: ConnectionId,
     /// Where in the object it begins.
     pub(super) at: u64,
+    pub(super) hold: BufferHold,
 }
 
 /// By when a worker is to be over, once it was told to stop.
@@ -68,6 +70,12 @@ pub(super) struct ServiceWorker {
     pub(super) desk: StoreDesk,
     answers: Receiver<(u64, StoreAnswer)>,
     pub(super) clients: HashMap<ConnectionId, ServiceClient>,
+    /// Of connections that have gone, and still have buffers.
+    gone: Vec<Arc<Account>>,
+    /// Places that are taken.
+    pub(super) places: Arc<AtomicU32>,
+    pub(super) shares: BufferShares,
+    pub(super) late_origins: LateOrigins,
     pub(super) jobs: BTreeMap<u64, Job>,
     pub(super) uploads: HashMap<(ConnectionId, u64), OpenUpload>,
     pub(super) transfers: HashMap<u64, TransferNote>,
@@ -116,6 +124,10 @@ impl ServiceWorker {
             desk: StoreDesk::open(Arc::clone(store), config.store_threads, queue)?,
             answers,
             clients: HashMap::new(),
+            gone: Vec::new(),
+            places: Arc::default(),
+            shares: BufferShares::default(),
+            late_origins: LateOrigins::default(),
             jobs: BTreeMap::new(),
             uploads: HashMap::new(),
             transfers: HashMap::new(),
@@ -172,9 +184,13 @@ impl ServiceWorker {
             self.fail(number, JobFailure::new(ObjectStatus::CLOSING, text));
         }
         self.flush();
-        self.uploads.clear();
+        for (_, upload) in self.uploads.drain() {
+            self.desk.discard(upload, None);
+        }
+        self.desk.end();
         self.port.close(by);
         drop(self.channel.close(by));
+        self.desk.close(by);
     }
 
     /// Everything that there is to do now; whether there was something.
@@ -182,6 +198,7 @@ impl ServiceWorker {
         self.now = Instant::now();
         let mut worked = self.take_control()?;
         worked |= self.take_transfers()?;
+        worked |= self.desk.work();
         worked |= self.take_answers();
         worked |= self.pump();
         // What the store answered at once.
@@ -212,17 +229,25 @@ impl ServiceWorker {
     }
 
     fn connected(&mut self, id: ConnectionId, address: Option<PeerAddr>) {
-        self.clients.entry(id).or_insert(ServiceClient {
+        let account = Account::new(Origin::of(address.as_ref()), &self.places);
+        self.clients.entry(id).or_insert_with(|| ServiceClient {
             address,
             outbox: VecDeque::new(),
-            jobs: 0,
-            pieces: 0,
+            account,
+            record: Record::default(),
         });
+    }
+
+    /// How a client has moved until now.
+    pub(super) fn trust(&self, client: &ServiceClient) -> Trust {
+        client.record.trust(client.account.buffers(), self.now)
     }
 
     /// What a client had asked for is of no use any more.
     fn gone(&mut self, id: ConnectionId) {
-        self.clients.remove(&id);
+        let Some(client) = self.clients.remove(&id) else {
+            return;
+        };
         let its = self.jobs.iter().filter(|(_, job)| job.connection == id);
         for number in its.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.forget(number);
@@ -231,8 +256,10 @@ impl ServiceWorker {
             .uploads
             .extract_if(|(connection, _), _| *connection == id);
         for (_, upload) in its {
-            self.desk.discard(upload);
+            self.desk.discard(upload, Some(client.account.place()));
         }
+        self.desk.take_out(id);
+        self.gone.push(client.account);
     }
 
     /// Cuts a client off.
@@ -265,6 +292,7 @@ impl ServiceWorker {
 
     /// Begins pieces, of each job in its turn.
     fn pump(&mut self) -> bool {
+        self.share();
         let behind = self.jobs.range(self.first..);
         let before = self.jobs.range(..self.first);
         let numbers: Vec<_> = behind.chain(before).map(|(number, _)| *number).collect();
@@ -278,20 +306,44 @@ impl ServiceWorker {
         worked
     }
 
+    /// Who has how many buffers.
+    fn share(&mut self) {
+        let slots = self.pool.slots();
+        let mut shares = BufferShares::new(u32::try_from(slots).unwrap_or(u32::MAX));
+        for client in self.clients.values() {
+            let account = &client.account;
+            shares.add(self.trust(client), account.origin, account.buffers());
+        }
+        self.gone.retain(|account| account.buffers() > 0);
+        for account in &self.gone {
+            shares.add(Trust::Late, account.origin, account.buffers());
+        }
+        self.shares = shares;
+    }
+
     fn check_times(&mut self) {
         if self.now.duration_since(self.looked_at) < TICK / 4 {
             return;
         }
         self.looked_at = self.now;
         let (now, stall) = (self.now, self.config.stall);
-        let is_late = |job: &Job| job.by <= now || (job.is_moving() && job.moved_at + stall <= now);
-        let late = self.jobs.iter().filter(|(_, job)| is_late(job));
-        for number in late.map(|(number, _)| *number).collect::<Vec<_>>() {
-            self.fail(number, JobFailure::timed_out());
+        let failure = |job: &Job| match job.waits_since {
+            _ if job.by <= now => Some(JobFailure::timed_out()),
+            // Who has them is cut off after `stall`.
+            Some(since) => (since + 2 * stall <= now).then(JobFailure::no_buffer),
+            None if job.is_moving() && job.moved_at + stall <= now => Some(JobFailure::timed_out()),
+            None => None,
+        };
+        let jobs = self.jobs.iter();
+        let late = jobs.filter_map(|(number, job)| Some((*number, failure(job)?)));
+        for (number, failure) in late.collect::<Vec<_>>() {
+            self.fail(number, failure);
         }
         let expired = self.uploads.extract_if(|_, upload| upload.expires <= now);
-        for (_, upload) in expired {
-            self.desk.discard(upload);
+        for ((connection, _), upload) in expired {
+            let client = self.clients.get(&connection);
+            let place = client.map(|client| client.account.place());
+            self.desk.discard(upload, place);
         }
     }
 

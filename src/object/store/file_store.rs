@@ -208,7 +208,15 @@ impl ObjectStore for FileStore {
     }
 
     fn list(&self, query: &ListQuery) -> Result<ListPage, StoreError> {
-        walk::list(&self.0.beneath, query)
+        self.list_while(query, &|| true)
+    }
+
+    fn list_while(
+        &self,
+        query: &ListQuery,
+        is_needed: &dyn Fn() -> bool,
+    ) -> Result<ListPage, StoreError> {
+        walk::list(&self.0.beneath, query, is_needed)
     }
 
     fn delete(&self, name: &ObjectName, etag: Option<&ObjectEtag>) -> Result<(), StoreError> {

@@ -30,7 +30,7 @@ struct MemoryShelf {
 #[derive(Debug, Default)]
 struct MemoryObjects {
     by_name: BTreeMap<ObjectName, Arc<MemoryObject>>,
-    /// Bytes of all objects, and of all uploads.
+    /// Bytes of all objects, and those that came for uploads.
     used: u64,
 }
 
@@ -45,9 +45,10 @@ struct MemoryUpload {
     shelf: Arc<MemoryShelf>,
     name: ObjectName,
     condition: PutCondition,
+    /// Bytes that the object is to have.
+    size: u64,
+    /// What came, up to the last byte of it: it is in `used`.
     bytes: Vec<u8>,
-    /// Bytes of `used` that are this upload's.
-    reserved: u64,
 }
 
 impl MemoryStore {
@@ -56,8 +57,8 @@ impl MemoryStore {
         Self::with_room(ROOM_DEFAULT)
     }
 
-    /// A store that has room for so many bytes, in objects and in those that are being put. It
-    /// should be less than the process may have.
+    /// A store that has room for so many bytes, in objects and in what came of those that are being
+    /// put. It should be less than the process may have.
     pub fn with_room(bytes: u64) -> Self {
         let objects = Mutex::default();
         let room = bytes;
@@ -75,7 +76,7 @@ impl MemoryStore {
         condition: &PutCondition,
     ) -> Result<ObjectInfo, StoreError> {
         let mut upload = self.upload(name, bytes.len() as u64, condition)?;
-        upload.bytes.copy_from_slice(bytes);
+        upload.put(0, bytes)?;
         let crc64 = ObjectChecksum::of(ChecksumKind::Crc64Nvme, bytes).value;
         Box::new(upload).commit(crc64)
     }
@@ -93,27 +94,65 @@ impl MemoryStore {
         self.0.lock().used
     }
 
+    /// How many have it.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn handles(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
     fn upload(
         &self,
         name: &ObjectName,
         size: u64,
         condition: &PutCondition,
     ) -> Result<MemoryUpload, StoreError> {
-        let mut objects = self.0.lock();
+        let objects = self.0.lock();
         condition.check(objects.etag(name))?;
         let limit = self.0.room.saturating_sub(objects.used);
-        let len = usize::try_from(size).ok().filter(|_| size <= limit);
-        let len = len.ok_or(StoreError::TooLarge { size, limit })?;
-        objects.used += size;
+        if size > limit || usize::try_from(size).is_err() {
+            return Err(StoreError::TooLarge { size, limit });
+        }
         drop(objects);
         Ok(MemoryUpload {
             shelf: Arc::clone(&self.0),
             name: name.clone(),
             condition: condition.clone(),
-            // Pages that the system gives when they are written to.
-            bytes: vec![0; len],
-            reserved: size,
+            size,
+            bytes: Vec::new(),
         })
+    }
+}
+
+impl MemoryUpload {
+    /// Puts bytes in their place; how many. Room is taken for what came, not for what is to come.
+    fn put(&mut self, at: u64, bytes: &[u8]) -> Result<usize, StoreError> {
+        let left = usize::try_from(self.size.saturating_sub(at)).unwrap_or(usize::MAX);
+        let bytes = &bytes[..bytes.len().min(left)];
+        let start = usize::try_from(at).map_err(|_| StoreError::NoSpace)?;
+        let end = start + bytes.len();
+        if let Some(more) = end.checked_sub(self.bytes.len()).filter(|more| *more > 0) {
+            self.grow(more)?;
+        }
+        let len = self.bytes.len();
+        if start == len {
+            self.bytes.extend_from_slice(bytes);
+        } else {
+            // Pieces come in any order: those before it come later.
+            self.bytes.resize(len.max(end), 0);
+            self.bytes[start..end].copy_from_slice(bytes);
+        }
+        Ok(bytes.len())
+    }
+
+    fn grow(&mut self, more: usize) -> Result<(), StoreError> {
+        let mut objects = self.shelf.lock();
+        if more as u64 > self.shelf.room.saturating_sub(objects.used) {
+            return Err(StoreError::NoSpace);
+        }
+        let reserved = self.bytes.try_reserve(more);
+        reserved.map_err(|_| StoreError::NoSpace)?;
+        objects.used += more as u64;
+        Ok(())
     }
 }
 
@@ -226,20 +265,19 @@ impl StoredObject for MemoryObject {
 
 impl ObjectUpload for MemoryUpload {
     fn write(&mut self, at: u64, bytes: Buffer, done: StoreCompletion<Buffer>) {
-        let start = usize::try_from(at)
-            .unwrap_or(usize::MAX)
-            .min(self.bytes.len());
-        let room = &mut self.bytes[start..];
-        let len = bytes.len().min(room.len());
-        room[..len].copy_from_slice(&bytes[..len]);
-        done.end(bytes, Ok(len));
+        let put = self.put(at, &bytes);
+        done.end(bytes, put);
     }
 
     fn commit(mut self: Box<Self>, crc64: u64) -> Result<ObjectInfo, StoreError> {
         let shelf = Arc::clone(&self.shelf);
         let mut objects = shelf.lock();
         self.condition.check(objects.etag(&self.name))?;
-        let size = self.reserved;
+        let (size, came) = (self.size, self.bytes.len());
+        if came as u64 != size {
+            let text = format!("{came} bytes were written of {size}");
+            return Err(StoreError::Failed(text));
+        }
         let info = ObjectInfo {
             size,
             etag: ObjectEtag::of_content(crc64, size),
@@ -253,8 +291,6 @@ impl ObjectUpload for MemoryUpload {
             bytes: std::mem::take(&mut self.bytes).into_boxed_slice(),
             info: info.clone(),
         });
-        // The bytes are the object's from now on.
-        self.reserved = 0;
         if let Some(old) = objects.by_name.insert(self.name.clone(), object) {
             objects.used -= old.info.size;
         }
@@ -265,8 +301,9 @@ impl ObjectUpload for MemoryUpload {
 
 impl Drop for MemoryUpload {
     fn drop(&mut self) {
-        if self.reserved > 0 {
-            self.shelf.lock().used -= self.reserved;
+        // None, where they are an object's by now.
+        if !self.bytes.is_empty() {
+            self.shelf.lock().used -= self.bytes.len() as u64;
         }
     }
 }

@@ -17,10 +17,16 @@ use super::beneath::Beneath;
 use super::file_tag;
 use crate::storage::{AtomicFile, retry};
 
-pub(super) fn list(beneath: &Beneath, query: &ListQuery) -> Result<ListPage, StoreError> {
+/// Ends before its end when it is needed no more.
+pub(super) fn list(
+    beneath: &Beneath,
+    query: &ListQuery,
+    is_needed: &dyn Fn() -> bool,
+) -> Result<ListPage, StoreError> {
     let mut walk = Walk {
         beneath,
         query,
+        is_needed,
         page: ListPage::default(),
         path: String::new(),
     };
@@ -40,6 +46,7 @@ enum Next {
 struct Walk<'q> {
     beneath: &'q Beneath,
     query: &'q ListQuery,
+    is_needed: &'q dyn Fn() -> bool,
     page: ListPage,
     /// The directory that is being read, as names in it begin: empty, or with `/` at its end.
     path: String,
@@ -54,6 +61,9 @@ impl Walk<'_> {
         entries.sort_unstable();
         let mut open = Some(directory);
         for entry in entries {
+            if !(self.is_needed)() {
+                return Ok(Next::Stop);
+            }
             if entry.ends_with('/') {
                 // Those below it are opened one by one: it need not be, meanwhile.
                 open = None;
@@ -94,6 +104,9 @@ impl Walk<'_> {
         let mut entries = Vec::new();
         for entry in Dir::read_from(directory)? {
             let entry = entry?;
+            if !(self.is_needed)() {
+                break;
+            }
             // Names that are no UTF-8 can't be said.
             let Ok(name) = entry.file_name().to_str() else {
                 continue;

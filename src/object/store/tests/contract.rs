@@ -248,7 +248,19 @@ fn names_that_are_none() {
 #[test]
 fn memory_is_bounded_and_given_back() {
     let store = MemoryStore::with_room(100);
-    let begun = store.begin(&name("a"), 60, &PutCondition::Any).unwrap();
+    // Who has sent nothing takes nothing.
+    let mut other = store.begin(&name("b"), 41, &PutCondition::Any).unwrap();
+    let begun = upload(&store, "a", &[1; 60], &PutCondition::Any).unwrap();
+    assert_eq!(store.used_bytes(), 60);
+    let pool = pool();
+    let piece = pool.try_acquire().expect("a buffer").freeze(41);
+    let (said, answer) = channel();
+    let done = StoreCompletion::new(move |_, result| said.send(result).unwrap());
+    other.write(0, piece, done);
+    let written = answer.recv_timeout(LONG).unwrap();
+    assert_eq!(written, Err(StoreError::NoSpace));
+    other.commit(0).expect_err("nothing of it came");
+    assert_eq!(store.used_bytes(), 60);
     let refused = store.begin(&name("b"), 41, &PutCondition::Any).unwrap_err();
     assert_eq!(
         refused,
