@@ -47,6 +47,10 @@ pub enum MemoryKind {
         /// How it was allocated.
         allocation: DeviceAllocation,
     },
+    /// The driver knows the address, as something else than memory that this library can use.
+    Unknown,
+    /// No memory at all: 0, or an address where nothing is mapped.
+    Invalid,
 }
 
 /// How memory of a device was allocated.
@@ -73,8 +77,8 @@ impl fmt::Display for DeviceAllocation {
 }
 
 impl MemoryKind {
-    /// What lies at an address. Any number may be asked about: what the driver does not know is
-    /// [`Host`](Self::Host) memory to it.
+    /// What lies at an address. Any number may be asked about: of what the driver does not know,
+    /// the kernel says whether it is memory ([`of_host`](Self::of_host)).
     ///
     /// # Errors
     /// [`CudaError`]: no driver, or what it answers.
@@ -85,7 +89,9 @@ impl MemoryKind {
         let asked =
             unsafe { cuda.pointer_attribute(attribute::MEMORY_TYPE, address, &raw mut kind) };
         match asked {
-            Err(error) if error.code() == Some(CudaCode::INVALID_VALUE) => return Ok(Self::Host),
+            Err(error) if error.code() == Some(CudaCode::INVALID_VALUE) => {
+                return Ok(Self::of_host(address));
+            }
             asked => asked?,
         }
         let mut managed: c_uint = 0;
@@ -102,10 +108,22 @@ impl MemoryKind {
                 allocation: cuda.allocation_of(address),
             }),
             // An array, or what is yet to come: not memory that bytes lie in one behind the other.
-            _ => Err(CudaError::call(
-                "cuPointerGetAttribute",
-                CudaCode::NOT_SUPPORTED.0,
-            )),
+            _ => Ok(Self::Unknown),
+        }
+    }
+
+    /// What lies at an address of a process without CUDA: [`Host`](Self::Host) memory, or
+    /// [`Invalid`](Self::Invalid) where nothing is mapped.
+    pub fn of_host(address: u64) -> Self {
+        let page = rustix::param::page_size() as u64;
+        let start = usize::try_from(address - address % page).unwrap_or_default();
+        let start = ptr::without_provenance_mut(start);
+        // SAFETY: the call reads no memory, and changes none: it starts no write that would not
+        // happen anyway. It says whether the page is mapped.
+        let asked = unsafe { rustix::mm::msync(start, 1, rustix::mm::MsyncFlags::ASYNC) };
+        match asked {
+            Ok(()) if address != 0 => Self::Host,
+            _ => Self::Invalid,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `TelemetryWriter`: writes the process' statistics into a file or the like, again and again.
 
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -75,6 +76,7 @@ const SHORTEST: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct TelemetryWriter {
     stop: Arc<StopSignal>,
+    groups: Arc<AtomicU32>,
     thread: Option<JoinHandle<io::Result<()>>>,
     owner: Owner,
 }
@@ -90,14 +92,23 @@ impl TelemetryWriter {
     ) -> io::Result<Self> {
         let stop = Arc::new(StopSignal::default());
         let seen = Arc::clone(&stop);
+        let groups = Arc::new(AtomicU32::new(config.groups.bits()));
+        let wanted = Arc::clone(&groups);
         let thread = std::thread::Builder::new()
             .name("object-telemetry".to_owned())
-            .spawn(move || run(out, &config, &seen))?;
+            .spawn(move || run(out, &config, &wanted, &seen))?;
         Ok(Self {
             stop,
+            groups,
             thread: Some(thread),
             owner: Owner::current(),
         })
+    }
+
+    /// Writes these numbers from now on, in place of those of the configuration; of no group,
+    /// nothing. Any thread.
+    pub fn set_groups(&self, groups: TelemetryGroups) {
+        self.groups.store(groups.bits(), Ordering::Relaxed);
     }
 
     /// Writes once more, flushes, and drops the writer.
@@ -131,21 +142,31 @@ impl Drop for TelemetryWriter {
 fn run(
     mut out: impl io::Write,
     config: &TelemetryWriterConfig,
+    groups: &AtomicU32,
     stop: &StopSignal,
 ) -> io::Result<()> {
-    while !stop.wait(config.every) {
-        write(&mut out, config)?;
+    loop {
+        let is_last = stop.wait(config.every);
+        let groups = TelemetryGroups::from_bits_truncate(groups.load(Ordering::Relaxed));
+        if !groups.is_empty() {
+            write(&mut out, config.format, groups)?;
+        }
         out.flush()?;
+        if is_last {
+            return Ok(());
+        }
     }
-    write(&mut out, config)?;
-    out.flush()
 }
 
-fn write(out: &mut dyn io::Write, config: &TelemetryWriterConfig) -> io::Result<()> {
+fn write(
+    out: &mut dyn io::Write,
+    format: TelemetryFormat,
+    groups: TelemetryGroups,
+) -> io::Result<()> {
     let report = TelemetryReport::of_process();
-    match config.format {
-        TelemetryFormat::Text => report.write_text_to(out, config.groups),
-        TelemetryFormat::Prometheus => report.write_prometheus_to(out, config.groups),
+    match format {
+        TelemetryFormat::Text => report.write_text_to(out, groups),
+        TelemetryFormat::Prometheus => report.write_prometheus_to(out, groups),
     }
 }
 
