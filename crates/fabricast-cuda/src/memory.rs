@@ -115,15 +115,9 @@ impl MemoryKind {
     /// What lies at an address of a process without CUDA: [`Host`](Self::Host) memory, or
     /// [`Invalid`](Self::Invalid) where nothing is mapped.
     pub fn of_host(address: u64) -> Self {
-        let page = rustix::param::page_size() as u64;
-        let start = usize::try_from(address - address % page).unwrap_or_default();
-        let start = ptr::without_provenance_mut(start);
-        // SAFETY: the call reads no memory, and changes none: it starts no write that would not
-        // happen anyway. It says whether the page is mapped.
-        let asked = unsafe { rustix::mm::msync(start, 1, rustix::mm::MsyncFlags::ASYNC) };
-        match asked {
-            Ok(()) if address != 0 => Self::Host,
-            _ => Self::Invalid,
+        match fabricast_process::mapping::is_mapped(address) {
+            true => Self::Host,
+            false => Self::Invalid,
         }
     }
 }
