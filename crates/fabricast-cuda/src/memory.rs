@@ -4,7 +4,10 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::fmt;
+use std::num::NonZero;
 use std::ptr::{self, NonNull};
+
+use fabricast_process::mapping;
 
 use super::RawStream;
 use super::driver::Cuda;
@@ -115,9 +118,10 @@ impl MemoryKind {
     /// What lies at an address of a process without CUDA: [`Host`](Self::Host) memory, or
     /// [`Invalid`](Self::Invalid) where nothing is mapped.
     pub fn of_host(address: u64) -> Self {
-        match fabricast_process::mapping::is_mapped(address) {
-            true => Self::Host,
-            false => Self::Invalid,
+        let start = usize::try_from(address).ok().and_then(NonZero::new);
+        match start.map(NonNull::without_provenance) {
+            Some(start) if mapping::is_mapped(start, 1) => Self::Host,
+            _ => Self::Invalid,
         }
     }
 }

@@ -43,19 +43,6 @@ pub fn of_file(file: BorrowedFd<'_>, at: u64, len: usize) -> io::Result<NonNull<
     map(len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), at)
 }
 
-/// Whether there is memory at an address, which may be any number. It is not touched.
-pub fn is_mapped(address: u64) -> bool {
-    let page = rustix::param::page_size() as u64;
-    let Ok(start) = usize::try_from(address - address % page) else {
-        return false;
-    };
-    let mut resident = 0;
-    // SAFETY: asks about one page, whose number is all that is looked at, and writes one byte,
-    // which is ours.
-    let asked = unsafe { libc::mincore(ptr::without_provenance_mut(start), 1, &raw mut resident) };
-    asked == 0
-}
-
 /// Without `MAP_FIXED`, which the callers above have no way to ask for.
 fn map(
     len: usize,
