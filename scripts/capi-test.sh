@@ -118,6 +118,13 @@ if wanted c/send && [[ -z $plain ]]; then
         cc -std=c11 -D_GNU_SOURCE ${common[*]} capi/tests/c/send.c -o $room/send-v ${link[*]}
         timeout -k 5 $limit valgrind -q --error-exitcode=9 --leak-check=full $room/send-v"
 fi
+if [[ -n $have_cxx ]] && wanted cpp/cuobj; then
+    # Leaks are AddressSanitizer's to find: libfabric's own are known by its suppressions.
+    job "cpp/cuobj (valgrind)" "if ! command -v valgrind >/dev/null; then echo 'SKIPPED: cpp/cuobj in valgrind: there is none here'; exit 0; fi
+        c++ -std=c++17 ${common[*]} capi/tests/cpp/cuobj.cpp -o $room/cuobj-v ${link[*]}
+        timeout -k 5 $limit valgrind -q --error-exitcode=9 $room/cuobj-v"
+    job "the examples of cuObjClient's page" "capi/tests/cuobj_page.sh $out"
+fi
 
 if wanted "the guide's program in C"; then
     # Where nobody listens it fails, and says why.

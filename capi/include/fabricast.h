@@ -427,6 +427,36 @@
 #define FCAST_LOG_TRACE 5
 
 /**
+ * Memory of the host that CUDA knows nothing of.
+ */
+#define FCAST_MEMORY_HOST 0
+
+/**
+ * Managed memory of CUDA's.
+ */
+#define FCAST_MEMORY_MANAGED 1
+
+/**
+ * Memory of a GPU.
+ */
+#define FCAST_MEMORY_DEVICE 2
+
+/**
+ * The CUDA driver knows it as something else.
+ */
+#define FCAST_MEMORY_UNKNOWN 3
+
+/**
+ * No memory: NULL, or nothing is mapped there.
+ */
+#define FCAST_MEMORY_INVALID 4
+
+/**
+ * Memory of the host that is pinned for CUDA.
+ */
+#define FCAST_MEMORY_PINNED 5
+
+/**
  * A GET: a server writes an object, or a part of one, into memory that was lent.
  */
 #define FCAST_OBJECT_GET 1
@@ -487,6 +517,31 @@
  * The provider is done with the memory of a transfer that failed before. `key`.
  */
 #define FCAST_EVENT_OBJECT_RETURNED 63
+
+/**
+ * How many transfers there were, and how many bytes they moved.
+ */
+#define FCAST_TELEMETRY_TRANSFERS 1
+
+/**
+ * How many failed, and why.
+ */
+#define FCAST_TELEMETRY_FAILURES 2
+
+/**
+ * How long they took.
+ */
+#define FCAST_TELEMETRY_LATENCY 4
+
+/**
+ * The program's functions that clients call.
+ */
+#define FCAST_TELEMETRY_CALLBACKS 8
+
+/**
+ * Memory that is lent: tokens, new keys, what is kept back.
+ */
+#define FCAST_TELEMETRY_LENDING 16
 
 /**
  * A subscriber that has no room does not get this publication.
@@ -2139,6 +2194,50 @@ typedef struct {
      */
     uint32_t reserved;
 } fcast_object_store_calls;
+
+/**
+ * Takes `len` bytes of text, which does not end with a zero; with `len` 0 all was written that
+ * there is for now, and is to be flushed. A status but FCAST_OK ends the writer: nothing is
+ * written any more. It is called on the writer's thread, by nobody else, and must not throw.
+ */
+typedef fcast_status (*fcast_write_fn)(void *context, const char *text, size_t len);
+
+/**
+ * What is written, and how often. 0 in a field is the default.
+ */
+typedef struct {
+    /**
+     * sizeof(fcast_object_telemetry_settings).
+     */
+    size_t size;
+    /**
+     * The sum of some of FCAST_TELEMETRY_TRANSFERS and the others; unknown bits mean nothing.
+     * Default: all.
+     */
+    uint32_t groups;
+    /**
+     * 1: in Prometheus' text format, and not for people.
+     */
+    uint32_t prometheus;
+    /**
+     * How often, in milliseconds, at least 10. Default: once, at the end.
+     */
+    uint32_t every_ms;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} fcast_object_telemetry_settings;
+
+/**
+ * Writes statistics of all clients and servers of objects in the process. Any thread.
+ */
+typedef struct {
+    /**
+     * Its number; 0: none.
+     */
+    uint64_t id;
+} fcast_object_telemetry;
 
 /**
  * Has a server move one part of an object, and waits for its answer: how many bytes it moved, from
@@ -4455,6 +4554,17 @@ fcast_status fcast_headers_release(fcast_headers headers);
 fcast_status fcast_log_set(fcast_log_fn function, void *context, uint32_t level);
 
 /**
+ * What lies at an address: `*kind` is FCAST_MEMORY_HOST or another. Any number may be asked about.
+ * Without a CUDA driver there are FCAST_MEMORY_HOST and FCAST_MEMORY_INVALID; a driver that fails
+ * is FCAST_MEMORY_UNKNOWN. Any thread.
+ *
+ * # Safety
+ *
+ * `kind`: NULL, or writable. `address` is a number here, and need not be valid.
+ */
+fcast_status fcast_memory_kind(const void *address, uint32_t *kind);
+
+/**
  * Keeps the message of an event of the endpoint's last poll: header and data stay where they are
  * until it is released. FCAST_STALE: the event is of an earlier poll, or no message, or was kept.
  *
@@ -4502,6 +4612,17 @@ fcast_status fcast_object_client_open(fcast_fabric fabric,
 fcast_status fcast_object_client_progress(fcast_object_client client);
 
 /**
+ * Whether memory can be lent: `*connected` is false after the client's endpoint was closed behind
+ * an abandoned transfer and the next one could not be opened, until one can; while the provider
+ * fails to serve an endpoint; and in a forked child. Any thread.
+ *
+ * # Safety
+ *
+ * `connected`: NULL, or writable.
+ */
+fcast_status fcast_object_client_is_connected(fcast_object_client client, bool *connected);
+
+/**
  * Gives a client back. It goes when the last memory of it does. Any thread.
  */
 fcast_status fcast_object_client_release(fcast_object_client client);
@@ -4536,6 +4657,17 @@ fcast_status fcast_object_memory_register_buffer(fcast_object_client client,
                                                  fcast_buffer buffer,
                                                  uint32_t operations,
                                                  fcast_object_memory *memory);
+
+/**
+ * Bytes that one call of the function of fcast_object_transfer gets at most: the least of the
+ * setting `callback_bytes`, of what the provider moves at once, and of the memory's length; of a
+ * GPU's memory that the provider does not reach, of `staging_bytes`, too. Any thread.
+ *
+ * # Safety
+ *
+ * `bytes`: NULL, or writable.
+ */
+fcast_status fcast_object_memory_max_callback(fcast_object_memory memory, uint64_t *bytes);
 
 /**
  * Takes memory back: waits until nobody can reach it any more, for at most `timeout_ms`. From then
@@ -4919,6 +5051,40 @@ fcast_status fcast_object_service_close(fcast_object_service service, uint32_t t
  * Gives a service back that was not closed: what it serves is cut. Any thread.
  */
 fcast_status fcast_object_service_release(fcast_object_service service);
+
+/**
+ * Starts to write statistics of all clients and servers of the process, those that are closed
+ * too, with a function of the program's: as often as `settings` say, and once more at the end.
+ * Any thread.
+ *
+ * # Safety
+ *
+ * `function` may be called with `context` until the writer was finished or released; `settings`:
+ * NULL, or a struct whose size field is right; `telemetry`: NULL, or writable.
+ */
+fcast_status fcast_object_telemetry_start(fcast_write_fn function,
+                                          void *context,
+                                          const fcast_object_telemetry_settings *settings,
+                                          fcast_object_telemetry *telemetry);
+
+/**
+ * Writes these groups from now on: the sum of some of FCAST_TELEMETRY_TRANSFERS and the others;
+ * unknown bits mean nothing. 0: nothing is written. Any thread.
+ */
+fcast_status fcast_object_telemetry_set_groups(fcast_object_telemetry telemetry, uint32_t groups);
+
+/**
+ * Has a writer write once more and flush, and ends it: its function is not called any more. The
+ * handle is used up, also where this says that the function had failed (FCAST_SYSTEM). Any thread
+ * but the writer's.
+ */
+fcast_status fcast_object_telemetry_finish(fcast_object_telemetry telemetry);
+
+/**
+ * As fcast_object_telemetry_finish; what the function answers is in the log. Any thread but the
+ * writer's.
+ */
+fcast_status fcast_object_telemetry_release(fcast_object_telemetry telemetry);
 
 /**
  * Gets or puts `len` bytes of an object, from `offset` on, into or from memory from

@@ -207,6 +207,24 @@ public:
     }
 };
 
+/// What lies at an address.
+enum class memory_kind : std::uint32_t {
+    host = FCAST_MEMORY_HOST,
+    managed = FCAST_MEMORY_MANAGED,
+    device = FCAST_MEMORY_DEVICE,
+    unknown = FCAST_MEMORY_UNKNOWN,
+    invalid = FCAST_MEMORY_INVALID,
+    pinned = FCAST_MEMORY_PINNED,
+};
+
+/// What lies at an address, which may be any number.
+inline memory_kind kind_of_memory(const void *address) noexcept
+{
+    std::uint32_t kind = FCAST_MEMORY_UNKNOWN;
+    (void)fcast_memory_kind(address, &kind);
+    return static_cast<memory_kind>(kind);
+}
+
 /// A piece of a message.
 struct piece : fcast_iov {
     piece() noexcept : fcast_iov{} {}

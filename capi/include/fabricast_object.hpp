@@ -13,6 +13,8 @@
 #ifndef FABRICAST_NO_EXCEPTIONS
 #include <exception>
 #endif
+#include <functional>
+#include <memory>
 
 namespace fabricast {
 
@@ -76,6 +78,15 @@ public:
     }
     /// All of it.
     operator object_slice() const noexcept { return slice(0, size()); }
+
+    /// Bytes that one call of a client's callback gets of it at most.
+    result<std::uint64_t> max_callback() const
+    {
+        std::uint64_t most = 0;
+        if (fcast_status code = fcast_object_memory_max_callback(raw_, &most))
+            return failure::last(code);
+        return most;
+    }
 
     /// Takes it back, when nobody can reach it any more; where it was a buffer, that is what is
     /// given, else an empty one. FCAST_BUSY, where tokens stand, and FCAST_TIMED_OUT: it stays.
@@ -206,6 +217,15 @@ public:
     /// Does what there is to do for servers, where settings have no thread for that.
     status progress() const noexcept { return fcast_object_client_progress(raw_); }
 
+    /// Whether memory can be lent: false of one that was closed or moved away, too, and while its
+    /// endpoint can't be opened or is not served.
+    bool connected() const noexcept
+    {
+        bool is_connected = false;
+        return raw_.id != 0 && fcast_object_client_is_connected(raw_, &is_connected) == FCAST_OK &&
+               is_connected;
+    }
+
     /// Takes memory of a region, which need not be registered. `operations`: what tokens may
     /// allow, FCAST_OBJECT_GET, FCAST_OBJECT_PUT, or their sum.
     result<object_memory> enroll(const region &in, mutable_bytes memory,
@@ -254,6 +274,72 @@ private:
             callback ? &detail::object_request::trampoline : nullptr, &request, &moved);
         return request.outcome(code, moved);
     }
+};
+
+// ---- telemetry -----------------------------------------------------------------------------------
+
+/// What a telemetry writer writes; as fcast_object_telemetry_settings, with the defaults.
+struct object_telemetry_settings : fcast_object_telemetry_settings {
+    object_telemetry_settings() noexcept : fcast_object_telemetry_settings()
+    {
+        size = sizeof(fcast_object_telemetry_settings);
+    }
+};
+
+/// Takes text; of none, all that there is was written, and is to be flushed. What it answers but
+/// FCAST_OK, or throws, ends the writer.
+using text_sink = std::function<status(std::string_view)>;
+
+/// Writes statistics of all clients and servers of the process with a function, on a thread of its
+/// own, until it goes: then once more. Any thread but its own.
+class object_telemetry {
+public:
+    object_telemetry() noexcept = default;
+    object_telemetry(object_telemetry &&) noexcept = default;
+    object_telemetry &operator=(object_telemetry &&other) noexcept
+    {
+        if (this != &other) {
+            writer_ = std::move(other.writer_);
+            sink_ = std::move(other.sink_);
+        }
+        return *this;
+    }
+    static result<object_telemetry> start(text_sink sink, const object_telemetry_settings &of = {})
+    {
+        object_telemetry made;
+        made.sink_ = std::make_unique<text_sink>(std::move(sink));
+        fcast_object_telemetry out{};
+        if (fcast_status code = fcast_object_telemetry_start(
+                *made.sink_ ? &object_telemetry::trampoline : nullptr, made.sink_.get(), &of, &out))
+            return failure::last(code);
+        made.writer_ = handle(out);
+        return made;
+    }
+    explicit operator bool() const noexcept { return static_cast<bool>(writer_); }
+    /// The sum of some of FCAST_TELEMETRY_TRANSFERS and the others; 0: nothing is written.
+    status set_groups(std::uint32_t groups) const noexcept
+    {
+        return fcast_object_telemetry_set_groups(writer_.raw(), groups);
+    }
+    /// Writes once more, and ends it; what the function answered, where it failed.
+    result<void> finish()
+    {
+        const fcast_status code = fcast_object_telemetry_finish(writer_.raw());
+        writer_.detach();
+        return detail::done(code);
+    }
+
+private:
+    using handle = detail::owner<fcast_object_telemetry, fcast_object_telemetry_release>;
+    static fcast_status trampoline(void *sink, const char *text, std::size_t len) noexcept
+    {
+        return detail::guarded(
+            [&] { return (*static_cast<text_sink *>(sink))(std::string_view(text, len)); });
+    }
+
+    /// Goes behind the handle, whose end is the end of the calls.
+    std::unique_ptr<text_sink> sink_;
+    handle writer_;
 };
 
 // ---- services, by name --------------------------------------------------------------------------

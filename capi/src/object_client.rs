@@ -170,6 +170,26 @@ pub extern "C" fn fcast_object_client_progress(client: fcast_object_client) -> f
     })
 }
 
+/// Whether memory can be lent: `*connected` is false after the client's endpoint was closed behind
+/// an abandoned transfer and the next one could not be opened, until one can; while the provider
+/// fails to serve an endpoint; and in a forked child. Any thread.
+///
+/// # Safety
+///
+/// `connected`: NULL, or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_object_client_is_connected(
+    client: fcast_object_client,
+    connected: *mut bool,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(connected, "connected") }?;
+        out.set(CLIENTS.share(client.id)?.is_connected());
+        Ok(())
+    })
+}
+
 /// Gives a client back. It goes when the last memory of it does. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn fcast_object_client_release(client: fcast_object_client) -> fcast_status {
@@ -232,6 +252,26 @@ fn insert(memory: ObjectMemory, out: Out<fcast_object_memory>) -> Result<(), Fai
     let id = MEMORIES.insert(Lendable(Some(memory)))?;
     out.set(fcast_object_memory { id });
     Ok(())
+}
+
+/// Bytes that one call of the function of fcast_object_transfer gets at most: the least of the
+/// setting `callback_bytes`, of what the provider moves at once, and of the memory's length; of a
+/// GPU's memory that the provider does not reach, of `staging_bytes`, too. Any thread.
+///
+/// # Safety
+///
+/// `bytes`: NULL, or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_object_memory_max_callback(
+    memory: fcast_object_memory,
+    bytes: *mut u64,
+) -> fcast_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(bytes, "bytes") }?;
+        out.set(MEMORIES.share(memory.id)?.get()?.max_callback_size());
+        Ok(())
+    })
 }
 
 /// Takes memory back: waits until nobody can reach it any more, for at most `timeout_ms`. From then

@@ -288,10 +288,12 @@ impl ObjectClient {
         }
     }
 
-    /// Whether memory can be lent here: the client was opened in this process. There is no
-    /// connection to lose: servers come and go.
+    /// Whether memory can be lent here. It can't be in a forked child; after the client's endpoint
+    /// was closed behind an abandoned transfer, and the next one could not be opened, until one
+    /// can; and while the provider fails to serve an endpoint. There is no connection to a server
+    /// to lose: servers come and go, and their end is the control path's to notice.
     pub fn is_connected(&self) -> bool {
-        self.core.check_here().is_ok()
+        self.core.check_here().is_ok() && self.core.lender().is_open()
     }
 
     /// What was done so far, and how long it took.

@@ -15,7 +15,7 @@
 //!            the old one: closed with its last token ──────────┘
 //! ```
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,8 @@ pub(super) struct Lender {
     /// Changed where a watcher has to look anew at which endpoints there are.
     version: AtomicU64,
     next: AtomicU64,
+    /// The last endpoint that was to be opened could not be.
+    shut: AtomicBool,
     limits: LenderLimits,
     watcher: Watcher,
     domain: Arc<Domain>,
@@ -125,6 +127,7 @@ impl Lender {
                 closed: Condvar::new(),
                 version: AtomicU64::new(0),
                 next: AtomicU64::new(1),
+                shut: AtomicBool::new(false),
                 limits,
                 watcher: domain.ledger().watch(Arc::new(tell)),
                 domain,
@@ -175,6 +178,13 @@ impl Lender {
     pub(super) fn has_idle(&self) -> bool {
         let endpoints = self.endpoints();
         endpoints.iter().any(|it| it.watched && it.tokens == 0)
+    }
+
+    /// Whether servers can reach what is lent: the last endpoint could be opened, and the provider
+    /// serves all that there are.
+    pub(super) fn is_open(&self) -> bool {
+        let endpoints = self.endpoints();
+        !self.shut.load(Ordering::Relaxed) && endpoints.iter().all(|it| it.ep.is_served())
     }
 
     fn changed(&self) {
@@ -258,7 +268,9 @@ impl Lender {
             return Err(ObjectError::TooManyTokens { limit });
         }
         if endpoints.iter().all(|lending| lending.retired) {
-            let ep = WindowEp::open(&self.domain, &self.limits.settings)?;
+            let ep = WindowEp::open(&self.domain, &self.limits.settings);
+            self.shut.store(ep.is_err(), Ordering::Relaxed);
+            let ep = ep?;
             let id = self.next.fetch_add(1, Ordering::Relaxed);
             endpoints.push(Lending::new(id, ep));
         }

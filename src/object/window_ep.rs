@@ -4,6 +4,7 @@
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Error;
 use crate::endpoint::link::addressed_ep::AddressedEp;
@@ -27,6 +28,8 @@ pub(super) struct WindowEp {
     cq: Arc<Cq>,
     _av: Arc<Av>,
     address: PeerAddr,
+    /// Its queue could not be read the last time.
+    failed: AtomicBool,
 }
 
 impl WindowEp {
@@ -46,6 +49,7 @@ impl WindowEp {
             cq,
             _av: end.av,
             address: end.local,
+            failed: AtomicBool::new(false),
         })
     }
 
@@ -58,12 +62,23 @@ impl WindowEp {
     pub(super) fn progress(&self, scratch: &mut Completions) -> bool {
         scratch.clear();
         match self.cq.read(scratch) {
-            Ok(read) => read > 0,
+            Ok(read) => {
+                if self.failed.load(Ordering::Relaxed) {
+                    self.failed.store(false, Ordering::Relaxed);
+                }
+                read > 0
+            }
             Err(error) => {
                 tracing::debug!(%error, "the queue behind lent memory can't be read");
+                self.failed.store(true, Ordering::Relaxed);
                 false
             }
         }
+    }
+
+    /// Whether the provider serves it, as far as was seen.
+    pub(super) fn is_served(&self) -> bool {
+        !self.failed.load(Ordering::Relaxed)
     }
 
     /// Whether its queue has a descriptor to sleep on.

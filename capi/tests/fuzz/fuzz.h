@@ -35,6 +35,7 @@ enum {
     CLIENT,
     MEMORY,
     TOKEN,
+    TELEMETRY,
     REMOTE,
     SERVER,
     CHANNEL,

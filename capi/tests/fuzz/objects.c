@@ -73,6 +73,70 @@ static fcast_status reclaim(void)
     return status;
 }
 
+static fcast_status is_connected(void)
+{
+    bool connected;
+    return checked(fcast_object_client_is_connected((fcast_object_client){pick(CLIENT)},
+                                                    once_in(20) ? NULL : &connected));
+}
+
+static fcast_status max_callback(void)
+{
+    uint64_t bytes;
+    return checked(fcast_object_memory_max_callback((fcast_object_memory){pick(MEMORY)},
+                                                    once_in(20) ? NULL : &bytes));
+}
+
+static fcast_status memory_kind(void)
+{
+    uint32_t kind = 99;
+    const void *address = once_in(2) ? &kind : (const void *)(uintptr_t)any_number();
+    fcast_status status = checked(fcast_memory_kind(address, once_in(20) ? NULL : &kind));
+    MUST(status != FCAST_OK || kind <= FCAST_MEMORY_PINNED, "no kind of memory");
+    return status;
+}
+
+static fcast_status take_text(void *context, const char *text, size_t len)
+{
+    MUST(context == NULL && (len == 0 || text[len - 1] == '\n'), "no lines of text");
+    return once_in(9) ? FCAST_SYSTEM : FCAST_OK;
+}
+
+static fcast_status start_telemetry(void)
+{
+    fcast_object_telemetry_settings settings = {.size = sizeof settings};
+    unsigned char place[1024];
+    settings.groups = (uint32_t)below(64);
+    settings.prometheus = once_in(2);
+    settings.every_ms = (uint32_t)below(30);
+    fcast_object_telemetry telemetry = {UNTOUCHED};
+    fcast_status status = checked(fcast_object_telemetry_start(
+        once_in(20) ? NULL : take_text, NULL,
+        once_in(3) ? NULL : sized_settings(&settings, sizeof settings, place, sizeof place),
+        once_in(50) ? NULL : &telemetry));
+    if (status == FCAST_OK)
+        keep(TELEMETRY, telemetry.id);
+    else
+        MUST(telemetry.id == UNTOUCHED, "written by a call that failed");
+    return status;
+}
+
+static fcast_status telemetry_groups(void)
+{
+    return checked(fcast_object_telemetry_set_groups((fcast_object_telemetry){pick(TELEMETRY)},
+                                                     (uint32_t)below(64)));
+}
+
+static fcast_status telemetry_finish(void)
+{
+    uint64_t id = pick(TELEMETRY);
+    fcast_status status = checked(fcast_object_telemetry_finish((fcast_object_telemetry){id}));
+    /* Used up also where the function had failed. */
+    if (status == FCAST_OK || status == FCAST_SYSTEM)
+        gone(TELEMETRY, id);
+    return status;
+}
+
 static fcast_status lend(void)
 {
     fcast_object_token token = {UNTOUCHED};
@@ -315,6 +379,7 @@ static fcast_status transfer(void)
 RELEASE(CLIENT, object_client, fcast_object_client_release)
 RELEASE(MEMORY, object_memory, fcast_object_memory_release)
 RELEASE(TOKEN, object_token, fcast_object_token_release)
+RELEASE(TELEMETRY, object_telemetry, fcast_object_telemetry_release)
 RELEASE(REMOTE, object_remote, fcast_object_remote_release)
 RELEASE(SERVER, object_server, fcast_object_server_release)
 RELEASE(CHANNEL, object_channel, fcast_object_channel_release)
@@ -325,6 +390,7 @@ __attribute__((constructor)) static void add_the_kinds(void)
     add_kind(CLIENT, 1, 2, "client", open_client, end_object_client);
     add_kind(MEMORY, 2, 6, "memory", register_memory, end_object_memory);
     add_kind(TOKEN, 0, 8, "token", NULL, end_object_token);
+    add_kind(TELEMETRY, 0, 2, "telemetry", start_telemetry, end_object_telemetry);
     add_kind(REMOTE, 1, 3, "remote", connect_remote, end_object_remote);
     add_kind(SERVER, 1, 2, "server", open_server, end_object_server);
     add_kind(CHANNEL, 1, 3, "channel", open_channel, end_object_channel);
@@ -334,9 +400,16 @@ __attribute__((constructor)) static void add_the_kinds(void)
 static const struct call table[] = {
     {"fcast_object_client_open", 1, open_client},
     {"fcast_object_client_progress", 3, progress},
+    {"fcast_object_client_is_connected", 2, is_connected},
     {"fcast_object_client_release", 1, release_object_client},
     {"fcast_object_memory_register", 4, register_memory},
     {"fcast_object_memory_register_buffer", 3, register_memory},
+    {"fcast_object_memory_max_callback", 2, max_callback},
+    {"fcast_memory_kind", 2, memory_kind},
+    {"fcast_object_telemetry_start", 1, start_telemetry},
+    {"fcast_object_telemetry_set_groups", 1, telemetry_groups},
+    {"fcast_object_telemetry_finish", 1, telemetry_finish},
+    {"fcast_object_telemetry_release", 1, release_object_telemetry},
     {"fcast_object_memory_reclaim", 3, reclaim},
     {"fcast_object_memory_release", 3, release_object_memory},
     {"fcast_object_token_lend", 8, lend},

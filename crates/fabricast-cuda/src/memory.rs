@@ -4,7 +4,10 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::fmt;
+use std::num::NonZero;
 use std::ptr::{self, NonNull};
+
+use fabricast_process::mapping;
 
 use super::RawStream;
 use super::driver::Cuda;
@@ -47,6 +50,10 @@ pub enum MemoryKind {
         /// How it was allocated.
         allocation: DeviceAllocation,
     },
+    /// The driver knows the address, as something else than memory that this library can use.
+    Unknown,
+    /// No memory at all: 0, or an address where nothing is mapped.
+    Invalid,
 }
 
 /// How memory of a device was allocated.
@@ -73,8 +80,8 @@ impl fmt::Display for DeviceAllocation {
 }
 
 impl MemoryKind {
-    /// What lies at an address. Any number may be asked about: what the driver does not know is
-    /// [`Host`](Self::Host) memory to it.
+    /// What lies at an address. Any number may be asked about: of what the driver does not know,
+    /// the kernel says whether it is memory ([`of_host`](Self::of_host)).
     ///
     /// # Errors
     /// [`CudaError`]: no driver, or what it answers.
@@ -85,7 +92,9 @@ impl MemoryKind {
         let asked =
             unsafe { cuda.pointer_attribute(attribute::MEMORY_TYPE, address, &raw mut kind) };
         match asked {
-            Err(error) if error.code() == Some(CudaCode::INVALID_VALUE) => return Ok(Self::Host),
+            Err(error) if error.code() == Some(CudaCode::INVALID_VALUE) => {
+                return Ok(Self::of_host(address));
+            }
             asked => asked?,
         }
         let mut managed: c_uint = 0;
@@ -102,10 +111,17 @@ impl MemoryKind {
                 allocation: cuda.allocation_of(address),
             }),
             // An array, or what is yet to come: not memory that bytes lie in one behind the other.
-            _ => Err(CudaError::call(
-                "cuPointerGetAttribute",
-                CudaCode::NOT_SUPPORTED.0,
-            )),
+            _ => Ok(Self::Unknown),
+        }
+    }
+
+    /// What lies at an address of a process without CUDA: [`Host`](Self::Host) memory, or
+    /// [`Invalid`](Self::Invalid) where nothing is mapped.
+    pub fn of_host(address: u64) -> Self {
+        let start = usize::try_from(address).ok().and_then(NonZero::new);
+        match start.map(NonNull::without_provenance) {
+            Some(start) if mapping::is_mapped(start, 1) => Self::Host,
+            _ => Self::Invalid,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -81,6 +82,7 @@ const SHORTEST: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct TelemetryWriter {
     stop: Arc<StopSignal>,
+    groups: Arc<AtomicU32>,
     thread: Option<JoinHandle<io::Result<()>>>,
     owner: Owner,
 }
@@ -94,8 +96,10 @@ impl TelemetryWriter {
         mut out: impl io::Write + Send + 'static,
         config: TelemetryWriterConfig,
     ) -> io::Result<Self> {
-        Self::spawn(config, move |config| {
-            write(&mut out, config)?;
+        Self::spawn(config, move |format, groups| {
+            if !groups.is_empty() {
+                write(&mut out, format, groups)?;
+            }
             out.flush()
         })
     }
@@ -121,25 +125,34 @@ impl TelemetryWriter {
     /// The file can't be written, or the thread can't be made.
     pub fn replace(path: impl Into<PathBuf>, config: TelemetryWriterConfig) -> io::Result<Self> {
         let path = path.into();
-        let replace = move |config: &_| replace(&path, config);
-        replace(&config)?;
+        let replace = move |format, groups| replace(&path, format, groups);
+        replace(config.format, config.groups)?;
         Self::spawn(config, replace)
     }
 
     fn spawn(
         config: TelemetryWriterConfig,
-        report: impl FnMut(&TelemetryWriterConfig) -> io::Result<()> + Send + 'static,
+        report: impl FnMut(TelemetryFormat, TelemetryGroups) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         let stop = Arc::new(StopSignal::default());
         let seen = Arc::clone(&stop);
+        let groups = Arc::new(AtomicU32::new(config.groups.bits()));
+        let wanted = Arc::clone(&groups);
         let thread = std::thread::Builder::new()
             .name("object-telemetry".to_owned())
-            .spawn(move || run(report, &config, &seen))?;
+            .spawn(move || run(report, &config, &wanted, &seen))?;
         Ok(Self {
             stop,
+            groups,
             thread: Some(thread),
             owner: Owner::current(),
         })
+    }
+
+    /// Writes these numbers from now on, in place of those of the configuration; of no group,
+    /// nothing. Any thread.
+    pub fn set_groups(&self, groups: TelemetryGroups) {
+        self.groups.store(groups.bits(), Ordering::Relaxed);
     }
 
     /// Writes once more, flushes, and drops the writer.
@@ -171,30 +184,41 @@ impl Drop for TelemetryWriter {
 }
 
 fn run(
-    mut report: impl FnMut(&TelemetryWriterConfig) -> io::Result<()>,
+    mut report: impl FnMut(TelemetryFormat, TelemetryGroups) -> io::Result<()>,
     config: &TelemetryWriterConfig,
+    groups: &AtomicU32,
     stop: &StopSignal,
 ) -> io::Result<()> {
-    while !stop.wait(config.every) {
-        report(config)?;
+    loop {
+        let is_last = stop.wait(config.every);
+        let groups = TelemetryGroups::from_bits_truncate(groups.load(Ordering::Relaxed));
+        report(config.format, groups)?;
+        if is_last {
+            return Ok(());
+        }
     }
-    report(config)
 }
 
-/// Writes a whole file in the place of the one that is there.
-fn replace(path: &Path, config: &TelemetryWriterConfig) -> io::Result<()> {
+/// Writes a whole file in the place of the one that is there; of no group, an empty one.
+fn replace(path: &Path, format: TelemetryFormat, groups: TelemetryGroups) -> io::Result<()> {
     let mut report = Vec::new();
-    write(&mut report, config)?;
+    if !groups.is_empty() {
+        write(&mut report, format, groups)?;
+    }
     let new = AtomicFile::create(path, 0o644).map_err(io::Error::other)?;
     new.file().write(&report, 0).map_err(io::Error::other)?;
     new.commit_unsynced().map_err(io::Error::other)
 }
 
-fn write(out: &mut dyn io::Write, config: &TelemetryWriterConfig) -> io::Result<()> {
+fn write(
+    out: &mut dyn io::Write,
+    format: TelemetryFormat,
+    groups: TelemetryGroups,
+) -> io::Result<()> {
     let report = TelemetryReport::of_process();
-    match config.format {
-        TelemetryFormat::Text => report.write_text_to(out, config.groups),
-        TelemetryFormat::Prometheus => report.write_prometheus_to(out, config.groups),
+    match format {
+        TelemetryFormat::Text => report.write_text_to(out, groups),
+        TelemetryFormat::Prometheus => report.write_prometheus_to(out, groups),
     }
 }
 

@@ -213,6 +213,12 @@ fn an_address_belongs_to_the_host_or_to_an_allocation() {
         let local = 1_u64;
         let here = (&raw const local).addr() as u64;
         assert_eq!(MemoryKind::of(here), Ok(MemoryKind::Host));
+        assert_eq!(MemoryKind::of_host(here), MemoryKind::Host);
+        // Nothing is mapped in the first page, nor beyond what user programs may have.
+        for nowhere in [0, 8, 1 << 62] {
+            assert_eq!(MemoryKind::of(nowhere), Ok(MemoryKind::Invalid));
+            assert_eq!(MemoryKind::of_host(nowhere), MemoryKind::Invalid);
+        }
         let cuda = Cuda::ready().expect("a driver");
         let memory = Memory::of(0, 10_000);
         let kind = MemoryKind::Device {
