@@ -108,6 +108,13 @@ if wanted c/send; then
         cc -std=c11 -D_GNU_SOURCE ${common[*]} capi/tests/c/send.c -o $room/send-v ${link[*]}
         timeout -k 5 $limit valgrind -q --error-exitcode=9 --leak-check=full $room/send-v"
 fi
+if [[ -n $have_cxx ]] && wanted cpp/cuobj; then
+    # Leaks are AddressSanitizer's to find: libfabric's own are known by its suppressions.
+    job "cpp/cuobj (valgrind)" "if ! command -v valgrind >/dev/null; then echo 'SKIPPED: cpp/cuobj in valgrind: there is none here'; exit 0; fi
+        c++ -std=c++17 ${common[*]} capi/tests/cpp/cuobj.cpp -o $room/cuobj-v ${link[*]}
+        timeout -k 5 $limit valgrind -q --error-exitcode=9 $room/cuobj-v"
+    job "the examples of cuObjClient's page" "capi/tests/cuobj_page.sh $out"
+fi
 
 if ((${#only[@]} == 0)); then
     # Each header on its own, as the first thing that a file includes.

@@ -11,7 +11,7 @@
  *   FABRICAST_CUOBJ_TELEMETRY_MS    how often telemetry is written; at its end alone
  *
  * No function throws, but what a callback throws comes out of cuObjGet and cuObjPut. Why something
- * failed is in fabricast::failure::last().
+ * failed is in fcast_last_error().
  */
 #ifndef FABRICAST_CUOBJ_HPP
 #define FABRICAST_CUOBJ_HPP
@@ -24,6 +24,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>

@@ -6,6 +6,8 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::fmt;
 use std::ptr::{self, NonNull};
 
+use fabricast_process::mapping;
+
 use super::RawStream;
 use super::driver::Cuda;
 use super::error::{CudaCode, CudaError, check};
@@ -115,14 +117,9 @@ impl MemoryKind {
     /// What lies at an address of a process without CUDA: [`Host`](Self::Host) memory, or
     /// [`Invalid`](Self::Invalid) where nothing is mapped.
     pub fn of_host(address: u64) -> Self {
-        let page = rustix::param::page_size() as u64;
-        let start = usize::try_from(address - address % page).unwrap_or_default();
-        let start = ptr::without_provenance_mut(start);
-        // SAFETY: the call reads no memory, and changes none: it starts no write that would not
-        // happen anyway. It says whether the page is mapped.
-        let asked = unsafe { rustix::mm::msync(start, 1, rustix::mm::MsyncFlags::ASYNC) };
-        match asked {
-            Ok(()) if address != 0 => Self::Host,
+        let start = usize::try_from(address).unwrap_or_default();
+        match NonNull::new(ptr::without_provenance_mut(start)) {
+            Some(start) if mapping::is_mapped(start, 1) => Self::Host,
             _ => Self::Invalid,
         }
     }

@@ -443,6 +443,26 @@ fn a_writer_writes_again_and_again() {
 }
 
 #[test]
+fn a_writer_writes_the_groups_that_were_set_last_and_nothing_of_none() {
+    let _counts = sample("groups");
+    let shared = Shared::default();
+    let config = TelemetryWriterConfig::default().groups(TelemetryGroups::TRANSFERS);
+    let writer = TelemetryWriter::start(shared.clone(), config.clone()).unwrap();
+    writer.set_groups(TelemetryGroups::LENDING);
+    writer.finish().unwrap();
+    let text = shared.text();
+    assert!(
+        text.contains("  lent: ") && !text.contains(" done, "),
+        "{text}"
+    );
+    let shared = Shared::default();
+    let writer = TelemetryWriter::start(shared.clone(), config).unwrap();
+    writer.set_groups(TelemetryGroups::empty());
+    writer.finish().unwrap();
+    assert_eq!(shared.text(), "");
+}
+
+#[test]
 fn a_writer_whose_file_fails_says_so_at_its_end() {
     let shared = Shared::default();
     shared.state().fails = true;
