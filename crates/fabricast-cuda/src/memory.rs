@@ -118,8 +118,8 @@ impl MemoryKind {
     /// What lies at an address of a process without CUDA: [`Host`](Self::Host) memory, or
     /// [`Invalid`](Self::Invalid) where nothing is mapped.
     pub fn of_host(address: u64) -> Self {
-        let start = usize::try_from(address).ok().and_then(NonZero::new);
-        match start.map(NonNull::without_provenance) {
+        let start = usize::try_from(address).unwrap_or_default();
+        match NonNull::new(ptr::without_provenance_mut(start)) {
             Some(start) if mapping::is_mapped(start, 1) => Self::Host,
             _ => Self::Invalid,
         }
