@@ -1123,6 +1123,7 @@ typedef struct {
      * 0.
      */
     uint32_t reserved;
+    /**
      * Header slots that other endpoints of the domain use, too, in place of the endpoint's own:
      * `header_slots` and `header_slot_size` must be 0 then.
      */

@@ -4,7 +4,6 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::fmt;
-use std::num::NonZero;
 use std::ptr::{self, NonNull};
 
 use fabricast_process::mapping;
