@@ -5,6 +5,7 @@ use super::{Document, Findings, root};
 
 /// Names of others that pages speak of and the sources do not, with whose they are.
 pub(super) const FOREIGN: &[(&str, &str)] = &[
+    ("cuObjServer", "the server of cuObject"),
     ("normalize_keys", "KvikIO's GDSStore"),
     ("a/b", "a key of Zarr"),
     ("src/bin/receiver.rs", "the reader's program"),
