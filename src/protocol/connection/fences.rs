@@ -45,12 +45,31 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 /// given more time.
 const GOOD_RATE: u64 = 4 << 20;
 
-/// How long a peer may take to answer.
+/// How long a peer may take to answer. Whole milliseconds, as each connection has one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FenceLimits {
-    pub(super) answer: Duration,
-    /// While what it began before comes in.
-    pub(super) busy: Duration,
+    answer_ms: u32,
+    busy_ms: u32,
+}
+
+impl FenceLimits {
+    /// `busy`: while what the peer began before comes in.
+    pub(super) fn new(answer: Duration, busy: Duration) -> Self {
+        let whole = |limit: Duration| limit.as_micros().div_ceil(1000);
+        let bounded = |limit| u32::try_from(whole(limit)).unwrap_or(u32::MAX);
+        Self {
+            answer_ms: bounded(answer),
+            busy_ms: bounded(busy),
+        }
+    }
+
+    pub(super) fn answer(self) -> Duration {
+        Duration::from_millis(self.answer_ms.into())
+    }
+
+    pub(super) fn busy(self) -> Duration {
+        Duration::from_millis(self.busy_ms.into())
+    }
 }
 
 /// Both sides' fences of one connection.
@@ -128,21 +147,21 @@ impl Watch {
         if now < self.due {
             return None;
         }
-        let quarter = limits.answer / 4;
+        let quarter = limits.answer() / 4;
         let is_late = now.saturating_duration_since(self.due) > quarter / 4;
         if is_late && !std::mem::replace(&mut self.again, true) {
             self.due = now + quarter;
             return None;
         }
         let busy = self.is_busy(now, bytes);
-        if self.next != Look::Count && busy && now < self.asked + limits.busy {
+        if self.next != Look::Count && busy && now < self.asked + limits.busy() {
             self.due = now + quarter;
             return None;
         }
         let said = self.next;
         (self.next, self.due) = match said {
             Look::Count => (Look::Late, now + quarter),
-            Look::Late | Look::End => (Look::End, now + limits.answer / 2),
+            Look::Late | Look::End => (Look::End, now + limits.answer() / 2),
         };
         Some(said)
     }
@@ -197,7 +216,7 @@ impl Fences {
         limits: FenceLimits,
         bytes: Option<u64>,
     ) -> Option<CloseReason> {
-        let limit = limits.answer;
+        let limit = limits.answer();
         match self.watch.as_mut()?.look(now, limits, bytes)? {
             Look::Count => None,
             Look::Late => {
@@ -282,7 +301,7 @@ impl Connection {
     /// Also after its goodbye: until this side says its own, it answers.
     pub(super) fn on_fenced(&mut self, nonce: u64, now: Instant) {
         self.on_arrival("a fence before the connection was established");
-        let limit = self.local.fences.answer;
+        let limit = self.local.fences.answer();
         if self.state != State::Closed
             && let Err(violation) = self.fences().on_answer(nonce, now, limit)
         {
@@ -294,7 +313,7 @@ impl Connection {
     /// random. [`Action::FencePassed`] is the answer, or the connection ends.
     pub(crate) fn fence(&mut self, epoch: u64, nonce: u64, now: Instant) {
         if self.state != State::Closed {
-            let limit = self.local.fences.answer;
+            let limit = self.local.fences.answer();
             self.fences().ask(epoch, nonce, now, limit);
         }
     }
@@ -474,15 +493,14 @@ mod tests {
         assert_eq!(fences.next(false), Some(Control::Fenced { nonce: 7 }));
     }
 
-    const LIMITS: FenceLimits = FenceLimits {
-        answer: LIMIT,
-        busy: Duration::from_secs(60),
-    };
+    fn limits() -> FenceLimits {
+        FenceLimits::new(LIMIT, Duration::from_secs(60))
+    }
 
     /// Looks at the question that is open, each time that one is due, until this time.
     fn look_until(fences: &mut Fences, until: Instant) -> Option<CloseReason> {
         while let Some(due) = fences.deadline().filter(|due| *due <= until) {
-            let said = fences.look(due, LIMITS, None);
+            let said = fences.look(due, limits(), None);
             if said.is_some() {
                 return said;
             }
@@ -569,18 +587,18 @@ mod tests {
             let due = fences.deadline().expect("one is open");
             // Slower than that from the half of the last time on.
             bytes += GOOD_RATE * LIMIT.as_secs();
-            if let Some(said) = fences.look(due, LIMITS, Some(bytes)) {
+            if let Some(said) = fences.look(due, limits(), Some(bytes)) {
                 break (said, due);
             }
         };
-        assert!(said.1 >= now + LIMITS.busy, "{:?}", said.1 - now);
-        assert!(said.1 <= now + LIMITS.busy + 2 * LIMIT);
+        assert!(said.1 >= now + limits().busy(), "{:?}", said.1 - now);
+        assert!(said.1 <= now + limits().busy() + 2 * LIMIT);
         assert_eq!(said.0, CloseReason::FenceDeadline { limit: LIMIT });
         // A trickle is none.
         fences = Fences::default();
         fences.ask(1, 1, now, LIMIT);
         for look in [LIMIT / 4, LIMIT / 2, LIMIT] {
-            let said = fences.look(now + look, LIMITS, Some(look.as_millis() as u64));
+            let said = fences.look(now + look, limits(), Some(look.as_millis() as u64));
             assert_eq!(said.is_some(), look == LIMIT, "{look:?}");
         }
     }
@@ -592,10 +610,10 @@ mod tests {
         let mut fences = Fences::default();
         fences.ask(1, 1, now, LIMIT);
         let mut at = now + LIMIT * 3;
-        assert_eq!(fences.look(at, LIMITS, None), None);
+        assert_eq!(fences.look(at, limits(), None), None);
         assert_eq!(fences.deadline(), Some(at + LIMIT / 4));
         let mut looks = 0;
-        while fences.look(at, LIMITS, None).is_none() {
+        while fences.look(at, limits(), None).is_none() {
             at += LIMIT * 3;
             looks += 1;
         }

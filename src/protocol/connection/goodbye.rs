@@ -137,7 +137,7 @@ impl Connection {
     /// The connection is over, and long messages that came still wait for fences of others: until
     /// when, and what it ended with if that passes.
     pub(crate) fn hands_out_until(&self, now: Instant) -> (Instant, CloseReason) {
-        let limit = self.local.fences.busy;
+        let limit = self.local.fences.busy();
         let others = (now + limit, CloseReason::FenceDeadline { limit });
         match self.goodbye.deadline.filter(|_| self.goodbye.own_deadline) {
             Some(own) if own <= others.0 => (own, CloseReason::ClosedByDeadline),

@@ -69,10 +69,7 @@ impl LocalParams {
 
     fn fence_limits(&self) -> FenceLimits {
         let busy = self.liveness.lost.unwrap_or(BUSY_LIMIT);
-        FenceLimits {
-            answer: self.fence_timeout.min(busy),
-            busy,
-        }
+        FenceLimits::new(self.fence_timeout.min(busy), busy)
     }
 
     pub(super) fn terms(&self) -> Terms {

@@ -53,8 +53,18 @@ const FACTS: &[Fact] = &[
         FRAME,
         "LENGTH_LEN: usize = 4;",
     ),
-    fact(LIMITS, "so a header has up to 62 | 256, 64 |", SLOTS, "slots: 256,"),
-    fact(LIMITS, "so a header has up to 62 | 256, 64 |", SLOTS, "slot_size: 64,"),
+    fact(
+        LIMITS,
+        "so a header has up to 62 | 256, 64 |",
+        SLOTS,
+        "slots: 256,",
+    ),
+    fact(
+        LIMITS,
+        "so a header has up to 62 | 256, 64 |",
+        SLOTS,
+        "slot_size: 64,",
+    ),
     fact(
         LIMITS,
         "| 1 to 65,536; 1 to 4,096 |",
