@@ -247,8 +247,9 @@ fn a_node_is_refused_where_endpoints_have_names() {
         }
         let none = any().node(node()).interface("nowhere").open();
         let text = none.expect_err("there is no such interface").to_string();
+        let reason = format!("{provider}: its endpoints have names");
         assert!(
-            text.contains(&format!("; {provider}: its endpoints have names")),
+            text.split("; ").any(|said| said.starts_with(&reason)),
             "{text}"
         );
     }
