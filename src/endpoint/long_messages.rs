@@ -30,11 +30,11 @@ const SLOWEST: u64 = 1 << 20;
 ///
 /// A peer that confirms late holds nobody's messages up: one that has waited for 10 ms is copied
 /// into another slot of the pool, and handed out
-/// ([`Message::is_copied`](crate::endpoint::Message::is_copied), `ReceiveStats::late_copied`). From then on,
-/// until all are in time again, messages land in memory of their connections' own, as many bytes as
-/// the pool has at most, and are copied out of there without a wait. A sender for which none is
-/// left waits until more than half of the slots are free. A message that lies in a GPU's memory, or
-/// for which no slot is free, waits on, until those that are late are closed
+/// ([`Message::is_copied`](crate::endpoint::Message::is_copied), `ReceiveStats::late_copied`). From
+/// then on, until all are in time again, messages land in memory of their connections' own, as many
+/// bytes as the pool has at most, and are copied out of there without a wait. A sender for which
+/// none is left waits until more than half of the slots are free. A message that lies in a GPU's
+/// memory, or for which no slot is free, waits on, until those that are late are closed
 /// ([`fence_timeout`](crate::endpoint::ConnectionSettings::fence_timeout)).
 ///
 /// A message takes its slot until the application drops it. With no slot free, it waits; its
