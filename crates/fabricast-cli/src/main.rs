@@ -14,7 +14,7 @@ use clap::{Parser, Subcommand};
 use failure::Failure;
 use stream::args::{DemoArgs, RecvArgs, SendArgs};
 
-/// Moves files, events and objects between machines over libfabric, without a copy of its own.
+/// Moves files and events between machines over libfabric.
 #[derive(Debug, Parser)]
 #[command(name = "fabricast", version, after_help = EXAMPLES)]
 struct Cli {
@@ -53,7 +53,7 @@ enum Command {
     /// Start a receiver and a sender on this machine, stream a file, and compare checksums
     Demo(DemoArgs),
     /// A small readout and event building: detectors fill rings, builders get every fragment of an
-    /// event, without a copy of its own
+    /// event
     #[command(subcommand, after_help = readout::args::EXAMPLES)]
     Readout(readout::args::Command),
     /// What this machine has, and which way GPU memory takes over each network provider
