@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::fmt;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::ptr;
 
@@ -40,13 +40,22 @@ pub(crate) fn check_local(asked: &PeerAddr, got: Option<PeerAddr>) -> Result<(),
 /// Addresses of a list, at most: a machine may have thousands.
 const LISTED_MAX: usize = 16;
 
-/// None of a node's addresses is one of this machine: an error that lists those that are. The
-/// kernel is asked, which takes more than interfaces have: all of 127.0.0.0/8, say.
+/// Whether an address is one of this machine's. The kernel is asked, which takes more than
+/// interfaces have: all of 127.0.0.0/8, say.
+///
+/// # Errors
+/// The kernel does not say.
+pub(crate) fn is_local(ip: IpAddr) -> io::Result<bool> {
+    match UdpSocket::bind((ip, 0)) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::AddrNotAvailable => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// None of a node's addresses is one of this machine: an error that lists those that are.
 pub(super) fn refuse_foreign(node: &str, addrs: &[SocketAddr]) -> Result<(), Error> {
-    let is_foreign = |addr: &SocketAddr| {
-        let bound = UdpSocket::bind(SocketAddr::new(addr.ip(), 0));
-        bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
-    };
+    let is_foreign = |addr: &SocketAddr| is_local(addr.ip()).is_ok_and(|local| !local);
     if addrs.is_empty() || !addrs.iter().all(is_foreign) {
         return Ok(());
     }

@@ -87,7 +87,7 @@ pub(crate) use av::{Av, FiAddr, fits};
 pub(crate) use device_memory::{DeviceRegistrar, Terms, register as register_device};
 pub(crate) use ep::Ep;
 pub(crate) use info::Info;
-pub(crate) use local_address::check_local;
+pub(crate) use local_address::{check_local, is_local};
 pub(crate) use opened_ep::{OpenedEp, receives_of, unreachable};
 pub(crate) use operation::{
     COMPLETION_BATCH, CmData, Completions, LinkCompletion, PEER_WROTE, PostRefused, RemoteRange,

@@ -1,12 +1,13 @@
 //! `ClientNetworks`: where the clients may be that tokens name.
 
 use std::fmt;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use crate::Error;
 use crate::endpoint::PeerAddr;
 use crate::endpoint::limits::config;
+use crate::fabric::is_local;
 
 /// What a text of networks may be.
 const WANTED: &str = "must be `any`, `asker`, or networks as 10.0.0.0/8,192.168.1.7,fd00::/8";
@@ -82,8 +83,7 @@ fn ip(addr: &PeerAddr) -> Option<IpAddr> {
 
 /// Whether an address is that of somebody who is at another one.
 fn is_at(asker: IpAddr, client: IpAddr) -> bool {
-    // Nobody but this machine can bind to it.
-    let is_ours = || UdpSocket::bind((client, 0)).is_ok();
+    let is_ours = || is_local(client).unwrap_or(false);
     client == asker || asker.is_loopback() && !client.is_loopback() && is_ours()
 }
 
