@@ -11,10 +11,12 @@ use fabricast::object::{FileStore, ObjectServer, ObjectServerConfig};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::connections::{Connection, Connections};
 use crate::mover::Mover;
+use crate::object_body::BODY_PIECE;
 use crate::pace::{PacedBody, PacedStream};
 use crate::pieces::Pieces;
 use crate::service::Service;
@@ -72,6 +74,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
 /// Serves a connection until its client goes away, stalls, or has to make room for another one.
 async fn serve(service: Arc<Service>, stream: TcpStream, connection: Connection) {
     let (connection, limit) = (Arc::new(connection), service.stall + LAST_WORDS);
+    // Otherwise the kernel takes up to 4 MiB of a reply that nobody reads, and others wait
+    // meanwhile. A kernel that refuses the option serves as before.
+    let _ = SockRef::from(&stream).set_tcp_notsent_lowat(BODY_PIECE as u32);
     let pace = Arc::clone(&connection.pace);
     let client = Arc::clone(&connection);
     let answer = service_fn(move |request| {

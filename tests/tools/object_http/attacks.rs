@@ -23,41 +23,23 @@ fn stalled(server: &Serving, count: usize, said: &str) -> Vec<TcpStream> {
     (0..count).map(connect).collect()
 }
 
-/// One request whose answer must come soon; how long it took. Who is told to come again, as all
-/// places were taken in that moment, does so as S3's clients do; three times, and no more.
+/// One request whose answer must come soon; how long it took.
 #[track_caller]
 fn honest(server: &Serving, method: &str, path: &str, body: &[u8]) -> (Duration, Answer) {
-    for _ in 0..3 {
-        match asked(server, method, path, body) {
-            Some((took, answer)) if answer.status != 503 => return (took, answer),
-            _ => println!("{method} {path}: all places are taken"),
-        }
-        std::thread::sleep(Duration::from_millis(500));
-    }
-    panic!("{method} {path}: there was no place at three times");
-}
-
-/// `None`: the connection was ended without an answer.
-#[track_caller]
-fn asked(server: &Serving, method: &str, path: &str, body: &[u8]) -> Option<(Duration, Answer)> {
     let started = Instant::now();
     let mut stream = TcpStream::connect(server.address).expect("it listens");
     stream.set_read_timeout(Some(soon())).expect("a socket");
     let len = body.len();
     let mut head = format!("{method} {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n");
     head += &format!("Content-Length: {len}\r\n\r\n");
-    // Who is refused is told before all of it is read.
-    let _ = stream.write_all(head.as_bytes());
-    let _ = stream.write_all(body);
+    stream.write_all(head.as_bytes()).expect("it reads");
+    stream.write_all(body).expect("it reads");
     let mut bytes = Vec::new();
     if let Err(error) = stream.read_to_end(&mut bytes) {
-        if error.kind() == std::io::ErrorKind::ConnectionReset {
-            return None;
-        }
         let (got, took) = (bytes.len(), started.elapsed());
         panic!("{method} {path}: {got} bytes of an answer, then {error}, after {took:?}");
     }
-    (!bytes.is_empty()).then(|| (started.elapsed(), Answer::parse(&bytes)))
+    (started.elapsed(), Answer::parse(&bytes))
 }
 
 /// Puts and gets, as a client that knows nothing of the others.
