@@ -40,8 +40,9 @@ A stream that was cut goes on where it was when the same command is given again.
 names only when all of the stream is whole and checked; they replace files of the same names.
 Symbolic links, FIFOs, sockets and devices in directories are not sent: stderr says which were
 skipped, and with --strict they are an error before anything is sent.
-Exit code: 0 when everything has arrived everywhere, 1 when not (one line on stderr says why), 2 for
-a wrong command line.
+Exit code: 0 when everything has arrived everywhere; else one line on stderr says why not, and it is
+2 for a wrong command line, 3 when a receiver is not there or was lost, 4 when it does not take what
+is sent, 5 when that can't be read or has changed, 6 when it can't be written, and 1 for the rest.
 FABRICAST_LIBFABRIC=/path/to/libfabric.so.1 chooses the libfabric to use.";
 
 #[derive(Debug, Subcommand)]
@@ -65,7 +66,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("fabricast: {failure}");
-            ExitCode::FAILURE
+            failure.code()
         }
     }
 }

@@ -8,7 +8,7 @@ use fabricast::stream::{
     StreamReceiver, ThroughGpu,
 };
 
-use crate::failure::Failure;
+use crate::failure::{End, Failure};
 use crate::parent::end_with_parent;
 use crate::say::say;
 use crate::stream::args::RecvArgs;
@@ -70,14 +70,14 @@ fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Failure>> {
         }
         StreamEvent::Cut(_, error, report) => {
             let text = format!("a stream ended after {} bytes: {error}", report.bytes);
-            Some(Err(Failure::new(text)))
+            Some(Err(Failure::new(text).ends(End::of(error))))
         }
         StreamEvent::Refused { code, reason, .. } => {
             let text = match reason.is_empty() {
                 true => format!("refused: {code}"),
                 false => format!("refused: {code}: {reason}"),
             };
-            Some(Err(Failure::new(text)))
+            Some(Err(Failure::new(text).ends(End::Refused)))
         }
         _ => None,
     }
@@ -88,7 +88,7 @@ fn config(args: &RecvArgs) -> Result<ReceiverConfig, Failure> {
     let base = match args.discard {
         true => taking(DiscardSink, gpu),
         false => {
-            let failed = |error| Failure::file(&args.dir, &error);
+            let failed = |error| Failure::file(&args.dir, &error).ends(End::Sink);
             let sink = DirectorySink::new(&args.dir).map_err(failed)?;
             if let Some(days) = args.forget_after {
                 let age = Duration::from_secs(u64::from(days) * 86_400);

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use fabricast::storage::DirectIo;
 use fabricast::stream::{
     BlockSource, FileSource, Peer, PeerOutcome, PresharedKey, SendOptions, SenderConfig, SlowPeer,
-    StreamSender, ThroughGpu, Transport,
+    SourceError, StreamSender, ThroughGpu, Transport,
 };
 
-use crate::failure::{Failure, describe};
+use crate::failure::{End, Failure, describe};
 use crate::parent::end_with_parent;
 use crate::say::say;
 use crate::stream::args::{By, SendArgs, Slow};
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
         source = source.direct(DirectIo::On);
     }
     // Before the first byte is sent: a mistyped name costs nothing.
-    let source = source.build().map_err(Failure::of)?;
+    let source = source.build().map_err(source_failed)?;
     tell_skipped(args, &source)?;
     let entries = source.manifest().len();
     let gpu = device_buffers(&args.common, args.readers)?;
@@ -59,6 +59,10 @@ pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
     drop(shown);
     sender.close(Instant::now() + GOODBYE);
     tell(args, &outcomes, entries, &domains[0].report())
+}
+
+fn source_failed(error: SourceError) -> Failure {
+    Failure::of(error).ends(End::Source)
 }
 
 /// Lines of what is skipped that are printed.
@@ -113,13 +117,18 @@ fn tell(
             });
         }
         if let Err(error) = result {
-            failures.push(format!("{peer}: {error}"));
+            failures.push((format!("{peer}: {error}"), End::of(error)));
         }
     }
-    match failures.is_empty() {
-        true => Ok(()),
-        false => Err(Failure::new(failures.join("; "))),
-    }
+    let Some(&(_, first)) = failures.first() else {
+        return Ok(());
+    };
+    let end = match failures.iter().all(|(_, end)| *end == first) {
+        true => first,
+        false => End::Failed,
+    };
+    let texts: Vec<_> = failures.into_iter().map(|(text, _)| text).collect();
+    Err(Failure::new(texts.join("; ")).ends(end))
 }
 
 fn config(args: &SendArgs) -> Result<SenderConfig, Failure> {
