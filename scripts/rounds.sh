@@ -47,7 +47,7 @@ main() {
     trap stop INT TERM HUP
     rm -rf "$logs"
     mkdir -p "$logs"
-    scripts/test.sh build >"$logs/build.log" 2>&1 || { tail -n 40 "$logs/build.log"; exit 1; }
+    scripts/test.sh build library >"$logs/build.log" 2>&1 || { tail -n 40 "$logs/build.log"; exit 1; }
     for ((at = 0; at < busy_count; at++)); do
         compute $$ &
         busy+=($!)

@@ -4,7 +4,7 @@
 #   test.sh             what a user trusts his build by: the tests over libfabric of the system
 #   test.sh check       the rest that is quick to run: the second library, both mixed, C and C++ with sanitizers, no features, every program
 #   test.sh PART...     these parts: build abi suite capi plain doc, those of `check`: second mixed sanitized bare programs, and the long ones:
-#                       loom asan capi_asan
+#                       library loom asan capi_asan
 #   test.sh conformance every behaviour on every provider of both libraries, as a table
 #   test.sh single      the suites of endpoints and faults with nothing packed
 #   test.sh soak        the chaos tests alone, with full counts (FABRICAST_SOAK=1), on both libraries
@@ -18,7 +18,7 @@ all_parts=(build abi suite capi plain doc)
 # `make check`.
 check_parts=(build second mixed sanitized bare programs)
 # Long ones, by name only: `make models`.
-long_parts=(loom asan capi_asan conformance single soak)
+long_parts=(library loom asan capi_asan conformance single soak)
 # Those with tests that do more with FABRICAST_SOAK=1.
 soak_targets=(--lib --test alloc --test endpoint --test faults --test one_sided --test storage --test streams)
 # What tests start, and libfabricast for what is written in C and C++.
@@ -204,21 +204,30 @@ run_abi() {
     [[ -n $headers2 ]] || echo "$no_headers2" | tee -a "$logs/abi.log"
 }
 
+# Nearly all of it: the library's own unit tests are the largest program, and their compiler leaves half of a machine idle. The part suite
+# builds them beside tests that wait.
 run_build() {
     local targets
     mapfile -t targets < <(tested_examples && test_targets tests conformance && crate_targets)
-    part build "all tests, with all features" 900 -n \
-        cargo test "${everything[@]}" --no-run --lib --bin fabricast "${targets[@]}"
+    part build "all tests but those within the library, with all features" 900 -n cargo test "${everything[@]}" --no-run --bin fabricast "${targets[@]}"
     part examples "what tests start or link" 600 -n cargo build "${everything[@]}" "${programs[@]}"
 }
 
-# beside COUNT WORD...: the first COUNT words are a command, the others another, and both run at once.
+# For whoever wants nothing compiled in the part suite.
+run_library() {
+    part library "the tests within the library" 600 -n cargo test "${everything[@]}" --no-run --lib
+}
+
+# beside COMMAND...: each a line of the shell, and all at once. They begin one after another: cargo keeps the others out while it compiles, and
+# only the last of them has something to compile.
 beside() {
-    local one status=0
-    "${@:2:$1}" &
-    one=$!
-    "${@:$1+2}" || status=$?
-    wait "$one" || status=$?
+    local line job jobs=() status=0
+    for line; do
+        bash -c "$line" &
+        jobs+=($!)
+        sleep 2
+    done
+    for job in "${jobs[@]}"; do wait "$job" || status=$?; done
     return "$status"
 }
 export -f beside
@@ -227,10 +236,11 @@ run_suite() {
     local targets all=(cargo test "${everything[@]}" --no-fail-fast) how=(-- --show-output --skip mixed::)
     # These wait for most of their time, for peers that are lost and for processes of their own.
     local waiting=("${all[@]}" --test faults --test tools --test cli "${how[@]}")
+    local unit=("${all[@]}" --lib --bin fabricast "${how[@]}")
     mapfile -t targets < <(tested_examples && test_targets tests conformance faults tools && crate_targets abi cli)
+    local others=("${all[@]}" "${targets[@]}" "${how[@]}")
     # shellcheck disable=SC2016  # the inner shell's
-    part suite "all tests, libfabric of the system" 600 \
-        bash -c 'beside "$@"' bash "${#waiting[@]}" "${waiting[@]}" "${all[@]}" --lib --bin fabricast "${targets[@]}" "${how[@]}"
+    part suite "all tests, libfabric of the system" 900 bash -c 'beside "$@"' bash "${waiting[*]@Q}" "${others[*]@Q}" "${unit[*]@Q}"
 }
 
 # Behind the part build or suite.
