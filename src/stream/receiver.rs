@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use self::config::{RECEIVES_BESIDE, RECEIVES_OF_WINDOWS};
 use self::events::EventQueue;
-use self::side::ReceiverSide;
+use self::side::{ListeningPlace, ReceiverSide};
 use self::writing::{Writers, WritersSettings};
 use super::StreamError;
 use super::interface::Interface;
@@ -46,7 +46,8 @@ const CONTROL_DEPTH: u32 = 4;
 /// Takes streams from [`StreamSender`](super::StreamSender)s, checks each block, and gives it to a
 /// sink.
 ///
-/// It has one thread for its connections, and some that write. A stream's sender is told that it is
+/// It has one thread for its connections, or several over providers that copy
+/// ([`StreamSettings::rail_threads`](super::StreamSettings::rail_threads)), and some that write. A stream's sender is told that it is
 /// complete when the sink has all of it.
 ///
 /// ```no_run
@@ -113,22 +114,35 @@ impl StreamReceiver {
         employ: impl FnOnce(WritersSettings) -> Result<Writers, crate::Error>,
     ) -> Result<(Self, NetworkThread<ReceiverSide>), StreamError> {
         config.check()?;
-        let mut endpoints = Vec::new();
+        let mut listening = Vec::new();
+        let mut interfaces = Vec::new();
         let mut addrs = Vec::new();
         let mut slots = 0;
         let windows = windows(places, &config);
         #[cfg(test)]
         let mut pools = Vec::new();
         for (interface, addr) in places {
-            let duplex = duplex(&config, windows)?;
-            slots += duplex.pool.slots();
-            #[cfg(test)]
-            pools.push(duplex.pool.clone());
-            let endpoint = interface.listen(*addr, &duplex)?;
-            addrs.extend(endpoint.local_addr());
-            endpoints.push(endpoint);
+            let count = match addr.socket_addr() {
+                Some(_) => config.stream.lanes(interface.copies()),
+                None => 1,
+            };
+            let lanes = interface.clone().lanes(count)?;
+            let mut endpoints = Vec::new();
+            for (number, lane) in lanes.iter().enumerate() {
+                let duplex = duplex(&config, windows, number == 0)?;
+                slots += duplex.pool.slots();
+                #[cfg(test)]
+                pools.push(duplex.pool.clone());
+                let at = if number == 0 { *addr } else { any_port(*addr) };
+                endpoints.push(lane.listen(at, &duplex)?);
+            }
+            interfaces.extend(lanes);
+            let beside = endpoints.split_off(1);
+            let first = endpoints.remove(0);
+            addrs.extend(first.local_addr());
+            listening.push(ListeningPlace { first, beside });
         }
-        let can_write = endpoints.iter().all(|endpoint| endpoint.can_write(1));
+        let can_write = listening.iter().all(|place| place.first.can_write(1));
         let slot_memory = match windows {
             0 => None,
             _ if !can_write => None,
@@ -140,10 +154,8 @@ impl StreamReceiver {
         let events = Arc::new(EventQueue::default());
         #[cfg(test)]
         pools.extend(slot_memory.clone());
-        let interfaces = places.iter().map(|(interface, _)| interface.clone());
-        let interfaces: Vec<_> = interfaces.collect();
         let (memory, told) = ((slot_memory, slots), Arc::clone(&events));
-        let side = ReceiverSide::new(config, &interfaces, endpoints, memory, told, employ)?;
+        let side = ReceiverSide::new(config, &interfaces, listening, memory, told, employ)?;
         let (handle, thread) = NetworkThread::new(side);
         let receiver = Self {
             addrs,
@@ -228,7 +240,21 @@ fn slot_pool(slots: u32, block_bytes: u32) -> Result<SharedBufferManager, Stream
 /// without a copy. It costs a sixteenth of their memory at most.
 const ALIGNED_FROM: u32 = 64 * 1024;
 
-fn duplex(config: &ReceiverConfig, windows: u32) -> Result<DuplexConfig, StreamError> {
+/// The same address with a port that the system chooses.
+fn any_port(addr: PeerAddr) -> PeerAddr {
+    let at = addr.socket_addr().map(|mut at| {
+        at.set_port(0);
+        at.into()
+    });
+    at.unwrap_or(addr)
+}
+
+/// `populate`: its memory is there at once, and not when it is used first.
+fn duplex(
+    config: &ReceiverConfig,
+    windows: u32,
+    populate: bool,
+) -> Result<DuplexConfig, StreamError> {
     let beside = match windows {
         0 => RECEIVES_BESIDE,
         _ => RECEIVES_BESIDE + RECEIVES_OF_WINDOWS,
@@ -242,7 +268,7 @@ fn duplex(config: &ReceiverConfig, windows: u32) -> Result<DuplexConfig, StreamE
     if config.stream.block_bytes >= ALIGNED_FROM {
         (layout.front, layout.alignment) = (HEADER_LEN, 4096);
     }
-    let pool = pool(layout, config.stream.pinned)?;
+    let pool = pool(layout, config.stream.pinned, populate)?;
     Ok(DuplexConfig {
         header_len: HEADER_LEN as u16,
         pool,

@@ -3,7 +3,12 @@
 use std::time::Duration;
 
 use crate::stream::sender::{setting, time};
+use crate::stream::wire::PORTS_MAX;
 use crate::stream::{PresharedKey, StreamError};
+
+/// Threads for connections: as many as a receiver has room for in its answer to tell where they
+/// listen, and the first.
+const RAIL_THREADS_MAX: u32 = PORTS_MAX as u32 + 1;
 
 /// What both sides of streams have: blocks, connections, threads. A config's `stream` lends this to
 /// a closure, as it was set so far.
@@ -17,6 +22,7 @@ use crate::stream::{PresharedKey, StreamError};
 /// | `connections` | sender | connections at once | 64 | 1 to 4,096 |
 /// | `connections` | receiver | connections at once | 8 | 1 to 1,024 |
 /// | `threads` | all | threads that read, or write | 2 | 1 to 64 |
+/// | `rail_threads` | all | threads for connections | see below | 1 to 7 |
 /// | `connect_timeout` | all | time | 5 s | 1 ms to 1 h |
 /// | `lost_after` | all | time | 10 s | 10 ms to 24 h |
 /// | `pinned` | all | buffers that CUDA copies from and to without the processor | no | |
@@ -24,6 +30,9 @@ use crate::stream::{PresharedKey, StreamError};
 ///
 /// "Of" names the sides: [`SenderConfig`](crate::stream::SenderConfig) and
 /// [`ReceiverConfig`](crate::stream::ReceiverConfig).
+///
+/// With a `rail_threads` of 1, connections have one thread for all of them. Its default is that,
+/// and a quarter of the processors where the provider copies (tcp), at most 7.
 ///
 /// ```
 /// use fabricast::stream::SenderConfig;
@@ -37,6 +46,7 @@ pub struct StreamSettings {
     pub(in crate::stream) buffers: u32,
     pub(in crate::stream) connections: u32,
     pub(in crate::stream) threads: u32,
+    pub(in crate::stream) rail_threads: Option<u32>,
     pub(in crate::stream) connect_timeout: Duration,
     pub(in crate::stream) lost_after: Duration,
     pub(in crate::stream) pinned: bool,
@@ -58,6 +68,7 @@ impl StreamSettings {
             buffers,
             connections,
             threads: 2,
+            rail_threads: None,
             connect_timeout: Duration::from_secs(5),
             lost_after: Duration::from_secs(10),
             pinned: false,
@@ -92,6 +103,17 @@ impl StreamSettings {
     #[must_use]
     pub fn threads(mut self, threads: u32) -> Self {
         self.threads = threads;
+        self
+    }
+
+    /// Threads for the connections by each network interface. From 2 on, each has a libfabric
+    /// domain and an endpoint of its own, and a receiver listens at further ports, one for each,
+    /// which the system chooses and which it tells its senders in the handshake. A stream has a
+    /// connection by each thread that pays ([`SendOptions::rails`](super::SendOptions::rails)).
+    /// Receivers whose addresses are no IP addresses have one thread, whatever is set.
+    #[must_use]
+    pub fn rail_threads(mut self, threads: u32) -> Self {
+        self.rail_threads = Some(threads);
         self
     }
 
@@ -142,8 +164,29 @@ impl StreamSettings {
         self.check()
     }
 
+    /// Threads for connections, by interfaces of this kind. `copies`: what they cost is the
+    /// processor's time.
+    pub(in crate::stream) fn lanes(&self, copies: bool) -> u32 {
+        self.rail_threads.unwrap_or_else(|| match copies {
+            true => {
+                let processors = std::thread::available_parallelism().map_or(1, usize::from);
+                let quarter = u32::try_from(processors / 4).unwrap_or(u32::MAX);
+                quarter.clamp(1, RAIL_THREADS_MAX)
+            }
+            false => 1,
+        })
+    }
+
     fn check(&self) -> Result<(), StreamError> {
         setting("threads", self.threads.into(), 1, 64, "1 to 64 threads")?;
+        let rails = self.rail_threads.unwrap_or(1);
+        setting(
+            "rail_threads",
+            rails.into(),
+            1,
+            RAIL_THREADS_MAX.into(),
+            "1 to 7 threads",
+        )?;
         let hour = "1 ms to 1 h";
         time("connect_timeout", self.connect_timeout, 1, 3_600_000, hour)?;
         let day = "10 ms to 24 h";
@@ -178,6 +221,11 @@ mod documented {
                 name: "threads",
                 get: |c| c.threads.into(),
                 set: |c, v| c.threads(v.count()),
+            },
+            Setting {
+                name: "rail_threads",
+                get: |c| c.rail_threads.unwrap_or(0).into(),
+                set: |c, v| c.rail_threads(v.count()),
             },
             Setting {
                 name: "connect_timeout",
