@@ -47,8 +47,8 @@ const CONTROL_DEPTH: u32 = 4;
 /// sink.
 ///
 /// It has one thread for its connections, or several over providers that copy
-/// ([`StreamSettings::rail_threads`](super::StreamSettings::rail_threads)), and some that write. A stream's sender is told that it is
-/// complete when the sink has all of it.
+/// ([`StreamSettings::rail_threads`](super::StreamSettings::rail_threads)), and some that write. A
+/// stream's sender is told that it is complete when the sink has all of it.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -110,7 +110,7 @@ impl StreamReceiver {
     /// All of it but its thread.
     fn prepare(
         places: &[(Interface, PeerAddr)],
-        config: ReceiverConfig,
+        mut config: ReceiverConfig,
         employ: impl FnOnce(WritersSettings) -> Result<Writers, crate::Error>,
     ) -> Result<(Self, NetworkThread<ReceiverSide>), StreamError> {
         config.check()?;
@@ -119,13 +119,15 @@ impl StreamReceiver {
         let mut addrs = Vec::new();
         let mut slots = 0;
         let windows = windows(places, &config);
+        let lanes_of = |(interface, addr): &(Interface, PeerAddr)| match addr.socket_addr() {
+            Some(_) => config.stream.lanes(interface.copies()),
+            None => 1,
+        };
+        let counts: Vec<u32> = places.iter().map(lanes_of).collect();
+        config.lanes = counts.iter().sum();
         #[cfg(test)]
         let mut pools = Vec::new();
-        for (interface, addr) in places {
-            let count = match addr.socket_addr() {
-                Some(_) => config.stream.lanes(interface.copies()),
-                None => 1,
-            };
+        for ((interface, addr), count) in places.iter().zip(counts) {
             let lanes = interface.clone().lanes(count)?;
             let mut endpoints = Vec::new();
             for (number, lane) in lanes.iter().enumerate() {
@@ -218,7 +220,7 @@ fn windows(places: &[(Interface, PeerAddr)], config: &ReceiverConfig) -> u32 {
     let mut interfaces = places.iter().map(|(interface, _)| interface);
     let favoured = interfaces.all(Interface::favours_writes);
     config.rma_slots.unwrap_or(match favoured {
-        true => config.stream.buffers,
+        true => config.stream.buffers_of_receiver(),
         false => 0,
     })
 }
@@ -259,7 +261,7 @@ fn duplex(
         0 => RECEIVES_BESIDE,
         _ => RECEIVES_BESIDE + RECEIVES_OF_WINDOWS,
     };
-    let slots = config.stream.buffers + beside * config.stream.connections;
+    let slots = config.stream.buffers_of_receiver() + beside * config.stream.connections;
     let slot = config.stream.block_bytes as usize + HEADER_LEN;
     let mut layout = SharedBufferConfig {
         slots: Some(slots),
@@ -272,7 +274,7 @@ fn duplex(
     Ok(DuplexConfig {
         header_len: HEADER_LEN as u16,
         pool,
-        credits: config.credits + CONTROL_DEPTH,
+        credits: config.window() + CONTROL_DEPTH,
         depth: CONTROL_SENDS,
         max_connections: config.stream.connections,
         connect_timeout: config.stream.connect_timeout,

@@ -228,7 +228,7 @@ fn block_pool(
     interfaces: &[Interface],
 ) -> Result<SharedBufferManager, StreamError> {
     let layout = SharedBufferConfig {
-        slots: Some(config.stream.buffers),
+        slots: Some(config.stream.buffers_of_sender(interfaces.len() as u32)),
         alignment: 4096,
         headroom: HEADER_LEN,
         ..SharedBufferConfig::new(config.stream.block_bytes as usize)

@@ -352,7 +352,12 @@ fn connections_are_made_by_more_threads_while_that_pays() {
     assert_eq!(receiver.local_addrs().len(), 1, "the others are its own");
     let config = sender_config().stream(|s| s.rail_threads(3).lost_after(PATIENCE));
     let sender = StreamSender::open(&domain, config).unwrap();
-    assert!(threads_named("stream-rail") >= 6, "three of each side");
+    // A thread gives itself its name.
+    let end = by();
+    while threads_named("stream-rail") < 6 {
+        assert!(Instant::now() < end, "three of each side");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     // As long as it takes to see another connection.
     let len = 256 << 20;
     let pool = SharedBufferManager::allocate(1, len).unwrap();

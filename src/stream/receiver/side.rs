@@ -97,7 +97,7 @@ impl ReceiverTools {
         let config = &self.config;
         let by_write = open.flags.contains(OpenFlags::BY_WRITE);
         let memory = match self.slot_pool.as_ref().filter(|_| by_write) {
-            Some(pool) => ReceiveSlots::take(pool, config.credits),
+            Some(pool) => ReceiveSlots::take(pool, config.window()),
             None => Vec::new(),
         };
         let settings = IncomingSettings {
@@ -105,7 +105,7 @@ impl ReceiverTools {
             memory_left,
             features: features(self.slot_pool.is_some()),
             payload_max: config.stream.block_bytes.max(PAYLOAD_ROOM_MIN),
-            window: config.credits.into(),
+            window: config.window().into(),
             slots: memory.len() as u32,
         };
         Ok((IncomingStream::new(rail, *open, settings)?, memory))
@@ -194,7 +194,7 @@ impl ReceiverSide {
         let sessions = config.limits.streams as usize;
         let (done, written) = sync_channel(2 * slots + sessions);
         let writers = employ(WritersSettings {
-            threads: config.stream.threads,
+            threads: config.stream.workers(interfaces.len() as u32),
             bounds: (slots, sessions),
             done,
             waker: network.waker(),

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 /// A rate is taken over so long, and so many bytes, at least.
-const LOOK_MIN: Duration = Duration::from_millis(20);
-const BYTES_MIN: u64 = 32 << 20;
+const LOOK_MIN: Duration = Duration::from_millis(10);
+const BYTES_MIN: u64 = 16 << 20;
 
 /// How long new connections get before the rate with them is taken.
-const WARM_UP: Duration = Duration::from_millis(10);
+const WARM_UP: Duration = Duration::from_millis(5);
 
 /// So many times the rate that there was before is worth the connections that brought it.
 const PAYS: f64 = 1.1;
@@ -93,7 +93,7 @@ mod tests {
         let (mut growth, now) = (RailGrowth::default(), Instant::now());
         for ms in 0..1000 {
             let at = now + Duration::from_millis(ms);
-            assert_eq!(growth.more(1, 7, ms * 30_000, at), 0);
+            assert_eq!(growth.more(1, 7, ms * 15_000, at), 0);
         }
     }
 }

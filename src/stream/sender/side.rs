@@ -221,11 +221,12 @@ impl SenderSide {
             GOODBYE,
             clock.clone(),
         )?;
+        let lanes = interfaces.iter().map(Vec::len).sum::<usize>();
         // A block that is read has a buffer, so that is the bound; and a check for each transfer.
         let bound = 2 * pool.slots() + config.stream.connections as usize;
         let (done, reads) = sync_channel(bound);
         let readers = employ(ReadersSettings {
-            threads: config.stream.threads,
+            threads: config.stream.workers(lanes as u32),
             bound,
             done,
             waker: network.waker(),
