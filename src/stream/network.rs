@@ -204,6 +204,11 @@ impl Network {
 
     /// Every endpoint goes, once its goodbyes are said.
     pub(super) fn close(&mut self) {
+        let by = self.clock.now() + self.goodbye;
+        // All of them at once, where they have threads.
+        for port in self.ports.values() {
+            port.begin_close(by);
+        }
         for port in std::mem::take(&mut self.ports).into_values() {
             port.close(self.clock.now() + self.goodbye);
         }

@@ -232,11 +232,19 @@ impl Port {
         }
     }
 
-    /// Says goodbye to everybody, and ends.
+    /// Has a thread of its own say goodbye to everybody by then, and end.
+    pub(super) fn begin_close(&self, by: Instant) {
+        if let Driver::Own(thread) = &self.driver {
+            thread.order(Order::Close(by));
+        }
+    }
+
+    /// Says goodbye to everybody by then, and ends; where it has a thread, behind
+    /// [`begin_close`](Self::begin_close).
     pub(super) fn close(self, by: Instant) {
         match self.driver {
             Driver::Side { endpoint, .. } => drop(endpoint.close(by)),
-            Driver::Own(thread) => thread.close(by),
+            Driver::Own(thread) => thread.join(),
         }
     }
 
@@ -371,8 +379,8 @@ impl PortThread {
         }
     }
 
-    fn close(mut self, by: Instant) {
-        self.order(Order::Close(by));
+    /// Waits until it has ended, as it was told to.
+    fn join(mut self) {
         if let Some(thread) = self.thread.take() {
             // What it says of its panic, it said.
             let _ = thread.join();

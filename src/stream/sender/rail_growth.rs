@@ -12,6 +12,9 @@ const WARM_UP: Duration = Duration::from_millis(5);
 /// So many times the rate that there was before is worth the connections that brought it.
 const PAYS: f64 = 1.1;
 
+/// Looks that found the rate no higher before it is believed: others use the machine, too.
+const VAIN_MAX: u32 = 3;
+
 /// A rate that is being taken.
 #[derive(Debug, Clone, Copy)]
 struct Look {
@@ -25,15 +28,15 @@ pub(super) struct RailGrowth {
     look: Option<Look>,
     /// Bytes a second before the connections that were made last.
     before: f64,
-    /// The rate has stopped growing.
-    is_over: bool,
+    /// Looks at the rate of now that found it no higher.
+    vain: u32,
 }
 
 impl RailGrowth {
     /// So many bytes were sent by now, by this many connections to each address, all of which are
     /// ready. How many more make sense; at most `most` in all.
     pub(super) fn more(&mut self, rails: u16, most: u16, bytes: u64, now: Instant) -> u16 {
-        if self.is_over || rails >= most {
+        if self.vain >= VAIN_MAX || rails >= most {
             return 0;
         }
         let began = Look { since: now, bytes };
@@ -52,12 +55,12 @@ impl RailGrowth {
             return 0;
         }
         let rate = moved as f64 / took.as_secs_f64();
+        self.look = None;
         if rate < self.before * PAYS {
-            self.is_over = true;
+            self.vain += 1;
             return 0;
         }
-        self.before = rate;
-        self.look = None;
+        (self.before, self.vain) = (rate, 0);
         rails.min(most - rails)
     }
 }
