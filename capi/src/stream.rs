@@ -24,11 +24,13 @@ pub struct fcast_stream_settings {
     pub size: usize,
     /// Bytes of the largest block. Default 1,048,576.
     pub block_bytes: u32,
-    /// Buffers of a block each. Default: 16 of a sender, 32 of a receiver.
+    /// Buffers of a block each. Default: 16 of a sender, 32 of a receiver, for each of
+    /// `rail_threads`.
     pub buffers: u32,
     /// Connections at once. Default: 64 of a sender, 8 of a receiver.
     pub connections: u32,
-    /// Threads that read sources, or check and write blocks. Default 2.
+    /// Threads that read sources, or check and write blocks. Default: 3 for each 2 of
+    /// `rail_threads`, and 2 at least.
     pub threads: u32,
     /// How long making a connection may take, in milliseconds. Default 5,000.
     pub connect_timeout_ms: u32,
@@ -38,14 +40,15 @@ pub struct fcast_stream_settings {
     pub pinned: u32,
     /// Of a sender: blocks on their way on one connection, 1 to 256. Default 8.
     pub depth: u32,
-    /// Of a receiver: blocks granted to a stream at once. Default 16.
+    /// Of a receiver: blocks granted to a stream at once. Default: 16 for each of `rail_threads`.
     pub credits: u32,
     /// Of a receiver: a stream of which nothing came for so long is cut. Default 60,000.
     pub stalled_after_ms: u32,
     /// Of a receiver: streams at a time. Default 16.
     pub streams: u32,
-    /// Must be 0.
-    pub reserved: u32,
+    /// Threads for connections, each with a libfabric domain of its own, 1 to 7. Default: 1, and
+    /// over providers that copy (tcp) a quarter of the processors.
+    pub rail_threads: u32,
     /// Of a receiver: the most bytes of a stream. Default 2^60.
     pub max_bytes: u64,
     /// A key that both sides must have: 16 to 4,096 bytes that nobody can guess; NULL: none. It is
@@ -76,6 +79,9 @@ impl fcast_stream_settings {
         }
         if self.threads != 0 {
             of = of.threads(self.threads);
+        }
+        if self.rail_threads != 0 {
+            of = of.rail_threads(self.rail_threads);
         }
         if let Some(timeout) = milliseconds(self.connect_timeout_ms) {
             of = of.connect_timeout(timeout);

@@ -85,7 +85,8 @@ pub struct fcast_stream_options {
     pub priority: u32,
     /// Bytes a second, all peers together; 0: no limit.
     pub rate: u64,
-    /// Connections to each address of a peer. Default 1.
+    /// Connections to each address of a peer, 1 to 64. Default: one, and twice as many as long as
+    /// that makes it faster, up to one for each of both sides' `rail_threads`.
     pub rails: u32,
     /// Must be 0.
     pub reserved: u32,
@@ -138,7 +139,10 @@ impl fcast_stream_options {
         let priority = u8::try_from(self.priority);
         options =
             options.priority(priority.map_err(|_| wrong("priority", self.priority, "0 to 255"))?);
-        let rails = u16::try_from(self.rails.max(1));
+        if self.rails == 0 {
+            return Ok(options);
+        }
+        let rails = u16::try_from(self.rails);
         Ok(options.rails(rails.map_err(|_| wrong("rails", self.rails, "1 to 64"))?))
     }
 }

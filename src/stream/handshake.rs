@@ -10,8 +10,8 @@ use std::time::Instant;
 use super::auth::{PresharedKey, Role, Transcript};
 use super::error::{RefusalCode, StreamError, StreamViolation};
 use super::wire::{
-    Features, HEADER_LEN, Hello, HelloAck, Kind, Message, Nonce, OLDEST, Proof, Reason, Refuse,
-    VERSION,
+    Features, HEADER_LEN, Hello, HelloAck, Kind, Message, Nonce, OLDEST, Ports, Proof, Reason,
+    Refuse, VERSION,
 };
 
 /// What the two sides have agreed on.
@@ -31,6 +31,8 @@ pub(crate) struct Agreed {
     pub(crate) streams: u32,
     /// The longest payload that the receiver takes.
     pub(crate) payload_max: u32,
+    /// Where the receiver listens besides.
+    pub(crate) ports: Ports,
     /// Whether each has proven to the other that it has the key.
     pub(crate) is_proven: bool,
 }
@@ -243,6 +245,7 @@ impl Dialing {
             rails: settings.rails,
             streams: ack.streams,
             payload_max: ack.payload_max,
+            ports: ack.ports,
             is_proven: false,
         };
         match (&settings.key, ack.needs_proof) {
@@ -301,6 +304,8 @@ pub(crate) struct AnswerSettings {
     pub(crate) streams: u32,
     /// See [`PAYLOAD_ROOM_MIN`](super::wire::PAYLOAD_ROOM_MIN).
     pub(crate) payload_max: u32,
+    /// Where it listens besides: for senders that ask, and with [`Features::PORTS`] here.
+    pub(crate) ports: Ports,
     /// With a key, a sender that does not prove that it has it is not talked to.
     pub(crate) key: Option<PresharedKey>,
     /// See [`nonce`](super::auth::nonce).
@@ -387,14 +392,19 @@ impl Answering {
             return Step::refuse(RefusalCode::VERSION, details, error);
         }
         let settings = &self.settings;
+        let features = hello.features & settings.features;
         let agreed = Agreed {
             version: hello.version.min(VERSION),
-            features: hello.features & settings.features,
+            features,
             session: hello.session,
             rail: hello.rail,
             rails: hello.rails,
             streams: settings.streams,
             payload_max: settings.payload_max,
+            ports: match features.contains(Features::PORTS) {
+                true => settings.ports,
+                false => Ports::default(),
+            },
             is_proven: false,
         };
         let ack = Message::HelloAck(HelloAck {
@@ -404,6 +414,7 @@ impl Answering {
             payload_max: agreed.payload_max,
             features: agreed.features,
             session: agreed.session,
+            ports: agreed.ports,
             nonce: settings.nonce,
         });
         if settings.key.is_none() {

@@ -44,6 +44,31 @@ impl Interface {
         }
     }
 
+    /// Whether what its connections cost is the processor's time, for copies, so that several
+    /// threads move more than one.
+    pub(super) fn copies(&self) -> bool {
+        match self {
+            Self::Domain(domain) => domain.fabric().provider().over_tcp,
+            #[cfg(all(test, not(loom)))]
+            Self::Rehearsed(_) => false,
+        }
+    }
+
+    /// The same interface so many times, each with a domain of its own, as the thread of each is to
+    /// meet no other's locks.
+    pub(super) fn lanes(self, count: u32) -> Result<Vec<Self>, Error> {
+        let mut lanes = vec![self];
+        while lanes.len() < count as usize {
+            let more = match &lanes[0] {
+                Self::Domain(domain) => Self::Domain(domain.fabric().open_domain()?),
+                #[cfg(all(test, not(loom)))]
+                Self::Rehearsed(machine) => Self::Rehearsed(machine.clone()),
+            };
+            lanes.push(more);
+        }
+        Ok(lanes)
+    }
+
     /// Its provider, and what that copies, in words.
     pub(super) fn describe(&self) -> String {
         match self {

@@ -26,6 +26,7 @@ mod network;
 mod open_files;
 mod outbox;
 pub(crate) mod outgoing;
+mod port;
 mod rail;
 mod rate;
 mod receiver;

@@ -1,5 +1,5 @@
-//! `NetworkThread`: the thread of a sender or a receiver that owns its endpoints, and never waits
-//! for a file.
+//! `NetworkThread`: the thread of a sender or a receiver that owns its ports, and never waits for a
+//! file.
 //!
 //! ```text
 //!  one turn:  orders ─► events of endpoints ─► what the workers did ─► time ─┐
@@ -18,15 +18,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::interface::Interface;
-use super::outbox::{Outbox, Pumped};
+use super::outbox::{CONTROL_KEY, Outbox, Pumped};
+use super::port::{Port, PortEvent};
 use super::wire::HEADER_LEN;
 use super::workers::guarded;
 use super::{RefusalCode, StreamError};
 use crate::Error;
-use crate::buffer::SharedBufferManager;
+use crate::buffer::{Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::duplex::DuplexEndpoint;
-use crate::endpoint::{ConnectionId, ReceiveEvent};
+use crate::endpoint::{ConnectionId, ReceiveEvent, SendErrorKind};
 use crate::event_loop::{EventLoop, LoopEvent, Token, Waker};
 
 /// How often deadlines are looked at.
@@ -41,18 +42,10 @@ pub(super) const DESCRIPTIONS_MAX: usize = 16;
 /// Bytes of a buffer for control messages.
 pub(super) const CONTROL_ROOM: usize = 16 * 1024;
 
-/// An endpoint.
-struct Port {
-    endpoint: DuplexEndpoint,
-    token: Token,
-    /// It is there for one connection, and goes with it.
-    is_single: bool,
-    /// It can't be used any more, which was said.
-    has_failed: bool,
-}
-
 /// Buffers for control messages.
-pub(super) fn control_pool(interfaces: &[Interface]) -> Result<SharedBufferManager, Error> {
+pub(super) fn control_pool<'a>(
+    interfaces: impl Iterator<Item = &'a Interface>,
+) -> Result<SharedBufferManager, Error> {
     let pool =
         SharedBufferManager::allocate_with_headroom(CONTROL_SLOTS, CONTROL_ROOM, HEADER_LEN)?;
     for interface in interfaces {
@@ -80,9 +73,9 @@ pub(super) struct Network {
 }
 
 impl Network {
-    pub(super) fn new(
+    pub(super) fn new<'a>(
         name: &'static str,
-        interfaces: &[Interface],
+        interfaces: impl Iterator<Item = &'a Interface>,
         goodbye: Duration,
         clock: Clock,
     ) -> Result<Self, Error> {
@@ -111,28 +104,44 @@ impl Network {
         self.now + self.goodbye
     }
 
-    /// Takes an endpoint in. One that `is_single` goes when its last connection is gone.
+    /// Takes an endpoint in. One that `is_single` goes when its last connection is gone; one
+    /// `on_thread` has a thread of its own.
     pub(super) fn add_port(
         &mut self,
         endpoint: DuplexEndpoint,
         is_single: bool,
+        on_thread: bool,
     ) -> Result<usize, Error> {
-        let token = self.event_loop.add_endpoint(&endpoint)?;
         let number = self.next_port;
         self.next_port += 1;
-        let port = Port {
-            endpoint,
-            token,
-            is_single,
-            has_failed: false,
+        let port = match on_thread {
+            true => Port::on_thread(endpoint, is_single, self.name, self.waker())?,
+            false => Port::in_loop(endpoint, is_single, &mut self.event_loop)?,
         };
         self.ports.insert(number, port);
         Ok(number)
     }
 
-    /// The endpoint of a port; None: it has gone with its connection.
-    pub(super) fn endpoint(&mut self, port: usize) -> Option<&mut DuplexEndpoint> {
-        Some(&mut self.ports.get_mut(&port)?.endpoint)
+    /// Asks something of the endpoint of a port, and waits for the answer. `None`: it has gone
+    /// with its connection, or its thread has ended.
+    pub(super) fn call<T: Send + 'static>(
+        &mut self,
+        port: usize,
+        call: impl FnOnce(&mut DuplexEndpoint) -> T + Send + 'static,
+    ) -> Option<T> {
+        self.ports.get_mut(&port)?.call(call)
+    }
+
+    /// Sends a message, or says why not. `None`: the port has gone with its connection.
+    pub(super) fn send(
+        &mut self,
+        (port, connection): (usize, ConnectionId),
+        payload: Payload,
+        header: &[u8; HEADER_LEN],
+        key: u64,
+    ) -> Option<Result<(), SendErrorKind>> {
+        let port = self.ports.get_mut(&port)?;
+        Some(port.send(connection, payload, header, key))
     }
 
     /// Sends of an outbox what can be sent now.
@@ -144,54 +153,50 @@ impl Network {
     ) -> Pumped {
         let port = self.ports.get_mut(&port);
         port.map_or(Pumped::Empty, |port| {
-            outbox.pump(&mut port.endpoint, connection, &self.control)
+            outbox.pump(&self.control, |payload, header| {
+                port.send(connection, payload, header, CONTROL_KEY)
+            })
         })
     }
 
     /// Ends a connection politely: what was sent arrives.
     pub(super) fn close_connection(&mut self, port: usize, connection: ConnectionId) {
         let by = self.goodbye_by();
-        if let Some(endpoint) = self.endpoint(port) {
-            endpoint.close_connection(connection, by);
+        if let Some(port) = self.ports.get_mut(&port) {
+            port.close_connection(connection, by);
         }
     }
 
     /// Ends a connection at once.
     pub(super) fn abort_connection(&mut self, port: usize, connection: ConnectionId) {
-        if let Some(endpoint) = self.endpoint(port) {
-            endpoint.abort_connection(connection);
+        if let Some(port) = self.ports.get_mut(&port) {
+            port.abort_connection(connection);
         }
     }
 
-    /// What happened at each port. One that has connections is asked even if it is not ready: a
-    /// look costs little beside a block.
-    fn poll(&mut self, ready: &[Token]) -> Vec<(usize, Vec<ReceiveEvent>)> {
+    /// What happened at each port.
+    ///
+    /// # Errors
+    /// A port's thread has ended.
+    fn poll(&mut self, ready: &[Token]) -> Result<Vec<(usize, Vec<PortEvent>)>, &'static str> {
         let mut all = Vec::new();
         for (number, port) in &mut self.ports {
-            if !ready.contains(&port.token) && port.endpoint.connections() == 0 {
-                continue;
-            }
             let mut events = Vec::new();
-            if let Err(error) = port.endpoint.poll(&mut events)
-                // For good: it says so at each poll.
-                && !std::mem::replace(&mut port.has_failed, true)
-            {
-                tracing::error!(%error, "an endpoint of a stream {} failed", self.name);
-            }
+            port.poll(ready, self.name, &mut events)?;
             if !events.is_empty() {
                 all.push((*number, events));
             }
         }
-        all
+        Ok(all)
     }
 
     /// Endpoints whose one connection is closed go.
     fn forget_ports(&mut self) {
         let event_loop = &mut self.event_loop;
         self.ports.retain(|_, port| {
-            let is_over = port.is_single && port.endpoint.connections() == 0;
-            if is_over {
-                event_loop.remove(port.token);
+            let is_over = port.is_single && port.connections() == 0;
+            if is_over && let Some(token) = port.token() {
+                event_loop.remove(token);
             }
             !is_over
         });
@@ -199,18 +204,20 @@ impl Network {
 
     /// Every endpoint goes, once its goodbyes are said.
     pub(super) fn close(&mut self) {
+        let by = self.clock.now() + self.goodbye;
+        // All of them at once, where they have threads.
+        for port in self.ports.values() {
+            port.begin_close(by);
+        }
         for port in std::mem::take(&mut self.ports).into_values() {
-            let _ = port.endpoint.close(self.clock.now() + self.goodbye);
+            port.close(self.clock.now() + self.goodbye);
         }
     }
 
     /// How its ports are, in words.
     pub(super) fn describe(&self) -> impl Iterator<Item = String> + '_ {
-        self.ports.iter().map(|(number, port)| {
-            let connections = port.endpoint.connections();
-            let failed = if port.has_failed { ", failed" } else { "" };
-            format!("port {number}: {connections} connections{failed}")
-        })
+        let ports = self.ports.iter();
+        ports.map(|(number, port)| format!("port {number}: {}", port.describe()))
     }
 }
 
@@ -221,6 +228,9 @@ pub(super) trait StreamSide: Send + 'static {
     fn network_mut(&mut self) -> &mut Network;
 
     fn on_event(&mut self, port: usize, event: ReceiveEvent);
+
+    /// A block that a port's thread had taken was refused for good.
+    fn on_refused(&mut self, connection: ConnectionId, kind: &SendErrorKind);
 
     /// The rest of a turn, behind orders and events. Whether it did something.
     fn turn(&mut self) -> bool;
@@ -290,7 +300,10 @@ impl<S: StreamSide> NetworkThread<S> {
                 tracing::error!(%error, "the loop of a stream {} failed", network.name);
                 return StreamError::from(error);
             }
-            work = self.turn(&ready);
+            work = match self.turn(&ready) {
+                Ok(work) => work,
+                Err(reason) => return closing(reason.to_owned()),
+            };
             if work {
                 self.side.network_mut().event_loop.mark_busy();
             }
@@ -312,7 +325,10 @@ impl<S: StreamSide> NetworkThread<S> {
     }
 
     /// Whether it did something.
-    fn turn(&mut self, ready: &[Token]) -> bool {
+    ///
+    /// # Errors
+    /// It can't go on.
+    fn turn(&mut self, ready: &[Token]) -> Result<bool, &'static str> {
         let network = self.side.network_mut();
         network.now = network.clock.now();
         let mut work = false;
@@ -320,15 +336,33 @@ impl<S: StreamSide> NetworkThread<S> {
             work = true;
             order(&mut self.side);
         }
-        for (port, events) in self.side.network_mut().poll(ready) {
+        for (port, events) in self.side.network_mut().poll(ready)? {
             work = true;
             for event in events {
-                self.side.on_event(port, event);
+                self.on_event(port, event);
             }
         }
         work |= self.side.turn();
         self.side.network_mut().forget_ports();
-        work
+        Ok(work)
+    }
+
+    fn on_event(&mut self, port: usize, event: PortEvent) {
+        match event {
+            PortEvent::Endpoint(event) => self.side.on_event(port, event),
+            // Whatever comes behind it would come out of turn.
+            PortEvent::Refused {
+                connection,
+                key: CONTROL_KEY,
+                kind,
+            } => {
+                tracing::debug!(%kind, "a control message of a stream could not be sent");
+                self.side.network_mut().abort_connection(port, connection);
+            }
+            PortEvent::Refused {
+                connection, kind, ..
+            } => self.side.on_refused(connection, &kind),
+        }
     }
 }
 
@@ -342,15 +376,15 @@ impl<S: StreamSide> NetworkThread<S> {
     /// One turn, in which every endpoint is polled. Whether it did something.
     pub(super) fn turn_all(&mut self) -> bool {
         let ports = self.side.network().ports.values();
-        let all: Vec<_> = ports.map(|port| port.token).collect();
-        self.turn(&all)
+        let all: Vec<_> = ports.filter_map(Port::token).collect();
+        self.turn(&all).expect("no port has a thread")
     }
 
     /// When it takes its next turn, whatever happens.
     pub(super) fn due(&self) -> Instant {
         let network = self.side.network();
         let ports = network.ports.values();
-        let first = ports.filter_map(|port| port.endpoint.next_deadline()).min();
+        let first = ports.filter_map(Port::next_deadline).min();
         let tick = network.now + TICK;
         first.map_or(tick, |first| first.min(tick))
     }
@@ -358,7 +392,7 @@ impl<S: StreamSide> NetworkThread<S> {
     /// Connections of its endpoints.
     pub(super) fn connections(&self) -> usize {
         let ports = self.side.network().ports.values();
-        ports.map(|port| port.endpoint.connections()).sum()
+        ports.map(Port::connections).sum()
     }
 
     pub(super) fn has_stopped(&self) -> bool {

@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 
 use super::wire::{HEADER_LEN, Message};
 use crate::buffer::{Payload, SharedBufferManager};
-use crate::endpoint::ConnectionId;
 use crate::endpoint::SendErrorKind;
-use crate::endpoint::duplex::DuplexEndpoint;
 
 /// The key of every control message: nobody asks which one it was.
 pub(super) const CONTROL_KEY: u64 = u64::MAX;
@@ -87,12 +85,25 @@ impl Outbox {
         self.waiting.is_empty()
     }
 
-    /// Sends what can be sent now.
+    /// The same by an endpoint that whoever calls has.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn pump_by(
+        &mut self,
+        endpoint: &mut crate::endpoint::duplex::DuplexEndpoint,
+        connection: crate::endpoint::ConnectionId,
+        pool: &SharedBufferManager,
+    ) -> Pumped {
+        self.pump(pool, |payload, header| {
+            let sent = endpoint.send(connection, payload, header, CONTROL_KEY);
+            sent.map_err(|refused| refused.kind)
+        })
+    }
+
+    /// Sends what can be sent now, out of buffers of the pool.
     pub(super) fn pump(
         &mut self,
-        endpoint: &mut DuplexEndpoint,
-        connection: ConnectionId,
         pool: &SharedBufferManager,
+        mut send: impl FnMut(Payload, &[u8; HEADER_LEN]) -> Result<(), SendErrorKind>,
     ) -> Pumped {
         if self.overflown {
             return Pumped::Dead;
@@ -108,15 +119,13 @@ impl Outbox {
                     None => return Pumped::Blocked,
                 },
             };
-            match endpoint.send(connection, payload, &next.header, CONTROL_KEY) {
+            match send(payload, &next.header) {
                 Ok(()) => drop(self.waiting.pop_front()),
-                Err(refused) => match refused.kind {
-                    SendErrorKind::WouldBlock(_) => return Pumped::Blocked,
-                    kind => {
-                        tracing::debug!(%kind, "a control message of a stream could not be sent");
-                        return Pumped::Dead;
-                    }
-                },
+                Err(SendErrorKind::WouldBlock(_)) => return Pumped::Blocked,
+                Err(kind) => {
+                    tracing::debug!(%kind, "a control message of a stream could not be sent");
+                    return Pumped::Dead;
+                }
             }
         }
         Pumped::Empty

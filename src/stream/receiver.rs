@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use self::config::{RECEIVES_BESIDE, RECEIVES_OF_WINDOWS};
 use self::events::EventQueue;
-use self::side::ReceiverSide;
+use self::side::{ListeningPlace, ReceiverSide};
 use self::writing::{Writers, WritersSettings};
 use super::StreamError;
 use super::interface::Interface;
@@ -46,8 +46,9 @@ const CONTROL_DEPTH: u32 = 4;
 /// Takes streams from [`StreamSender`](super::StreamSender)s, checks each block, and gives it to a
 /// sink.
 ///
-/// It has one thread for its connections, and some that write. A stream's sender is told that it is
-/// complete when the sink has all of it.
+/// It has one thread for its connections, or several over providers that copy
+/// ([`StreamSettings::rail_threads`](super::StreamSettings::rail_threads)), and some that write. A
+/// stream's sender is told that it is complete when the sink has all of it.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -109,26 +110,41 @@ impl StreamReceiver {
     /// All of it but its thread.
     fn prepare(
         places: &[(Interface, PeerAddr)],
-        config: ReceiverConfig,
+        mut config: ReceiverConfig,
         employ: impl FnOnce(WritersSettings) -> Result<Writers, crate::Error>,
     ) -> Result<(Self, NetworkThread<ReceiverSide>), StreamError> {
         config.check()?;
-        let mut endpoints = Vec::new();
+        let mut listening = Vec::new();
+        let mut interfaces = Vec::new();
         let mut addrs = Vec::new();
         let mut slots = 0;
         let windows = windows(places, &config);
+        let lanes_of = |(interface, addr): &(Interface, PeerAddr)| match addr.socket_addr() {
+            Some(_) => config.stream.lanes(interface.copies()),
+            None => 1,
+        };
+        let counts: Vec<u32> = places.iter().map(lanes_of).collect();
+        config.lanes = counts.iter().sum();
         #[cfg(test)]
         let mut pools = Vec::new();
-        for (interface, addr) in places {
-            let duplex = duplex(&config, windows)?;
-            slots += duplex.pool.slots();
-            #[cfg(test)]
-            pools.push(duplex.pool.clone());
-            let endpoint = interface.listen(*addr, &duplex)?;
-            addrs.extend(endpoint.local_addr());
-            endpoints.push(endpoint);
+        for ((interface, addr), count) in places.iter().zip(counts) {
+            let lanes = interface.clone().lanes(count)?;
+            let mut endpoints = Vec::new();
+            for (number, lane) in lanes.iter().enumerate() {
+                let duplex = duplex(&config, windows, number == 0)?;
+                slots += duplex.pool.slots();
+                #[cfg(test)]
+                pools.push(duplex.pool.clone());
+                let at = if number == 0 { *addr } else { any_port(*addr) };
+                endpoints.push(lane.listen(at, &duplex)?);
+            }
+            interfaces.extend(lanes);
+            let beside = endpoints.split_off(1);
+            let first = endpoints.remove(0);
+            addrs.extend(first.local_addr());
+            listening.push(ListeningPlace { first, beside });
         }
-        let can_write = endpoints.iter().all(|endpoint| endpoint.can_write(1));
+        let can_write = listening.iter().all(|place| place.first.can_write(1));
         let slot_memory = match windows {
             0 => None,
             _ if !can_write => None,
@@ -140,10 +156,8 @@ impl StreamReceiver {
         let events = Arc::new(EventQueue::default());
         #[cfg(test)]
         pools.extend(slot_memory.clone());
-        let interfaces = places.iter().map(|(interface, _)| interface.clone());
-        let interfaces: Vec<_> = interfaces.collect();
         let (memory, told) = ((slot_memory, slots), Arc::clone(&events));
-        let side = ReceiverSide::new(config, &interfaces, endpoints, memory, told, employ)?;
+        let side = ReceiverSide::new(config, &interfaces, listening, memory, told, employ)?;
         let (handle, thread) = NetworkThread::new(side);
         let receiver = Self {
             addrs,
@@ -206,7 +220,7 @@ fn windows(places: &[(Interface, PeerAddr)], config: &ReceiverConfig) -> u32 {
     let mut interfaces = places.iter().map(|(interface, _)| interface);
     let favoured = interfaces.all(Interface::favours_writes);
     config.rma_slots.unwrap_or(match favoured {
-        true => config.stream.buffers,
+        true => config.stream.buffers_of_receiver(),
         false => 0,
     })
 }
@@ -228,12 +242,26 @@ fn slot_pool(slots: u32, block_bytes: u32) -> Result<SharedBufferManager, Stream
 /// without a copy. It costs a sixteenth of their memory at most.
 const ALIGNED_FROM: u32 = 64 * 1024;
 
-fn duplex(config: &ReceiverConfig, windows: u32) -> Result<DuplexConfig, StreamError> {
+/// The same address with a port that the system chooses.
+fn any_port(addr: PeerAddr) -> PeerAddr {
+    let at = addr.socket_addr().map(|mut at| {
+        at.set_port(0);
+        at.into()
+    });
+    at.unwrap_or(addr)
+}
+
+/// `populate`: its memory is there at once, and not when it is used first.
+fn duplex(
+    config: &ReceiverConfig,
+    windows: u32,
+    populate: bool,
+) -> Result<DuplexConfig, StreamError> {
     let beside = match windows {
         0 => RECEIVES_BESIDE,
         _ => RECEIVES_BESIDE + RECEIVES_OF_WINDOWS,
     };
-    let slots = config.stream.buffers + beside * config.stream.connections;
+    let slots = config.stream.buffers_of_receiver() + beside * config.stream.connections;
     let slot = config.stream.block_bytes as usize + HEADER_LEN;
     let mut layout = SharedBufferConfig {
         slots: Some(slots),
@@ -242,11 +270,11 @@ fn duplex(config: &ReceiverConfig, windows: u32) -> Result<DuplexConfig, StreamE
     if config.stream.block_bytes >= ALIGNED_FROM {
         (layout.front, layout.alignment) = (HEADER_LEN, 4096);
     }
-    let pool = pool(layout, config.stream.pinned)?;
+    let pool = pool(layout, config.stream.pinned, populate)?;
     Ok(DuplexConfig {
         header_len: HEADER_LEN as u16,
         pool,
-        credits: config.credits + CONTROL_DEPTH,
+        credits: config.window() + CONTROL_DEPTH,
         depth: CONTROL_SENDS,
         max_connections: config.stream.connections,
         connect_timeout: config.stream.connect_timeout,

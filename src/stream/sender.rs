@@ -20,6 +20,7 @@ mod peer_rails;
 mod peer_session;
 mod peer_stage;
 mod rail;
+mod rail_growth;
 mod reading;
 mod side;
 mod slot_writer;
@@ -56,7 +57,9 @@ const CONTROL_SENDS: u32 = 8;
 /// Reads sources block by block into registered buffers, and sends each block to every peer that is
 /// to have it, from the one buffer that it is in.
 ///
-/// It has one thread for its connections, and some that read. A [`Transfer`] is begun with
+/// It has one thread for its connections, or several over providers that copy
+/// ([`StreamSettings::rail_threads`](super::StreamSettings::rail_threads)), and some that read. A
+/// [`Transfer`] is begun with
 /// [`send`](Self::send), and goes on by itself; several share the buffers. Peers are
 /// [`StreamReceiver`](super::StreamReceiver)s.
 ///
@@ -78,6 +81,7 @@ const CONTROL_SENDS: u32 = 8;
 /// ```
 #[derive(Debug)]
 pub struct StreamSender {
+    /// Each as often as it has threads.
     interfaces: Vec<Interface>,
     pool: SharedBufferManager,
     thread: ThreadHandle<SenderSide>,
@@ -122,8 +126,14 @@ impl StreamSender {
                 range,
             });
         }
+        let mut lanes = Vec::new();
+        for interface in interfaces {
+            let count = config.stream.lanes(interface.copies());
+            lanes.push(interface.lanes(count)?);
+        }
+        let interfaces = lanes.concat();
         let pool = block_pool(&config, &interfaces)?;
-        let side = SenderSide::new(config, interfaces.clone(), pool.clone(), employ)?;
+        let side = SenderSide::new(config, lanes, pool.clone(), employ)?;
         let (handle, thread) = NetworkThread::new(side);
         let sender = Self {
             interfaces,
@@ -166,7 +176,7 @@ impl StreamSender {
         let peers: Vec<Peer> = peers.into_iter().map(Into::into).collect();
         setting("peers", peers.len() as u64, 1, 4096, "1 to 4096")?;
         for peer in &peers {
-            let rails = peer.addrs.len() as u64 * u64::from(options.rails);
+            let rails = peer.addrs.len() as u64 * u64::from(options.rails.unwrap_or(1));
             let most = u64::from(super::wire::RAILS_MAX);
             setting("rails", rails, 1, most, "1 to 64 connections for a peer")?;
         }
@@ -218,12 +228,12 @@ fn block_pool(
     interfaces: &[Interface],
 ) -> Result<SharedBufferManager, StreamError> {
     let layout = SharedBufferConfig {
-        slots: Some(config.stream.buffers),
+        slots: Some(config.stream.buffers_of_sender(interfaces.len() as u32)),
         alignment: 4096,
         headroom: HEADER_LEN,
         ..SharedBufferConfig::new(config.stream.block_bytes as usize)
     };
-    let pool = pool(layout, config.stream.pinned)?;
+    let pool = pool(layout, config.stream.pinned, true)?;
     for interface in interfaces {
         interface.register(pool.region())?;
     }
@@ -231,12 +241,17 @@ fn block_pool(
 }
 
 /// A pool of just as many slots as it says, in memory of its own, pinned where that is asked for.
+/// `populate`: it is there at once.
 pub(super) fn pool(
     layout: SharedBufferConfig,
     pinned: bool,
+    populate: bool,
 ) -> Result<SharedBufferManager, crate::Error> {
     let bytes = layout.region_bytes(layout.slots.unwrap_or(1))?;
-    let region = Region::host(bytes).pinned(pinned).build()?;
+    let region = Region::host(bytes)
+        .pinned(pinned)
+        .populate(populate)
+        .build()?;
     Ok(SharedBufferManager::new(region, layout)?)
 }
 

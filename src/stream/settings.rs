@@ -3,7 +3,18 @@
 use std::time::Duration;
 
 use crate::stream::sender::{setting, time};
+use crate::stream::wire::PORTS_MAX;
 use crate::stream::{PresharedKey, StreamError};
+
+/// Threads for connections: as many as a receiver has room for in its answer to tell where they
+/// listen, and the first.
+const RAIL_THREADS_MAX: u32 = PORTS_MAX as u32 + 1;
+
+/// Buffers of a sender for each of its threads for connections.
+const BUFFERS_OF_SENDER: u32 = 16;
+
+/// Buffers of a receiver for each of its threads for connections.
+const BUFFERS_OF_RECEIVER: u32 = 32;
 
 /// What both sides of streams have: blocks, connections, threads. A config's `stream` lends this to
 /// a closure, as it was set so far.
@@ -12,11 +23,12 @@ use crate::stream::{PresharedKey, StreamError};
 /// |---|---|---|---|---|
 /// | `block_bytes` | sender | bytes of a block | 1 MiB | 4 KiB to 256 MiB |
 /// | `block_bytes` | receiver | bytes of the largest block | 1 MiB | 8 KiB to 256 MiB |
-/// | `buffers` | sender | blocks that are read, wait, or are on their way | 16 | 2 to 4,096 |
+/// | `buffers` | sender | blocks that are read, wait, or are on the way | see below | 2 to 4,096 |
 /// | `buffers` | receiver | blocks that arrive or wait for the sink | 32 | 2 to 65,536 |
 /// | `connections` | sender | connections at once | 64 | 1 to 4,096 |
 /// | `connections` | receiver | connections at once | 8 | 1 to 1,024 |
-/// | `threads` | all | threads that read, or write | 2 | 1 to 64 |
+/// | `threads` | all | threads that read, or write | see below | 1 to 64 |
+/// | `rail_threads` | all | threads for connections | see below | 1 to 7 |
 /// | `connect_timeout` | all | time | 5 s | 1 ms to 1 h |
 /// | `lost_after` | all | time | 10 s | 10 ms to 24 h |
 /// | `pinned` | all | buffers that CUDA copies from and to without the processor | no | |
@@ -24,6 +36,11 @@ use crate::stream::{PresharedKey, StreamError};
 ///
 /// "Of" names the sides: [`SenderConfig`](crate::stream::SenderConfig) and
 /// [`ReceiverConfig`](crate::stream::ReceiverConfig).
+///
+/// With a `rail_threads` of 1, connections have one thread for all of them. Its default is that,
+/// and a quarter of the processors where the provider copies (tcp), at most 7. `threads` follows it
+/// unless it is set: 3 for each 2 of those, and 2 at least; so do a sender's `buffers`: 16 for
+/// each.
 ///
 /// ```
 /// use fabricast::stream::SenderConfig;
@@ -34,9 +51,10 @@ use crate::stream::{PresharedKey, StreamError};
 #[derive(Debug, Clone)]
 pub struct StreamSettings {
     pub(in crate::stream) block_bytes: u32,
-    pub(in crate::stream) buffers: u32,
+    pub(in crate::stream) buffers: Option<u32>,
     pub(in crate::stream) connections: u32,
-    pub(in crate::stream) threads: u32,
+    pub(in crate::stream) threads: Option<u32>,
+    pub(in crate::stream) rail_threads: Option<u32>,
     pub(in crate::stream) connect_timeout: Duration,
     pub(in crate::stream) lost_after: Duration,
     pub(in crate::stream) pinned: bool,
@@ -45,19 +63,20 @@ pub struct StreamSettings {
 
 impl StreamSettings {
     pub(in crate::stream) fn of_sender() -> Self {
-        Self::new(16, 64)
+        Self::new(None, 64)
     }
 
     pub(in crate::stream) fn of_receiver() -> Self {
-        Self::new(32, 8)
+        Self::new(Some(BUFFERS_OF_RECEIVER), 8)
     }
 
-    fn new(buffers: u32, connections: u32) -> Self {
+    fn new(buffers: Option<u32>, connections: u32) -> Self {
         Self {
             block_bytes: 1 << 20,
             buffers,
             connections,
-            threads: 2,
+            threads: None,
+            rail_threads: None,
             connect_timeout: Duration::from_secs(5),
             lost_after: Duration::from_secs(10),
             pinned: false,
@@ -74,10 +93,11 @@ impl StreamSettings {
     }
 
     /// Buffers of a block each. A sender's transfers share them, and they are its only window; a
-    /// receiver has them beside those that connections take.
+    /// receiver has them beside those that connections take, for each of its
+    /// [`rail_threads`](Self::rail_threads).
     #[must_use]
     pub fn buffers(mut self, buffers: u32) -> Self {
-        self.buffers = buffers;
+        self.buffers = Some(buffers);
         self
     }
 
@@ -91,7 +111,18 @@ impl StreamSettings {
     /// Threads that read a sender's sources, or that check and write a receiver's blocks.
     #[must_use]
     pub fn threads(mut self, threads: u32) -> Self {
-        self.threads = threads;
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Threads for the connections by each network interface. From 2 on, each has a libfabric
+    /// domain and an endpoint of its own, and a receiver listens at further ports, one for each,
+    /// which the system chooses and which it tells its senders in the handshake. A stream has a
+    /// connection by each thread that pays ([`SendOptions::rails`](super::SendOptions::rails)).
+    /// Receivers whose addresses are no IP addresses have one thread, whatever is set.
+    #[must_use]
+    pub fn rail_threads(mut self, threads: u32) -> Self {
+        self.rail_threads = Some(threads);
         self
     }
 
@@ -129,7 +160,8 @@ impl StreamSettings {
     pub(in crate::stream) fn check_sender(&self) -> Result<(), StreamError> {
         let block = "4096 to 268435456 bytes";
         setting("block_bytes", self.block_bytes.into(), 4096, 1 << 28, block)?;
-        setting("buffers", self.buffers.into(), 2, 4096, "2 to 4096")?;
+        let buffers = self.buffers.unwrap_or(BUFFERS_OF_SENDER);
+        setting("buffers", buffers.into(), 2, 4096, "2 to 4096")?;
         setting("connections", self.connections.into(), 1, 4096, "1 to 4096")?;
         self.check()
     }
@@ -137,13 +169,52 @@ impl StreamSettings {
     pub(in crate::stream) fn check_receiver(&self) -> Result<(), StreamError> {
         let block = "8192 to 268435456 bytes";
         setting("block_bytes", self.block_bytes.into(), 8192, 1 << 28, block)?;
-        setting("buffers", self.buffers.into(), 2, 65_536, "2 to 65536")?;
+        let buffers = self.buffers_of_receiver();
+        setting("buffers", buffers.into(), 2, 65_536, "2 to 65536")?;
         setting("connections", self.connections.into(), 1, 1024, "1 to 1024")?;
         self.check()
     }
 
+    /// Threads that read or write, beside so many for connections.
+    pub(in crate::stream) fn workers(&self, lanes: u32) -> u32 {
+        self.threads.unwrap_or((lanes * 3 / 2).clamp(2, 64))
+    }
+
+    /// Buffers of a sender that has so many threads for connections.
+    pub(in crate::stream) fn buffers_of_sender(&self, lanes: u32) -> u32 {
+        self.buffers
+            .unwrap_or((BUFFERS_OF_SENDER * lanes).min(4096))
+    }
+
+    /// Buffers of each endpoint of a receiver.
+    pub(in crate::stream) fn buffers_of_receiver(&self) -> u32 {
+        self.buffers.unwrap_or(BUFFERS_OF_RECEIVER)
+    }
+
+    /// Threads for connections, by interfaces of this kind. `copies`: what they cost is the
+    /// processor's time.
+    pub(in crate::stream) fn lanes(&self, copies: bool) -> u32 {
+        self.rail_threads.unwrap_or_else(|| match copies {
+            true => {
+                let processors = std::thread::available_parallelism().map_or(1, usize::from);
+                let quarter = u32::try_from(processors / 4).unwrap_or(u32::MAX);
+                quarter.clamp(1, RAIL_THREADS_MAX)
+            }
+            false => 1,
+        })
+    }
+
     fn check(&self) -> Result<(), StreamError> {
-        setting("threads", self.threads.into(), 1, 64, "1 to 64 threads")?;
+        let threads = self.workers(1);
+        setting("threads", threads.into(), 1, 64, "1 to 64 threads")?;
+        let rails = self.rail_threads.unwrap_or(1);
+        setting(
+            "rail_threads",
+            rails.into(),
+            1,
+            RAIL_THREADS_MAX.into(),
+            "1 to 7 threads",
+        )?;
         let hour = "1 ms to 1 h";
         time("connect_timeout", self.connect_timeout, 1, 3_600_000, hour)?;
         let day = "10 ms to 24 h";
@@ -166,7 +237,7 @@ mod documented {
             },
             Setting {
                 name: "buffers",
-                get: |c| c.buffers.into(),
+                get: |c| c.buffers.unwrap_or(0).into(),
                 set: |c, v| c.buffers(v.count()),
             },
             Setting {
@@ -176,8 +247,13 @@ mod documented {
             },
             Setting {
                 name: "threads",
-                get: |c| c.threads.into(),
+                get: |c| c.threads.unwrap_or(0).into(),
                 set: |c, v| c.threads(v.count()),
+            },
+            Setting {
+                name: "rail_threads",
+                get: |c| c.rail_threads.unwrap_or(0).into(),
+                set: |c, v| c.rail_threads(v.count()),
             },
             Setting {
                 name: "connect_timeout",

@@ -64,6 +64,8 @@ bitflags::bitflags! {
         const WORKING = 1 << 5;
         /// The receiver says when a connection of several is gone.
         const RAIL_GONE = 1 << 6;
+        /// The receiver says at which ports it listens besides.
+        const PORTS = 1 << 7;
     }
 }
 
@@ -121,6 +123,12 @@ pub(crate) struct Hello {
     pub(crate) nonce: Nonce,
 }
 
+/// Further ports that a receiver listens at, at most.
+pub(crate) const PORTS_MAX: usize = 6;
+
+/// Ports at the address that a connection was made to, which lead to the same receiver; 0: none.
+pub(crate) type Ports = [u16; PORTS_MAX];
+
 /// The answer to a [`Hello`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HelloAck {
@@ -137,6 +145,8 @@ pub(crate) struct HelloAck {
     pub(crate) features: Features,
     /// The session that is answered.
     pub(crate) session: [u8; 16],
+    /// None but with [`Features::PORTS`].
+    pub(crate) ports: Ports,
     pub(crate) nonce: Nonce,
 }
 

@@ -53,7 +53,7 @@ fn be_receiver() {
         let config = receiver_config(DirectorySink::new(&dir).expect("a directory"));
         let config = config
             .rma_slots(WINDOWS)
-            .stream(|s| s.lost_after(LOST_AFTER));
+            .stream(|s| s.lost_after(LOST_AFTER).rail_threads(2));
         match StreamReceiver::listen(&domain, addr.parse().expect("an address"), config) {
             Ok(receiver) => break receiver,
             Err(error) => assert!(Instant::now() < by, "{error}"),
@@ -82,11 +82,16 @@ fn be_sender() {
     let (kind, transport) = (kind_of(next()), transport_of(next()));
     let (addr, path) = (next().to_owned(), next().to_owned());
     let domain = domain(kind).expect("the parent has one");
-    let config = sender_config().stream(|s| s.lost_after(LOST_AFTER));
+    let config = sender_config().stream(|s| s.lost_after(LOST_AFTER).rail_threads(2));
     let sender = StreamSender::open(&domain, config).expect("a sender");
     let source = FileSource::file(path).expect("a file");
     tell("sending");
     let options = SendOptions::default().rate(Some(RATE)).reconnects(20);
+    // By threads of their own, or all by one.
+    let options = match std::process::id() % 2 {
+        0 => options.rails(2),
+        _ => options,
+    };
     let options = options.transport(transport);
     let peer: fabricast::PeerAddr = addr.parse().expect("an address");
     let transfer = sender.send(source, [peer], options).expect("begun");

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::Domain;
+use fabricast::buffer::SharedBufferManager;
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
-    DirectorySink, DiscardSink, FileSource, Limits, Peer, PresharedKey, RefusalCode, SendOptions,
-    SlowPeer, StreamError, StreamEvent, StreamReceiver, StreamSender, Transport,
+    BufferSource, DirectorySink, DiscardSink, FileSource, Limits, Peer, PresharedKey, RefusalCode,
+    SendOptions, SlowPeer, StreamError, StreamEvent, StreamReceiver, StreamSender, Transport,
 };
 
 use crate::world::*;
@@ -265,13 +266,16 @@ fn cut_one(to: std::net::SocketAddr) -> bool {
     false
 }
 
-fn rails(domain: &Arc<Domain>, transport: Transport, cut: bool) {
+/// `threads`: of the sender and of the receiver, for connections.
+fn rails(domain: &Arc<Domain>, transport: Transport, cut: bool, threads: (u32, u32)) {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let path = from.path().join("file");
     fs::write(&path, content(16 << 20, 8)).unwrap();
     let config = receiver_config(DirectorySink::new(to.path()).unwrap());
+    let config = config.stream(|s| s.rail_threads(threads.1));
     let receiver = listen(domain, config.rma_slots(16));
-    let sender = StreamSender::open(domain, sender_config()).unwrap();
+    let config = sender_config().stream(|s| s.rail_threads(threads.0));
+    let sender = StreamSender::open(domain, config).unwrap();
     let addr = receiver.local_addr();
     let options = SendOptions::default().rails(3).transport(transport);
     // What is behind it can't be sent before the cut.
@@ -305,21 +309,74 @@ fn rails(domain: &Arc<Domain>, transport: Transport, cut: bool) {
     receiver.close(by());
 }
 
+/// Threads for connections of both sides, of one, and of none.
+const THREADS: [(u32, u32); 4] = [(1, 1), (3, 3), (3, 1), (1, 2)];
+
 #[test]
 fn several_rails_share_a_stream() {
-    over_both_by_both(|domain, transport| rails(domain, transport, false));
+    for threads in THREADS {
+        over_both_by_both(|domain, transport| rails(domain, transport, false, threads));
+    }
 }
 
 #[test]
 fn a_rail_that_is_cut_is_taken_over_by_the_others() {
-    over_both(|domain| {
-        if domain.has_sockets() {
-            rails(domain, Transport::Message, true);
+    for threads in THREADS {
+        over_both(|domain| {
+            if domain.has_sockets() {
+                rails(domain, Transport::Message, true, threads);
+            }
+        });
+        if let Some(domain) = domain(EndpointKind::Msg)
+            && domain.has_sockets()
+        {
+            rails(&domain, Transport::Write, true, threads);
         }
-    });
-    if let Some(domain) = domain(EndpointKind::Msg)
-        && domain.has_sockets()
-    {
-        rails(&domain, Transport::Write, true);
     }
+}
+
+/// The threads that this process has by this name.
+fn threads_named(name: &str) -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|it| it.trim() == name).count()
+}
+
+#[test]
+fn connections_are_made_by_more_threads_while_that_pays() {
+    let Some(domain) = domain(EndpointKind::Msg) else {
+        return;
+    };
+    let config = receiver_config(DiscardSink).stream(|s| s.rail_threads(3));
+    let receiver = listen(&domain, config);
+    assert_eq!(receiver.local_addrs().len(), 1, "the others are its own");
+    let config = sender_config().stream(|s| s.rail_threads(3).lost_after(PATIENCE));
+    let sender = StreamSender::open(&domain, config).unwrap();
+    // A thread gives itself its name.
+    let end = by();
+    while threads_named("stream-rail") < 6 {
+        assert!(Instant::now() < end, "three of each side");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // As long as it takes to see another connection.
+    let len = 256 << 20;
+    let pool = SharedBufferManager::allocate(1, len).unwrap();
+    sender.register(&pool).unwrap();
+    let buffer = pool.try_acquire().unwrap().freeze(len);
+    let source = BufferSource::new("zeros", buffer, [0; 16]).unwrap();
+    let transfer = sender.send(source, [receiver.local_addr()], SendOptions::default());
+    let transfer = transfer.unwrap();
+    let mut most = 0;
+    let outcome = loop {
+        if let Some(mut outcomes) = transfer.wait(Instant::now() + Duration::from_millis(1)) {
+            break outcomes.pop().unwrap();
+        }
+        let words = sender.describe(PATIENCE).unwrap_or_default();
+        most = most.max(words.matches("): Ready").count());
+    };
+    outcome.result.unwrap();
+    println!("{most} connections, {}", outcome.report);
+    assert!((1..=3).contains(&most), "{most}");
+    sender.close(by());
+    receiver.close(by());
 }

@@ -19,26 +19,31 @@ pub(super) const RECEIVES_OF_WINDOWS: u32 = 3;
 ///
 /// | setting | unit | default | range |
 /// |---|---|---|---|
-/// | `credits` | blocks granted to a stream at once | 16 | 1 to 4,096 |
+/// | `credits` | blocks granted to a stream at once | see below | 1 to 4,096 |
 /// | `rma_slots` | blocks that senders may write by RMA at once | see below | 0 to 65,536 |
 /// | `stalled_after` | time | 60 s | 10 ms to 24 h |
 /// | `paused_for` | time | 1 h | 10 ms to 30 days |
 /// | `limits` | | | see [`Limits`] |
 ///
-/// `buffers` counts for all connections together; each connection has 11 more. `rma_slots` counts
-/// for all streams together, and with 0 no sender may write by itself; its default is as many as
-/// `buffers` where the provider [does that better](crate::fabric::Provider::favours_writes), else
-/// 0.
+/// Unless they are set, there are 16 `credits` for each thread for connections
+/// ([`rail_threads`](StreamSettings::rail_threads)).
 ///
-/// The pool takes `(buffers + 11 × connections) × (block_bytes + 64)` bytes, each rounded up to
-/// 4 KiB where blocks have 64 KiB and more: then their payloads are aligned. With RMA slots, it has
-/// 3 more for each connection, there are up to `windows × block_bytes` bytes more, and each thread
-/// that writes has a block of its own.
+/// `buffers` counts for all connections of such a thread; each connection has 11 more. `rma_slots`
+/// counts for all streams together, and with 0 no sender may write by itself; its default is as
+/// many as `buffers` where the provider
+/// [does that better](crate::fabric::Provider::favours_writes), else 0.
+///
+/// The pool of each takes `(buffers + 11 × connections) × (block_bytes + 64)` bytes, each rounded
+/// up to 4 KiB where blocks have 64 KiB and more: then their payloads are aligned. With RMA slots,
+/// it has 3 more for each connection, there are up to `windows × block_bytes` bytes more, and each
+/// thread that writes has a block of its own.
 #[derive(Debug, Clone)]
 pub struct ReceiverConfig {
     pub(super) sink: Arc<dyn SinkFactory>,
     pub(super) stream: StreamSettings,
-    pub(super) credits: u32,
+    credits: Option<u32>,
+    /// Threads for connections, once it is open.
+    pub(super) lanes: u32,
     pub(super) rma_slots: Option<u32>,
     pub(super) stalled_after: Duration,
     pub(super) paused_for: Duration,
@@ -55,7 +60,8 @@ impl ReceiverConfig {
         Self {
             sink: Arc::new(sink),
             stream: StreamSettings::of_receiver(),
-            credits: 16,
+            credits: None,
+            lanes: 1,
             rma_slots: None,
             stalled_after: Duration::from_secs(60),
             paused_for: Duration::from_secs(3600),
@@ -84,8 +90,13 @@ impl ReceiverConfig {
     /// not written.
     #[must_use]
     pub fn credits(mut self, blocks: u32) -> Self {
-        self.credits = blocks;
+        self.credits = Some(blocks);
         self
+    }
+
+    /// Blocks granted to a stream at once.
+    pub(super) fn window(&self) -> u32 {
+        self.credits.unwrap_or((16 * self.lanes).min(4096))
     }
 
     /// Blocks that senders may write by themselves at once, by RMA
@@ -126,7 +137,7 @@ impl ReceiverConfig {
 
     pub(super) fn check(&self) -> Result<(), StreamError> {
         self.stream.check_receiver()?;
-        setting("credits", self.credits.into(), 1, 4096, "1 to 4096 blocks")?;
+        setting("credits", self.window().into(), 1, 4096, "1 to 4096 blocks")?;
         let windows = self.rma_slots.unwrap_or(0);
         setting("rma_slots", windows.into(), 0, 65_536, "0 to 65536 blocks")?;
         let day = "10 ms to 24 h";
@@ -148,7 +159,7 @@ mod documented {
         let settings: &[Setting<ReceiverConfig>] = &[
             Setting {
                 name: "credits",
-                get: |c| c.credits.into(),
+                get: |c| c.credits.unwrap_or(0).into(),
                 set: |c, v| c.credits(v.count()),
             },
             Setting {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::side::ReceiverTools;
 use crate::buffer::{BufferMut, SharedBufferManager};
-use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::volatile_buffer::VolatileBuffer;
 use crate::endpoint::{ConnectionId, LocalWindow, WindowError};
 use crate::stream::StreamViolation;
@@ -61,15 +60,15 @@ impl ReceiveSlots {
     pub(super) fn grant(
         &mut self,
         (rail, stream, slots): (u16, u32, usize),
-        (endpoint, connection): (&mut DuplexEndpoint, ConnectionId),
         outbox: &mut Outbox,
+        mut expose: impl FnMut(Arc<VolatileBuffer>) -> Result<LocalWindow, WindowError>,
     ) -> Result<(), WindowError> {
         let grants = self.grants.entry(rail).or_default();
         for _ in 0..slots {
             let Some(memory) = self.spare.pop() else {
                 break;
             };
-            let window = match endpoint.expose(connection, Arc::clone(&memory)) {
+            let window = match expose(Arc::clone(&memory)) {
                 Ok(window) => window,
                 Err(error) => {
                     self.spare.push(memory);
@@ -103,11 +102,13 @@ impl ReceiveSlots {
         let Some(rail) = tools.rails.get_mut(&connection) else {
             return;
         };
-        let Some(endpoint) = tools.network.endpoint(rail.port) else {
-            return;
+        let (network, port) = (&mut tools.network, rail.port);
+        let expose = |memory| {
+            let exposed = network.call(port, move |it| it.expose(connection, memory));
+            exposed.unwrap_or(Err(WindowError::NotConnected))
         };
         let grant = (number, stream, self.share(rail.rails()));
-        if let Err(error) = self.grant(grant, (endpoint, connection), &mut rail.outbox) {
+        if let Err(error) = self.grant(grant, &mut rail.outbox, expose) {
             tracing::warn!(%error, "a stream's sender gets fewer slots to write into");
         }
     }
@@ -165,6 +166,7 @@ impl ReceiveSlots {
 mod tests {
     use super::*;
     use crate::Fabric;
+    use crate::endpoint::duplex::DuplexEndpoint;
     use crate::stream::SenderConfig;
     use crate::stream::sender::duplex;
 
@@ -188,7 +190,8 @@ mod tests {
         let to = nobody.local_addr().expect("an address").into();
         let connection = endpoint.dial(&to).expect("dialed");
         let mut outbox = Outbox::default();
-        let granted = slots.grant((0, 1, 2), (&mut endpoint, connection), &mut outbox);
+        let expose = |memory| endpoint.expose(connection, memory);
+        let granted = slots.grant((0, 1, 2), &mut outbox, expose);
         assert!(granted.is_err());
         assert_eq!((slots.spare.len(), outbox.len()), (4, 0));
         assert!(slots.has_none());

@@ -14,7 +14,7 @@ use super::writing::{WriteDone, WriteJob, Writers, WritersSettings};
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{
-    CloseReason, ConnectionEvent, ConnectionId, Message as Arrived, ReceiveEvent,
+    CloseReason, ConnectionEvent, ConnectionId, Message as Arrived, ReceiveEvent, SendErrorKind,
 };
 use crate::storage::IoStats;
 use crate::stream::auth;
@@ -23,7 +23,7 @@ use crate::stream::incoming::{IncomingSettings, IncomingStream, Refusal};
 use crate::stream::interface::{self, Interface};
 use crate::stream::network::{Network, StreamSide};
 use crate::stream::wire::{
-    BlockHeader, Kind, Message, Open, OpenFlags, PAYLOAD_ROOM_MIN, Reason, Refuse,
+    BlockHeader, Kind, Message, Open, OpenFlags, PAYLOAD_ROOM_MIN, Ports, Reason, Refuse,
 };
 use crate::stream::workers::guarded;
 use crate::stream::{BlockSink, RefusalCode, StreamError, StreamViolation, report};
@@ -39,6 +39,8 @@ const LAST_WRITES: Duration = Duration::from_secs(30);
 pub(super) struct ReceiverTools {
     pub(super) network: Network,
     pub(super) rails: Rails,
+    /// Where it listens besides, by the port that a sender came to.
+    beside: HashMap<usize, Ports>,
     /// What blocks come by, in words.
     providers: String,
     /// Where senders write by themselves, where they may.
@@ -65,6 +67,7 @@ impl ReceiverTools {
             features: features(self.slot_pool.is_some()),
             streams: 1,
             payload_max: config.stream.block_bytes.max(PAYLOAD_ROOM_MIN),
+            ports: self.beside.get(&at.0).copied().unwrap_or_default(),
             key: config.stream.key.clone(),
             nonce: auth::nonce()?,
             deadline: self.now() + config.stream.connect_timeout,
@@ -94,7 +97,7 @@ impl ReceiverTools {
         let config = &self.config;
         let by_write = open.flags.contains(OpenFlags::BY_WRITE);
         let memory = match self.slot_pool.as_ref().filter(|_| by_write) {
-            Some(pool) => ReceiveSlots::take(pool, config.credits),
+            Some(pool) => ReceiveSlots::take(pool, config.window()),
             None => Vec::new(),
         };
         let settings = IncomingSettings {
@@ -102,7 +105,7 @@ impl ReceiverTools {
             memory_left,
             features: features(self.slot_pool.is_some()),
             payload_max: config.stream.block_bytes.max(PAYLOAD_ROOM_MIN),
-            window: config.credits.into(),
+            window: config.window().into(),
             slots: memory.len() as u32,
         };
         Ok((IncomingStream::new(rail, *open, settings)?, memory))
@@ -133,6 +136,28 @@ impl ReceiverTools {
     }
 }
 
+/// The endpoints that listen at one address, each for a thread of its own if there are several.
+pub(super) struct ListeningPlace {
+    /// The one at the port that senders are told by whoever starts them.
+    pub(super) first: DuplexEndpoint,
+    pub(super) beside: Vec<DuplexEndpoint>,
+}
+
+impl ListeningPlace {
+    /// The ports of those beside the first.
+    fn ports(&self) -> Ports {
+        let mut ports = Ports::default();
+        let addrs = self.beside.iter().filter_map(DuplexEndpoint::local_addr);
+        let numbers = addrs
+            .filter_map(|addr| addr.socket_addr())
+            .map(|at| at.port());
+        for (port, number) in ports.iter_mut().zip(numbers) {
+            *port = number;
+        }
+        ports
+    }
+}
+
 /// The sessions of a receiver, and what their sinks did.
 pub(super) struct ReceiverSide {
     tools: ReceiverTools,
@@ -146,15 +171,22 @@ impl ReceiverSide {
     pub(super) fn new(
         config: ReceiverConfig,
         interfaces: &[Interface],
-        endpoints: Vec<DuplexEndpoint>,
+        places: Vec<ListeningPlace>,
         (slot_pool, slots): (Option<SharedBufferManager>, usize),
         events: Arc<EventQueue>,
         employ: impl FnOnce(WritersSettings) -> Result<Writers, Error>,
     ) -> Result<Self, Error> {
         let clock = config.clock.clone();
-        let mut network = Network::new("receiver", interfaces, GOODBYE, clock.clone())?;
-        for endpoint in endpoints {
-            network.add_port(endpoint, false)?;
+        let mut network = Network::new("receiver", interfaces.iter(), GOODBYE, clock.clone())?;
+        let mut beside = HashMap::new();
+        for place in places {
+            let on_threads = !place.beside.is_empty();
+            let ports = place.ports();
+            let first = network.add_port(place.first, false, on_threads)?;
+            beside.insert(first, ports);
+            for endpoint in place.beside {
+                network.add_port(endpoint, false, on_threads)?;
+            }
         }
         // A block that is to be written has a buffer, or a slot. Each session that is not over has
         // one other job at a time: it is not given the next before the last one is done. What is
@@ -162,7 +194,7 @@ impl ReceiverSide {
         let sessions = config.limits.streams as usize;
         let (done, written) = sync_channel(2 * slots + sessions);
         let writers = employ(WritersSettings {
-            threads: config.stream.threads,
+            threads: config.stream.workers(interfaces.len() as u32),
             bounds: (slots, sessions),
             done,
             waker: network.waker(),
@@ -172,6 +204,7 @@ impl ReceiverSide {
             tools: ReceiverTools {
                 network,
                 rails: Rails::new(),
+                beside,
                 providers: interface::describe(interfaces.iter()),
                 slot_pool,
                 config,
@@ -445,6 +478,9 @@ impl StreamSide for ReceiverSide {
             _ => {}
         }
     }
+
+    // It sends no blocks.
+    fn on_refused(&mut self, _: ConnectionId, _: &SendErrorKind) {}
 
     fn turn(&mut self) -> bool {
         let mut work = false;

@@ -147,7 +147,7 @@ impl Default for SlowPeer {
 /// | `deadline` | time: all of it must be done by then | none | 1 ms to 3,650 days, or none |
 /// | `rate` | bytes a second, all peers together | none | |
 /// | `priority` | of two transfers that could send, the one with the higher number does | 0 | |
-/// | `rails` | connections to each address of a peer | 1 | |
+/// | `rails` | connections to each address of a peer | as many as pay | |
 #[derive(Debug, Clone)]
 pub struct SendOptions {
     pub(super) crc32c: bool,
@@ -162,7 +162,7 @@ pub struct SendOptions {
     pub(super) deadline: Option<Duration>,
     pub(super) rate: Option<u64>,
     pub(super) priority: u8,
-    pub(super) rails: u16,
+    pub(super) rails: Option<u16>,
 }
 
 impl Default for SendOptions {
@@ -180,7 +180,7 @@ impl Default for SendOptions {
             deadline: None,
             rate: None,
             priority: 0,
-            rails: 1,
+            rails: None,
         }
     }
 }
@@ -285,9 +285,13 @@ impl SendOptions {
     }
 
     /// Connections to each address of a peer: blocks go by whichever has room.
+    ///
+    /// Unless this is set, there is one, and as long as more of them make it faster, twice as many:
+    /// up to one for each [thread](crate::stream::StreamSettings::rail_threads) that this side and
+    /// the receiver have for connections.
     #[must_use]
     pub fn rails(mut self, rails: u16) -> Self {
-        self.rails = rails;
+        self.rails = Some(rails);
         self
     }
 

@@ -10,7 +10,7 @@ use super::reading::{ReadDone, ReadJob, ReadWork, SumsWanted};
 use super::side::{NewTransfer, Route, SenderTools};
 use super::transfer::OutcomeGuard;
 use crate::buffer::SharedBufferManager;
-use crate::endpoint::ReceiveEvent;
+use crate::endpoint::{ReceiveEvent, SendErrorKind};
 use crate::stream::block_set::BlockSet;
 use crate::stream::content_hash::{BlockHash, ContentHash};
 use crate::stream::rate::RateLimit;
@@ -218,6 +218,13 @@ impl OutgoingTransfer {
     }
 
     // ---- what happens ---------------------------------------------------------------------------
+
+    /// A block that had been given to a rail is not on its way.
+    pub(super) fn on_refused(&mut self, route: Route, kind: &SendErrorKind) {
+        if let Some(peer) = self.peers.get_mut(route.peer) {
+            peer.on_unsent(route.rail, kind);
+        }
+    }
 
     pub(super) fn on_event(&mut self, route: Route, event: ReceiveEvent, tools: &mut SenderTools) {
         if let Some(peer) = self.peers.get_mut(route.peer) {

@@ -7,18 +7,21 @@ use super::config::Peer;
 use super::outgoing_transfer::TransferState;
 use super::peer_blocks::ReadyBlock;
 use super::peer_clock::PeerClock;
-use super::peer_errors::{is_busy, is_worth_a_retry};
+use super::peer_errors::{is_busy, is_unsendable, is_worth_a_retry};
 use super::peer_rails::RailDial;
 use super::peer_session::PeerSession;
 use super::peer_stage::{PeerStage, PeerWait};
 use super::rail::SenderRail;
+use super::rail_growth::RailGrowth;
 use super::side::SenderTools;
 use super::transfer::PeerOutcome;
-use crate::endpoint::{CloseReason, ConnectionEvent, Message as Arrived, ReceiveEvent};
+use crate::endpoint::{
+    CloseReason, ConnectionEvent, Message as Arrived, ReceiveEvent, SendErrorKind,
+};
 use crate::stream::outbox::CONTROL_KEY;
 use crate::stream::outgoing::OutgoingStream;
 use crate::stream::report::StreamReport;
-use crate::stream::wire::{Features, Message};
+use crate::stream::wire::{Features, Message, RAILS_MAX};
 use crate::stream::{RefusalCode, StreamError, StreamViolation};
 
 /// What a receiver says in place of a stream's number when it speaks of a connection.
@@ -55,6 +58,7 @@ pub(super) struct TransferPeer {
     no_windows: bool,
     attempts: Attempts,
     clock: PeerClock,
+    growth: RailGrowth,
     report: StreamReport,
     sent_bytes: u64,
 }
@@ -69,6 +73,7 @@ impl TransferPeer {
             no_windows: false,
             attempts: Attempts::default(),
             clock: PeerClock::new(now),
+            growth: RailGrowth::default(),
             report: StreamReport::default(),
             sent_bytes: 0,
         }
@@ -154,16 +159,22 @@ impl TransferPeer {
     pub(super) fn connect(&mut self, with: &mut PeerContext<'_>) {
         self.stage = PeerStage::Connecting;
         self.session.rails.begin_session();
+        self.growth = RailGrowth::default();
         self.clock.on_moved(with.now());
         if let Err(error) = self.dial(with) {
             self.on_lost(error, with);
         }
     }
 
-    /// How many rails a session has.
-    fn wanted_rails(&self, transfer: &TransferState) -> u16 {
-        let addrs = u16::try_from(self.peer.addrs.len()).unwrap_or(u16::MAX);
-        addrs.saturating_mul(transfer.options.rails)
+    fn addrs(&self) -> u16 {
+        u16::try_from(self.peer.addrs.len()).unwrap_or(u16::MAX)
+    }
+
+    /// How many rails a session has at most, as far as this side knows.
+    fn wanted_rails(&self, with: &PeerContext<'_>) -> u16 {
+        let lanes = u16::try_from(with.tools.lanes()).unwrap_or(u16::MAX);
+        let each = with.transfer.options.rails.unwrap_or(lanes);
+        self.addrs().saturating_mul(each).min(RAILS_MAX)
     }
 
     /// Starts the next rail.
@@ -172,7 +183,7 @@ impl TransferPeer {
             transfer: with.transfer.id,
             peer: self.number,
             to: &self.peer,
-            wanted: self.wanted_rails(with.transfer),
+            wanted: self.wanted_rails(with),
             by_write: self.session.by_write,
         };
         self.session.rails.dial(&dial, with.tools)
@@ -275,6 +286,16 @@ impl TransferPeer {
         }
     }
 
+    /// A block that had been given to a rail is not on its way.
+    pub(super) fn on_unsent(&mut self, rail: usize, kind: &SendErrorKind) {
+        let local = &mut self.session.rails[rail].local;
+        local.in_flight = local.in_flight.saturating_sub(1);
+        // Of a connection that is over, its own event says so.
+        if is_unsendable(kind) {
+            self.session.unsendable = Some(kind.to_string());
+        }
+    }
+
     /// The peer does not take it, or does not keep to the protocol.
     fn on_refused(&mut self, error: StreamError, with: &mut PeerContext<'_>) {
         match is_worth_a_retry(&error) {
@@ -302,8 +323,13 @@ impl TransferPeer {
         if !self.session.rails.any_ready() {
             return self.on_refused(error, with);
         }
-        tracing::warn!(%error, peer = %self.peer, "a stream goes on with a rail less");
-        if was_ready && self.session.on_rail_lost(rail) {
+        // A receiver that has all says so on one rail and leaves each: the word may come last.
+        let is_over = matches!(error, StreamError::Lost(CloseReason::Finished))
+            && self.stage == PeerStage::Finishing;
+        if !is_over {
+            tracing::warn!(%error, peer = %self.peer, "a stream goes on with a rail less");
+        }
+        if was_ready && self.session.on_rail_lost(rail) && !is_over {
             self.report.rails_lost += 1;
         }
     }
@@ -388,7 +414,27 @@ impl TransferPeer {
 
     /// The others, now that the receiver knows the session.
     fn more_rails(&mut self, with: &mut PeerContext<'_>) {
-        for _ in self.session.rails.dialed()..self.wanted_rails(with.transfer) {
+        let each = with.transfer.options.rails.unwrap_or(1);
+        self.dial_up_to(self.addrs().saturating_mul(each), with);
+    }
+
+    /// Further ones, if more seem to pay.
+    fn grow(&mut self, with: &mut PeerContext<'_>) {
+        let rails = &self.session.rails;
+        if with.transfer.options.rails.is_some() || !rails.are_ready() {
+            return;
+        }
+        let most = with.tools.lanes().min(rails.lanes());
+        let most = u16::try_from(most).unwrap_or(u16::MAX);
+        let each = rails.dialed() / self.addrs().max(1);
+        let more = self.growth.more(each, most, self.sent_bytes, with.now());
+        if more > 0 {
+            self.dial_up_to(self.addrs().saturating_mul(each + more), with);
+        }
+    }
+
+    fn dial_up_to(&mut self, rails: u16, with: &mut PeerContext<'_>) {
+        for _ in self.session.rails.dialed()..rails.min(RAILS_MAX) {
             if let Err(error) = self.dial(with) {
                 tracing::warn!(%error, peer = %self.peer, "a rail of a stream could not be made");
                 break;
@@ -534,6 +580,9 @@ impl TransferPeer {
             self.sent_bytes += bytes;
             self.report.blocks += 1;
             any = true;
+        }
+        if any && self.is_sending() {
+            self.grow(with);
         }
         if any && let Err(error) = self.after_message(with) {
             self.on_refused(error, with);

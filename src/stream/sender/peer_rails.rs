@@ -5,9 +5,11 @@ use std::ops::{Deref, DerefMut};
 use super::config::Peer;
 use super::rail::{RailBlocks, SenderRail};
 use super::side::{Route, SenderTools};
+use crate::PeerAddr;
 use crate::random::random_u64;
 use crate::stream::handshake::DialSettings;
-use crate::stream::wire::Features;
+use crate::stream::rail::Rail;
+use crate::stream::wire::{Features, Ports};
 use crate::stream::{StreamError, StreamViolation, auth};
 
 /// The connections of a session. It is used as a slice of them, in the order in which they were
@@ -25,6 +27,7 @@ pub(super) struct RailDial<'a> {
     pub(super) transfer: u64,
     pub(super) peer: usize,
     pub(super) to: &'a Peer,
+    /// At most, in all.
     pub(super) wanted: u16,
     pub(super) by_write: bool,
 }
@@ -52,8 +55,9 @@ impl PeerRails {
         tools: &mut SenderTools,
     ) -> Result<(), StreamError> {
         let addrs = &with.to.addrs;
-        let number = usize::from(self.dialed) % addrs.len();
+        let (number, lane) = self.next_place(addrs.len());
         let dialer = number % tools.dialers.len();
+        let addr = self.addr(addrs[number], (number, lane), addrs.len());
         let route = Route {
             transfer: with.transfer,
             peer: with.peer,
@@ -68,7 +72,7 @@ impl PeerRails {
             nonce: auth::nonce()?,
             deadline: tools.now() + tools.config.stream.connect_timeout,
         };
-        let dialed = tools.dial(dialer, &addrs[number], route)?;
+        let dialed = tools.dial((dialer, lane), &addr, route)?;
         let mut rail = SenderRail::dialing(dialed, settings, tools.now(), RailBlocks::default());
         rail.local.slot_writer = with.by_write.then(Box::default);
         #[cfg(test)]
@@ -76,6 +80,41 @@ impl PeerRails {
         self.rails.push(rail);
         self.dialed += 1;
         Ok(())
+    }
+
+    /// Which of so many addresses the next rail is made to, and how many there are to it.
+    fn next_place(&self, addrs: usize) -> (usize, usize) {
+        let dialed = usize::from(self.dialed);
+        (dialed % addrs, dialed / addrs)
+    }
+
+    /// Where a rail is dialed: at the peer's address, or at one of the ports beside it that the
+    /// first rail to that address was told of, in turn.
+    fn addr(&self, addr: PeerAddr, (number, lane): (usize, usize), addrs: usize) -> PeerAddr {
+        let of_address = |rail: &&SenderRail| usize::from(rail.number) % addrs == number;
+        let told = self.iter().filter(of_address).find_map(Rail::agreed);
+        let told = told.map_or(Ports::default(), |agreed| agreed.ports);
+        let ports: Vec<_> = told.into_iter().filter(|port| *port != 0).collect();
+        match (addr.socket_addr(), lane % (ports.len() + 1)) {
+            (_, 0) | (None, _) => addr,
+            (Some(mut at), beside) => {
+                at.set_port(ports[beside - 1]);
+                at.into()
+            }
+        }
+    }
+
+    /// How many threads the receiver has for connections to an address, as the first rail was
+    /// told.
+    pub(super) fn lanes(&self) -> usize {
+        let told = self.iter().find_map(Rail::agreed);
+        let ports = told.map_or(Ports::default(), |agreed| agreed.ports);
+        1 + ports.iter().filter(|port| **port != 0).count()
+    }
+
+    /// Whether each connection that is not gone is ready.
+    pub(super) fn are_ready(&self) -> bool {
+        self.iter().all(|rail| rail.is_ready() || rail.is_gone())
     }
 
     /// All connections are left.

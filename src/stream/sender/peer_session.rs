@@ -12,6 +12,7 @@ use super::peer_rails::PeerRails;
 use super::peer_stage::PeerStage;
 use super::side::SenderTools;
 use super::slot_writer::InSlot;
+use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{SendErrorKind, WindowEvent};
 use crate::stream::outgoing::OutgoingStream;
 use crate::stream::wire::{Features, HASH_LEN, HEADER_LEN, Message, Placed};
@@ -176,15 +177,16 @@ impl PeerSession {
         else {
             return Ok(());
         };
-        let (Some(endpoint), Some(plan)) =
-            (with.tools.network.endpoint(rail.port), &with.transfer.plan)
-        else {
+        let (network, port) = (&mut with.tools.network, rail.port);
+        let Some(plan) = &with.transfer.plan else {
             return Ok(());
         };
         match message {
             Message::Window(window) => {
                 let block_bytes = plan.blocks.block_bytes();
-                slot_writer.on_window(window, block_bytes, (endpoint, connection))
+                slot_writer.on_window(window, block_bytes, |descriptor| {
+                    network.call(port, move |it| it.open_window(connection, &descriptor))
+                })
             }
             Message::Freed(freed) => Ok(slot_writer.on_freed(freed.slot)?),
             _ => Ok(()),
@@ -276,21 +278,25 @@ impl PeerSession {
         ) else {
             return None;
         };
-        let (Some(connection), Some(endpoint)) =
-            (rail.connection(), with.tools.network.endpoint(rail.port))
-        else {
-            return None;
-        };
+        let connection = rail.connection()?;
+        let (network, port) = (&mut with.tools.network, rail.port);
         let (block, crc) = (next.block, next.crc);
         let sent = match &mut rail.local.slot_writer {
             None => {
                 let mut header = [0; HEADER_LEN];
                 outgoing.header(&block, crc).encode(&mut header);
                 let payload = next.bytes.clone().into();
-                let sent = endpoint.send(connection, payload, &header, block.index);
-                sent.map_err(|refused| refused.kind)
+                network.send((port, connection), payload, &header, block.index)?
             }
-            Some(slot_writer) => slot_writer.write(endpoint, next),
+            Some(slot_writer) => slot_writer.write(next, |payload, window, offset, key| {
+                let write = move |endpoint: &mut DuplexEndpoint| {
+                    let written = endpoint.write(payload, window.at(offset), key);
+                    written.map_err(|refused| refused.kind)
+                };
+                network
+                    .call(port, write)
+                    .unwrap_or(Err(SendErrorKind::NoConnection))
+            }),
         };
         if let Err(refused) = sent {
             rail.local.blocked = matches!(refused, SendErrorKind::WouldBlock(_));

@@ -19,7 +19,7 @@ use super::rail::SenderRail;
 use super::reading::{ReadDone, ReadJob, ReadersSettings};
 use super::transfer::OutcomeGuard;
 use crate::buffer::SharedBufferManager;
-use crate::endpoint::{ConnectionEvent, ConnectionId, ReceiveEvent};
+use crate::endpoint::{ConnectionEvent, ConnectionId, ReceiveEvent, SendErrorKind};
 use crate::fabric::EndpointKind;
 use crate::storage::IoStats;
 use crate::stream::interface::{self, Interface};
@@ -46,10 +46,22 @@ pub(super) struct NewTransfer {
 
 /// How connections are made by one interface.
 pub(super) struct Dialer {
+    /// One for each thread.
+    lanes: Vec<Lane>,
+}
+
+/// How connections are made by one thread.
+struct Lane {
     interface: Interface,
     /// The endpoint of all of them. None over FI_EP_RDM: there, a second connection between two
     /// endpoints ends the first, so that each needs an endpoint of its own.
     shared: Option<usize>,
+}
+
+impl Dialer {
+    fn interfaces(&self) -> impl Iterator<Item = &Interface> {
+        self.lanes.iter().map(|lane| &lane.interface)
+    }
 }
 
 /// Which rail of which peer of which transfer a connection is.
@@ -73,19 +85,25 @@ pub(super) struct SenderTools {
 impl SenderTools {
     fn new(
         config: SenderConfig,
-        interfaces: Vec<Interface>,
+        interfaces: Vec<Vec<Interface>>,
         mut network: Network,
     ) -> Result<Self, StreamError> {
         let mut dialers = Vec::new();
-        for interface in interfaces {
-            let shared = match interface.kind() {
-                EndpointKind::Msg => {
-                    let config = super::duplex(&interface, &config, config.stream.connections)?;
-                    Some(network.add_port(interface.dialing(&config)?, false)?)
-                }
-                EndpointKind::Rdm => None,
-            };
-            dialers.push(Dialer { interface, shared });
+        for lanes in interfaces {
+            let on_threads = lanes.len() > 1;
+            let mut dialer = Dialer { lanes: Vec::new() };
+            for interface in lanes {
+                let shared = match interface.kind() {
+                    EndpointKind::Msg => {
+                        let config = super::duplex(&interface, &config, config.stream.connections)?;
+                        let endpoint = interface.dialing(&config)?;
+                        Some(network.add_port(endpoint, false, on_threads)?)
+                    }
+                    EndpointKind::Rdm => None,
+                };
+                dialer.lanes.push(Lane { interface, shared });
+            }
+            dialers.push(dialer);
         }
         Ok(Self {
             network,
@@ -101,24 +119,32 @@ impl SenderTools {
         self.network.now
     }
 
-    /// Starts to connect by an interface: the port, and the connection.
+    /// Threads that connections are made by, by the interface that has most.
+    pub(super) fn lanes(&self) -> usize {
+        let lanes = self.dialers.iter().map(|dialer| dialer.lanes.len());
+        lanes.max().unwrap_or(1)
+    }
+
+    /// Starts to connect by an interface and one of its threads: the port, and the connection.
     pub(super) fn dial(
         &mut self,
-        dialer: usize,
+        (dialer, lane): (usize, usize),
         addr: &PeerAddr,
         route: Route,
     ) -> Result<(usize, ConnectionId), StreamError> {
-        let port = match self.dialers[dialer].shared {
+        let lanes = &self.dialers[dialer].lanes;
+        let lane = &lanes[lane % lanes.len()];
+        let port = match lane.shared {
             Some(port) => port,
             None => {
-                let interface = &self.dialers[dialer].interface;
-                let config = super::duplex(interface, &self.config, 1)?;
-                let endpoint = interface.dialing(&config)?;
-                self.network.add_port(endpoint, true)?
+                let config = super::duplex(&lane.interface, &self.config, 1)?;
+                let endpoint = lane.interface.dialing(&config)?;
+                self.network.add_port(endpoint, true, lanes.len() > 1)?
             }
         };
-        let endpoint = self.network.endpoint(port).ok_or(GONE)?;
-        let connection = endpoint.dial(addr)?;
+        let addr = *addr;
+        let dialed = self.network.call(port, move |it| it.dial(&addr));
+        let connection = dialed.ok_or(GONE)??;
         self.routes.insert(connection, route);
         Ok((port, connection))
     }
@@ -126,15 +152,19 @@ impl SenderTools {
     /// Whether the provider of a rail can write so many bytes at once, and whether it does that
     /// better than messages.
     pub(super) fn writes(&mut self, port: usize, bytes: u32) -> (bool, bool) {
-        let endpoint = self.network.endpoint(port);
-        let can = endpoint.is_some_and(|endpoint| endpoint.can_write(bytes.into()));
-        let mut interfaces = self.dialers.iter().map(|dialer| &dialer.interface);
-        (can, interfaces.all(Interface::favours_writes))
+        let can = self
+            .network
+            .call(port, move |it| it.can_write(bytes.into()));
+        let mut interfaces = self.dialers.iter().flat_map(Dialer::interfaces);
+        (
+            can.unwrap_or(false),
+            interfaces.all(Interface::favours_writes),
+        )
     }
 
     /// Which way the bytes of a source take.
     pub(super) fn path(&self, source: &dyn BlockSource) -> String {
-        let providers = interface::describe(self.dialers.iter().map(|dialer| &dialer.interface));
+        let providers = interface::describe(self.dialers.iter().flat_map(Dialer::interfaces));
         let memory = report::memory(self.config.stream.pinned);
         // It is only shown: a panic there is no reason to end a transfer.
         match guarded(|| source.path()).unwrap_or_default() {
@@ -180,17 +210,23 @@ pub(super) struct SenderSide {
 impl SenderSide {
     pub(super) fn new(
         config: SenderConfig,
-        interfaces: Vec<Interface>,
+        interfaces: Vec<Vec<Interface>>,
         pool: SharedBufferManager,
         employ: impl FnOnce(ReadersSettings) -> Result<Workers<ReadJob>, Error>,
     ) -> Result<Self, StreamError> {
         let clock = config.clock.clone();
-        let network = Network::new("sender", &interfaces, GOODBYE, clock.clone())?;
+        let network = Network::new(
+            "sender",
+            interfaces.iter().flatten(),
+            GOODBYE,
+            clock.clone(),
+        )?;
+        let lanes = interfaces.iter().map(Vec::len).sum::<usize>();
         // A block that is read has a buffer, so that is the bound; and a check for each transfer.
         let bound = 2 * pool.slots() + config.stream.connections as usize;
         let (done, reads) = sync_channel(bound);
         let readers = employ(ReadersSettings {
-            threads: config.stream.threads,
+            threads: config.stream.workers(lanes as u32),
             bound,
             done,
             waker: network.waker(),
@@ -326,6 +362,14 @@ impl StreamSide for SenderSide {
         self.act(route.transfer, |transfer, tools| {
             transfer.on_event(route, event, tools);
         });
+    }
+
+    fn on_refused(&mut self, connection: ConnectionId, kind: &SendErrorKind) {
+        if let Some(&route) = self.tools.routes.get(&connection) {
+            self.act(route.transfer, |transfer, _| {
+                transfer.on_refused(route, kind)
+            });
+        }
     }
 
     fn turn(&mut self) -> bool {

@@ -4,9 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::peer_blocks::ReadyBlock;
-use crate::endpoint::SendErrorKind;
-use crate::endpoint::duplex::DuplexEndpoint;
-use crate::endpoint::{ConnectionId, RemoteWindow, WindowDescriptor, WindowError};
+use crate::buffer::Payload;
+use crate::endpoint::{RemoteWindow, SendErrorKind, WindowDescriptor, WindowError};
 use crate::stream::slots::SlotBook;
 use crate::stream::wire::Window;
 use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
@@ -35,7 +34,7 @@ impl SlotWriter {
         &mut self,
         window: &Window<'_>,
         block_bytes: u32,
-        (endpoint, connection): (&DuplexEndpoint, ConnectionId),
+        open: impl FnOnce(WindowDescriptor) -> Option<Result<RemoteWindow, WindowError>>,
     ) -> Result<(), StreamError> {
         let is_of_no_use = |error: &dyn std::fmt::Display| StreamError::GivenUp {
             code: RefusalCode::FEATURE,
@@ -43,12 +42,12 @@ impl SlotWriter {
         };
         let descriptor = WindowDescriptor::parse(window.descriptor);
         let descriptor = descriptor.map_err(|error| is_of_no_use(&error))?;
-        let remote = match endpoint.open_window(connection, &descriptor) {
-            Ok(remote) => remote,
+        let remote = match open(descriptor) {
+            Some(Ok(remote)) => remote,
             // The connection is over, which its own event says next: that is no reason to give up
             // the transfer.
-            Err(WindowError::NotConnected) => return Ok(()),
-            Err(error) => return Err(is_of_no_use(&error)),
+            None | Some(Err(WindowError::NotConnected)) => return Ok(()),
+            Some(Err(error)) => return Err(is_of_no_use(&error)),
         };
         self.slots.add(window, remote.len(), block_bytes)?;
         self.windows.push(remote);
@@ -66,18 +65,19 @@ impl SlotWriter {
     }
 
     /// Begins to write a block; the endpoint says when it is there, or that it never will be.
+    /// `write`: into a window from an offset on, with the block's number as key.
     pub(super) fn write(
         &mut self,
-        endpoint: &mut DuplexEndpoint,
         ready: &ReadyBlock,
+        write: impl FnOnce(Payload, RemoteWindow, u64, u64) -> Result<(), SendErrorKind>,
     ) -> Result<(), SendErrorKind> {
         let Some((slot, place)) = self.slots.take() else {
             return Err(SendErrorKind::WouldBlock(crate::endpoint::Blocked::Credits));
         };
         let payload = ready.bytes.clone().into();
-        let to = self.windows[place.window].at(place.offset);
+        let window = self.windows[place.window].clone();
         let (block, crc) = (ready.block, ready.crc);
-        match endpoint.write(payload, to, block.index) {
+        match write(payload, window, place.offset, block.index) {
             Ok(()) => {
                 self.writing
                     .insert(block.index, InSlot { block, crc, slot });
@@ -85,7 +85,7 @@ impl SlotWriter {
             }
             Err(refused) => {
                 self.slots.give_back(slot);
-                Err(refused.kind)
+                Err(refused)
             }
         }
     }

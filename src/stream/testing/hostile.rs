@@ -116,6 +116,7 @@ fn shake_hands(input: &mut Input<'_>) {
         features: Features::all(),
         streams: 1,
         payload_max: 1 << 20,
+        ports: [7000; 6],
         key: key.clone(),
         nonce: [2; 32],
         deadline,

@@ -59,10 +59,12 @@ fn stream(domain: &Arc<Domain>, (faults, seed): (Faults, u64), options: SendOpti
     let content: Vec<u8> = words.take(len).collect();
     std::fs::write(&path, &content).unwrap();
     let config = ReceiverConfig::new(DirectorySink::new(to.path()).unwrap());
-    let config = config.stream(|s| s.block_bytes(BLOCK).connections(8));
+    // Half of them by threads of their own.
+    let threads = 1 + u32::from(seed % 2 == 0);
+    let config = config.stream(|s| s.block_bytes(BLOCK).connections(8).rail_threads(threads));
     let receiver = StreamReceiver::listen(domain, "127.0.0.1:0".parse().unwrap(), config).unwrap();
     let config = SenderConfig::default()
-        .stream(|s| s.block_bytes(BLOCK))
+        .stream(|s| s.block_bytes(BLOCK).rail_threads(threads))
         .faults(FaultConfig {
             faults,
             dice: Arc::new(Mutex::new(dice)),

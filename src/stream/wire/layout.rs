@@ -3,7 +3,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{HEADER_LEN, Kind, WireError};
+use super::{HEADER_LEN, Kind, PORTS_MAX, WireError};
 
 /// First bytes of each message of a stream.
 pub(super) const MAGIC: [u8; 4] = *b"FCS2";
@@ -116,7 +116,7 @@ pub(super) struct HelloAckWire {
     pub(super) features: U64,
     pub(super) session: [u8; 16],
     pub(super) payload_max: U32,
-    pub(super) reserved2: [u8; 12],
+    pub(super) ports: [U16; PORTS_MAX],
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

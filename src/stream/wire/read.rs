@@ -122,8 +122,12 @@ fn hello_ack(wire: &HeaderWire, payload: &[u8]) -> Result<HelloAck, WireError> {
         payload_max: body.payload_max.get(),
         features: Features::from_bits_retain(body.features.get()),
         session: body.session,
+        ports: body.ports.map(|port| port.get()),
         nonce: exactly(wire, payload)?,
     };
+    if ack.ports != [0; PORTS_MAX] && !ack.features.contains(Features::PORTS) {
+        return Err(WireError::Reserved { kind: wire.kind });
+    }
     if ack.version == 0 {
         return Err(field("version", ack.version));
     }

@@ -123,6 +123,7 @@ fn hello_ack(ack: &HelloAck) -> HelloAckWire {
         features: ack.features.bits().into(),
         session: ack.session,
         payload_max: ack.payload_max.into(),
+        ports: ack.ports.map(Into::into),
         ..zeroed()
     }
 }

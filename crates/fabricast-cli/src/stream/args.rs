@@ -14,9 +14,15 @@ pub(crate) struct CommonArgs {
     /// both sides'
     #[arg(long, default_value = "1M", value_parser = parse_block)]
     pub(crate) block: u32,
-    /// Blocks in memory at most; they take `block` times as much memory
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=4096))]
-    pub(crate) buffers: u32,
+    /// Blocks in memory at most; they take `block` times as much memory. Default: 16 for each of
+    /// --rail-threads
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..=4096))]
+    pub(crate) buffers: Option<u32>,
+    /// Threads for connections; a receiver listens at a port more for each but the first, which the
+    /// system chooses and its senders are told. Default: 1, and over tcp a quarter of the
+    /// processors, at most 7
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=7))]
+    pub(crate) rail_threads: Option<u32>,
     /// Give up when nothing has moved for so many seconds
     #[arg(
         long,
@@ -84,9 +90,9 @@ pub(crate) struct RecvArgs {
     /// Connections at once
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) peers: u32,
-    /// Threads that write
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(crate) writers: u32,
+    /// Threads that write; default: 3 for each 2 of --rail-threads, at least 2
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) writers: Option<u32>,
     /// Blocks that senders may write at once by RMA, all streams together; default: none, but where
     /// the provider does that better
     #[arg(long, value_parser = clap::value_parser!(u32).range(0..=65536))]
@@ -136,12 +142,13 @@ pub(crate) struct SendArgs {
     /// with commas between them, are rails
     #[arg(long, required = true, value_name = "ADDR[,ADDR...]", value_parser = parse_peer)]
     pub(crate) to: Vec<Addresses>,
-    /// Connections to each address of a receiver
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) rails: u16,
-    /// Threads that read
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(crate) readers: u32,
+    /// Connections to each address of a receiver; default: from one up, as long as more of them
+    /// make it faster
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) rails: Option<u16>,
+    /// Threads that read; default: 3 for each 2 of --rail-threads, at least 2
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) readers: Option<u32>,
     /// Bytes a second at most, such as 500M
     #[arg(long, value_parser = parse_size)]
     pub(crate) rate: Option<u64>,

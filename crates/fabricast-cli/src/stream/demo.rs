@@ -22,7 +22,7 @@ const PIECE: usize = 1 << 20;
 /// Streams one file between two processes, and compares what arrived with what was sent.
 pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     // Else both children would say that there is no GPU.
-    drop(device_buffers(&args.common, 1)?);
+    drop(device_buffers(&args.common, Some(1))?);
     let place = temporary_directory(args)?;
     let target_dir = place.path().join("received");
     std::fs::create_dir(&target_dir).map_err(|error| Failure::file(&target_dir, &error))?;
@@ -87,9 +87,14 @@ fn temporary_directory(args: &DemoArgs) -> Result<TempDir, Failure> {
 fn pass_on(command: &mut Command, common: &CommonArgs) {
     command
         .arg(format!("--block={}", common.block))
-        .arg(format!("--buffers={}", common.buffers))
         .arg(format!("--timeout={}", common.timeout))
         .arg(format!("--provider={}", common.provider));
+    if let Some(buffers) = common.buffers {
+        command.arg(format!("--buffers={buffers}"));
+    }
+    if let Some(threads) = common.rail_threads {
+        command.arg(format!("--rail-threads={threads}"));
+    }
     if common.rdm {
         command.arg("--rdm");
     }

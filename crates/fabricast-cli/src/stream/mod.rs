@@ -16,21 +16,44 @@ use std::sync::Arc;
 
 use fabricast::buffer::DeviceBufferManager;
 use fabricast::fabric::EndpointKind;
+use fabricast::stream::StreamSettings;
 use fabricast::{Domain, Fabric, Region};
 
 use crate::failure::Failure;
 use args::CommonArgs;
 
+/// What both sides' settings of streams have in common; `threads`: that read, or write.
+fn common_settings(
+    common: &CommonArgs,
+    threads: Option<u32>,
+    settings: StreamSettings,
+) -> StreamSettings {
+    let mut settings = settings
+        .block_bytes(common.block)
+        .pinned(common.gpu.is_some());
+    if let Some(threads) = common.rail_threads {
+        settings = settings.rail_threads(threads);
+    }
+    // Each of them has a buffer in a GPU's memory.
+    if let Some(threads) = threads.or(common.gpu.map(|_| GPU_THREADS)) {
+        settings = settings.threads(threads);
+    }
+    settings
+}
+
+/// Threads that take blocks through a GPU's memory, unless it is said how many.
+const GPU_THREADS: u32 = 2;
+
 /// Buffers in a GPU's memory for so many threads, where blocks are to pass it.
 fn device_buffers(
     common: &CommonArgs,
-    threads: u32,
+    threads: Option<u32>,
 ) -> Result<Option<DeviceBufferManager>, Failure> {
     let Some(ordinal) = common.gpu else {
         return Ok(None);
     };
     let block = common.block as usize;
-    let bytes = threads as usize * block.next_multiple_of(256);
+    let bytes = threads.unwrap_or(GPU_THREADS) as usize * block.next_multiple_of(256);
     let region = Region::device(bytes).device(ordinal).build();
     let pool = region.and_then(|region| DeviceBufferManager::new(region, block));
     pool.map(Some)

@@ -12,7 +12,7 @@ use crate::failure::{End, Failure};
 use crate::parent::end_with_parent;
 use crate::say::say;
 use crate::stream::args::RecvArgs;
-use crate::stream::{device_buffers, open_domain};
+use crate::stream::{common_settings, device_buffers, open_domain};
 
 /// How long goodbyes may take.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -103,15 +103,17 @@ fn config(args: &RecvArgs) -> Result<ReceiverConfig, Failure> {
         .block_bytes(1 << 28);
     let mut config = base
         .stream(|s| {
-            s.block_bytes(args.common.block)
-                .buffers(2 * args.common.buffers)
-                .connections(args.peers)
-                .threads(args.writers)
-                .pinned(args.common.gpu.is_some())
+            let s = common_settings(&args.common, args.writers, s).connections(args.peers);
+            match args.common.buffers {
+                Some(buffers) => s.buffers(2 * buffers),
+                None => s,
+            }
         })
-        .credits(args.common.buffers)
         .stalled_after(args.common.patience())
         .limits(limits);
+    if let Some(buffers) = args.common.buffers {
+        config = config.credits(buffers);
+    }
     if let Some(windows) = args.windows {
         config = config.rma_slots(windows);
     }

@@ -77,7 +77,6 @@ fn new_bars(totals: impl Iterator<Item = u64>, peers: &[Addresses]) -> Vec<Progr
 pub(crate) struct Summary<'a> {
     pub(crate) entries: usize,
     pub(crate) block: u32,
-    pub(crate) buffers: u32,
     pub(crate) peer: &'a Peer,
     pub(crate) report: &'a StreamReport,
     pub(crate) fabric: &'a Report,
@@ -112,8 +111,8 @@ impl fmt::Display for Summary<'_> {
         }
         writeln!(
             f,
-            "blocks       {} of up to {} bytes, {} buffers",
-            report.blocks, self.block, self.buffers
+            "blocks       {} of up to {} bytes",
+            report.blocks, self.block
         )?;
         let stalls = report.stalls;
         writeln!(

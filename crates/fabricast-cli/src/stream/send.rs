@@ -14,7 +14,7 @@ use crate::parent::end_with_parent;
 use crate::say::say;
 use crate::stream::args::{By, SendArgs, Slow};
 use crate::stream::report::{Progress, Summary};
-use crate::stream::{device_buffers, open_domain};
+use crate::stream::{common_settings, device_buffers, open_domain};
 
 /// How often progress is shown.
 const TICK: Duration = Duration::from_millis(100);
@@ -110,7 +110,6 @@ fn tell(
             say(Summary {
                 entries,
                 block: args.common.block,
-                buffers: args.common.buffers,
                 peer,
                 report,
                 fabric,
@@ -133,10 +132,11 @@ fn tell(
 
 fn config(args: &SendArgs) -> Result<SenderConfig, Failure> {
     let mut config = SenderConfig::default().stream(|s| {
-        s.block_bytes(args.common.block)
-            .buffers(args.common.buffers)
-            .threads(args.readers)
-            .pinned(args.common.gpu.is_some())
+        let s = common_settings(&args.common, args.readers, s);
+        match args.common.buffers {
+            Some(buffers) => s.buffers(buffers),
+            None => s,
+        }
     });
     if let Some(path) = &args.common.key {
         let key = PresharedKey::from_file(path).map_err(Failure::of)?;
@@ -147,7 +147,7 @@ fn config(args: &SendArgs) -> Result<SenderConfig, Failure> {
 
 fn options(args: &SendArgs) -> SendOptions {
     let patience = args.common.patience();
-    SendOptions::default()
+    let options = SendOptions::default()
         .crc32c(!args.no_crc)
         .blake3(args.blake3)
         .transport(match args.by {
@@ -159,14 +159,17 @@ fn options(args: &SendArgs) -> SendOptions {
         .read_back(args.read_back)
         .restart(args.restart)
         .rate(args.rate)
-        .rails(args.rails)
         .reconnects(args.retries)
         .stalled_after(patience)
         .slow(match args.slow {
             Slow::Wait => SlowPeer::Wait(patience),
             Slow::CatchUp => SlowPeer::CatchUp,
             Slow::Drop => SlowPeer::Drop(patience),
-        })
+        });
+    match args.rails {
+        Some(rails) => options.rails(rails),
+        None => options,
+    }
 }
 
 /// The address that this machine has towards a peer. No packet is sent: a datagram socket only

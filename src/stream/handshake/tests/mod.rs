@@ -27,6 +27,7 @@ fn answer(now: Instant, key: Option<PresharedKey>) -> AnswerSettings {
         features: Features::BLAKE3 | Features::RAILS,
         streams: 3,
         payload_max: 1 << 20,
+        ports: [7000, 7001, 0, 0, 0, 0],
         key,
         nonce: [2; 32],
         deadline: now + Duration::from_secs(1),
@@ -103,6 +104,7 @@ fn both_agree_with_and_without_a_key() {
             rails: 4,
             streams: 3,
             payload_max: 1 << 20,
+            ports: [0; 6],
             is_proven: secret.is_some(),
         };
         assert_eq!(ends.each_ref().map(agreed), [expected; 2]);
@@ -151,6 +153,7 @@ fn proofs_can_not_be_reflected_or_repeated() {
         payload_max: 8192,
         features: Features::empty(),
         session: [9; 16],
+        ports: [0; 6],
         nonce: [2; 32],
     };
     let (header, payload) = bytes(&Message::HelloAck(ack));

@@ -45,7 +45,7 @@ impl Caller {
         Self {
             connection: endpoint.dial(&to).unwrap(),
             endpoint,
-            control: control_pool(&[domain.into()]).unwrap(),
+            control: control_pool([domain.into()].iter()).unwrap(),
             outbox: Outbox::default(),
             is_connected: false,
             is_taken: false,
@@ -80,7 +80,7 @@ impl Caller {
             }
             if self.is_connected && !self.is_over {
                 self.outbox
-                    .pump(&mut self.endpoint, self.connection, &self.control);
+                    .pump_by(&mut self.endpoint, self.connection, &self.control);
             }
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -324,7 +324,7 @@ fn who_was_refused_gets_no_more_time_by_asking_again() {
                 let (connection, control) = (second.connection, second.control.clone());
                 second
                     .outbox
-                    .pump(&mut second.endpoint, connection, &control);
+                    .pump_by(&mut second.endpoint, connection, &control);
             }
         }
         assert!(second.is_over, "it was asked {asked:?} times");
@@ -406,7 +406,7 @@ fn a_sender_that_pauses_for_too_long_is_left_and_what_it_sent_is_kept() {
                 let (connection, control) = (caller.connection, caller.control.clone());
                 caller
                     .outbox
-                    .pump(&mut caller.endpoint, connection, &control);
+                    .pump_by(&mut caller.endpoint, connection, &control);
             }
             std::thread::sleep(Duration::from_millis(5));
         }

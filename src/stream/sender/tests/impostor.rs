@@ -50,7 +50,7 @@ impl Impostor {
         Self {
             endpoint,
             connection,
-            control: control_pool(&[domain.into()]).expect("a pool"),
+            control: control_pool([domain.into()].iter()).expect("a pool"),
             outbox: Outbox::default(),
             heard: VecDeque::new(),
             connected: false,
@@ -61,7 +61,7 @@ impl Impostor {
     fn turn(&mut self) {
         if self.connected {
             self.outbox
-                .pump(&mut self.endpoint, self.connection, &self.control);
+                .pump_by(&mut self.endpoint, self.connection, &self.control);
         }
         let mut events = Vec::new();
         self.endpoint.poll(&mut events).expect("it works");

@@ -57,16 +57,18 @@ fn handshake_has_these_bytes() {
         needs_proof: true,
         streams: 0x0a0b_0c0d,
         payload_max: 0x0010_2000,
-        features: Features::RESUME,
+        features: Features::RESUME | Features::PORTS,
         session,
+        ports: [0x1b58, 1, 0, 0, 0, 0xffff],
         nonce: [8; 32],
     };
     let body: &[&[u8]] = &[
         &[
-            1, 0, 0, 0, 0x0d, 0x0c, 0x0b, 0x0a, 0x10, 0, 0, 0, 0, 0, 0, 0,
+            1, 0, 0, 0, 0x0d, 0x0c, 0x0b, 0x0a, 0x90, 0, 0, 0, 0, 0, 0, 0,
         ],
         &session,
         &[0, 0x20, 0x10, 0],
+        &[0x58, 0x1b, 1, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff],
     ];
     golden(
         Message::HelloAck(ack),
@@ -341,6 +343,7 @@ fn samples() -> Vec<([u8; HEADER_LEN], Vec<u8>)> {
             payload_max: PAYLOAD_ROOM_MIN,
             features: Features::empty(),
             session: [1; 16],
+            ports: [0; PORTS_MAX],
             nonce: [2; 32],
         }),
         Message::Proof(Proof { mac: [3; 32] }),

@@ -1,0 +1,102 @@
+//! `RailGrowth`: how many connections to each address of a peer pay, found while blocks are sent.
+
+use std::time::{Duration, Instant};
+
+/// A rate is taken over so long, and so many bytes, at least.
+const LOOK_MIN: Duration = Duration::from_millis(10);
+const BYTES_MIN: u64 = 16 << 20;
+
+/// How long new connections get before the rate with them is taken.
+const WARM_UP: Duration = Duration::from_millis(5);
+
+/// So many times the rate that there was before is worth the connections that brought it.
+const PAYS: f64 = 1.1;
+
+/// Looks that found the rate no higher before it is believed: others use the machine, too.
+const VAIN_MAX: u32 = 3;
+
+/// A rate that is being taken.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    since: Instant,
+    bytes: u64,
+}
+
+/// From one connection up, twice as many, until the rate stops growing.
+#[derive(Debug, Default)]
+pub(super) struct RailGrowth {
+    look: Option<Look>,
+    /// Bytes a second before the connections that were made last.
+    before: f64,
+    /// Looks at the rate of now that found it no higher.
+    vain: u32,
+}
+
+impl RailGrowth {
+    /// So many bytes were sent by now, by this many connections to each address, all of which are
+    /// ready. How many more make sense; at most `most` in all.
+    pub(super) fn more(&mut self, rails: u16, most: u16, bytes: u64, now: Instant) -> u16 {
+        if self.vain >= VAIN_MAX || rails >= most {
+            return 0;
+        }
+        let began = Look { since: now, bytes };
+        let look = *self.look.get_or_insert(Look {
+            since: now + WARM_UP,
+            ..began
+        });
+        let took = now.saturating_duration_since(look.since);
+        if took.is_zero() {
+            // It is not warm yet.
+            self.look = Some(Look { bytes, ..look });
+            return 0;
+        }
+        let moved = bytes.saturating_sub(look.bytes);
+        if took < LOOK_MIN || moved < BYTES_MIN {
+            return 0;
+        }
+        let rate = moved as f64 / took.as_secs_f64();
+        self.look = None;
+        if rate < self.before * PAYS {
+            self.vain += 1;
+            return 0;
+        }
+        (self.before, self.vain) = (rate, 0);
+        rails.min(most - rails)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// The connections in the end, where each of the first `useful` moves a gigabyte a second.
+    fn grown(useful: u16, most: u16) -> u16 {
+        let (mut growth, mut now) = (RailGrowth::default(), Instant::now());
+        let (mut rails, mut bytes) = (1_u16, 0);
+        for _ in 0..10_000 {
+            now += Duration::from_millis(1);
+            bytes += u64::from(rails.min(useful)) * 1_000_000;
+            rails += growth.more(rails, most, bytes, now);
+        }
+        rails
+    }
+
+    #[test]
+    fn connections_are_made_until_the_rate_stops_growing() {
+        assert_eq!(grown(1, 7), 2);
+        assert_eq!(grown(2, 7), 4);
+        assert_eq!(grown(4, 7), 7);
+        assert_eq!(grown(7, 7), 7);
+        assert_eq!(grown(7, 3), 3);
+        assert_eq!(grown(7, 1), 1);
+    }
+
+    #[test]
+    fn a_short_stream_has_one_connection() {
+        let (mut growth, now) = (RailGrowth::default(), Instant::now());
+        for ms in 0..1000 {
+            let at = now + Duration::from_millis(ms);
+            assert_eq!(growth.more(1, 7, ms * 15_000, at), 0);
+        }
+    }
+}
