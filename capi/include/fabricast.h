@@ -2859,7 +2859,8 @@ typedef struct {
      */
     uint32_t block_bytes;
     /**
-     * Buffers of a block each. Default: 16 of a sender, 32 of a receiver.
+     * Buffers of a block each. Default: 16 of a sender, 32 of a receiver, for each of
+     * `rail_threads`.
      */
     uint32_t buffers;
     /**
@@ -2867,7 +2868,8 @@ typedef struct {
      */
     uint32_t connections;
     /**
-     * Threads that read sources, or check and write blocks. Default 2.
+     * Threads that read sources, or check and write blocks. Default: 3 for each 2 of
+     * `rail_threads`, and 2 at least.
      */
     uint32_t threads;
     /**
@@ -2887,7 +2889,7 @@ typedef struct {
      */
     uint32_t depth;
     /**
-     * Of a receiver: blocks granted to a stream at once. Default 16.
+     * Of a receiver: blocks granted to a stream at once. Default: 16 for each of `rail_threads`.
      */
     uint32_t credits;
     /**
@@ -2899,9 +2901,10 @@ typedef struct {
      */
     uint32_t streams;
     /**
-     * Must be 0.
+     * Threads for connections, each with a libfabric domain of its own, 1 to 7. Default: 1, and
+     * over providers that copy (tcp) a quarter of the processors.
      */
-    uint32_t reserved;
+    uint32_t rail_threads;
     /**
      * Of a receiver: the most bytes of a stream. Default 2^60.
      */
@@ -3198,7 +3201,8 @@ typedef struct {
      */
     uint64_t rate;
     /**
-     * Connections to each address of a peer. Default 1.
+     * Connections to each address of a peer, 1 to 64. Default: one, and twice as many as long as
+     * that makes it faster, up to one for each of both sides' `rail_threads`.
      */
     uint32_t rails;
     /**
