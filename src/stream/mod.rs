@@ -26,6 +26,7 @@ mod network;
 mod open_files;
 mod outbox;
 pub(crate) mod outgoing;
+mod pack;
 mod rail;
 mod rate;
 mod receiver;
@@ -71,7 +72,7 @@ pub use sender::{
 };
 pub use settings::StreamSettings;
 pub use sink::{
-    BlockSink, DeviceSink, DirectorySink, DiscardSink, InMemory, Kept, MemorySink, OnDevice,
+    BlockSink, CheckedBlock, DeviceSink, DirectorySink, DiscardSink, InMemory, Kept, MemorySink, OnDevice,
     ReadBack, SinkError, SinkFactory, Stop, StreamOffer,
 };
 pub use source::{
