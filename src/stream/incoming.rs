@@ -41,8 +41,8 @@ use super::error::{RefusalCode, StreamError, StreamViolation};
 use super::manifest::{Announced, Manifest, ManifestError, ManifestParser};
 use super::pack::PackedBlock;
 use super::wire::{
-    BlockHeader, Checks, Complete, Finish, HASH_LEN, ManifestPart, Message, Open, OpenFlags,
-    Pack, RailLost,
+    BlockHeader, Checks, Complete, Finish, HASH_LEN, ManifestPart, Message, Open, OpenFlags, Pack,
+    RailLost,
 };
 
 pub(crate) use self::admission::IncomingSettings;
@@ -373,11 +373,7 @@ impl IncomingStream {
     }
 
     /// Whether blocks may come now, in this way.
-    fn expect_blocks(
-        &self,
-        is_placed: bool,
-        message: &Message<'_>,
-    ) -> Result<(), StreamViolation> {
+    fn expect_blocks(&self, is_placed: bool, message: &Message<'_>) -> Result<(), StreamViolation> {
         let is_by_write = self.open.flags.contains(OpenFlags::BY_WRITE);
         let is_told = self.blocks.reports.is_sender_told();
         match self.state == IncomingStage::Receiving && is_placed == is_by_write && is_told {

@@ -395,7 +395,9 @@ impl OutgoingTransfer {
         };
         let hashed = match (&transfer.content, &transfer.plan) {
             (Some(content), Some(plan)) => {
-                let mut new = blocks.iter().map(|block| !content.hashed.contains(block.index));
+                let mut new = blocks
+                    .iter()
+                    .map(|block| !content.hashed.contains(block.index));
                 new.any(|new| new).then(|| Arc::clone(&plan.blocks))
             }
             _ => None,

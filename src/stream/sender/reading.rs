@@ -10,8 +10,8 @@ use crate::clock::Clock;
 use crate::event_loop::Waker;
 use crate::stream::digest::crc32c;
 use crate::stream::sums::BlockSums;
-use crate::stream::workers::{Guarded, Workers, guarded};
 use crate::stream::wire::Pack;
+use crate::stream::workers::{Guarded, Workers, guarded};
 use crate::stream::{Block, BlockPlan, BlockSource, SourceError};
 
 /// What is to be read at once.
