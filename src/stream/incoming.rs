@@ -39,8 +39,9 @@ use super::blocks::{Block, BlockPlan};
 use super::content_hash::{BlockHash, ContentHash};
 use super::error::{RefusalCode, StreamError, StreamViolation};
 use super::manifest::{Announced, Manifest, ManifestError, ManifestParser};
+use super::pack::PackedBlock;
 use super::wire::{
-    BlockHeader, Checks, Complete, Finish, HASH_LEN, ManifestPart, Message, Open, OpenFlags,
+    BlockHeader, Checks, Complete, Finish, HASH_LEN, ManifestPart, Message, Open, OpenFlags, Pack,
     RailLost,
 };
 
@@ -48,7 +49,7 @@ pub(crate) use self::admission::IncomingSettings;
 pub(crate) use self::refusal::Refusal;
 
 /// What came of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MessageOutcome {
     /// Nothing that the side has to deal with.
     Nothing,
@@ -58,12 +59,24 @@ pub(crate) enum MessageOutcome {
     /// A block that is not there yet: to be checked and written, and reported by
     /// [`IncomingStream::on_written`] or [`IncomingStream::on_damaged`].
     Block(Block),
+    /// Blocks that came as one, and are not there yet, one at least: to be checked and written, and
+    /// reported by [`IncomingStream::on_pack_done`]. The others of the pack came twice.
+    Pack(Vec<PackedBlock>),
     /// A block that is there, or being written: its buffer is free.
     Twice,
     /// The sender has lost this connection, and sends its blocks again: it is to be closed.
     CloseRail(u16),
     /// It is over: see [`IncomingStream::outcome`].
     Over,
+}
+
+/// What became of a block of a pack.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum PackedOutcome {
+    /// It is checked and written; its CRC, and, where the content is hashed, what it adds to that.
+    Written(u32, Option<BlockHash>),
+    /// It came with other bytes than its CRC tells of; this is what they have.
+    Damaged(u32),
 }
 
 /// A control message that is being sent, between [`IncomingStream::next_control`] and
@@ -295,6 +308,7 @@ impl IncomingStream {
         }
         let result = match message {
             Message::Block(block) => self.on_block(rail, block, false),
+            Message::Pack(pack) => self.on_pack(rail, pack),
             Message::Placed(placed) => self.on_block(rail, &placed.block, true),
             Message::Manifest(part) => self.on_manifest(part),
             Message::Finish(finish) => self.on_finish(rail, finish),
@@ -346,11 +360,7 @@ impl IncomingStream {
         header: &BlockHeader,
         is_placed: bool,
     ) -> Result<MessageOutcome, StreamViolation> {
-        let is_by_write = self.open.flags.contains(OpenFlags::BY_WRITE);
-        let is_told = self.blocks.reports.is_sender_told();
-        if self.state != IncomingStage::Receiving || is_placed != is_by_write || !is_told {
-            return Err(self.unexpected(&Message::Block(*header)));
-        }
+        self.expect_blocks(is_placed, &Message::Block(*header))?;
         let index = match self.blocks.on_block(rail, header)? {
             BlockArrival::New(block) => return Ok(MessageOutcome::Block(block)),
             BlockArrival::Twice(index) => index,
@@ -359,6 +369,27 @@ impl IncomingStream {
         Ok(match self.state {
             IncomingStage::Over => MessageOutcome::Over,
             _ => MessageOutcome::Twice,
+        })
+    }
+
+    /// Whether blocks may come now, in this way.
+    fn expect_blocks(&self, is_placed: bool, message: &Message<'_>) -> Result<(), StreamViolation> {
+        let is_by_write = self.open.flags.contains(OpenFlags::BY_WRITE);
+        let is_told = self.blocks.reports.is_sender_told();
+        match self.state == IncomingStage::Receiving && is_placed == is_by_write && is_told {
+            true => Ok(()),
+            false => Err(self.unexpected(message)),
+        }
+    }
+
+    fn on_pack(&mut self, rail: u16, pack: &Pack<'_>) -> Result<MessageOutcome, StreamViolation> {
+        self.expect_blocks(false, &Message::Pack(*pack))?;
+        let new = self.blocks.on_pack(rail, pack)?;
+        self.check_resent(pack.first);
+        Ok(match self.state {
+            IncomingStage::Over => MessageOutcome::Over,
+            _ if new.is_empty() => MessageOutcome::Twice,
+            _ => MessageOutcome::Pack(new),
         })
     }
 
@@ -442,6 +473,19 @@ impl IncomingStream {
     pub(crate) fn on_damaged(&mut self, block: &Block, crc: u32) {
         self.blocks.on_damaged(block, crc);
         self.check_resent(block.index);
+        let _ = self.judge();
+    }
+
+    /// The blocks of a pack that were new are dealt with, and what became of each.
+    ///
+    /// # Panics
+    ///
+    /// When they were not to be written.
+    pub(crate) fn on_pack_done(&mut self, done: &[(Block, PackedOutcome)]) {
+        self.blocks.on_pack_done(done);
+        if let Some((block, _)) = done.first() {
+            self.check_resent(block.index);
+        }
         let _ = self.judge();
     }
 

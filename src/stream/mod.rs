@@ -26,6 +26,7 @@ mod network;
 mod open_files;
 mod outbox;
 pub(crate) mod outgoing;
+mod pack;
 mod port;
 mod rail;
 mod rate;
@@ -72,8 +73,8 @@ pub use sender::{
 };
 pub use settings::StreamSettings;
 pub use sink::{
-    BlockSink, DeviceSink, DirectorySink, DiscardSink, InMemory, Kept, MemorySink, OnDevice,
-    ReadBack, SinkError, SinkFactory, Stop, StreamOffer,
+    BlockSink, CheckedBlock, DeviceSink, DirectorySink, DiscardSink, InMemory, Kept, MemorySink,
+    OnDevice, ReadBack, SinkError, SinkFactory, Stop, StreamOffer,
 };
 pub use source::{
     BlockSource, BufferSource, DeviceSource, FileSource, FileSourceBuilder, Skipped, SourceError,

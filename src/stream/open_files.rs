@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use crate::storage::{Defaults, DirectIo, Direction, FileHandle, IoStats};
+use crate::storage::stats::{IoCounters, Record};
+use crate::storage::{BackEnd, BackEndChoice, Defaults, DirectIo, Direction, FileHandle, IoStats};
 
 /// Files that are held open for the next block of theirs.
 const OPEN_MAX: usize = 32;
@@ -15,7 +17,15 @@ const OPEN_MAX: usize = 32;
 pub(super) struct OpenFiles {
     /// The one that was used last is at the end.
     slots: Mutex<VecDeque<(usize, Arc<OpenFileSlot>)>>,
-    closed: Arc<Mutex<IoStats>>,
+    counts: Arc<FileCounts>,
+}
+
+/// What was done with the files of a stream that are not held open.
+#[derive(Debug)]
+pub(super) struct FileCounts {
+    closed: Mutex<IoStats>,
+    /// Small files, each of which was read or written at once.
+    whole: IoCounters,
 }
 
 /// The place of one file. While a thread opens it, others that need this file wait, and those that
@@ -27,16 +37,21 @@ struct OpenFileSlot(Mutex<Option<Arc<OpenFile>>>);
 #[derive(Debug)]
 pub(super) struct OpenFile {
     handle: FileHandle,
-    closed: Arc<Mutex<IoStats>>,
+    counts: Arc<FileCounts>,
 }
 
 impl OpenFiles {
     /// With the counters of files that were closed in a place that outlives this value.
-    pub(super) fn counting_into(closed: Arc<Mutex<IoStats>>) -> Self {
+    pub(super) fn counting_into(counts: Arc<FileCounts>) -> Self {
         Self {
             slots: Mutex::default(),
-            closed,
+            counts,
         }
+    }
+
+    /// Where what is done with files is counted that are not held open.
+    pub(super) fn counts(&self) -> &FileCounts {
+        &self.counts
     }
 
     /// The file of an entry, which `open` opens if it is not open. The file that was used longest
@@ -56,7 +71,7 @@ impl OpenFiles {
         }
         let opened = Arc::new(OpenFile {
             handle: open()?,
-            closed: Arc::clone(&self.closed),
+            counts: Arc::clone(&self.counts),
         });
         *file = Some(Arc::clone(&opened));
         Ok(opened)
@@ -101,7 +116,7 @@ impl OpenFiles {
     /// opened or closed just now may be missing.
     pub(super) fn io_stats(&self) -> IoStats {
         let slots = locked(&self.slots);
-        let mut stats = *locked(&self.closed);
+        let mut stats = self.counts.total();
         for (_, slot) in &*slots {
             if let Ok(file) = slot.0.try_lock()
                 && let Some(file) = &*file
@@ -110,6 +125,36 @@ impl OpenFiles {
             }
         }
         stats
+    }
+}
+
+impl Default for FileCounts {
+    fn default() -> Self {
+        Self {
+            closed: Mutex::default(),
+            whole: IoCounters::new(),
+        }
+    }
+}
+
+impl FileCounts {
+    /// Counts that a whole file was moved, or was not; since when.
+    pub(super) fn add_whole(&self, direction: Direction, began: Instant, moved: Option<u64>) {
+        self.whole.record(&Record {
+            direction,
+            back_end: BackEnd::Posix,
+            bytes: moved.unwrap_or(0),
+            direct_bytes: 0,
+            bounced_bytes: 0,
+            elapsed: began.elapsed(),
+            failed: moved.is_none(),
+        });
+    }
+
+    pub(super) fn total(&self) -> IoStats {
+        let mut total = *locked(&self.closed);
+        total += self.whole.snapshot();
+        total
     }
 }
 
@@ -125,7 +170,7 @@ impl Drop for OpenFile {
     fn drop(&mut self) {
         let stats = self.handle.stats();
         if stats != IoStats::default() {
-            *locked(&self.closed) += stats;
+            *locked(&self.counts.closed) += stats;
         }
     }
 }
@@ -137,6 +182,21 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Below this many bytes a file is not opened for the sake of a GPU's memory alone: a copy through
 /// the host's memory takes less time than to register it with cuFile.
 pub(super) const DEVICE_FILE_MIN: u64 = 1 << 20;
+
+/// Files up to this size are read and written at once, by a descriptor that is closed at once: to
+/// hold them open for a second block, and to look for the best way to move them, takes longer than
+/// to move them.
+const WHOLE_MAX: u64 = 64 << 10;
+
+/// Whether the whole of a file of `size` bytes is moved at once, by pread or pwrite.
+pub(super) fn is_moved_whole(
+    (direct, back_end): (DirectIo, BackEndChoice),
+    direction: Direction,
+    size: u64,
+) -> bool {
+    let is_plain = matches!(back_end, BackEndChoice::Auto | BackEndChoice::Posix);
+    is_plain && size <= WHOLE_MAX && direct_for(direct, direction, size) == DirectIo::Off
+}
 
 /// How a file of `size` bytes is to be opened for a stream that asks for `direct` in a direction: a
 /// second descriptor (O_DIRECT) takes calls of its own, which a file that will not use it is

@@ -42,8 +42,8 @@ use super::blocks::{Block, BlockPlan};
 use super::error::{RefusalCode, StreamError, StreamViolation};
 use super::manifest::Manifest;
 use super::wire::{
-    Accept, BlockHeader, Complete, Finish, HASH_LEN, ManifestPart, Message, Open, OpenFlags, Pause,
-    RailLost, RangeList,
+    Accept, BlockHeader, Complete, Finish, HASH_LEN, ManifestPart, Message, Open, OpenFlags, Pack,
+    Pause, RailLost, RangeList,
 };
 
 /// The sender's end of one stream to one peer.
@@ -148,7 +148,7 @@ impl OutgoingStream {
         self.blocks.give_back(index);
     }
 
-    /// Whether the peer has room for a block, and it is to have it now.
+    /// Whether the peer has room for a message with blocks, and it is to have it now.
     pub(crate) fn may_send(&self) -> bool {
         let is_open = self.state == OutgoingStage::Sending && self.lap.is_open();
         is_open && !self.pause.is_paused && self.room() > 0
@@ -160,7 +160,7 @@ impl OutgoingStream {
         self.state == OutgoingStage::Sending && !self.lap.is_sealed
     }
 
-    /// Blocks that the peer has room for.
+    /// Messages with blocks that the peer has room for.
     pub(crate) fn room(&self) -> u64 {
         self.credit.room()
     }
@@ -170,15 +170,42 @@ impl OutgoingStream {
         BlockHeader::new(self.open.stream, block, crc)
     }
 
+    /// What stands in front of blocks that follow each other, whose payload this is.
+    ///
+    /// # Panics
+    ///
+    /// When the payload does not begin with their checksums.
+    pub(crate) fn pack_header<'a>(&self, blocks: &[(Block, u32)], payload: &'a [u8]) -> Pack<'a> {
+        let (crcs, bytes) = Pack::split(payload, blocks.len()).expect("checksums, then bytes");
+        Pack {
+            stream: self.open.stream,
+            first: blocks.first().map_or(0, |(block, _)| block.index),
+            crcs,
+            // No more than a block's.
+            len: bytes.len() as u32,
+        }
+    }
+
     /// A block has been given to the endpoint, whatever becomes of it there.
     ///
     /// # Panics
     ///
     /// When it was not to be sent: not taken, beyond the credit, or on no rail.
     pub(crate) fn on_sent(&mut self, rail: u16, block: &Block, crc: u32) {
+        self.on_pack_sent(rail, &[(*block, crc)]);
+    }
+
+    /// The same for the blocks of a pack, with their CRC32C.
+    ///
+    /// # Panics
+    ///
+    /// As [`on_sent`](Self::on_sent).
+    pub(crate) fn on_pack_sent(&mut self, rail: u16, blocks: &[(Block, u32)]) {
         assert!(self.room() > 0, "a block is sent on credit");
         self.rails.on_sent(rail);
-        self.blocks.on_sent(block, crc);
+        for (block, crc) in blocks {
+            self.blocks.on_sent(block, *crc);
+        }
         self.credit.sent += 1;
         if self.blocks.are_too_many_resent() {
             self.give_up(RefusalCode::DAMAGED, "too many blocks had to be sent again");
@@ -589,8 +616,7 @@ impl OutgoingStream {
         self.remote.had
     }
 
-    /// Blocks that were sent, those that were sent again included, and how many of them were sent
-    /// again.
+    /// Messages with blocks that were sent, and how many blocks were sent again.
     #[cfg(test)]
     pub(crate) fn sent(&self) -> (u64, u64) {
         (self.credit.sent, self.blocks.resent())

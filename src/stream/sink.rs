@@ -79,6 +79,18 @@ pub trait BlockSink: Send + Sync + std::fmt::Debug {
     /// The stream fails with it.
     fn write(&self, block: Block, crc: u32, bytes: &[u8]) -> Result<(), SinkError>;
 
+    /// Takes several small blocks that came as one message, as a run of small files does.
+    ///
+    /// Unless a sink has a better way, each is [written](Self::write) by itself.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write); it is not said which of the blocks were taken.
+    fn write_all(&self, blocks: &[CheckedBlock<'_>]) -> Result<(), SinkError> {
+        blocks
+            .iter()
+            .try_for_each(|checked| self.write(checked.block, checked.crc, checked.bytes))
+    }
+
     /// Takes the bytes of a block out of a GPU's memory: what [`ThroughGpu`](super::ThroughGpu)
     /// does with a sink. The stream may be used on the way. Which way they went.
     ///
@@ -122,6 +134,25 @@ pub trait BlockSink: Send + Sync + std::fmt::Debug {
     /// The stream was cut, cancelled, or failed: nothing appears under its name. What is needed to
     /// resume it may be kept.
     fn abandon(&self);
+}
+
+/// A block whose CRC32C was found right, for [`BlockSink::write_all`].
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct CheckedBlock<'a> {
+    /// Where it belongs.
+    pub block: Block,
+    /// Its CRC32C; 0 in a stream without checksums.
+    pub crc: u32,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> CheckedBlock<'a> {
+    /// Of a block and what came of it.
+    pub(super) fn new(block: Block, crc: u32, bytes: &'a [u8]) -> Self {
+        Self { block, crc, bytes }
+    }
 }
 
 /// What a sink has of an earlier stream that was cut: blocks whose bytes were read and found right.

@@ -14,7 +14,7 @@
 //!    │◄───────────────────────────────────────────────── Proof│
 //!    │ Open, Manifest ×n ────────────────────────────────────►│   on one of them
 //!    │◄───────────────────────── Accept, Have ×n  (or Refuse) │
-//!    │ Block ×n ─────────────────────────────────────────────►│   on any
+//!    │ Block ×n, Pack ×n ────────────────────────────────────►│   on any
 //!    │◄───────────────────────────── Credit, Written, Damaged │
 //!    │ Finish ───────────────────────────────────────────────►│   on each that carried blocks
 //!    │◄──────────────────────────── Missing ×n, and once more │
@@ -24,6 +24,8 @@
 use super::blocks::Block;
 use super::error::RefusalCode;
 use layout::{BlockWire, HeaderWire};
+use zerocopy::FromBytes;
+use zerocopy::little_endian::U32;
 
 /// Bytes of every header.
 pub(crate) const HEADER_LEN: usize = 64;
@@ -43,6 +45,8 @@ pub(crate) const PAYLOAD_ROOM_MIN: u32 = 8192;
 pub(crate) const RAILS_MAX: u16 = 64;
 /// The most slots that a connection has: they are numbered 0 to this, less one.
 pub(crate) const SLOTS_MAX: u32 = 65_536;
+/// The most blocks that a pack has.
+pub(crate) const PACK_BLOCKS_MAX: usize = 256;
 /// Bytes of a nonce, a proof, and a BLAKE3 hash.
 pub(crate) const HASH_LEN: usize = 32;
 
@@ -64,8 +68,10 @@ bitflags::bitflags! {
         const WORKING = 1 << 5;
         /// The receiver says when a connection of several is gone.
         const RAIL_GONE = 1 << 6;
+        /// Several small blocks in one message.
+        const PACKS = 1 << 7;
         /// The receiver says at which ports it listens besides.
-        const PORTS = 1 << 7;
+        const PORTS = 1 << 8;
     }
 }
 
@@ -222,6 +228,21 @@ pub(crate) struct BlockHeader {
     pub(crate) len: u32,
     /// The CRC32C of the bytes; 0 in a stream without [`OpenFlags::CRC32C`].
     pub(crate) crc: u32,
+}
+
+/// What stands in front of several blocks, which follow each other in the stream. The payload is a
+/// CRC32C for each of them, then their bytes, one block behind the other; the bytes are no business
+/// of this module's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pack<'a> {
+    pub(crate) stream: u32,
+    /// The number of the first block.
+    pub(crate) first: u64,
+    /// The CRC32C of each block: 2 to [`PACK_BLOCKS_MAX`]; 0 in a stream without
+    /// [`OpenFlags::CRC32C`].
+    pub(crate) crcs: &'a [U32],
+    /// Bytes of all blocks: each has at least 1.
+    pub(crate) len: u32,
 }
 
 /// A block has been written into a slot of the receiver's window.
@@ -390,6 +411,7 @@ pub(crate) enum Message<'a> {
     Open(Open),
     Manifest(ManifestPart<'a>),
     Block(BlockHeader),
+    Pack(Pack<'a>),
     Finish(Finish),
     RailLost(RailLost),
     Placed(Placed),
@@ -410,7 +432,7 @@ pub(crate) enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Reads a message. Of the payload of a block only the length is looked at.
+    /// Reads a message. Of the bytes of blocks only the length is looked at.
     ///
     /// # Errors
     ///
@@ -432,8 +454,8 @@ impl<'a> Message<'a> {
         Ok(message)
     }
 
-    /// Writes the header, and gives the payload that is to follow. A block's payload is the block:
-    /// what is given is empty.
+    /// Writes the header, and gives the payload that is to follow. The payload of a block or a pack
+    /// is the caller's: what is given is empty.
     ///
     /// # Panics
     ///
@@ -453,6 +475,7 @@ impl<'a> Message<'a> {
             Self::Open(_) => Kind::OPEN,
             Self::Manifest(_) => Kind::MANIFEST,
             Self::Block(_) => Kind::BLOCK,
+            Self::Pack(_) => Kind::PACK,
             Self::Finish(_) => Kind::FINISH,
             Self::RailLost(_) => Kind::RAIL_LOST,
             Self::Placed(_) => Kind::PLACED,
@@ -480,6 +503,7 @@ impl<'a> Message<'a> {
             Self::Open(it) => it.stream,
             Self::Manifest(it) => it.stream,
             Self::Block(it) => it.stream,
+            Self::Pack(it) => it.stream,
             Self::Finish(it) => it.stream,
             Self::RailLost(it) => it.stream,
             Self::Placed(it) => it.block.stream,
@@ -536,6 +560,29 @@ impl BlockHeader {
     }
 }
 
+/// Bytes of a checksum in front of the blocks of a pack.
+const CRC_LEN: usize = size_of::<U32>();
+
+impl<'a> Pack<'a> {
+    /// Bytes of the payload of so many blocks, which have so many bytes.
+    pub(crate) fn payload_len(blocks: usize, bytes: usize) -> usize {
+        blocks * CRC_LEN + bytes
+    }
+
+    /// Puts checksums where a payload begins.
+    pub(crate) fn put_crcs(payload: &mut [u8], crcs: impl Iterator<Item = u32>) {
+        for (place, crc) in payload.chunks_exact_mut(CRC_LEN).zip(crcs) {
+            place.copy_from_slice(&crc.to_le_bytes());
+        }
+    }
+
+    /// The checksums at the beginning of a payload, and the bytes behind them; `None`: it is
+    /// shorter.
+    pub(crate) fn split(payload: &'a [u8], blocks: usize) -> Option<(&'a [U32], &'a [u8])> {
+        <[U32]>::ref_from_prefix_with_elems(payload, blocks).ok()
+    }
+}
+
 /// Runs the parsers over a message and checks that what is understood is written again as it was.
 /// The fuzz target and the tests call it.
 ///
@@ -559,6 +606,7 @@ pub(crate) fn exercise(header: &[u8], payload: &[u8]) {
     match message {
         Message::Hello(hello) if hello.version > VERSION => return,
         Message::Block(it) => assert_eq!(block, Ok(it)),
+        Message::Pack(_) => assert!(block.is_err() && said.is_empty()),
         _ => assert_eq!((said, block.is_ok()), (payload, false)),
     }
     assert_eq!(again, header, "a header has one meaning");

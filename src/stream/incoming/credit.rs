@@ -1,25 +1,29 @@
-//! `ReceiveCredit`: how many blocks a sender may send, and how many it has sent.
+//! `ReceiveCredit`: how many messages with blocks a sender may send, and how many it has sent. A
+//! pack of several blocks is one of them, as a block that comes by itself is.
 
 use crate::stream::StreamViolation;
 
-/// Blocks beyond its window that a receiver deals with, where a network brings them late or twice.
+/// Messages beyond its window that a receiver deals with, where a network brings them late or
+/// twice.
 const LATE_MAX: u64 = 64;
 
 /// The credit of one stream, over all its connections.
 #[derive(Debug)]
 pub(super) struct ReceiveCredit {
-    /// Blocks that may be under way at a time.
+    /// Messages that may be under way at a time.
     window: u64,
-    /// Blocks that the sender may have sent, all in all, as it was told.
+    /// Messages that the sender may have sent, all in all, as it was told.
     granted: u64,
     /// The sender was told so on a connection that is lost, or may not have heard of it.
     is_stale: bool,
-    /// Blocks that arrived.
+    /// Messages that arrived.
     arrived: u64,
-    /// Blocks that were sent, and will never arrive.
+    /// Messages that were sent, and will never arrive.
     lost: u64,
-    /// Blocks whose buffers are free again, or that will never arrive.
+    /// Messages whose buffers are free again, or that will never arrive.
     released: u64,
+    /// Messages whose blocks are being checked and written.
+    under_way: u64,
 }
 
 impl ReceiveCredit {
@@ -31,6 +35,7 @@ impl ReceiveCredit {
             arrived: 0,
             lost: 0,
             released: 0,
+            under_way: 0,
         }
     }
 
@@ -50,23 +55,29 @@ impl ReceiveCredit {
         self.lost
     }
 
-    /// A block has arrived.
+    /// A message has arrived.
     pub(super) fn on_arrived(&mut self) {
         self.arrived += 1;
     }
 
-    /// The buffer of a block is free again.
+    /// The buffer of a message is free again that brought nothing new.
     pub(super) fn release(&mut self) {
         self.released += 1;
     }
 
-    /// `blocks` blocks will never arrive.
-    pub(super) fn on_lost(&mut self, blocks: u64) {
-        self.lost += blocks;
-        self.released += blocks;
+    /// What a message brought is checked and written, or was damaged: its buffer is free again.
+    pub(super) fn on_done(&mut self) {
+        self.under_way -= 1;
+        self.released += 1;
     }
 
-    /// All that was sent, so many blocks, is dealt with, whatever was counted as lost or came
+    /// `messages` messages will never arrive.
+    pub(super) fn on_lost(&mut self, messages: u64) {
+        self.lost += messages;
+        self.released += messages;
+    }
+
+    /// All that was sent, so many messages, is dealt with, whatever was counted as lost or came
     /// twice.
     pub(super) fn settle(&mut self, sent: u64) {
         self.released = sent;
@@ -77,14 +88,15 @@ impl ReceiveCredit {
         self.is_stale = true;
     }
 
-    /// Refuses blocks beyond the window, and some: blocks that come late or twice, damaged maybe,
-    /// have made room that they did not take, and that is not the sender's doing. `taken`: blocks
-    /// that are being dealt with.
+    /// A message has brought something that is to be checked and written. Refuses those beyond the
+    /// window, and some: what comes late or twice, damaged maybe, has made room that it did not
+    /// take, and that is not the sender's doing.
     ///
     /// # Errors
     /// [`StreamViolation::OverCredit`].
-    pub(super) fn check(&self, taken: u64) -> Result<(), StreamViolation> {
-        if taken < self.window.saturating_add(LATE_MAX) {
+    pub(super) fn take(&mut self) -> Result<(), StreamViolation> {
+        if self.under_way < self.window.saturating_add(LATE_MAX) {
+            self.under_way += 1;
             return Ok(());
         }
         Err(StreamViolation::OverCredit {

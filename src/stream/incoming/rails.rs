@@ -7,10 +7,11 @@ use crate::stream::wire::RAILS_MAX;
 /// One connection, as far as this stream is concerned.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct IncomingRail {
+    /// Messages with blocks that arrived on it.
     pub(super) arrived: u64,
-    /// Blocks that were sent on it and will never arrive.
+    /// Messages that were sent on it and will never arrive.
     lost: u64,
-    /// Blocks that were sent on it up to the end of the lap, as the sender says.
+    /// Messages that were sent on it up to the end of the lap, as the sender says.
     pub(super) said: u64,
     pub(super) finished: Option<u32>,
     pub(super) is_lost: bool,
@@ -56,7 +57,7 @@ impl IncomingRails {
         Ok(&mut self.rails[at])
     }
 
-    /// The sender says how many blocks it has sent on a rail: how many of them are newly known to
+    /// The sender says how many messages it has sent on a rail: how many of them are newly known to
     /// be lost.
     ///
     /// # Errors
@@ -83,7 +84,7 @@ impl IncomingRails {
         Ok(())
     }
 
-    /// Blocks that were sent on all rails up to the end of the lap, as the sender says.
+    /// Messages that were sent on all rails up to the end of the lap, as the sender says.
     pub(super) fn said(&self) -> u64 {
         self.rails.iter().map(|rail| rail.said).sum()
     }

@@ -9,8 +9,10 @@ use super::rails::IncomingRails;
 use super::reports::ProgressReports;
 use crate::stream::block_set::BlockSet;
 use crate::stream::content_hash::{BlockHash, ContentHash};
+use crate::stream::incoming::PackedOutcome;
+use crate::stream::pack::{PackedBlock, unpack};
 use crate::stream::wire::{
-    Accept, BlockHeader, Credit, Damaged, Finish, Message, RailLost, RangesBuilder, Written,
+    Accept, BlockHeader, Credit, Damaged, Finish, Message, Pack, RailLost, RangesBuilder, Written,
 };
 use crate::stream::{Block, BlockPlan, StreamViolation};
 
@@ -133,9 +135,35 @@ impl BlockReception {
             self.resent += 1;
             return Ok(BlockArrival::Twice(index));
         }
-        self.credit.check(self.content.taken())?;
+        self.credit.take()?;
         self.content.take(index);
         Ok(BlockArrival::New(block))
+    }
+
+    /// A pack came on a rail: those of its blocks that are to be checked and written.
+    ///
+    /// # Errors
+    /// As [`on_block`](Self::on_block).
+    pub(super) fn on_pack(
+        &mut self,
+        rail: u16,
+        pack: &Pack<'_>,
+    ) -> Result<Vec<PackedBlock>, StreamViolation> {
+        let mut new = unpack(pack, self.content.plan(), self.settings.has_crc)?;
+        self.rails.get_mut(rail)?.arrived += 1;
+        self.credit.on_arrived();
+        let came = new.len();
+        new.retain(|packed| !self.content.is_known(packed.block.index));
+        self.resent += (came - new.len()) as u64;
+        if new.is_empty() {
+            self.credit.release();
+            return Ok(new);
+        }
+        self.credit.take()?;
+        for packed in &new {
+            self.content.take(packed.block.index);
+        }
+        Ok(new)
     }
 
     /// Blocks that came damaged or twice.
@@ -230,7 +258,7 @@ impl BlockReception {
     /// When it was not to be written.
     pub(super) fn on_written(&mut self, block: &Block, crc: u32, hash: Option<BlockHash>) {
         self.content.on_written(block, crc, hash);
-        self.credit.release();
+        self.credit.on_done();
     }
 
     /// A block came damaged; this is its CRC32C.
@@ -238,10 +266,28 @@ impl BlockReception {
     /// # Panics
     /// When it was not to be written.
     pub(super) fn on_damaged(&mut self, block: &Block, crc: u32) {
+        self.set_damaged(block, crc);
+        self.credit.on_done();
+    }
+
+    fn set_damaged(&mut self, block: &Block, crc: u32) {
         self.content.on_damaged(block);
-        self.credit.release();
         self.reports.add_damaged(block.index, crc);
         self.resent += 1;
+    }
+
+    /// The blocks of a pack that were to be written are dealt with.
+    ///
+    /// # Panics
+    /// When they were not to be written.
+    pub(super) fn on_pack_done(&mut self, done: &[(Block, PackedOutcome)]) {
+        for (block, outcome) in done {
+            match outcome {
+                PackedOutcome::Written(crc, hash) => self.content.on_written(block, *crc, *hash),
+                PackedOutcome::Damaged(crc) => self.set_damaged(block, *crc),
+            }
+        }
+        self.credit.on_done();
     }
 
     /// What was said on the connection that is gone is said again, while blocks are received.

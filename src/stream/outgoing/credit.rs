@@ -1,8 +1,9 @@
-//! `SendCredit`: how many blocks were sent, and how many the peer has granted.
+//! `SendCredit`: how many messages with blocks were sent, and how many the peer has granted. A pack
+//! of several blocks is one of them, as a block that goes by itself is.
 
 use crate::stream::StreamViolation;
 
-/// The most blocks that a peer is believed to have room for at a time.
+/// The most messages that a peer is believed to have room for at a time.
 const CREDIT_WINDOW_MAX: u64 = 1 << 32;
 
 /// The credit of one stream, over all its connections.
@@ -13,12 +14,12 @@ pub(super) struct SendCredit {
 }
 
 impl SendCredit {
-    /// Blocks that the peer has room for.
+    /// Messages that the peer has room for.
     pub(super) fn room(&self) -> u64 {
         self.granted.saturating_sub(self.sent)
     }
 
-    /// The peer grants so many blocks, all in all. Counts are said anew when a connection was lost:
+    /// The peer grants so many messages in all. Counts are said anew when a connection was lost:
     /// one that is not above the last is old. Whether it was above.
     ///
     /// # Errors

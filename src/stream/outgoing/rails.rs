@@ -8,7 +8,7 @@ use crate::stream::wire::RAILS_MAX;
 pub(super) struct OutgoingRail {
     pub(super) is_live: bool,
     is_lost: bool,
-    /// Blocks that were sent on it.
+    /// Messages with blocks that were sent on it.
     pub(super) sent: u64,
     /// The last lap whose `Finish` was sent on it.
     finished: Option<u32>,
@@ -70,7 +70,7 @@ impl OutgoingRails {
         true
     }
 
-    /// A block was sent on a rail.
+    /// A message with blocks was sent on a rail.
     ///
     /// # Panics
     /// When there is no such rail.

@@ -13,10 +13,11 @@ use super::side::{ReceiverTools, RemotePeer};
 use super::writing::{BlockBytes, BlockWriteError, WriteDone, WriteOutcome};
 use crate::endpoint::volatile_buffer::VolatileBuffer;
 use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived};
-use crate::stream::incoming::{IncomingStream, MessageOutcome, Refusal};
+use crate::stream::incoming::{IncomingStream, MessageOutcome, PackedOutcome, Refusal};
 use crate::stream::sink::{Kept, ReadBack, SinkError};
-use crate::stream::wire::{BlockHeader, Features, Message, Placed};
-use crate::stream::{RefusalCode, StreamError, StreamViolation};
+use crate::stream::sums::BlockSums;
+use crate::stream::wire::{BlockHeader, Features, Kind, Message, Placed};
+use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 
 /// Why a session is left whose sender can't write any more.
 const NO_SLOTS: &str = "the slots that blocks are written into went with a connection";
@@ -220,12 +221,8 @@ impl Session {
         tools: &mut ReceiverTools,
     ) -> Result<(), StreamViolation> {
         self.report.clock.on_moved(tools.now());
-        if self.stage != SessionStage::Receiving {
-            let state = "no block is expected";
-            return match self.stage {
-                SessionStage::Leaving | SessionStage::Over => Ok(()),
-                _ => Err(StreamViolation::Unexpected { kind: 5, state }),
-            };
+        if !self.expects_blocks(Kind::BLOCK)? {
+            return Ok(());
         }
         let Some(incoming) = &mut self.incoming else {
             return Ok(());
@@ -238,7 +235,56 @@ impl Session {
                 let bytes = BlockBytes::Message(arrived);
                 self.sink.write(incoming, (block, header.crc), bytes, tools);
             }
-            MessageOutcome::Twice => self.report.on_doubled(),
+            MessageOutcome::Twice => self.report.on_doubled(1),
+            _ => {}
+        }
+        self.look(tools);
+        Ok(())
+    }
+
+    /// Whether blocks are taken now, in messages of this kind; else they are what was under way.
+    ///
+    /// # Errors
+    /// There is no stream yet that could have blocks.
+    fn expects_blocks(&self, kind: Kind) -> Result<bool, StreamViolation> {
+        let (kind, state) = (kind.0, "no block is expected");
+        match self.stage {
+            SessionStage::Receiving => Ok(true),
+            SessionStage::Leaving | SessionStage::Over => Ok(false),
+            _ => Err(StreamViolation::Unexpected { kind, state }),
+        }
+    }
+
+    /// Several blocks came as one message.
+    pub(super) fn on_pack(
+        &mut self,
+        rail: u16,
+        arrived: Arrived,
+        tools: &mut ReceiverTools,
+    ) -> Result<(), StreamViolation> {
+        self.report.clock.on_moved(tools.now());
+        if !self.expects_blocks(Kind::PACK)? {
+            return Ok(());
+        }
+        let Some(incoming) = &mut self.incoming else {
+            return Ok(());
+        };
+        let message = Message::parse(arrived.header(), arrived.payload())?;
+        let (came, len) = match &message {
+            Message::Pack(pack) => (pack.crcs.len() as u64, pack.len as usize),
+            _ => (0, 0),
+        };
+        match incoming.on_message(rail, &message)? {
+            MessageOutcome::Pack(blocks) => {
+                self.report
+                    .clock
+                    .on_block(incoming.is_paused(), tools.now());
+                self.report.on_doubled(came - blocks.len() as u64);
+                let bytes_at = arrived.payload().len() - len;
+                self.sink
+                    .write_all(incoming, blocks, (arrived, bytes_at), tools);
+            }
+            MessageOutcome::Twice => self.report.on_doubled(came),
             _ => {}
         }
         self.look(tools);
@@ -276,7 +322,7 @@ impl Session {
                 self.sink.write(incoming, (block, crc), bytes, tools);
             }
             MessageOutcome::Twice => {
-                self.report.on_doubled();
+                self.report.on_doubled(1);
                 let freed = slots.free(rail, placed.slot, incoming.open().stream);
                 self.rails.tell_on(freed, &mut tools.rails);
             }
@@ -311,22 +357,45 @@ impl Session {
             WriteOutcome::Opened(Ok(kept), memory) => self.accept(kept, memory, tools),
             WriteOutcome::Opened(Err(error), _) => return self.refuse_by_sink(&error, tools),
             WriteOutcome::Written(block, Ok(sums)) => {
-                self.report.on_written(done.took, &sums);
+                self.report.on_written(done.took, sums.hash_time);
                 if let Some(incoming) = &mut self.incoming {
                     incoming.on_written(&block, sums.crc, sums.hash);
                 }
             }
             WriteOutcome::Written(block, Err(BlockWriteError::Crc(found))) => {
                 if let Some(incoming) = &mut self.incoming {
-                    self.report.on_damaged(incoming, &block, found);
+                    incoming.on_damaged(&block, found);
+                    self.report.on_damaged(incoming, &block);
                 }
             }
+            WriteOutcome::WrittenAll(Ok(done_all)) => self.on_pack_written(&done_all, done.took),
+            WriteOutcome::WrittenAll(Err(error)) => self.on_sink_failed(&error, None, tools),
             WriteOutcome::Written(block, Err(BlockWriteError::Sink(error))) => {
                 self.on_sink_failed(&error, Some(block.index), tools);
             }
         }
         self.look(tools);
         self.advance(tools);
+    }
+
+    /// The blocks of a pack are written, or came damaged.
+    fn on_pack_written(&mut self, done: &[(Block, Result<BlockSums, u32>)], took: Duration) {
+        let Some(incoming) = &mut self.incoming else {
+            return;
+        };
+        let outcomes = done.iter().map(|(block, outcome)| match outcome {
+            Ok(sums) => (*block, PackedOutcome::Written(sums.crc, sums.hash)),
+            Err(found) => (*block, PackedOutcome::Damaged(*found)),
+        });
+        incoming.on_pack_done(&outcomes.collect::<Vec<_>>());
+        let mut hash_time = Duration::ZERO;
+        for (block, outcome) in done {
+            match outcome {
+                Ok(sums) => hash_time += sums.hash_time,
+                Err(_) => self.report.on_damaged(incoming, block),
+            }
+        }
+        self.report.on_written(took, hash_time);
     }
 
     /// The sink has made everything appear, or has not.

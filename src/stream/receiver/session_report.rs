@@ -7,7 +7,6 @@ use super::side::ReceiverTools;
 use crate::stream::incoming::IncomingStream;
 use crate::stream::report::StreamReport;
 use crate::stream::sink::{BlockSink, ReadBack, SinkError, StreamOffer};
-use crate::stream::sums::BlockSums;
 use crate::stream::wire::Checks;
 use crate::stream::{Block, RefusalCode};
 
@@ -37,25 +36,24 @@ impl SessionReport {
         self.report.resumed_bytes = bytes;
     }
 
-    /// A block came twice.
-    pub(super) fn on_doubled(&mut self) {
-        self.report.doubled += 1;
+    /// So many blocks came twice.
+    pub(super) fn on_doubled(&mut self, blocks: u64) {
+        self.report.doubled += blocks;
     }
 
-    /// A block came damaged; this is its CRC32C. After too many of them the stream is given up.
-    pub(super) fn on_damaged(&mut self, incoming: &mut IncomingStream, block: &Block, found: u32) {
+    /// A block came damaged. After too many of them the stream is given up.
+    pub(super) fn on_damaged(&mut self, incoming: &mut IncomingStream, block: &Block) {
         self.report.damaged += 1;
-        incoming.on_damaged(block, found);
         if self.report.damaged > DAMAGED_MAX {
             let text = "blocks came damaged again and again";
             incoming.fail(RefusalCode::DAMAGED, Some(block.index), text);
         }
     }
 
-    /// A block is written.
-    pub(super) fn on_written(&mut self, took: Duration, sums: &BlockSums) {
+    /// A block, or a pack of them, is written, which took so long; `hash_time` of it to hash it.
+    pub(super) fn on_written(&mut self, took: Duration, hash_time: Duration) {
         self.report.write_time += took;
-        self.report.hash_time += sums.hash_time;
+        self.report.hash_time += hash_time;
     }
 
     /// Counts what is under its names, however the stream ends.

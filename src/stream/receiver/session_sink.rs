@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use super::events::Arrival;
 use super::side::{ReceiverTools, RemotePeer};
-use super::writing::{ArrivedBlock, BlockBytes, WriteJob, WriteWork};
+use super::writing::{ArrivedBlock, ArrivedPack, BlockBytes, WriteJob, WriteWork};
 use crate::buffer::BufferMut;
+use crate::endpoint::Message as Arrived;
 use crate::stream::incoming::IncomingStream;
+use crate::stream::pack::PackedBlock;
 use crate::stream::sink::{BlockSink, SinkError, SinkFactory, Stop, StreamOffer};
 use crate::stream::wire::OpenFlags;
 use crate::stream::workers::{Guarded, guarded};
@@ -77,6 +79,27 @@ impl SessionSink {
             bytes,
         };
         self.give(WriteWork::Write(arrived), tools);
+    }
+
+    /// Gives the blocks of a pack to the sink, which were taken in by `incoming`; their bytes begin
+    /// at `bytes_at` of the message.
+    pub(super) fn write_all(
+        &mut self,
+        incoming: &IncomingStream,
+        blocks: Vec<PackedBlock>,
+        (message, bytes_at): (Arrived, usize),
+        tools: &ReceiverTools,
+    ) {
+        let flags = incoming.open().flags;
+        let hashed = flags.contains(OpenFlags::BLAKE3);
+        let pack = ArrivedPack {
+            blocks,
+            has_crc: flags.contains(OpenFlags::CRC32C),
+            hashed: hashed.then(|| Arc::clone(incoming.plan())),
+            message,
+            bytes_at,
+        };
+        self.give(WriteWork::WriteAll(pack), tools);
     }
 
     /// All blocks are written.

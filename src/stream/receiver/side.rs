@@ -242,17 +242,16 @@ impl ReceiverSide {
             return self.on_handshake(connection, &arrived);
         };
         // The path of nearly all messages: nothing but the header is looked at here.
-        let taken = if Kind::peek(arrived.header()) == Some(Kind::BLOCK) {
-            let Some(session) = self.sessions.get_mut(&id) else {
-                return;
-            };
-            BlockHeader::parse(arrived.header(), arrived.payload().len())
+        let taken = match (Kind::peek(arrived.header()), self.sessions.get_mut(&id)) {
+            (Some(Kind::BLOCK), Some(session)) => {
+                BlockHeader::parse(arrived.header(), arrived.payload().len())
+                    .map_err(StreamViolation::from)
+                    .and_then(|header| session.on_block(number, &header, arrived, &mut self.tools))
+            }
+            (Some(Kind::PACK), Some(session)) => session.on_pack(number, arrived, &mut self.tools),
+            _ => Message::parse(arrived.header(), arrived.payload())
                 .map_err(StreamViolation::from)
-                .and_then(|header| session.on_block(number, &header, arrived, &mut self.tools))
-        } else {
-            Message::parse(arrived.header(), arrived.payload())
-                .map_err(StreamViolation::from)
-                .and_then(|message| self.on_stream_message(number, id, &message))
+                .and_then(|message| self.on_stream_message(number, id, &message)),
         };
         if let Err(violation) = taken {
             self.on_violation(connection, violation);

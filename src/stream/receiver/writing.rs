@@ -12,7 +12,8 @@ use crate::endpoint::Message;
 use crate::endpoint::volatile_buffer::VolatileBuffer;
 use crate::event_loop::Waker;
 use crate::stream::digest::{Crc32c, crc32c};
-use crate::stream::sink::{BlockSink, Kept, ReadBack, SinkError, Stop, StreamOffer};
+use crate::stream::pack::PackedBlock;
+use crate::stream::sink::{BlockSink, CheckedBlock, Kept, ReadBack, SinkError, Stop, StreamOffer};
 use crate::stream::sums::BlockSums;
 use crate::stream::workers::{Guarded, Workers, guarded};
 use crate::stream::{Block, BlockPlan};
@@ -28,6 +29,7 @@ pub(super) enum WriteWork {
     /// With memory that the sender is to write into.
     Open(StreamOffer, Stop, Vec<BufferMut>),
     Write(ArrivedBlock),
+    WriteAll(ArrivedPack),
     Finish(Stop),
     Abandon,
 }
@@ -40,6 +42,19 @@ pub(super) struct ArrivedBlock {
     /// The blocks of the stream, if its content is to be hashed.
     pub(super) hashed: Option<Arc<BlockPlan>>,
     pub(super) bytes: BlockBytes,
+}
+
+/// Blocks that came as one message.
+pub(super) struct ArrivedPack {
+    /// Those that are to be written.
+    pub(super) blocks: Vec<PackedBlock>,
+    /// Their checksums are to be checked.
+    pub(super) has_crc: bool,
+    /// As of a block.
+    pub(super) hashed: Option<Arc<BlockPlan>>,
+    pub(super) message: Message,
+    /// Where their bytes begin in the message.
+    pub(super) bytes_at: usize,
 }
 
 /// Where the bytes of a block are.
@@ -60,6 +75,8 @@ pub(super) struct WriteDone {
 pub(super) enum WriteOutcome {
     Opened(Result<Kept, SinkError>, Vec<Arc<VolatileBuffer>>),
     Written(Block, Result<BlockSums, BlockWriteError>),
+    /// Each block of a pack: its sums, or the CRC32C that it should not have.
+    WrittenAll(Result<Vec<(Block, Result<BlockSums, u32>)>, SinkError>),
     Finished(Result<ReadBack, SinkError>),
     Abandoned,
 }
@@ -119,7 +136,7 @@ impl Writers {
     /// False: the queue is full, which its bound rules out.
     pub(super) fn give(&self, job: WriteJob) -> bool {
         let workers = match job.what {
-            WriteWork::Write(..) => &self.blocks,
+            WriteWork::Write(..) | WriteWork::WriteAll(..) => &self.blocks,
             _ => &self.long,
         };
         workers.give(job).is_ok()
@@ -161,6 +178,7 @@ pub(super) fn run(job: WriteJob, clock: &Clock) -> WriteDone {
         WriteWork::Write(arriving) => {
             WriteOutcome::Written(arriving.block, write(&*sink, &arriving, clock))
         }
+        WriteWork::WriteAll(pack) => WriteOutcome::WrittenAll(write_all(&*sink, &pack, clock)),
     };
     WriteDone {
         session,
@@ -189,6 +207,32 @@ fn write(
             check_and_write(sink, arriving, (copy, crc), clock)
         }),
     }
+}
+
+/// Checks each block of a pack, and writes those that are right.
+fn write_all(
+    sink: &dyn BlockSink,
+    pack: &ArrivedPack,
+    clock: &Clock,
+) -> Result<Vec<(Block, Result<BlockSums, u32>)>, SinkError> {
+    let all = &pack.message.payload()[pack.bytes_at..];
+    let mut right = Vec::with_capacity(pack.blocks.len());
+    let mut done = Vec::with_capacity(pack.blocks.len());
+    for packed in &pack.blocks {
+        let block = packed.block;
+        let bytes = &all[packed.at..packed.at + block.len as usize];
+        let crc = if pack.has_crc { crc32c(bytes) } else { 0 };
+        if crc != packed.crc {
+            done.push((block, Err(crc)));
+            continue;
+        }
+        let sums = BlockSums::new(crc, pack.hashed.as_deref(), &block, bytes, clock);
+        done.push((block, Ok(sums)));
+        right.push(CheckedBlock::new(block, crc, bytes));
+    }
+    let written = guarded(|| sink.write_all(&right));
+    let written = written.unwrap_or_else(|text| Err(SinkError::Other(text)));
+    written.map(|()| done)
 }
 
 thread_local! {

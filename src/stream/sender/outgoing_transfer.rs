@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 
 use super::config::{SendOptions, SlowPeer};
 use super::peer::{PeerContext, TransferPeer};
-use super::peer_blocks::ReadyBlock;
-use super::reading::{ReadDone, ReadJob, ReadWork, SumsWanted};
+use super::peer_blocks::{Ready, ReadyBlock, ReadyPack};
+use super::reading::{ReadDone, ReadJob, ReadOutcome, ReadWork, SumsWanted};
 use super::side::{NewTransfer, Route, SenderTools};
 use super::transfer::OutcomeGuard;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::{ReceiveEvent, SendErrorKind};
 use crate::stream::block_set::BlockSet;
 use crate::stream::content_hash::{BlockHash, ContentHash};
+use crate::stream::pack::PackBuilder;
 use crate::stream::rate::RateLimit;
 use crate::stream::sums::BlockSums;
 use crate::stream::wire::{Open, OpenFlags};
@@ -109,7 +110,7 @@ pub(super) struct OutgoingTransfer {
     peers: Vec<TransferPeer>,
     /// Where the search for the next block begins.
     cursor: u64,
-    /// Blocks that are being read.
+    /// Reads that are under way.
     reading: usize,
     checking: bool,
     plan_by: Option<Instant>,
@@ -335,7 +336,7 @@ impl OutgoingTransfer {
         }
     }
 
-    /// Takes the next block for all who want it and have room.
+    /// Takes the next block, or a pack of them, for all who want it and have room.
     pub(super) fn begin_read(&mut self, pool: &SharedBufferManager) -> Option<ReadWork> {
         if self.checking_is_due() {
             self.checking = true;
@@ -348,28 +349,63 @@ impl OutgoingTransfer {
             .transfer
             .source
             .lend(block.entry, block.offset, block.len as usize);
-        let what = match lent {
-            Some(bytes) => ReadWork::Lent(block, bytes),
-            None => ReadWork::Read(block, pool.try_acquire()?),
-        };
         let share = self.share(slots);
+        let (what, blocks) = match lent {
+            Some(bytes) => (ReadWork::Lent(block, bytes), 1),
+            None => {
+                let buffer = pool.try_acquire()?;
+                match self.pack_from(block, share) {
+                    Some(blocks) => {
+                        let count = blocks.len();
+                        (ReadWork::Pack(blocks, buffer), count)
+                    }
+                    None => (ReadWork::Read(block, buffer), 1),
+                }
+            }
+        };
         for peer in &mut self.peers {
             if peer.held() < share {
-                peer.assign(index);
+                peer.assign(index, blocks);
             }
         }
-        self.cursor = index + 1;
+        self.cursor = index + blocks as u64;
         self.reading += 1;
         self.transfer.checked = false;
         Some(what)
     }
 
+    /// Small blocks from this one on that the same peers want, for one message. None: it goes by
+    /// itself.
+    fn pack_from(&self, first: Block, share: usize) -> Option<Vec<Block>> {
+        let plan = &self.transfer.plan.as_ref()?.blocks;
+        if !self.peers.iter().any(TransferPeer::takes_packs) {
+            return None;
+        }
+        let able = || self.peers.iter().filter(|peer| peer.held() < share);
+        let same = |index| able().all(|peer| peer.wants(index) == peer.wants(first.index));
+        let mut pack = PackBuilder::new(first, plan.block_bytes() as usize)?;
+        let behind = (first.index + 1..).map_while(|index| plan.get(index));
+        for block in behind {
+            if !same(block.index) || !pack.add(block) {
+                break;
+            }
+        }
+        pack.finish()
+    }
+
     pub(super) fn job(&self, what: ReadWork) -> ReadJob {
         let transfer = &self.transfer;
-        let hashed = match (&what, &transfer.content, &transfer.plan) {
-            (ReadWork::Read(block, _) | ReadWork::Lent(block, _), Some(content), Some(plan)) => {
-                let new = !content.hashed.contains(block.index);
-                new.then(|| Arc::clone(&plan.blocks))
+        let blocks = match &what {
+            ReadWork::Read(block, _) | ReadWork::Lent(block, _) => std::slice::from_ref(block),
+            ReadWork::Pack(blocks, _) => blocks,
+            ReadWork::Check => &[],
+        };
+        let hashed = match (&transfer.content, &transfer.plan) {
+            (Some(content), Some(plan)) => {
+                let mut new = blocks
+                    .iter()
+                    .map(|block| !content.hashed.contains(block.index));
+                new.any(|new| new).then(|| Arc::clone(&plan.blocks))
             }
             _ => None,
         };
@@ -385,28 +421,42 @@ impl OutgoingTransfer {
     }
 
     pub(super) fn on_read(&mut self, done: ReadDone, tools: &mut SenderTools) {
-        match done.block {
-            Some(_) => self.reading -= 1,
-            None => self.checking = false,
+        match done.is_check {
+            true => self.checking = false,
+            false => self.reading -= 1,
         }
-        match (done.result, done.block) {
-            (Ok(read), Some(block)) => {
-                let Some(bytes) = read.bytes else { return };
-                let BlockSums {
-                    crc,
-                    hash,
-                    hash_time,
-                } = read.sums;
-                if let (Some(content), Some(hash)) = (&mut self.transfer.content, hash) {
-                    content.add(&block, hash);
-                }
-                for peer in &mut self.peers {
-                    let bytes = bytes.clone();
-                    peer.on_read(ReadyBlock { block, bytes, crc }, done.took, hash_time);
-                }
+        match done.result {
+            Ok(ReadOutcome::Unchanged) => self.transfer.checked = self.reading == 0,
+            Ok(ReadOutcome::Block(block, sums, bytes)) => {
+                let hash_time = self.add_hashes(&[(block, sums)]);
+                let crc = sums.crc;
+                let ready = Ready::Block(ReadyBlock { block, bytes, crc });
+                self.hand_out(&ready, done.took, hash_time);
             }
-            (Ok(_), None) => self.transfer.checked = self.reading == 0,
-            (Err(error), _) => self.fail_all(&source_failed(error), tools),
+            Ok(ReadOutcome::Pack(read, payload)) => {
+                let hash_time = self.add_hashes(&read);
+                let blocks = read.into_iter().map(|(block, sums)| (block, sums.crc));
+                let blocks = blocks.collect();
+                let ready = Ready::Pack(ReadyPack { blocks, payload });
+                self.hand_out(&ready, done.took, hash_time);
+            }
+            Err(error) => self.fail_all(&source_failed(error), tools),
+        }
+    }
+
+    /// The hashes of blocks belong to that of the content. How long they took.
+    fn add_hashes(&mut self, read: &[(Block, BlockSums)]) -> Duration {
+        for (block, sums) in read {
+            if let (Some(content), Some(hash)) = (&mut self.transfer.content, sums.hash) {
+                content.add(block, hash);
+            }
+        }
+        read.iter().map(|(_, sums)| sums.hash_time).sum()
+    }
+
+    fn hand_out(&mut self, ready: &Ready, took: Duration, hash_time: Duration) {
+        for peer in &mut self.peers {
+            peer.on_read(ready.clone(), took, hash_time);
         }
     }
 

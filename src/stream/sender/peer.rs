@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::attempts::Attempts;
 use super::config::Peer;
 use super::outgoing_transfer::TransferState;
-use super::peer_blocks::ReadyBlock;
+use super::peer_blocks::Ready;
 use super::peer_clock::PeerClock;
 use super::peer_errors::{is_busy, is_unsendable, is_worth_a_retry};
 use super::peer_rails::RailDial;
@@ -120,16 +120,27 @@ impl TransferPeer {
         outgoing.first_wanted(from).filter(|_| self.is_sending())
     }
 
-    /// A block is being read; it is among those, if the peer wants it.
-    pub(super) fn assign(&mut self, index: u64) {
+    /// Whether it is to have this block, and nobody has begun to read it.
+    pub(super) fn wants(&self, index: u64) -> bool {
+        let outgoing = self.session.outgoing.as_ref();
+        self.is_sending() && outgoing.is_some_and(|outgoing| outgoing.wants(index))
+    }
+
+    /// Whether blocks may be sent to it several in one message.
+    pub(super) fn takes_packs(&self) -> bool {
+        self.is_sending() && self.session.takes_packs()
+    }
+
+    /// Blocks are being read at once, so many from this one on; they are its, if it wants them all.
+    pub(super) fn assign(&mut self, first: u64, blocks: usize) {
         if self.is_sending() {
-            self.session.assign(index);
+            self.session.assign(first, blocks);
         }
     }
 
-    pub(super) fn on_read(&mut self, ready: ReadyBlock, took: Duration, hash_time: Duration) {
+    pub(super) fn on_read(&mut self, ready: Ready, took: Duration, hash_time: Duration) {
         self.clock.forget_source();
-        if self.session.blocks.on_read(ready) {
+        if self.session.on_read(ready) {
             self.report.read_time += took;
             self.report.hash_time += hash_time;
         }
@@ -575,10 +586,10 @@ impl TransferPeer {
             rail.pump(&mut with.tools.network);
         }
         while self.is_sending()
-            && let Some(bytes) = self.session.send_next(with)
+            && let Some((blocks, bytes)) = self.session.send_next(with)
         {
             self.sent_bytes += bytes;
-            self.report.blocks += 1;
+            self.report.blocks += blocks;
             any = true;
         }
         if any && self.is_sending() {

@@ -1,6 +1,7 @@
 //! `PeerBlocks`: the blocks that are read for a peer, and those that wait to be sent to it.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use crate::buffer::Buffer;
 use crate::stream::Block;
@@ -13,26 +14,72 @@ pub(super) struct ReadyBlock {
     pub(super) crc: u32,
 }
 
+/// Blocks that were read at once, and wait to be sent as one message.
+#[derive(Debug, Clone)]
+pub(super) struct ReadyPack {
+    /// Two or more, with their CRC32C.
+    pub(super) blocks: Arc<[(Block, u32)]>,
+    /// The payload of the message.
+    pub(super) payload: Buffer,
+}
+
+/// What waits to be sent as one message.
+#[derive(Debug, Clone)]
+pub(super) enum Ready {
+    Block(ReadyBlock),
+    Pack(ReadyPack),
+}
+
+impl Ready {
+    /// How many blocks it is, and the number of the first.
+    fn run(&self) -> (usize, u64) {
+        match self {
+            Self::Block(ready) => (1, ready.block.index),
+            Self::Pack(ready) => (ready.blocks.len(), ready.blocks[0].0.index),
+        }
+    }
+}
+
+impl ReadyPack {
+    /// Its blocks, for a peer that takes each by itself.
+    fn split(&self) -> impl Iterator<Item = ReadyBlock> {
+        let bytes = self.blocks.iter().map(|(block, _)| block.len as usize);
+        let mut at = self.payload.len() - bytes.sum::<usize>();
+        self.blocks.iter().map(move |&(block, crc)| {
+            let begin = at;
+            at += block.len as usize;
+            let bytes = self.payload.slice(begin..at);
+            ReadyBlock { block, bytes, crc }
+        })
+    }
+}
+
 /// The blocks of one peer that are not on their way yet.
 #[derive(Debug, Default)]
 pub(super) struct PeerBlocks {
     /// Read, and not sent yet.
-    queue: VecDeque<ReadyBlock>,
-    /// Being read.
-    assigned: HashSet<u64>,
+    queue: VecDeque<Ready>,
+    /// Being read: how many blocks at once, from the one of this number on.
+    assigned: HashMap<u64, usize>,
 }
 
 impl PeerBlocks {
-    /// A block is being read for the peer.
-    pub(super) fn assign(&mut self, index: u64) {
-        self.assigned.insert(index);
+    /// So many blocks are being read at once for the peer, from this one on.
+    pub(super) fn assign(&mut self, first: u64, blocks: usize) {
+        self.assigned.insert(first, blocks);
     }
 
-    /// A block was read. Whether it was for the peer, too.
-    pub(super) fn on_read(&mut self, ready: ReadyBlock) -> bool {
-        let is_its = self.assigned.remove(&ready.block.index);
+    /// Blocks were read. Whether they were for the peer, too. `packs`: it takes packs.
+    pub(super) fn on_read(&mut self, ready: Ready, packs: bool) -> bool {
+        let (blocks, first) = ready.run();
+        // What an earlier session was to have may have been cut otherwise.
+        let is_its = self.assigned.get(&first) == Some(&blocks);
         if is_its {
-            self.queue.push_back(ready);
+            self.assigned.remove(&first);
+            match ready {
+                Ready::Pack(pack) if !packs => self.queue.extend(pack.split().map(Ready::Block)),
+                ready => self.queue.push_back(ready),
+            }
         }
         is_its
     }
@@ -43,22 +90,22 @@ impl PeerBlocks {
         self.assigned.clear();
     }
 
-    /// The block that is sent next.
-    pub(super) fn front(&self) -> Option<&ReadyBlock> {
+    /// What is sent next.
+    pub(super) fn front(&self) -> Option<&Ready> {
         self.queue.front()
     }
 
-    /// The block that was sent next is sent.
+    /// What was to be sent next is sent.
     pub(super) fn pop(&mut self) {
         self.queue.pop_front();
     }
 
-    /// How many blocks are being read.
+    /// How many blocks, or packs of them, are being read.
     pub(super) fn being_read(&self) -> usize {
         self.assigned.len()
     }
 
-    /// How many blocks wait to be sent.
+    /// How many blocks, or packs of them, wait to be sent.
     pub(super) fn waiting(&self) -> usize {
         self.queue.len()
     }

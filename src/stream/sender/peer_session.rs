@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::config::Transport;
 use super::outgoing_transfer::TransferState;
 use super::peer::PeerContext;
-use super::peer_blocks::PeerBlocks;
+use super::peer_blocks::{PeerBlocks, Ready};
 use super::peer_errors::{is_unsendable, reason_of};
 use super::peer_rails::PeerRails;
 use super::peer_stage::PeerStage;
@@ -43,12 +43,30 @@ impl PeerSession {
         self.blocks.being_read() + self.blocks.waiting() + self.rails.in_flight()
     }
 
-    /// A block is being read; it is among those of this peer, if that wants it.
-    pub(super) fn assign(&mut self, index: u64) {
-        let outgoing = self.outgoing.as_mut();
-        if outgoing.is_some_and(|outgoing| outgoing.take(index)) {
-            self.blocks.assign(index);
+    /// Blocks are being read at once, so many from this one on; they are this peer's, if it wants
+    /// them all.
+    pub(super) fn assign(&mut self, first: u64, blocks: usize) {
+        let Some(outgoing) = &mut self.outgoing else {
+            return;
+        };
+        let all = first..first + blocks as u64;
+        if all.clone().all(|index| outgoing.wants(index)) {
+            for index in all {
+                outgoing.take(index);
+            }
+            self.blocks.assign(first, blocks);
         }
+    }
+
+    /// Whether the peer takes several blocks in one message.
+    pub(super) fn takes_packs(&self) -> bool {
+        !self.by_write && self.rails.iter().any(|rail| rail.can(Features::PACKS))
+    }
+
+    /// Blocks were read. Whether they were for the peer, too.
+    pub(super) fn on_read(&mut self, ready: Ready) -> bool {
+        let packs = self.takes_packs();
+        self.blocks.on_read(ready, packs)
     }
 
     /// Everything was sent, and the source is still what it was. `blake3`: of what was read, if all
@@ -265,8 +283,9 @@ impl PeerSession {
         !with.transfer.paused && outgoing.may_send() && has_credit && rate.may(with.now())
     }
 
-    /// Sends the next block, by whichever rail has the most room: its bytes. `None`: not now.
-    pub(super) fn send_next(&mut self, with: &mut PeerContext<'_>) -> Option<u64> {
+    /// Sends the next block or pack, by whichever rail has the most room: how many blocks, and
+    /// their bytes. `None`: not now.
+    pub(super) fn send_next(&mut self, with: &mut PeerContext<'_>) -> Option<(u64, u64)> {
         if !self.may_send(with) {
             return None;
         }
@@ -280,23 +299,32 @@ impl PeerSession {
         };
         let connection = rail.connection()?;
         let (network, port) = (&mut with.tools.network, rail.port);
-        let (block, crc) = (next.block, next.crc);
-        let sent = match &mut rail.local.slot_writer {
-            None => {
-                let mut header = [0; HEADER_LEN];
-                outgoing.header(&block, crc).encode(&mut header);
-                let payload = next.bytes.clone().into();
-                network.send((port, connection), payload, &header, block.index)?
+        let mut header = [0; HEADER_LEN];
+        let sent = match (next, &mut rail.local.slot_writer) {
+            (Ready::Block(ready), None) => {
+                let block = outgoing.header(&ready.block, ready.crc);
+                block.encode(&mut header);
+                let payload = ready.bytes.clone().into();
+                network.send((port, connection), payload, &header, ready.block.index)?
             }
-            Some(slot_writer) => slot_writer.write(next, |payload, window, offset, key| {
-                let write = move |endpoint: &mut DuplexEndpoint| {
-                    let written = endpoint.write(payload, window.at(offset), key);
-                    written.map_err(|refused| refused.kind)
-                };
-                network
-                    .call(port, write)
-                    .unwrap_or(Err(SendErrorKind::NoConnection))
-            }),
+            (Ready::Block(ready), Some(slot_writer)) => {
+                slot_writer.write(ready, |payload, window, offset, key| {
+                    let write = move |endpoint: &mut DuplexEndpoint| {
+                        let written = endpoint.write(payload, window.at(offset), key);
+                        written.map_err(|refused| refused.kind)
+                    };
+                    network
+                        .call(port, write)
+                        .unwrap_or(Err(SendErrorKind::NoConnection))
+                })
+            }
+            (Ready::Pack(ready), _) => {
+                let pack = outgoing.pack_header(&ready.blocks, &ready.payload);
+                let first = pack.first;
+                Message::Pack(pack).encode(&mut header);
+                let payload = ready.payload.clone().into();
+                network.send((port, connection), payload, &header, first)?
+            }
         };
         if let Err(refused) = sent {
             rail.local.blocked = matches!(refused, SendErrorKind::WouldBlock(_));
@@ -305,14 +333,24 @@ impl PeerSession {
             self.unsendable = is_unsendable(&refused).then(|| refused.to_string());
             return None;
         }
-        if !self.by_write {
-            outgoing.on_sent(rail.number, &block, crc);
-        }
+        let (blocks, len) = match next {
+            Ready::Block(ready) => {
+                if !self.by_write {
+                    outgoing.on_sent(rail.number, &ready.block, ready.crc);
+                }
+                (1, u64::from(ready.block.len))
+            }
+            Ready::Pack(ready) => {
+                outgoing.on_pack_sent(rail.number, &ready.blocks);
+                let bytes = ready.blocks.iter().map(|(block, _)| u64::from(block.len));
+                (ready.blocks.len() as u64, bytes.sum())
+            }
+        };
         rail.local.in_flight += 1;
-        let (len, now) = (u64::from(block.len), with.now());
+        let now = with.now();
         with.transfer.rate.take(len, now);
         self.blocks.pop();
-        Some(len)
+        Some((blocks, len))
     }
 
     /// How the stream is, in words.

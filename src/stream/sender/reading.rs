@@ -10,10 +10,11 @@ use crate::clock::Clock;
 use crate::event_loop::Waker;
 use crate::stream::digest::crc32c;
 use crate::stream::sums::BlockSums;
+use crate::stream::wire::Pack;
 use crate::stream::workers::{Guarded, Workers, guarded};
 use crate::stream::{Block, BlockPlan, BlockSource, SourceError};
 
-/// One block that is to be read.
+/// What is to be read at once.
 pub(super) struct ReadJob {
     pub(super) transfer: u64,
     pub(super) source: Guarded<dyn BlockSource>,
@@ -32,6 +33,8 @@ pub(super) struct SumsWanted {
 pub(super) enum ReadWork {
     /// Into a buffer.
     Read(Block, BufferMut),
+    /// Several small ones into one buffer, as the payload of a pack.
+    Pack(Vec<Block>, BufferMut),
     /// It lies in registered memory already.
     Lent(Block, Buffer),
     /// Everything was read: is it still what it was?
@@ -41,17 +44,19 @@ pub(super) enum ReadWork {
 /// What became of it.
 pub(super) struct ReadDone {
     pub(super) transfer: u64,
-    /// None: the check.
-    pub(super) block: Option<Block>,
-    pub(super) result: Result<ReadBlock, SourceError>,
+    pub(super) result: Result<ReadOutcome, SourceError>,
+    /// Whether it was the check.
+    pub(super) is_check: bool,
     pub(super) took: Duration,
 }
 
-/// A block that was read.
-pub(super) struct ReadBlock {
-    /// None: nothing was to be read.
-    pub(super) bytes: Option<Buffer>,
-    pub(super) sums: BlockSums,
+/// What was read.
+pub(super) enum ReadOutcome {
+    /// The source is what it was.
+    Unchanged,
+    Block(Block, BlockSums, Buffer),
+    /// Two blocks or more, and the payload of a message that has them.
+    Pack(Vec<(Block, BlockSums)>, Buffer),
 }
 
 /// What readers are employed with.
@@ -92,42 +97,46 @@ pub(super) fn run(job: ReadJob, clock: &Clock) -> ReadDone {
         what,
         sums: wanted,
     } = job;
-    let (block, result) = match what {
-        ReadWork::Check => {
-            let checked = guarded(|| source.check_unchanged());
-            let checked = checked.unwrap_or_else(|panic| Err(SourceError::Other(panic)));
-            let nothing = ReadBlock {
-                bytes: None,
-                sums: BlockSums::default(),
-            };
-            (None, checked.map(|()| nothing))
-        }
+    let is_check = matches!(what, ReadWork::Check);
+    let read = guarded(|| match what {
+        ReadWork::Check => source.check_unchanged().map(|()| ReadOutcome::Unchanged),
         ReadWork::Lent(block, bytes) => {
             let sums = wanted.of(&block, &bytes, clock);
-            let read = ReadBlock {
-                bytes: Some(bytes),
-                sums,
-            };
-            (Some(block), Ok(read))
+            Ok(ReadOutcome::Block(block, sums, bytes))
         }
         ReadWork::Read(block, mut buffer) => {
-            let len = block.len as usize;
-            let read = guarded(|| source.read(block.entry, block.offset, &mut buffer[..len]));
-            let read = read.unwrap_or_else(|panic| Err(SourceError::Other(panic)));
-            let read = read.map(|()| {
-                let sums = wanted.of(&block, &buffer[..len], clock);
-                ReadBlock {
-                    bytes: Some(buffer.freeze(len)),
-                    sums,
-                }
-            });
-            (Some(block), read)
+            let into = &mut buffer[..block.len as usize];
+            source.read(block.entry, block.offset, into)?;
+            let sums = wanted.of(&block, into, clock);
+            let bytes = buffer.freeze(block.len as usize);
+            Ok(ReadOutcome::Block(block, sums, bytes))
         }
-    };
+        ReadWork::Pack(blocks, buffer) => read_pack(&*source, blocks, buffer, &wanted, clock),
+    });
     ReadDone {
         transfer,
-        block,
-        result,
+        result: read.unwrap_or_else(|panic| Err(SourceError::Other(panic))),
+        is_check,
         took: clock.since(began),
     }
+}
+
+fn read_pack(
+    source: &dyn BlockSource,
+    blocks: Vec<Block>,
+    mut buffer: BufferMut,
+    wanted: &SumsWanted,
+    clock: &Clock,
+) -> Result<ReadOutcome, SourceError> {
+    let mut at = Pack::payload_len(blocks.len(), 0);
+    let mut read = Vec::with_capacity(blocks.len());
+    for block in blocks {
+        let into = &mut buffer[at..at + block.len as usize];
+        source.read(block.entry, block.offset, into)?;
+        let sums = wanted.of(&block, into, clock);
+        read.push((block, sums));
+        at += block.len as usize;
+    }
+    Pack::put_crcs(&mut buffer, read.iter().map(|(_, sums)| sums.crc));
+    Ok(ReadOutcome::Pack(read, buffer.freeze(at)))
 }

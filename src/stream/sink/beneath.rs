@@ -5,12 +5,14 @@
 //! that somebody else put there. The kernel is asked not to follow any (openat2(2)); where it does
 //! not know that call, each part of a name is opened by itself, without following.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
@@ -79,6 +81,23 @@ impl Beneath {
         Ok(fd)
     }
 
+    /// Opens what has this name right here; a symbolic link is not followed. `mode` is that of a
+    /// file that is made (`OFlags::CREATE`).
+    pub(crate) fn open_here(&self, name: &OsStr, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        // Whoever put a FIFO there is not waited for; a file has no use for the flag.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        Ok(rustix::fs::openat(&self.0, name, flags, mode)?)
+    }
+
+    /// What has this name right here; of a symbolic link, itself.
+    pub(crate) fn stat_here(&self, name: &OsStr) -> io::Result<Stat> {
+        Ok(rustix::fs::statat(
+            &self.0,
+            name,
+            AtFlags::SYMLINK_NOFOLLOW,
+        )?)
+    }
+
     /// What lies under a name, if something does; of a symbolic link, itself.
     pub(crate) fn stat(&self, name: &[u8]) -> io::Result<Stat> {
         let (parent, last) = self.parent(name, false)?;
@@ -95,12 +114,8 @@ impl Beneath {
         name: &'a [u8],
         make: bool,
     ) -> io::Result<(OwnedFd, &'a OsStr)> {
-        let (dir, last) = match name.iter().rposition(|byte| *byte == b'/') {
-            Some(at) => (&name[..at], &name[at + 1..]),
-            None => (&name[..0], name),
-        };
-        let parent = self.directory(dir, make)?;
-        Ok((parent, OsStr::from_bytes(last)))
+        let (directory, last) = split(name);
+        Ok((self.directory(directory, make)?, last))
     }
 
     /// A directory below; with all that lead to it, if they are to be made. The empty name is this
@@ -153,6 +168,47 @@ impl Beneath {
             }
         }
         Some(Err(Errno::AGAIN.into()))
+    }
+}
+
+/// The directory of a name, which is empty for the outermost one, and what is behind it.
+pub(crate) fn split(name: &[u8]) -> (&[u8], &OsStr) {
+    let (directory, last) = match name.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (&name[..at], &name[at + 1..]),
+        None => (&name[..0], name),
+    };
+    (directory, OsStr::from_bytes(last))
+}
+
+/// Directories that are held open for the next file in them.
+const OPEN_MAX: usize = 8;
+
+/// The directories below one that were used last: names that follow each other lie in the same
+/// ones, and to lead to each of them anew takes as long as to open a file.
+#[derive(Debug, Default)]
+pub(crate) struct OpenDirectories(Mutex<VecDeque<(Vec<u8>, Arc<Beneath>)>>);
+
+impl OpenDirectories {
+    /// The directory of this name below `outer`, made if that is asked for.
+    ///
+    /// # Errors
+    /// As [`Beneath::directory`].
+    pub(crate) fn get(&self, outer: &Beneath, name: &[u8], make: bool) -> io::Result<Arc<Beneath>> {
+        let recent = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, found)) = recent().iter().rev().find(|(open, _)| open == name) {
+            return Ok(Arc::clone(found));
+        }
+        let opened = Arc::new(Beneath::of(outer.directory(name, make)?));
+        let mut recent = recent();
+        let oldest = match recent.len() >= OPEN_MAX {
+            true => recent.pop_front(),
+            false => None,
+        };
+        recent.push_back((name.to_vec(), Arc::clone(&opened)));
+        drop(recent);
+        // Closing it takes its time.
+        drop(oldest);
+        Ok(opened)
     }
 }
 

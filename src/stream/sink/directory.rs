@@ -12,6 +12,7 @@ mod journal_file;
 mod partials;
 
 use std::cell::Cell;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -23,14 +24,15 @@ use rustix::fs::{Access, AtFlags, FileType, FlockOperation, Mode, OFlags, Timesp
 use rustix::io::Errno;
 
 use self::partials::Partials;
-use super::beneath::Beneath;
-use super::{BlockSink, Kept, ReadBack, SinkError, SinkFactory, Stop, StreamOffer};
+use super::beneath::{Beneath, OpenDirectories, split};
+use super::{BlockSink, CheckedBlock, Kept, ReadBack, SinkError, SinkFactory, Stop, StreamOffer};
 use crate::buffer::DeviceBuffer;
 use crate::clock::Clock;
 use crate::cuda::Stream;
 use crate::storage::{BackEnd, BackEndChoice, DirectIo, IoStats};
 use crate::stream::Block;
 use crate::stream::name::HIDDEN_PREFIX;
+use crate::stream::open_files::FileCounts;
 use crate::stream::{Entry, EntryKind};
 
 /// More files than this are synced by one syncfs(2).
@@ -177,7 +179,7 @@ struct Receiving {
     /// Something was written or kept that a later stream can go on from.
     any: AtomicBool,
     /// What was done with the files that are closed.
-    io: Arc<Mutex<IoStats>>,
+    io: Arc<FileCounts>,
 }
 
 impl Receiving {
@@ -225,22 +227,23 @@ impl Receiving {
         let work = rustix::fs::fstat(self.directory.fd());
         let device = work.map_err(|error| SinkError::os(b".", error))?.st_dev;
         let mut checked = None;
+        let mut there = None;
         for entry in self.offer.manifest.iter() {
             stop.check()?;
             let name = entry.name.as_bytes();
             let failed = |error: io::Error| SinkError::os(name, error);
-            let parent = match entry.kind {
-                EntryKind::File => split(name).0,
-                EntryKind::Directory => name,
+            let (parent, last) = match entry.kind {
+                EntryKind::File => split(name),
+                EntryKind::Directory => (name, OsStr::new("")),
             };
             if checked != Some(parent) {
-                self.check_parent(parent, device).map_err(failed)?;
+                there = self.check_parent(parent, device).map_err(failed)?;
                 checked = Some(parent);
             }
-            if entry.kind == EntryKind::Directory {
+            let Some(there) = there.as_ref().filter(|_| entry.kind == EntryKind::File) else {
                 continue;
-            }
-            match self.directory.stat(name) {
+            };
+            match there.stat_here(last) {
                 Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
                     return Err(SinkError::os(name, Errno::ISDIR));
                 }
@@ -252,18 +255,19 @@ impl Receiving {
     }
 
     /// Whether names may be made in a directory, or, while it is not there, in the one above it
-    /// that is.
-    fn check_parent(&self, mut parent: &[u8], device: u64) -> io::Result<()> {
+    /// that is. The directory, if it is there.
+    fn check_parent(&self, parent: &[u8], device: u64) -> io::Result<Option<Beneath>> {
+        let mut above = parent;
         let fd = loop {
-            match self.directory.directory(parent, false) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => parent = split(parent).0,
+            match self.directory.directory(above, false) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => above = split(above).0,
                 found => break found?,
             }
         };
         let access = Access::WRITE_OK | Access::EXEC_OK;
         rustix::fs::accessat(&fd, ".", access, AtFlags::EACCESS)?;
         match rustix::fs::fstat(&fd)?.st_dev == device {
-            true => Ok(()),
+            true => Ok((above == parent).then(|| Beneath::of(fd))),
             // Nothing can be renamed to there.
             false => Err(Errno::XDEV.into()),
         }
@@ -274,12 +278,13 @@ impl Receiving {
     fn place_all(&self, partials: &Partials, between: impl Fn(usize)) -> Result<(), SinkError> {
         let entries = self.offer.manifest.len() as u64;
         let placed = Cell::new(0);
+        let open = OpenDirectories::default();
         let all = || {
             self.make_directories(&placed)?;
             for (number, entry) in self.offer.manifest.iter().enumerate() {
                 between(number);
                 if entry.kind == EntryKind::File {
-                    self.place(partials, number, entry)?;
+                    self.place(partials, &open, (number, entry))?;
                     placed.set(placed.get() + 1);
                 }
             }
@@ -321,19 +326,24 @@ impl Receiving {
     }
 
     /// Puts one file where it belongs.
-    fn place(&self, partials: &Partials, number: usize, entry: Entry<'_>) -> Result<(), SinkError> {
+    fn place(
+        &self,
+        partials: &Partials,
+        open: &OpenDirectories,
+        (number, entry): (usize, Entry<'_>),
+    ) -> Result<(), SinkError> {
         let name = entry.name.as_bytes();
         let failed = |error: io::Error| SinkError::os(name, error);
-        let (parent, last) = self.directory.parent(name, true).map_err(failed)?;
+        let (parent, last) = split(name);
+        let parent = open.get(&self.directory, parent, true).map_err(failed)?;
         let own = number.to_string();
-        let renamed = rustix::fs::renameat(partials.fd(), &own, &parent, last);
+        let renamed = rustix::fs::renameat(partials.fd(), &own, parent.fd(), last);
         renamed.map_err(|error| failed(error.into()))
     }
 
     /// Every file has its length, rights and times, before the first gets its name.
     fn dress_files(&self, partials: &Partials, stop: &Stop) -> Result<(), SinkError> {
-        let files = self.offer.manifest.iter().enumerate();
-        for (number, entry) in files.filter(|(_, entry)| entry.kind == EntryKind::File) {
+        for (number, entry) in partials.unfinished() {
             stop.check()?;
             partials.finish(number, entry)?;
         }
@@ -404,6 +414,12 @@ impl BlockSink for Receiving {
         Ok(())
     }
 
+    fn write_all(&self, blocks: &[CheckedBlock<'_>]) -> Result<(), SinkError> {
+        self.partials()?.write_all(blocks)?;
+        self.any.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     fn write_from_device(
         &self,
         block: Block,
@@ -420,7 +436,7 @@ impl BlockSink for Receiving {
         let work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         Some(match &*work {
             Some(partials) => partials.io_stats(),
-            None => *self.io.lock().unwrap_or_else(PoisonError::into_inner),
+            None => self.io.total(),
         })
     }
 
@@ -454,17 +470,13 @@ impl BlockSink for Receiving {
     }
 }
 
-/// The directory of a name, which is empty for the outermost one, and what is behind it.
-fn split(name: &[u8]) -> (&[u8], &[u8]) {
-    match name.iter().rposition(|byte| *byte == b'/') {
-        Some(at) => (&name[..at], &name[at + 1..]),
-        None => (&name[..0], name),
-    }
-}
-
 /// Rights and time of modification, as the sender has them.
 fn dress(fd: impl AsFd, entry: &Entry<'_>) -> io::Result<()> {
-    rustix::fs::fchmod(&fd, Mode::from_raw_mode(u32::from(entry.mode & 0o777)))?;
+    let mode = u32::from(entry.mode & 0o777);
+    // A file that was made with them may have them.
+    if Mode::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) != Mode::from_raw_mode(mode) {
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
+    }
     let now = Timespec {
         tv_sec: 0,
         tv_nsec: rustix::fs::UTIME_NOW,

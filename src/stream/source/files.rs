@@ -7,12 +7,14 @@ mod survey;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use self::identity::{Identity, changed, check};
 use super::{BlockSource, SourceError};
@@ -22,8 +24,8 @@ use crate::storage::{
     BackEnd, BackEndChoice, DirectIo, Direction, FileHandle, IoOptions, IoStats, OpenOptions,
 };
 use crate::stream::Manifest;
-use crate::stream::open_files::{OpenFile, OpenFiles, direct_for};
-use crate::stream::sink::beneath::Beneath;
+use crate::stream::open_files::{OpenFile, OpenFiles, direct_for, is_moved_whole};
+use crate::stream::sink::beneath::{Beneath, OpenDirectories, split};
 
 pub use self::builder::FileSourceBuilder;
 
@@ -55,6 +57,8 @@ pub struct FileSource {
 #[derive(Debug)]
 struct TreeRoot {
     directory: Beneath,
+    /// Those below it that were used last.
+    open: OpenDirectories,
     path: PathBuf,
 }
 
@@ -152,17 +156,60 @@ impl FileSource {
         };
         let now = rustix::fs::fstat(&fd).map_err(|errno| failed(errno.into()))?;
         let now = Identity::of_stat(&now);
-        check(&path, item.identity, now)?;
+        check(|| path.clone(), item.identity, now)?;
         let direct = direct_for(self.direct, Direction::Read, now.size);
         let options = OpenOptions::new().direct(direct).back_end(self.back_end);
         Ok(options.take_over(full.into(), fd, OFlags::RDONLY)?)
     }
 
+    /// Whether a read is that of a whole small file.
+    fn is_whole(&self, item: &SourceItem, offset: u64, len: usize) -> bool {
+        let size = item.identity.map_or(0, |identity| identity.size);
+        offset == 0
+            && item.start == 0
+            && size == len as u64
+            && is_moved_whole((self.direct, self.back_end), Direction::Read, size)
+    }
+
+    /// Reads a whole small file. It is looked at when it was read: what was read is then what was
+    /// there when the source was built.
+    fn read_whole(&self, item: &SourceItem, into: &mut [u8]) -> Result<(), SourceError> {
+        let began = Instant::now();
+        let failed = |error: io::Error| match error.raw_os_error() {
+            Some(libc::ENOENT) => changed(&self.path_of(item), "it was removed"),
+            _ => SourceError::os(&self.path_of(item), &error),
+        };
+        let fd: OwnedFd = match &item.place {
+            ItemPlace::Path(path) => File::open(path).map_err(failed)?.into(),
+            ItemPlace::Below(root, name) => {
+                let root = &self.roots[*root as usize];
+                let (directory, last) = split(name);
+                let parent = root.open.get(&root.directory, directory, false);
+                let parent = parent.map_err(failed)?;
+                let fd = parent.open_here(last, OFlags::RDONLY, Mode::empty());
+                fd.map_err(failed)?
+            }
+        };
+        let read = read_up_to(fd.as_fd(), into);
+        let bytes = read.as_ref().ok().map(|bytes| *bytes as u64);
+        let counts = self.open.counts();
+        counts.add_whole(Direction::Read, began, bytes);
+        let now = rustix::fs::fstat(&fd).map_err(|errno| failed(errno.into()))?;
+        check(
+            || self.path_of(item),
+            item.identity,
+            Identity::of_stat(&now),
+        )?;
+        match read.map_err(failed)? == into.len() {
+            true => Ok(()),
+            false => Err(changed(&self.path_of(item), "it became shorter")),
+        }
+    }
+
     fn look(&self, item: &SourceItem) -> Result<Identity, SourceError> {
-        let path = self.path_of(item);
         let failed = |error: &io::Error| match error.raw_os_error() {
-            Some(libc::ENOENT) => changed(&path, "it was removed"),
-            _ => SourceError::os(&path, error),
+            Some(libc::ENOENT) => changed(&self.path_of(item), "it was removed"),
+            _ => SourceError::os(&self.path_of(item), error),
         };
         match &item.place {
             ItemPlace::Path(path) => {
@@ -170,7 +217,10 @@ impl FileSource {
                 Ok(Identity::of(&found))
             }
             ItemPlace::Below(root, name) => {
-                let found = self.roots[*root as usize].directory.stat(name);
+                let root = &self.roots[*root as usize];
+                let (directory, last) = split(name);
+                let parent = root.open.get(&root.directory, directory, false);
+                let found = parent.and_then(|parent| parent.stat_here(last));
                 Ok(Identity::of_stat(&found.map_err(|error| failed(&error))?))
             }
         }
@@ -188,6 +238,9 @@ impl BlockSource for FileSource {
 
     fn read(&self, entry: usize, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
         let item = self.item(entry)?;
+        if self.is_whole(item, offset, into.len()) {
+            return self.read_whole(item, into);
+        }
         let read = self.opened(entry)?.read(into, item.start + offset)?;
         match read.bytes == into.len() {
             true => Ok(()),
@@ -224,9 +277,23 @@ impl BlockSource for FileSource {
     fn check_unchanged(&self) -> Result<(), SourceError> {
         for item in &self.items {
             if item.identity.is_some() {
-                check(&self.path_of(item), item.identity, self.look(item)?)?;
+                check(|| self.path_of(item), item.identity, self.look(item)?)?;
             }
         }
         Ok(())
     }
+}
+
+/// As many bytes as are asked for, or as there are.
+fn read_up_to(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize> {
+    let mut read = 0;
+    while read < into.len() {
+        match rustix::io::read(fd, &mut into[read..]) {
+            Ok(0) => break,
+            Ok(bytes) => read += bytes,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(read)
 }

@@ -8,7 +8,7 @@ use super::auth::PresharedKey;
 use super::block_set::BlockSet;
 use super::blocks::{Block, BlockPlan};
 use super::handshake::{AnswerSettings, Answering, DialSettings, Dialing, Then};
-use super::incoming::{IncomingSettings, IncomingStream, MessageOutcome};
+use super::incoming::{IncomingSettings, IncomingStream, MessageOutcome, PackedOutcome};
 use super::journal;
 use super::limits::Limits;
 use super::manifest::{
@@ -224,7 +224,7 @@ fn receive_from(input: &mut Input<'_>) {
         window: 4,
         slots: 4,
     };
-    let mut writing: Vec<Block> = Vec::new();
+    let mut writing: Vec<Vec<Block>> = Vec::new();
     let Some(mut incoming) = begin(input, settings) else {
         return;
     };
@@ -234,13 +234,22 @@ fn receive_from(input: &mut Input<'_>) {
             0..=3 => {
                 let (header, payload) = input.message();
                 let message = Message::parse(&header, &payload);
-                if let Ok(message) = message
-                    && let Ok(MessageOutcome::Block(block)) = incoming.on_message(rail, &message)
-                {
-                    assert!(!writing.contains(&block), "no block is written twice");
-                    assert_eq!(incoming.plan().get(block.index), Some(block));
-                    writing.push(block);
+                let Ok(message) = message else { continue };
+                let blocks = match incoming.on_message(rail, &message) {
+                    Ok(MessageOutcome::Block(block)) => vec![block],
+                    Ok(MessageOutcome::Pack(blocks)) => {
+                        let bytes = blocks.iter().map(|it| it.at + it.block.len as usize);
+                        assert!(bytes.max().is_some_and(|end| end <= payload.len()));
+                        blocks.iter().map(|it| it.block).collect()
+                    }
+                    _ => continue,
+                };
+                for block in &blocks {
+                    let is_twice = writing.iter().flatten().any(|other| other == block);
+                    assert!(!is_twice, "no block is written twice");
+                    assert_eq!(incoming.plan().get(block.index), Some(*block));
                 }
+                writing.push(blocks);
             }
             4 => {
                 if incoming.next_control().is_some() {
@@ -248,13 +257,13 @@ fn receive_from(input: &mut Input<'_>) {
                 }
             }
             5 => {
-                if let Some(block) = writing.pop() {
-                    incoming.on_written(&block, 7, None);
+                if let Some(blocks) = writing.pop() {
+                    written(&mut incoming, &blocks, PackedOutcome::Written(7, None));
                 }
             }
             6 => {
-                if let Some(block) = writing.pop() {
-                    incoming.on_damaged(&block, 8);
+                if let Some(blocks) = writing.pop() {
+                    written(&mut incoming, &blocks, PackedOutcome::Damaged(8));
                 }
             }
             _ => {
@@ -268,6 +277,18 @@ fn receive_from(input: &mut Input<'_>) {
         }
         if incoming.is_announced() {
             incoming.accept(BlockSet::new(incoming.plan().blocks()), 0, None);
+        }
+    }
+}
+
+/// What came as one message is dealt with.
+fn written(incoming: &mut IncomingStream, blocks: &[Block], outcome: PackedOutcome) {
+    match (blocks, outcome) {
+        ([block], PackedOutcome::Written(crc, hash)) => incoming.on_written(block, crc, hash),
+        ([block], PackedOutcome::Damaged(crc)) => incoming.on_damaged(block, crc),
+        _ => {
+            let done: Vec<_> = blocks.iter().map(|block| (*block, outcome)).collect();
+            incoming.on_pack_done(&done);
         }
     }
 }

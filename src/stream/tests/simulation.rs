@@ -11,14 +11,14 @@ use super::block_set::BlockSet;
 use super::blocks::{Block, BlockPlan};
 use super::digest::{StreamDigest, crc32c};
 use super::error::{RefusalCode, StreamError};
-use super::incoming::{IncomingSettings, IncomingStream, MessageOutcome};
+use super::incoming::{IncomingSettings, IncomingStream, MessageOutcome, PackedOutcome};
 use super::limits::Limits;
 use super::manifest::{Entry, EntryKind, Manifest, Modified};
 use super::name::RelativeName;
 use super::outgoing::OutgoingStream;
 use super::slots::{SlotBook, SlotGrants};
 use super::wire::{
-    Accept, Checks, Damaged, Features, Freed, HEADER_LEN, Message, Open, OpenFlags, Placed,
+    Accept, Checks, Damaged, Features, Freed, HEADER_LEN, Message, Open, OpenFlags, Pack, Placed,
     StreamIdentity, WINDOW_DESCRIPTOR_LEN, Window,
 };
 use crate::endpoint::duplex::faults::{Dice, Faults};
@@ -46,7 +46,22 @@ impl Packet {
     }
 
     fn is_block(&self) -> bool {
-        self.header[4] == 5
+        [5, 11].contains(&self.header[4])
+    }
+}
+
+/// Blocks that came as one message, with their checksums.
+enum Arrived {
+    Block(Block, u32, Vec<u8>),
+    Pack(Vec<(Block, u32, Vec<u8>)>),
+}
+
+impl Arrived {
+    fn has(&self, index: u64) -> bool {
+        match self {
+            Self::Block(block, ..) => block.index == index,
+            Self::Pack(blocks) => blocks.iter().any(|(block, ..)| block.index == index),
+        }
     }
 }
 
@@ -76,8 +91,10 @@ struct World {
     wires: Vec<Wire>,
     /// Blocks that the sender has read and the network has not taken.
     read: VecDeque<Block>,
-    /// Blocks that are being checked and written.
-    writing: Vec<(Block, u32, Vec<u8>)>,
+    /// Blocks that follow each other go as one message at times.
+    packs: bool,
+    /// What is being checked and written, message by message.
+    writing: Vec<Arrived>,
     idle: u32,
     /// Both sides say that they work. Not where blocks are lost: there, silence is what makes a
     /// sender ask.
@@ -131,7 +148,11 @@ impl World {
         if self.read.len() >= 4 {
             return false;
         }
-        let from = self.dice.roll(self.plan.blocks().max(1));
+        let behind = self.read.back().map(|last| last.index + 1);
+        let from = match behind {
+            Some(behind) if self.packs && !self.dice.one_in(3) => behind,
+            _ => self.dice.roll(self.plan.blocks().max(1)),
+        };
         let wanted = self.outgoing.first_wanted(from);
         let Some(index) = wanted.or_else(|| self.outgoing.first_wanted(0)) else {
             return false;
@@ -163,12 +184,40 @@ impl World {
         let Some(block) = self.read.pop_front() else {
             return false;
         };
+        if self.packs && self.send_pack(rail, block) {
+            return true;
+        }
         let bytes = self.bytes_of(&block);
         let crc = crc32c(&bytes);
         let header = self.outgoing.header(&block, crc);
         self.outgoing.on_sent(rail, &block, crc);
         let mut packet = Packet::new(&Message::Block(header));
         packet.payload = bytes;
+        self.carry(rail, packet);
+        true
+    }
+
+    /// Sends this block with those behind it that were read; false: there are none.
+    fn send_pack(&mut self, rail: u16, first: Block) -> bool {
+        let mut blocks = vec![(first, crc32c(&self.bytes_of(&first)))];
+        while let Some(next) = self.read.front()
+            && next.index == first.index + blocks.len() as u64
+        {
+            let next = self.read.pop_front().expect("it was looked at");
+            blocks.push((next, crc32c(&self.bytes_of(&next))));
+        }
+        if blocks.len() == 1 {
+            return false;
+        }
+        let mut payload = vec![0; Pack::payload_len(blocks.len(), 0)];
+        Pack::put_crcs(&mut payload, blocks.iter().map(|(_, crc)| *crc));
+        for (block, _) in &blocks {
+            payload.extend_from_slice(&self.bytes_of(block));
+        }
+        let header = self.outgoing.pack_header(&blocks, &payload);
+        let mut packet = Packet::new(&Message::Pack(header));
+        packet.payload = payload;
+        self.outgoing.on_pack_sent(rail, &blocks);
         self.carry(rail, packet);
         true
     }
@@ -356,22 +405,35 @@ impl World {
         match (arrival, message) {
             (MessageOutcome::Announced, _) => self.decide(),
             (MessageOutcome::Block(block), Message::Block(header)) => {
-                let written = self
-                    .writing
-                    .iter()
-                    .any(|(other, _, _)| other.index == block.index);
+                let written = self.writing.iter().any(|other| other.has(block.index));
                 assert!(
                     !written && !incoming.have().contains(block.index),
                     "no block is written twice"
                 );
-                self.writing.push((block, header.crc, payload.to_vec()));
+                let arrived = Arrived::Block(block, header.crc, payload.to_vec());
+                self.writing.push(arrived);
+            }
+            (MessageOutcome::Pack(blocks), Message::Pack(pack)) => {
+                let bytes = &payload[payload.len() - pack.len as usize..];
+                let blocks = blocks.iter().map(|packed| {
+                    let (index, end) = (packed.block.index, packed.at + packed.block.len as usize);
+                    let written = self.writing.iter().any(|other| other.has(index));
+                    assert!(
+                        !written && !incoming.have().contains(index),
+                        "no block is written twice"
+                    );
+                    (packed.block, packed.crc, bytes[packed.at..end].to_vec())
+                });
+                let arrived = Arrived::Pack(blocks.collect());
+                self.writing.push(arrived);
             }
             (MessageOutcome::Block(block), Message::Placed(placed)) => {
                 let slots = self.slots.as_mut().expect("there are slots");
                 slots.grants.take(placed.slot).expect("it is the sender's");
                 slots.taken.push((block.index, placed.slot));
                 let bytes = slots.memory[placed.slot as usize].clone();
-                self.writing.push((block, placed.block.crc, bytes));
+                let arrived = Arrived::Block(block, placed.block.crc, bytes);
+                self.writing.push(arrived);
             }
             (MessageOutcome::Twice, Message::Placed(_)) => {
                 panic!("no block is lost, so none comes twice")
@@ -431,7 +493,22 @@ impl World {
             return false;
         }
         let at = self.dice.roll(self.writing.len() as u64) as usize;
-        let (block, said, bytes) = self.writing.swap_remove(at);
+        let (block, said, bytes) = match self.writing.swap_remove(at) {
+            Arrived::Block(block, said, bytes) => (block, said, bytes),
+            Arrived::Pack(blocks) => {
+                let outcomes = blocks.iter().map(|(block, said, bytes)| {
+                    let crc = crc32c(bytes);
+                    if crc != *said {
+                        return (*block, PackedOutcome::Damaged(crc));
+                    }
+                    let begin = block.offset as usize;
+                    self.sink[block.entry][begin..begin + bytes.len()].copy_from_slice(bytes);
+                    (*block, PackedOutcome::Written(crc, None))
+                });
+                incoming.on_pack_done(&outcomes.collect::<Vec<_>>());
+                return true;
+            }
+        };
         self.free_slot(block.index);
         let Some(incoming) = &mut self.incoming else {
             return false;
@@ -581,6 +658,7 @@ fn world(
         before,
         wires: (0..rails).map(|_| Wire::default()).collect(),
         read: VecDeque::new(),
+        packs: false,
         writing: Vec::new(),
         idle: 0,
         is_talkative: false,
@@ -639,6 +717,17 @@ fn without_faults_each_block_is_sent_once() {
         assert_eq!(world.outgoing.sent(), (world.plan.blocks(), 0));
         assert_eq!(world.incoming.unwrap().arrived(), (world.plan.blocks(), 0));
     }
+}
+
+/// A pack is one message against the credit, whatever it has.
+#[test]
+fn packs_are_fewer_messages_than_blocks() {
+    let mut world = world(&[16 * 200, 5, 0, 7], &[false], 1, 1, NO_FAULTS, 5);
+    world.packs = true;
+    world.check_complete();
+    let (sent, resent) = world.outgoing.sent();
+    assert!(sent < world.plan.blocks() && resent == 0, "{sent}");
+    assert_eq!(world.incoming.unwrap().arrived(), (sent, 0));
 }
 
 /// Between the engine's word that all was sent and the sender's, one hears that it was not.
@@ -800,6 +889,7 @@ fn transfers_in_any_order_of_turns_come_to_an_end() {
             ),
         };
         world.is_talkative = true;
+        world.packs = dice.one_in(2);
         world.check_complete();
         let (sent, resent) = world.outgoing.sent();
         assert_eq!(resent, 0, "transfer {number}");
@@ -817,6 +907,7 @@ proptest! {
         had in proptest::collection::vec(any::<bool>(), 1..6),
         window in 1..12_u64,
         rails in 1..4_u16,
+        packs in any::<bool>(),
         faults in (0..12_u64, 0..12_u64, 0..12_u64, 0..6_u64, 0..30_u64),
         seed in any::<u64>(),
     ) {
@@ -829,6 +920,7 @@ proptest! {
             cut: one_in(faults.4),
         };
         let mut world = world(&sizes, &had, window, rails, faults, seed);
+        world.packs = packs;
         // The world's faults hit each block several times in a row at times.
         world.outgoing.allow_resent(1 << 20);
         world.check_complete();

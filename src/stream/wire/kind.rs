@@ -19,6 +19,7 @@ impl Kind {
     /// From either side.
     pub(crate) const CANCEL: Self = Self(9);
     pub(crate) const PAUSE: Self = Self(10);
+    pub(crate) const PACK: Self = Self(11);
     pub(crate) const HELLO_ACK: Self = Self(17);
     pub(crate) const ACCEPT: Self = Self(18);
     pub(crate) const HAVE: Self = Self(19);

@@ -85,6 +85,7 @@ bodies!(
     OpenWire,
     ManifestWire,
     BlockWire,
+    PackWire,
     FinishWire,
     RailLostWire,
     AcceptWire,
@@ -157,6 +158,14 @@ impl BlockWire {
     pub(super) fn is_plain(&self) -> bool {
         self.len.get() == 0 && self.slot.get() == 0 && self.reserved == [0; 12]
     }
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct PackWire {
+    pub(super) first: U64,
+    pub(super) blocks: U32,
+    pub(super) reserved: [u8; 36],
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

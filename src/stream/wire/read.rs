@@ -2,7 +2,7 @@
 
 use super::layout::{
     AcceptWire, BlockWire, CompleteWire, CountsWire, FinishWire, HeaderWire, HelloAckWire,
-    HelloWire, ManifestWire, OpenWire, RailLostWire, RangesWire, ReasonWire, WindowWire,
+    HelloWire, ManifestWire, OpenWire, PackWire, RailLostWire, RangesWire, ReasonWire, WindowWire,
 };
 use super::*;
 
@@ -35,6 +35,7 @@ pub(super) fn message<'a>(wire: &HeaderWire, payload: &'a [u8]) -> Result<Messag
             })
         }
         Kind::BLOCK => Message::Block(block(wire, &wire.body(), payload.len())?),
+        Kind::PACK => Message::Pack(pack(wire, payload)?),
         Kind::PLACED => Message::Placed(placed(wire, payload)?),
         Kind::FINISH => Message::Finish(finish(wire, payload)?),
         Kind::RAIL_LOST => Message::RailLost(rail_lost(wire, payload)?),
@@ -195,6 +196,30 @@ pub(super) fn block(
         Some(_) => Ok(block),
         None => Err(field("offset", block.offset)),
     }
+}
+
+fn pack<'a>(wire: &HeaderWire, payload: &'a [u8]) -> Result<Pack<'a>, WireError> {
+    let body: PackWire = wire.body();
+    let (first, blocks) = (body.first.get(), body.blocks.get());
+    // One block has a message of its own.
+    if !(2..=PACK_BLOCKS_MAX as u64).contains(&u64::from(blocks)) {
+        return Err(field("blocks", blocks));
+    }
+    let blocks = blocks as usize;
+    // Each block has a byte at least.
+    at_least(wire, payload, Pack::payload_len(blocks, blocks))?;
+    let (crcs, bytes) =
+        Pack::split(payload, blocks).ok_or_else(|| payload_len(wire, payload, blocks))?;
+    if first.checked_add(blocks as u64).is_none() {
+        return Err(field("first", first));
+    }
+    Ok(Pack {
+        stream: wire.stream.get(),
+        first,
+        crcs,
+        // No more than the payload_len of the header, which has 32 bits.
+        len: bytes.len() as u32,
+    })
 }
 
 fn placed(wire: &HeaderWire, payload: &[u8]) -> Result<Placed, WireError> {

@@ -4,7 +4,7 @@ use zerocopy::IntoBytes;
 
 use super::layout::{
     AcceptWire, BlockWire, Body, CompleteWire, CountsWire, FinishWire, HeaderWire, HelloAckWire,
-    HelloWire, ManifestWire, OpenWire, RailLostWire, RangesWire, ReasonWire, WindowWire,
+    HelloWire, ManifestWire, OpenWire, PackWire, RailLostWire, RangesWire, ReasonWire, WindowWire,
 };
 use super::read::{MORE, NEEDS_PROOF, NO_BLOCK, PAUSED};
 use super::*;
@@ -16,6 +16,10 @@ pub(super) fn message<'s>(message: &'s Message<'_>, header: &mut [u8; HEADER_LEN
         Message::Block(it) => {
             block(it, header);
             return payload;
+        }
+        Message::Pack(it) => {
+            let len = Pack::payload_len(it.crcs.len(), it.len as usize);
+            HeaderWire::new(Kind::PACK, 0, it.stream, len).with(&pack(it))
         }
         Message::Placed(it) => new(0).with(&BlockWire {
             len: it.block.len.into(),
@@ -57,7 +61,7 @@ pub(super) fn message<'s>(message: &'s Message<'_>, header: &mut [u8; HEADER_LEN
     payload
 }
 
-/// What follows the header; of a block nothing, since that is the caller's.
+/// What follows the header; of blocks nothing, since that is the caller's.
 fn payload<'s>(message: &'s Message<'_>) -> &'s [u8] {
     match message {
         Message::Hello(it) => &it.nonce,
@@ -73,6 +77,7 @@ fn payload<'s>(message: &'s Message<'_>) -> &'s [u8] {
         Message::Failed(it) => it.reason.as_bytes(),
         Message::Window(it) => it.descriptor,
         Message::Block(_)
+        | Message::Pack(_)
         | Message::Placed(_)
         | Message::RailLost(_)
         | Message::Pause(_)
@@ -96,6 +101,15 @@ fn block_body(block: &BlockHeader) -> BlockWire {
         entry: block.entry.into(),
         offset: block.offset.into(),
         crc: block.crc.into(),
+        ..zeroed()
+    }
+}
+
+fn pack(pack: &Pack<'_>) -> PackWire {
+    PackWire {
+        first: pack.first.into(),
+        // At most `PACK_BLOCKS_MAX`.
+        blocks: (pack.crcs.len() as u32).into(),
         ..zeroed()
     }
 }

@@ -6,6 +6,7 @@ use crate::stream::limits::Limits;
 use crate::stream::manifest::{Entry, EntryKind, Modified};
 use crate::stream::name::RelativeName;
 use crate::stream::wire::{Features, StreamIdentity};
+use zerocopy::little_endian::U32;
 
 fn settings() -> IncomingSettings {
     IncomingSettings {
@@ -244,6 +245,94 @@ fn a_damaged_block_is_asked_for_again() {
     );
     let again = incoming.on_message(0, &Message::Block(block(3)));
     assert_eq!(again, Ok(MessageOutcome::Block(taken)));
+}
+
+/// Blocks from this one on as one message; each has 10 bytes.
+fn pack(first: u64, crcs: &[U32]) -> Message<'_> {
+    let len = 10 * crcs.len() as u32;
+    let stream = 1;
+    Message::Pack(Pack {
+        stream,
+        first,
+        crcs,
+        len,
+    })
+}
+
+#[test]
+fn of_a_pack_each_block_is_judged_by_itself() {
+    let mut incoming = begun();
+    let first = incoming.on_message(0, &Message::Block(block(3)));
+    let Ok(MessageOutcome::Block(third)) = first else {
+        panic!("{first:?}");
+    };
+    let crcs = [5, 6, 7].map(U32::new);
+    let Ok(MessageOutcome::Pack(new)) = incoming.on_message(0, &pack(2, &crcs)) else {
+        panic!("two of its blocks are new");
+    };
+    let known: Vec<_> = new
+        .iter()
+        .map(|packed| (packed.block.index, packed.crc, packed.at))
+        .collect();
+    assert_eq!(known, [(2, 5, 0), (4, 7, 20)], "the other one was there");
+    incoming.on_written(&third, 5, None);
+    let outcomes = [
+        (new[0].block, PackedOutcome::Written(5, None)),
+        (new[1].block, PackedOutcome::Damaged(9)),
+    ];
+    incoming.on_pack_done(&outcomes);
+    assert_eq!(incoming.have().ranges(0).collect::<Vec<_>>(), [2..4]);
+    // Two messages came and were dealt with, whatever they had.
+    assert_eq!(incoming.arrived(), (2, 2));
+    let mut granted = 0;
+    let mut damaged = None;
+    while let Some(message) = incoming.next_control() {
+        match message {
+            Message::Credit(credit) => granted = credit.granted,
+            Message::Damaged(it) => damaged = Some((it.index, it.crc)),
+            _ => {}
+        }
+        incoming.on_control_sent();
+    }
+    assert_eq!((granted, damaged), (4, Some((4, 9))));
+    let again = incoming.on_message(0, &pack(2, &crcs));
+    assert!(matches!(again, Ok(MessageOutcome::Pack(new)) if new.len() == 1));
+    let twice = incoming.on_message(0, &pack(2, &crcs[..2]));
+    assert_eq!(twice, Ok(MessageOutcome::Twice));
+}
+
+#[test]
+fn packs_that_are_not_of_the_stream_end_it() {
+    let crcs = [U32::ZERO; 3];
+    let lies = |message: Message<'_>| {
+        let mut incoming = begun();
+        let violation = incoming.on_message(0, &message).expect_err("it is a lie");
+        assert!(matches!(incoming.next_control(), Some(Message::Failed(_))));
+        violation
+    };
+    let behind = lies(pack(8, &crcs));
+    assert_eq!(behind, StreamViolation::NoSuchBlock { index: 10 });
+    for len in [29, 31] {
+        let stream = 1;
+        let (first, crcs) = (0, &crcs[..]);
+        let other = lies(Message::Pack(Pack {
+            stream,
+            first,
+            crcs,
+            len,
+        }));
+        assert!(matches!(other, StreamViolation::Count { .. }), "{other}");
+    }
+    let no_crc = Open {
+        flags: OpenFlags::empty(),
+        ..open()
+    };
+    let (mut incoming, _) = announced(no_crc);
+    incoming.accept(BlockSet::new(10), 0, None);
+    assert!(incoming.next_control().is_some());
+    incoming.on_control_sent();
+    let summed = incoming.on_message(0, &pack(0, &[U32::ZERO, U32::new(1)]));
+    assert!(matches!(summed, Err(StreamViolation::Count { .. })));
 }
 
 /// A stream of two blocks of 1024 bytes whose blocks are there; the sender says that the content

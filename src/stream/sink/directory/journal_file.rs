@@ -72,12 +72,17 @@ impl JournalFile {
         })
     }
 
-    /// A block is written: the journal says so, some time.
-    pub(super) fn record(&mut self, block: Block, crc: u32) -> Result<(), SinkError> {
-        let record = journal::record(self.seal, block.index, crc);
-        self.unwritten.extend_from_slice(&record);
-        self.records += 1;
-        self.bytes += u64::from(block.len);
+    /// Blocks are written: the journal says so, some time.
+    pub(super) fn record(
+        &mut self,
+        blocks: impl IntoIterator<Item = (Block, u32)>,
+    ) -> Result<(), SinkError> {
+        for (block, crc) in blocks {
+            let record = journal::record(self.seal, block.index, crc);
+            self.unwritten.extend_from_slice(&record);
+            self.records += 1;
+            self.bytes += u64::from(block.len);
+        }
         let is_due = self.records >= RECORDS_MAX
             || self.bytes >= BYTES_MAX
             || self.clock.since(self.written_at) >= WRITTEN_EVERY;

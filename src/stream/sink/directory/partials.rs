@@ -1,9 +1,11 @@
 //! `Partials`: the files of a stream that is not whole yet, and the journal of what is in them.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use rustix::fs::{
     Advice, AtFlags, FallocateFlags, Mode, OFlags, fadvise, fdatasync, fstat, ftruncate,
@@ -18,14 +20,18 @@ use crate::storage::{
     BackEnd, DirectIo, Direction, FileError, FileErrorKind, FileHandle, FileOperation, IoOptions,
     IoStats, OpenOptions,
 };
-use crate::stream::Block;
-use crate::stream::Entry;
 use crate::stream::block_set::BlockSet;
 use crate::stream::digest::crc32c;
 use crate::stream::journal::{JournalError, JournalHeader};
-use crate::stream::open_files::{DEVICE_FILE_MIN, OpenFile, OpenFiles, direct_for};
+use crate::stream::open_files::{
+    DEVICE_FILE_MIN, FileCounts, OpenFile, OpenFiles, direct_for, is_moved_whole,
+};
 use crate::stream::sink::beneath::Beneath;
 use crate::stream::sink::{Kept, ReadBack, SinkError, Stop, StreamOffer};
+use crate::stream::{Block, CheckedBlock, Entry, EntryKind};
+
+/// The rights of its owner that a file needs to be gone on with.
+const OWN_MODE: u16 = 0o600;
 
 /// The files of a stream that is not whole yet, by the numbers of their entries.
 #[derive(Debug)]
@@ -37,17 +43,19 @@ pub(super) struct Partials {
     /// Held while a file is made: the kernel makes one at a time in a directory, and threads that
     /// waited for that in the kernel would spend the processor's time on it.
     making: Mutex<()>,
+    /// Entries that are what they are to be under their names: nothing is left to do at the end.
+    finished: Mutex<BlockSet>,
     journal: Mutex<JournalFile>,
     clock: Clock,
 }
 
 impl Partials {
     /// Finds what an earlier stream left, or begins anew. What is done with the files is added to
-    /// `closed`.
+    /// `counts`.
     pub(super) fn open(
         work: OwnedFd,
         offer: &StreamOffer,
-        (access, closed): (FileAccess, Arc<Mutex<IoStats>>),
+        (access, counts): (FileAccess, Arc<FileCounts>),
         clock: Clock,
     ) -> Result<Self, SinkError> {
         let header = JournalHeader::new(offer.identity, &offer.manifest, &offer.plan);
@@ -64,9 +72,10 @@ impl Partials {
         Ok(Self {
             work: Beneath::of(work),
             offer: offer.clone(),
-            files: OpenFiles::counting_into(closed),
+            files: OpenFiles::counting_into(counts),
             access,
             making: Mutex::new(()),
+            finished: Mutex::new(BlockSet::new(offer.manifest.len() as u64)),
             journal: Mutex::new(journal),
             clock,
         })
@@ -126,6 +135,75 @@ impl Partials {
     }
 
     pub(super) fn write(&self, place: Block, crc: u32, bytes: &[u8]) -> Result<(), SinkError> {
+        if self.write_whole(place, bytes)? {
+            self.set_finished([place.entry]);
+        } else {
+            self.write_part(place, bytes)?;
+        }
+        self.record([(place, crc)])
+    }
+
+    /// Writes several small blocks.
+    pub(super) fn write_all(&self, blocks: &[CheckedBlock<'_>]) -> Result<(), SinkError> {
+        let mut finished = Vec::with_capacity(blocks.len());
+        for checked in blocks {
+            match self.write_whole(checked.block, checked.bytes)? {
+                true => finished.push(checked.block.entry),
+                false => self.write_part(checked.block, checked.bytes)?,
+            }
+        }
+        self.set_finished(finished);
+        self.record(blocks.iter().map(|checked| (checked.block, checked.crc)))
+    }
+
+    fn set_finished(&self, entries: impl IntoIterator<Item = usize>) {
+        let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in entries {
+            finished.insert(entry as u64);
+        }
+    }
+
+    /// Makes a small file with all that it is to have under its name, and lets go of it. Whether
+    /// that could be done: what an earlier stream left here is written as larger files are, and
+    /// what its owner may not write is dressed at the end, or nobody could go on with it.
+    fn write_whole(&self, place: Block, bytes: &[u8]) -> Result<bool, SinkError> {
+        let Some(entry) = self.offer.manifest.get(place.entry) else {
+            return Ok(false);
+        };
+        let is_all = place.offset == 0 && entry.size == bytes.len() as u64;
+        let access = (self.access.direct, self.access.back_end);
+        let is_open_to_owner = entry.mode & OWN_MODE == OWN_MODE;
+        if !is_all || !is_open_to_owner || !is_moved_whole(access, Direction::Write, entry.size) {
+            return Ok(false);
+        }
+        let began = Instant::now();
+        let written = self.make_whole(place.entry, &entry, bytes);
+        let counted = match &written {
+            Ok(false) => return Ok(false),
+            Ok(true) => Some(entry.size),
+            Err(_) => None,
+        };
+        let counts = self.files.counts();
+        counts.add_whole(Direction::Write, began, counted);
+        written.map_err(|error| SinkError::os(entry.name.as_bytes(), error))
+    }
+
+    fn make_whole(&self, number: usize, entry: &Entry<'_>, bytes: &[u8]) -> io::Result<bool> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let mode = Mode::from_raw_mode(entry.mode.into());
+        let name = number.to_string();
+        let making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = self.work.open_here(name.as_ref(), flags, mode);
+        drop(making);
+        let file = match made {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+            made => File::from(made?),
+        };
+        (&file).write_all(bytes)?;
+        dress(&file, entry).map(|()| true)
+    }
+
+    fn write_part(&self, place: Block, bytes: &[u8]) -> Result<(), SinkError> {
         let file = self.file(place.entry, true)?;
         let options = IoOptions {
             direct: Some(self.access.direct),
@@ -133,7 +211,7 @@ impl Partials {
         };
         let written = file.write_with(bytes, place.offset, &options);
         written.map_err(|error| self.file_error(place.entry, error))?;
-        self.record(place, crc)
+        Ok(())
     }
 
     /// Writes a block out of a GPU's memory.
@@ -151,7 +229,7 @@ impl Partials {
         };
         let moved = file.write_from(from, .., place.offset, &options);
         let moved = moved.map_err(|error| self.file_error(place.entry, error))?;
-        self.record(place, crc)?;
+        self.record([(place, crc)])?;
         Ok(moved.back_end)
     }
 
@@ -163,10 +241,10 @@ impl Partials {
         }
     }
 
-    /// A block is written: the journal says so, some time.
-    fn record(&self, place: Block, crc: u32) -> Result<(), SinkError> {
+    /// Blocks are written: the journal says so, some time.
+    fn record(&self, blocks: impl IntoIterator<Item = (Block, u32)>) -> Result<(), SinkError> {
         match self.offer.crc32c {
-            true => self.journal().record(place, crc),
+            true => self.journal().record(blocks),
             false => Ok(()),
         }
     }
@@ -219,6 +297,16 @@ impl Partials {
             synced.map_err(|error| SinkError::os(entry.name.as_bytes(), error))?;
         }
         Ok(())
+    }
+
+    /// The files that are not yet what they are to be under their names.
+    pub(super) fn unfinished(&self) -> impl Iterator<Item = (usize, Entry<'_>)> {
+        let finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
+        let finished = finished.clone();
+        let entries = self.offer.manifest.iter().enumerate();
+        entries.filter(move |(number, entry)| {
+            entry.kind == EntryKind::File && !finished.contains(*number as u64)
+        })
     }
 
     /// Makes the file of an entry what it is to be under its name: its length, rights and times.

@@ -70,7 +70,8 @@ impl FileSourceBuilder {
     }
 
     /// Whether files are read around the page cache, as far as they are whole pages. Default:
-    /// [`DirectIo::Auto`].
+    /// [`DirectIo::Auto`]. Small files that share a message pass a buffer on their way then
+    /// ([`IoStats`](crate::storage::IoStats) counts it), since they do not lie at pages in it.
     #[must_use]
     pub fn direct(mut self, direct: DirectIo) -> Self {
         self.direct = direct;

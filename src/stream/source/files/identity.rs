@@ -1,7 +1,7 @@
 //! `Identity`: what tells one state of a file from another.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::stream::SourceError;
 
@@ -20,30 +20,28 @@ pub(super) fn changed(path: &Path, how: &'static str) -> SourceError {
     SourceError::Changed { what, how }
 }
 
-/// Whether a file is what it was; a directory (`then` is `None`) is.
+/// Whether a file is what it was; a directory (`then` is `None`) is. `path` says where it is.
 ///
 /// # Errors
 /// [`SourceError::Changed`].
-pub(super) fn check(path: &Path, then: Option<Identity>, now: Identity) -> Result<(), SourceError> {
+pub(super) fn check(
+    path: impl FnOnce() -> PathBuf,
+    then: Option<Identity>,
+    now: Identity,
+) -> Result<(), SourceError> {
     let Some(then) = then else { return Ok(()) };
-    if (then.device, then.inode) != (now.device, now.inode) {
-        return Err(changed(path, "it was replaced by another file"));
-    }
-    if then.size != now.size {
-        let shorter = now.size < then.size;
-        return Err(changed(
-            path,
-            if shorter {
-                "it became shorter"
-            } else {
-                "it became longer"
-            },
-        ));
-    }
-    if then.modified != now.modified {
-        return Err(changed(path, "it was written to"));
-    }
-    Ok(())
+    let how = if (then.device, then.inode) != (now.device, now.inode) {
+        "it was replaced by another file"
+    } else if now.size < then.size {
+        "it became shorter"
+    } else if now.size > then.size {
+        "it became longer"
+    } else if then.modified != now.modified {
+        "it was written to"
+    } else {
+        return Ok(());
+    };
+    Err(changed(&path(), how))
 }
 
 impl Identity {

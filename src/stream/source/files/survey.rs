@@ -14,7 +14,7 @@ use super::identity::Identity;
 use super::{FileSource, ItemPlace, Skipped, SourceItem, TreeRoot};
 use crate::storage::{BackEndChoice, DirectIo};
 use crate::stream::open_files::OpenFiles;
-use crate::stream::sink::beneath::Beneath;
+use crate::stream::sink::beneath::{Beneath, OpenDirectories};
 use crate::stream::source::relative;
 use crate::stream::{Entry, EntryKind, Manifest, Modified, SourceError};
 
@@ -153,6 +153,7 @@ impl Survey {
         }
         self.roots.push(TreeRoot {
             directory: root,
+            open: OpenDirectories::default(),
             path: path.clone(),
         });
         Ok(())

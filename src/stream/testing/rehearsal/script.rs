@@ -395,8 +395,8 @@ impl SenderPlan {
             faults: faults.map(|faults| FaultConfig {
                 faults,
                 dice: Arc::new(std::sync::Mutex::new(Dice(seed))),
-                // The kind of a block's header, as docs/wire.md has it.
-                concerns: |header| header[4] == 5,
+                // The kinds of the headers of blocks and packs, as docs/wire.md has them.
+                concerns: |header| [5, 11].contains(&header[4]),
             }),
             swallow: None,
         }
@@ -420,9 +420,12 @@ impl ReceiverPlan {
 impl Errand {
     fn new(dice: &mut Dice, all: &[ReceiverPlan], times: &Times, is_mild: bool) -> Self {
         let receivers = all.len();
-        let files = 1 + dice.roll(4);
+        // Small ones go several in a message.
+        let are_small = dice.one_in(4);
+        let files = 1 + dice.roll(if are_small { 60 } else { 4 });
         let size = |dice: &mut Dice| match dice.roll(6) {
             0 => 0,
+            _ if are_small => 1 + dice.roll(700),
             1 => 1 + dice.roll(100),
             2 => pick(dice, &[4095, 4096, 4097, 8192]),
             _ => dice.roll(30_000),

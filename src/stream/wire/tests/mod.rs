@@ -64,7 +64,7 @@ fn handshake_has_these_bytes() {
     };
     let body: &[&[u8]] = &[
         &[
-            1, 0, 0, 0, 0x0d, 0x0c, 0x0b, 0x0a, 0x90, 0, 0, 0, 0, 0, 0, 0,
+            1, 0, 0, 0, 0x0d, 0x0c, 0x0b, 0x0a, 0x10, 1, 0, 0, 0, 0, 0, 0,
         ],
         &session,
         &[0, 0x20, 0x10, 0],
@@ -151,6 +151,51 @@ fn blocks_have_these_bytes() {
     };
     let body = &[body[0], body[1], &[3, 0, 0, 0, 8, 7, 0, 0]];
     golden(Message::Placed(placed), bytes(8, 0, S, 0, body), b"");
+}
+
+#[test]
+fn packs_have_these_bytes() {
+    let crcs = [0x0403_0201, 0x0807_0605].map(U32::new);
+    let pack = Pack {
+        stream: STREAM,
+        first: 0x0102,
+        crcs: &crcs,
+        len: 5,
+    };
+    let body: &[&[u8]] = &[&[2, 1, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]];
+    let expected = bytes(11, 0, S, 13, body);
+    let mut header = [0xee; HEADER_LEN];
+    assert_eq!(Message::Pack(pack).encode(&mut header), b"");
+    assert_eq!(header, expected);
+    let payload = b"\x01\x02\x03\x04\x05\x06\x07\x08abcde";
+    let parsed = Message::parse(&expected, payload);
+    assert_eq!(parsed, Ok(Message::Pack(pack)));
+    let mut crcs_only = [0; 8];
+    Pack::put_crcs(&mut crcs_only, crcs.iter().map(|crc| crc.get()));
+    assert_eq!(payload[..8], crcs_only);
+    // As many as there may be, and one more; a byte for each block at least; and no end of numbers.
+    let refused = |first: u64, blocks: usize, payload: usize| {
+        let mut header = expected;
+        header[12..16].copy_from_slice(&(payload as u32).to_le_bytes());
+        header[16..24].copy_from_slice(&first.to_le_bytes());
+        header[24..28].copy_from_slice(&(blocks as u32).to_le_bytes());
+        Message::parse(&header, &vec![0; payload]).err()
+    };
+    let most = PACK_BLOCKS_MAX;
+    assert_eq!(refused(0, most, 5 * most), None);
+    assert_eq!(
+        refused(0, most + 1, 5 * most + 5),
+        Some(field("blocks", 257_u16))
+    );
+    assert_eq!(refused(0, 1, 100), Some(field("blocks", 1_u8)));
+    assert_eq!(
+        refused(u64::MAX - 1, 2, 10),
+        Some(field("first", u64::MAX - 1))
+    );
+    assert!(matches!(
+        refused(0, 2, 9),
+        Some(WireError::PayloadLen { .. })
+    ));
 }
 
 #[test]
@@ -431,6 +476,12 @@ fn samples() -> Vec<([u8; HEADER_LEN], Vec<u8>)> {
             descriptor: &[1; WINDOW_DESCRIPTOR_LEN],
         }),
         Message::Freed(Freed { stream, slot: 2 }),
+        Message::Pack(Pack {
+            stream,
+            first: 1,
+            crcs: &[U32::ZERO; 3],
+            len: 20,
+        }),
     ];
     messages
         .iter()
@@ -440,6 +491,10 @@ fn samples() -> Vec<([u8; HEADER_LEN], Vec<u8>)> {
                 Message::Block(block) => {
                     message.encode(&mut header);
                     vec![0; block.len as usize]
+                }
+                Message::Pack(pack) => {
+                    message.encode(&mut header);
+                    vec![0; Pack::payload_len(pack.crcs.len(), pack.len as usize)]
                 }
                 _ => message.encode(&mut header).to_vec(),
             };
