@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use fabricast::PeerAddr;
 use fabricast::buffer::DeviceBufferManager;
 use fabricast::stream::{
     DirectorySink, DiscardSink, Limits, PresharedKey, ReceiverConfig, SinkFactory, StreamEvent,
@@ -9,32 +10,40 @@ use fabricast::stream::{
 };
 
 use crate::failure::{End, Failure};
+use crate::interrupt;
 use crate::parent::end_with_parent;
 use crate::say::say;
 use crate::stream::args::RecvArgs;
 use crate::stream::{device_buffers, open_domain};
 
 /// How long goodbyes may take.
-const GOODBYE: Duration = Duration::from_secs(5);
+pub(crate) const GOODBYE: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether somebody asked for an end.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Receives streams until the process is ended, or with `--once` until one is over.
 pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
     end_with_parent(args.child)?;
-    let mut places = Vec::new();
-    let config = config(args)?;
-    for addr in &args.listen {
-        let local = addr.socket_addr().map(|local| local.ip());
-        let domain = open_domain(&args.common, local)?;
-        places.push((domain, *addr));
-    }
-    let receiver = StreamReceiver::listen_at(&places, config).map_err(Failure::of)?;
+    interrupt::watch()?;
+    let key = match &args.common.key {
+        Some(path) => Some(PresharedKey::from_file(path).map_err(Failure::of)?),
+        None => None,
+    };
+    let receiver = open(args, &args.listen, key)?;
     let addrs = receiver.local_addrs().iter().map(ToString::to_string);
     say(format_args!(
         "listening on {}",
         addrs.collect::<Vec<_>>().join(",")
     ));
     loop {
-        let Some(news) = receiver.next(Duration::from_secs(3600)) else {
+        if let Some(end) = interrupt::asked() {
+            receiver.close(Instant::now());
+            let text = "interrupted: what was under way goes on when its sender's command is \
+                        given again";
+            return Err(Failure::new(text).ends(end));
+        }
+        let Some(news) = receiver.next(LOOK) else {
             continue;
         };
         let ended = tell(args, &news);
@@ -48,6 +57,22 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
             eprintln!("fabricast: {failure}");
         }
     }
+}
+
+/// Listens at these addresses.
+pub(crate) fn open(
+    args: &RecvArgs,
+    at: &[PeerAddr],
+    key: Option<PresharedKey>,
+) -> Result<StreamReceiver, Failure> {
+    let config = config(args, key)?;
+    let mut places = Vec::new();
+    for addr in at {
+        let local = addr.socket_addr().map(|local| local.ip());
+        let domain = open_domain(&args.common, local)?;
+        places.push((domain, *addr));
+    }
+    StreamReceiver::listen_at(&places, config).map_err(Failure::of)
 }
 
 /// What happened, for people; and if a stream is over, how it ended.
@@ -83,7 +108,7 @@ fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Failure>> {
     }
 }
 
-fn config(args: &RecvArgs) -> Result<ReceiverConfig, Failure> {
+fn config(args: &RecvArgs, key: Option<PresharedKey>) -> Result<ReceiverConfig, Failure> {
     let gpu = device_buffers(&args.common, args.writers)?;
     let base = match args.discard {
         true => taking(DiscardSink, gpu),
@@ -115,8 +140,7 @@ fn config(args: &RecvArgs) -> Result<ReceiverConfig, Failure> {
     if let Some(windows) = args.windows {
         config = config.rma_slots(windows);
     }
-    if let Some(path) = &args.common.key {
-        let key = PresharedKey::from_file(path).map_err(Failure::of)?;
+    if let Some(key) = key {
         config = config.stream(|s| s.key(key));
     }
     Ok(config)
