@@ -1,5 +1,6 @@
 //! The command `fabricast`, as a user runs it.
 
+mod far;
 #[path = "../../../../tests/common/patience.rs"]
 mod patience;
 mod peers;

@@ -17,38 +17,38 @@ use crate::program;
 use crate::provider::{any_port, nobodys_port};
 
 /// No process of these tests may take longer.
-static PATIENCE: LazyLock<Duration> = LazyLock::new(|| patient(Duration::from_secs(60)));
+pub(crate) static PATIENCE: LazyLock<Duration> = LazyLock::new(|| patient(Duration::from_secs(60)));
 const BLOCK: usize = 64 * 1024;
 
 /// The provider to use.
-fn provider() -> &'static str {
+pub(crate) fn provider() -> &'static str {
     crate::over().expect("the program is there")
 }
 
 /// A process of ours; ended when it is dropped.
-struct Process(Child);
+pub(crate) struct Process(pub(crate) Child);
 
-struct Ended {
-    status: ExitStatus,
-    stdout: String,
-    stderr: String,
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Process {
-    fn start(program: &Path, arguments: &[&str]) -> Self {
+    pub(crate) fn start(program: &Path, arguments: &[&str]) -> Self {
         Self::start_command(Command::new(program).args(arguments))
     }
 
-    fn start_command(command: &mut Command) -> Self {
+    pub(crate) fn start_command(command: &mut Command) -> Self {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
         Self(command.stderr(Stdio::piped()).spawn().expect("it starts"))
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.0.kill().expect("it is our child");
     }
 
-    fn status(&mut self) -> ExitStatus {
+    pub(crate) fn status(&mut self) -> ExitStatus {
         let deadline = Instant::now() + *PATIENCE;
         loop {
             if let Some(status) = self.0.try_wait().expect("it is our child") {
@@ -64,7 +64,7 @@ impl Process {
     }
 
     /// Waits for the end. What it prints in these tests fits into the pipes.
-    fn end(mut self) -> Ended {
+    pub(crate) fn end(mut self) -> Ended {
         let status = self.status();
         let (mut stdout, mut stderr) = (String::new(), String::new());
         if let Some(mut pipe) = self.0.stdout.take() {
@@ -89,15 +89,19 @@ impl Drop for Process {
 }
 
 impl Ended {
-    /// It failed, with exit code 1 and one line that says why.
+    /// It failed, with this exit code and one line that says why.
     #[track_caller]
-    fn assert_failed(&self, why: &str) {
+    pub(crate) fn assert_failed(&self, code: i32, why: &str) {
         let Self {
             status,
             stdout,
             stderr,
         } = self;
-        assert_eq!(status.code(), Some(1), "stdout: {stdout} stderr: {stderr}");
+        assert_eq!(
+            status.code(),
+            Some(code),
+            "stdout: {stdout} stderr: {stderr}"
+        );
         let line = stderr.lines().find(|line| line.starts_with("fabricast: "));
         assert!(
             line.is_some_and(|line| line.contains(why)),
@@ -110,7 +114,7 @@ impl Ended {
     }
 
     #[track_caller]
-    fn assert_ok(&self) {
+    pub(crate) fn assert_ok(&self) {
         assert!(
             self.status.success(),
             "{} stderr: {}",
@@ -121,14 +125,14 @@ impl Ended {
 }
 
 /// A receiver, the directory that it writes to, and where it listens.
-struct Running {
-    process: Process,
-    address: String,
+pub(crate) struct Running {
+    pub(crate) process: Process,
+    pub(crate) address: String,
     _stdout: BufReader<ChildStdout>,
 }
 
 impl Running {
-    fn start(program: &Path, dir: &Path, more: &[&str]) -> Self {
+    pub(crate) fn start(program: &Path, dir: &Path, more: &[&str]) -> Self {
         let mut command = Command::new(program);
         let listen = any_port().to_string();
         command.args(["recv", "--listen", &listen, "--provider", provider()]);
@@ -137,7 +141,7 @@ impl Running {
         Self::start_command(&mut command)
     }
 
-    fn start_command(command: &mut Command) -> Self {
+    pub(crate) fn start_command(command: &mut Command) -> Self {
         let mut process = Process::start_command(command);
         let mut stdout = BufReader::new(process.0.stdout.take().expect("a pipe"));
         let mut line = String::new();
@@ -154,7 +158,7 @@ impl Running {
         }
     }
 
-    fn send(&self, program: &Path, files: &[&Path]) -> Process {
+    pub(crate) fn send(&self, program: &Path, files: &[&Path]) -> Process {
         let mut command = Command::new(program);
         command.args(["send", "--provider", provider(), "--block", "64K"]);
         command.args(["--to", &self.address]);
@@ -165,26 +169,26 @@ impl Running {
     fn send_slowly(&self, program: &Path, file: &Path) -> Process {
         let mut command = Command::new(program);
         command.args(["send", "--provider", provider(), "--rate", "4M"]);
-        command.args(["--to", &self.address]);
+        command.args(["--retry-for", "1", "--to", &self.address]);
         Process::start_command(command.arg(file))
     }
 }
 
 /// Bytes of which no two blocks are equal.
-fn content(len: usize) -> Vec<u8> {
+pub(crate) fn content(len: usize) -> Vec<u8> {
     let words = (0..len.div_ceil(8) as u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     bytes.truncate(len);
     bytes
 }
 
-fn file(dir: &TempDir, name: &str, len: usize) -> PathBuf {
+pub(crate) fn file(dir: &TempDir, name: &str, len: usize) -> PathBuf {
     let path = dir.path().join(name);
     fs::write(&path, content(len)).expect("room in the temporary directory");
     path
 }
 
-fn names(dir: &Path) -> Vec<String> {
+pub(crate) fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).expect("a directory");
     let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
     let mut names: Vec<_> = entries
@@ -194,7 +198,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-fn temp() -> TempDir {
+pub(crate) fn temp() -> TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
@@ -266,7 +270,7 @@ fn it_listens_and_connects_where_addresses_are_no_ip_addresses() {
     let mut at_node = Command::new(&program);
     at_node.args(["recv", "--provider", "shm", "--rdm", "--listen"]);
     let refused = Process::start_command(at_node.arg("127.0.0.1:0")).end();
-    refused.assert_failed("endpoints of provider shm have names");
+    refused.assert_failed(1, "endpoints of provider shm have names");
     let (from, to) = (temp(), temp());
     let over = ["--provider", "shm", "--rdm", "--block", "64K"];
     let mut recv = Command::new(&program);
@@ -314,7 +318,7 @@ fn what_is_skipped_is_said_and_strictly_nothing_is() {
         assert_eq!(count, 3, "{}", ended.stderr);
     };
     let strict = send(&["--strict"]);
-    strict.assert_failed("--strict: 3 of what is to be sent");
+    strict.assert_failed(1, "--strict: 3 of what is to be sent");
     said(&strict);
     assert!(names(to.path()).is_empty(), "nothing was sent");
     let sent = send(&[]);
@@ -338,7 +342,7 @@ fn a_name_of_a_hidden_directory_is_refused_with_advice() {
     fs::create_dir_all(top.join(".fabricast-0123")).expect("room");
     let text = top.to_str().expect("text");
     let ended = Process::start(&program, &["send", text, "--to", "127.0.0.1:1"]).end();
-    ended.assert_failed("rename it, or leave it out");
+    ended.assert_failed(5, "rename it, or leave it out");
     assert!(ended.stderr.contains("forget_partials"), "{}", ended.stderr);
 }
 
@@ -397,6 +401,7 @@ fn without_a_gpu_it_is_said_what_is_missing() {
     demo.env("FABRICAST_CUDA", "/nowhere/libcuda.so.1");
     let ended = Process::start_command(&mut demo).end();
     ended.assert_failed(
+        1,
         "--gpu: a region of device memory: the CUDA driver cannot be loaded: tried /nowhere",
     );
 }
@@ -412,7 +417,7 @@ fn a_source_that_cannot_be_sent_is_named() {
     ] {
         let text = path.to_str().expect("text");
         let ended = Process::start(&program, &["send", text, "--to", "127.0.0.1:1"]).end();
-        ended.assert_failed(why);
+        ended.assert_failed(5, why);
         assert!(ended.stderr.contains(text), "{}", ended.stderr);
     }
     let demo = Process::start(&program, &["demo", missing.to_str().expect("text")]).end();
@@ -433,7 +438,7 @@ fn no_permission_to_read_or_write_is_said() {
     let text = secret.to_str().expect("text");
     Process::start(&program, &["send", text, "--to", "127.0.0.1:1"])
         .end()
-        .assert_failed("Permission");
+        .assert_failed(5, "Permission");
     let closed = dir.path().join("closed");
     fs::create_dir(&closed).expect("room");
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o500)).expect("it is ours");
@@ -441,7 +446,7 @@ fn no_permission_to_read_or_write_is_said() {
     let receiver = ["recv", "--listen", "127.0.0.1:0", "--dir", text];
     Process::start(&program, &receiver)
         .end()
-        .assert_failed("Permission");
+        .assert_failed(6, "Permission");
 }
 
 #[test]
@@ -456,7 +461,7 @@ fn nobody_listens() {
         &["send", text, "--provider", provider(), "--to", &to],
     )
     .end()
-    .assert_failed("could not connect");
+    .assert_failed(3, "could not connect");
 }
 
 /// A limit on the size of files stands in for a full disk where we may not mount one.
@@ -478,8 +483,8 @@ fn a_receiver_without_room_says_so_to_the_sender() {
     receiver
         .send(&program, &[&path])
         .end()
-        .assert_failed("File too large");
-    receiver.process.end().assert_failed("File too large");
+        .assert_failed(6, "File too large");
+    receiver.process.end().assert_failed(6, "File too large");
     let left = names(to.path());
     if says_beforehand(&to) {
         assert!(left.is_empty(), "{left:?}");
@@ -531,12 +536,12 @@ fn a_full_disk_is_said_to_the_sender() {
     receiver
         .send(&program, &[&path])
         .end()
-        .assert_failed("No space left");
-    receiver.process.end().assert_failed("No space left");
+        .assert_failed(6, "No space left");
+    receiver.process.end().assert_failed(6, "No space left");
 }
 
 /// A file that takes a while: sparse, so that it costs no disk here.
-fn long_file(dir: &TempDir) -> PathBuf {
+pub(crate) fn long_file(dir: &TempDir) -> PathBuf {
     let path = dir.path().join("long");
     let file = fs::File::create(&path).expect("room");
     file.set_len(64 << 20).expect("sparse files");
@@ -557,7 +562,7 @@ fn a_receiver_killed_midway() {
     assert_eq!(killed.signal(), Some(9));
     let begin = Instant::now();
     let ended = sender.end();
-    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert_eq!(ended.status.code(), Some(3), "{}", ended.stderr);
     // Behind lines of progress, if it came so far.
     let last = ended.stderr.lines().last().unwrap_or_default();
     assert!(last.starts_with("fabricast: "), "{}", ended.stderr);
@@ -579,7 +584,7 @@ fn a_sender_killed_midway() {
     sender.kill();
     sender.status();
     let ended = receiver.process.end();
-    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert_eq!(ended.status.code(), Some(3), "{}", ended.stderr);
     // Behind lines of progress, if it came so far.
     let last = ended.stderr.lines().last().unwrap_or_default();
     assert!(last.starts_with("fabricast: "), "{}", ended.stderr);
@@ -590,7 +595,7 @@ fn a_sender_killed_midway() {
 }
 
 /// What is kept of a stream is there as soon as it is accepted.
-fn wait_for_stream(to: &Path) {
+pub(crate) fn wait_for_stream(to: &Path) {
     let deadline = Instant::now() + *PATIENCE;
     while names(to).is_empty() {
         assert!(Instant::now() < deadline, "no sender came");
@@ -646,7 +651,7 @@ fn a_tree_goes_to_two_receivers_and_a_cut_stream_goes_on() {
         .arg(&top);
     Process::start_command(&mut command)
         .end()
-        .assert_failed("key");
+        .assert_failed(4, "key");
 }
 
 #[test]
