@@ -75,6 +75,17 @@ pub(crate) struct RecvArgs {
     /// Directory that files are written below
     #[arg(long, default_value = ".")]
     pub(crate) dir: PathBuf,
+    /// `-`: take one stream, and write the content of its files to standard output, one behind the
+    /// other, when all of it is there and checked. Until then it lies in a temporary directory
+    /// (TMPDIR), since blocks come in any order
+    #[arg(
+        short,
+        long,
+        value_name = "-",
+        value_parser = ["-"],
+        conflicts_with_all = ["dir", "discard", "json"]
+    )]
+    pub(crate) output: Option<String>,
     /// When it starts, removes what is left of streams that were cut so many days ago and that
     /// nobody went on with
     #[arg(long, value_name = "DAYS", conflicts_with = "discard")]

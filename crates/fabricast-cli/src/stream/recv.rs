@@ -1,19 +1,24 @@
 //! The receiving side.
 
+use std::fs::File;
+use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fabricast::PeerAddr;
 use fabricast::buffer::DeviceBufferManager;
 use fabricast::stream::{
-    DirectorySink, DiscardSink, Limits, PresharedKey, ReceiverConfig, SinkFactory, StreamEvent,
-    StreamReceiver, ThroughGpu,
+    Arrival, DirectorySink, DiscardSink, EntryKind, Limits, PresharedKey, ReceiverConfig,
+    SinkFactory, StreamError, StreamEvent, StreamReceiver, ThroughGpu,
 };
+use tempfile::TempDir;
 
 use crate::failure::{End, Failure};
 use crate::interrupt;
 use crate::parent::end_with_parent;
 use crate::say::say;
 use crate::stream::args::RecvArgs;
+use crate::stream::report::result_to_json;
 use crate::stream::{device_buffers, open_domain};
 
 /// How long goodbyes may take.
@@ -30,12 +35,18 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
         Some(path) => Some(PresharedKey::from_file(path).map_err(Failure::of)?),
         None => None,
     };
-    let receiver = open(args, &args.listen, key)?;
+    let spool = match args.output {
+        Some(_) => Some(tempfile::tempdir().map_err(spool_failed)?),
+        None => None,
+    };
+    let dir = spool.as_ref().map_or(args.dir.as_path(), TempDir::path);
+    let receiver = open(args, dir, &args.listen, key)?;
     let addrs = receiver.local_addrs().iter().map(ToString::to_string);
-    say(format_args!(
-        "listening on {}",
-        addrs.collect::<Vec<_>>().join(",")
-    ));
+    let line = format!("listening on {}", addrs.collect::<Vec<_>>().join(","));
+    match spool {
+        Some(_) => eprintln!("{line}"),
+        None => say(line),
+    }
     loop {
         if let Some(end) = interrupt::asked() {
             receiver.close(Instant::now());
@@ -46,8 +57,11 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
         let Some(news) = receiver.next(LOOK) else {
             continue;
         };
-        let ended = tell(args, &news);
-        if args.once
+        let ended = match (&spool, &news) {
+            (Some(spool), StreamEvent::Complete(stream, _)) => Some(put_out(spool.path(), stream)),
+            _ => tell(args, &news),
+        };
+        if (args.once || spool.is_some())
             && let Some(result) = ended
         {
             receiver.close(Instant::now() + GOODBYE);
@@ -59,13 +73,38 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
     }
 }
 
-/// Listens at these addresses.
+fn spool_failed(error: io::Error) -> Failure {
+    Failure::os("temporary directory", &error).ends(End::Sink)
+}
+
+/// Writes the files of a stream that lie in this directory to standard output.
+fn put_out(dir: &Path, stream: &Arrival) -> Result<(), Failure> {
+    let Some(manifest) = &stream.manifest else {
+        return Err(Failure::new(
+            "the list of files is gone: there was no memory for it",
+        ));
+    };
+    let mut out = io::stdout().lock();
+    for entry in manifest.iter() {
+        if entry.kind != EntryKind::File {
+            continue;
+        }
+        let path = dir.join(entry.name.as_path());
+        let failed = |error| Failure::os("standard output", &error).ends(End::Sink);
+        let mut file = File::open(&path).map_err(|error| Failure::file(&path, &error))?;
+        io::copy(&mut file, &mut out).map_err(failed)?;
+    }
+    io::Write::flush(&mut out).map_err(|error| Failure::os("standard output", &error))
+}
+
+/// Listens at these addresses, for what is written below this directory.
 pub(crate) fn open(
     args: &RecvArgs,
+    dir: &Path,
     at: &[PeerAddr],
     key: Option<PresharedKey>,
 ) -> Result<StreamReceiver, Failure> {
-    let config = config(args, key)?;
+    let config = config(args, dir, key)?;
     let mut places = Vec::new();
     for addr in at {
         let local = addr.socket_addr().map(|local| local.ip());
@@ -80,7 +119,7 @@ fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Failure>> {
     match news {
         StreamEvent::Complete(stream, report) => {
             match args.common.json {
-                true => say(report.to_json()),
+                true => say(result_to_json(&name_of(stream.peer), &Ok(()), report)),
                 false => {
                     let first = stream.manifest.as_ref().and_then(|all| all.get(0));
                     let first = first.map_or_else(String::new, |it| it.name.to_string());
@@ -93,9 +132,18 @@ fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Failure>> {
             }
             Some(Ok(()))
         }
-        StreamEvent::Cut(_, error, report) => {
+        StreamEvent::Cut(stream, error, report) => {
+            if args.common.json {
+                let result = Err(error.clone());
+                say(result_to_json(&name_of(stream.peer), &result, report));
+            }
             let text = format!("a stream ended after {} bytes: {error}", report.bytes);
-            Some(Err(Failure::new(text).ends(End::of(error))))
+            let end = match error {
+                // Files are what it writes.
+                StreamError::File(_) => End::Sink,
+                error => End::of(error),
+            };
+            Some(Err(Failure::new(text).ends(end)))
         }
         StreamEvent::Refused { code, reason, .. } => {
             let text = match reason.is_empty() {
@@ -108,13 +156,21 @@ fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Failure>> {
     }
 }
 
-fn config(args: &RecvArgs, key: Option<PresharedKey>) -> Result<ReceiverConfig, Failure> {
+fn name_of(peer: Option<PeerAddr>) -> String {
+    peer.map_or_else(|| "a sender".to_owned(), |peer| peer.to_string())
+}
+
+fn config(
+    args: &RecvArgs,
+    dir: &Path,
+    key: Option<PresharedKey>,
+) -> Result<ReceiverConfig, Failure> {
     let gpu = device_buffers(&args.common, args.writers)?;
     let base = match args.discard {
         true => taking(DiscardSink, gpu),
         false => {
-            let failed = |error| Failure::file(&args.dir, &error).ends(End::Sink);
-            let sink = DirectorySink::new(&args.dir).map_err(failed)?;
+            let failed = |error| Failure::file(dir, &error).ends(End::Sink);
+            let sink = DirectorySink::new(dir).map_err(failed)?;
             if let Some(days) = args.forget_after {
                 let age = Duration::from_secs(u64::from(days) * 86_400);
                 sink.forget_partials(age).map_err(failed)?;

@@ -691,3 +691,258 @@ fn the_same_command_again_goes_on_where_a_stream_was_cut() {
     assert!(fs::read(to.path().join("long")).expect("it arrived") == content(16 << 20));
     assert_eq!(names(to.path()), ["long"]);
 }
+
+/// The value of a key in one of our JSON lines, up to the next comma or brace.
+fn value<'a>(line: &'a str, key: &str) -> &'a str {
+    let behind = line.split(&format!("\"{key}\":")).nth(1);
+    let behind = behind.unwrap_or_else(|| panic!("{key}: {line}"));
+    match behind.strip_prefix('"') {
+        Some(text) => text.split('"').next().unwrap_or_default(),
+        None => behind.split([',', '}']).next().unwrap_or_default(),
+    }
+}
+
+#[test]
+fn programs_hear_of_progress_and_of_each_receiver_what_became_of_it() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let path = file(&from, "file", 6 << 20);
+    let receiver = Running::start(&program, to.path(), &[]);
+    let nobody = nobodys_port().to_string();
+    let mut command = Command::new(&program);
+    command.args(["send", "--json", "--provider", provider(), "--block", "64K"]);
+    command.args(["--limit-rate", "2M", "--connect-timeout", "250ms"]);
+    command.args(["--to", &receiver.address, "--to", &nobody]);
+    let ended = Process::start_command(command.arg(&path)).end();
+    // One of two has it.
+    ended.assert_failed(3, &nobody);
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    let lines: Vec<_> = ended.stdout.lines().collect();
+    let of = |kind: &'static str| lines.iter().filter(move |line| value(line, "type") == kind);
+    assert!(of("progress").count() >= 2, "{}", ended.stdout);
+    for line in of("progress").filter(|line| value(line, "peer") == receiver.address) {
+        assert_eq!(value(line, "total"), (6 << 20).to_string(), "{line}");
+        assert_eq!(value(line, "of_files"), "1", "{line}");
+    }
+    let results: Vec<_> = of("result").collect();
+    assert_eq!(results.len(), 2, "{}", ended.stdout);
+    let (good, bad) = (results[0], results[1]);
+    assert_eq!(value(good, "peer"), receiver.address);
+    assert_eq!(value(good, "ok"), "true");
+    assert!(good.contains("\"bottleneck\":"), "{good}");
+    assert_eq!(value(bad, "peer"), nobody);
+    assert_eq!(value(bad, "ok"), "false");
+    assert_eq!(value(bad, "code"), "unreachable");
+    assert_eq!(value(bad, "exit"), "3");
+    assert!(value(bad, "error").contains("nobody listens"), "{bad}");
+    assert!(value(bad, "todo").contains("fabricast recv"), "{bad}");
+    assert!(!bad.contains("bottleneck"), "{bad}");
+}
+
+#[test]
+fn lines_of_progress_name_their_receiver_and_fit() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let path = file(&from, "file", 6 << 20);
+    let receiver = Running::start(&program, to.path(), &[]);
+    let send = |more: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(["send", "--provider", provider(), "--block", "64K"]);
+        command.args(["--limit-rate", "2M", "--to", &receiver.address]);
+        Process::start_command(command.args(more).arg(&path)).end()
+    };
+    let sent = send(&[]);
+    sent.assert_ok();
+    assert!(sent.stderr.lines().count() >= 1, "{}", sent.stderr);
+    for line in sent.stderr.lines() {
+        assert!(line.starts_with(&receiver.address), "{line}");
+        assert!(
+            line.contains("of 1 files") && line.contains("MB/s"),
+            "{line}"
+        );
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    fs::remove_file(to.path().join("file")).expect("it arrived");
+    let quiet = send(&["--quiet"]);
+    quiet.assert_ok();
+    assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));
+}
+
+#[test]
+fn a_receiver_that_comes_back_is_sent_the_rest() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let path = file(&from, "long", 16 << 20);
+    // Of the addresses of this machine one that nobody else has: its port is free a second later.
+    let port = nobodys_port().to_string();
+    let start = || {
+        let mut command = Command::new(&program);
+        command.args(["recv", "--listen", &port, "--provider", provider()]);
+        command.args(["--block", "64K", "--dir"]).arg(to.path());
+        Running::start_command(&mut command)
+    };
+    let mut receiver = start();
+    let mut command = Command::new(&program);
+    command.args(["send", "--provider", provider(), "--block", "64K"]);
+    command.args(["--limit-rate", "8M", "--to", &receiver.address]);
+    let mut sender = Process::start_command(command.arg(&path));
+    wait_for_stream(to.path());
+    receiver.process.kill();
+    receiver.process.status();
+    // Longer than three attempts take.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(
+        sender.0.try_wait().expect("it is ours").is_none(),
+        "it gave up"
+    );
+    let _receiver = start();
+    sender.end().assert_ok();
+    assert!(fs::read(to.path().join("long")).expect("it arrived") == content(16 << 20));
+}
+
+#[test]
+fn who_is_not_there_is_given_up_when_that_was_asked_for() {
+    let Some(program) = program() else { return };
+    let dir = temp();
+    let path = file(&dir, "f", 10);
+    let text = path.to_str().expect("text");
+    let to = nobodys_port().to_string();
+    let send = |time: &str| {
+        let begin = Instant::now();
+        let over = ["--provider", provider(), "--connect-timeout", time];
+        let words = [&["send", text, "--to", &to], &over[..]].concat();
+        Process::start(&program, &words)
+            .end()
+            .assert_failed(3, "could not connect");
+        begin.elapsed()
+    };
+    let (short, long) = (send("100ms"), send("3s"));
+    assert!(long > Duration::from_secs(3), "{long:?}");
+    println!("100 ms: {short:?}, 3 s: {long:?}");
+}
+
+#[test]
+fn standard_input_goes_to_standard_output() {
+    let Some(program) = program() else { return };
+    let (from, spool) = (temp(), temp());
+    let sent = content(3_000_001);
+    let path = file(&from, "input", sent.len());
+    let mut command = Command::new(&program);
+    let listen = any_port().to_string();
+    command.args([
+        "recv",
+        "-o",
+        "-",
+        "--listen",
+        &listen,
+        "--provider",
+        provider(),
+    ]);
+    let out = fs::File::create(from.path().join("output")).expect("room");
+    command.env("TMPDIR", spool.path()).stdin(Stdio::null());
+    let mut child = command
+        .stdout(out)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut receiver = Process(child);
+    let mut line = String::new();
+    stderr.read_line(&mut line).expect("text");
+    let address = line
+        .trim_end()
+        .strip_prefix("listening on ")
+        .expect("it listens");
+    let mut command = Command::new(&program);
+    command.args(["send", "-", "--name", "dir/name", "--provider", provider()]);
+    command
+        .args(["--to", address])
+        .stdin(fs::File::open(&path).expect("it is there"));
+    let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
+    Process(command.spawn().expect("it starts"))
+        .end()
+        .assert_ok();
+    assert!(receiver.status().success());
+    assert!(fs::read(from.path().join("output")).expect("it arrived") == sent);
+    assert!(names(spool.path()).is_empty(), "nothing is left");
+}
+
+#[test]
+fn a_port_alone_is_all_addresses_of_this_machine() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    if !fabricast::fabric::provider(provider()).is_some_and(|row| row.over_tcp) {
+        return println!("SKIPPED: this provider listens at devices");
+    }
+    let mut command = Command::new(&program);
+    command.args([
+        "recv",
+        "--once",
+        "--listen",
+        "*:0",
+        "--provider",
+        provider(),
+    ]);
+    let receiver = Running::start_command(command.arg("--dir").arg(to.path()));
+    let port = receiver.address.rsplit(':').next().expect("a port");
+    let path = file(&from, "file", 100);
+    let address = format!("127.0.0.1:{port}");
+    let mut command = Command::new(&program);
+    command.args(["send", "--provider", provider(), "--to", &address]);
+    Process::start_command(command.arg(&path)).end().assert_ok();
+    receiver.process.end().assert_ok();
+}
+
+#[test]
+fn an_interrupted_receiver_says_so() {
+    let Some(program) = program() else { return };
+    let to = temp();
+    for (signal, code) in [
+        (rustix::process::Signal::INT, 130),
+        (rustix::process::Signal::TERM, 143),
+    ] {
+        let receiver = Running::start(&program, to.path(), &[]);
+        let pid = rustix::process::Pid::from_raw(receiver.process.0.id() as i32);
+        rustix::process::kill_process(pid.expect("it runs"), signal).expect("it is ours");
+        receiver.process.end().assert_failed(code, "interrupted");
+    }
+}
+
+/// What `--help` promises, one after the other.
+#[test]
+fn exit_codes_are_those_that_the_help_lists() {
+    let Some(program) = program() else { return };
+    let help = Process::start(&program, &["--help"]).end();
+    for code in [
+        "2 for",
+        "3 when",
+        "4 when",
+        "5 when",
+        "6 when",
+        "130 after",
+        "143",
+    ] {
+        assert!(help.stdout.contains(code), "{code}: {}", help.stdout);
+    }
+    for word in ["not encrypted", "A key"] {
+        assert!(help.stdout.contains(word), "{word}: {}", help.stdout);
+    }
+    let (from, to) = (temp(), temp());
+    let path = file(&from, "file", 100_000);
+    let text = path.to_str().expect("text");
+    let code = |words: &[&str]| Process::start(&program, words).end().status.code();
+    assert_eq!(code(&["send"]), Some(2));
+    assert_eq!(code(&["send", text]), Some(2), "no receiver");
+    let nobody = nobodys_port().to_string();
+    let over = ["--provider", provider(), "--connect-timeout", "100ms"];
+    let send = |file: &str, to: &str| code(&[&["send", file, "--to", to], &over[..]].concat());
+    assert_eq!(send(text, &nobody), Some(3));
+    assert_eq!(send("/nowhere", &nobody), Some(5));
+    let limited = Running::start(&program, to.path(), &["--max-size", "1000"]);
+    assert_eq!(send(text, &limited.address), Some(4));
+    // Something of another kind has its name.
+    fs::create_dir(to.path().join("file")).expect("room");
+    fs::write(to.path().join("file/in"), b"").expect("room");
+    let receiver = Running::start(&program, to.path(), &[]);
+    assert_eq!(send(text, &receiver.address), Some(6));
+}

@@ -92,7 +92,8 @@ fn receive(
     make_directory(&args)?;
     let places = meeting_places(&args.common, &request.meet, hello.came_in)?;
     start.wait();
-    let receiver = recv::open(&args, &places, Some(key(&request.key)?)).map_err(refused)?;
+    let receiver =
+        recv::open(&args, &args.dir, &places, Some(key(&request.key)?)).map_err(refused)?;
     let addrs = receiver.local_addrs().iter().map(ToString::to_string);
     let addrs: Vec<_> = addrs.collect();
     say(format_args!(
