@@ -63,10 +63,9 @@ pub(crate) struct RecvArgs {
     /// Address of this machine to listen at, or several with commas between them; `:7471` or
     /// `*:7471` are all of this machine's. Port 0 lets the system choose, and the first line of
     /// output says which. `any` for providers whose addresses are no IP addresses (with --rdm: shm,
-    /// efa, cxi)
+    /// efa, cxi). Default: 127.0.0.1:7471
     #[arg(
         long,
-        default_value = "127.0.0.1:7471",
         value_name = "ADDR",
         value_delimiter = ',',
         value_parser = parse_listen
@@ -75,6 +74,10 @@ pub(crate) struct RecvArgs {
     /// Directory that files are written below
     #[arg(long, default_value = ".")]
     pub(crate) dir: PathBuf,
+    /// Take one stream of the step that Slurm started this task in, from its task 0: see `fabricast
+    /// send --help`
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["output", "key"])]
+    pub(crate) slurm: Option<PathBuf>,
     /// `-`: take one stream, and write the content of its files to standard output, one behind the
     /// other, when all of it is there and checked. Until then it lies in a temporary directory
     /// (TMPDIR), since blocks come in any order
@@ -159,6 +162,8 @@ pub(crate) struct SendArgs {
     pub(crate) hosts: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) far: FarArgs,
+    #[command(flatten)]
+    pub(crate) slurm: SlurmArgs,
     /// Name of what standard input gives, at the receivers
     #[arg(long, default_value = "stdin")]
     pub(crate) name: String,
@@ -216,6 +221,18 @@ pub(crate) struct SendArgs {
     pub(crate) child: bool,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
+}
+
+/// How tasks of Slurm meet.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SlurmArgs {
+    /// Under srun: task 0 sends to all others, which run the same command, or `fabricast recv` with
+    /// the same --slurm, and meet it in this directory that all of them share
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["to", "hosts"])]
+    pub(crate) slurm: Option<PathBuf>,
+    /// With --slurm: the directory that the other tasks write files below
+    #[arg(long, default_value = ".", requires = "slurm")]
+    pub(crate) dir: PathBuf,
 }
 
 /// How far ends are started.

@@ -14,6 +14,7 @@ pub(crate) mod recv;
 mod report;
 mod route;
 pub(crate) mod send;
+mod slurm;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -19,10 +20,14 @@ use crate::parent::end_with_parent;
 use crate::say::say;
 use crate::stream::args::RecvArgs;
 use crate::stream::report::result_to_json;
+use crate::stream::slurm::{self, Task};
 use crate::stream::{device_buffers, open_domain};
 
 /// How long goodbyes may take.
 pub(crate) const GOODBYE: Duration = Duration::from_secs(5);
+
+/// The port where nobody asks for one.
+const PORT: u16 = 7471;
 
 /// How often it is looked whether somebody asked for an end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -31,6 +36,16 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
     end_with_parent(args.child)?;
     interrupt::watch()?;
+    if let Some(shared) = &args.slurm {
+        let task = Task::of_environment()?;
+        return match task.is_sender() {
+            true => {
+                let text = "--slurm: task 0 sends: let it run fabricast send";
+                Err(Failure::new(text).ends(End::Usage))
+            }
+            false => slurm::receive(args, shared, &task),
+        };
+    }
     let key = match &args.common.key {
         Some(path) => Some(PresharedKey::from_file(path).map_err(Failure::of)?),
         None => None,
@@ -40,7 +55,11 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
         None => None,
     };
     let dir = spool.as_ref().map_or(args.dir.as_path(), TempDir::path);
-    let receiver = open(args, dir, &args.listen, key)?;
+    let at = match args.listen.is_empty() {
+        true => vec![SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)).into()],
+        false => args.listen.clone(),
+    };
+    let receiver = open(args, dir, &at, key)?;
     let addrs = receiver.local_addrs().iter().map(ToString::to_string);
     let line = format!("listening on {}", addrs.collect::<Vec<_>>().join(","));
     match spool {
@@ -115,7 +134,7 @@ pub(crate) fn open(
 }
 
 /// What happened, for people; and if a stream is over, how it ended.
-fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Failure>> {
+pub(crate) fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Failure>> {
     match news {
         StreamEvent::Complete(stream, report) => {
             match args.common.json {

@@ -24,6 +24,7 @@ use crate::stream::far::{self, FarEnd, LibraryStart, Request, Role};
 use crate::stream::progress::{Meters, Progress};
 use crate::stream::report::{Summary, Voice, result_to_json};
 use crate::stream::route::{Route, Target};
+use crate::stream::slurm::{self, Task};
 use crate::stream::{device_buffers, local_address, open_domain};
 
 /// How often progress is shown.
@@ -35,6 +36,13 @@ const GOODBYE: Duration = Duration::from_secs(5);
 pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
     end_with_parent(args.child)?;
     interrupt::watch()?;
+    if let Some(shared) = &args.slurm.slurm {
+        let task = Task::of_environment()?;
+        return match task.is_sender() {
+            true => slurm::send(args, shared, &task),
+            false => slurm::receive_of_send(args, shared, &task),
+        };
+    }
     match Route::of(args)? {
         Route::Push(paths, targets) => push(args, &paths, &targets),
         Route::Pull(from, into) => far::pull::run(args, &from, &into),

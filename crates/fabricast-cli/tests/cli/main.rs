@@ -8,6 +8,7 @@ mod peers;
 #[allow(dead_code, reason = "shared with other tests, which use more of it")]
 mod provider;
 mod readout;
+mod slurm;
 mod stream;
 
 use std::path::PathBuf;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 
 use super::message::{Hello, MARK, Request, Role, failure_to_json, lines_of};
-use super::{LibraryStart, addresses, key, meeting_places};
+use super::{LibraryStart, addresses, key, make_directory, meeting_places};
 use crate::failure::{End, Failure};
 use crate::interrupt;
 use crate::say::say;
@@ -89,7 +89,7 @@ fn receive(
     lines: &Receiver<Vec<u8>>,
 ) -> Result<(), Failure> {
     let FarRecv { args } = parsed("recv", &request.args)?;
-    make_directory(&args)?;
+    make_directory(&args.dir)?;
     let places = meeting_places(&args.common, &request.meet, hello.came_in)?;
     start.wait();
     let receiver =
@@ -106,15 +106,6 @@ fn receive(
     }
     receiver.close(Instant::now() + GOODBYE);
     Ok(())
-}
-
-/// The last part of a path may be missing, as it may for rsync.
-pub(super) fn make_directory(args: &RecvArgs) -> Result<(), Failure> {
-    match std::fs::create_dir(&args.dir) {
-        Ok(()) => Ok(()),
-        Err(_) if args.dir.is_dir() => Ok(()),
-        Err(error) => Err(Failure::file(&args.dir, &error).ends(End::Sink)),
-    }
 }
 
 /// A fabric that can't be opened is one that this end lacks.

@@ -126,7 +126,6 @@ pub(crate) struct Request {
 
 impl Request {
     pub(crate) fn to_json(&self) -> Value {
-        let key: String = self.key.iter().map(|byte| format!("{byte:02x}")).collect();
         let meet: Vec<_> = self.meet.iter().map(ToString::to_string).collect();
         json!({
             "role": match self.role {
@@ -134,7 +133,7 @@ impl Request {
                 Role::Receive => "receive",
             },
             "args": self.args,
-            "key": key,
+            "key": to_hex(&self.key),
             "meet": meet,
             "paths": self.paths,
             "to": self.to,
@@ -163,7 +162,12 @@ impl Request {
     }
 }
 
-fn from_hex(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes of these digits; `None`: they are none.
+pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     let pairs = text.as_bytes().chunks(2);
     let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     pairs.map(byte).collect()

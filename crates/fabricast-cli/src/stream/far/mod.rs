@@ -8,16 +8,18 @@ pub(crate) mod pull;
 mod warm;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 
+use clap::Parser;
 use fabricast::PeerAddr;
 use fabricast::stream::PresharedKey;
 
-pub(crate) use message::{Hello, MARK, Request, Role};
+pub(crate) use message::{Hello, MARK, Request, Role, from_hex, texts, to_hex};
 pub(crate) use near::FarEnd;
 pub(crate) use warm::LibraryStart;
 
-use crate::failure::Failure;
-use crate::stream::args::{Addresses, CommonArgs};
+use crate::failure::{End, Failure};
+use crate::stream::args::{Addresses, CommonArgs, RecvArgs};
 use crate::stream::{is_own, local_address};
 
 /// Bytes of a key for one time.
@@ -29,10 +31,15 @@ pub(crate) fn key_bytes(common: &CommonArgs) -> Result<Vec<u8>, Failure> {
     if let Some(path) = &common.key {
         return std::fs::read(path).map_err(|error| Failure::file(path, &error));
     }
-    let mut bytes = vec![0; KEY_LEN];
+    random_bytes(KEY_LEN)
+}
+
+/// So many bytes that nobody can guess, 256 at most.
+pub(crate) fn random_bytes(len: usize) -> Result<Vec<u8>, Failure> {
+    let mut bytes = vec![0; len];
     let flags = rustix::rand::GetRandomFlags::empty();
     match rustix::rand::getrandom(&mut bytes, flags) {
-        Ok(KEY_LEN) => Ok(bytes),
+        Ok(got) if got == len => Ok(bytes),
         _ => Err(Failure::new("the system has no random numbers for a key")),
     }
 }
@@ -54,6 +61,31 @@ pub(crate) fn recv_args(common: &CommonArgs, dir: &str) -> Vec<String> {
         args.push("--rdm".to_owned());
     }
     args
+}
+
+#[derive(Debug, Parser)]
+#[command(name = "recv")]
+struct RecvLine {
+    #[command(flatten)]
+    args: RecvArgs,
+}
+
+/// What this end's `recv` is told when another command starts it.
+pub(crate) fn near_recv(common: &CommonArgs, dir: &Path) -> Result<RecvArgs, Failure> {
+    let words = std::iter::once("recv".to_owned()).chain(recv_args(common, "."));
+    let mut args = RecvLine::try_parse_from(words).map_err(Failure::of)?.args;
+    dir.clone_into(&mut args.dir);
+    Ok(args)
+}
+
+/// Makes a directory that files go to: the last part of its path may be missing, as it may for
+/// rsync.
+pub(crate) fn make_directory(dir: &Path) -> Result<(), Failure> {
+    match std::fs::create_dir(dir) {
+        Ok(()) => Ok(()),
+        Err(_) if dir.is_dir() => Ok(()),
+        Err(error) => Err(Failure::file(dir, &error).ends(End::Sink)),
+    }
 }
 
 /// Where a receiver listens, port and all left to the system: at the addresses from which it

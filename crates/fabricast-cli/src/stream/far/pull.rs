@@ -4,17 +4,18 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use clap::Parser;
 use fabricast::stream::StreamReceiver;
 use serde_json::Value;
 
-use super::end::make_directory;
 use super::place::FarPlace;
-use super::{FarEnd, Hello, LibraryStart, Request, Role, key, key_bytes, meeting_places, way_out};
+use super::{
+    FarEnd, Hello, LibraryStart, Request, Role, key, key_bytes, make_directory, meeting_places,
+    near_recv, way_out,
+};
 use crate::failure::{End, Failure};
 use crate::interrupt;
 use crate::say::say;
-use crate::stream::args::{RecvArgs, SendArgs};
+use crate::stream::args::SendArgs;
 use crate::stream::is_own;
 use crate::stream::measure::Bytes;
 use crate::stream::progress::{PeerLine, Progress};
@@ -24,26 +25,13 @@ use crate::stream::report::Voice;
 /// How often it is looked whether somebody asked for an end.
 const LOOK: Duration = Duration::from_millis(100);
 
-#[derive(Debug, Parser)]
-#[command(name = "recv")]
-struct NearRecv {
-    #[command(flatten)]
-    args: RecvArgs,
-}
-
 /// Fetches what is at these places of one machine.
 pub(crate) fn run(args: &SendArgs, from: &[FarPlace], into: &Path) -> Result<(), Failure> {
     let mut far = FarEnd::start(&from[0], &args.far)?;
     let start = LibraryStart::begin();
     let own_args = own_arguments(std::env::args_os())?;
-    let near = NearRecv::try_parse_from(
-        ["recv".to_owned()]
-            .into_iter()
-            .chain(super::recv_args(&args.common, ".")),
-    );
-    let mut near = near.map_err(Failure::of)?.args;
-    near.dir = into.to_owned();
-    make_directory(&near)?;
+    let near = near_recv(&args.common, into)?;
+    make_directory(into)?;
     let hello = far.hello()?;
     let bytes = key_bytes(&args.common)?;
     let places = meeting_places(&args.common, &[], Some(listening_ip(args, &hello)))?;
