@@ -44,9 +44,9 @@ A stream that was cut goes on where it was when the same command is given again.
 names only when all of the stream is whole and checked; they replace files of the same names.
 Symbolic links, FIFOs, sockets and devices in directories are not sent: stderr says which were
 skipped, and with --strict they are an error before anything is sent.
-What is sent goes as it is, and is not encrypted: whoever can read packets on the way reads it. A key
-proves that both ends have it, and so who may send and receive. Far ends that are started over ssh
-get one for this one time over ssh.
+What is sent goes as it is, and is not encrypted: whoever can read packets on the way reads it. A
+key proves that both ends have it, and so who may send and receive. Far ends that are started over
+ssh get one for this one time over ssh.
 Exit code: 0 when everything has arrived everywhere; else one line on stderr says why not, and it is
 2 for a wrong command line, 3 when a receiver is not there or was lost, 4 when it does not take what
 is sent, 5 when that can't be read or has changed, 6 when it can't be written, 130 after Ctrl-C, 143

@@ -143,7 +143,7 @@ impl Default for SlowPeer {
 /// | `restart` | what the receiver has of an earlier, cut stream is thrown away | no | |
 /// | `slow` | what becomes of a slower peer, and when | [`SlowPeer::Wait`] 30 s | 10 ms to 24 h |
 /// | `reconnects` | attempts for each peer, in a row without more of the content there | 8 | |
-/// | `retry_for` | time: attempts to connect again to a lost peer go on for so long | none | 1 ms to 24 h, or none |
+/// | `retry_for` | time: a lost peer is tried again for so long | none | 1 ms to 24 h, or none |
 /// | `stalled_after` | time without progress that ends an attempt | 60 s | 10 ms to 24 h |
 /// | `deadline` | time: all of it must be done by then | none | 1 ms to 3,650 days, or none |
 /// | `rate` | bytes a second, all peers together | none | |

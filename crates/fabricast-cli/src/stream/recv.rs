@@ -19,6 +19,7 @@ use crate::interrupt;
 use crate::parent::end_with_parent;
 use crate::say::say;
 use crate::stream::args::RecvArgs;
+use crate::stream::far::LibraryStart;
 use crate::stream::report::result_to_json;
 use crate::stream::slurm::{self, Task};
 use crate::stream::{device_buffers, open_domain};
@@ -36,6 +37,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
     end_with_parent(args.child)?;
     interrupt::watch()?;
+    let start = LibraryStart::begin();
     if let Some(shared) = &args.slurm {
         let task = Task::of_environment()?;
         return match task.is_sender() {
@@ -43,7 +45,7 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
                 let text = "--slurm: task 0 sends: let it run fabricast send";
                 Err(Failure::new(text).ends(End::Usage))
             }
-            false => slurm::receive(args, shared, &task),
+            false => slurm::receive(args, shared, &task, start),
         };
     }
     let key = match &args.common.key {
@@ -59,7 +61,7 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
         true => vec![SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)).into()],
         false => args.listen.clone(),
     };
-    let receiver = open(args, dir, &at, key)?;
+    let receiver = open(args, dir, &at, key, start)?;
     let addrs = receiver.local_addrs().iter().map(ToString::to_string);
     let line = format!("listening on {}", addrs.collect::<Vec<_>>().join(","));
     match spool {
@@ -122,8 +124,10 @@ pub(crate) fn open(
     dir: &Path,
     at: &[PeerAddr],
     key: Option<PresharedKey>,
+    start: LibraryStart,
 ) -> Result<StreamReceiver, Failure> {
     let config = config(args, dir, key)?;
+    start.wait();
     let mut places = Vec::new();
     for addr in at {
         let local = addr.socket_addr().map(|local| local.ip());

@@ -262,7 +262,8 @@ fn open_domains(args: &SendArgs, peers: &[Named]) -> Result<Vec<Arc<Domain>>, Fa
             let locals: Vec<_> = locals.collect::<Result<_, _>>()?;
             // From another address this machine is reached, too; from this one nobody else is.
             let far = locals.iter().find(|ip| !ip.is_loopback());
-            local = far.or(locals.first()).copied();
+            let any = locals.first();
+            local = far.or(any).copied();
         }
         domains.push(open_domain(&args.common, local)?);
     }

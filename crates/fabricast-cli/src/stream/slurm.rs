@@ -243,19 +243,24 @@ pub(crate) fn receive_of_send(args: &SendArgs, shared: &Path, task: &Task) -> Re
         .map(|ip| SocketAddr::new(*ip, 0).into());
     recv.listen = rails.collect();
     recv.common.json = args.common.json;
-    receive(&recv, shared, task)
+    receive(&recv, shared, task, LibraryStart::begin())
 }
 
 /// The others: each takes one stream.
-pub(crate) fn receive(args: &RecvArgs, shared: &Path, task: &Task) -> Result<(), Failure> {
-    let start = LibraryStart::begin();
+pub(crate) fn receive(
+    args: &RecvArgs,
+    shared: &Path,
+    task: &Task,
+    start: LibraryStart,
+) -> Result<(), Failure> {
     let place = MeetingPlace::open(shared, task)?;
-    start.wait();
+    let mut start = Some(start);
     let until = Instant::now() + GATHER;
     let mut last = String::new();
     loop {
         let run = next_run(&place, &last, until)?;
-        let result = receive_run(args, &place, task, &run);
+        let start = start.take().unwrap_or_else(LibraryStart::begin);
+        let result = receive_run(args, &place, task, &run, start);
         // Another run may have come in its place: then this one was of an earlier job.
         if let Some(result) = result.transpose() {
             return result;
@@ -301,6 +306,7 @@ fn receive_run(
     place: &MeetingPlace,
     task: &Task,
     run: &Run,
+    start: LibraryStart,
 ) -> Result<Option<()>, Failure> {
     let file = task_file(task.number);
     let opened = make_directory(&args.dir).and_then(|()| {
@@ -308,7 +314,7 @@ fn receive_run(
             true => far::meeting_places(&args.common, &[], Some(far::way_out()))?,
             false => args.listen.clone(),
         };
-        recv::open(args, &args.dir, &places, Some(far::key(&run.key)?))
+        recv::open(args, &args.dir, &places, Some(far::key(&run.key)?), start)
     });
     let receiver = match opened {
         Ok(receiver) => receiver,

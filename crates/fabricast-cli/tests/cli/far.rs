@@ -338,8 +338,9 @@ impl Sshd {
         let port = listener.local_addr().expect("bound").port();
         drop(listener);
         let config = format!(
-            "Port {port}\nListenAddress {}\nHostKey {dir}/host\nAuthorizedKeysFile {dir}/authorized\n\
-             PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n",
+            "Port {port}\nListenAddress {}\nHostKey {dir}/host\n\
+             AuthorizedKeysFile {dir}/authorized\nPidFile none\n\
+             StrictModes no\nUsePAM no\nPasswordAuthentication no\n",
             node(),
             dir = dir.display(),
         );

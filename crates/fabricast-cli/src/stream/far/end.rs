@@ -91,9 +91,8 @@ fn receive(
     let FarRecv { args } = parsed("recv", &request.args)?;
     make_directory(&args.dir)?;
     let places = meeting_places(&args.common, &request.meet, hello.came_in)?;
-    start.wait();
-    let receiver =
-        recv::open(&args, &args.dir, &places, Some(key(&request.key)?)).map_err(refused)?;
+    let own_key = Some(key(&request.key)?);
+    let receiver = recv::open(&args, &args.dir, &places, own_key, start).map_err(refused)?;
     let addrs = receiver.local_addrs().iter().map(ToString::to_string);
     let addrs: Vec<_> = addrs.collect();
     say(format_args!(

@@ -1,10 +1,10 @@
 //! What the two ends of a remote shell say to each other, one JSON object a line.
 //!
 //! ```text
-//!   far end ── hello ──────────► near end      version, and the addresses of the shell's connection
-//!   far end ◄── request ──────── near end      key, arguments, where to meet
-//!   far end ── listening ──────► near end      of a receiver
-//!   far end ── progress, result ► near end     of a sender
+//!   far end ── hello ──────────► near end     version, the addresses of the shell's connection
+//!   far end ◄── request ──────── near end     key, arguments, where to meet
+//!   far end ── listening ──────► near end     of a receiver
+//!   far end ── progress, result ► near end    of a sender
 //! ```
 //!
 //! Lines of the far end begin with [`MARK`]: what its shell prints before is not taken for them.

@@ -22,6 +22,9 @@ use crate::failure::{End, Failure};
 use crate::stream::args::{Addresses, CommonArgs, RecvArgs};
 use crate::stream::{is_own, local_address};
 
+/// Where a machine without a way out is met.
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
 /// Bytes of a key for one time.
 const KEY_LEN: usize = 32;
 
@@ -101,7 +104,7 @@ pub(crate) fn meeting_places(
     }
     let own = came_in.filter(|ip| is_own(*ip));
     let ips = match (meet, own) {
-        ([], own) => vec![own.unwrap_or(Ipv4Addr::LOCALHOST.into())],
+        ([], own) => vec![own.unwrap_or(LOOPBACK)],
         (meet, _) => {
             let towards = |ip: &IpAddr| local_address(SocketAddr::new(*ip, 9));
             meet.iter().map(towards).collect::<Result<_, _>>()?
@@ -123,7 +126,7 @@ pub(crate) fn way_out() -> IpAddr {
     let found = others
         .into_iter()
         .find_map(|other| local_address(other).ok());
-    found.unwrap_or(Ipv4Addr::LOCALHOST.into())
+    found.unwrap_or(LOOPBACK)
 }
 
 /// The addresses in what a far end says of itself.

@@ -117,7 +117,12 @@ impl FarEnd {
                         };
                     }
                     // A greeting of the machine, say: it is for people.
-                    None => eprintln!("{}: {}", self.name, String::from_utf8_lossy(&line)),
+                    None => {
+                        eprintln!("{}: {}", self.name, String::from_utf8_lossy(&line));
+                        if Instant::now() >= until {
+                            return Ok(None);
+                        }
+                    }
                 },
                 Err(RecvTimeoutError::Timeout) => return Ok(None),
                 Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),

@@ -38,8 +38,7 @@ pub(crate) fn run(args: &SendArgs, from: &[FarPlace], into: &Path) -> Result<(),
     let rails = args.far.rail.iter().map(|ip| (*ip, 0).into());
     let rails: Vec<_> = rails.map(|at: std::net::SocketAddr| at.into()).collect();
     let places = if rails.is_empty() { places } else { rails };
-    start.wait();
-    let receiver = recv::open(&near, into, &places, Some(key(&bytes)?))?;
+    let receiver = recv::open(&near, into, &places, Some(key(&bytes)?), start)?;
     let to = receiver.local_addrs().iter().map(ToString::to_string);
     far.ask(&Request {
         role: Role::Send,
