@@ -924,7 +924,7 @@ fn exit_codes_are_those_that_the_help_lists() {
     ] {
         assert!(help.stdout.contains(code), "{code}: {}", help.stdout);
     }
-    for word in ["not encrypted", "A key"] {
+    for word in ["not encrypted", "key proves"] {
         assert!(help.stdout.contains(word), "{word}: {}", help.stdout);
     }
     let (from, to) = (temp(), temp());
