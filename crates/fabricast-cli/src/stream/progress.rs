@@ -103,14 +103,14 @@ impl PeerLine {
     }
 }
 
-/// The end of a name that is too long.
+/// The beginning of a name that is too long: of a place on another machine the host.
 fn shorten(name: &str, most: usize) -> String {
     let len = name.chars().count();
     if len <= most {
         return name.to_owned();
     }
-    let rest: String = name.chars().skip(len - (most - 1)).collect();
-    format!("…{rest}")
+    let begin: String = name.chars().take(most - 1).collect();
+    format!("{begin}…")
 }
 
 /// Counts what was sent lately.

@@ -86,7 +86,7 @@ fn push(args: &SendArgs, paths: &[PathBuf], targets: &[Target]) -> Result<(), Fa
             };
             end.ask(&Request {
                 role: Role::Receive,
-                args: far::recv_args(&args.common, &place.path),
+                args: far_recv_args(args, &place.path),
                 key: key.clone().unwrap_or_default(),
                 meet,
                 paths: Vec::new(),
@@ -120,6 +120,15 @@ fn push(args: &SendArgs, paths: &[PathBuf], targets: &[Target]) -> Result<(), Fa
         }
     }
     result
+}
+
+/// The arguments of a far end's `recv`.
+fn far_recv_args(args: &SendArgs, dir: &str) -> Vec<String> {
+    let mut words = far::recv_args(&args.common, dir);
+    if args.by == By::Write {
+        words.push(format!("--windows={}", args.common.buffers));
+    }
+    words
 }
 
 /// What is sent.

@@ -286,6 +286,29 @@ fn an_interrupted_send_says_how_to_go_on_and_its_far_end_ends() {
     assert_eq!(names(&into(2)), ["long"]);
 }
 
+/// Each way is one that this end names an address of.
+#[test]
+fn a_far_end_is_met_where_rails_were_asked_for() {
+    let Some(program) = program() else { return };
+    if !fabricast::fabric::provider(provider()).is_some_and(|row| row.over_tcp) {
+        return println!("SKIPPED: this provider has no loopback addresses");
+    }
+    let (from, to) = (temp(), temp());
+    let log = from.path().join("log");
+    let body = format!(r#"shift; sh -c "$*" | tee "{}""#, log.display());
+    let shell = shell_in(from.path(), &body);
+    let path = file(&from, "file", 3_000_000);
+    let rails = ["--rail", "127.0.0.1", "--rail", "127.0.0.2"];
+    let place = far("host1", to.path());
+    let words = [&rails[..], &[text(&path), &place]].concat();
+    end_of(&mut send(&program, &shell, &words)).assert_ok();
+    let arrived = fs::read(to.path().join("file")).expect("it arrived");
+    assert!(arrived == content(3_000_000), "its content differs");
+    let said = fs::read_to_string(&log).expect("what was said");
+    // From loopback addresses, the way to each of them begins at the first.
+    assert_eq!(said.matches("127.0.0.1:").count(), 2, "{said}");
+}
+
 #[test]
 fn a_near_end_that_is_killed_takes_its_far_ends_with_it() {
     let Some(program) = program() else { return };

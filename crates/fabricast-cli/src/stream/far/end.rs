@@ -20,8 +20,8 @@ use crate::stream::send::{self, Named, Sending};
 /// How long the near end may take to say what it wants.
 const REQUEST: Duration = Duration::from_secs(120);
 
-/// How often it is looked for the end of the input.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often what happened at a receiver is thrown away.
+const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Parser)]
 #[command(name = "recv")]
@@ -99,9 +99,9 @@ fn receive(
         "{MARK}{}",
         serde_json::json!({ "listening": addrs })
     ));
-    // What becomes of a stream, its sender hears and says.
-    while lines.try_recv() != Err(TryRecvError::Disconnected) {
-        receiver.next(LOOK);
+    while lines.recv_timeout(LOOK) != Err(RecvTimeoutError::Disconnected) {
+        // What becomes of a stream, its sender hears and says.
+        while receiver.next(Duration::ZERO).is_some() {}
     }
     receiver.close(Instant::now() + GOODBYE);
     Ok(())

@@ -85,7 +85,8 @@ impl FarEnd {
         let Some(to) = &mut self.to else {
             return Err(self.gone());
         };
-        let written = writeln!(to, "{}", request.to_json()).and_then(|()| to.flush());
+        let line = format!("{}\n", request.to_json());
+        let written = to.write_all(line.as_bytes()).and_then(|()| to.flush());
         match written {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(self.gone()),
