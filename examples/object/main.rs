@@ -9,6 +9,7 @@ mod args;
 mod client;
 mod demo;
 #[path = "../../crates/fabricast-cli/src/failure.rs"]
+#[allow(dead_code, reason = "shared with the command, which uses more of it")]
 mod failure;
 #[path = "../../crates/fabricast-cli/src/parent.rs"]
 mod parent;

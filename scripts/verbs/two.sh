@@ -75,10 +75,10 @@ two_said() {
 
 two_send() {
     guest_job a send "$two_whole" "fabricast send $(guest_dir a)/payload --to $(guest_address b):$two_port --provider verbs --block 256K \
-        --timeout $two_patience --retries $1 --rate $2"
+        --timeout $two_patience --retry-for $1 --rate $2"
 }
 
-# two_under_way TEST RETRIES: messages of that test, and a stream whose first bytes have arrived. The messages are first: they have no end.
+# two_under_way TEST SECONDS: (of trying a lost peer again) messages of that test, and a stream whose first bytes have arrived. The messages are first: they have no end.
 two_under_way() {
     guest_job a keys "$two_whole" "FABRICAST_TEST_FAR=$(guest_address b):$two_far_port endpoint far::$1 --exact --nocapture"
     two_said a keys '^cut$' 60 || return
@@ -116,13 +116,13 @@ two_equal() {
 # Once more, until it is whole: on from where it was.
 two_resume() {
     two_at=$(two_now)
-    two_send 8 100M
+    two_send 30 100M
     two_ended send 0 "$two_whole" resumed && two_equal || return
     grep -q '^resumed ' "$(guest_dir a)/job-send.log" || two_fail "the stream began anew"
 }
 
 two_pause() {
-    two_under_way a_far_peer_that_is_cut_off_for_a_while_is_sent_to_again 8 || return
+    two_under_way a_far_peer_that_is_cut_off_for_a_while_is_sent_to_again 30 || return
     two_at=$(two_now)
     guest_monitor a 'set_link n off'
     sleep 5

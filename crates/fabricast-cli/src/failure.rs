@@ -13,6 +13,8 @@ use fabricast::stream::{RefusalCode, StreamError};
 pub(crate) enum End {
     /// What has no code of its own.
     Failed = 1,
+    /// What was asked for can't be meant.
+    Usage = 2,
     /// Nobody answers at an address, or a far end was lost and did not come back in time.
     Unreachable = 3,
     /// A far end is there and does not take it: its key, version, provider or limits.
@@ -21,9 +23,65 @@ pub(crate) enum End {
     Source = 5,
     /// What arrives can't be written: no space, no permission.
     Sink = 6,
+    /// Somebody pressed Ctrl-C.
+    Interrupted = 130,
+    /// Somebody sent SIGTERM.
+    Terminated = 143,
 }
 
 impl End {
+    /// The same as a word, for programs.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Usage => "usage",
+            Self::Unreachable => "unreachable",
+            Self::Refused => "refused",
+            Self::Source => "source",
+            Self::Sink => "sink",
+            Self::Interrupted => "interrupted",
+            Self::Terminated => "terminated",
+        }
+    }
+
+    /// The end with this exit code.
+    pub(crate) fn with_code(code: u64) -> Self {
+        let known = [
+            Self::Usage,
+            Self::Unreachable,
+            Self::Refused,
+            Self::Source,
+            Self::Sink,
+            Self::Interrupted,
+            Self::Terminated,
+        ];
+        let found = known.into_iter().find(|end| *end as u64 == code);
+        found.unwrap_or(Self::Failed)
+    }
+
+    /// What to do about it, where nothing better is known than the kind of the end.
+    pub(crate) fn todo(self) -> &'static str {
+        match self {
+            Self::Failed | Self::Interrupted | Self::Terminated => {
+                "give the same command again: it goes on where it was"
+            }
+            Self::Usage => "see --help",
+            Self::Unreachable => {
+                "see that fabricast recv runs there and that no firewall is between; then give the \
+                 same command again: it goes on where it was"
+            }
+            Self::Refused => "mend what the receiver names, at the end that it names",
+            Self::Source => {
+                "see that everything can be read and stays as it is while it is sent; then give \
+                 the same command again"
+            }
+            Self::Sink => {
+                "make room or give permission there; then give the same command again: it goes on \
+                 where it was"
+            }
+        }
+    }
+
     /// How a transfer that failed with this ends.
     pub(crate) fn of(error: &StreamError) -> Self {
         match error {
@@ -36,6 +94,30 @@ impl End {
             StreamError::Unproven | StreamError::Violation(_) => Self::Refused,
             StreamError::File(_) | StreamError::SourceChanged { .. } => Self::Source,
             _ => Self::Failed,
+        }
+    }
+
+    /// What to do about this error.
+    pub(crate) fn todo_of(error: &StreamError) -> &'static str {
+        let code = match error {
+            StreamError::Unproven => RefusalCode::KEY,
+            StreamError::Refused { code, .. }
+            | StreamError::Failed { code, .. }
+            | StreamError::GivenUp { code, .. } => *code,
+            _ => return Self::of(error).todo(),
+        };
+        match code {
+            RefusalCode::KEY => "give both ends the same --key",
+            RefusalCode::VERSION => "install the same version of fabricast at both ends",
+            RefusalCode::BYTES => "raise --max-size of the receiver",
+            RefusalCode::ENTRIES => "raise --max-files of the receiver",
+            RefusalCode::BUSY => "wait until other streams there are over, or raise its --peers",
+            RefusalCode::ALREADY => "wait until the same stream that is under way is over",
+            RefusalCode::SOURCE_CHANGED => {
+                "give the command again with --restart, which throws away the part that is there"
+            }
+            RefusalCode::EXISTS => "move away what has that name there, or send under another",
+            _ => Self::of(error).todo(),
         }
     }
 
@@ -55,6 +137,7 @@ impl End {
 pub(crate) struct Failure {
     text: String,
     end: End,
+    is_told: bool,
 }
 
 impl Failure {
@@ -62,6 +145,7 @@ impl Failure {
         Self {
             text: text.into(),
             end: End::Failed,
+            is_told: false,
         }
     }
 
@@ -73,6 +157,26 @@ impl Failure {
 
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(self.end as u8)
+    }
+
+    /// How the command ends for it.
+    pub(crate) fn end(&self) -> End {
+        self.end
+    }
+
+    /// The same, when whoever is to know it has been told.
+    pub(crate) fn told(mut self) -> Self {
+        self.is_told = true;
+        self
+    }
+
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told
+    }
+
+    /// Somebody asked for an end before it was done.
+    pub(crate) fn interrupted(end: End) -> Self {
+        Self::new("interrupted: give the same command again, and it goes on where it was").ends(end)
     }
 
     /// What an error says.

@@ -2,6 +2,7 @@
 
 mod failure;
 mod info;
+mod interrupt;
 mod parent;
 mod readout;
 mod say;
@@ -24,11 +25,14 @@ struct Cli {
 
 const EXAMPLES: &str = "Examples:
   fabricast demo                                 two processes, a file of 1 GiB, checksums compared
+  fabricast send run1.h5 calibration/ host1:/data host2:/data
+                                                 a file, and a directory with all files below it, to
+                                                 two machines that ssh reaches, in one reading
+  fabricast send host1:/data/run1.h5 .           the other way
   fabricast recv --listen 10.0.0.2:7471 --dir /data
                                                  on one machine
   fabricast send run1.h5 calibration/ --to 10.0.0.2:7471
-                                                 on another: a file, and a directory with all files
-                                                 below it
+                                                 on another
   fabricast send run1.h5 --to 10.0.0.2:7471 --to 10.0.0.3:7471 --slow catch-up
                                                  one reading, two receivers
   fabricast send run1.h5 --to 10.0.0.2:7471,10.1.0.2:7471
@@ -40,9 +44,13 @@ A stream that was cut goes on where it was when the same command is given again.
 names only when all of the stream is whole and checked; they replace files of the same names.
 Symbolic links, FIFOs, sockets and devices in directories are not sent: stderr says which were
 skipped, and with --strict they are an error before anything is sent.
+What is sent goes as it is, and is not encrypted: whoever can read packets on the way reads it. A
+key proves that both ends have it, and so who may send and receive. Far ends that are started over
+ssh get one for this one time over ssh.
 Exit code: 0 when everything has arrived everywhere; else one line on stderr says why not, and it is
 2 for a wrong command line, 3 when a receiver is not there or was lost, 4 when it does not take what
-is sent, 5 when that can't be read or has changed, 6 when it can't be written, and 1 for the rest.
+is sent, 5 when that can't be read or has changed, 6 when it can't be written, 130 after Ctrl-C, 143
+after SIGTERM, and 1 for the rest, or where several receivers ended in several ways.
 FABRICAST_LIBFABRIC=/path/to/libfabric.so.1 chooses the libfabric to use.";
 
 #[derive(Debug, Subcommand)]
@@ -51,6 +59,9 @@ enum Command {
     Recv(RecvArgs),
     /// Send files and directories to receivers
     Send(SendArgs),
+    /// What `send` starts on other machines
+    #[command(hide = true)]
+    FarEnd,
     /// Start a receiver and a sender on this machine, stream a file, and compare checksums
     Demo(DemoArgs),
     /// A small readout and event building: detectors fill rings, builders get every fragment of an
@@ -65,7 +76,9 @@ fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("fabricast: {failure}");
+            if !failure.is_told() {
+                eprintln!("fabricast: {failure}");
+            }
             failure.code()
         }
     }
@@ -75,6 +88,7 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Recv(args) => stream::recv::run(&args),
         Command::Send(args) => stream::send::run(&args),
+        Command::FarEnd => stream::far::end::run(),
         Command::Demo(args) => stream::demo::run(&args),
         Command::Readout(command) => readout::run(command),
         Command::Info(args) => {

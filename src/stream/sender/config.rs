@@ -143,6 +143,7 @@ impl Default for SlowPeer {
 /// | `restart` | what the receiver has of an earlier, cut stream is thrown away | no | |
 /// | `slow` | what becomes of a slower peer, and when | [`SlowPeer::Wait`] 30 s | 10 ms to 24 h |
 /// | `reconnects` | attempts for each peer, in a row without more of the content there | 8 | |
+/// | `retry_for` | time: a lost peer is tried again for so long | none | 1 ms to 24 h, or none |
 /// | `stalled_after` | time without progress that ends an attempt | 60 s | 10 ms to 24 h |
 /// | `deadline` | time: all of it must be done by then | none | 1 ms to 3,650 days, or none |
 /// | `rate` | bytes a second, all peers together | none | |
@@ -158,6 +159,7 @@ pub struct SendOptions {
     pub(super) restart: bool,
     pub(super) slow: SlowPeer,
     pub(super) reconnects: u32,
+    pub(super) retry_for: Option<Duration>,
     pub(super) stalled_after: Duration,
     pub(super) deadline: Option<Duration>,
     pub(super) rate: Option<u64>,
@@ -176,6 +178,7 @@ impl Default for SendOptions {
             restart: false,
             slow: SlowPeer::default(),
             reconnects: 8,
+            retry_for: None,
             stalled_after: Duration::from_secs(60),
             deadline: None,
             rate: None,
@@ -247,6 +250,17 @@ impl SendOptions {
         self
     }
 
+    /// For how long attempts to connect again to a lost peer go on, from the first one that failed
+    /// without more of the content there, if [`reconnects`](Self::reconnects) allows as many;
+    /// none: their number alone ends them. With a time, a peer that has never answered is tried for
+    /// [`connect_timeout`](crate::stream::StreamSettings::connect_timeout) in all. An attempt that
+    /// is under way then goes on to its end.
+    #[must_use]
+    pub fn retry_for(mut self, time: Option<Duration>) -> Self {
+        self.retry_for = time;
+        self
+    }
+
     /// For how long nothing may move while this side waits for a peer: no block is taken, granted
     /// or answered, and the peer does not say that its sink works; that word counts for twenty
     /// times as long without a movement. The peer is told what is waited for, and a new attempt is
@@ -300,6 +314,9 @@ impl SendOptions {
         time("stalled_after", self.stalled_after, 10, DAY, day)?;
         if let SlowPeer::Wait(patience) | SlowPeer::Drop(patience) = self.slow {
             time("slow", patience, 10, DAY, day)?;
+        }
+        if let Some(retry_for) = self.retry_for {
+            time("retry_for", retry_for, 1, DAY, "1 ms to 24 h, or none")?;
         }
         if let Some(deadline) = self.deadline {
             time("deadline", deadline, 1, 3650 * DAY, "1 ms to 3650 days")?;
@@ -411,6 +428,11 @@ mod documented {
                     SlowPeer::CatchUp => Value::Time(None),
                 },
                 set: |c, v| c.slow(SlowPeer::Drop(v.time())),
+            },
+            Setting {
+                name: "retry_for",
+                get: |c| c.retry_for.into(),
+                set: |c, v| c.retry_for(v.limit()),
             },
             Setting {
                 name: "stalled_after",

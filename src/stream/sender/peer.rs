@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::attempts::Attempts;
+use super::attempts::{Attempts, AttemptsLimit};
 use super::config::Peer;
 use super::outgoing_transfer::TransferState;
 use super::peer_blocks::Ready;
@@ -71,7 +71,7 @@ impl TransferPeer {
             stage: PeerStage::Connecting,
             session: PeerSession::default(),
             no_windows: false,
-            attempts: Attempts::default(),
+            attempts: Attempts::new(now),
             clock: PeerClock::new(now),
             growth: RailGrowth::default(),
             report: StreamReport::default(),
@@ -207,8 +207,13 @@ impl TransferPeer {
         // A peer that was told why hears it before the end.
         let is_told = matches!(error, StreamError::Stalled { .. });
         self.session.leave(is_told, with.tools);
-        let most = with.transfer.options.reconnects;
-        let Some(wait) = self.attempts.next(most, is_worth_a_retry(&error)) else {
+        let limit = AttemptsLimit {
+            most: with.transfer.options.reconnects,
+            retry_for: with.transfer.options.retry_for,
+            first_within: with.tools.config.stream.connect_timeout,
+        };
+        let is_worth_it = is_worth_a_retry(&error);
+        let Some(wait) = self.attempts.next(&limit, is_worth_it, with.now()) else {
             return self.end(Err(error), with);
         };
         self.report.reconnects += 1;
@@ -415,6 +420,7 @@ impl TransferPeer {
     ) -> Result<(), StreamError> {
         self.clock.on_moved(with.now());
         if let Some(agreed) = self.session.rails[rail].on_handshake(arrived, with.now())? {
+            self.attempts.on_answered();
             match &mut self.session.outgoing {
                 Some(outgoing) => outgoing.add_rail(agreed.rail),
                 None => self.stage = PeerStage::Ready,

@@ -51,12 +51,24 @@ pub(crate) struct CommonArgs {
         default_missing_value = "0"
     )]
     pub(crate) gpu: Option<u32>,
-    /// Print reports as JSON, one object a line
+    /// Print what happens as JSON, one object a line: a sender its progress (`type` is "progress")
+    /// and what became of each receiver ("result", with `ok`, `peer` and, on failure, `error`,
+    /// `code` and `todo`), a receiver its reports
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 impl CommonArgs {
+    /// The numbers that were given, as arguments for another process.
+    pub(crate) fn numbers(&self) -> Vec<String> {
+        let given = [
+            ("--buffers", self.buffers),
+            ("--rail-threads", self.rail_threads),
+        ];
+        let given = given.into_iter().filter_map(|(name, it)| Some((name, it?)));
+        given.map(|(name, it)| format!("{name}={it}")).collect()
+    }
+
     pub(crate) fn patience(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
@@ -64,19 +76,35 @@ impl CommonArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RecvArgs {
-    /// Address of this machine to listen at, or several with commas between them; port 0 lets the
-    /// system choose, and the first line of output says which. `any` for providers whose addresses
-    /// are no IP addresses (with --rdm: shm, efa, cxi)
+    /// Address of this machine to listen at, or several with commas between them; `:7471` or
+    /// `*:7471` are all of this machine's. Port 0 lets the system choose, and the first line of
+    /// output says which. `any` for providers whose addresses are no IP addresses (with --rdm: shm,
+    /// efa, cxi). Default: 127.0.0.1:7471
     #[arg(
         long,
-        default_value = "127.0.0.1:7471",
         value_name = "ADDR",
-        value_delimiter = ','
+        value_delimiter = ',',
+        value_parser = parse_listen
     )]
     pub(crate) listen: Vec<PeerAddr>,
     /// Directory that files are written below
     #[arg(long, default_value = ".")]
     pub(crate) dir: PathBuf,
+    /// Take one stream of the step that Slurm started this task in, from its task 0: see `fabricast
+    /// send --help`
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["output", "key"])]
+    pub(crate) slurm: Option<PathBuf>,
+    /// `-`: take one stream, and write the content of its files to standard output, one behind the
+    /// other, when all of it is there and checked. Until then it lies in a temporary directory
+    /// (TMPDIR), since blocks come in any order
+    #[arg(
+        short,
+        long,
+        value_name = "-",
+        value_parser = ["-"],
+        conflicts_with_all = ["dir", "discard", "json"]
+    )]
+    pub(crate) output: Option<String>,
     /// When it starts, removes what is left of streams that were cut so many days ago and that
     /// nobody went on with
     #[arg(long, value_name = "DAYS", conflicts_with = "discard")]
@@ -135,13 +163,26 @@ pub(crate) enum By {
 #[derive(Debug, Args)]
 pub(crate) struct SendArgs {
     /// Files and directories to send, under the last part of their paths; of directories, all files
-    /// and directories below them
+    /// and directories below them. `-` is standard input, under --name. The last ones that have a
+    /// colon before any slash are directories of other machines, HOST:DIR, where a receiver is
+    /// started over ssh. If instead all but the last have one, they are fetched from there into
+    /// that directory. A name of this machine with a colon is written ./a:b
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
     /// Where a receiver listens; once for each receiver. Several addresses of the same receiver,
     /// with commas between them, are rails
-    #[arg(long, required = true, value_name = "ADDR[,ADDR...]", value_parser = parse_peer)]
+    #[arg(long, value_name = "ADDR[,ADDR...]", value_parser = parse_peer)]
     pub(crate) to: Vec<Addresses>,
+    /// File with more receivers, one a line, as HOST:DIR or as addresses; `#` begins a comment
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hosts: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) far: FarArgs,
+    #[command(flatten)]
+    pub(crate) slurm: SlurmArgs,
+    /// Name of what standard input gives, at the receivers
+    #[arg(long, default_value = "stdin")]
+    pub(crate) name: String,
     /// Connections to each address of a receiver; default: from one up, as long as more of them
     /// make it faster
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -150,11 +191,19 @@ pub(crate) struct SendArgs {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) readers: Option<u32>,
     /// Bytes a second at most, such as 500M
-    #[arg(long, value_parser = parse_size)]
-    pub(crate) rate: Option<u64>,
-    /// Attempts to connect again to a receiver that was lost
-    #[arg(long, default_value_t = 3)]
-    pub(crate) retries: u32,
+    #[arg(long, alias = "rate", value_name = "BYTES", value_parser = parse_size)]
+    pub(crate) limit_rate: Option<u64>,
+    /// For how long to try again to reach a receiver that was lost, with growing pauses, such as
+    /// 90, 10m or 2h; 0: not at all
+    #[arg(long, default_value = "30", value_name = "TIME", value_parser = parse_time)]
+    pub(crate) retry_for: Duration,
+    /// For how long to try to reach a receiver at first; one that answers and says nothing has as
+    /// long again
+    #[arg(long, default_value = "5", value_name = "TIME", value_parser = parse_connect_time)]
+    pub(crate) connect_timeout: Duration,
+    /// Print no progress and no report
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) quiet: bool,
     /// What happens to a receiver that is slower than the others
     #[arg(long, value_enum, default_value_t = Slow::Wait)]
     pub(crate) slow: Slow,
@@ -191,15 +240,52 @@ pub(crate) struct SendArgs {
     pub(crate) common: CommonArgs,
 }
 
+/// How tasks of Slurm meet.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SlurmArgs {
+    /// Under srun: task 0 sends to all others, which run the same command, or `fabricast recv` with
+    /// the same --slurm, and meet it in this directory that all of them share
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["to", "hosts"])]
+    pub(crate) slurm: Option<PathBuf>,
+    /// With --slurm: the directory that the other tasks write files below
+    #[arg(long, default_value = ".", requires = "slurm")]
+    pub(crate) dir: PathBuf,
+}
+
+/// How far ends are started.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FarArgs {
+    /// The command that starts a shell on another machine
+    #[arg(long, default_value = "ssh", value_name = "COMMAND")]
+    pub(crate) rsh: String,
+    /// What the shell there runs: the name or path of fabricast, as a shell takes it
+    #[arg(long, default_value = "fabricast", value_name = "COMMAND")]
+    pub(crate) remote_path: String,
+    /// Address of this machine that a far end is to be reached from, or to reach; several are
+    /// rails, each over the far end's address on that way. Default: where ssh's connection goes
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) rail: Vec<IpAddr>,
+}
+
 /// The addresses of one receiver.
 #[derive(Debug, Clone)]
 pub(crate) struct Addresses(pub(crate) Vec<PeerAddr>);
 
-fn parse_peer(text: &str) -> Result<Addresses, String> {
+pub(crate) fn parse_peer(text: &str) -> Result<Addresses, String> {
     let addrs = text
         .split(',')
         .map(|addr| addr.parse::<PeerAddr>().map_err(|e| e.to_string()));
     Ok(Addresses(addrs.collect::<Result<_, _>>()?))
+}
+
+/// `:7471` and `*:7471` are all addresses of this machine.
+fn parse_listen(text: &str) -> Result<PeerAddr, String> {
+    let all = text.strip_prefix('*').unwrap_or(text).strip_prefix(':');
+    let parsed = match all {
+        Some(port) if !port.starts_with(':') => format!("0.0.0.0:{port}").parse(),
+        _ => text.parse(),
+    };
+    parsed.map_err(|error: fabricast::Error| error.to_string())
 }
 
 #[derive(Debug, Args)]
@@ -237,9 +323,66 @@ fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "too large".to_owned())
 }
 
+/// Seconds, or a number with ms, s, m or h.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
+    let of_unit = units
+        .into_iter()
+        .find_map(|(unit, ms)| Some((text.strip_suffix(unit)?, ms)));
+    let (digits, ms) = of_unit.unwrap_or((text, 1000));
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "want a number of seconds, or one with ms, s, m or h behind it".to_owned())?;
+    match number.checked_mul(ms) {
+        Some(ms @ 0..=86_400_000) => Ok(Duration::from_millis(ms)),
+        _ => Err("must be 24 h at most".to_owned()),
+    }
+}
+
+fn parse_connect_time(text: &str) -> Result<Duration, String> {
+    let time = parse_time(text)?;
+    match (Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&time) {
+        true => Ok(time),
+        false => Err("must be 1 ms to 1 h".to_owned()),
+    }
+}
+
 fn parse_block(text: &str) -> Result<u32, String> {
     match parse_size(text)? {
         bytes @ 0x2000..=0x1000_0000 => Ok(bytes as u32),
         _ => Err("must be 8K to 256M".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, ms) in [
+            ("30", 30_000),
+            ("5s", 5000),
+            ("250ms", 250),
+            ("2m", 120_000),
+            ("0", 0),
+        ] {
+            assert_eq!(parse_time(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "s", "-1", "1.5", "25h", "3d", "99999999999999999999h"] {
+            assert!(parse_time(text).is_err(), "{text}");
+        }
+        assert!(parse_connect_time("0").is_err());
+    }
+
+    #[test]
+    fn a_port_alone_is_all_addresses() {
+        for text in [":7471", "*:7471", "0.0.0.0:7471"] {
+            let addr = parse_listen(text).expect("an address");
+            assert_eq!(addr.to_string(), "0.0.0.0:7471", "{text}");
+        }
+        let own = parse_listen("[::1]:7471").expect("an address");
+        assert_eq!(own.to_string(), "[::1]:7471");
+        assert!(parse_listen(":").is_err() && parse_listen("::").is_err());
     }
 }

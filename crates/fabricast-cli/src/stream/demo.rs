@@ -89,12 +89,7 @@ fn pass_on(command: &mut Command, common: &CommonArgs) {
         .arg(format!("--block={}", common.block))
         .arg(format!("--timeout={}", common.timeout))
         .arg(format!("--provider={}", common.provider));
-    if let Some(buffers) = common.buffers {
-        command.arg(format!("--buffers={buffers}"));
-    }
-    if let Some(threads) = common.rail_threads {
-        command.arg(format!("--rail-threads={threads}"));
-    }
+    command.args(common.numbers());
     if common.rdm {
         command.arg("--rdm");
     }

@@ -7,11 +7,16 @@
 
 pub(crate) mod args;
 pub(crate) mod demo;
+pub(crate) mod far;
+mod measure;
+mod progress;
 pub(crate) mod recv;
 mod report;
+mod route;
 pub(crate) mod send;
+mod slurm;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use fabricast::buffer::DeviceBufferManager;
@@ -19,7 +24,7 @@ use fabricast::fabric::EndpointKind;
 use fabricast::stream::StreamSettings;
 use fabricast::{Domain, Fabric, Region};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, describe};
 use args::CommonArgs;
 
 /// What both sides' settings of streams have in common; `threads`: that read, or write.
@@ -74,4 +79,25 @@ fn open_domain(common: &CommonArgs, local: Option<IpAddr>) -> Result<Arc<Domain>
         builder = builder.node(local.to_string());
     }
     Ok(builder.open()?.open_domain()?)
+}
+
+/// The address that this machine has towards a peer. No packet is sent: a datagram socket only
+/// looks up the route.
+fn local_address(peer: SocketAddr) -> Result<IpAddr, Failure> {
+    let any: IpAddr = match peer {
+        SocketAddr::V4(_) => [0; 4].into(),
+        SocketAddr::V6(_) => [0; 16].into(),
+    };
+    let found = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(peer)?;
+        socket.local_addr()
+    });
+    found
+        .map(|address| address.ip())
+        .map_err(|error| Failure::new(format!("{peer}: {}", describe(&error))))
+}
+
+/// Whether an address is one of this machine's.
+fn is_own(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
 }

@@ -1,44 +1,88 @@
 //! The receiving side.
 
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use fabricast::PeerAddr;
 use fabricast::buffer::DeviceBufferManager;
 use fabricast::stream::{
-    DirectorySink, DiscardSink, Limits, PresharedKey, ReceiverConfig, SinkFactory, StreamEvent,
-    StreamReceiver, ThroughGpu,
+    Arrival, DirectorySink, DiscardSink, EntryKind, Limits, PresharedKey, ReceiverConfig,
+    SinkFactory, StreamError, StreamEvent, StreamReceiver, ThroughGpu,
 };
+use tempfile::TempDir;
 
 use crate::failure::{End, Failure};
+use crate::interrupt;
 use crate::parent::end_with_parent;
 use crate::say::say;
 use crate::stream::args::RecvArgs;
+use crate::stream::far::LibraryStart;
+use crate::stream::report::result_to_json;
+use crate::stream::slurm::{self, Task};
 use crate::stream::{common_settings, device_buffers, open_domain};
 
 /// How long goodbyes may take.
-const GOODBYE: Duration = Duration::from_secs(5);
+pub(crate) const GOODBYE: Duration = Duration::from_secs(5);
+
+/// The port where nobody asks for one.
+const PORT: u16 = 7471;
+
+/// How often it is looked whether somebody asked for an end.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Receives streams until the process is ended, or with `--once` until one is over.
 pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
     end_with_parent(args.child)?;
-    let mut places = Vec::new();
-    let config = config(args)?;
-    for addr in &args.listen {
-        let local = addr.socket_addr().map(|local| local.ip());
-        let domain = open_domain(&args.common, local)?;
-        places.push((domain, *addr));
+    interrupt::watch()?;
+    let start = LibraryStart::begin();
+    if let Some(shared) = &args.slurm {
+        let task = Task::of_environment()?;
+        return match task.is_sender() {
+            true => {
+                let text = "--slurm: task 0 sends: let it run fabricast send";
+                Err(Failure::new(text).ends(End::Usage))
+            }
+            false => slurm::receive(args, shared, &task, start),
+        };
     }
-    let receiver = StreamReceiver::listen_at(&places, config).map_err(Failure::of)?;
+    let key = match &args.common.key {
+        Some(path) => Some(PresharedKey::from_file(path).map_err(Failure::of)?),
+        None => None,
+    };
+    let spool = match args.output {
+        Some(_) => Some(tempfile::tempdir().map_err(spool_failed)?),
+        None => None,
+    };
+    let dir = spool.as_ref().map_or(args.dir.as_path(), TempDir::path);
+    let at = match args.listen.is_empty() {
+        true => vec![SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)).into()],
+        false => args.listen.clone(),
+    };
+    let receiver = open(args, dir, &at, key, start)?;
     let addrs = receiver.local_addrs().iter().map(ToString::to_string);
-    say(format_args!(
-        "listening on {}",
-        addrs.collect::<Vec<_>>().join(",")
-    ));
+    let line = format!("listening on {}", addrs.collect::<Vec<_>>().join(","));
+    match spool {
+        Some(_) => eprintln!("{line}"),
+        None => say(line),
+    }
     loop {
-        let Some(news) = receiver.next(Duration::from_secs(3600)) else {
+        if let Some(end) = interrupt::asked() {
+            receiver.close(Instant::now());
+            let text = "interrupted: what was under way goes on when its sender's command is \
+                        given again";
+            return Err(Failure::new(text).ends(end));
+        }
+        let Some(news) = receiver.next(LOOK) else {
             continue;
         };
-        let ended = tell(args, &news);
-        if args.once
+        let ended = match (&spool, &news) {
+            (Some(spool), StreamEvent::Complete(stream, _)) => Some(put_out(spool.path(), stream)),
+            _ => tell(args, &news),
+        };
+        if (args.once || spool.is_some())
             && let Some(result) = ended
         {
             receiver.close(Instant::now() + GOODBYE);
@@ -50,12 +94,55 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
     }
 }
 
+fn spool_failed(error: io::Error) -> Failure {
+    Failure::os("temporary directory", &error).ends(End::Sink)
+}
+
+/// Writes the files of a stream that lie in this directory to standard output.
+fn put_out(dir: &Path, stream: &Arrival) -> Result<(), Failure> {
+    let Some(manifest) = &stream.manifest else {
+        return Err(Failure::new(
+            "the list of files is gone: there was no memory for it",
+        ));
+    };
+    let mut out = io::stdout().lock();
+    for entry in manifest.iter() {
+        if entry.kind != EntryKind::File {
+            continue;
+        }
+        let path = dir.join(entry.name.as_path());
+        let failed = |error| Failure::os("standard output", &error).ends(End::Sink);
+        let mut file = File::open(&path).map_err(|error| Failure::file(&path, &error))?;
+        io::copy(&mut file, &mut out).map_err(failed)?;
+    }
+    io::Write::flush(&mut out).map_err(|error| Failure::os("standard output", &error))
+}
+
+/// Listens at these addresses, for what is written below this directory.
+pub(crate) fn open(
+    args: &RecvArgs,
+    dir: &Path,
+    at: &[PeerAddr],
+    key: Option<PresharedKey>,
+    start: LibraryStart,
+) -> Result<StreamReceiver, Failure> {
+    let config = config(args, dir, key)?;
+    start.wait();
+    let mut places = Vec::new();
+    for addr in at {
+        let local = addr.socket_addr().map(|local| local.ip());
+        let domain = open_domain(&args.common, local)?;
+        places.push((domain, *addr));
+    }
+    StreamReceiver::listen_at(&places, config).map_err(Failure::of)
+}
+
 /// What happened, for people; and if a stream is over, how it ended.
-fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Failure>> {
+pub(crate) fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Failure>> {
     match news {
         StreamEvent::Complete(stream, report) => {
             match args.common.json {
-                true => say(report.to_json()),
+                true => say(result_to_json(&name_of(stream.peer), &Ok(()), report)),
                 false => {
                     let first = stream.manifest.as_ref().and_then(|all| all.get(0));
                     let first = first.map_or_else(String::new, |it| it.name.to_string());
@@ -68,9 +155,18 @@ fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Failure>> {
             }
             Some(Ok(()))
         }
-        StreamEvent::Cut(_, error, report) => {
+        StreamEvent::Cut(stream, error, report) => {
+            if args.common.json {
+                let result = Err(error.clone());
+                say(result_to_json(&name_of(stream.peer), &result, report));
+            }
             let text = format!("a stream ended after {} bytes: {error}", report.bytes);
-            Some(Err(Failure::new(text).ends(End::of(error))))
+            let end = match error {
+                // Files are what it writes.
+                StreamError::File(_) => End::Sink,
+                error => End::of(error),
+            };
+            Some(Err(Failure::new(text).ends(end)))
         }
         StreamEvent::Refused { code, reason, .. } => {
             let text = match reason.is_empty() {
@@ -83,13 +179,21 @@ fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Failure>> {
     }
 }
 
-fn config(args: &RecvArgs) -> Result<ReceiverConfig, Failure> {
+fn name_of(peer: Option<PeerAddr>) -> String {
+    peer.map_or_else(|| "a sender".to_owned(), |peer| peer.to_string())
+}
+
+fn config(
+    args: &RecvArgs,
+    dir: &Path,
+    key: Option<PresharedKey>,
+) -> Result<ReceiverConfig, Failure> {
     let gpu = device_buffers(&args.common, args.writers)?;
     let base = match args.discard {
         true => taking(DiscardSink, gpu),
         false => {
-            let failed = |error| Failure::file(&args.dir, &error).ends(End::Sink);
-            let sink = DirectorySink::new(&args.dir).map_err(failed)?;
+            let failed = |error| Failure::file(dir, &error).ends(End::Sink);
+            let sink = DirectorySink::new(dir).map_err(failed)?;
             if let Some(days) = args.forget_after {
                 let age = Duration::from_secs(u64::from(days) * 86_400);
                 sink.forget_partials(age).map_err(failed)?;
@@ -117,8 +221,7 @@ fn config(args: &RecvArgs) -> Result<ReceiverConfig, Failure> {
     if let Some(windows) = args.windows {
         config = config.rma_slots(windows);
     }
-    if let Some(path) = &args.common.key {
-        let key = PresharedKey::from_file(path).map_err(Failure::of)?;
+    if let Some(key) = key {
         config = config.stream(|s| s.key(key));
     }
     Ok(config)

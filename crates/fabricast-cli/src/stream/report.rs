@@ -1,83 +1,74 @@
-//! What a person sees: progress while it runs, and a summary when it is done.
+//! What is said when it is done: a summary for people, an object for programs.
 
 use std::fmt;
-use std::io::IsTerminal;
-use std::time::{Duration, Instant};
 
 use fabricast::fabric::Report;
-use fabricast::stream::{Peer, PeerProgress, StreamReport};
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use fabricast::stream::{StreamError, StreamReport};
+use serde_json::Value;
 
-use crate::stream::args::Addresses;
+use super::far::MARK;
+use super::measure::Bytes;
+use crate::failure::End;
+use crate::say::say;
 
-/// How often a line is printed where there is no terminal.
-const LINE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// A bar for each receiver on a terminal, else a line a second. On stderr: stdout is for results.
-pub(crate) struct Progress {
-    bars: Vec<ProgressBar>,
-    started: Instant,
-    next_line: Instant,
+/// Who is told what happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Voice {
+    People,
+    /// Objects on stdout, one a line.
+    Json,
+    /// The same, for the near end of a remote shell.
+    NearEnd,
+    Nobody,
 }
 
-impl Progress {
-    pub(crate) fn new(totals: impl Iterator<Item = u64>, peers: &[Addresses]) -> Self {
-        let now = Instant::now();
-        let bars = match std::io::stderr().is_terminal() {
-            true => new_bars(totals, peers),
-            false => Vec::new(),
-        };
-        Self {
-            bars,
-            started: now,
-            next_line: now + LINE_INTERVAL,
+impl Voice {
+    pub(crate) fn of(json: bool, quiet: bool) -> Self {
+        match (json, quiet) {
+            (true, _) => Self::Json,
+            (_, true) => Self::Nobody,
+            _ => Self::People,
         }
     }
 
-    pub(crate) fn show(&mut self, peers: &[PeerProgress]) {
-        for (bar, peer) in self.bars.iter().zip(peers) {
-            bar.set_position(peer.written);
-        }
-        let now = Instant::now();
-        if !self.bars.is_empty() || now < self.next_line {
-            return;
-        }
-        self.next_line = now + LINE_INTERVAL;
-        for peer in peers {
-            let percent = peer.written as f64 / peer.total.max(1) as f64 * 100.0;
-            let rate = peer.written as f64 / (now - self.started).as_secs_f64().max(1e-9) / 1e9;
-            eprintln!(
-                "{} of {} bytes ({percent:.0} %), {rate:.2} GB/s",
-                peer.written, peer.total
-            );
+    pub(crate) fn say_json(self, value: &Value) {
+        match self {
+            Self::Json => say(value),
+            Self::NearEnd => say(format_args!("{MARK}{value}")),
+            Self::People | Self::Nobody => {}
         }
     }
 }
 
-impl Drop for Progress {
-    fn drop(&mut self) {
-        // Whatever is printed next, an error for one, has the lines to itself.
-        self.bars.iter().for_each(ProgressBar::finish_and_clear);
+/// What became of one receiver, for programs.
+pub(crate) fn result_to_json(
+    peer: &str,
+    result: &Result<(), StreamError>,
+    report: &StreamReport,
+) -> Value {
+    let mut value: Value = serde_json::from_str(&report.to_json()).unwrap_or_default();
+    value["type"] = "result".into();
+    value["peer"] = peer.into();
+    value["ok"] = result.is_ok().into();
+    if let Err(error) = result {
+        let end = End::of(error);
+        value["error"] = error.to_string().into();
+        value["code"] = end.word().into();
+        value["exit"] = (end as u64).into();
+        value["todo"] = End::todo_of(error).into();
+        // Where a stream spends its time says nothing of one that did not arrive.
+        if let Some(all) = value.as_object_mut() {
+            all.remove("bottleneck");
+        }
     }
-}
-
-fn new_bars(totals: impl Iterator<Item = u64>, peers: &[Addresses]) -> Vec<ProgressBar> {
-    let template = "{msg:22} {bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go";
-    let style = ProgressStyle::with_template(template).expect("the template is a constant");
-    let all = MultiProgress::new();
-    let bars = totals.zip(peers).map(|(total, peer)| {
-        let bar = all.add(ProgressBar::new(total).with_style(style.clone()));
-        let first = peer.0.first().map(ToString::to_string);
-        bar.with_message(first.unwrap_or_default())
-    });
-    bars.collect()
+    value
 }
 
 /// What was sent to a receiver, how fast, and which way.
 pub(crate) struct Summary<'a> {
     pub(crate) entries: usize,
     pub(crate) block: u32,
-    pub(crate) peer: &'a Peer,
+    pub(crate) peer: &'a str,
     pub(crate) report: &'a StreamReport,
     pub(crate) fabric: &'a Report,
 }
@@ -88,7 +79,12 @@ impl fmt::Display for Summary<'_> {
         let seconds = report.took.as_secs_f64();
         writeln!(f, "receiver     {}", self.peer)?;
         writeln!(f, "entries      {} files and directories", self.entries)?;
-        writeln!(f, "bytes        {}", report.bytes)?;
+        writeln!(
+            f,
+            "bytes        {} ({})",
+            report.bytes,
+            Bytes(report.bytes as f64)
+        )?;
         if report.resumed_bytes > 0 {
             writeln!(f, "resumed      {} bytes were there", report.resumed_bytes)?;
         }
@@ -96,7 +92,7 @@ impl fmt::Display for Summary<'_> {
             f,
             "seconds      {seconds:.3} (until the receiver had written them)"
         )?;
-        writeln!(f, "rate         {:.2} GB/s", report.rate() / 1e9)?;
+        writeln!(f, "rate         {}/s", Bytes(report.rate()))?;
         writeln!(
             f,
             "provider     {} {} on {}",

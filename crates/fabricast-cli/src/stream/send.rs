@@ -1,6 +1,10 @@
 //! The sending side: one transfer to all receivers.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::storage::DirectIo;
@@ -8,13 +12,20 @@ use fabricast::stream::{
     BlockSource, FileSource, Peer, PeerOutcome, PresharedKey, SendOptions, SenderConfig, SlowPeer,
     SourceError, StreamSender, ThroughGpu, Transport,
 };
+use fabricast::{Domain, PeerAddr};
 
-use crate::failure::{End, Failure, describe};
+use crate::failure::{End, Failure};
+use crate::interrupt;
 use crate::parent::end_with_parent;
 use crate::say::say;
-use crate::stream::args::{By, SendArgs, Slow};
-use crate::stream::report::{Progress, Summary};
-use crate::stream::{common_settings, device_buffers, open_domain};
+use crate::stream::args::{Addresses, By, SendArgs, Slow};
+use crate::stream::far::place::FarPlace;
+use crate::stream::far::{self, FarEnd, LibraryStart, Request, Role};
+use crate::stream::progress::{Meters, Progress};
+use crate::stream::report::{Summary, Voice, result_to_json};
+use crate::stream::route::{Route, Target};
+use crate::stream::slurm::{self, Task};
+use crate::stream::{common_settings, device_buffers, local_address, open_domain};
 
 /// How often progress is shown.
 const TICK: Duration = Duration::from_millis(100);
@@ -24,41 +35,248 @@ const GOODBYE: Duration = Duration::from_secs(5);
 /// Sends everything, and returns when every receiver has it.
 pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
     end_with_parent(args.child)?;
-    let mut source = FileSource::builder();
-    for path in &args.paths {
-        source = source.path(path);
+    interrupt::watch()?;
+    if let Some(shared) = &args.slurm.slurm {
+        let task = Task::of_environment()?;
+        return match task.is_sender() {
+            true => slurm::send(args, shared, &task),
+            false => slurm::receive_of_send(args, shared, &task),
+        };
     }
-    if args.direct {
-        source = source.direct(DirectIo::On);
+    match Route::of(args)? {
+        Route::Push(paths, targets) => push(args, &paths, &targets),
+        Route::Pull(from, into) => far::pull::run(args, &from, &into),
     }
-    // Before the first byte is sent: a mistyped name costs nothing.
-    let source = source.build().map_err(source_failed)?;
-    tell_skipped(args, &source)?;
-    let entries = source.manifest().len();
-    let gpu = device_buffers(&args.common, args.readers)?;
+}
+
+/// A receiver before it is known where it listens.
+enum Starting<'a> {
+    At(&'a Addresses),
+    Far(&'a FarPlace, FarEnd),
+}
+
+fn push(args: &SendArgs, paths: &[PathBuf], targets: &[Target]) -> Result<(), Failure> {
+    let is_far = |target: &Target| matches!(target, Target::Far(_));
+    let any_far = targets.iter().any(is_far);
+    if any_far && !targets.iter().all(is_far) && args.common.key.is_none() {
+        let text = "--to beside HOST:DIR: name the key of the one that listens by --key, which the \
+                    others are given, too";
+        return Err(Failure::new(text).ends(End::Usage));
+    }
+    let key = match (any_far, &args.common.key) {
+        (false, None) => None,
+        _ => Some(far::key_bytes(&args.common)?),
+    };
+    // Side by side: the far ends' shells, libfabric, and the survey of what is sent.
+    let mut starting = Vec::new();
+    for target in targets {
+        starting.push(match target {
+            Target::At(to) => Starting::At(to),
+            Target::Far(place) => Starting::Far(place, FarEnd::start(place, &args.far)?),
+        });
+    }
+    let start = LibraryStart::begin();
+    let source = Source::of(args, paths)?;
+    for receiver in &mut starting {
+        if let Starting::Far(place, end) = receiver {
+            let meet = match end.hello()?.came_in {
+                _ if !args.far.rail.is_empty() => args.far.rail.clone(),
+                Some(_) => Vec::new(),
+                None => vec![far::way_out()],
+            };
+            end.ask(&Request {
+                role: Role::Receive,
+                args: far_recv_args(args, &place.path),
+                key: key.clone().unwrap_or_default(),
+                meet,
+                paths: Vec::new(),
+                to: Vec::new(),
+            })?;
+        }
+    }
+    start.wait();
+    let mut peers = Vec::new();
+    for receiver in &mut starting {
+        peers.push(match receiver {
+            Starting::At(to) => Named::at(to),
+            Starting::Far(place, end) => {
+                let name = place.to_string();
+                let to = far::addresses(&name, &end.listening()?)?;
+                Named { name, to }
+            }
+        });
+    }
+    let sending = Sending {
+        args,
+        source,
+        peers,
+        key: key.as_deref().map(far::key).transpose()?,
+        voice: Voice::of(args.common.json, args.quiet),
+    };
+    let result = sending.run(interrupt::asked);
+    for receiver in starting {
+        if let Starting::Far(_, end) = receiver {
+            end.close();
+        }
+    }
+    result
+}
+
+/// The arguments of a far end's `recv`.
+fn far_recv_args(args: &SendArgs, dir: &str) -> Vec<String> {
+    let mut words = far::recv_args(&args.common, dir);
+    if args.by == By::Write {
+        words.push(format!("--windows={}", args.common.buffers.unwrap_or(16)));
+    }
+    words
+}
+
+/// What is sent.
+pub(crate) struct Source {
+    files: FileSource,
+    /// What standard input gave.
+    _spool: Option<File>,
+}
+
+impl Source {
+    /// Looks at everything before the first byte is sent: a mistyped name costs nothing.
+    pub(crate) fn of(args: &SendArgs, paths: &[PathBuf]) -> Result<Self, Failure> {
+        let mut builder = FileSource::builder();
+        let mut spool = None;
+        for path in paths {
+            if path.as_os_str() != "-" {
+                builder = builder.path(path);
+                continue;
+            }
+            if spool.is_some() {
+                return Err(Failure::new("-: standard input can be sent once").ends(End::Usage));
+            }
+            let file = spool_stdin()?;
+            builder = builder.file_as(format!("/proc/self/fd/{}", file.as_raw_fd()), &args.name);
+            spool = Some(file);
+        }
+        if args.direct {
+            builder = builder.direct(DirectIo::On);
+        }
+        let files = builder.build().map_err(source_failed)?;
+        tell_skipped(args, &files)?;
+        Ok(Self {
+            files,
+            _spool: spool,
+        })
+    }
+}
+
+/// All that standard input gives, in a file without a name: a stream's length is known when it
+/// begins.
+fn spool_stdin() -> Result<File, Failure> {
+    let failed = |error| Failure::os("standard input, or the temporary file for it", &error);
+    let mut file = tempfile::tempfile().map_err(failed)?;
+    io::copy(&mut io::stdin().lock(), &mut file)
+        .map_err(|error| failed(error).ends(End::Source))?;
+    Ok(file)
+}
+
+/// A receiver, as people know it.
+pub(crate) struct Named {
+    pub(crate) name: String,
+    pub(crate) to: Addresses,
+}
+
+impl Named {
+    fn at(to: &Addresses) -> Self {
+        let name = to.0.first().map(ToString::to_string).unwrap_or_default();
+        Self {
+            name,
+            to: to.clone(),
+        }
+    }
+}
+
+/// One transfer to all receivers.
+pub(crate) struct Sending<'a> {
+    pub(crate) args: &'a SendArgs,
+    pub(crate) source: Source,
+    pub(crate) peers: Vec<Named>,
+    pub(crate) key: Option<PresharedKey>,
+    pub(crate) voice: Voice,
+}
+
+impl Sending<'_> {
+    /// Sends it, until it is done or somebody asks for an end.
+    pub(crate) fn run(self, asked: impl Fn() -> Option<End>) -> Result<(), Failure> {
+        let Self {
+            args,
+            source,
+            peers,
+            key,
+            voice,
+        } = self;
+        let names: Vec<_> = peers.iter().map(|peer| peer.name.clone()).collect();
+        let entries = source.files.manifest().len();
+        let mut meters = Meters::new(names.clone(), source.files.manifest());
+        let gpu = device_buffers(&args.common, args.readers)?;
+        let domains = open_domains(args, &peers)?;
+        let sender = StreamSender::over(&domains, config(args, key)).map_err(Failure::of)?;
+        let to = peers
+            .iter()
+            .map(|peer| Peer::new(peer.to.0.iter().copied()));
+        let transfer = match gpu {
+            None => sender.send(source.files, to, options(args)),
+            Some(gpu) => sender.send(ThroughGpu::new(source.files, gpu), to, options(args)),
+        };
+        let transfer = transfer.map_err(Failure::of)?;
+        let mut progress = Progress::new(voice);
+        let mut end = None;
+        let outcomes = loop {
+            if let Some(outcomes) = transfer.wait(Instant::now() + TICK) {
+                break outcomes;
+            }
+            if end.is_none() {
+                end = asked();
+                if end.is_some() {
+                    transfer.cancel();
+                }
+            }
+            progress.show(&meters.measure(&transfer.progress()));
+        };
+        drop(progress);
+        sender.close(Instant::now() + GOODBYE);
+        let told = Told {
+            args,
+            names: &names,
+            entries,
+            voice,
+        };
+        let result = told.tell(&outcomes, &domains[0].report());
+        match end {
+            // It may have been done at the same moment.
+            Some(end) if result.is_err() => Err(Failure::interrupted(end)),
+            _ => result,
+        }
+    }
+}
+
+/// The domain of each of the receivers' addresses: over the device that leads there, or that was
+/// asked for.
+fn open_domains(args: &SendArgs, peers: &[Named]) -> Result<Vec<Arc<Domain>>, Failure> {
+    let count = peers.iter().map(|peer| peer.to.0.len()).max().unwrap_or(0);
     let mut domains = Vec::new();
-    for addr in &args.to[0].0 {
-        let local = addr.socket_addr().map(local_address).transpose()?;
+    for number in 0..count {
+        let mut local = args.far.rail.get(number).copied();
+        if local.is_none() {
+            let all = peers.iter().filter_map(|peer| peer.to.0.get(number));
+            let addrs: Vec<_> = all.filter_map(PeerAddr::socket_addr).collect();
+            let locals = addrs.into_iter().map(local_address);
+            let locals: Vec<_> = locals.collect::<Result<_, _>>()?;
+            // From another address this machine is reached, too; from this one nobody else is.
+            let far = locals.iter().find(|ip| !ip.is_loopback());
+            let any = locals.first();
+            local = far.or(any).copied();
+        }
         domains.push(open_domain(&args.common, local)?);
     }
-    let sender = StreamSender::over(&domains, config(args)?).map_err(Failure::of)?;
-    let peers = args.to.iter().map(|to| Peer::new(to.0.iter().copied()));
-    let transfer = match gpu {
-        None => sender.send(source, peers, options(args)),
-        Some(gpu) => sender.send(ThroughGpu::new(source, gpu), peers, options(args)),
-    };
-    let transfer = transfer.map_err(Failure::of)?;
-    let progress = transfer.progress();
-    let mut shown = Progress::new(progress.iter().map(|peer| peer.total), &args.to);
-    let outcomes = loop {
-        if let Some(outcomes) = transfer.wait(Instant::now() + TICK) {
-            break outcomes;
-        }
-        shown.show(&transfer.progress());
-    };
-    drop(shown);
-    sender.close(Instant::now() + GOODBYE);
-    tell(args, &outcomes, entries, &domains[0].report())
+    Ok(domains)
 }
 
 fn source_failed(error: SourceError) -> Failure {
@@ -89,60 +307,63 @@ fn tell_skipped(args: &SendArgs, source: &FileSource) -> Result<(), Failure> {
     }
 }
 
-/// What became of it, receiver by receiver; an error if one does not have it.
-fn tell(
-    args: &SendArgs,
-    outcomes: &[PeerOutcome],
+/// How what became of it is told.
+struct Told<'a> {
+    args: &'a SendArgs,
+    names: &'a [String],
     entries: usize,
-    fabric: &fabricast::fabric::Report,
-) -> Result<(), Failure> {
-    let mut failures = Vec::new();
-    for outcome in outcomes {
-        let PeerOutcome {
-            peer,
-            result,
-            report,
-            ..
-        } = outcome;
-        if args.common.json {
-            say(report.to_json());
-        } else if result.is_ok() {
-            say(Summary {
-                entries,
-                block: args.common.block,
-                peer,
-                report,
-                fabric,
-            });
-        }
-        if let Err(error) = result {
-            failures.push((format!("{peer}: {error}"), End::of(error)));
-        }
-    }
-    let Some(&(_, first)) = failures.first() else {
-        return Ok(());
-    };
-    let end = match failures.iter().all(|(_, end)| *end == first) {
-        true => first,
-        false => End::Failed,
-    };
-    let texts: Vec<_> = failures.into_iter().map(|(text, _)| text).collect();
-    Err(Failure::new(texts.join("; ")).ends(end))
+    voice: Voice,
 }
 
-fn config(args: &SendArgs) -> Result<SenderConfig, Failure> {
-    let mut config = SenderConfig::default().stream(|s| {
+impl Told<'_> {
+    /// What became of it, receiver by receiver; an error if one does not have it.
+    fn tell(
+        &self,
+        outcomes: &[PeerOutcome],
+        fabric: &fabricast::fabric::Report,
+    ) -> Result<(), Failure> {
+        let mut failures = Vec::new();
+        for (name, outcome) in self.names.iter().zip(outcomes) {
+            let PeerOutcome { result, report, .. } = outcome;
+            self.voice.say_json(&result_to_json(name, result, report));
+            if self.voice == Voice::People && result.is_ok() {
+                say(Summary {
+                    entries: self.entries,
+                    block: self.args.common.block,
+                    peer: name,
+                    report,
+                    fabric,
+                });
+            }
+            if let Err(error) = result {
+                failures.push((format!("{name}: {error}"), End::of(error)));
+            }
+        }
+        let Some(&(_, first)) = failures.first() else {
+            return Ok(());
+        };
+        let end = match failures.iter().all(|(_, end)| *end == first) {
+            true => first,
+            false => End::Failed,
+        };
+        let texts: Vec<_> = failures.into_iter().map(|(text, _)| text).collect();
+        Err(Failure::new(texts.join("; ")).ends(end))
+    }
+}
+
+fn config(args: &SendArgs, key: Option<PresharedKey>) -> SenderConfig {
+    let config = SenderConfig::default().stream(|s| {
         let s = common_settings(&args.common, args.readers, s);
+        let s = s.connect_timeout(args.connect_timeout);
         match args.common.buffers {
             Some(buffers) => s.buffers(buffers),
             None => s,
         }
     });
-    if let Some(path) = &args.common.key {
-        let key = PresharedKey::from_file(path).map_err(Failure::of)?;
-        config = config.stream(|s| s.key(key));
+    match key {
+        Some(key) => config.stream(|s| s.key(key)),
+        None => config,
     }
-    Ok(config)
 }
 
 fn options(args: &SendArgs) -> SendOptions {
@@ -157,9 +378,15 @@ fn options(args: &SendArgs) -> SendOptions {
         })
         .sync(args.sync)
         .read_back(args.read_back)
-        .restart(args.restart)
-        .rate(args.rate)
-        .reconnects(args.retries)
+        // Standard input is never the same again.
+        .restart(args.restart || args.paths.iter().any(|path| path.as_os_str() == "-"))
+        .rate(args.limit_rate)
+        .reconnects(if args.retry_for.is_zero() {
+            0
+        } else {
+            u32::MAX
+        })
+        .retry_for(Some(args.retry_for).filter(|time| !time.is_zero()))
         .stalled_after(patience)
         .slow(match args.slow {
             Slow::Wait => SlowPeer::Wait(patience),
@@ -170,20 +397,4 @@ fn options(args: &SendArgs) -> SendOptions {
         Some(rails) => options.rails(rails),
         None => options,
     }
-}
-
-/// The address that this machine has towards a peer. No packet is sent: a datagram socket only
-/// looks up the route.
-fn local_address(peer: SocketAddr) -> Result<IpAddr, Failure> {
-    let any: IpAddr = match peer {
-        SocketAddr::V4(_) => [0; 4].into(),
-        SocketAddr::V6(_) => [0; 16].into(),
-    };
-    let found = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect(peer)?;
-        socket.local_addr()
-    });
-    found
-        .map(|address| address.ip())
-        .map_err(|error| Failure::new(format!("{peer}: {}", describe(&error))))
 }

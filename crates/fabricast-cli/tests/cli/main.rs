@@ -1,5 +1,6 @@
 //! The command `fabricast`, as a user runs it.
 
+mod far;
 #[path = "../../../../tests/common/patience.rs"]
 mod patience;
 mod peers;
@@ -7,6 +8,7 @@ mod peers;
 #[allow(dead_code, reason = "shared with other tests, which use more of it")]
 mod provider;
 mod readout;
+mod slurm;
 mod stream;
 
 use std::path::PathBuf;

@@ -17,38 +17,38 @@ use crate::program;
 use crate::provider::{any_port, nobodys_port};
 
 /// No process of these tests may take longer.
-static PATIENCE: LazyLock<Duration> = LazyLock::new(|| patient(Duration::from_secs(60)));
+pub(crate) static PATIENCE: LazyLock<Duration> = LazyLock::new(|| patient(Duration::from_secs(60)));
 const BLOCK: usize = 64 * 1024;
 
 /// The provider to use.
-fn provider() -> &'static str {
+pub(crate) fn provider() -> &'static str {
     crate::over().expect("the program is there")
 }
 
 /// A process of ours; ended when it is dropped.
-struct Process(Child);
+pub(crate) struct Process(pub(crate) Child);
 
-struct Ended {
-    status: ExitStatus,
-    stdout: String,
-    stderr: String,
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Process {
-    fn start(program: &Path, arguments: &[&str]) -> Self {
+    pub(crate) fn start(program: &Path, arguments: &[&str]) -> Self {
         Self::start_command(Command::new(program).args(arguments))
     }
 
-    fn start_command(command: &mut Command) -> Self {
+    pub(crate) fn start_command(command: &mut Command) -> Self {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
         Self(command.stderr(Stdio::piped()).spawn().expect("it starts"))
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.0.kill().expect("it is our child");
     }
 
-    fn status(&mut self) -> ExitStatus {
+    pub(crate) fn status(&mut self) -> ExitStatus {
         let deadline = Instant::now() + *PATIENCE;
         loop {
             if let Some(status) = self.0.try_wait().expect("it is our child") {
@@ -64,7 +64,7 @@ impl Process {
     }
 
     /// Waits for the end. What it prints in these tests fits into the pipes.
-    fn end(mut self) -> Ended {
+    pub(crate) fn end(mut self) -> Ended {
         let status = self.status();
         let (mut stdout, mut stderr) = (String::new(), String::new());
         if let Some(mut pipe) = self.0.stdout.take() {
@@ -89,15 +89,19 @@ impl Drop for Process {
 }
 
 impl Ended {
-    /// It failed, with exit code 1 and one line that says why.
+    /// It failed, with this exit code and one line that says why.
     #[track_caller]
-    fn assert_failed(&self, why: &str) {
+    pub(crate) fn assert_failed(&self, code: i32, why: &str) {
         let Self {
             status,
             stdout,
             stderr,
         } = self;
-        assert_eq!(status.code(), Some(1), "stdout: {stdout} stderr: {stderr}");
+        assert_eq!(
+            status.code(),
+            Some(code),
+            "stdout: {stdout} stderr: {stderr}"
+        );
         let line = stderr.lines().find(|line| line.starts_with("fabricast: "));
         assert!(
             line.is_some_and(|line| line.contains(why)),
@@ -110,7 +114,7 @@ impl Ended {
     }
 
     #[track_caller]
-    fn assert_ok(&self) {
+    pub(crate) fn assert_ok(&self) {
         assert!(
             self.status.success(),
             "{} stderr: {}",
@@ -121,14 +125,14 @@ impl Ended {
 }
 
 /// A receiver, the directory that it writes to, and where it listens.
-struct Running {
-    process: Process,
-    address: String,
+pub(crate) struct Running {
+    pub(crate) process: Process,
+    pub(crate) address: String,
     _stdout: BufReader<ChildStdout>,
 }
 
 impl Running {
-    fn start(program: &Path, dir: &Path, more: &[&str]) -> Self {
+    pub(crate) fn start(program: &Path, dir: &Path, more: &[&str]) -> Self {
         let mut command = Command::new(program);
         let listen = any_port().to_string();
         command.args(["recv", "--listen", &listen, "--provider", provider()]);
@@ -137,7 +141,7 @@ impl Running {
         Self::start_command(&mut command)
     }
 
-    fn start_command(command: &mut Command) -> Self {
+    pub(crate) fn start_command(command: &mut Command) -> Self {
         let mut process = Process::start_command(command);
         let mut stdout = BufReader::new(process.0.stdout.take().expect("a pipe"));
         let mut line = String::new();
@@ -154,7 +158,7 @@ impl Running {
         }
     }
 
-    fn send(&self, program: &Path, files: &[&Path]) -> Process {
+    pub(crate) fn send(&self, program: &Path, files: &[&Path]) -> Process {
         let mut command = Command::new(program);
         command.args(["send", "--provider", provider(), "--block", "64K"]);
         command.args(["--to", &self.address]);
@@ -165,26 +169,26 @@ impl Running {
     fn send_slowly(&self, program: &Path, file: &Path) -> Process {
         let mut command = Command::new(program);
         command.args(["send", "--provider", provider(), "--rate", "4M"]);
-        command.args(["--to", &self.address]);
+        command.args(["--retry-for", "1", "--to", &self.address]);
         Process::start_command(command.arg(file))
     }
 }
 
 /// Bytes of which no two blocks are equal.
-fn content(len: usize) -> Vec<u8> {
+pub(crate) fn content(len: usize) -> Vec<u8> {
     let words = (0..len.div_ceil(8) as u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     bytes.truncate(len);
     bytes
 }
 
-fn file(dir: &TempDir, name: &str, len: usize) -> PathBuf {
+pub(crate) fn file(dir: &TempDir, name: &str, len: usize) -> PathBuf {
     let path = dir.path().join(name);
     fs::write(&path, content(len)).expect("room in the temporary directory");
     path
 }
 
-fn names(dir: &Path) -> Vec<String> {
+pub(crate) fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).expect("a directory");
     let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
     let mut names: Vec<_> = entries
@@ -194,7 +198,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-fn temp() -> TempDir {
+pub(crate) fn temp() -> TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
@@ -266,7 +270,7 @@ fn it_listens_and_connects_where_addresses_are_no_ip_addresses() {
     let mut at_node = Command::new(&program);
     at_node.args(["recv", "--provider", "shm", "--rdm", "--listen"]);
     let refused = Process::start_command(at_node.arg("127.0.0.1:0")).end();
-    refused.assert_failed("endpoints of provider shm have names");
+    refused.assert_failed(1, "endpoints of provider shm have names");
     let (from, to) = (temp(), temp());
     let over = ["--provider", "shm", "--rdm", "--block", "64K"];
     let mut recv = Command::new(&program);
@@ -314,7 +318,7 @@ fn what_is_skipped_is_said_and_strictly_nothing_is() {
         assert_eq!(count, 3, "{}", ended.stderr);
     };
     let strict = send(&["--strict"]);
-    strict.assert_failed("--strict: 3 of what is to be sent");
+    strict.assert_failed(1, "--strict: 3 of what is to be sent");
     said(&strict);
     assert!(names(to.path()).is_empty(), "nothing was sent");
     let sent = send(&[]);
@@ -338,7 +342,7 @@ fn a_name_of_a_hidden_directory_is_refused_with_advice() {
     fs::create_dir_all(top.join(".fabricast-0123")).expect("room");
     let text = top.to_str().expect("text");
     let ended = Process::start(&program, &["send", text, "--to", "127.0.0.1:1"]).end();
-    ended.assert_failed("rename it, or leave it out");
+    ended.assert_failed(5, "rename it, or leave it out");
     assert!(ended.stderr.contains("forget_partials"), "{}", ended.stderr);
 }
 
@@ -397,6 +401,7 @@ fn without_a_gpu_it_is_said_what_is_missing() {
     demo.env("FABRICAST_CUDA", "/nowhere/libcuda.so.1");
     let ended = Process::start_command(&mut demo).end();
     ended.assert_failed(
+        1,
         "--gpu: a region of device memory: the CUDA driver cannot be loaded: tried /nowhere",
     );
 }
@@ -412,7 +417,7 @@ fn a_source_that_cannot_be_sent_is_named() {
     ] {
         let text = path.to_str().expect("text");
         let ended = Process::start(&program, &["send", text, "--to", "127.0.0.1:1"]).end();
-        ended.assert_failed(why);
+        ended.assert_failed(5, why);
         assert!(ended.stderr.contains(text), "{}", ended.stderr);
     }
     let demo = Process::start(&program, &["demo", missing.to_str().expect("text")]).end();
@@ -433,7 +438,7 @@ fn no_permission_to_read_or_write_is_said() {
     let text = secret.to_str().expect("text");
     Process::start(&program, &["send", text, "--to", "127.0.0.1:1"])
         .end()
-        .assert_failed("Permission");
+        .assert_failed(5, "Permission");
     let closed = dir.path().join("closed");
     fs::create_dir(&closed).expect("room");
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o500)).expect("it is ours");
@@ -441,7 +446,7 @@ fn no_permission_to_read_or_write_is_said() {
     let receiver = ["recv", "--listen", "127.0.0.1:0", "--dir", text];
     Process::start(&program, &receiver)
         .end()
-        .assert_failed("Permission");
+        .assert_failed(6, "Permission");
 }
 
 #[test]
@@ -456,7 +461,7 @@ fn nobody_listens() {
         &["send", text, "--provider", provider(), "--to", &to],
     )
     .end()
-    .assert_failed("could not connect");
+    .assert_failed(3, "could not connect");
 }
 
 /// A limit on the size of files stands in for a full disk where we may not mount one.
@@ -478,8 +483,8 @@ fn a_receiver_without_room_says_so_to_the_sender() {
     receiver
         .send(&program, &[&path])
         .end()
-        .assert_failed("File too large");
-    receiver.process.end().assert_failed("File too large");
+        .assert_failed(6, "File too large");
+    receiver.process.end().assert_failed(6, "File too large");
     let left = names(to.path());
     if says_beforehand(&to) {
         assert!(left.is_empty(), "{left:?}");
@@ -531,12 +536,12 @@ fn a_full_disk_is_said_to_the_sender() {
     receiver
         .send(&program, &[&path])
         .end()
-        .assert_failed("No space left");
-    receiver.process.end().assert_failed("No space left");
+        .assert_failed(6, "No space left");
+    receiver.process.end().assert_failed(6, "No space left");
 }
 
 /// A file that takes a while: sparse, so that it costs no disk here.
-fn long_file(dir: &TempDir) -> PathBuf {
+pub(crate) fn long_file(dir: &TempDir) -> PathBuf {
     let path = dir.path().join("long");
     let file = fs::File::create(&path).expect("room");
     file.set_len(64 << 20).expect("sparse files");
@@ -557,7 +562,7 @@ fn a_receiver_killed_midway() {
     assert_eq!(killed.signal(), Some(9));
     let begin = Instant::now();
     let ended = sender.end();
-    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert_eq!(ended.status.code(), Some(3), "{}", ended.stderr);
     // Behind lines of progress, if it came so far.
     let last = ended.stderr.lines().last().unwrap_or_default();
     assert!(last.starts_with("fabricast: "), "{}", ended.stderr);
@@ -579,7 +584,7 @@ fn a_sender_killed_midway() {
     sender.kill();
     sender.status();
     let ended = receiver.process.end();
-    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert_eq!(ended.status.code(), Some(3), "{}", ended.stderr);
     // Behind lines of progress, if it came so far.
     let last = ended.stderr.lines().last().unwrap_or_default();
     assert!(last.starts_with("fabricast: "), "{}", ended.stderr);
@@ -590,7 +595,7 @@ fn a_sender_killed_midway() {
 }
 
 /// What is kept of a stream is there as soon as it is accepted.
-fn wait_for_stream(to: &Path) {
+pub(crate) fn wait_for_stream(to: &Path) {
     let deadline = Instant::now() + *PATIENCE;
     while names(to).is_empty() {
         assert!(Instant::now() < deadline, "no sender came");
@@ -646,7 +651,7 @@ fn a_tree_goes_to_two_receivers_and_a_cut_stream_goes_on() {
         .arg(&top);
     Process::start_command(&mut command)
         .end()
-        .assert_failed("key");
+        .assert_failed(4, "key");
 }
 
 #[test]
@@ -685,4 +690,259 @@ fn the_same_command_again_goes_on_where_a_stream_was_cut() {
     assert!(sent.stdout.contains("resumed "), "{}", sent.stdout);
     assert!(fs::read(to.path().join("long")).expect("it arrived") == content(16 << 20));
     assert_eq!(names(to.path()), ["long"]);
+}
+
+/// The value of a key in one of our JSON lines, up to the next comma or brace.
+fn value<'a>(line: &'a str, key: &str) -> &'a str {
+    let behind = line.split(&format!("\"{key}\":")).nth(1);
+    let behind = behind.unwrap_or_else(|| panic!("{key}: {line}"));
+    match behind.strip_prefix('"') {
+        Some(text) => text.split('"').next().unwrap_or_default(),
+        None => behind.split([',', '}']).next().unwrap_or_default(),
+    }
+}
+
+#[test]
+fn programs_hear_of_progress_and_of_each_receiver_what_became_of_it() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let path = file(&from, "file", 6 << 20);
+    let receiver = Running::start(&program, to.path(), &[]);
+    let nobody = nobodys_port().to_string();
+    let mut command = Command::new(&program);
+    command.args(["send", "--json", "--provider", provider(), "--block", "64K"]);
+    command.args(["--limit-rate", "2M", "--connect-timeout", "250ms"]);
+    command.args(["--to", &receiver.address, "--to", &nobody]);
+    let ended = Process::start_command(command.arg(&path)).end();
+    // One of two has it.
+    ended.assert_failed(3, &nobody);
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    let lines: Vec<_> = ended.stdout.lines().collect();
+    let of = |kind: &'static str| lines.iter().filter(move |line| value(line, "type") == kind);
+    assert!(of("progress").count() >= 2, "{}", ended.stdout);
+    for line in of("progress").filter(|line| value(line, "peer") == receiver.address) {
+        assert_eq!(value(line, "total"), (6 << 20).to_string(), "{line}");
+        assert_eq!(value(line, "of_files"), "1", "{line}");
+    }
+    let results: Vec<_> = of("result").collect();
+    assert_eq!(results.len(), 2, "{}", ended.stdout);
+    let (good, bad) = (results[0], results[1]);
+    assert_eq!(value(good, "peer"), receiver.address);
+    assert_eq!(value(good, "ok"), "true");
+    assert!(good.contains("\"bottleneck\":"), "{good}");
+    assert_eq!(value(bad, "peer"), nobody);
+    assert_eq!(value(bad, "ok"), "false");
+    assert_eq!(value(bad, "code"), "unreachable");
+    assert_eq!(value(bad, "exit"), "3");
+    assert!(value(bad, "error").contains("nobody listens"), "{bad}");
+    assert!(value(bad, "todo").contains("fabricast recv"), "{bad}");
+    assert!(!bad.contains("bottleneck"), "{bad}");
+}
+
+#[test]
+fn lines_of_progress_name_their_receiver_and_fit() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let path = file(&from, "file", 6 << 20);
+    let receiver = Running::start(&program, to.path(), &[]);
+    let send = |more: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(["send", "--provider", provider(), "--block", "64K"]);
+        command.args(["--limit-rate", "2M", "--to", &receiver.address]);
+        Process::start_command(command.args(more).arg(&path)).end()
+    };
+    let sent = send(&[]);
+    sent.assert_ok();
+    assert!(sent.stderr.lines().count() >= 1, "{}", sent.stderr);
+    for line in sent.stderr.lines() {
+        assert!(line.starts_with(&receiver.address), "{line}");
+        assert!(
+            line.contains("of 1 files") && line.contains("MB/s"),
+            "{line}"
+        );
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    fs::remove_file(to.path().join("file")).expect("it arrived");
+    let quiet = send(&["--quiet"]);
+    quiet.assert_ok();
+    assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));
+}
+
+#[test]
+fn a_receiver_that_comes_back_is_sent_the_rest() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let path = file(&from, "long", 16 << 20);
+    // Of the addresses of this machine one that nobody else has: its port is free a second later.
+    let port = nobodys_port().to_string();
+    let start = || {
+        let mut command = Command::new(&program);
+        command.args(["recv", "--listen", &port, "--provider", provider()]);
+        command.args(["--block", "64K", "--dir"]).arg(to.path());
+        Running::start_command(&mut command)
+    };
+    let mut receiver = start();
+    let mut command = Command::new(&program);
+    command.args(["send", "--provider", provider(), "--block", "64K"]);
+    command.args(["--limit-rate", "8M", "--to", &receiver.address]);
+    let mut sender = Process::start_command(command.arg(&path));
+    wait_for_stream(to.path());
+    receiver.process.kill();
+    receiver.process.status();
+    // Longer than three attempts take.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(
+        sender.0.try_wait().expect("it is ours").is_none(),
+        "it gave up"
+    );
+    let _receiver = start();
+    sender.end().assert_ok();
+    assert!(fs::read(to.path().join("long")).expect("it arrived") == content(16 << 20));
+}
+
+#[test]
+fn who_is_not_there_is_given_up_when_that_was_asked_for() {
+    let Some(program) = program() else { return };
+    let dir = temp();
+    let path = file(&dir, "f", 10);
+    let text = path.to_str().expect("text");
+    let to = nobodys_port().to_string();
+    let send = |time: &str| {
+        let begin = Instant::now();
+        let over = ["--provider", provider(), "--connect-timeout", time];
+        let words = [&["send", text, "--to", &to], &over[..]].concat();
+        Process::start(&program, &words)
+            .end()
+            .assert_failed(3, "could not connect");
+        begin.elapsed()
+    };
+    let (short, long) = (send("100ms"), send("3s"));
+    assert!(long > Duration::from_secs(3), "{long:?}");
+    println!("100 ms: {short:?}, 3 s: {long:?}");
+}
+
+#[test]
+fn standard_input_goes_to_standard_output() {
+    let Some(program) = program() else { return };
+    let (from, spool) = (temp(), temp());
+    let sent = content(3_000_001);
+    let path = file(&from, "input", sent.len());
+    let mut command = Command::new(&program);
+    let listen = any_port().to_string();
+    command.args([
+        "recv",
+        "-o",
+        "-",
+        "--listen",
+        &listen,
+        "--provider",
+        provider(),
+    ]);
+    let out = fs::File::create(from.path().join("output")).expect("room");
+    command.env("TMPDIR", spool.path()).stdin(Stdio::null());
+    let mut child = command
+        .stdout(out)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut receiver = Process(child);
+    let mut line = String::new();
+    stderr.read_line(&mut line).expect("text");
+    let address = line
+        .trim_end()
+        .strip_prefix("listening on ")
+        .expect("it listens");
+    let mut command = Command::new(&program);
+    command.args(["send", "-", "--name", "dir/name", "--provider", provider()]);
+    command
+        .args(["--to", address])
+        .stdin(fs::File::open(&path).expect("it is there"));
+    let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
+    Process(command.spawn().expect("it starts"))
+        .end()
+        .assert_ok();
+    assert!(receiver.status().success());
+    assert!(fs::read(from.path().join("output")).expect("it arrived") == sent);
+    assert!(names(spool.path()).is_empty(), "nothing is left");
+}
+
+#[test]
+fn a_port_alone_is_all_addresses_of_this_machine() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    if !fabricast::fabric::provider(provider()).is_some_and(|row| row.over_tcp) {
+        return println!("SKIPPED: this provider listens at devices");
+    }
+    let mut command = Command::new(&program);
+    command.args([
+        "recv",
+        "--once",
+        "--listen",
+        "*:0",
+        "--provider",
+        provider(),
+    ]);
+    let receiver = Running::start_command(command.arg("--dir").arg(to.path()));
+    let port = receiver.address.rsplit(':').next().expect("a port");
+    let path = file(&from, "file", 100);
+    let address = format!("127.0.0.1:{port}");
+    let mut command = Command::new(&program);
+    command.args(["send", "--provider", provider(), "--to", &address]);
+    Process::start_command(command.arg(&path)).end().assert_ok();
+    receiver.process.end().assert_ok();
+}
+
+#[test]
+fn an_interrupted_receiver_says_so() {
+    let Some(program) = program() else { return };
+    let to = temp();
+    for (signal, code) in [
+        (rustix::process::Signal::INT, 130),
+        (rustix::process::Signal::TERM, 143),
+    ] {
+        let receiver = Running::start(&program, to.path(), &[]);
+        let pid = rustix::process::Pid::from_raw(receiver.process.0.id() as i32);
+        rustix::process::kill_process(pid.expect("it runs"), signal).expect("it is ours");
+        receiver.process.end().assert_failed(code, "interrupted");
+    }
+}
+
+/// What `--help` promises, one after the other.
+#[test]
+fn exit_codes_are_those_that_the_help_lists() {
+    let Some(program) = program() else { return };
+    let help = Process::start(&program, &["--help"]).end();
+    for code in [
+        "2 for",
+        "3 when",
+        "4 when",
+        "5 when",
+        "6 when",
+        "130 after",
+        "143",
+    ] {
+        assert!(help.stdout.contains(code), "{code}: {}", help.stdout);
+    }
+    for word in ["not encrypted", "key proves"] {
+        assert!(help.stdout.contains(word), "{word}: {}", help.stdout);
+    }
+    let (from, to) = (temp(), temp());
+    let path = file(&from, "file", 100_000);
+    let text = path.to_str().expect("text");
+    let code = |words: &[&str]| Process::start(&program, words).end().status.code();
+    assert_eq!(code(&["send"]), Some(2));
+    assert_eq!(code(&["send", text]), Some(2), "no receiver");
+    let nobody = nobodys_port().to_string();
+    let over = ["--provider", provider(), "--connect-timeout", "100ms"];
+    let send = |file: &str, to: &str| code(&[&["send", file, "--to", to], &over[..]].concat());
+    assert_eq!(send(text, &nobody), Some(3));
+    assert_eq!(send("/nowhere", &nobody), Some(5));
+    let limited = Running::start(&program, to.path(), &["--max-size", "1000"]);
+    assert_eq!(send(text, &limited.address), Some(4));
+    // Something of another kind has its name.
+    fs::create_dir(to.path().join("file")).expect("room");
+    fs::write(to.path().join("file/in"), b"").expect("room");
+    let receiver = Running::start(&program, to.path(), &[]);
+    assert_eq!(send(text, &receiver.address), Some(6));
 }

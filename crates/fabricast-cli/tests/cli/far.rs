@@ -1,0 +1,425 @@
+//! `fabricast send` to and from machines that a remote shell reaches: here a script that runs the
+//! command on this one, and where there is an sshd, ssh.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::program;
+use crate::provider::node;
+use crate::stream::{
+    Ended, PATIENCE, Process, content, file, long_file, names, provider, temp, wait_for_stream,
+};
+
+/// A command that takes a host, and runs the rest here as a remote shell does. `SSH_CONNECTION` is
+/// what ssh says.
+fn shell_in(dir: &Path, body: &str) -> PathBuf {
+    let path = dir.join("rsh");
+    fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("room");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("it is ours");
+    path
+}
+
+fn plain_shell(dir: &Path) -> PathBuf {
+    let body = format!(
+        r#"echo "$1" >>"{}/hosts"; shift
+        SSH_CONNECTION="{node} 50000 {node} 22" exec sh -c "$*""#,
+        dir.display(),
+        node = node(),
+    );
+    shell_in(dir, &body)
+}
+
+/// `fabricast send` over that shell.
+fn send(program: &Path, shell: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(["send", "--provider", provider(), "--block", "64K", "--rsh"]);
+    command.arg(shell).arg("--remote-path").arg(program);
+    command.args(more);
+    command
+}
+
+fn end_of(command: &mut Command) -> Ended {
+    Process::start_command(command).end()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("text")
+}
+
+fn far(host: &str, dir: &Path) -> String {
+    format!("{host}:{}", dir.display())
+}
+
+fn tree(from: &TempDir) -> PathBuf {
+    let top = from.path().join("tree");
+    fs::create_dir_all(top.join("a b/empty")).expect("room");
+    fs::write(top.join("a b/file"), content(300_000)).expect("room");
+    fs::write(top.join("other"), content(5)).expect("room");
+    top
+}
+
+fn assert_tree(top: &Path) {
+    assert_eq!(names(top), ["a b", "other"]);
+    assert_eq!(names(&top.join("a b")), ["empty", "file"]);
+    let arrived = fs::read(top.join("a b/file")).expect("it arrived");
+    assert!(arrived == content(300_000), "its content differs");
+}
+
+/// Ends of transfers end with them: no process of this directory's is left.
+fn assert_nothing_runs(mark: &Path) {
+    let deadline = Instant::now() + *PATIENCE;
+    let runs = |process: fs::DirEntry| {
+        let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let has = |part: &[u8]| line.windows(part.len()).any(|it| it == part);
+        let environ = fs::read(process.path().join("environ")).unwrap_or_default();
+        let mark = mark.as_os_str().as_encoded_bytes();
+        has(b"far-end") && environ.windows(mark.len()).any(|it| it == mark)
+    };
+    while fs::read_dir("/proc").expect("proc").flatten().any(runs) {
+        assert!(Instant::now() < deadline, "a far end is left");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_tree_goes_to_two_machines_in_one_reading_and_nothing_is_left() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let shell = plain_shell(from.path());
+    let top = tree(&from);
+    let places = ["host1", "me@host2"].map(|host| far(host, &to.path().join(host)));
+    let sent = end_of(
+        send(&program, &shell, &[text(&top), &places[0], &places[1]])
+            .env("FABRICAST_TEST_MARK", to.path()),
+    );
+    sent.assert_ok();
+    for host in ["host1", "me@host2"] {
+        // The last part of a path may be missing there.
+        assert_tree(&to.path().join(host).join("tree"));
+        assert!(
+            sent.stdout.contains(&far(host, &to.path().join(host))),
+            "{}",
+            sent.stdout
+        );
+    }
+    let mut hosts: Vec<_> = fs::read_to_string(from.path().join("hosts"))
+        .expect("the shell was called")
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    hosts.sort();
+    assert_eq!(hosts, ["host1", "me@host2"]);
+    assert_nothing_runs(to.path());
+}
+
+#[test]
+fn a_tree_is_fetched_from_another_machine() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let shell = plain_shell(from.path());
+    let top = tree(&from);
+    let (source, into) = (far("host1", &top), to.path().join("new"));
+    let mut command = send(&program, &shell, &[&source, text(&into)]);
+    let fetched = end_of(command.env("FABRICAST_TEST_MARK", to.path()));
+    fetched.assert_ok();
+    assert_tree(&into.join("tree"));
+    assert!(
+        fetched.stdout.contains("bytes        300005"),
+        "{}",
+        fetched.stdout
+    );
+    // What is not there, the far end says through this one.
+    let missing = far("host1", &from.path().join("missing"));
+    let ended = end_of(&mut send(&program, &shell, &[&missing, text(&into)]));
+    ended.assert_failed(5, "No such file");
+    assert!(ended.stderr.contains("host1:"), "{}", ended.stderr);
+    let json = send(&program, &shell, &["--json", &source, text(&into)]).output();
+    let json = String::from_utf8(json.expect("it starts").stdout).expect("text");
+    assert!(
+        json.contains("\"ok\":true") && json.contains("\"type\":\"result\""),
+        "{json}"
+    );
+    assert_nothing_runs(to.path());
+}
+
+/// It is on no command line and in no environment, and another one for each time.
+#[test]
+fn who_listens_for_a_far_end_has_its_own_key_for_one_time() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let log = from.path().join("log");
+    let body = format!(r#"shift; tee -a "{}" | sh -c "$*""#, log.display());
+    let shell = shell_in(from.path(), &body);
+    let path = file(&from, "file", 100_000);
+    let mut keys = Vec::new();
+    for _ in 0..2 {
+        let place = far("host1", to.path());
+        end_of(&mut send(&program, &shell, &[text(&path), &place])).assert_ok();
+        let said = fs::read_to_string(&log).expect("what was said");
+        let last = said.lines().last().expect("a request").to_owned();
+        let key = last.split("\"key\":\"").nth(1).expect("a key");
+        keys.push(key.split('"').next().expect("its end").to_owned());
+    }
+    assert!(keys.iter().all(|key| key.len() == 64), "{keys:?}");
+    assert_ne!(keys[0], keys[1]);
+}
+
+#[test]
+fn a_far_end_that_cannot_be_is_said_in_one_line_with_what_to_do() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let path = file(&from, "file", 10);
+    let place = far("host1", to.path());
+    let with = |body: &str| {
+        let shell = shell_in(from.path(), body);
+        end_of(&mut send(&program, &shell, &[text(&path), &place]))
+    };
+    let missing = with("exec sh -c 'exec /nowhere/fabricast far-end'");
+    missing.assert_failed(3, "--remote-path");
+    let unknown = with("exec no-such-command-here");
+    unknown.assert_failed(3, "install fabricast there");
+    let refused = with("echo 'ssh: connect to host host1: refused' >&2; exit 255");
+    refused.assert_failed(3, "could not start anything there");
+    assert!(
+        refused.stderr.contains("ssh: connect to host"),
+        "{}",
+        refused.stderr
+    );
+    let older = with("echo \"error: unrecognized subcommand 'far-end'\" >&2; exit 2");
+    older.assert_failed(4, "older than this one");
+    let newer = with(
+        r#"echo 'Welcome'; echo 'fabricast-far {"protocol":1,"version":"99.1.0"}'; cat >/dev/null"#,
+    );
+    newer.assert_failed(4, "install the same version at both ends");
+    assert!(newer.stderr.contains("Welcome"), "{}", newer.stderr);
+    // A shell that is not there at all, and one that is no command.
+    let nowhere = end_of(&mut send(
+        &program,
+        Path::new("/nowhere/rsh"),
+        &[text(&path), &place],
+    ));
+    nowhere.assert_failed(3, "No such file");
+    // A directory that can't be made.
+    let shell = plain_shell(from.path());
+    let place = far("host1", &to.path().join("no/such"));
+    end_of(&mut send(&program, &shell, &[text(&path), &place])).assert_failed(6, "No such file");
+    // A provider that this machine does not have stands for one that the far one lacks.
+    let mut command = Command::new(&program);
+    command.args(["send", "--provider", "nosuch", "--rsh", text(&shell)]);
+    command.args(["--remote-path", text(&program), text(&path)]);
+    let ended = end_of(command.arg(far("host1", to.path())));
+    ended.assert_failed(4, "host1:");
+    assert!(ended.stderr.contains("nosuch"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_wrong_command_line_is_said_before_anything_is_started() {
+    let Some(program) = program() else { return };
+    let dir = temp();
+    let shell = plain_shell(dir.path());
+    let path = file(&dir, "file", 1);
+    let path = text(&path);
+    for (words, why) in [
+        (&[path][..], "no receiver"),
+        (&["h:/a", "h:/b"], "nothing of this machine"),
+        (&[path, "-oProxyCommand=x:/d", "--"], "unexpected argument"),
+        (&["--", path, "-oProxyCommand=x:/d"], "no host"),
+        (&[path, "h:/d", "--to", "127.0.0.1:1"], "--key"),
+        (&[path, "h:7471"], "--to"),
+    ] {
+        let ended = end_of(&mut send(&program, &shell, words));
+        assert_eq!(ended.status.code(), Some(2), "{words:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(why), "{words:?}: {}", ended.stderr);
+    }
+    assert!(!dir.path().join("hosts").exists(), "a shell was started");
+}
+
+/// As a terminal does it: a signal for all of the group, and as `kill` does: for one.
+#[test]
+fn an_interrupted_send_says_how_to_go_on_and_its_far_end_ends() {
+    use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+    use std::os::unix::process::CommandExt;
+
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let shell = plain_shell(from.path());
+    let path = long_file(&from);
+    let into = |number: i32| to.path().join(number.to_string());
+    for (number, (signal, all, code)) in (1..).zip([
+        (Signal::INT, true, 130),
+        (Signal::INT, false, 130),
+        (Signal::TERM, false, 143),
+    ]) {
+        let into = into(number);
+        fs::create_dir(&into).expect("room");
+        let place = far("host1", &into);
+        let mut command = send(
+            &program,
+            &shell,
+            &["--limit-rate", "4M", text(&path), &place],
+        );
+        command
+            .env("FABRICAST_TEST_MARK", to.path())
+            .process_group(0);
+        let process = Process::start_command(&mut command);
+        wait_for_stream(&into);
+        let pid = Pid::from_raw(process.0.id() as i32).expect("it runs");
+        let killed = match all {
+            true => kill_process_group(pid, signal),
+            false => kill_process(pid, signal),
+        };
+        killed.expect("it is ours");
+        process
+            .end()
+            .assert_failed(code, "give the same command again");
+        assert_nothing_runs(to.path());
+        assert!(!into.join("long").exists(), "not under its name");
+    }
+    // The part that is there is taken.
+    let place = far("host1", &into(2));
+    end_of(&mut send(&program, &shell, &[text(&path), &place])).assert_ok();
+    assert_eq!(names(&into(2)), ["long"]);
+}
+
+/// Each way is one that this end names an address of.
+#[test]
+fn a_far_end_is_met_where_rails_were_asked_for() {
+    let Some(program) = program() else { return };
+    if !fabricast::fabric::provider(provider()).is_some_and(|row| row.over_tcp) {
+        return println!("SKIPPED: this provider has no loopback addresses");
+    }
+    let (from, to) = (temp(), temp());
+    let log = from.path().join("log");
+    let body = format!(r#"shift; sh -c "$*" | tee "{}""#, log.display());
+    let shell = shell_in(from.path(), &body);
+    let path = file(&from, "file", 3_000_000);
+    let rails = ["--rail", "127.0.0.1", "--rail", "127.0.0.2"];
+    let place = far("host1", to.path());
+    let words = [&rails[..], &[text(&path), &place]].concat();
+    end_of(&mut send(&program, &shell, &words)).assert_ok();
+    let arrived = fs::read(to.path().join("file")).expect("it arrived");
+    assert!(arrived == content(3_000_000), "its content differs");
+    let said = fs::read_to_string(&log).expect("what was said");
+    // From loopback addresses, the way to each of them begins at the first.
+    assert_eq!(said.matches("127.0.0.1:").count(), 2, "{said}");
+}
+
+#[test]
+fn a_near_end_that_is_killed_takes_its_far_ends_with_it() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let shell = plain_shell(from.path());
+    let path = long_file(&from);
+    for words in [
+        [text(&path).to_owned(), far("host1", to.path())],
+        [far("host1", &path), text(to.path()).to_owned()],
+    ] {
+        let mut command = send(&program, &shell, &["--limit-rate", "4M"]);
+        command.args(&words).env("FABRICAST_TEST_MARK", to.path());
+        let mut process = Process::start_command(&mut command);
+        wait_for_stream(to.path());
+        process.kill();
+        process.status();
+        drop(process);
+        assert_nothing_runs(to.path());
+        for name in names(to.path()) {
+            fs::remove_dir_all(to.path().join(name)).expect("it is ours");
+        }
+    }
+}
+
+/// Keys, configuration and port of its own; ended when this is dropped.
+struct Sshd {
+    process: std::process::Child,
+    shell: String,
+}
+
+impl Sshd {
+    /// `None`, after a line that says why: there is no sshd here, or it does not start.
+    fn start(dir: &Path) -> Option<Self> {
+        let paths = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"];
+        let Some(sshd) = paths.into_iter().find(|path| Path::new(path).exists()) else {
+            println!("SKIPPED: there is no sshd here");
+            return None;
+        };
+        for key in ["host", "user"] {
+            let mut command = Command::new("ssh-keygen");
+            command.args(["-q", "-t", "ed25519", "-N", "", "-f"]);
+            let made = command.arg(dir.join(key)).stdin(Stdio::null()).status();
+            if !made.is_ok_and(|status| status.success()) {
+                println!("SKIPPED: there is no ssh-keygen here");
+                return None;
+            }
+        }
+        fs::copy(dir.join("user.pub"), dir.join("authorized")).expect("room");
+        let listener = std::net::TcpListener::bind((node(), 0)).expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        drop(listener);
+        let config = format!(
+            "Port {port}\nListenAddress {}\nHostKey {dir}/host\n\
+             AuthorizedKeysFile {dir}/authorized\nPidFile none\n\
+             StrictModes no\nUsePAM no\nPasswordAuthentication no\n",
+            node(),
+            dir = dir.display(),
+        );
+        fs::write(dir.join("config"), config).expect("room");
+        let mut command = Command::new(sshd);
+        command
+            .arg("-D")
+            .arg("-e")
+            .arg("-f")
+            .arg(dir.join("config"));
+        let command = command.stdin(Stdio::null()).stderr(Stdio::null());
+        let process = command.spawn().expect("it starts");
+        let shell = format!(
+            "ssh -p {port} -i {dir}/user -F none -o BatchMode=yes -o StrictHostKeyChecking=no \
+             -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
+            dir = dir.display(),
+        );
+        let sshd = Self { process, shell };
+        let deadline = Instant::now() + *PATIENCE;
+        loop {
+            let mut words = sshd.shell.split(' ');
+            let mut command = Command::new(words.next().expect("ssh"));
+            command.args(words).args([node(), "true"]);
+            if command.output().is_ok_and(|output| output.status.success()) {
+                return Some(sshd);
+            }
+            if Instant::now() > deadline {
+                println!("SKIPPED: sshd lets nobody in here");
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn over_ssh_files_go_there_and_back() {
+    let Some(program) = program() else { return };
+    let (from, to, keys) = (temp(), temp(), temp());
+    let Some(sshd) = Sshd::start(keys.path()) else {
+        return;
+    };
+    let shell = PathBuf::from(&sshd.shell);
+    let top = tree(&from);
+    let there = far(node(), &to.path().join("there"));
+    end_of(&mut send(&program, &shell, &[text(&top), &there])).assert_ok();
+    assert_tree(&to.path().join("there/tree"));
+    let back = to.path().join("back");
+    let source = format!("{there}/tree");
+    end_of(&mut send(&program, &shell, &[&source, text(&back)])).assert_ok();
+    assert_tree(&back.join("tree"));
+}
