@@ -17,7 +17,7 @@ use stream::args::{DemoArgs, RecvArgs, SendArgs};
 
 /// Moves files and events between machines over libfabric.
 #[derive(Debug, Parser)]
-#[command(name = "fabricast", version, after_help = EXAMPLES)]
+#[command(name = "fabricast", version, after_help = format!("{EXAMPLES}\n{NOTES}"))]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -43,7 +43,9 @@ const EXAMPLES: &str = "Examples:
 A stream that was cut goes on where it was when the same command is given again. Files get their
 names only when all of the stream is whole and checked; they replace files of the same names.
 Symbolic links, FIFOs, sockets and devices in directories are not sent: stderr says which were
-skipped, and with --strict they are an error before anything is sent.
+skipped, and with --strict they are an error before anything is sent.";
+
+const NOTES: &str = "\
 What is sent goes as it is, and is not encrypted: whoever can read packets on the way reads it. A
 key proves that both ends have it, and so who may send and receive. Far ends that are started over
 ssh get one for this one time over ssh.
@@ -56,8 +58,10 @@ FABRICAST_LIBFABRIC=/path/to/libfabric.so.1 chooses the libfabric to use.";
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Listen, and write what arrives
+    #[command(after_help = NOTES)]
     Recv(RecvArgs),
-    /// Send files and directories to receivers
+    /// Send files and directories to receivers, or fetch them
+    #[command(after_help = NOTES)]
     Send(SendArgs),
     /// What `send` starts on other machines
     #[command(hide = true)]

@@ -262,7 +262,8 @@ pub(crate) struct FarArgs {
     #[arg(long, default_value = "fabricast", value_name = "COMMAND")]
     pub(crate) remote_path: String,
     /// Address of this machine that a far end is to be reached from, or to reach; several are
-    /// rails, each over the far end's address on that way. Default: where ssh's connection goes
+    /// rails, each over the far end's address on that way. Default: where ssh's connection goes; of
+    /// a shell that does not say (SSH_CONNECTION), where packets to everywhere go
     #[arg(long, value_name = "ADDR")]
     pub(crate) rail: Vec<IpAddr>,
 }
