@@ -38,6 +38,7 @@ struct RawClient {
     connection: ConnectionId,
     waiting: VecDeque<ControlMessage>,
     is_connected: bool,
+    is_lost: bool,
     /// How each request was refused, or that it was not.
     answers: Vec<(u64, Option<ObjectStatus>)>,
 }
@@ -59,9 +60,16 @@ impl RawClient {
             connection,
             waiting: VecDeque::new(),
             is_connected: false,
+            is_lost: false,
             answers: Vec::new(),
         };
-        raw.until("connected", |raw| raw.is_connected);
+        // A machine with much else to do may have it end before it was made.
+        while !raw.is_connected {
+            raw.until("connected", |raw| raw.is_connected || raw.is_lost);
+            if std::mem::take(&mut raw.is_lost) {
+                raw.connection = raw.port.dial(&service.local_addr()).unwrap();
+            }
+        }
         raw
     }
 
@@ -94,8 +102,9 @@ impl RawClient {
                 ReceiveEvent::Connection(_, ConnectionEvent::Connected(_)) => {
                     self.is_connected = true;
                 }
-                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(_)) => {
-                    self.is_connected = false;
+                ReceiveEvent::Connection(_, ConnectionEvent::Disconnected(reason)) => {
+                    println!("lost: {reason}");
+                    (self.is_connected, self.is_lost) = (false, true);
                 }
                 ReceiveEvent::Message(message) => {
                     let answer = Answer::parse(message.header(), message.payload()).unwrap();
