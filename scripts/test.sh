@@ -22,7 +22,7 @@ long_parts=(library loom asan capi_asan conformance single soak)
 # Those with tests that do more with FABRICAST_SOAK=1.
 soak_targets=(--lib --test alloc --test endpoint --test faults --test one_sided --test storage --test streams)
 # What tests start, and libfabricast for what is written in C and C++.
-programs=(--lib --bin fabricast --example object --example object_http)
+programs=(--lib --bin fabricast --example object_http)
 # One set of packages and features for all parts, so that nothing is built twice.
 everything=(--workspace --locked --features fabricast/tokio,fabricast/cudarc)
 logs=target/test-logs

@@ -5,7 +5,7 @@
 #   verbs.sh PART... [-- FILTER...]   these parts: demo info, the test programs endpoint one_sided faults scale streams liars tools cli,
 #                               the conformance rows msg rxm, capi (capi/tests/c against libfabricast.so), two (two guests), siw; what
 #                               follows -- goes to the test programs
-#   verbs.sh run COMMAND...     this command, in a guest: programs, examples and test programs by their names, and whatever this machine has
+#   verbs.sh run COMMAND...     this command, in a guest: programs and test programs by their names, and whatever this machine has
 #   verbs.sh ci                 the demo, the programs in C, one suite and the row msg: under 5 minutes on two idle cores
 #   verbs.sh links PROGRAM...   only builds, and makes target/verbs-logs/bin (for verbs/pack.sh)
 #
@@ -29,7 +29,6 @@ cache=${FABRICAST_CACHE:-$repository/.fabricast}
 logs=$repository/target/verbs-logs
 # The set of packages and features that test.sh has, so that nothing is built twice.
 everything=(--workspace --locked --features "fabricast/tokio,fabricast/cudarc")
-examples=(object)
 programs=(fabricast bench)
 suites=(endpoint one_sided faults scale streams liars tools cli)
 # Programs of capi/tests/c; in the guest their names begin with "c-".
@@ -118,7 +117,7 @@ choose_accelerator() {
     fi
 }
 
-# build TEST-PROGRAM...: them, programs and examples, and links to all of them below one directory, so that they have their names in the guest.
+# build TEST-PROGRAM...: them and programs, and links to all of them below one directory, so that they have their names in the guest.
 build() {
     local begin=$SECONDS targets=() lib=() c=() name path
     rm -rf "${logs:?}/bin"
@@ -128,14 +127,14 @@ build() {
     for name in "$@"; do
         if [[ $name == c-* ]]; then
             c+=("${name#c-}")
-        elif [[ " ${programs[*]} ${examples[*]} " != *" $name "* ]]; then
+        elif [[ " ${programs[*]} " != *" $name "* ]]; then
             targets+=(--test "$name")
         fi
     done
     ((${#c[@]} == 0)) || lib=(--lib)
     {
         { ((${#targets[@]} == 0)) || nice cargo test "${everything[@]}" --no-run "${targets[@]}"; } &&
-        nice cargo build "${everything[@]}" "${lib[@]}" "${programs[@]/#/--bin=}" "${examples[@]/#/--example=}" && build_c "${c[@]}"
+        nice cargo build "${everything[@]}" "${lib[@]}" "${programs[@]/#/--bin=}" && build_c "${c[@]}"
     } >"$logs/build.log" 2>&1 || { tail -n 40 "$logs/build.log"; say "FAILED: it does not build"; exit 1; }
     sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$logs/build.log" | while read -r path; do
         name=${path##*/}
@@ -143,9 +142,6 @@ build() {
     done
     for name in "${programs[@]}"; do
         ln -sf "$(realpath "${CARGO_TARGET_DIR:-target}/debug/$name")" "$logs/bin/$name"
-    done
-    for name in "${examples[@]}"; do
-        ln -sf "$(realpath "${CARGO_TARGET_DIR:-target}/debug/examples/$name")" "$logs/bin/$name"
     done
     say "built in $((SECONDS - begin)) s"
 }

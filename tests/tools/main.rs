@@ -2,7 +2,6 @@
 //! writes; and the names and numbers of the documents.
 
 mod documents;
-mod object;
 mod object_http;
 #[path = "../common/patience.rs"]
 mod patience;

@@ -23,6 +23,10 @@ pub(crate) enum End {
     Source = 5,
     /// What arrives can't be written: no space, no permission.
     Sink = 6,
+    /// There is no such object.
+    Absent = 7,
+    /// The object is not what a condition asks for.
+    Condition = 8,
     /// Somebody pressed Ctrl-C.
     Interrupted = 130,
     /// Somebody sent SIGTERM.
@@ -39,6 +43,8 @@ impl End {
             Self::Refused => "refused",
             Self::Source => "source",
             Self::Sink => "sink",
+            Self::Absent => "absent",
+            Self::Condition => "condition",
             Self::Interrupted => "interrupted",
             Self::Terminated => "terminated",
         }
@@ -52,6 +58,8 @@ impl End {
             Self::Refused,
             Self::Source,
             Self::Sink,
+            Self::Absent,
+            Self::Condition,
             Self::Interrupted,
             Self::Terminated,
         ];
@@ -66,6 +74,8 @@ impl End {
                 "give the same command again: it goes on where it was"
             }
             Self::Usage => "see --help",
+            Self::Absent => "see what there is with fabricast ls",
+            Self::Condition => "look at the object, and decide anew",
             Self::Unreachable => {
                 "see that fabricast recv runs there and that no firewall is between; then give the \
                  same command again: it goes on where it was"

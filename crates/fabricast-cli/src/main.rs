@@ -3,6 +3,7 @@
 mod failure;
 mod info;
 mod interrupt;
+mod object;
 mod parent;
 mod readout;
 mod say;
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use failure::Failure;
+use object::ObjectCommand;
 use stream::args::{DemoArgs, RecvArgs, SendArgs};
 
 /// Moves files and events between machines over libfabric.
@@ -37,6 +39,8 @@ const EXAMPLES: &str = "Examples:
                                                  one reading, two receivers
   fabricast send run1.h5 --to 10.0.0.2:7471,10.1.0.2:7471
                                                  one receiver by two networks, each address a rail
+  fabricast serve /data                          objects, on loopback unless --listen and --anyone
+  fabricast put run1.h5 127.0.0.1:7472/runs/     and get, ls and rm
   fabricast demo --gpu                           file, GPU, network, GPU, file; --gpu=1 for the
                                                  second one
 
@@ -51,7 +55,8 @@ key proves that both ends have it, and so who may send and receive. Far ends tha
 ssh get one for this one time over ssh.
 Exit code: 0 when everything has arrived everywhere; else one line on stderr says why not, and it is
 2 for a wrong command line, 3 when a receiver is not there or was lost, 4 when it does not take what
-is sent, 5 when that can't be read or has changed, 6 when it can't be written, 130 after Ctrl-C, 143
+is sent, 5 when that can't be read or has changed, 6 when it can't be written, 7 when there is no
+such object, 8 when a condition (--if-match, --if-none-match) does not hold, 130 after Ctrl-C, 143
 after SIGTERM, and 1 for the rest, or where several receivers ended in several ways.
 FABRICAST_LIBFABRIC=/path/to/libfabric.so.1 chooses the libfabric to use.";
 
@@ -66,6 +71,16 @@ enum Command {
     /// What `send` starts on other machines
     #[command(hide = true)]
     FarEnd,
+    /// Serve the files below a directory as objects, whose bytes go by RDMA
+    Serve(object::args::ServeArgs),
+    /// Get an object, or all whose keys begin alike, into files
+    Get(object::args::GetArgs),
+    /// Put a file, or all below a directory, as objects
+    Put(object::args::PutArgs),
+    /// List objects
+    Ls(object::args::LsArgs),
+    /// Remove an object, or all whose keys begin alike
+    Rm(object::args::RmArgs),
     /// Start a receiver and a sender on this machine, stream a file, and compare checksums
     Demo(DemoArgs),
     /// A small readout and event building: detectors fill rings, builders get every fragment of an
@@ -93,6 +108,11 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Recv(args) => stream::recv::run(&args),
         Command::Send(args) => stream::send::run(&args),
         Command::FarEnd => stream::far::end::run(),
+        Command::Serve(args) => object::run(&ObjectCommand::Serve(&args)),
+        Command::Get(args) => object::run(&ObjectCommand::Get(&args)),
+        Command::Put(args) => object::run(&ObjectCommand::Put(&args)),
+        Command::Ls(args) => object::run(&ObjectCommand::Ls(&args)),
+        Command::Rm(args) => object::run(&ObjectCommand::Rm(&args)),
         Command::Demo(args) => stream::demo::run(&args),
         Command::Readout(command) => readout::run(command),
         Command::Info(args) => {

@@ -83,7 +83,7 @@ fn open_domain(common: &CommonArgs, local: Option<IpAddr>) -> Result<Arc<Domain>
 
 /// The address that this machine has towards a peer. No packet is sent: a datagram socket only
 /// looks up the route.
-fn local_address(peer: SocketAddr) -> Result<IpAddr, Failure> {
+pub(crate) fn local_address(peer: SocketAddr) -> Result<IpAddr, Failure> {
     let any: IpAddr = match peer {
         SocketAddr::V4(_) => [0; 4].into(),
         SocketAddr::V6(_) => [0; 16].into(),

@@ -1,6 +1,7 @@
 //! The command `fabricast`, as a user runs it.
 
 mod far;
+mod objects;
 #[path = "../../../../tests/common/patience.rs"]
 mod patience;
 mod peers;

@@ -5,16 +5,18 @@ use std::time::Duration;
 use fabricast::object::RemoteObject;
 use serde_json::{Value, json};
 
-use crate::say;
+use crate::failure::Failure;
+use crate::say::say;
 
 /// Says what became of one.
-pub(crate) fn object(json: bool, what: &str, name: &str, object: &RemoteObject, took: Duration) {
+pub(crate) fn object(json: bool, what: &str, key: &str, object: &RemoteObject, took: Duration) {
     let seconds = took.as_secs_f64();
     if json {
         let checksum = object.checksum.as_ref().map(ToString::to_string);
         say(json!({
+            "ok": true,
             "operation": what,
-            "name": name,
+            "key": key,
             "size_bytes": object.size,
             "moved_bytes": object.moved,
             "etag": object.etag.to_string(),
@@ -29,16 +31,28 @@ pub(crate) fn object(json: bool, what: &str, name: &str, object: &RemoteObject, 
         true => "checked",
         false => "not checked",
     };
-    match object.moved {
-        0 => say(format_args!(
-            "{what} {name}: {} bytes, etag {}",
-            object.size, object.etag
-        )),
-        moved => say(format_args!(
-            "{what} {name}: {moved} bytes in {seconds:.3} s, {rate:.0} MB/s, {checked}, etag {}",
-            object.etag
-        )),
-    }
+    say(format_args!(
+        "{what} {key}: {} bytes in {seconds:.3} s, {rate:.0} MB/s, {checked}, etag {}",
+        object.moved, object.etag
+    ));
+}
+
+/// Says to programs why a command ends, too.
+pub(crate) fn ended(json: bool, result: Result<(), Failure>) -> Result<(), Failure> {
+    result.map_err(|failure| {
+        if !json {
+            return failure;
+        }
+        let end = failure.end();
+        say(json!({
+            "ok": false,
+            "error": failure.to_string(),
+            "code": end.word(),
+            "exit": end as u64,
+            "todo": end.todo(),
+        }));
+        failure.told()
+    })
 }
 
 /// Says something else: words for people, or an object.
