@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -26,17 +27,24 @@ use crate::stream::journal::{JournalError, JournalHeader};
 use crate::stream::open_files::{
     DEVICE_FILE_MIN, FileCounts, OpenFile, OpenFiles, direct_for, is_moved_whole,
 };
-use crate::stream::sink::beneath::Beneath;
+use crate::stream::sink::beneath::{Beneath, OpenDirectories, split};
 use crate::stream::sink::{Kept, ReadBack, SinkError, Stop, StreamOffer};
 use crate::stream::{Block, CheckedBlock, Entry, EntryKind};
+
+/// Where files lie in the hidden directory.
+const TREE: &str = "tree";
 
 /// The rights of its owner that a file needs to be gone on with.
 const OWN_MODE: u16 = 0o600;
 
-/// The files of a stream that is not whole yet, by the numbers of their entries.
+/// The files of a stream that is not whole yet, as a tree with the names that they are to have.
 #[derive(Debug)]
 pub(super) struct Partials {
     work: Beneath,
+    /// Where the files lie in it, below the directories that they are to have.
+    tree: Beneath,
+    /// Those below the tree that were used last.
+    directories: OpenDirectories,
     offer: StreamOffer,
     files: OpenFiles,
     access: FileAccess,
@@ -58,19 +66,24 @@ impl Partials {
         (access, counts): (FileAccess, Arc<FileCounts>),
         clock: Clock,
     ) -> Result<Self, SinkError> {
+        let work = Beneath::of(work);
         let header = JournalHeader::new(offer.identity, &offer.manifest, &offer.plan);
-        let known = match read_journal(work.as_fd(), &header)? {
+        let known = match read_journal(work.fd(), &header)? {
             _ if offer.restart => None,
             Ok((_, end)) => Some(end),
             Err(JournalError::SourceChanged) => return Err(SinkError::SourceChanged),
             Err(_) => None,
         };
         if known.is_none() {
-            clear(work.as_fd()).map_err(|error| SinkError::os(JOURNAL.as_bytes(), error))?;
+            clear(&work).map_err(|error| SinkError::os(JOURNAL.as_bytes(), error))?;
         }
-        let journal = JournalFile::open(work.as_fd(), &header, known, clock.clone())?;
+        let journal = JournalFile::open(work.fd(), &header, known, clock.clone())?;
+        let tree = work.directory(TREE.as_bytes(), true);
+        let tree = tree.map_err(|error| SinkError::os(TREE.as_bytes(), error))?;
         Ok(Self {
-            work: Beneath::of(work),
+            work,
+            tree: Beneath::of(tree),
+            directories: OpenDirectories::default(),
             offer: offer.clone(),
             files: OpenFiles::counting_into(counts),
             access,
@@ -86,8 +99,17 @@ impl Partials {
         self.files.io_stats()
     }
 
+    /// The directory of this name below the tree, made if that is asked for.
+    ///
+    /// # Errors
+    /// As [`Beneath::directory`].
+    pub(super) fn directory(&self, name: &[u8], make: bool) -> io::Result<Arc<Beneath>> {
+        self.directories.get(&self.tree, name, make)
+    }
+
+    /// The tree, whose content is on the device when its file system is synced.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.work.fd()
+        self.tree.fd()
     }
 
     /// Which of the blocks that the journal names are there, byte for byte.
@@ -177,7 +199,7 @@ impl Partials {
             return Ok(false);
         }
         let began = Instant::now();
-        let written = self.make_whole(place.entry, &entry, bytes);
+        let written = self.make_whole(&entry, bytes);
         let counted = match &written {
             Ok(false) => return Ok(false),
             Ok(true) => Some(entry.size),
@@ -188,12 +210,13 @@ impl Partials {
         written.map_err(|error| SinkError::os(entry.name.as_bytes(), error))
     }
 
-    fn make_whole(&self, number: usize, entry: &Entry<'_>, bytes: &[u8]) -> io::Result<bool> {
+    fn make_whole(&self, entry: &Entry<'_>, bytes: &[u8]) -> io::Result<bool> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let mode = Mode::from_raw_mode(entry.mode.into());
-        let name = number.to_string();
+        let (directory, last) = split(entry.name.as_bytes());
+        let directory = self.directory(directory, true)?;
         let making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = self.work.open_here(name.as_ref(), flags, mode);
+        let made = directory.open_here(last, flags, mode);
         drop(making);
         let file = match made {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
@@ -326,7 +349,7 @@ impl Partials {
     /// All is where it belongs: what is left goes.
     pub(super) fn remove(&self) {
         // What can't be removed hurts nobody.
-        let _ = clear(self.work.fd());
+        let _ = clear(&self.work);
     }
 
     fn name(&self, entry: usize) -> String {
@@ -363,11 +386,16 @@ impl Partials {
             true => (OFlags::RDWR | OFlags::CREATE, Mode::from_raw_mode(0o600)),
             false => (OFlags::RDWR, Mode::empty()),
         };
-        let name = entry.to_string();
-        let lock = || self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        let _making = make.then(lock);
-        let fd = self.work.open_file(name.as_bytes(), flags, mode);
-        fd.map_err(|error| SinkError::os(self.name(entry).as_bytes(), error))
+        let Some(entry) = self.offer.manifest.get(entry) else {
+            return Err(SinkError::Other(format!("there is no entry {entry}")));
+        };
+        let (directory, last) = split(entry.name.as_bytes());
+        let opened = self.directory(directory, make).and_then(|directory| {
+            let lock = || self.making.lock().unwrap_or_else(PoisonError::into_inner);
+            let _making = make.then(lock);
+            directory.open_file(last.as_bytes(), flags, mode)
+        });
+        opened.map_err(|error| SinkError::os(entry.name.as_bytes(), error))
     }
 
     /// Does something with a file as a whole: by the descriptor that its blocks went through, if
@@ -411,14 +439,38 @@ impl Partials {
     }
 }
 
-/// Removes the files of the hidden directory: there are no others in it.
-pub(super) fn clear(work: BorrowedFd<'_>) -> io::Result<()> {
-    for found in rustix::fs::Dir::read_from(work)? {
-        let found = found?;
-        let name = found.file_name();
-        if name.to_bytes() != b"." && name.to_bytes() != b".." {
-            rustix::fs::unlinkat(work, name, AtFlags::empty())?;
+/// Removes all that is in the hidden directory. However deep its tree is, two directories are open
+/// at a time.
+pub(super) fn clear(work: &Beneath) -> io::Result<()> {
+    // Each behind the one that it lies in.
+    let mut directories = vec![Vec::new()];
+    let mut at = 0;
+    while at < directories.len() {
+        let name = directories[at].clone();
+        at += 1;
+        let directory = Beneath::of(work.directory(&name, false)?);
+        for found in rustix::fs::Dir::read_from(directory.fd())? {
+            let found = found?;
+            let last = found.file_name();
+            if [&b"."[..], b".."].contains(&last.to_bytes()) {
+                continue;
+            }
+            match rustix::fs::unlinkat(directory.fd(), last, AtFlags::empty()) {
+                Ok(()) => {}
+                Err(Errno::ISDIR | Errno::PERM) if name.is_empty() => {
+                    directories.push(last.to_bytes().to_vec());
+                }
+                Err(Errno::ISDIR | Errno::PERM) => {
+                    directories.push([&name, &b"/"[..], last.to_bytes()].concat());
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
+    }
+    for name in directories.iter().skip(1).rev() {
+        let (above, last) = split(name);
+        let above = work.directory(above, false)?;
+        rustix::fs::unlinkat(above, last, AtFlags::REMOVEDIR)?;
     }
     Ok(())
 }
