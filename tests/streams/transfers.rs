@@ -130,6 +130,13 @@ fn both_sides_count_what_they_do_with_files_whatever_moves_the_bytes() {
             let source = source.direct(direct).back_end(choice).build().unwrap();
             let options = SendOptions::default().transport(transport);
             let bytes = source.manifest().bytes();
+            // Several small files in one message do not lie as O_DIRECT wants it.
+            let small = source.manifest().iter().map(|entry| entry.size);
+            let small: u64 = small.filter(|size| *size <= 64 << 10).sum();
+            let may_bounce = match (direct, transport) {
+                (DirectIo::On, Transport::Auto | Transport::Message) => small,
+                _ => 0,
+            };
             let outcome = send_to(domain, source, &receiver, options);
             outcome.result.unwrap();
             assert_same(&top, &to.path().join("tree"));
@@ -148,8 +155,8 @@ fn both_sides_count_what_they_do_with_files_whatever_moves_the_bytes() {
             for ((io, side), is_direct) in sides.into_iter().zip(direct_sides) {
                 assert_eq!(io.bytes(), bytes, "{side}: {io:?}");
                 assert_eq!(io.errors(), 0, "{side}: {io:?}");
-                assert_eq!(
-                    io.bounced_bytes, 0,
+                assert!(
+                    io.bounced_bytes <= may_bounce,
                     "what lies well is not copied: {side}: {io:?}"
                 );
                 assert_eq!(io.operations(), io.latency.count(), "{side}: {io:?}");

@@ -34,6 +34,10 @@ use crate::stream::{Block, CheckedBlock, Entry, EntryKind};
 /// Where files lie in the hidden directory.
 const TREE: &str = "tree";
 
+/// Files that are made before the first of them is written: one thread makes some while another one
+/// writes. They are open at a time, by each thread.
+const MADE_AT_ONCE: usize = 32;
+
 /// The rights of its owner that a file needs to be gone on with.
 const OWN_MODE: u16 = 0o600;
 
@@ -157,25 +161,78 @@ impl Partials {
     }
 
     pub(super) fn write(&self, place: Block, crc: u32, bytes: &[u8]) -> Result<(), SinkError> {
-        if self.write_whole(place, bytes)? {
-            self.set_finished([place.entry]);
-        } else {
-            self.write_part(place, bytes)?;
-        }
-        self.record([(place, crc)])
+        self.write_all(&[CheckedBlock::new(place, crc, bytes)])
     }
 
-    /// Writes several small blocks.
+    /// Writes blocks. Small files, each of which is one block, are made with all that they are to
+    /// have under their names, and let go of.
     pub(super) fn write_all(&self, blocks: &[CheckedBlock<'_>]) -> Result<(), SinkError> {
         let mut finished = Vec::with_capacity(blocks.len());
-        for checked in blocks {
-            match self.write_whole(checked.block, checked.bytes)? {
-                true => finished.push(checked.block.entry),
-                false => self.write_part(checked.block, checked.bytes)?,
+        for group in blocks.chunks(MADE_AT_ONCE) {
+            for (checked, made) in group.iter().zip(self.make_whole_files(group)?) {
+                match made {
+                    Some((file, entry)) => {
+                        self.fill(&file, &entry, checked.bytes)?;
+                        finished.push(checked.block.entry);
+                    }
+                    None => self.write_part(checked.block, checked.bytes)?,
+                }
             }
         }
         self.set_finished(finished);
         self.record(blocks.iter().map(|checked| (checked.block, checked.crc)))
+    }
+
+    /// Makes the files of which these blocks are all there is; `None`: it is not one of these.
+    fn make_whole_files(
+        &self,
+        blocks: &[CheckedBlock<'_>],
+    ) -> Result<Vec<Option<(File, Entry<'_>)>>, SinkError> {
+        let entries = blocks.iter().map(|checked| self.whole_entry(checked));
+        let entries: Vec<_> = entries.collect();
+        if entries.iter().all(Option::is_none) {
+            return Ok(entries.iter().map(|_| None).collect());
+        }
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = entries.into_iter().map(|entry| {
+            let Some(entry) = entry else { return Ok(None) };
+            let made = self.make_whole(&entry);
+            let made = made.map_err(|error| SinkError::os(entry.name.as_bytes(), error))?;
+            Ok(made.map(|file| (file, entry)))
+        });
+        made.collect()
+    }
+
+    /// The entry of a small file of which a block is all there is; not where what its owner may
+    /// not write would be left to be gone on with.
+    fn whole_entry(&self, checked: &CheckedBlock<'_>) -> Option<Entry<'_>> {
+        let access = (self.access.direct, self.access.back_end);
+        let entry = self.offer.manifest.get(checked.block.entry)?;
+        let is_all = checked.block.offset == 0 && entry.size == checked.bytes.len() as u64;
+        let is_open_to_owner = entry.mode & OWN_MODE == OWN_MODE;
+        let is_whole = is_all && is_open_to_owner;
+        (is_whole && is_moved_whole(access, Direction::Write, entry.size)).then_some(entry)
+    }
+
+    /// A new file; `None`: an earlier stream left one here, which is written as larger files are.
+    fn make_whole(&self, entry: &Entry<'_>) -> io::Result<Option<File>> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let mode = Mode::from_raw_mode(entry.mode.into());
+        let (directory, last) = split(entry.name.as_bytes());
+        let directory = self.directory(directory, true)?;
+        match directory.open_here(last, flags, mode) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+            made => Ok(Some(File::from(made?))),
+        }
+    }
+
+    fn fill(&self, mut file: &File, entry: &Entry<'_>, bytes: &[u8]) -> Result<(), SinkError> {
+        let began = Instant::now();
+        let written = file.write_all(bytes).and_then(|()| dress(file, entry));
+        let moved = written.as_ref().ok().map(|()| entry.size);
+        let counts = self.files.counts();
+        counts.add_whole(Direction::Write, began, moved);
+        written.map_err(|error| SinkError::os(entry.name.as_bytes(), error))
     }
 
     fn set_finished(&self, entries: impl IntoIterator<Item = usize>) {
@@ -183,47 +240,6 @@ impl Partials {
         for entry in entries {
             finished.insert(entry as u64);
         }
-    }
-
-    /// Makes a small file with all that it is to have under its name, and lets go of it. Whether
-    /// that could be done: what an earlier stream left here is written as larger files are, and
-    /// what its owner may not write is dressed at the end, or nobody could go on with it.
-    fn write_whole(&self, place: Block, bytes: &[u8]) -> Result<bool, SinkError> {
-        let Some(entry) = self.offer.manifest.get(place.entry) else {
-            return Ok(false);
-        };
-        let is_all = place.offset == 0 && entry.size == bytes.len() as u64;
-        let access = (self.access.direct, self.access.back_end);
-        let is_open_to_owner = entry.mode & OWN_MODE == OWN_MODE;
-        if !is_all || !is_open_to_owner || !is_moved_whole(access, Direction::Write, entry.size) {
-            return Ok(false);
-        }
-        let began = Instant::now();
-        let written = self.make_whole(&entry, bytes);
-        let counted = match &written {
-            Ok(false) => return Ok(false),
-            Ok(true) => Some(entry.size),
-            Err(_) => None,
-        };
-        let counts = self.files.counts();
-        counts.add_whole(Direction::Write, began, counted);
-        written.map_err(|error| SinkError::os(entry.name.as_bytes(), error))
-    }
-
-    fn make_whole(&self, entry: &Entry<'_>, bytes: &[u8]) -> io::Result<bool> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let mode = Mode::from_raw_mode(entry.mode.into());
-        let (directory, last) = split(entry.name.as_bytes());
-        let directory = self.directory(directory, true)?;
-        let making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = directory.open_here(last, flags, mode);
-        drop(making);
-        let file = match made {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
-            made => File::from(made?),
-        };
-        (&file).write_all(bytes)?;
-        dress(&file, entry).map(|()| true)
     }
 
     fn write_part(&self, place: Block, bytes: &[u8]) -> Result<(), SinkError> {
