@@ -8,7 +8,7 @@ use fabricast::buffer::SharedBufferManager;
 use fabricast::storage::{BackEnd, BackEndChoice, DirectIo, OpenOptions, io_uring_refused};
 use fabricast::stream::{
     BlockSource, BufferSource, DirectorySink, FileSource, FileSourceBuilder, MemorySink,
-    RefusalCode, SendOptions, SourceError, StreamError, StreamEvent, StreamSender,
+    RefusalCode, SendOptions, SourceError, StreamError, StreamEvent, StreamSender, Transport,
 };
 
 use crate::world::*;
@@ -134,7 +134,7 @@ fn both_sides_count_what_they_do_with_files_whatever_moves_the_bytes() {
             let small = source.manifest().iter().map(|entry| entry.size);
             let small: u64 = small.filter(|size| *size <= 64 << 10).sum();
             let may_bounce = match (direct, transport) {
-                (DirectIo::On, Transport::Auto | Transport::Message) => small,
+                (DirectIo::On, Transport::Message) => small,
                 _ => 0,
             };
             let outcome = send_to(domain, source, &receiver, options);
