@@ -3,7 +3,8 @@
 
 use crate::stream::StreamViolation;
 
-/// Messages beyond its window that a receiver deals with, where a network brings them late or twice.
+/// Messages beyond its window that a receiver deals with, where a network brings them late or
+/// twice.
 const LATE_MAX: u64 = 64;
 
 /// The credit of one stream, over all its connections.

@@ -19,8 +19,8 @@ impl SendCredit {
         self.granted.saturating_sub(self.sent)
     }
 
-    /// The peer grants so many messages, all in all. Counts are said anew when a connection was lost:
-    /// one that is not above the last is old. Whether it was above.
+    /// The peer grants so many messages, all in all. Counts are said anew when a connection was
+    /// lost: one that is not above the last is old. Whether it was above.
     ///
     /// # Errors
     /// More than any peer has room for.

@@ -183,8 +183,8 @@ pub(crate) fn split(name: &[u8]) -> (&[u8], &OsStr) {
 /// Directories that are held open for the next file in them.
 const OPEN_MAX: usize = 8;
 
-/// The directories below one that were used last: names that follow each other lie in the same ones,
-/// and to lead to each of them anew takes as long as to open a file.
+/// The directories below one that were used last: names that follow each other lie in the same
+/// ones, and to lead to each of them anew takes as long as to open a file.
 #[derive(Debug, Default)]
 pub(crate) struct OpenDirectories(Mutex<VecDeque<(Vec<u8>, Arc<Beneath>)>>);
 

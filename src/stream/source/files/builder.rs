@@ -70,8 +70,8 @@ impl FileSourceBuilder {
     }
 
     /// Whether files are read around the page cache, as far as they are whole pages. Default:
-    /// [`DirectIo::Auto`]. With [`DirectIo::On`], small files of which several go in one message are
-    /// copied once more on the way.
+    /// [`DirectIo::Auto`]. With [`DirectIo::On`], small files of which several go in one message
+    /// are copied once more on the way.
     #[must_use]
     pub fn direct(mut self, direct: DirectIo) -> Self {
         self.direct = direct;
