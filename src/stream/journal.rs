@@ -9,7 +9,7 @@
 //! | header: bytes | field | |
 //! |---|---|---|
 //! | 0 | magic | `46 43 53 4a` ("FCSJ") |
-//! | 4 | version | 2 bytes: 1 |
+//! | 4 | version | 2 bytes: 2. Version 1 was that of files that lay under numbers |
 //! | 6 | reserved | 2 bytes: 0 |
 //! | 8 | block_bytes | 4 bytes |
 //! | 12 | reserved | 4 bytes: 0 |
@@ -41,7 +41,7 @@ pub(crate) const JOURNAL_HEADER_LEN: usize = 96;
 pub(crate) const RECORD_LEN: usize = 16;
 
 const MAGIC: [u8; 4] = *b"FCSJ";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// Records beyond one for each block that a journal may have: blocks are written anew when what was
 /// there turned out to be damaged.
 const EXTRA_RECORDS: u64 = 65_536;
@@ -362,7 +362,7 @@ mod tests {
     fn a_journal_has_these_bytes() {
         let header = header(0x0102);
         let mut expected = [0; JOURNAL_HEADER_LEN];
-        expected[..8].copy_from_slice(&[b'F', b'C', b'S', b'J', 1, 0, 0, 0]);
+        expected[..8].copy_from_slice(&[b'F', b'C', b'S', b'J', 2, 0, 0, 0]);
         expected[8..12].copy_from_slice(&[0, 0x10, 0, 0]);
         expected[16..18].copy_from_slice(&[2, 1]);
         expected[24..28].copy_from_slice(&[0, 0x20, 0x10, 0]);
@@ -410,10 +410,10 @@ mod tests {
             assert_eq!(JournalHeader::parse(&other), Err(JournalError::Header));
         }
         let mut later = encoded;
-        later[4] = 2;
+        later[4] = 3;
         let crc = crc32c(&later[..92]);
         later[92..].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(JournalHeader::parse(&later), Err(JournalError::Version(2)));
+        assert_eq!(JournalHeader::parse(&later), Err(JournalError::Version(3)));
         assert_eq!(
             JournalHeader::parse(&encoded[..95]),
             Err(JournalError::Header)

@@ -33,6 +33,10 @@ use crate::event_loop::{EventLoop, LoopEvent, Token, Waker};
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(50);
 
+/// The same while there is neither a connection nor anything under way: then there are none, and
+/// whatever happens wakes the thread.
+const IDLE_TICK: Duration = Duration::from_secs(1);
+
 /// Buffers for control messages; each peer uses few at a time.
 const CONTROL_SLOTS: u32 = 64;
 
@@ -79,8 +83,7 @@ impl Network {
         goodbye: Duration,
         clock: Clock,
     ) -> Result<Self, Error> {
-        let mut event_loop = EventLoop::with(super::loop_config())?;
-        event_loop.add_timer(TICK, Some(TICK));
+        let event_loop = EventLoop::with(super::loop_config())?;
         let control = control_pool(interfaces)?;
         Ok(Self {
             name,
@@ -289,7 +292,10 @@ impl<S: StreamSide> NetworkThread<S> {
         let mut work = false;
         loop {
             let mut ready = Vec::new();
-            let wait = if work { Duration::ZERO } else { TICK };
+            let wait = match work {
+                true => Duration::ZERO,
+                false => self.tick(),
+            };
             let network = self.side.network_mut();
             let ran = network.event_loop.run_once(Some(wait), |_, event| {
                 if let LoopEvent::Endpoint(token) = event {
@@ -310,6 +316,16 @@ impl<S: StreamSide> NetworkThread<S> {
             if self.is_over() {
                 return self.was_stopped();
             }
+        }
+    }
+
+    /// How long it may sleep.
+    fn tick(&self) -> Duration {
+        let mut ports = self.side.network().ports.values();
+        let is_alone = ports.all(|port| port.connections() == 0);
+        match is_alone && self.side.is_idle() {
+            true => IDLE_TICK,
+            false => TICK,
         }
     }
 

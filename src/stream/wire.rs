@@ -259,9 +259,9 @@ pub(crate) struct Finish {
     pub(crate) stream: u32,
     /// How often the sender was told what is missing.
     pub(crate) lap: u32,
-    /// Blocks of the stream that were sent on this connection, since it began.
+    /// Messages with blocks that were sent on this connection, since it began.
     pub(crate) sent_here: u64,
-    /// Blocks of the stream that were sent on all connections, those that are lost included.
+    /// Messages with blocks that were sent on all connections, those that are lost included.
     pub(crate) sent: u64,
     /// The digest of the stream.
     pub(crate) digest: u32,
@@ -274,7 +274,7 @@ pub(crate) struct Finish {
 pub(crate) struct RailLost {
     pub(crate) stream: u32,
     pub(crate) rail: u16,
-    /// Blocks of the stream that were sent on it; as a receiver says it, those that came.
+    /// Messages with blocks that were sent on it; as a receiver says it, those that came.
     pub(crate) sent_there: u64,
 }
 
@@ -297,7 +297,7 @@ pub(crate) struct Pause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Accept {
     pub(crate) stream: u32,
-    /// Blocks that may be sent, since the stream began.
+    /// Messages with blocks that may be sent, since the stream began.
     pub(crate) granted: u64,
     /// Blocks that it has. If it has any, [`Message::Have`] follows and says which.
     pub(crate) have_blocks: u64,
@@ -333,7 +333,7 @@ pub(crate) struct Refuse<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Credit {
     pub(crate) stream: u32,
-    /// Blocks that may be sent, since the stream began.
+    /// Messages with blocks that may be sent, since the stream began.
     pub(crate) granted: u64,
 }
 

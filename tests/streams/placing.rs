@@ -202,7 +202,7 @@ fn after_a_crash_between_renames_what_was_placed_comes_again_and_the_rest_is_kep
     offer.plan.iter().for_each(|block| write(&*sink, block));
     sink.abandon();
     let hidden = to.path().join(&names(to.path())[0]);
-    fs::rename(hidden.join("0"), to.path().join("a")).unwrap();
+    fs::rename(hidden.join("tree/a"), to.path().join("a")).unwrap();
     let sink = factory.make(&offer).unwrap();
     let kept = sink.open(&offer, &Stop::default()).unwrap();
     let missing: Vec<_> = kept.blocks().missing(0).flatten().collect();

@@ -137,7 +137,7 @@ fn what_was_kept_is_believed_only_byte_for_byte() {
         let partial = fs::File::options()
             .read(true)
             .write(true)
-            .open(work.join("0"))
+            .open(work.join("tree/file"))
             .unwrap();
         let mut byte = [0];
         partial.read_exact_at(&mut byte, 1000).unwrap();

@@ -87,7 +87,7 @@ impl ReceiverConfig {
     }
 
     /// Blocks granted to a stream at once: those that are on their way, and those that the sink has
-    /// not written.
+    /// not written. Small ones that come as one message count as one.
     #[must_use]
     pub fn credits(mut self, blocks: u32) -> Self {
         self.credits = Some(blocks);

@@ -10,14 +10,13 @@ use super::session_report::SessionReport;
 use super::session_sink::{SessionSink, reason_of};
 use super::session_stage::SessionStage;
 use super::side::{ReceiverTools, RemotePeer};
-use super::writing::{BlockBytes, BlockWriteError, WriteDone, WriteOutcome};
+use super::writing::{BlockBytes, BlockWriteError, CheckedSums, WriteDone, WriteOutcome};
 use crate::endpoint::volatile_buffer::VolatileBuffer;
 use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived};
 use crate::stream::incoming::{IncomingStream, MessageOutcome, PackedOutcome, Refusal};
 use crate::stream::sink::{Kept, ReadBack, SinkError};
-use crate::stream::sums::BlockSums;
 use crate::stream::wire::{BlockHeader, Features, Kind, Message, Placed};
-use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
+use crate::stream::{RefusalCode, StreamError, StreamViolation};
 
 /// Why a session is left whose sender can't write any more.
 const NO_SLOTS: &str = "the slots that blocks are written into went with a connection";
@@ -379,7 +378,7 @@ impl Session {
     }
 
     /// The blocks of a pack are written, or came damaged.
-    fn on_pack_written(&mut self, done: &[(Block, Result<BlockSums, u32>)], took: Duration) {
+    fn on_pack_written(&mut self, done: &[CheckedSums], took: Duration) {
         let Some(incoming) = &mut self.incoming else {
             return;
         };

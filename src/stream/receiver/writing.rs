@@ -75,11 +75,13 @@ pub(super) struct WriteDone {
 pub(super) enum WriteOutcome {
     Opened(Result<Kept, SinkError>, Vec<Arc<VolatileBuffer>>),
     Written(Block, Result<BlockSums, BlockWriteError>),
-    /// Each block of a pack: its sums, or the CRC32C that it should not have.
-    WrittenAll(Result<Vec<(Block, Result<BlockSums, u32>)>, SinkError>),
+    WrittenAll(Result<Vec<CheckedSums>, SinkError>),
     Finished(Result<ReadBack, SinkError>),
     Abandoned,
 }
+
+/// A block of a pack: its sums, or the CRC32C that it should not have.
+pub(super) type CheckedSums = (Block, Result<BlockSums, u32>);
 
 /// Why a block was not written.
 #[derive(Debug)]
@@ -214,7 +216,7 @@ fn write_all(
     sink: &dyn BlockSink,
     pack: &ArrivedPack,
     clock: &Clock,
-) -> Result<Vec<(Block, Result<BlockSums, u32>)>, SinkError> {
+) -> Result<Vec<CheckedSums>, SinkError> {
     let all = &pack.message.payload()[pack.bytes_at..];
     let mut right = Vec::with_capacity(pack.blocks.len());
     let mut done = Vec::with_capacity(pack.blocks.len());

@@ -4,23 +4,27 @@
 //!  DIRECTORY/
 //!    .fabricast-KEY/      while the stream is under way, and after it was cut
 //!      journal            which blocks are written, and their CRC32C
-//!      0, 1, 7, …         the files, by their number in the manifest
-//!    a/b/file.h5          at the end: renamed to here, one by one
+//!      tree/a/b/file.h5   the files, as they are to lie
+//!    a/b/file.h5          at the end: renamed to here; directories that were not here, as a whole
 //! ```
 
 mod journal_file;
 mod partials;
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{Access, AtFlags, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{
+    Access, AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Timespec, Timestamps,
+};
 use rustix::io::Errno;
 
 use self::partials::Partials;
@@ -42,11 +46,13 @@ const SYNC_EACH_MAX: usize = 64;
 /// symbolic link is followed on the way.
 ///
 /// Each stream is written into a hidden directory, `.fabricast-` and its key, with a journal; when
-/// all of it is there and checked, its files are renamed to where they belong, in one step each.
-/// They replace files of the same names. Before the first of them, all of these places are looked
-/// at: where one can't be replaced, none is. From then on nothing but an error stops it, and that
-/// says how many are there ([`SinkError::Placed`]). After a crash in between, what was renamed
-/// comes again, and the rest is kept. A stream that was cut leaves the hidden directory behind, and
+/// all of it is there and checked, it is renamed to where it belongs: first each directory that is
+/// not there yet, in one step with all that is in it; then, in one step each, the files of
+/// directories that are there. These replace files of the same names. Before the first step, all of
+/// these places are looked at: where one can't be replaced, none is. From then on nothing but an
+/// error stops it, and that says how many are there ([`SinkError::Placed`]). After a crash in
+/// between, each name leads to the old file or to the whole new one; what was renamed comes again,
+/// and the rest is kept. A stream that was cut leaves the hidden directory behind, and
 /// is resumed from there: what the journal says is believed only after the bytes were read and
 /// found right.
 ///
@@ -126,8 +132,9 @@ impl DirectorySink {
             let Ok(work) = lock(&self.directory, name) else {
                 continue;
             };
-            let is_stale = journal_file::is_stale(work.as_fd(), before);
-            if is_stale.unwrap_or(false) && partials::clear(work.as_fd()).is_ok() {
+            let work = Beneath::of(work);
+            let is_stale = journal_file::is_stale(work.fd(), before);
+            if is_stale.unwrap_or(false) && partials::clear(&work).is_ok() {
                 let removed = rustix::fs::unlinkat(self.directory.fd(), name, AtFlags::REMOVEDIR);
                 gone += usize::from(removed.is_ok());
             }
@@ -280,11 +287,18 @@ impl Receiving {
         let placed = Cell::new(0);
         let open = OpenDirectories::default();
         let all = || {
-            self.make_directories(&placed)?;
+            let mut moved = self
+                .place_directories(partials, &open, &placed)?
+                .into_iter();
+            let mut skipped = moved.next();
             for (number, entry) in self.offer.manifest.iter().enumerate() {
-                between(number);
-                if entry.kind == EntryKind::File {
-                    self.place(partials, &open, (number, entry))?;
+                while skipped.as_ref().is_some_and(|range| range.end <= number) {
+                    skipped = moved.next();
+                }
+                let is_moved = skipped.as_ref().is_some_and(|range| range.start <= number);
+                if entry.kind == EntryKind::File && !is_moved {
+                    between(number);
+                    self.place(partials, &open, entry)?;
                     placed.set(placed.get() + 1);
                 }
             }
@@ -304,25 +318,91 @@ impl Receiving {
         })
     }
 
-    /// All directories, before the first file is replaced; those that have an entry are counted.
-    fn make_directories(&self, placed: &Cell<u64>) -> Result<(), SinkError> {
-        let mut made = None;
-        for entry in self.offer.manifest.iter() {
+    /// All directories, before the first file is replaced: those that are not there yet, with all
+    /// that is in them. Which entries that were; they are counted, and directories that were there.
+    fn place_directories(
+        &self,
+        partials: &Partials,
+        open: &OpenDirectories,
+        placed: &Cell<u64>,
+    ) -> Result<Vec<Range<usize>>, SinkError> {
+        let manifest = &self.offer.manifest;
+        self.make_directories(partials)?;
+        let mut moved: Vec<Range<usize>> = Vec::new();
+        let mut there: &[u8] = b"";
+        let mut next = 0;
+        while let Some(entry) = manifest.get(next) {
             let name = entry.name.as_bytes();
-            let directory = match entry.kind {
-                EntryKind::File => split(name).0,
-                EntryKind::Directory => name,
-            };
-            if made != Some(directory) {
-                let there = self.directory.directory(directory, true);
-                there.map_err(|error| SinkError::os(name, error))?;
-                made = Some(directory);
+            let directory = directory_of(&entry);
+            let mut end = next;
+            if directory != there {
+                let failed = |error| SinkError::os(name, error);
+                if let Some(outermost) =
+                    self.move_into(partials, open, directory).map_err(failed)?
+                {
+                    let is_in = |entry: &Entry<'_>| is_in(entry.name.as_bytes(), outermost);
+                    while manifest.get(end).as_ref().is_some_and(is_in) {
+                        end += 1;
+                    }
+                    moved.push(next..end);
+                } else {
+                    there = directory;
+                }
             }
-            if entry.kind == EntryKind::Directory {
-                placed.set(placed.get() + 1);
+            let is_directory = entry.kind == EntryKind::Directory && end == next;
+            placed.set(placed.get() + (end - next) as u64 + u64::from(is_directory));
+            next = end.max(next + 1);
+        }
+        Ok(moved)
+    }
+
+    /// The directories of all entries, where they are to be moved from.
+    fn make_directories(&self, partials: &Partials) -> Result<(), SinkError> {
+        let mut made: &[u8] = b"";
+        for entry in self.offer.manifest.iter() {
+            let directory = directory_of(&entry);
+            if directory != made {
+                let there = partials.directory(directory, true);
+                there.map_err(|error| SinkError::os(entry.name.as_bytes(), error))?;
+                made = directory;
             }
         }
         Ok(())
+    }
+
+    /// Sees to it that a directory is where it belongs. If it was not, or one on the way to it, the
+    /// outermost of these is moved there with all that is in it: the name of that one.
+    fn move_into<'a>(
+        &self,
+        partials: &Partials,
+        open: &OpenDirectories,
+        name: &'a [u8],
+    ) -> io::Result<Option<&'a [u8]>> {
+        let ends = name.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        for end in ends.map(|(at, _)| at).chain([name.len()]) {
+            let outermost = &name[..end];
+            match open.get(&self.directory, outermost, false) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                found => {
+                    found?;
+                    continue;
+                }
+            }
+            let (above, last) = split(outermost);
+            let from = partials.directory(above, false)?;
+            let to = open.get(&self.directory, above, false)?;
+            let flags = RenameFlags::NOREPLACE;
+            match rustix::fs::renameat_with(from.fd(), last, to.fd(), last, flags) {
+                Ok(()) => return Ok(Some(outermost)),
+                // Somebody has just made it, or the file system can't say whether: what is in it is
+                // placed piece by piece.
+                Err(Errno::EXIST | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                    self.directory.directory(outermost, true)?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
     }
 
     /// Puts one file where it belongs.
@@ -330,14 +410,14 @@ impl Receiving {
         &self,
         partials: &Partials,
         open: &OpenDirectories,
-        (number, entry): (usize, Entry<'_>),
+        entry: Entry<'_>,
     ) -> Result<(), SinkError> {
         let name = entry.name.as_bytes();
         let failed = |error: io::Error| SinkError::os(name, error);
-        let (parent, last) = split(name);
-        let parent = open.get(&self.directory, parent, true).map_err(failed)?;
-        let own = number.to_string();
-        let renamed = rustix::fs::renameat(partials.fd(), &own, parent.fd(), last);
+        let (directory, last) = split(name);
+        let from = partials.directory(directory, false).map_err(failed)?;
+        let to = open.get(&self.directory, directory, true).map_err(failed)?;
+        let renamed = rustix::fs::renameat(from.fd(), last, to.fd(), last);
         renamed.map_err(|error| failed(error.into()))
     }
 
@@ -373,14 +453,16 @@ impl Receiving {
             let synced = rustix::fs::syncfs(self.directory.fd());
             return synced.map_err(|error| failed(b".", error.into()));
         }
+        let mut synced = BTreeSet::new();
         for entry in entries.iter() {
-            let name = entry.name.as_bytes();
-            let parent = match entry.kind {
-                EntryKind::Directory => self.directory.directory(name, false),
-                EntryKind::File => self.directory.parent(name, false).map(|(parent, _)| parent),
-            };
-            let parent = parent.map_err(|error| failed(name, error))?;
-            rustix::fs::fsync(&parent).map_err(|error| failed(name, error.into()))?;
+            // The names of directories are on the device with those that they lie in.
+            let mut name = directory_of(&entry);
+            while !name.is_empty() && synced.insert(name) {
+                let directory = self.directory.directory(name, false);
+                let directory = directory.map_err(|error| failed(name, error))?;
+                rustix::fs::fsync(&directory).map_err(|error| failed(name, error.into()))?;
+                name = split(name).0;
+            }
         }
         rustix::fs::fsync(self.directory.fd()).map_err(|error| failed(b".", error.into()))
     }
@@ -470,6 +552,20 @@ impl BlockSink for Receiving {
     }
 }
 
+/// The directory that an entry lies in; of a directory, itself.
+fn directory_of<'a>(entry: &Entry<'a>) -> &'a [u8] {
+    match entry.kind {
+        EntryKind::File => split(entry.name.as_bytes()).0,
+        EntryKind::Directory => entry.name.as_bytes(),
+    }
+}
+
+/// Whether a name is that of a directory, or of something below it.
+fn is_in(name: &[u8], directory: &[u8]) -> bool {
+    let rest = name.strip_prefix(directory);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}
+
 /// Rights and time of modification, as the sender has them.
 fn dress(fd: impl AsFd, entry: &Entry<'_>) -> io::Result<()> {
     let mode = u32::from(entry.mode & 0o777);
@@ -496,6 +592,108 @@ fn dress(fd: impl AsFd, entry: &Entry<'_>) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::stream::{BlockPlan, Manifest, Modified, RelativeName, StreamIdentity, crc32c};
+
+    fn offer_of(entries: &[(&'static str, EntryKind, u64)]) -> StreamOffer {
+        let entries = entries.iter().map(|(name, kind, size)| Entry {
+            name: RelativeName::new(name.as_bytes()).expect("a name"),
+            kind: *kind,
+            mode: 0o750,
+            size: *size,
+            modified: Modified::default(),
+        });
+        let manifest = Manifest::new(entries).expect("a manifest");
+        StreamOffer {
+            identity: StreamIdentity::default(),
+            plan: Arc::new(BlockPlan::new(&manifest, 1)),
+            manifest: Arc::new(manifest),
+            crc32c: true,
+            blake3: false,
+            sync: true,
+            read_back: false,
+            restart: false,
+        }
+    }
+
+    fn write_all(sink: &Receiving, blocks: impl IntoIterator<Item = Block>) {
+        let blocks = blocks.into_iter();
+        let blocks = blocks.map(|block| CheckedBlock::new(block, crc32c(b"x"), b"x"));
+        sink.write_all(&blocks.collect::<Vec<_>>())
+            .expect("written");
+    }
+
+    /// Directories that are not there yet come as a whole, others are joined.
+    #[test]
+    fn a_tree_is_placed_into_what_is_there() {
+        use std::os::unix::fs::PermissionsExt;
+        let to = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir_all(to.path().join("old/sub")).expect("made");
+        std::fs::write(to.path().join("old/keep"), b"kept").expect("written");
+        std::fs::write(to.path().join("old/c"), b"old").expect("written");
+        let (file, directory) = (EntryKind::File, EntryKind::Directory);
+        let offer = offer_of(&[
+            ("new", directory, 0),
+            ("new/a", file, 1),
+            ("new/deep/b", file, 2),
+            ("new/deep/empty", file, 0),
+            ("new/nothing", directory, 0),
+            ("new-er", file, 1),
+            ("old/c", file, 1),
+            ("old/sub", directory, 0),
+            ("old/sub/new/d", file, 1),
+        ]);
+        let sink = DirectorySink::new(to.path()).expect("it is there");
+        let sink = sink.receiving(&offer);
+        let stop = Stop::default();
+        sink.open(&offer, &stop).expect("opened");
+        write_all(&sink, offer.plan.iter());
+        // An error in the middle counts what came with its directory.
+        let partials = sink.partials().expect("open");
+        sink.dress_files(&partials, &stop).expect("dressed");
+        let in_the_way = to.path().join("old/c");
+        let placed = sink.place_all(&partials, |number| {
+            if number == 6 {
+                std::fs::remove_file(&in_the_way).expect("removed");
+                std::fs::create_dir(&in_the_way).expect("made");
+            }
+        });
+        // `new` with its four, `old/sub`, `old/sub/new/d`, `new-er`.
+        let counted = matches!(
+            placed,
+            Err(SinkError::Placed {
+                placed: 8,
+                entries: 9,
+                ..
+            })
+        );
+        assert!(counted, "{placed:?}");
+        drop(partials);
+        sink.abandon();
+        // Another attempt goes on from what is still here, and brings the rest again.
+        std::fs::remove_dir(&in_the_way).expect("it is empty");
+        let kept = sink.open(&offer, &stop).expect("opened");
+        assert_eq!(kept.blocks().count(), 1, "old/c");
+        let missing = kept.blocks().missing(0).flatten();
+        write_all(&sink, missing.filter_map(|index| offer.plan.get(index)));
+        sink.finish(&stop).expect("nothing is in the way");
+        let mode = |name: &str| {
+            let found = std::fs::metadata(to.path().join(name)).expect(name);
+            found.permissions().mode() & 0o777
+        };
+        for entry in offer.manifest.iter() {
+            assert_eq!(mode(&entry.name.to_string()), 0o750, "{}", entry.name);
+        }
+        let content = |name: &str| std::fs::read(to.path().join(name)).expect(name);
+        assert_eq!(
+            (content("new/deep/b"), content("old/c")),
+            (b"xx".to_vec(), b"x".to_vec())
+        );
+        assert_eq!(content("old/keep"), b"kept");
+        assert_eq!(
+            std::fs::read_dir(to.path()).expect("there").count(),
+            3,
+            "nothing else"
+        );
+    }
 
     /// Somebody puts a directory in the way when the first file has its name.
     #[test]

@@ -56,13 +56,21 @@ impl<'a> Input<'a> {
         for at in 0..6 {
             header[16 + at * 8..][..8].copy_from_slice(&self.number().to_le_bytes());
         }
+        let mut packed = 0;
+        if header[4] == 11 {
+            // A pack is one only with all of its blocks, which have 16 bytes mostly.
+            header[28..].fill(0);
+            packed = usize::from(header[24]) * (4 + 16);
+        }
         let len = match self.byte() {
             short @ 0..=63 => usize::from(short),
+            64..=128 if packed > 0 => packed,
             64..=128 => 16,
             129..=192 => 32,
             _ => 0,
         };
-        let payload = self.slice(len).to_vec();
+        let mut payload = self.slice(len).to_vec();
+        payload.resize(len, 0);
         header[12..16].copy_from_slice(&(payload.len() as u32).to_le_bytes());
         (header, payload)
     }

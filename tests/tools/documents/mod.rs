@@ -179,7 +179,7 @@ fn names_that_are_right_are_let_pass() {
         `FCAST_AGAIN`, `fcast_file_..`, `make demo FILE=/tmp/x`, `FABRICAST_LIBFABRIC`,\n\
         `stats()`, the feature `tokio`, `src/lib.rs`, `cargo test --test tools providers`,\n\
         [here](send.md#back-pressure-batches-long-messages) and [there](#a-heading-and-more).\n\
-        ```sh\nmake demo # and fcast_send\ncargo run --release --example object_http -- serve x\n```\n";
+        ```sh\nmake demo # and fcast_send\ncargo run --example object_http -- serve\n```\n";
     assert_eq!(found_in(right), Findings::new());
 }
 

@@ -281,7 +281,8 @@ fn of_a_pack_each_block_is_judged_by_itself() {
         (new[1].block, PackedOutcome::Damaged(9)),
     ];
     incoming.on_pack_done(&outcomes);
-    assert_eq!(incoming.have().ranges(0).collect::<Vec<_>>(), [2..4]);
+    let have: Vec<_> = incoming.have().ranges(0).flatten().collect();
+    assert_eq!(have, [2, 3]);
     // Two messages came and were dealt with, whatever they had.
     assert_eq!(incoming.arrived(), (2, 2));
     let mut granted = 0;

@@ -148,6 +148,9 @@ pub(super) fn is_stale(work: BorrowedFd<'_>, since: SystemTime) -> io::Result<bo
     let mut journal = File::from(rustix::fs::openat(work, JOURNAL, flags, Mode::empty())?);
     let mut header = [0; JOURNAL_HEADER_LEN];
     journal.read_exact(&mut header)?;
-    let is_ours = JournalHeader::parse(&header).is_ok();
+    let is_ours = matches!(
+        JournalHeader::parse(&header),
+        Ok(_) | Err(JournalError::Version(_))
+    );
     Ok(is_ours && journal.metadata()?.modified()? < since)
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -26,17 +27,28 @@ use crate::stream::journal::{JournalError, JournalHeader};
 use crate::stream::open_files::{
     DEVICE_FILE_MIN, FileCounts, OpenFile, OpenFiles, direct_for, is_moved_whole,
 };
-use crate::stream::sink::beneath::Beneath;
+use crate::stream::sink::beneath::{Beneath, OpenDirectories, split};
 use crate::stream::sink::{Kept, ReadBack, SinkError, Stop, StreamOffer};
 use crate::stream::{Block, CheckedBlock, Entry, EntryKind};
+
+/// Where files lie in the hidden directory.
+const TREE: &str = "tree";
+
+/// Files that are made before the first of them is written: one thread makes some while another one
+/// writes. They are open at a time, by each thread.
+const MADE_AT_ONCE: usize = 32;
 
 /// The rights of its owner that a file needs to be gone on with.
 const OWN_MODE: u16 = 0o600;
 
-/// The files of a stream that is not whole yet, by the numbers of their entries.
+/// The files of a stream that is not whole yet, as a tree with the names that they are to have.
 #[derive(Debug)]
 pub(super) struct Partials {
     work: Beneath,
+    /// Where the files lie in it, below the directories that they are to have.
+    tree: Beneath,
+    /// Those below the tree that were used last.
+    directories: OpenDirectories,
     offer: StreamOffer,
     files: OpenFiles,
     access: FileAccess,
@@ -58,19 +70,24 @@ impl Partials {
         (access, counts): (FileAccess, Arc<FileCounts>),
         clock: Clock,
     ) -> Result<Self, SinkError> {
+        let work = Beneath::of(work);
         let header = JournalHeader::new(offer.identity, &offer.manifest, &offer.plan);
-        let known = match read_journal(work.as_fd(), &header)? {
+        let known = match read_journal(work.fd(), &header)? {
             _ if offer.restart => None,
             Ok((_, end)) => Some(end),
             Err(JournalError::SourceChanged) => return Err(SinkError::SourceChanged),
             Err(_) => None,
         };
         if known.is_none() {
-            clear(work.as_fd()).map_err(|error| SinkError::os(JOURNAL.as_bytes(), error))?;
+            clear(&work).map_err(|error| SinkError::os(JOURNAL.as_bytes(), error))?;
         }
-        let journal = JournalFile::open(work.as_fd(), &header, known, clock.clone())?;
+        let journal = JournalFile::open(work.fd(), &header, known, clock.clone())?;
+        let tree = work.directory(TREE.as_bytes(), true);
+        let tree = tree.map_err(|error| SinkError::os(TREE.as_bytes(), error))?;
         Ok(Self {
-            work: Beneath::of(work),
+            work,
+            tree: Beneath::of(tree),
+            directories: OpenDirectories::default(),
             offer: offer.clone(),
             files: OpenFiles::counting_into(counts),
             access,
@@ -86,8 +103,17 @@ impl Partials {
         self.files.io_stats()
     }
 
+    /// The directory of this name below the tree, made if that is asked for.
+    ///
+    /// # Errors
+    /// As [`Beneath::directory`].
+    pub(super) fn directory(&self, name: &[u8], make: bool) -> io::Result<Arc<Beneath>> {
+        self.directories.get(&self.tree, name, make)
+    }
+
+    /// The tree, whose content is on the device when its file system is synced.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.work.fd()
+        self.tree.fd()
     }
 
     /// Which of the blocks that the journal names are there, byte for byte.
@@ -135,25 +161,78 @@ impl Partials {
     }
 
     pub(super) fn write(&self, place: Block, crc: u32, bytes: &[u8]) -> Result<(), SinkError> {
-        if self.write_whole(place, bytes)? {
-            self.set_finished([place.entry]);
-        } else {
-            self.write_part(place, bytes)?;
-        }
-        self.record([(place, crc)])
+        self.write_all(&[CheckedBlock::new(place, crc, bytes)])
     }
 
-    /// Writes several small blocks.
+    /// Writes blocks. Small files, each of which is one block, are made with all that they are to
+    /// have under their names, and let go of.
     pub(super) fn write_all(&self, blocks: &[CheckedBlock<'_>]) -> Result<(), SinkError> {
         let mut finished = Vec::with_capacity(blocks.len());
-        for checked in blocks {
-            match self.write_whole(checked.block, checked.bytes)? {
-                true => finished.push(checked.block.entry),
-                false => self.write_part(checked.block, checked.bytes)?,
+        for group in blocks.chunks(MADE_AT_ONCE) {
+            for (checked, made) in group.iter().zip(self.make_whole_files(group)?) {
+                match made {
+                    Some((file, entry)) => {
+                        self.fill(&file, &entry, checked.bytes)?;
+                        finished.push(checked.block.entry);
+                    }
+                    None => self.write_part(checked.block, checked.bytes)?,
+                }
             }
         }
         self.set_finished(finished);
         self.record(blocks.iter().map(|checked| (checked.block, checked.crc)))
+    }
+
+    /// Makes the files of which these blocks are all there is; `None`: it is not one of these.
+    fn make_whole_files(
+        &self,
+        blocks: &[CheckedBlock<'_>],
+    ) -> Result<Vec<Option<(File, Entry<'_>)>>, SinkError> {
+        let entries = blocks.iter().map(|checked| self.whole_entry(checked));
+        let entries: Vec<_> = entries.collect();
+        if entries.iter().all(Option::is_none) {
+            return Ok(entries.iter().map(|_| None).collect());
+        }
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = entries.into_iter().map(|entry| {
+            let Some(entry) = entry else { return Ok(None) };
+            let made = self.make_whole(&entry);
+            let made = made.map_err(|error| SinkError::os(entry.name.as_bytes(), error))?;
+            Ok(made.map(|file| (file, entry)))
+        });
+        made.collect()
+    }
+
+    /// The entry of a small file of which a block is all there is; not where what its owner may
+    /// not write would be left to be gone on with.
+    fn whole_entry(&self, checked: &CheckedBlock<'_>) -> Option<Entry<'_>> {
+        let access = (self.access.direct, self.access.back_end);
+        let entry = self.offer.manifest.get(checked.block.entry)?;
+        let is_all = checked.block.offset == 0 && entry.size == checked.bytes.len() as u64;
+        let is_open_to_owner = entry.mode & OWN_MODE == OWN_MODE;
+        let is_whole = is_all && is_open_to_owner;
+        (is_whole && is_moved_whole(access, Direction::Write, entry.size)).then_some(entry)
+    }
+
+    /// A new file; `None`: an earlier stream left one here, which is written as larger files are.
+    fn make_whole(&self, entry: &Entry<'_>) -> io::Result<Option<File>> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let mode = Mode::from_raw_mode(entry.mode.into());
+        let (directory, last) = split(entry.name.as_bytes());
+        let directory = self.directory(directory, true)?;
+        match directory.open_here(last, flags, mode) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+            made => Ok(Some(File::from(made?))),
+        }
+    }
+
+    fn fill(&self, mut file: &File, entry: &Entry<'_>, bytes: &[u8]) -> Result<(), SinkError> {
+        let began = Instant::now();
+        let written = file.write_all(bytes).and_then(|()| dress(file, entry));
+        let moved = written.as_ref().ok().map(|()| entry.size);
+        let counts = self.files.counts();
+        counts.add_whole(Direction::Write, began, moved);
+        written.map_err(|error| SinkError::os(entry.name.as_bytes(), error))
     }
 
     fn set_finished(&self, entries: impl IntoIterator<Item = usize>) {
@@ -161,46 +240,6 @@ impl Partials {
         for entry in entries {
             finished.insert(entry as u64);
         }
-    }
-
-    /// Makes a small file with all that it is to have under its name, and lets go of it. Whether
-    /// that could be done: what an earlier stream left here is written as larger files are, and
-    /// what its owner may not write is dressed at the end, or nobody could go on with it.
-    fn write_whole(&self, place: Block, bytes: &[u8]) -> Result<bool, SinkError> {
-        let Some(entry) = self.offer.manifest.get(place.entry) else {
-            return Ok(false);
-        };
-        let is_all = place.offset == 0 && entry.size == bytes.len() as u64;
-        let access = (self.access.direct, self.access.back_end);
-        let is_open_to_owner = entry.mode & OWN_MODE == OWN_MODE;
-        if !is_all || !is_open_to_owner || !is_moved_whole(access, Direction::Write, entry.size) {
-            return Ok(false);
-        }
-        let began = Instant::now();
-        let written = self.make_whole(place.entry, &entry, bytes);
-        let counted = match &written {
-            Ok(false) => return Ok(false),
-            Ok(true) => Some(entry.size),
-            Err(_) => None,
-        };
-        let counts = self.files.counts();
-        counts.add_whole(Direction::Write, began, counted);
-        written.map_err(|error| SinkError::os(entry.name.as_bytes(), error))
-    }
-
-    fn make_whole(&self, number: usize, entry: &Entry<'_>, bytes: &[u8]) -> io::Result<bool> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let mode = Mode::from_raw_mode(entry.mode.into());
-        let name = number.to_string();
-        let making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = self.work.open_here(name.as_ref(), flags, mode);
-        drop(making);
-        let file = match made {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
-            made => File::from(made?),
-        };
-        (&file).write_all(bytes)?;
-        dress(&file, entry).map(|()| true)
     }
 
     fn write_part(&self, place: Block, bytes: &[u8]) -> Result<(), SinkError> {
@@ -326,7 +365,7 @@ impl Partials {
     /// All is where it belongs: what is left goes.
     pub(super) fn remove(&self) {
         // What can't be removed hurts nobody.
-        let _ = clear(self.work.fd());
+        let _ = clear(&self.work);
     }
 
     fn name(&self, entry: usize) -> String {
@@ -363,11 +402,16 @@ impl Partials {
             true => (OFlags::RDWR | OFlags::CREATE, Mode::from_raw_mode(0o600)),
             false => (OFlags::RDWR, Mode::empty()),
         };
-        let name = entry.to_string();
-        let lock = || self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        let _making = make.then(lock);
-        let fd = self.work.open_file(name.as_bytes(), flags, mode);
-        fd.map_err(|error| SinkError::os(self.name(entry).as_bytes(), error))
+        let Some(entry) = self.offer.manifest.get(entry) else {
+            return Err(SinkError::Other(format!("there is no entry {entry}")));
+        };
+        let (directory, last) = split(entry.name.as_bytes());
+        let opened = self.directory(directory, make).and_then(|directory| {
+            let lock = || self.making.lock().unwrap_or_else(PoisonError::into_inner);
+            let _making = make.then(lock);
+            directory.open_file(last.as_bytes(), flags, mode)
+        });
+        opened.map_err(|error| SinkError::os(entry.name.as_bytes(), error))
     }
 
     /// Does something with a file as a whole: by the descriptor that its blocks went through, if
@@ -411,14 +455,38 @@ impl Partials {
     }
 }
 
-/// Removes the files of the hidden directory: there are no others in it.
-pub(super) fn clear(work: BorrowedFd<'_>) -> io::Result<()> {
-    for found in rustix::fs::Dir::read_from(work)? {
-        let found = found?;
-        let name = found.file_name();
-        if name.to_bytes() != b"." && name.to_bytes() != b".." {
-            rustix::fs::unlinkat(work, name, AtFlags::empty())?;
+/// Removes all that is in the hidden directory. However deep its tree is, two directories are open
+/// at a time.
+pub(super) fn clear(work: &Beneath) -> io::Result<()> {
+    // Each behind the one that it lies in.
+    let mut directories = vec![Vec::new()];
+    let mut at = 0;
+    while at < directories.len() {
+        let name = directories[at].clone();
+        at += 1;
+        let directory = Beneath::of(work.directory(&name, false)?);
+        for found in rustix::fs::Dir::read_from(directory.fd())? {
+            let found = found?;
+            let last = found.file_name();
+            if [&b"."[..], b".."].contains(&last.to_bytes()) {
+                continue;
+            }
+            match rustix::fs::unlinkat(directory.fd(), last, AtFlags::empty()) {
+                Ok(()) => {}
+                Err(Errno::ISDIR | Errno::PERM) if name.is_empty() => {
+                    directories.push(last.to_bytes().to_vec());
+                }
+                Err(Errno::ISDIR | Errno::PERM) => {
+                    directories.push([&name, &b"/"[..], last.to_bytes()].concat());
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
+    }
+    for name in directories.iter().skip(1).rev() {
+        let (above, last) = split(name);
+        let above = work.directory(above, false)?;
+        rustix::fs::unlinkat(above, last, AtFlags::REMOVEDIR)?;
     }
     Ok(())
 }
