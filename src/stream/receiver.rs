@@ -219,7 +219,7 @@ impl Drop for StreamReceiver {
 fn windows(places: &[(Interface, PeerAddr)], config: &ReceiverConfig) -> u32 {
     let mut interfaces = places.iter().map(|(interface, _)| interface);
     let favoured = interfaces.all(Interface::favours_writes);
-    config.rma_slots.unwrap_or(match favoured {
+    config.rma_slots.unwrap_or_else(|| match favoured {
         true => config.stream.buffers_of_receiver(),
         false => 0,
     })

@@ -177,13 +177,13 @@ impl StreamSettings {
 
     /// Threads that read or write, beside so many for connections.
     pub(in crate::stream) fn workers(&self, lanes: u32) -> u32 {
-        self.threads.unwrap_or((lanes * 3 / 2).clamp(2, 64))
+        self.threads.unwrap_or_else(|| (lanes * 3 / 2).clamp(2, 64))
     }
 
     /// Buffers of a sender that has so many threads for connections.
     pub(in crate::stream) fn buffers_of_sender(&self, lanes: u32) -> u32 {
         self.buffers
-            .unwrap_or((BUFFERS_OF_SENDER * lanes).min(4096))
+            .unwrap_or_else(|| (BUFFERS_OF_SENDER * lanes).min(4096))
     }
 
     /// Buffers of each endpoint of a receiver.

@@ -1,5 +1,6 @@
 //! The command `fabricast`: what the library does, from a shell. A thin client of it.
 
+mod doctor;
 mod failure;
 mod info;
 mod interrupt;
@@ -89,6 +90,8 @@ enum Command {
     Readout(readout::args::Command),
     /// What this machine has, and which way GPU memory takes over each network provider
     Info(info::InfoArgs),
+    /// What this machine lacks, one line each, with what mends it; each provider is tried
+    Doctor(doctor::DoctorArgs),
 }
 
 fn main() -> ExitCode {
@@ -115,6 +118,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Rm(args) => object::run(&ObjectCommand::Rm(&args)),
         Command::Demo(args) => stream::demo::run(&args),
         Command::Readout(command) => readout::run(command),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Info(args) => {
             info::run(&args);
             Ok(())

@@ -96,7 +96,7 @@ impl ReceiverConfig {
 
     /// Blocks granted to a stream at once.
     pub(super) fn window(&self) -> u32 {
-        self.credits.unwrap_or((16 * self.lanes).min(4096))
+        self.credits.unwrap_or_else(|| (16 * self.lanes).min(4096))
     }
 
     /// Blocks that senders may write by themselves at once, by RMA

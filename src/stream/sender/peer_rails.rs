@@ -93,7 +93,7 @@ impl PeerRails {
     fn addr(&self, addr: PeerAddr, (number, lane): (usize, usize), addrs: usize) -> PeerAddr {
         let of_address = |rail: &&SenderRail| usize::from(rail.number) % addrs == number;
         let told = self.iter().filter(of_address).find_map(Rail::agreed);
-        let told = told.map_or(Ports::default(), |agreed| agreed.ports);
+        let told = told.map_or_else(Ports::default, |agreed| agreed.ports);
         let ports: Vec<_> = told.into_iter().filter(|port| *port != 0).collect();
         match (addr.socket_addr(), lane % (ports.len() + 1)) {
             (_, 0) | (None, _) => addr,
@@ -108,7 +108,7 @@ impl PeerRails {
     /// told.
     pub(super) fn lanes(&self) -> usize {
         let told = self.iter().find_map(Rail::agreed);
-        let ports = told.map_or(Ports::default(), |agreed| agreed.ports);
+        let ports = told.map_or_else(Ports::default, |agreed| agreed.ports);
         1 + ports.iter().filter(|port| **port != 0).count()
     }
 

@@ -1,5 +1,6 @@
 //! The command `fabricast`, as a user runs it.
 
+mod doctor;
 mod far;
 mod objects;
 #[path = "../../../../tests/common/patience.rs"]
