@@ -186,7 +186,10 @@ fn put_one(
             (Box::new(file), len)
         }
     };
-    let room = args.memory.memory.map_or(len.max(1), |bytes| bytes as u64);
+    let room = args
+        .memory
+        .memory
+        .map_or_else(|| len.max(1), |bytes| bytes as u64);
     if len > room {
         return Err(Failure::new(format!(
             "{} has {len} bytes, and --memory {room}: an object is put as a whole",

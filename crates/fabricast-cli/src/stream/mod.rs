@@ -40,7 +40,7 @@ fn common_settings(
         settings = settings.rail_threads(threads);
     }
     // Each of them has a buffer in a GPU's memory.
-    if let Some(threads) = threads.or(common.gpu.map(|_| GPU_THREADS)) {
+    if let Some(threads) = threads.or_else(|| common.gpu.map(|_| GPU_THREADS)) {
         settings = settings.threads(threads);
     }
     settings
