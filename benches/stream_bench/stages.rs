@@ -221,6 +221,7 @@ fn offer(case: &Case) -> Result<StreamOffer, Failure> {
         blake3: false,
         sync: false,
         read_back: false,
+        skip_unchanged: false,
         restart: true,
     })
 }

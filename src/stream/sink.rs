@@ -46,6 +46,9 @@ pub struct StreamOffer {
     pub read_back: bool,
     /// Whether what the sink has of an earlier stream with this key is to be thrown away.
     pub restart: bool,
+    /// Whether entries that are there already, with the size and the time of their last change that
+    /// the manifest has, are kept as they are. With checksums only.
+    pub skip_unchanged: bool,
 }
 
 /// Makes a sink for each stream that comes in.

@@ -72,6 +72,8 @@ bitflags::bitflags! {
         const PACKS = 1 << 7;
         /// The receiver says at which ports it listens besides.
         const PORTS = 1 << 8;
+        /// The receiver keeps what is there already, and unchanged as far as sizes and times tell.
+        const SKIP_UNCHANGED = 1 << 9;
     }
 }
 
@@ -91,6 +93,8 @@ bitflags::bitflags! {
         const RESTART = 1 << 4;
         /// Blocks come by RMA write: `Placed`, not `Block`.
         const BY_WRITE = 1 << 5;
+        /// What is there already with the same size and time is kept.
+        const SKIP_UNCHANGED = 1 << 6;
     }
 }
 

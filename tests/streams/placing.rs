@@ -1,7 +1,9 @@
 //! What is under its name when a stream ends otherwise than well.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,6 +13,7 @@ use fabricast::stream::{
     StreamIdentity, StreamOffer, StreamSender, crc32c,
 };
 
+use crate::transfers::make_tree;
 use crate::world::*;
 
 /// Files of these names, each with its name as its content.
@@ -190,6 +193,7 @@ fn after_a_crash_between_renames_what_was_placed_comes_again_and_the_rest_is_kep
         sync: false,
         read_back: false,
         restart: false,
+        skip_unchanged: false,
     };
     let bytes = |block: &Block| [b'a' + block.index as u8; 3];
     let write = |sink: &dyn BlockSink, block: Block| {
@@ -214,4 +218,90 @@ fn after_a_crash_between_renames_what_was_placed_comes_again_and_the_rest_is_kep
     assert_eq!(text(to.path().join("a")), "aaabbb");
     assert_eq!(text(to.path().join("b")), "cccddd");
     assert_eq!(names(to.path()), ["a", "b"], "and nothing else");
+}
+
+/// The numbers of the files below a directory, by their names.
+fn inodes(top: &Path) -> BTreeMap<PathBuf, u64> {
+    use std::os::unix::fs::MetadataExt;
+    let mut found = BTreeMap::new();
+    let mut left = vec![top.to_owned()];
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            let meta = fs::symlink_metadata(&path).unwrap();
+            match meta.is_dir() {
+                true => left.push(path),
+                false => drop(found.insert(path, meta.ino())),
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn what_is_there_unchanged_is_kept_and_not_sent() {
+    over_both_by_both(|domain, transport| {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let top = from.path().join("tree");
+        make_tree(&top);
+        fs::write(top.join("long"), content(1_000_001, 9)).unwrap();
+        let there = to.path().join("tree");
+        let options = || {
+            SendOptions::default()
+                .transport(transport)
+                .skip_unchanged(true)
+        };
+        let again = |options: SendOptions| {
+            let sink = DirectorySink::new(to.path()).unwrap();
+            let receiver = listen(domain, receiver_config(sink).rma_slots(16));
+            let source = FileSource::builder().tree(&top).build().unwrap();
+            let outcome = send_to(domain, source, &receiver, options);
+            outcome.result.unwrap();
+            let StreamEvent::Complete(..) = next_end(&receiver) else {
+                panic!("the stream did not arrive");
+            };
+            receiver.close(by());
+            assert_same(&top, &there);
+            outcome.report
+        };
+        let first = again(options().sync(true));
+        assert_eq!(first.resumed_bytes, 0);
+        let before = inodes(&there);
+        let second = again(options().sync(true));
+        assert_eq!((second.sent_bytes, second.resumed_bytes), (0, first.bytes));
+        assert_eq!(inodes(&there), before);
+        // One has other content, one another time, one other rights, one is new, and in place of
+        // one is a link.
+        fs::write(top.join("long"), content(1_000_001, 10)).unwrap();
+        fs::write(top.join("new"), b"new").unwrap();
+        let small: Vec<_> = before
+            .keys()
+            .filter(|path| !path.ends_with("long"))
+            .collect();
+        let (linked, barred) = (small[0], small[1]);
+        let elsewhere = to.path().join("elsewhere");
+        fs::rename(linked, &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, linked).unwrap();
+        let kept = fs::read(&elsewhere).unwrap();
+        let source = top.join(barred.strip_prefix(&there).unwrap());
+        fs::set_permissions(&source, fs::Permissions::from_mode(0o640)).unwrap();
+        let third = again(options());
+        assert!(
+            third.sent_bytes >= 1_000_004 && third.resumed_bytes > 0,
+            "{third:?}"
+        );
+        let after = inodes(&there);
+        assert_eq!(after[barred], before[barred]);
+        assert_ne!(after[&there.join("long")], before[&there.join("long")]);
+        assert!(!fs::symlink_metadata(linked).unwrap().is_symlink());
+        assert_eq!(
+            fs::read(&elsewhere).unwrap(),
+            kept,
+            "nothing goes by a link"
+        );
+        // Unless it is asked for, everything is sent anew.
+        let all = again(SendOptions::default().transport(transport));
+        assert_eq!((all.sent_bytes, all.resumed_bytes), (all.bytes, 0));
+        assert_ne!(inodes(&there), after);
+    });
 }

@@ -53,7 +53,7 @@ fn a_file_arrives_whatever_its_size() {
 }
 
 /// Empty directories, names with spaces and unicode and of 255 bytes, files of all sizes.
-fn make_tree(top: &Path) {
+pub(crate) fn make_tree(top: &Path) {
     fs::create_dir_all(top.join("a b/ü/empty")).unwrap();
     fs::create_dir_all(top.join("deep/er/and deeper")).unwrap();
     fs::write(top.join("a b/ü/größe"), content(200_000, 1)).unwrap();

@@ -192,6 +192,7 @@ fn offer_of(incoming: &IncomingStream) -> StreamOffer {
         sync: has(OpenFlags::SYNC),
         read_back: has(OpenFlags::READ_BACK),
         restart: has(OpenFlags::RESTART),
+        skip_unchanged: has(OpenFlags::SKIP_UNCHANGED),
     }
 }
 

@@ -141,6 +141,7 @@ impl Default for SlowPeer {
 /// | `sync` | the content is on the receiver's device before it says that it is complete | no | |
 /// | `read_back` | the receiver reads what it wrote, and checks it | no | off where `crc32c` is |
 /// | `restart` | what the receiver has of an earlier, cut stream is thrown away | no | |
+/// | `skip_unchanged` | files that are there, of that size and time, are kept | no | see there |
 /// | `slow` | what becomes of a slower peer, and when | [`SlowPeer::Wait`] 30 s | 10 ms to 24 h |
 /// | `reconnects` | attempts for each peer, in a row without more of the content there | 8 | |
 /// | `retry_for` | time: a lost peer is tried again for so long | none | 1 ms to 24 h, or none |
@@ -157,6 +158,7 @@ pub struct SendOptions {
     pub(super) sync: bool,
     pub(super) read_back: bool,
     pub(super) restart: bool,
+    pub(super) skip_unchanged: bool,
     pub(super) slow: SlowPeer,
     pub(super) reconnects: u32,
     pub(super) retry_for: Option<Duration>,
@@ -176,6 +178,7 @@ impl Default for SendOptions {
             sync: false,
             read_back: false,
             restart: false,
+            skip_unchanged: false,
             slow: SlowPeer::default(),
             reconnects: 8,
             retry_for: None,
@@ -231,6 +234,18 @@ impl SendOptions {
     #[must_use]
     pub fn restart(mut self, yes: bool) -> Self {
         self.restart = yes;
+        self
+    }
+
+    /// Whether files that are at the receiver already, under their names, with the same size and
+    /// the same time of their last change, are kept as they are and not sent: for a tree of which
+    /// little has changed since it was sent last. It trusts sizes and times; what is kept is read
+    /// there, and counts as [resumed](crate::stream::StreamReport::resumed_bytes). A receiver of an
+    /// older version takes everything anew. It needs [`crc32c`](Self::crc32c), and does not go with
+    /// [`read_back`](Self::read_back).
+    #[must_use]
+    pub fn skip_unchanged(mut self, yes: bool) -> Self {
+        self.skip_unchanged = yes;
         self
     }
 
@@ -325,7 +340,11 @@ impl SendOptions {
         // with.
         let range = "0 where `crc32c` is off, since it compares with those sums";
         let most = u64::from(self.crc32c);
-        setting("read_back", self.read_back.into(), 0, most, range)
+        setting("read_back", self.read_back.into(), 0, most, range)?;
+        let range = "0 where `crc32c` is off, or `read_back` is on";
+        let most = u64::from(self.crc32c && !self.read_back);
+        let name = "skip_unchanged";
+        setting(name, self.skip_unchanged.into(), 0, most, range)
     }
 }
 

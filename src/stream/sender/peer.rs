@@ -21,7 +21,7 @@ use crate::endpoint::{
 use crate::stream::outbox::CONTROL_KEY;
 use crate::stream::outgoing::OutgoingStream;
 use crate::stream::report::StreamReport;
-use crate::stream::wire::{Features, Message, RAILS_MAX};
+use crate::stream::wire::{Features, Message, OpenFlags, RAILS_MAX};
 use crate::stream::{RefusalCode, StreamError, StreamViolation};
 
 /// What a receiver says in place of a stream's number when it speaks of a connection.
@@ -636,7 +636,10 @@ impl TransferPeer {
         self.report.transport = why.to_owned();
         // Only once: what the receiver has from this transfer, it keeps.
         let restart = options.restart && self.sent_bytes == 0;
-        let open = with.transfer.open(plan, self.session.by_write, restart);
+        let mut open = with.transfer.open(plan, session.by_write, restart);
+        let can_skip = |rail: &SenderRail| rail.can(Features::SKIP_UNCHANGED);
+        let skips = options.skip_unchanged && session.rails.first().is_some_and(can_skip);
+        open.flags.set(OpenFlags::SKIP_UNCHANGED, skips);
         let home = self.session.rails.first().map_or(0, |rail| rail.number);
         let mut outgoing = OutgoingStream::new(open, plan.blocks.clone(), home);
         outgoing.pause(with.transfer.paused);

@@ -10,6 +10,7 @@
 
 mod journal_file;
 mod partials;
+mod unchanged;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -286,6 +287,7 @@ impl Receiving {
         let entries = self.offer.manifest.len() as u64;
         let placed = Cell::new(0);
         let open = OpenDirectories::default();
+        let left_out = partials.left_out();
         let all = || {
             let mut moved = self
                 .place_directories(partials, &open, &placed)?
@@ -297,8 +299,10 @@ impl Receiving {
                 }
                 let is_moved = skipped.as_ref().is_some_and(|range| range.start <= number);
                 if entry.kind == EntryKind::File && !is_moved {
-                    between(number);
-                    self.place(partials, &open, entry)?;
+                    if !left_out.contains(number as u64) {
+                        between(number);
+                        self.place(partials, &open, entry)?;
+                    }
                     placed.set(placed.get() + 1);
                 }
             }
@@ -482,9 +486,13 @@ impl BlockSink for Receiving {
     fn open(&self, _offer: &StreamOffer, stop: &Stop) -> Result<Kept, SinkError> {
         let files = (self.access, Arc::clone(&self.io));
         let partials = Partials::open(self.open_work()?, &self.offer, files, Clock::system())?;
-        let have = partials.prove(stop)?;
+        let mut have = partials.prove(stop)?;
         self.any
             .fetch_or(!have.blocks().is_empty(), Ordering::Relaxed);
+        if self.offer.skip_unchanged && self.offer.crc32c {
+            let found = unchanged::find(&self.directory, &self.offer, &mut have, stop)?;
+            partials.leave_out(found);
+        }
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         *work = Some(Arc::new(partials));
         Ok(have)
@@ -533,6 +541,7 @@ impl BlockSink for Receiving {
         self.dress_files(&partials, stop)?;
         self.sync_content(&partials)?;
         stop.check()?;
+        unchanged::check(&self.directory, &self.offer, &partials.left_out())?;
         self.place_all(&partials, |_| ())?;
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         *work = None;
@@ -611,6 +620,7 @@ mod tests {
             sync: true,
             read_back: false,
             restart: false,
+            skip_unchanged: false,
         }
     }
 
@@ -716,6 +726,7 @@ mod tests {
             sync: false,
             read_back: false,
             restart: false,
+            skip_unchanged: false,
         };
         let sink = DirectorySink::new(to.path()).expect("it is there");
         let sink = sink.receiving(&offer);

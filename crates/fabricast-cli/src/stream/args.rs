@@ -207,6 +207,10 @@ pub(crate) struct SendArgs {
     /// What happens to a receiver that is slower than the others
     #[arg(long, value_enum, default_value_t = Slow::Wait)]
     pub(crate) slow: Slow,
+    /// Keep files that are there already with the same size and time of their last change, and send
+    /// the others: for a tree that was sent before
+    #[arg(long, conflicts_with_all = ["no_crc", "read_back"])]
+    pub(crate) skip_unchanged: bool,
     /// Throw away what receivers have of an earlier, cut stream
     #[arg(long)]
     pub(crate) restart: bool,

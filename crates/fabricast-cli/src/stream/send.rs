@@ -378,6 +378,7 @@ fn options(args: &SendArgs) -> SendOptions {
         })
         .sync(args.sync)
         .read_back(args.read_back)
+        .skip_unchanged(args.skip_unchanged)
         // Standard input is never the same again.
         .restart(args.restart || args.paths.iter().any(|path| path.as_os_str() == "-"))
         .rate(args.limit_rate)

@@ -57,6 +57,8 @@ pub(super) struct Partials {
     making: Mutex<()>,
     /// Entries that are what they are to be under their names: nothing is left to do at the end.
     finished: Mutex<BlockSet>,
+    /// Entries that are at the target already, and of which nothing is here.
+    left_out: Mutex<BlockSet>,
     journal: Mutex<JournalFile>,
     clock: Clock,
 }
@@ -93,6 +95,7 @@ impl Partials {
             access,
             making: Mutex::new(()),
             finished: Mutex::new(BlockSet::new(offer.manifest.len() as u64)),
+            left_out: Mutex::new(BlockSet::new(offer.manifest.len() as u64)),
             journal: Mutex::new(journal),
             clock,
         })
@@ -329,8 +332,22 @@ impl Partials {
         })
     }
 
+    /// These entries are at the target already: nothing of them comes.
+    pub(super) fn leave_out(&self, entries: BlockSet) {
+        self.set_finished(entries.ranges(0).flatten().map(|number| number as usize));
+        *self.left_out.lock().unwrap_or_else(PoisonError::into_inner) = entries;
+    }
+
+    /// The entries that are at the target already.
+    pub(super) fn left_out(&self) -> BlockSet {
+        let left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
+        left_out.clone()
+    }
+
     pub(super) fn sync_each(&self) -> Result<(), SinkError> {
+        let left_out = self.left_out();
         let files = self.offer.manifest.iter().enumerate();
+        let files = files.filter(|(number, _)| !left_out.contains(*number as u64));
         for (number, entry) in files.filter(|(_, entry)| entry.size > 0) {
             let synced = self.with_descriptor(number, false, |fd| fdatasync(fd))?;
             synced.map_err(|error| SinkError::os(entry.name.as_bytes(), error))?;
