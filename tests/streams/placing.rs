@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use fabricast::stream::{
     Block, BlockPlan, BlockSink, DirectorySink, Entry, EntryKind, FileSource, Kept, Manifest,
@@ -303,5 +304,33 @@ fn what_is_there_unchanged_is_kept_and_not_sent() {
         let all = again(SendOptions::default().transport(transport));
         assert_eq!((all.sent_bytes, all.resumed_bytes), (all.bytes, 0));
         assert_ne!(inodes(&there), after);
+    });
+}
+
+#[test]
+fn what_has_no_time_is_sent_though_its_size_is_the_same() {
+    over_both_by_both(|domain, transport| {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let name = from.path().join("timeless");
+        for text in ["before", "behind"] {
+            fs::write(&name, text).unwrap();
+            let file = fs::File::options().write(true).open(&name).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+            let sink = DirectorySink::new(to.path()).unwrap();
+            let receiver = listen(domain, receiver_config(sink).rma_slots(16));
+            let source = FileSource::builder().file(&name).build().unwrap();
+            let options = SendOptions::default()
+                .transport(transport)
+                .skip_unchanged(true)
+                .sync(true);
+            let outcome = send_to(domain, source, &receiver, options);
+            outcome.result.unwrap();
+            let StreamEvent::Complete(..) = next_end(&receiver) else {
+                panic!("the stream did not arrive");
+            };
+            receiver.close(by());
+            let there = fs::read_to_string(to.path().join("timeless"));
+            assert_eq!(there.unwrap(), text);
+        }
     });
 }

@@ -240,9 +240,12 @@ impl SendOptions {
     /// Whether files that are at the receiver already, under their names, with the same size and
     /// the same time of their last change, are kept as they are and not sent: for a tree of which
     /// little has changed since it was sent last. It trusts sizes and times; what is kept is read
-    /// there, and counts as [resumed](crate::stream::StreamReport::resumed_bytes). A receiver of an
-    /// older version takes everything anew. It needs [`crc32c`](Self::crc32c), and does not go with
-    /// [`read_back`](Self::read_back).
+    /// there, and counts as [resumed](crate::stream::StreamReport::resumed_bytes); other content of
+    /// the same size and time is not found out, not by [`blake3`](Self::blake3) either. What has no
+    /// time is always sent: buffers, and files whose time is the beginning of 1970. Ranges of one
+    /// file have its time: don't ask for this where a name stands for one range now and for another
+    /// one later. A receiver of an older version takes everything anew. It needs
+    /// [`crc32c`](Self::crc32c), and does not go with [`read_back`](Self::read_back).
     #[must_use]
     pub fn skip_unchanged(mut self, yes: bool) -> Self {
         self.skip_unchanged = yes;

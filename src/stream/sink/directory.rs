@@ -471,11 +471,16 @@ impl Receiving {
         rustix::fs::fsync(self.directory.fd()).map_err(|error| failed(b".", error.into()))
     }
 
+    /// Whether content is synced by one call for the file system, and not file by file.
+    fn syncs_all(&self) -> bool {
+        self.offer.manifest.len() > SYNC_EACH_MAX
+    }
+
     fn sync_content(&self, partials: &Partials) -> Result<(), SinkError> {
         if !self.offer.sync {
             return Ok(());
         }
-        match self.offer.manifest.len() > SYNC_EACH_MAX {
+        match self.syncs_all() {
             true => rustix::fs::syncfs(partials.fd()).map_err(|error| SinkError::os(b".", error)),
             false => partials.sync_each(),
         }
@@ -541,7 +546,9 @@ impl BlockSink for Receiving {
         self.dress_files(&partials, stop)?;
         self.sync_content(&partials)?;
         stop.check()?;
-        unchanged::check(&self.directory, &self.offer, &partials.left_out())?;
+        let sync_each = self.offer.sync && !self.syncs_all();
+        let left_out = partials.left_out();
+        unchanged::check(&self.directory, &self.offer, &left_out, sync_each)?;
         self.place_all(&partials, |_| ())?;
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         *work = None;

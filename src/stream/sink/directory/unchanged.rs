@@ -5,16 +5,19 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fstat};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fdatasync, fstat};
 
 use crate::stream::block_set::BlockSet;
 use crate::stream::sink::beneath::{Beneath, OpenDirectories, split};
 use crate::stream::sink::{Kept, SinkError, Stop, StreamOffer};
-use crate::stream::{Entry, EntryKind};
+use crate::stream::{Entry, EntryKind, Modified};
 
-/// Whether a file is what an entry says, as far as that can be told without its content.
+/// Whether a file is what an entry says, as far as that can be told without its content. Of an
+/// entry without a time, such as a buffer's, nothing can be told: each content of one size would be
+/// taken for the one before.
 fn is_as(found: &Stat, entry: &Entry<'_>) -> bool {
-    FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
+    entry.modified != Modified::default()
+        && FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
         && u64::try_from(found.st_size) == Ok(entry.size)
         && found.st_mtime == entry.modified.seconds
         && u64::from(entry.modified.nanoseconds) == found.st_mtime_nsec
@@ -81,14 +84,16 @@ fn open_as(
     Ok(is_as(&fstat(&file)?, entry).then(|| file.into()))
 }
 
-/// Sees to it that they still are what they were, and have the sender's rights.
+/// Sees to it that they still are what they were, and have the sender's rights; and, if that is
+/// asked for, that each of them is on the device, where whoever wrote it may not have put it.
 ///
 /// # Errors
-/// One was changed meanwhile.
+/// One was changed meanwhile, or can't be given its rights or be synced.
 pub(super) fn check(
     directory: &Beneath,
     offer: &StreamOffer,
     unchanged: &BlockSet,
+    sync_each: bool,
 ) -> Result<(), SinkError> {
     let open = OpenDirectories::default();
     for number in unchanged.ranges(0).flatten() {
@@ -109,10 +114,17 @@ pub(super) fn check(
             return Err(SinkError::Other(text));
         }
         let mode = Mode::from_raw_mode(u32::from(entry.mode & 0o777));
-        if Mode::from_raw_mode(found.st_mode) != mode {
-            let file = parent.open_here(last, OFlags::RDONLY, Mode::empty());
-            let changed = file.and_then(|file| Ok(fchmod(&file, mode)?));
-            changed.map_err(failed)?;
+        let has_rights = Mode::from_raw_mode(found.st_mode) == mode;
+        if has_rights && !sync_each {
+            continue;
+        }
+        let file = parent.open_here(last, OFlags::RDONLY, Mode::empty());
+        let file = file.map_err(failed)?;
+        if !has_rights {
+            fchmod(&file, mode).map_err(|error| failed(error.into()))?;
+        }
+        if sync_each {
+            fdatasync(&file).map_err(|error| failed(error.into()))?;
         }
     }
     Ok(())
