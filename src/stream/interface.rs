@@ -55,7 +55,7 @@ impl Interface {
     }
 
     /// The same interface so many times, each with a domain of its own, as the thread of each is to
-    /// meet no other's locks. Fewer, where a process may have no more domains and it `may_be_fewer`.
+    /// meet no other's locks. Fewer where a process may have no more domains, if `may_be_fewer`.
     pub(super) fn lanes(self, count: u32, may_be_fewer: bool) -> Result<Vec<Self>, Error> {
         let mut lanes = vec![self];
         while lanes.len() < count as usize {

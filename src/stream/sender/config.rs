@@ -241,11 +241,11 @@ impl SendOptions {
     /// the same time of their last change, are kept as they are and not sent: for a tree of which
     /// little has changed since it was sent last. It trusts sizes and times; what is kept is read
     /// there, and counts as [resumed](crate::stream::StreamReport::resumed_bytes); other content of
-    /// the same size and time is not found out, not by [`blake3`](Self::blake3) either. What has no
+    /// the same size and time is not found out, so it does not go with [`blake3`](Self::blake3),
+    /// nor with [`read_back`](Self::read_back), and it needs [`crc32c`](Self::crc32c). What has no
     /// time is always sent: buffers, and files whose time is the beginning of 1970. Ranges of one
     /// file have its time: don't ask for this where a name stands for one range now and for another
-    /// one later. A receiver of an older version takes everything anew. It needs
-    /// [`crc32c`](Self::crc32c), and does not go with [`read_back`](Self::read_back).
+    /// one later. A receiver of an older version takes everything anew.
     #[must_use]
     pub fn skip_unchanged(mut self, yes: bool) -> Self {
         self.skip_unchanged = yes;
@@ -344,8 +344,8 @@ impl SendOptions {
         let range = "0 where `crc32c` is off, since it compares with those sums";
         let most = u64::from(self.crc32c);
         setting("read_back", self.read_back.into(), 0, most, range)?;
-        let range = "0 where `crc32c` is off, or `read_back` is on";
-        let most = u64::from(self.crc32c && !self.read_back);
+        let range = "0 where `crc32c` is off, or `blake3` or `read_back` is on";
+        let most = u64::from(self.crc32c && !self.blake3 && !self.read_back);
         let name = "skip_unchanged";
         setting(name, self.skip_unchanged.into(), 0, most, range)
     }

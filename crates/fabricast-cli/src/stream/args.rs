@@ -209,7 +209,7 @@ pub(crate) struct SendArgs {
     pub(crate) slow: Slow,
     /// Keep files that are there already with the same size and time of their last change, and send
     /// the others: for a tree that was sent before
-    #[arg(long, conflicts_with_all = ["no_crc", "read_back"])]
+    #[arg(long, conflicts_with_all = ["no_crc", "read_back", "blake3"])]
     pub(crate) skip_unchanged: bool,
     /// Throw away what receivers have of an earlier, cut stream
     #[arg(long)]

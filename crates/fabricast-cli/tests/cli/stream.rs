@@ -919,6 +919,8 @@ fn exit_codes_are_those_that_the_help_lists() {
         "4 when",
         "5 when",
         "6 when",
+        "7 when",
+        "8 when",
         "130 after",
         "143",
     ] {
@@ -934,9 +936,13 @@ fn exit_codes_are_those_that_the_help_lists() {
     assert_eq!(code(&["send"]), Some(2));
     assert_eq!(code(&["send", text]), Some(2), "no receiver");
     let nobody = nobodys_port().to_string();
-    let over = ["--provider", provider(), "--connect-timeout", "100ms"];
-    let send = |file: &str, to: &str| code(&[&["send", file, "--to", to], &over[..]].concat());
-    assert_eq!(send(text, &nobody), Some(3));
+    let send = |file: &str, to: &str| {
+        let words = ["send", file, "--to", to, "--provider", provider()];
+        code(&words)
+    };
+    let soon = ["--connect-timeout", "100ms", "--provider", provider()];
+    let gone = [&["send", text, "--to", &nobody], &soon[..]].concat();
+    assert_eq!(code(&gone), Some(3));
     assert_eq!(send("/nowhere", &nobody), Some(5));
     let limited = Running::start(&program, to.path(), &["--max-size", "1000"]);
     assert_eq!(send(text, &limited.address), Some(4));
