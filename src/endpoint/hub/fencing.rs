@@ -359,7 +359,7 @@ mod tests {
     fn behind_one_that_is_late_all_are_late_at_once() {
         let mut fencing = Fencing::default();
         let (began, patience) = (Instant::now(), fencing.lateness.patience());
-        let [first, second] = [ConnectionId::next(), ConnectionId::next()];
+        let [first, second] = [1, 2].map(ConnectionId::from_u64);
         fencing.wait_for(1, first, began);
         fencing.wait_for(2, second, began + patience / 2);
         let late = |fencing: &mut Fencing, now| -> Vec<_> {
@@ -380,7 +380,7 @@ mod tests {
         let began = Instant::now();
         let most = fencing.lateness.patience();
         for epoch in 0..100 {
-            fencing.wait_for(epoch, ConnectionId::next(), began);
+            fencing.wait_for(epoch, ConnectionId::from_u64(1), began);
         }
         let soon = began + Duration::from_micros(20);
         assert_eq!(fencing.take_passed(|_| false, || soon), None);
