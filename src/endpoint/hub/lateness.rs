@@ -1,9 +1,9 @@
 //! `Lateness`: long messages whose fences are late.
 //!
 //! Any connection of the domain may be slow to answer, or lie. So a message that has waited for
-//! much longer than fences usually take ([`Lateness::patience`]) is copied into a slot that no peer can reach, and handed out: its sender has
-//! said that it is whole, and what others still write does not change the copy. The slot that it
-//! landed in stays behind, until the fence is passed.
+//! much longer than fences usually take ([`Lateness::patience`]) is copied into a slot that no peer
+//! can reach, and handed out: its sender has said that it is whole, and what others still write
+//! does not change the copy. The slot that it landed in stays behind, until the fence is passed.
 //!
 //! So that slots do not all stay behind, what comes next lands in memory of its connection's own
 //! (as where nothing fences at all, see `long_receive`), and is copied out of there at once, with
