@@ -28,8 +28,8 @@ const SLOWEST: u64 = 1 << 20;
 /// connections as the pool has slots get some in the endpoint's life, and long messages of others
 /// are refused.
 ///
-/// A peer that confirms late holds nobody's messages up: one that has waited for 10 ms is copied
-/// into another slot of the pool, and handed out
+/// A peer that confirms late holds nobody's messages up: one that has waited for eight times
+/// as long as is usual (1 ms to 10 ms) is copied into another slot of the pool, and handed out
 /// ([`Message::is_copied`](crate::endpoint::Message::is_copied), `ReceiveStats::late_copied`). From
 /// then on, until all are in time again, messages land in memory of their connections' own, as many
 /// bytes as the pool has at most, and are copied out of there without a wait. A sender for which

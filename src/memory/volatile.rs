@@ -21,9 +21,9 @@ pub(crate) unsafe fn copy_out(mut at: *const u8, into: &mut [u8]) {
     for piece in &mut pieces {
         // SAFETY: within what the caller vouches for; aligned, by the split; any bytes are numbers.
         let words = unsafe { at.cast::<Piece>().read_volatile() };
-        for (to, word) in piece.chunks_exact_mut(size_of::<u64>()).zip(words) {
-            to.copy_from_slice(&word.to_ne_bytes());
-        }
+        // At once, and not word by word: without optimisation those are most of the time.
+        // SAFETY: the piece has so many bytes, and nobody else has them.
+        unsafe { piece.as_mut_ptr().cast::<Piece>().write_unaligned(words) };
         at = at.wrapping_add(size_of::<Piece>());
     }
     // SAFETY: the last bytes of those that the caller vouches for.
@@ -57,10 +57,8 @@ pub(crate) unsafe fn copy_in(mut at: *mut u8, bytes: &[u8]) {
     at = unsafe { write_bytes(at, first) };
     let mut pieces = rest.chunks_exact(size_of::<Piece>());
     for piece in &mut pieces {
-        let mut words = Piece::default();
-        for (word, from) in words.iter_mut().zip(piece.chunks_exact(size_of::<u64>())) {
-            *word = u64::from_ne_bytes(from.try_into().unwrap_or_default());
-        }
+        // SAFETY: the piece has so many bytes; any bytes are numbers.
+        let words = unsafe { piece.as_ptr().cast::<Piece>().read_unaligned() };
         // SAFETY: within what the caller vouches for; aligned, by the split.
         unsafe { at.cast::<Piece>().write_volatile(words) };
         at = at.wrapping_add(size_of::<Piece>());

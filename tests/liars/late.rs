@@ -156,19 +156,21 @@ fn all_back(pool: &SharedBufferManager, victim: &mut Victim, mut others: impl Fn
 fn honest_messages_do_not_wait_for_late_answers() {
     let _alone = alone();
     let _dog = Watchdog::new("late answers");
-    for liars in [0, 1, 4, 16] {
+    for liars in [1, 4, 16] {
         let Some((mut victim, pool)) = victim() else {
             return;
         };
+        let mut honest = Honest::come(&mut victim);
+        let (alone, _) = honest.median(&mut victim, |_| {});
         let mut liars: Vec<_> = (0..liars)
             .map(|_| Latecomer::come(&mut victim, LATE))
             .collect();
-        let mut honest = Honest::come(&mut victim);
         let mut others = |_: &mut Victim| liars.iter_mut().for_each(Latecomer::poll);
         let (median, longest) = honest.median(&mut victim, &mut others);
         all_back(&pool, &mut victim, &mut others);
         let liars = liars.len();
         println!("beside {liars} that are {LATE:?} late: {median:?}, at most {longest:?}");
+        println!("alone before: {alone:?}");
         assert!(median < FAR_BELOW, "{median:?} beside {liars}");
     }
 }

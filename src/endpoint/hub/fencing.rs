@@ -12,7 +12,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use super::Hub;
-use super::lateness::{Lateness, PATIENCE};
+use super::lateness::Lateness;
 use super::long_receive::BehindFence;
 use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::hub::outbound::told;
@@ -89,11 +89,14 @@ impl Fencing {
         });
     }
 
-    /// Messages that have waited for too long, and were not copied yet.
+    /// Messages that have waited for too long, and were not copied yet; and all others, while an
+    /// epoch is late that comes before theirs.
     pub(super) fn late(&mut self, now: Instant) -> SmallVec<[Waiting; 4]> {
+        let patience = self.lateness.patience();
+        let known = self.lateness.is_late();
         let mut late = SmallVec::new();
         for waiting in self.waiting.iter_mut().filter(|it| !it.copied) {
-            waiting.late |= waiting.since + PATIENCE <= now;
+            waiting.late |= known || waiting.since + patience <= now;
             if !waiting.late {
                 break;
             }
@@ -120,10 +123,18 @@ impl Fencing {
     }
 
     /// The next connection whose epoch has passed, as `has_passed` says.
-    fn take_passed(&mut self, has_passed: impl FnOnce(u64) -> bool) -> Option<ConnectionId> {
-        let &Waiting { epoch, id, .. } = self.waiting.front()?;
+    fn take_passed(
+        &mut self,
+        has_passed: impl FnOnce(u64) -> bool,
+        now: impl FnOnce() -> Instant,
+    ) -> Option<ConnectionId> {
+        let &Waiting {
+            epoch, id, since, ..
+        } = self.waiting.front()?;
         has_passed(epoch).then(|| {
             self.waiting.pop_front();
+            self.lateness
+                .on_wait(now().saturating_duration_since(since));
             id
         })
     }
@@ -156,7 +167,7 @@ impl Fencing {
     /// When the first of them, or of the messages, has waited for long enough.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let message = self.waiting.iter().find(|it| !it.late);
-        let message = message.map(|waiting| waiting.since + PATIENCE);
+        let message = message.map(|waiting| waiting.since + self.lateness.patience());
         let ended = self.ended.iter().map(|ended| ended.until.0);
         let others = [message, self.lateness.next_deadline()];
         ended.chain(others.into_iter().flatten()).min()
@@ -207,7 +218,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     pub(super) fn release_passed(&mut self, events: &mut Vec<E>) {
         while let Some(id) = self
             .fencing
-            .take_passed(|epoch| self.exposed.has_passed(epoch))
+            .take_passed(|epoch| self.exposed.has_passed(epoch), || self.timer.now())
         {
             self.hand_out_held(id, events);
         }
@@ -336,4 +347,45 @@ pub(super) fn last_epoch(held: &VecDeque<BehindFence>) -> Option<u64> {
         BehindFence::Event(_) | BehindFence::Subscription(_) => None,
     });
     epochs.max()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn behind_one_that_is_late_all_are_late_at_once() {
+        let mut fencing = Fencing::default();
+        let (began, patience) = (Instant::now(), fencing.lateness.patience());
+        let [first, second] = [1, 2].map(ConnectionId::from_u64);
+        fencing.wait_for(1, first, began);
+        fencing.wait_for(2, second, began + patience / 2);
+        let late = |fencing: &mut Fencing, now| -> Vec<_> {
+            fencing.late(now).iter().map(|it| it.epoch).collect()
+        };
+        assert!(late(&mut fencing, began + patience / 2).is_empty());
+        assert_eq!(fencing.next_deadline(), Some(began + patience));
+        assert_eq!(late(&mut fencing, began + patience), [1]);
+        fencing.lateness.on_late(1, began);
+        assert_eq!(late(&mut fencing, began + patience), [1, 2]);
+        fencing.on_copied(second);
+        assert_eq!(late(&mut fencing, began + patience), [1]);
+    }
+
+    #[test]
+    fn waits_that_end_teach_patience() {
+        let mut fencing = Fencing::default();
+        let began = Instant::now();
+        let most = fencing.lateness.patience();
+        for epoch in 0..100 {
+            fencing.wait_for(epoch, ConnectionId::from_u64(1), began);
+        }
+        let soon = began + Duration::from_micros(20);
+        assert_eq!(fencing.take_passed(|_| false, || soon), None);
+        assert_eq!(fencing.lateness.patience(), most);
+        while fencing.take_passed(|_| true, || soon).is_some() {}
+        assert!(fencing.is_empty() && fencing.lateness.patience() < most);
+    }
 }

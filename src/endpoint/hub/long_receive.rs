@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::fencing::last_epoch;
-use super::lateness::PATIENCE;
+use super::lateness::PATIENCE_MAX;
 use super::long_buffer::{LongBuffer, Unread, take_header};
 use super::long_pool::LongPool;
 use super::{Hub, Peer, SubscriptionEvent};
@@ -187,7 +187,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             self.grant_long(id, memory, len as usize, apart);
         }
         if cautious {
-            let again = (skipped > 0).then(|| self.timer.now() + PATIENCE);
+            let again = (skipped > 0).then(|| self.timer.now() + PATIENCE_MAX);
             self.fencing.lateness.look_again(again);
             self.timer.on_deadline(again);
         }

@@ -22,7 +22,7 @@ use crate::{Domain, Fabric};
 
 const MIB: usize = 1 << 20;
 /// Gets that are compared.
-const ROUNDS: usize = 40;
+const ROUNDS: usize = 20;
 
 fn name(text: &str) -> ObjectName {
     ObjectName::new(text).unwrap()
@@ -495,7 +495,7 @@ fn beside_floods(counts: &[usize]) {
     let honest_client = client(&fabric);
     let mut honest = connect(&honest_client, &fabric, &service);
     let mut heads = || {
-        let mut times: Vec<_> = (0..5 * ROUNDS)
+        let mut times: Vec<_> = (0..10 * ROUNDS)
             .map(|_| {
                 let begin = Instant::now();
                 honest.head("1", by()).expect("it is there");
