@@ -42,7 +42,7 @@ test: ## the tests, over libfabric of the system (what else there is: make check
 	@scripts/setup.sh test
 	@scripts/test.sh
 
-check: ## what `make test` leaves out: over libfabric 2.x, both mixed, C and C++ with sanitizers, without features, all programs
+check: ## what `make test` leaves out: over libfabric 2.x, both mixed, C and C++ with sanitizers, as a user without rights, without features, all programs
 	@scripts/setup.sh test
 	@scripts/test.sh check
 

@@ -2,9 +2,10 @@
 # Runs all tests, part by part, and says at the end what failed and what was skipped.
 #
 #   test.sh             what a user trusts his build by: the tests over libfabric of the system
-#   test.sh check       the rest that is quick to run: the second library, both mixed, C and C++ with sanitizers, no features, every program
-#   test.sh PART...     these parts: build abi suite capi plain doc, those of `check`: second mixed sanitized bare programs, and the long ones:
-#                       library loom asan capi_asan
+#   test.sh check       the rest that is quick to run: the second library, both mixed, C and C++ with sanitizers, a user without rights, no
+#                       features, every program
+#   test.sh PART...     these parts: build abi suite capi doc, those of `check`: second mixed sanitized plain bare programs, and the long
+#                       ones: library loom asan capi_asan
 #   test.sh conformance every behaviour on every provider of both libraries, as a table
 #   test.sh single      the suites of endpoints and faults with nothing packed
 #   test.sh soak        the chaos tests alone, with full counts (FABRICAST_SOAK=1), on both libraries
@@ -14,9 +15,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all_parts=(build abi suite capi plain doc)
+all_parts=(build abi suite capi doc)
 # `make check`.
-check_parts=(build second mixed sanitized bare programs)
+check_parts=(build second mixed sanitized plain bare programs)
 # Long ones, by name only: `make models`.
 long_parts=(library loom asan capi_asan conformance single soak)
 # Those with tests that do more with FABRICAST_SOAK=1.

@@ -55,16 +55,23 @@ impl Interface {
     }
 
     /// The same interface so many times, each with a domain of its own, as the thread of each is to
-    /// meet no other's locks.
-    pub(super) fn lanes(self, count: u32) -> Result<Vec<Self>, Error> {
+    /// meet no other's locks. Fewer, where a process may have no more domains and it `may_be_fewer`.
+    pub(super) fn lanes(self, count: u32, may_be_fewer: bool) -> Result<Vec<Self>, Error> {
         let mut lanes = vec![self];
         while lanes.len() < count as usize {
             let more = match &lanes[0] {
-                Self::Domain(domain) => Self::Domain(domain.fabric().open_domain()?),
+                Self::Domain(domain) => domain.fabric().open_domain().map(Self::Domain),
                 #[cfg(all(test, not(loom)))]
-                Self::Rehearsed(machine) => Self::Rehearsed(machine.clone()),
+                Self::Rehearsed(machine) => Ok(Self::Rehearsed(machine.clone())),
             };
-            lanes.push(more);
+            match more {
+                Ok(more) => lanes.push(more),
+                Err(error) if may_be_fewer => {
+                    tracing::debug!(%error, lanes = lanes.len(), "a stream has fewer threads");
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(lanes)
     }

@@ -128,7 +128,8 @@ impl StreamReceiver {
         #[cfg(test)]
         let mut pools = Vec::new();
         for ((interface, addr), count) in places.iter().zip(counts) {
-            let lanes = interface.clone().lanes(count)?;
+            let may_be_fewer = config.stream.rail_threads.is_none();
+            let lanes = interface.clone().lanes(count, may_be_fewer)?;
             let mut endpoints = Vec::new();
             for (number, lane) in lanes.iter().enumerate() {
                 let duplex = duplex(&config, windows, number == 0)?;

@@ -129,7 +129,7 @@ impl StreamSender {
         let mut lanes = Vec::new();
         for interface in interfaces {
             let count = config.stream.lanes(interface.copies());
-            lanes.push(interface.lanes(count)?);
+            lanes.push(interface.lanes(count, config.stream.rail_threads.is_none())?);
         }
         let interfaces = lanes.concat();
         let pool = block_pool(&config, &interfaces)?;

@@ -7,7 +7,6 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::Fabric;
 use crate::endpoint::{ConnectionEvent, ConnectionId, ReceiveEvent};
 use crate::fabric::EndpointKind;
 use crate::object::control::{ControlConfig, ControlMessage, ControlPort};
@@ -19,6 +18,7 @@ use crate::object::wire::{
     RequestBody,
 };
 use crate::object::*;
+use crate::{Domain, Fabric};
 
 const MIB: usize = 1 << 20;
 /// Gets that are compared.
@@ -45,7 +45,11 @@ struct RawClient {
 
 impl RawClient {
     fn connect(fabric: &Arc<Fabric>, service: &ObjectService) -> Self {
-        let domain = fabric.open_domain().unwrap();
+        Self::over(&fabric.open_domain().unwrap(), service)
+    }
+
+    /// As one of several of a program: a process may have 64 domains, and other tests have some.
+    fn over(domain: &Arc<Domain>, service: &ObjectService) -> Self {
         let config = ControlConfig {
             connections: 1,
             incoming: ANSWER_PAYLOAD_MAX,
@@ -53,7 +57,7 @@ impl RawClient {
             connect_timeout: Duration::from_secs(30),
             lost_after: Duration::from_secs(60),
         };
-        let mut port = ControlPort::dialing(&domain, &config).unwrap();
+        let mut port = ControlPort::dialing(domain, &config).unwrap();
         let connection = port.dial(&service.local_addr()).unwrap();
         let mut raw = Self {
             port,
@@ -372,8 +376,9 @@ fn stalled(
     count: usize,
     token: &RdmaToken,
 ) -> Vec<RawClient> {
+    let domain = fabric.open_domain().unwrap();
     let connections = (0..count).map(|_| {
-        let mut raw = RawClient::connect(fabric, service);
+        let mut raw = RawClient::over(&domain, service);
         for id in 0..16 {
             raw.ask(
                 id,
@@ -508,8 +513,9 @@ fn beside_floods(counts: &[usize]) {
             let (fabric, service, stop) = (&fabric, &service, &stop);
             let (said, ready) = channel();
             let flood = scope.spawn(move || {
+                let domain = fabric.open_domain().unwrap();
                 let mut raws: Vec<_> = (0..*count)
-                    .map(|_| RawClient::connect(fabric, service))
+                    .map(|_| RawClient::over(&domain, service))
                     .collect();
                 said.send(()).unwrap();
                 let mut id = 0;
