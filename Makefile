@@ -32,11 +32,11 @@ setup: ## install what the demo and the tests need, where it is missing
 
 demo: ## stream a file between two processes and compare checksums (FILE=path; else a 1 GiB file that it makes)
 	@scripts/setup.sh run
-	cargo run --profile demo -p fabricast-cli -- demo $(if $(FILE),"$(FILE)")
+	cargo run --profile demo -p fabricast-cli --no-default-features -- demo $(if $(FILE),"$(FILE)")
 
 readout: ## 2 detectors, 2 builders, 5 seconds: event building, and counts compared on both sides (READOUT="--rate 10 ...")
 	@scripts/setup.sh run
-	cargo run --profile demo -p fabricast-cli -- readout demo $(READOUT)
+	cargo run --profile demo -p fabricast-cli --no-default-features -- readout demo $(READOUT)
 
 test: ## the tests, over libfabric of the system (what else there is: make check, and the long ones by names of their own)
 	@scripts/setup.sh test
@@ -125,12 +125,14 @@ capi: ## the library for C and C++ programs, with its headers, in target/capi/re
 	@scripts/setup.sh run
 	@scripts/capi.sh build --release
 
-install: ## install the library for C and C++, its headers, pkg-config file and CMake package (PREFIX=/usr/local, DESTDIR=, LIBDIR=lib)
+install: ## install the command with its manual pages, and the library for C and C++ (PREFIX=/usr/local, DESTDIR=, LIBDIR=lib)
 	@scripts/setup.sh run
+	@scripts/tool.sh install "$(PREFIX)" "$(DESTDIR)"
 	@scripts/capi.sh install "$(PREFIX)" "$(DESTDIR)"
 
-deb: ## Debian packages of the same: libfabricast0.1 and libfabricast-dev, in target/capi/deb
+deb: ## Debian packages of the same: fabricast, libfabricast0.1 and libfabricast-dev, in target/capi/deb
 	@scripts/setup.sh run
+	@scripts/tool.sh deb
 	@scripts/capi.sh deb
 
 count: ## what the shape of the sources is judged by: lines, long functions, names used twice, circles of imports

@@ -170,6 +170,10 @@ if ((${#only[@]} == 0)) && [[ -z $plain ]]; then
         for program in shared static cxx; do test \"\$(timeout 60 $room/built/\$program)\" = hello; done"
     job "projects against the packages" "if ! command -v dpkg-deb >/dev/null; then echo 'SKIPPED: no dpkg-deb here'; exit 0; fi
         CAPI_COMPRESSION=none CAPI_PROFILE=debug scripts/capi.sh deb $room/deb; TMPDIR= timeout -k 5 300 capi/tests/outside/clean_root.sh $room/deb"
+    # As in "readout in C++ and in Rust", the program is there already where the workspace is tested.
+    job "the command, installed and as a package" "program=\${CARGO_TARGET_DIR:-target}/debug/fabricast
+        if [[ ! -x \$program ]]; then echo \"SKIPPED: no \$program (cargo build -p fabricast-cli)\"; exit 0; fi
+        CAPI_PROFILE=debug timeout -k 5 100 capi/tests/tool.sh $room/tool"
 fi
 
 [[ -n ${FABRICAST_LIBFABRIC_2:-}$plain ]] || echo "SKIPPED: C and C++ over a second libfabric: there is none (FABRICAST_LIBFABRIC_2)"

@@ -14,7 +14,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 target=${CARGO_TARGET_DIR:-target}
-version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+source scripts/deb.sh
+version=$(workspace_version)
 # Before 1.0 every minor version may change the interface.
 soversion=0.${version#*.}
 soversion=${soversion%.*}
@@ -105,7 +106,7 @@ link) shift && link "$@" ;;
 install) shift && install_to "$@" ;;
 deb)
     built >/dev/null
-    CAPI_VERSION=$version CAPI_SOVERSION=$soversion capi/dist/deb.sh "${2:-$target/capi/deb}"
+    CAPI_SOVERSION=$soversion capi/dist/deb.sh "${2:-$target/capi/deb}"
     ;;
 *)
     sed -n '2,/^$/s/^# \?//p' "$0" >&2

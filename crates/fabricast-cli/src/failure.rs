@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use fabricast::stream::{RefusalCode, StreamError};
 
-/// How a command ends that did not succeed: its exit code. The manual page has the same list.
+/// How a command ends that did not succeed: its exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// What has no code of its own.
@@ -33,7 +33,23 @@ pub(crate) enum End {
     Terminated = 143,
 }
 
+/// When a command ends with exit code 0.
+pub(crate) const SUCCESS: &str = "everything that was asked for is done";
+
 impl End {
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Failed,
+        Self::Usage,
+        Self::Unreachable,
+        Self::Refused,
+        Self::Source,
+        Self::Sink,
+        Self::Absent,
+        Self::Condition,
+        Self::Interrupted,
+        Self::Terminated,
+    ];
+
     /// The same as a word, for programs.
     pub(crate) fn word(self) -> &'static str {
         match self {
@@ -52,19 +68,36 @@ impl End {
 
     /// The end with this exit code.
     pub(crate) fn with_code(code: u64) -> Self {
-        let known = [
-            Self::Usage,
-            Self::Unreachable,
-            Self::Refused,
-            Self::Source,
-            Self::Sink,
-            Self::Absent,
-            Self::Condition,
-            Self::Interrupted,
-            Self::Terminated,
-        ];
-        let found = known.into_iter().find(|end| *end as u64 == code);
+        let found = Self::ALL.into_iter().find(|end| *end as u64 == code);
         found.unwrap_or(Self::Failed)
+    }
+
+    /// When a command ends so.
+    pub(crate) fn meaning(self) -> &'static str {
+        match self {
+            Self::Failed => {
+                "what has no code of its own, or several receivers ended in several ways"
+            }
+            Self::Usage => "a wrong command line",
+            Self::Unreachable => "a receiver is not there, or was lost",
+            Self::Refused => "a receiver does not take what is sent",
+            Self::Source => "what is sent can't be read, or has changed",
+            Self::Sink => "what arrives can't be written",
+            Self::Absent => "there is no such object",
+            Self::Condition => "a condition (--if-match, --if-none-match) does not hold",
+            Self::Interrupted => "after Ctrl-C",
+            Self::Terminated => "after SIGTERM",
+        }
+    }
+
+    /// All exit codes, a line each, as `--help` has them.
+    pub(crate) fn list() -> String {
+        let head = format!(
+            "Exit code, and with all but 0 a line on stderr that says why:\n  {:>3}  {SUCCESS}",
+            0
+        );
+        let lines = Self::ALL.map(|end| format!("\n  {:>3}  {}", end as u8, end.meaning()));
+        [head, lines.concat()].concat()
     }
 
     /// What to do about it, where nothing better is known than the kind of the end.

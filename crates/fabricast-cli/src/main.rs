@@ -5,6 +5,8 @@ mod failure;
 mod info;
 mod interrupt;
 mod object;
+#[cfg(feature = "pages")]
+mod pages;
 mod parent;
 mod readout;
 mod say;
@@ -12,15 +14,17 @@ mod stream;
 
 use std::process::ExitCode;
 
+#[cfg(feature = "pages")]
+use clap::CommandFactory;
 use clap::{Parser, Subcommand};
 
-use failure::Failure;
+use failure::{End, Failure};
 use object::ObjectCommand;
 use stream::args::{DemoArgs, RecvArgs, SendArgs};
 
 /// Moves files and events between machines over libfabric.
 #[derive(Debug, Parser)]
-#[command(name = "fabricast", version, after_help = format!("{EXAMPLES}\n{NOTES}"))]
+#[command(name = "fabricast", version, after_help = format!("{EXAMPLES}\n{}", notes()))]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -54,20 +58,19 @@ const NOTES: &str = "\
 What is sent goes as it is, and is not encrypted: whoever can read packets on the way reads it. A
 key proves that both ends have it, and so who may send and receive. Far ends that are started over
 ssh get one for this one time over ssh.
-Exit code: 0 when everything has arrived everywhere; else one line on stderr says why not, and it is
-2 for a wrong command line, 3 when a receiver is not there or was lost, 4 when it does not take what
-is sent, 5 when that can't be read or has changed, 6 when it can't be written, 7 when there is no
-such object, 8 when a condition (--if-match, --if-none-match) does not hold, 130 after Ctrl-C, 143
-after SIGTERM, and 1 for the rest, or where several receivers ended in several ways.
 FABRICAST_LIBFABRIC=/path/to/libfabric.so.1 chooses the libfabric to use.";
+
+fn notes() -> String {
+    format!("{NOTES}\n{}", End::list())
+}
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Listen, and write what arrives
-    #[command(after_help = NOTES)]
+    #[command(after_help = notes())]
     Recv(RecvArgs),
     /// Send files and directories to receivers, or fetch them
-    #[command(after_help = NOTES)]
+    #[command(after_help = notes())]
     Send(SendArgs),
     /// What `send` starts on other machines
     #[command(hide = true)]
@@ -92,6 +95,14 @@ enum Command {
     Info(info::InfoArgs),
     /// What this machine lacks, one line each, with what mends it; each provider is tried
     Doctor(doctor::DoctorArgs),
+    /// Write the manual pages into a directory
+    #[cfg(feature = "pages")]
+    #[command(hide = true)]
+    Man(pages::ManArgs),
+    /// Print what a shell completes command lines with
+    #[cfg(feature = "pages")]
+    #[command(hide = true)]
+    Completions(pages::CompletionsArgs),
 }
 
 fn main() -> ExitCode {
@@ -119,6 +130,10 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Demo(args) => stream::demo::run(&args),
         Command::Readout(command) => readout::run(command),
         Command::Doctor(args) => doctor::run(&args),
+        #[cfg(feature = "pages")]
+        Command::Man(args) => pages::man(Cli::command(), &args),
+        #[cfg(feature = "pages")]
+        Command::Completions(args) => pages::completions(&Cli::command(), &args),
         Command::Info(args) => {
             info::run(&args);
             Ok(())

@@ -46,8 +46,8 @@ pub(super) fn all(machine: &Machine) -> Vec<Finding> {
         congestion(machine),
         socket_buffers(machine),
         clock(machine),
-        gpu(machine),
     ];
+    findings.extend(gpu(machine));
     findings.extend(variables(machine));
     findings.extend(interfaces(machine));
     findings.extend(rdma(machine));
@@ -206,25 +206,51 @@ fn clock(machine: &Machine) -> Finding {
     Finding::new(CHECK, State::Note, what).todo("apt install chrony")
 }
 
-fn gpu(machine: &Machine) -> Finding {
+fn gpu(machine: &Machine) -> Vec<Finding> {
     const CHECK: &str = "GPU";
+    const CUFILE: [&str; 3] = [
+        "usr/lib/x86_64-linux-gnu/libcufile.so.0",
+        "usr/lib/aarch64-linux-gnu/libcufile.so.0",
+        "usr/local/cuda/lib64/libcufile.so.0",
+    ];
     if !machine.exists("proc/driver/nvidia/version") {
-        return Finding::new(CHECK, State::Ok, "none that NVIDIA's driver knows");
+        return vec![Finding::new(
+            CHECK,
+            State::Ok,
+            "none that NVIDIA's driver knows",
+        )];
     }
-    if !machine.exists("proc/driver/nvidia-fs") {
-        let what = "the module nvidia-fs is not loaded: files reach GPU memory through the host";
-        let todo = "apt install nvidia-gds, and modprobe nvidia-fs";
-        return Finding::new(CHECK, State::Note, what).todo(todo);
+    let mut findings = Vec::new();
+    let mut note = |what: &str, todo: &str| {
+        findings.push(Finding::new(CHECK, State::Note, what).todo(todo));
+    };
+    if !CUFILE.iter().any(|path| machine.exists(path)) {
+        note(
+            "libcufile.so.0 is not where it usually is: files reach GPU memory through the host",
+            "apt install nvidia-gds, or see what fabricast info finds",
+        );
+    } else {
+        if !machine.exists("proc/driver/nvidia-fs") {
+            note(
+                "the module nvidia-fs is not loaded: cuFile goes through the host, too",
+                "apt install nvidia-gds, and modprobe nvidia-fs",
+            );
+        }
+        if !machine.exists("etc/cufile.json") {
+            note("/etc/cufile.json is not there: cuFile has its defaults", "");
+        }
+        if machine.names("run/udev/data").is_empty() {
+            note(
+                "/run/udev/data is empty or not there: cuFile can register no file (error 5027)",
+                "start udevd; containers: mount the host's /run/udev",
+            );
+        }
     }
-    if !machine.exists("etc/cufile.json") {
-        let what = "/etc/cufile.json is not there: cuFile has its defaults";
-        return Finding::new(CHECK, State::Note, what);
+    if findings.is_empty() {
+        let what = "driver, cuFile, nvidia-fs and cufile.json are there; fabricast info";
+        findings.push(Finding::new(CHECK, State::Ok, what));
     }
-    Finding::new(
-        CHECK,
-        State::Ok,
-        "driver, nvidia-fs and cufile.json are there; fabricast info",
-    )
+    findings
 }
 
 fn variables(machine: &Machine) -> Vec<Finding> {
@@ -290,20 +316,39 @@ fn rdma(machine: &Machine) -> Vec<Finding> {
 /// Who listens at a port, as the kernel's tables of sockets say.
 fn taken(machine: &Machine, port: u16) -> Option<Finding> {
     const LISTENS: &str = "0A";
-    let listens = |line: &str| {
-        let mut words = line.split_whitespace().skip(1);
-        let (local, state) = (words.next()?, words.nth(1)?);
+    // The number of the socket of a line.
+    let listener = |line: &str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let (local, state) = (words.get(1)?, words.get(3)?);
         let (_, number) = local.rsplit_once(':')?;
-        let is_it = u16::from_str_radix(number, 16).ok()? == port && state == LISTENS;
-        is_it.then_some(())
+        let is_it = u16::from_str_radix(number, 16).ok()? == port && *state == LISTENS;
+        is_it.then(|| words.get(9).copied().unwrap_or_default().to_owned())
     };
     let tables = ["proc/net/tcp", "proc/net/tcp6"].map(|path| machine.read(path));
     let mut tables = tables.iter().flatten();
-    let is_taken = tables.any(|table| table.lines().any(|line| listens(line).is_some()));
-    is_taken.then(|| {
-        let what = format!("{port} is taken: by a receiver of yours, or by something else");
-        let todo = format!("ss -ltnp 'sport = :{port}', or another --listen");
-        Finding::new("port", State::Note, what).todo(todo)
+    let socket = tables.find_map(|table| table.lines().find_map(listener))?;
+    let whose = owner(machine, &socket);
+    let whose = whose.unwrap_or_else(|| "a process of somebody else's".to_owned());
+    let what = format!("{port} is taken, by {whose}");
+    let todo = format!("ss -ltnp 'sport = :{port}', or another --listen");
+    Some(Finding::new("port", State::Note, what).todo(todo))
+}
+
+/// The process that has a socket, of those whose descriptors may be looked at.
+fn owner(machine: &Machine, socket: &str) -> Option<String> {
+    let target = format!("socket:[{socket}]");
+    let processes = machine.names("proc");
+    let mut processes = processes.iter().filter(|name| name.parse::<u32>().is_ok());
+    processes.find_map(|id| {
+        let descriptors = format!("proc/{id}/fd");
+        let names = machine.names(&descriptors);
+        let mut links = names
+            .iter()
+            .filter_map(|name| machine.link(&format!("{descriptors}/{name}")));
+        links.any(|link| link == target).then(|| {
+            let name = machine.read(&format!("proc/{id}/comm"));
+            format!("{} (process {id})", name.unwrap_or_default())
+        })
     })
 }
 
@@ -374,9 +419,6 @@ mod tests {
         assert_eq!(of(huge_pages, pages, "always madvise [never]"), State::Note);
         assert_eq!(of(clock, "run/chrony/x", ""), State::Ok);
         assert_eq!(of(clock, "x", ""), State::Note);
-        let driver = "proc/driver/nvidia/version";
-        assert_eq!(of(gpu, driver, "570"), State::Note);
-        assert_eq!(of(gpu, "x", ""), State::Ok);
         let buffers = |most: &str| {
             let text = format!("4096 131072 {most}\n");
             let (read, written) = ("proc/sys/net/ipv4/tcp_rmem", "proc/sys/net/ipv4/tcp_wmem");
@@ -390,10 +432,30 @@ mod tests {
     }
 
     #[test]
+    fn what_cufile_lacks_is_said() {
+        let mut files = vec![("proc/driver/nvidia/version", "580")];
+        let notes = |files: &[(&str, &str)]| {
+            let (_root, machine) = machine(files);
+            let findings = gpu(&machine);
+            let notes = findings.iter().filter(|it| state(it) == State::Note);
+            (findings.len(), notes.count())
+        };
+        assert_eq!(notes(&[]), (1, 0), "no GPU");
+        assert_eq!(notes(&files), (1, 1), "no library: the rest is of no use");
+        files.push(("usr/local/cuda/lib64/libcufile.so.0", ""));
+        assert_eq!(notes(&files), (3, 3));
+        files.push(("run/udev/data/b8:0", "I:1"));
+        files.push(("etc/cufile.json", "{}"));
+        assert_eq!(notes(&files), (1, 1));
+        files.push(("proc/driver/nvidia-fs/version", "2"));
+        assert_eq!(notes(&files), (1, 0));
+    }
+
+    #[test]
     fn devices_variables_and_ports_are_found() {
         let listening = "  sl  local_address rem_address   st\n   \
-             0: 0100007F:1D2F 00000000:0000 0A 00000000:00000000\n   \
-             1: 0100007F:1D30 0100007F:9999 01 00000000:00000000\n";
+             0: 0100007F:1D2F 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 4711\n   \
+             1: 0100007F:1D30 0100007F:9999 01 00000000:00000000 00:00000000 00000000 0 0 4712\n";
         let (_root, mut machine) = machine(&[
             ("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n"),
             ("sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n"),
@@ -412,6 +474,18 @@ mod tests {
         assert_eq!(states(interfaces(&machine)), [State::Note]);
         assert_eq!(states(variables(&machine)), [State::Warn]);
         // 7471 is 0x1d2f; the other one is connected, and listens to nobody.
-        assert!(taken(&machine, 7471).is_some() && taken(&machine, 7472).is_none());
+        let nobody = taken(&machine, 7471).expect("it is taken");
+        assert!(nobody.what.contains("somebody else"), "{}", nobody.what);
+        assert!(taken(&machine, 7472).is_none());
+        let fd = machine.root.join("proc/42/fd");
+        std::fs::create_dir_all(&fd).expect("made");
+        std::fs::write(fd.with_file_name("comm"), "fabricast\n").expect("written");
+        std::os::unix::fs::symlink("socket:[4711]", fd.join("7")).expect("linked");
+        let known = taken(&machine, 7471).expect("it is taken");
+        assert!(
+            known.what.contains("fabricast (process 42)"),
+            "{}",
+            known.what
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The places and numbers of a machine: of this one, or of a test's.
 #[derive(Debug)]
 pub(super) struct Machine {
-    /// Below which `proc`, `sys`, `dev` and `etc` lie.
+    /// Below which `proc`, `sys`, `etc`, `run` and `usr` lie.
     pub(super) root: PathBuf,
     pub(super) environment: BTreeMap<String, String>,
     pub(super) limits: Limits,
@@ -53,6 +53,12 @@ impl Machine {
     /// A number in a file.
     pub(super) fn number(&self, path: &str) -> Option<u64> {
         self.read(path).ok()?.parse().ok()
+    }
+
+    /// What a symbolic link says.
+    pub(super) fn link(&self, path: &str) -> Option<String> {
+        let link = std::fs::read_link(self.root.join(path)).ok()?;
+        link.into_os_string().into_string().ok()
     }
 
     pub(super) fn exists(&self, path: &str) -> bool {

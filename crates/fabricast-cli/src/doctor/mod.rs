@@ -5,7 +5,9 @@
 //! or hang.
 
 mod checks;
+mod child;
 mod machine;
+mod start;
 mod trial;
 
 use std::fmt;
@@ -27,10 +29,13 @@ pub(crate) struct DoctorArgs {
     /// Print one JSON object a line: check, state, what, todo
     #[arg(long)]
     json: bool,
-    /// Try no provider: only look
+    /// Start no libfabric and try no provider: only look
     #[arg(long)]
     no_trial: bool,
-    /// Transfer something over this provider, and say how long its start took
+    /// Start libfabric, and say how long that took
+    #[arg(long, hide = true)]
+    start: bool,
+    /// Transfer something over this provider
     #[arg(long, hide = true, value_name = "PROVIDER")]
     trial: Option<String>,
 }
@@ -105,6 +110,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     if let Some(provider) = &args.trial {
         return trial::run(provider);
     }
+    if args.start {
+        return start::run();
+    }
     let mut worst = State::Ok;
     let mut tell = |finding: Finding| {
         worst = worst.max(finding.state);
@@ -120,7 +128,11 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     };
     let machine = Machine::this();
     checks::all(&machine).into_iter().for_each(&mut tell);
-    if !args.no_trial {
+    let start = (!args.no_trial).then(|| start::of(TRIAL));
+    // Without a library no provider is there.
+    let has_started = start.as_ref().is_some_and(|it| it.state != State::Fail);
+    start.into_iter().for_each(&mut tell);
+    if has_started {
         let mut works = false;
         for row in PROVIDERS {
             if let Some(finding) = trial::of(row.name, TRIAL) {

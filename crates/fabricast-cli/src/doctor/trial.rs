@@ -1,7 +1,5 @@
 //! A transfer over loopback by one provider, in a process of its own.
 
-use std::io::Read;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fabricast::buffer::SharedBufferManager;
@@ -13,6 +11,7 @@ use fabricast::stream::{
 };
 use fabricast::{Fabric, PeerAddr};
 
+use super::child::End;
 use super::{Finding, State};
 use crate::failure::Failure;
 use crate::say::say;
@@ -28,69 +27,30 @@ const NOT_TRIED: &str = "not tried: ";
 /// Bytes that are moved.
 const BYTES: usize = 4 << 20;
 
-/// From where on the start of libfabric is worth a line.
-const SLOW_START: Duration = Duration::from_millis(150);
-
 /// What came of a trial; `None`: the provider is not here.
 pub(super) fn of(provider: &str, patience: Duration) -> Option<Finding> {
     let failed = |what: String| {
         let what = format!("{provider}: {what}");
         Some(Finding::new(CHECK, State::Warn, what).todo("use another one: --provider"))
     };
-    let child = std::env::current_exe().and_then(|program| {
-        Command::new(program)
-            .args(["doctor", "--trial", provider])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-    });
-    let mut child = match child {
-        Ok(child) => child,
-        Err(error) => return failed(format!("could not be tried: {error}")),
+    let end = match End::of(&["--trial", provider], patience) {
+        Ok(end) => end,
+        Err(why) => return failed(why),
     };
-    let end = Instant::now() + patience;
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break status,
-            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return failed(format!("it moved nothing in {patience:?}"));
-            }
-        }
-    };
-    let text = |from: Option<&mut dyn Read>| {
-        let mut text = String::new();
-        if let Some(from) = from {
-            let _ = from.take(4096).read_to_string(&mut text);
-        }
-        text.trim().to_owned()
-    };
-    let said = text(child.stdout.as_mut().map(|it| it as &mut dyn Read));
-    let err = text(child.stderr.as_mut().map(|it| it as &mut dyn Read));
-    match status.success() {
-        true if said.starts_with(NOT_HERE) => None,
-        true => {
-            let state = match said.starts_with(NOT_TRIED) {
-                true => State::Note,
-                false => State::Ok,
-            };
-            Some(Finding::new(CHECK, state, format!("{provider}: {said}")))
-        }
-        false => failed(match err.lines().next_back() {
-            Some(line) if status.code().is_some() => {
-                line.trim_start_matches("fabricast: ").to_owned()
-            }
-            _ => format!("it ended with {status}"),
-        }),
+    if let Some(why) = end.failure() {
+        return failed(why);
     }
+    let said = end.out;
+    let state = match said.starts_with(NOT_TRIED) {
+        true => State::Note,
+        false => State::Ok,
+    };
+    let found = || Finding::new(CHECK, state, format!("{provider}: {said}"));
+    (!said.starts_with(NOT_HERE)).then(found)
 }
 
 /// The trial itself, in its process.
 pub(super) fn run(provider: &str) -> Result<(), Failure> {
-    let begin = Instant::now();
     let open = |kind, node: Option<&str>| {
         let builder = Fabric::builder().provider(provider).endpoint_kind(kind);
         match node {
@@ -115,7 +75,6 @@ pub(super) fn run(provider: &str) -> Result<(), Failure> {
             }
         },
     };
-    let started = begin.elapsed();
     if provider == "shm" {
         let how = "fabricast demo --provider shm --rdm";
         say(format_args!(
@@ -147,17 +106,8 @@ pub(super) fn run(provider: &str) -> Result<(), Failure> {
     let soon = Instant::now() + Duration::from_secs(2);
     sender.close(soon);
     receiver.close(soon);
-    let start = match started > SLOW_START {
-        // What it is, and what to do about it: docs/guide/providers.md.
-        true => format!(
-            "; libfabric took {} ms to start, which every process pays: mostly its provider \
-             verbs reading /proc/kallsyms",
-            started.as_millis()
-        ),
-        false => String::new(),
-    };
     say(format_args!(
-        "{} MiB moved over loopback, libfabric {} at {}{start}",
+        "{} MiB moved over loopback, libfabric {} at {}",
         BYTES >> 20,
         report.library,
         report.interface,

@@ -18,7 +18,12 @@ fn it_says_of_each_thing_what_to_do_and_tries_what_is_here() {
         .map(|line| serde_json::from_str(line).expect("JSON"));
     let lines: Vec<Value> = lines.collect();
     let of = |check: &'static str| lines.iter().filter(move |line| line["check"] == check);
-    for check in ["memory that may be locked", "TCP buffers", "clock", "GPU"] {
+    for check in [
+        "memory that may be locked",
+        "TCP buffers",
+        "clock",
+        "libfabric",
+    ] {
         assert_eq!(of(check).count(), 1, "{check}: {out}");
     }
     for line in &lines {
@@ -42,4 +47,20 @@ fn it_says_of_each_thing_what_to_do_and_tries_what_is_here() {
     let tried = tried.unwrap_or_else(|| panic!("{out}"));
     assert_eq!(tried["state"], "ok", "{tried}");
     assert_eq!(output.status.code(), Some(0), "{out}");
+}
+
+#[test]
+fn a_library_that_is_not_there_is_the_one_failure() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fabricast"));
+    command
+        .args(["doctor"])
+        .env("FABRICAST_LIBFABRIC", "/nowhere/libfabric.so.1");
+    let output = command.output().expect("it runs");
+    let out = String::from_utf8(output.stdout).expect("UTF-8");
+    let failed = out.lines().filter(|line| line.starts_with("FAIL "));
+    let failed: Vec<_> = failed.collect();
+    assert_eq!(failed.len(), 1, "{out}");
+    assert!(failed[0].contains("/nowhere/libfabric.so.1") && failed[0].contains("=>"));
+    assert!(!out.contains("provider: "), "{out}");
+    assert_eq!(output.status.code(), Some(1));
 }

@@ -3,6 +3,8 @@
 mod doctor;
 mod far;
 mod objects;
+#[cfg(feature = "pages")]
+mod pages;
 #[path = "../../../../tests/common/patience.rs"]
 mod patience;
 mod peers;
