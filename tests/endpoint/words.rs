@@ -277,6 +277,19 @@ impl Log {
     }
 }
 
+impl Log {
+    /// Runs `work` with this log as the thread's subscriber.
+    ///
+    /// While a process has one subscriber, tracing asks the thread that meets a statement first
+    /// whether anybody wants it. The thread of another test wants nothing, and then the statement
+    /// stays off for this one. A second subscriber that lives on makes tracing ask them all.
+    fn listen<T>(&self, work: impl FnOnce() -> T) -> T {
+        static SECOND: std::sync::OnceLock<tracing::Dispatch> = std::sync::OnceLock::new();
+        SECOND.get_or_init(|| tracing::Dispatch::new(Log::default()));
+        tracing::subscriber::with_default(self.clone(), work)
+    }
+}
+
 impl tracing::Subscriber for Log {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
         metadata.target().starts_with("fabricast::endpoint")
@@ -325,7 +338,7 @@ fn connections_and_their_ends_are_in_the_log_at_the_levels_of_an_operator() {
     let _dog = Watchdog::new("log of connections");
     let Some(domain) = domain() else { return };
     let log = Log::default();
-    tracing::subscriber::with_default(log.clone(), || {
+    log.listen(|| {
         // A polite end.
         let mut pair = Pair::open(&domain);
         let said = log.take(Level::INFO);
@@ -396,7 +409,7 @@ fn a_peer_that_comes_and_goes_for_ever_does_not_fill_the_log() {
     // So many at once, and then one each second.
     const BURST: usize = 100;
     let log = Log::default();
-    tracing::subscriber::with_default(log.clone(), || {
+    log.listen(|| {
         let mut pair = Pair::open(&domain);
         log.take(Level::INFO);
         let begin = std::time::Instant::now();
@@ -427,7 +440,7 @@ fn a_sender_that_is_dropped_with_messages_on_their_way_says_how_many() {
     let _dog = Watchdog::new("dropped sender");
     let Some(domain) = domain() else { return };
     let log = Log::default();
-    tracing::subscriber::with_default(log.clone(), || {
+    log.listen(|| {
         let mut pair = Pair::open(&domain);
         log.take(Level::INFO);
         for key in 0..3 {
