@@ -15,6 +15,9 @@ use fabricast::fabric::{DevicePaths, PROVIDERS, Provider};
 use fabricast::storage::cufile::CuFile;
 use fabricast::{Fabric, Region};
 
+use crate::failure::{End, Failure};
+use crate::say::say;
+
 /// Bytes that are registered to find a path.
 const BYTES: usize = 2 << 20;
 
@@ -29,42 +32,53 @@ pub(crate) struct InfoArgs {
 }
 
 /// Prints it.
-pub(crate) fn run(args: &InfoArgs) {
-    println!("GPUs");
+///
+/// # Errors
+/// There is no provider of that name.
+pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
+    let wanted = |name: &str| args.provider.iter().all(|it| it == name);
+    if !PROVIDERS.iter().any(|row| wanted(row.name)) {
+        let names: Vec<_> = PROVIDERS.iter().map(|row| row.name).collect();
+        let asked = args.provider.as_deref().unwrap_or_default();
+        let names = names.join(", ");
+        let text = format!("--provider {asked}: there is none of that name; there are {names}");
+        return Err(Failure::new(text).ends(End::Usage));
+    }
+    say("GPUs");
     let devices = Device::all();
     match &devices {
         Ok(devices) => devices.iter().for_each(|device| print_device(*device)),
-        Err(why) => println!("  none: {why}"),
+        Err(why) => say(format_args!("  none: {why}")),
     }
-    println!("\nFiles");
+    say(format_args!("\nFiles"));
     match CuFile::get() {
-        Ok(cufile) => println!(
+        Ok(cufile) => say(format_args!(
             "  cuFile {} ({})",
             cufile.version(),
             cufile.path().display()
-        ),
-        Err(why) => println!("  no cuFile, GPU memory is staged: {why}"),
+        )),
+        Err(why) => say(format_args!("  no cuFile, GPU memory is staged: {why}")),
     }
-    println!("\nProviders");
-    let wanted = |name: &str| args.provider.iter().all(|it| it == name);
+    say(format_args!("\nProviders"));
     for row in PROVIDERS.iter().filter(|row| wanted(row.name)) {
         print_provider(row, &devices, args.device);
     }
+    Ok(())
 }
 
 fn print_device(device: Device) {
     let text = |answer: Result<String, CudaError>| answer.unwrap_or_else(|why| why.to_string());
-    println!(
+    say(format_args!(
         "  {device}: {}, {}, {}, NUMA node {}",
         text(device.name()),
         text(device.pci_bus_id()),
         text(device.total_memory().map(|it| format!("{} MiB", it >> 20))),
         device
             .numa_node()
-            .map_or_else(|| "unknown".to_owned(), |node| node.to_string()),
-    );
+            .map_or_else(|| "unknown".to_owned(), |node| node.to_string())
+    ));
     match device.features() {
-        Ok(has) => println!(
+        Ok(has) => say(format_args!(
             "    dmabuf {}, GPUDirect RDMA {} (virtual memory {}), remote writes are {}",
             yes(has.dma_buf),
             yes(has.gpu_direct_rdma),
@@ -74,8 +88,8 @@ fn print_device(device: Device) {
                 (false, true) => "flushed by the host",
                 (false, false) => "flushed by nobody",
             }
-        ),
-        Err(why) => println!("    {why}"),
+        )),
+        Err(why) => say(format_args!("    {why}")),
     }
 }
 
@@ -85,11 +99,12 @@ fn yes(has: bool) -> &'static str {
 
 fn print_provider(row: &Provider, devices: &Result<Vec<Device>, CudaError>, device: u32) {
     let name = row.name;
-    println!("  {name}");
+    say(format_args!("  {name}"));
     if row.ran_on().next().is_none() {
-        println!("    ran on: nothing, it is from documentation and sources");
+        say("    ran on: nothing, it is from documentation and sources");
     }
-    row.ran_on().for_each(|run| println!("    ran on: {run}"));
+    row.ran_on()
+        .for_each(|run| say(format_args!("    ran on: {run}")));
     // On a machine with a GPU every provider is asked: a library without CUDA may offer what it
     // can't do, and that is worth knowing.
     let fabric = match Fabric::builder()
@@ -101,17 +116,19 @@ fn print_provider(row: &Provider, devices: &Result<Vec<Device>, CudaError>, devi
         Err(Error::NoProvider(why)) => {
             let verdict = why.verdicts.iter().find(|it| it.provider == name);
             let verdict = verdict.map_or(why.wanted.as_str(), |it| it.ruled_out_by.as_str());
-            return println!("    not here: {verdict}");
+            return say(format_args!("    not here: {verdict}"));
         }
-        Err(why) => return println!("    not here: {why}"),
+        Err(why) => return say(format_args!("    not here: {why}")),
     };
-    println!("    {}", fabric.report());
+    say(format_args!("    {}", fabric.report()));
     match fabric.device_memory() {
-        Ok(()) => println!("    GPU memory: it says that it takes it"),
-        Err(why) => println!("    GPU memory: not asked for, or refused: {why}"),
+        Ok(()) => say("    GPU memory: it says that it takes it"),
+        Err(why) => say(format_args!(
+            "    GPU memory: not asked for, or refused: {why}"
+        )),
     }
     if devices.is_err() {
-        return println!("    path of GPU memory: no GPU to try it with");
+        return say("    path of GPU memory: no GPU to try it with");
     }
     for virtual_memory in [false, true] {
         let what = if virtual_memory {
@@ -120,8 +137,8 @@ fn print_provider(row: &Provider, devices: &Result<Vec<Device>, CudaError>, devi
             "cuMemAlloc"
         };
         match path(&fabric, device, virtual_memory) {
-            Ok(path) => println!("    path of {what}: {path}"),
-            Err(why) => println!("    path of {what}: {why}"),
+            Ok(path) => say(format_args!("    path of {what}: {path}")),
+            Err(why) => say(format_args!("    path of {what}: {why}")),
         }
     }
 }

@@ -134,9 +134,6 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Man(args) => pages::man(Cli::command(), &args),
         #[cfg(feature = "pages")]
         Command::Completions(args) => pages::completions(&Cli::command(), &args),
-        Command::Info(args) => {
-            info::run(&args);
-            Ok(())
-        }
+        Command::Info(args) => info::run(&args),
     }
 }

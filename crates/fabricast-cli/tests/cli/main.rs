@@ -2,6 +2,7 @@
 
 mod doctor;
 mod far;
+mod info;
 mod objects;
 #[cfg(feature = "pages")]
 mod pages;
