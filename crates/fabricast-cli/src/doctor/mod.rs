@@ -38,6 +38,9 @@ pub(crate) struct DoctorArgs {
     /// Transfer something over this provider
     #[arg(long, hide = true, value_name = "PROVIDER")]
     trial: Option<String>,
+    /// To this address, where a process like this one receives
+    #[arg(long, hide = true, value_name = "ADDR", requires = "trial")]
+    trial_to: Option<String>,
 }
 
 /// How bad it is.
@@ -108,7 +111,7 @@ impl fmt::Display for Finding {
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     if let Some(provider) = &args.trial {
-        return trial::run(provider);
+        return trial::run(provider, args.trial_to.as_deref());
     }
     if args.start {
         return start::run();

@@ -46,6 +46,15 @@ fn it_says_of_each_thing_what_to_do_and_tries_what_is_here() {
     });
     let tried = tried.unwrap_or_else(|| panic!("{out}"));
     assert_eq!(tried["state"], "ok", "{tried}");
+    // Its peers are other processes.
+    let over_shm = of("provider").find(|line| {
+        let what = line["what"].as_str().unwrap_or_default();
+        what.starts_with("shm: ")
+    });
+    match over_shm {
+        Some(tried) => assert_eq!(tried["state"], "ok", "{tried}"),
+        None => println!("SKIPPED: libfabric has no shm here"),
+    }
     assert_eq!(output.status.code(), Some(0), "{out}");
 }
 
