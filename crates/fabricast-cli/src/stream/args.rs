@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use fabricast::PeerAddr;
 
+use super::name_pattern::NamePattern;
+
 /// What both sides can choose.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CommonArgs {
@@ -180,6 +182,20 @@ pub(crate) struct SendArgs {
     pub(crate) far: FarArgs,
     #[command(flatten)]
     pub(crate) slurm: SlurmArgs,
+    /// Leave out what matches this pattern, in directories; may come several times. `*`, `?` and
+    /// `[...]` match as in a shell, `**` also across slashes. A pattern without a slash is compared
+    /// with the last part of each name, one with a slash with its path below the directory that is
+    /// sent; one that ends with a slash matches directories only. Nothing is sent of what is below
+    /// a directory that is left out
+    #[arg(long, value_name = "PATTERN", value_parser = NamePattern::parse)]
+    pub(crate) exclude: Vec<NamePattern>,
+    /// Send what matches this pattern, though --exclude matches it, too
+    #[arg(long, value_name = "PATTERN", value_parser = NamePattern::parse, requires = "exclude")]
+    pub(crate) include: Vec<NamePattern>,
+    /// Print what would be sent, and how much it is, and send nothing: no receiver is reached.
+    /// --skip-unchanged, which receivers do, makes no difference
+    #[arg(short = 'n', long, conflicts_with = "slurm")]
+    pub(crate) dry_run: bool,
     /// Name of what standard input gives, at the receivers
     #[arg(long, default_value = "stdin")]
     pub(crate) name: String,

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use fabricast::storage::DirectIo;
 use fabricast::stream::{
-    BlockSource, FileSource, Peer, PeerOutcome, PresharedKey, SendOptions, SenderConfig, SlowPeer,
-    SourceError, StreamSender, ThroughGpu, Transport,
+    BlockSource, EntryKind, FileSource, Peer, PeerOutcome, PresharedKey, SendOptions, SenderConfig,
+    SlowPeer, SourceError, StreamSender, ThroughGpu, Transport,
 };
 use fabricast::{Domain, PeerAddr};
+use serde_json::json;
 
 use crate::failure::{End, Failure};
 use crate::interrupt;
@@ -21,6 +22,8 @@ use crate::say::say;
 use crate::stream::args::{Addresses, By, SendArgs, Slow};
 use crate::stream::far::place::FarPlace;
 use crate::stream::far::{self, FarEnd, LibraryStart, Request, Role};
+use crate::stream::measure::Bytes;
+use crate::stream::name_pattern::NamePattern;
 use crate::stream::progress::{Meters, Progress};
 use crate::stream::report::{Summary, Voice, result_to_json};
 use crate::stream::route::{Route, Target};
@@ -44,9 +47,43 @@ pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
         };
     }
     match Route::of(args)? {
+        Route::Push(paths, _) if args.dry_run => list(args, &paths),
         Route::Push(paths, targets) => push(args, &paths, &targets),
+        Route::Pull(..) if args.dry_run => {
+            let text = "--dry-run: only for paths of this machine; run it on the other one";
+            Err(Failure::new(text).ends(End::Usage))
+        }
         Route::Pull(from, into) => far::pull::run(args, &from, &into),
     }
+}
+
+/// Says what would be sent.
+fn list(args: &SendArgs, paths: &[PathBuf]) -> Result<(), Failure> {
+    let source = Source::of(args, paths)?;
+    let manifest = source.files.manifest();
+    for entry in manifest.iter() {
+        let is_file = entry.kind == EntryKind::File;
+        if args.common.json {
+            say(json!({
+                "type": "entry",
+                "name": entry.name.to_string(),
+                "kind": if is_file { "file" } else { "directory" },
+                "bytes": entry.size,
+            }));
+        } else if !args.quiet {
+            let slash = if is_file { "" } else { "/" };
+            say(format_args!("{}{slash}", entry.name));
+        }
+    }
+    let (entries, bytes) = (manifest.len(), manifest.bytes());
+    match args.common.json {
+        true => say(json!({ "type": "total", "entries": entries, "bytes": bytes })),
+        false => say(format_args!(
+            "{entries} files and directories, {} would be sent",
+            Bytes(bytes as f64)
+        )),
+    }
+    Ok(())
 }
 
 /// A receiver before it is known where it listens.
@@ -141,7 +178,11 @@ pub(crate) struct Source {
 impl Source {
     /// Looks at everything before the first byte is sent: a mistyped name costs nothing.
     pub(crate) fn of(args: &SendArgs, paths: &[PathBuf]) -> Result<Self, Failure> {
-        let mut builder = FileSource::builder();
+        let (left_out, kept) = (args.exclude.clone(), args.include.clone());
+        let mut builder = FileSource::builder().filter(move |below, kind| {
+            let is_one = |of: &[NamePattern]| of.iter().any(|it| it.matches(below, kind));
+            !is_one(&left_out) || is_one(&kept)
+        });
         let mut spool = None;
         for path in paths {
             if path.as_os_str() != "-" {

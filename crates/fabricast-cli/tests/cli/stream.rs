@@ -333,6 +333,62 @@ fn what_is_skipped_is_said_and_strictly_nothing_is() {
     assert!(!sent.stderr.contains("skipped"), "{}", sent.stderr);
 }
 
+#[test]
+fn what_is_excluded_is_not_sent_and_a_dry_run_says_what_is() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let top = from.path().join("tree");
+    for directory in ["cache", "raw/deep", ".fabricast-0123"] {
+        fs::create_dir_all(top.join(directory)).expect("room");
+    }
+    for name in [
+        "a.tmp",
+        "b.dat",
+        "cache/c.dat",
+        "raw/keep.tmp",
+        "raw/deep/d.tmp",
+    ] {
+        fs::write(top.join(name), content(5)).expect("room");
+    }
+    let receiver = Running::start(&program, to.path(), &[]);
+    let send = |more: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(["send", "--provider", provider(), "--block", "64K"]);
+        command.args(["--to", &receiver.address]);
+        command.args([
+            "--exclude",
+            "*.tmp",
+            "--exclude",
+            "cache/",
+            "--exclude",
+            ".*",
+        ]);
+        command.args(["--include", "/raw/*.tmp"]).args(more);
+        Process::start_command(command.arg(&top)).end()
+    };
+    let listed = send(&["--dry-run"]);
+    listed.assert_ok();
+    let lines: Vec<_> = listed.stdout.lines().collect();
+    let wanted = [
+        "tree/",
+        "tree/b.dat",
+        "tree/raw/",
+        "tree/raw/deep/",
+        "tree/raw/keep.tmp",
+    ];
+    assert_eq!(lines[..lines.len() - 1], wanted, "{}", listed.stdout);
+    let total = lines.last().expect("a line");
+    assert!(
+        total.starts_with("5 files and directories, 10 B"),
+        "{total}"
+    );
+    assert!(names(to.path()).is_empty(), "nothing was sent");
+    send(&[]).assert_ok();
+    assert_eq!(names(&to.path().join("tree")), ["b.dat", "raw"]);
+    assert_eq!(names(&to.path().join("tree/raw")), ["deep", "keep.tmp"]);
+    assert!(names(&to.path().join("tree/raw/deep")).is_empty());
+}
+
 /// A name of which receivers would believe that it is theirs.
 #[test]
 fn a_name_of_a_hidden_directory_is_refused_with_advice() {

@@ -1,12 +1,14 @@
 //! `FileSourceBuilder`: what a source of files is to be made of.
 
+use std::fmt;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::FileSource;
 use super::survey::Survey;
 use crate::storage::{BackEndChoice, DirectIo};
-use crate::stream::SourceError;
+use crate::stream::{EntryKind, SourceError};
 
 /// What a [`FileSource`] is to be made of.
 #[derive(Debug, Clone)]
@@ -14,6 +16,7 @@ pub struct FileSourceBuilder {
     parts: Vec<SourcePart>,
     direct: DirectIo,
     back_end: BackEndChoice,
+    filter: TreeFilter,
 }
 
 impl Default for FileSourceBuilder {
@@ -22,7 +25,27 @@ impl Default for FileSourceBuilder {
             parts: Vec::new(),
             direct: DirectIo::Auto,
             back_end: BackEndChoice::Auto,
+            filter: TreeFilter::default(),
         }
+    }
+}
+
+/// Which files and directories of trees are sent.
+#[derive(Clone, Default)]
+pub(super) struct TreeFilter(Option<Arc<Keep>>);
+
+/// Whether what has this path below the tree's directory is sent.
+type Keep = dyn Fn(&Path, EntryKind) -> bool + Send + Sync;
+
+impl TreeFilter {
+    pub(super) fn takes(&self, below: &Path, kind: EntryKind) -> bool {
+        self.0.as_ref().is_none_or(|keep| keep(below, kind))
+    }
+}
+
+impl fmt::Debug for TreeFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "some" } else { "all" })
     }
 }
 
@@ -85,6 +108,21 @@ impl FileSourceBuilder {
         self
     }
 
+    /// Which files and directories of trees are sent: those for which `keep` is true. It is given
+    /// their paths below the tree's directory, and is asked before anything of them is opened; of a
+    /// directory that is left out, nothing below it is looked at. Files and trees that are named
+    /// themselves are always sent. The last filter counts.
+    ///
+    /// What is no file and no directory is not asked for: it is [skipped](FileSource::skipped).
+    #[must_use]
+    pub fn filter(
+        mut self,
+        keep: impl Fn(&Path, EntryKind) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.filter = TreeFilter(Some(Arc::new(keep)));
+        self
+    }
+
     fn part(
         mut self,
         path: PathBuf,
@@ -113,7 +151,7 @@ impl FileSourceBuilder {
         let mut survey = Survey::default();
         for part in &self.parts {
             match part.tree {
-                true => survey.add_tree(part)?,
+                true => survey.add_tree(part, &self.filter)?,
                 false => survey.add_file(part)?,
             }
         }

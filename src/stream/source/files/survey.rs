@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
 
-use super::builder::SourcePart;
+use super::builder::{SourcePart, TreeFilter};
 use super::identity::Identity;
 use super::{FileSource, ItemPlace, Skipped, SourceItem, TreeRoot};
 use crate::storage::{BackEndChoice, DirectIo};
@@ -135,7 +135,11 @@ impl Survey {
         Ok(())
     }
 
-    pub(super) fn add_tree(&mut self, part: &SourcePart) -> Result<(), SourceError> {
+    pub(super) fn add_tree(
+        &mut self,
+        part: &SourcePart,
+        filter: &TreeFilter,
+    ) -> Result<(), SourceError> {
         let path = &part.path;
         let failed = |error: io::Error| SourceError::os(path, &error);
         // The name of "." or "a/.." is that of what it leads to.
@@ -148,7 +152,7 @@ impl Survey {
         let number = self.roots.len() as u32;
         let mut directories = vec![Vec::new()];
         while let Some(directory) = directories.pop() {
-            let below = self.add_directory(path, &root, number, (&top, &directory))?;
+            let below = self.add_directory((path, filter), &root, number, (&top, &directory))?;
             directories.extend(below);
         }
         self.roots.push(TreeRoot {
@@ -162,7 +166,7 @@ impl Survey {
     /// A directory and the files in it; the names of the directories in it.
     fn add_directory(
         &mut self,
-        base: &Path,
+        (base, filter): (&Path, &TreeFilter),
         root: &Beneath,
         number: u32,
         (top, directory): (&[u8], &[u8]),
@@ -198,7 +202,10 @@ impl Survey {
             let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
             let stat = rustix::fs::statat(&fd, std::ffi::OsStr::from_bytes(&name), flags);
             let stat = stat.map_err(|error| SourceError::os(&path, &error.into()))?;
+            let takes = |kind| filter.takes(std::ffi::OsStr::from_bytes(&full).as_ref(), kind);
             match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory if !takes(EntryKind::Directory) => {}
+                FileType::RegularFile if !takes(EntryKind::File) => {}
                 FileType::Directory => below.push(full),
                 FileType::RegularFile => {
                     let identity = Identity::of_stat(&stat);
