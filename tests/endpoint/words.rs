@@ -285,7 +285,7 @@ impl Log {
     /// stays off for this one. A second subscriber that lives on makes tracing ask them all.
     fn listen<T>(&self, work: impl FnOnce() -> T) -> T {
         static SECOND: std::sync::OnceLock<tracing::Dispatch> = std::sync::OnceLock::new();
-        SECOND.get_or_init(|| tracing::Dispatch::new(Log::default()));
+        SECOND.get_or_init(|| tracing::Dispatch::new(Self::default()));
         tracing::subscriber::with_default(self.clone(), work)
     }
 }

@@ -27,6 +27,8 @@ pub(crate) enum End {
     Absent = 7,
     /// The object is not what a condition asks for.
     Condition = 8,
+    /// `--strict`, and there is something that can't be sent.
+    Skipped = 9,
     /// Somebody pressed Ctrl-C.
     Interrupted = 130,
     /// Somebody sent SIGTERM.
@@ -37,7 +39,7 @@ pub(crate) enum End {
 pub(crate) const SUCCESS: &str = "everything that was asked for is done";
 
 impl End {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Failed,
         Self::Usage,
         Self::Unreachable,
@@ -46,6 +48,7 @@ impl End {
         Self::Sink,
         Self::Absent,
         Self::Condition,
+        Self::Skipped,
         Self::Interrupted,
         Self::Terminated,
     ];
@@ -61,6 +64,7 @@ impl End {
             Self::Sink => "sink",
             Self::Absent => "absent",
             Self::Condition => "condition",
+            Self::Skipped => "skipped",
             Self::Interrupted => "interrupted",
             Self::Terminated => "terminated",
         }
@@ -85,6 +89,7 @@ impl End {
             Self::Sink => "what arrives can't be written",
             Self::Absent => "there is no such object",
             Self::Condition => "a condition (--if-match, --if-none-match) does not hold",
+            Self::Skipped => "--strict, and there is something to skip",
             Self::Interrupted => "after Ctrl-C",
             Self::Terminated => "after SIGTERM",
         }
@@ -109,6 +114,7 @@ impl End {
             Self::Usage => "see --help",
             Self::Absent => "see what there is with fabricast ls",
             Self::Condition => "look at the object, and decide anew",
+            Self::Skipped => "leave it out with --exclude, or go without --strict",
             Self::Unreachable => {
                 "see that fabricast recv runs there and that no firewall is between; then give the \
                  same command again: it goes on where it was"

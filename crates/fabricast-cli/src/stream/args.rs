@@ -240,7 +240,7 @@ pub(crate) struct SendArgs {
     /// Compute the BLAKE3 of the content on both sides, and compare; what that costs is printed
     #[arg(long)]
     pub(crate) blake3: bool,
-    /// Send nothing, and end with exit code 1, if there is something to skip: a symbolic link, a
+    /// Send nothing, and end with exit code 9, if there is something to skip: a symbolic link, a
     /// FIFO, a socket or a device
     #[arg(long)]
     pub(crate) strict: bool,

@@ -341,9 +341,11 @@ fn tell_skipped(args: &SendArgs, source: &FileSource) -> Result<(), Failure> {
         eprintln!("skipped {more} more");
     }
     match args.strict {
-        true => Err(Failure::new(format!(
-            "--strict: {all} of what is to be sent are neither files nor directories"
-        ))),
+        true => {
+            let text =
+                format!("--strict: {all} of what is to be sent are neither files nor directories");
+            Err(Failure::new(text).ends(End::Skipped))
+        }
         false => Ok(()),
     }
 }

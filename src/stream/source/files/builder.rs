@@ -113,7 +113,8 @@ impl FileSourceBuilder {
     /// directory that is left out, nothing below it is looked at. Files and trees that are named
     /// themselves are always sent. The last filter counts.
     ///
-    /// What is no file and no directory is not asked for: it is [skipped](FileSource::skipped).
+    /// For what is neither, such as a symbolic link, it is asked as for a file: where it is false,
+    /// that is not [skipped](FileSource::skipped), it is not looked at.
     #[must_use]
     pub fn filter(
         mut self,

@@ -205,8 +205,8 @@ impl Survey {
             let takes = |kind| filter.takes(std::ffi::OsStr::from_bytes(&full).as_ref(), kind);
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory if !takes(EntryKind::Directory) => {}
-                FileType::RegularFile if !takes(EntryKind::File) => {}
                 FileType::Directory => below.push(full),
+                _ if !takes(EntryKind::File) => {}
                 FileType::RegularFile => {
                     let identity = Identity::of_stat(&stat);
                     self.found.push(FoundEntry {
