@@ -350,10 +350,19 @@ fn what_is_excluded_is_not_sent_and_a_dry_run_says_what_is() {
     ] {
         fs::write(top.join(name), content(5)).expect("room");
     }
+    // Nothing is skipped, as it is not asked for.
+    std::os::unix::fs::symlink("b.dat", top.join("link.tmp")).expect("linked");
     let receiver = Running::start(&program, to.path(), &[]);
     let send = |more: &[&str]| {
         let mut command = Command::new(&program);
-        command.args(["send", "--provider", provider(), "--block", "64K"]);
+        command.args([
+            "send",
+            "--provider",
+            provider(),
+            "--block",
+            "64K",
+            "--strict",
+        ]);
         command.args(["--to", &receiver.address]);
         command.args([
             "--exclude",
