@@ -275,9 +275,7 @@ impl Log {
         said.retain(|(level, _)| *level <= least);
         said
     }
-}
 
-impl Log {
     /// Runs `work` with this log as the thread's subscriber.
     ///
     /// While a process has one subscriber, tracing asks the thread that meets a statement first

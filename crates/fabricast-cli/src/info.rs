@@ -50,7 +50,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
         Ok(devices) => devices.iter().for_each(|device| print_device(*device)),
         Err(why) => say(format_args!("  none: {why}")),
     }
-    say(format_args!("\nFiles"));
+    say("\nFiles");
     match CuFile::get() {
         Ok(cufile) => say(format_args!(
             "  cuFile {} ({})",
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
         )),
         Err(why) => say(format_args!("  no cuFile, GPU memory is staged: {why}")),
     }
-    say(format_args!("\nProviders"));
+    say("\nProviders");
     for row in PROVIDERS.iter().filter(|row| wanted(row.name)) {
         print_provider(row, &devices, args.device);
     }

@@ -158,11 +158,16 @@ impl Running {
         }
     }
 
-    pub(crate) fn send(&self, program: &Path, files: &[&Path]) -> Process {
+    /// A sender to it, which is not told yet what it is to send.
+    fn sender(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.args(["send", "--provider", provider(), "--block", "64K"]);
         command.args(["--to", &self.address]);
-        Process::start_command(command.args(files))
+        command
+    }
+
+    pub(crate) fn send(&self, program: &Path, files: &[&Path]) -> Process {
+        Process::start_command(self.sender(program).args(files))
     }
 
     /// The same, so that a long file takes a quarter of a minute.
@@ -299,10 +304,7 @@ fn what_is_skipped_is_said_and_strictly_nothing_is() {
     assert!(made.expect("mkfifo is there").success());
     let receiver = Running::start(&program, to.path(), &[]);
     let send = |more: &[&str]| {
-        let mut command = Command::new(&program);
-        command.args(["send", "--provider", provider(), "--block", "64K"]);
-        command.args(["--to", &receiver.address]);
-        Process::start_command(command.args(more).arg(&top)).end()
+        Process::start_command(receiver.sender(&program).args(more).arg(&top)).end()
     };
     let said = |ended: &Ended| {
         for (name, what) in [
@@ -354,16 +356,8 @@ fn what_is_excluded_is_not_sent_and_a_dry_run_says_what_is() {
     std::os::unix::fs::symlink("b.dat", top.join("link.tmp")).expect("linked");
     let receiver = Running::start(&program, to.path(), &[]);
     let send = |more: &[&str]| {
-        let mut command = Command::new(&program);
-        command.args([
-            "send",
-            "--provider",
-            provider(),
-            "--block",
-            "64K",
-            "--strict",
-        ]);
-        command.args(["--to", &receiver.address]);
+        let mut command = receiver.sender(&program);
+        command.arg("--strict");
         command.args([
             "--exclude",
             "*.tmp",
@@ -725,18 +719,8 @@ fn the_same_command_again_goes_on_where_a_stream_was_cut() {
     let (from, to) = (temp(), temp());
     let path = file(&from, "long", 16 << 20);
     let receiver = Running::start(&program, to.path(), &[]);
-    let mut command = Command::new(&program);
-    command.args([
-        "send",
-        "--provider",
-        provider(),
-        "--block",
-        "64K",
-        "--rate",
-        "16M",
-        "--to",
-        &receiver.address,
-    ]);
+    let mut command = receiver.sender(&program);
+    command.args(["--rate", "16M"]);
     let mut cut = Process::start_command(command.arg(&path));
     wait_for_stream(to.path());
     // Some blocks are in the journal.

@@ -149,10 +149,10 @@ impl FileSourceBuilder {
         if self.parts.is_empty() {
             return Err(SourceError::Empty);
         }
-        let mut survey = Survey::default();
+        let mut survey = Survey::new(self.filter);
         for part in &self.parts {
             match part.tree {
-                true => survey.add_tree(part, &self.filter)?,
+                true => survey.add_tree(part)?,
                 false => survey.add_file(part)?,
             }
         }

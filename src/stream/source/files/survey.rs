@@ -28,6 +28,7 @@ pub(super) struct Survey {
     roots: Vec<TreeRoot>,
     skipped: u64,
     skipped_paths: Vec<Skipped>,
+    filter: TreeFilter,
 }
 
 /// One entry of the manifest that is to be.
@@ -57,6 +58,14 @@ impl FoundEntry {
 }
 
 impl Survey {
+    /// Nothing yet.
+    pub(super) fn new(filter: TreeFilter) -> Self {
+        Self {
+            filter,
+            ..Self::default()
+        }
+    }
+
     /// The manifest has an order of its own, and the items have it, too.
     pub(super) fn finish(
         mut self,
@@ -135,11 +144,7 @@ impl Survey {
         Ok(())
     }
 
-    pub(super) fn add_tree(
-        &mut self,
-        part: &SourcePart,
-        filter: &TreeFilter,
-    ) -> Result<(), SourceError> {
+    pub(super) fn add_tree(&mut self, part: &SourcePart) -> Result<(), SourceError> {
         let path = &part.path;
         let failed = |error: io::Error| SourceError::os(path, &error);
         // The name of "." or "a/.." is that of what it leads to.
@@ -152,7 +157,7 @@ impl Survey {
         let number = self.roots.len() as u32;
         let mut directories = vec![Vec::new()];
         while let Some(directory) = directories.pop() {
-            let below = self.add_directory((path, filter), &root, number, (&top, &directory))?;
+            let below = self.add_directory(path, &root, number, (&top, &directory))?;
             directories.extend(below);
         }
         self.roots.push(TreeRoot {
@@ -166,7 +171,7 @@ impl Survey {
     /// A directory and the files in it; the names of the directories in it.
     fn add_directory(
         &mut self,
-        (base, filter): (&Path, &TreeFilter),
+        base: &Path,
         root: &Beneath,
         number: u32,
         (top, directory): (&[u8], &[u8]),
@@ -202,7 +207,8 @@ impl Survey {
             let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
             let stat = rustix::fs::statat(&fd, std::ffi::OsStr::from_bytes(&name), flags);
             let stat = stat.map_err(|error| SourceError::os(&path, &error.into()))?;
-            let takes = |kind| filter.takes(std::ffi::OsStr::from_bytes(&full).as_ref(), kind);
+            let below_top: &Path = std::ffi::OsStr::from_bytes(&full).as_ref();
+            let takes = |kind| self.filter.takes(below_top, kind);
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory if !takes(EntryKind::Directory) => {}
                 FileType::Directory => below.push(full),
