@@ -63,10 +63,12 @@ impl Advised {
     }
 
     /// The same of an attempt to connect, where a peer that is none of ours comes to other numbers:
-    /// over tcp, one that hangs up is EINPROGRESS, one that says something else ENOPROTOOPT.
+    /// over tcp, one that hangs up is EINPROGRESS, or EIO where that comes in the middle of reading
+    /// its answer; one that says something else is ENOPROTOOPT.
     pub(crate) fn of_connecting(errno: &FabricErrno) -> Self {
         match errno.get() {
             libc::EINPROGRESS
+            | libc::EIO
             | libc::ENOPROTOOPT
             | libc::EPROTO
             | libc::EBADMSG

@@ -159,6 +159,10 @@ enum Other {
     IsSilent,
     Says(&'static [u8]),
     HangsUp,
+    /// Once it was asked something.
+    HangsUpLater,
+    /// With part of an answer.
+    BreaksOff,
 }
 
 /// Connects to it; gives what that comes to in words.
@@ -167,10 +171,16 @@ fn words_of(domain: &Arc<Domain>, other: Other) -> String {
     let addr = PeerAddr::from(server.local_addr().expect("bound"));
     let serve = std::thread::spawn(move || {
         let (mut stream, _) = server.accept().expect("the client connects");
-        if let Other::Says(answer) = other {
-            let _ = stream.write_all(answer);
+        match other {
+            Other::IsSilent | Other::HangsUp => {}
+            Other::Says(answer) => stream.write_all(answer).unwrap_or_default(),
+            Other::HangsUpLater => drop(stream.read(&mut [0; 512])),
+            Other::BreaksOff => {
+                let _ = stream.read(&mut [0; 512]);
+                stream.write_all(&[1; 3]).unwrap_or_default();
+            }
         }
-        if !matches!(other, Other::HangsUp) {
+        if matches!(other, Other::IsSilent | Other::Says(_)) {
             // Until the client hangs up.
             let _ = stream.read_to_end(&mut Vec::new());
         }
@@ -198,6 +208,8 @@ fn what_listens_and_does_not_speak_fabricast_is_named_as_the_likely_cause() {
     for other in [
         Other::IsSilent,
         Other::HangsUp,
+        Other::HangsUpLater,
+        Other::BreaksOff,
         Other::Says(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n"),
         Other::Says(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"),
         Other::Says(&[0; 512]),
