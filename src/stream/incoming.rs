@@ -36,7 +36,9 @@ use self::stage::IncomingStage;
 use self::verdict::ReceiverVerdict;
 use super::block_set::BlockSet;
 use super::blocks::{Block, BlockPlan};
-use super::content_hash::{BlockHash, ContentHash};
+use super::content_hash::BlockHash;
+#[cfg(any(test, fuzzing))]
+use super::content_hash::ContentHash;
 use super::error::{RefusalCode, StreamError, StreamViolation};
 use super::manifest::{Announced, Manifest, ManifestError, ManifestParser};
 use super::pack::PackedBlock;
@@ -46,6 +48,7 @@ use super::wire::{
 };
 
 pub(crate) use self::admission::IncomingSettings;
+pub(crate) use self::content::HadContent;
 pub(crate) use self::refusal::Refusal;
 
 /// What came of a message.
@@ -217,23 +220,24 @@ impl IncomingStream {
             .flatten()
             .filter_map(|index| self.plan().get(index));
         let bytes = blocks.map(|block| u64::from(block.len)).sum();
-        self.accept_counted((have, bytes), have_digest, content);
+        self.accept_counted(HadContent {
+            blocks: have,
+            bytes,
+            unchanged: 0,
+            digest_part: have_digest,
+            hash: content,
+        });
     }
 
     /// The same where it is known how many bytes they have, as it should be on a thread that must
     /// not count a million blocks.
-    pub(crate) fn accept_counted(
-        &mut self,
-        (have, bytes): (BlockSet, u64),
-        have_digest: u32,
-        content: Option<ContentHash>,
-    ) {
+    pub(crate) fn accept_counted(&mut self, had: HadContent) {
         assert_eq!(
             self.state,
             IncomingStage::Deciding,
             "a stream is accepted once"
         );
-        self.blocks.accept((have, bytes), have_digest, content);
+        self.blocks.accept(had);
         self.state = IncomingStage::Receiving;
     }
 

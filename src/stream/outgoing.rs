@@ -420,10 +420,16 @@ impl OutgoingStream {
             &Message::Accept(*accept),
         )?;
         let count = |what, value| Err(StreamViolation::Count { what, value });
-        let may_have = match self.open.flags.contains(OpenFlags::RESTART) {
+        let flags = self.open.flags;
+        let keeps = flags.contains(OpenFlags::SKIP_UNCHANGED);
+        let may_have = match flags.contains(OpenFlags::RESTART) && !keeps {
             true => 0,
             false => self.blocks.plan().blocks(),
         };
+        let may_keep = if keeps { self.open.entries } else { 0 };
+        if accept.unchanged > may_keep {
+            return count("the number of files that the peer keeps", accept.unchanged);
+        }
         if accept.have_blocks > may_have {
             return count("the number of blocks that the peer has", accept.have_blocks);
         }
@@ -434,6 +440,7 @@ impl OutgoingStream {
         self.remote.advances += 1;
         self.blocks.add_digest_part(accept.have_digest);
         self.remote.had.0 = accept.have_blocks;
+        self.remote.unchanged = accept.unchanged;
         self.state = match accept.have_blocks {
             0 => OutgoingStage::Sending,
             blocks => OutgoingStage::Having(HadBlocks::new(blocks)),
@@ -609,6 +616,11 @@ impl OutgoingStream {
     /// Blocks that came damaged, as the peer says.
     pub(crate) fn damaged(&self) -> u64 {
         self.remote.damaged
+    }
+
+    /// Files that the peer keeps as they are.
+    pub(crate) fn unchanged(&self) -> u64 {
+        self.remote.unchanged
     }
 
     /// Blocks and bytes that the peer had before the stream began.

@@ -105,8 +105,12 @@ pub struct StreamReport {
     /// Bytes of the content that the sink has. At the sender of a stream that did not end well: the
     /// most that the peer said it has.
     pub bytes: u64,
-    /// Of those, bytes that it had before, from a stream that was cut.
+    /// Of those, bytes that it had before: from a stream that was cut, or in files that are kept as
+    /// they are.
     pub resumed_bytes: u64,
+    /// Files that were there unchanged and are kept as they are
+    /// ([`SendOptions::skip_unchanged`](crate::stream::SendOptions::skip_unchanged)).
+    pub unchanged: u64,
     /// Bytes that were sent, those that were sent again included. At a receiver 0.
     pub sent_bytes: u64,
     /// Blocks that were sent, or at a receiver: of the stream.
@@ -197,6 +201,7 @@ impl StreamReport {
         json!({
             "bytes": self.bytes,
             "resumed_bytes": self.resumed_bytes,
+            "unchanged": self.unchanged,
             "sent_bytes": self.sent_bytes,
             "blocks": self.blocks,
             "seconds": self.took.as_secs_f64(),
@@ -231,6 +236,9 @@ impl fmt::Display for StreamReport {
         write!(f, "{} bytes in {seconds:.3} s, {rate:.2} GB/s", self.bytes)?;
         if self.resumed_bytes > 0 {
             write!(f, ", {} of them were there", self.resumed_bytes)?;
+        }
+        if self.unchanged > 0 {
+            write!(f, ", {} files unchanged", self.unchanged)?;
         }
         if self.damaged > 0 {
             write!(f, ", {} blocks were damaged and sent again", self.damaged)?;

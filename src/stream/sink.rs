@@ -14,7 +14,8 @@ use std::time::Duration;
 use super::block_set::BlockSet;
 use super::content_hash::{BlockHash, ContentHash};
 use super::digest::{StreamDigest, crc32c};
-use super::{Block, BlockPlan, Manifest, StreamIdentity};
+use super::incoming::HadContent;
+use super::{Block, BlockPlan, EntryKind, Manifest, StreamIdentity};
 use crate::buffer::DeviceBuffer;
 use crate::cuda::{CudaError, Stream};
 use crate::memory::MemoryError;
@@ -46,8 +47,9 @@ pub struct StreamOffer {
     pub read_back: bool,
     /// Whether what the sink has of an earlier stream with this key is to be thrown away.
     pub restart: bool,
-    /// Whether entries that are there already, with the size and the time of their last change that
-    /// the manifest has, are kept as they are. With checksums only.
+    /// Whether files that are there already, with the size and the time of their last change that
+    /// the manifest has, are kept as they are ([`Kept::add_unread`]). Only with checksums, and
+    /// without `blake3` and `read_back`.
     pub skip_unchanged: bool,
 }
 
@@ -158,12 +160,14 @@ impl<'a> CheckedBlock<'a> {
     }
 }
 
-/// What a sink has of an earlier stream that was cut: blocks whose bytes were read and found right.
-/// It takes a bit for each block of the stream.
+/// What a sink has before the stream begins: blocks of an earlier stream that was cut, whose bytes
+/// were read and found right; and, where the offer asks for it, files that are there unchanged. It
+/// takes a bit for each block of the stream.
 #[derive(Debug)]
 pub struct Kept {
     have: BlockSet,
     bytes: u64,
+    unchanged: u64,
     digest: Option<StreamDigest>,
     content: Option<ContentHash>,
 }
@@ -173,6 +177,7 @@ impl Default for Kept {
         Self {
             have: BlockSet::new(0),
             bytes: 0,
+            unchanged: 0,
             digest: None,
             content: None,
         }
@@ -187,6 +192,7 @@ impl Kept {
         Self {
             have: BlockSet::new(plan.blocks()),
             bytes: 0,
+            unchanged: 0,
             digest: Some(StreamDigest::new(plan.blocks())),
             content: offer.blake3.then(content),
         }
@@ -215,6 +221,26 @@ impl Kept {
         }
     }
 
+    /// Adds a file of the stream that is there with the size and the time that the manifest has:
+    /// all of its blocks, of which none was read. They have no part in the stream's digest. What is
+    /// no file of the stream, or not to be kept by its offer, is left out.
+    pub fn add_unread(&mut self, offer: &StreamOffer, entry: usize) {
+        let Some(found) = offer.manifest.get(entry) else {
+            return;
+        };
+        let has_none = self.digest.is_none() || self.content.is_some();
+        if !offer.skip_unchanged || has_none || found.kind != EntryKind::File {
+            return;
+        }
+        let blocks = offer.plan.of_entry(entry);
+        for block in blocks.filter_map(|index| offer.plan.get(index)) {
+            if self.have.insert(block.index) {
+                self.bytes += u64::from(block.len);
+            }
+        }
+        self.unchanged += 1;
+    }
+
     /// Which blocks they are.
     pub fn blocks(&self) -> &BlockSet {
         &self.have
@@ -228,10 +254,14 @@ impl Kept {
         if fits { self } else { Self::new(offer) }
     }
 
-    /// The blocks, their bytes, their part in the digest, and in the hash of the content.
-    pub(super) fn into_parts(self) -> (BlockSet, u64, u32, Option<ContentHash>) {
-        let part = self.digest.map_or(0, |digest| digest.part());
-        (self.have, self.bytes, part, self.content)
+    pub(super) fn into_content(self) -> HadContent {
+        HadContent {
+            digest_part: self.digest.map_or(0, |digest| digest.part()),
+            blocks: self.have,
+            bytes: self.bytes,
+            unchanged: self.unchanged,
+            hash: self.content,
+        }
     }
 }
 

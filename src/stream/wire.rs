@@ -309,6 +309,8 @@ pub(crate) struct Accept {
     pub(crate) have_digest: u32,
     /// RMA: slots of the window.
     pub(crate) slots: u32,
+    /// Files that are kept as they are, whose blocks it has not read.
+    pub(crate) unchanged: u64,
 }
 
 /// Blocks that the receiver has, or lacks.

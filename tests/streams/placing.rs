@@ -300,6 +300,14 @@ fn what_is_there_unchanged_is_kept_and_not_sent() {
             kept,
             "nothing goes by a link"
         );
+        assert_eq!(third.unchanged, after.len() as u64 - 3, "of all but three");
+        // What is kept is not what a new start throws away.
+        let fourth = again(options().restart(true));
+        assert_eq!(
+            (fourth.sent_bytes, fourth.unchanged),
+            (0, third.unchanged + 3)
+        );
+        assert_eq!(inodes(&there), after);
         // Unless it is asked for, everything is sent anew.
         let all = again(SendOptions::default().transport(transport));
         assert_eq!((all.sent_bytes, all.resumed_bytes), (all.bytes, 0));

@@ -21,8 +21,24 @@ pub(super) struct IncomingContent {
     digest: StreamDigest,
     /// The part of the digest that the sink had when the stream began.
     first_part: u32,
+    /// Files that the sink keeps as they are.
+    unchanged: u64,
     /// Where the sender asked for it.
     hash: Option<ContentHash>,
+}
+
+/// What a sink has when a stream begins.
+#[derive(Debug)]
+pub(crate) struct HadContent {
+    pub(crate) blocks: BlockSet,
+    /// Of these blocks.
+    pub(crate) bytes: u64,
+    /// Files that are kept as they are.
+    pub(crate) unchanged: u64,
+    /// Of the blocks that were read; those of unchanged files have none.
+    pub(crate) digest_part: u32,
+    /// Where the content is hashed: the blocks were added.
+    pub(crate) hash: Option<ContentHash>,
 }
 
 impl IncomingContent {
@@ -35,6 +51,7 @@ impl IncomingContent {
             bytes: 0,
             digest: StreamDigest::new(blocks),
             first_part: 0,
+            unchanged: 0,
             hash: None,
         }
     }
@@ -48,23 +65,19 @@ impl IncomingContent {
     ///
     /// # Panics
     /// When the set is one of another stream.
-    pub(super) fn accept(
-        &mut self,
-        (have, bytes): (BlockSet, u64),
-        first_part: u32,
-        hash: Option<ContentHash>,
-    ) {
+    pub(super) fn accept(&mut self, had: HadContent) {
         assert_eq!(
-            have.blocks(),
+            had.blocks.blocks(),
             self.plan.blocks(),
             "the set is this stream's"
         );
-        self.bytes = bytes;
-        self.digest.add_part(first_part);
-        self.first_part = first_part;
-        self.hash = hash;
-        self.taken = BlockSet::new(have.blocks());
-        self.have = have;
+        self.bytes = had.bytes;
+        self.unchanged = had.unchanged;
+        self.digest.add_part(had.digest_part);
+        self.first_part = had.digest_part;
+        self.hash = had.hash;
+        self.taken = BlockSet::new(had.blocks.blocks());
+        self.have = had.blocks;
     }
 
     pub(super) fn plan(&self) -> &Arc<BlockPlan> {
@@ -84,6 +97,11 @@ impl IncomingContent {
     /// The part of the digest that the sink had when the stream began.
     pub(super) fn first_part(&self) -> u32 {
         self.first_part
+    }
+
+    /// Files that the sink keeps as they are.
+    pub(super) fn unchanged(&self) -> u64 {
+        self.unchanged
     }
 
     pub(super) fn digest(&self) -> u32 {

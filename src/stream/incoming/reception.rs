@@ -1,14 +1,13 @@
 //! `BlockReception`: what is received of one stream: its blocks, over all its connections, lap by
 //! lap, and what the sender is to be told of them.
 
-use super::content::IncomingContent;
+use super::content::{HadContent, IncomingContent};
 use super::credit::ReceiveCredit;
 use super::lap::IncomingLap;
 use super::listing::Listing;
 use super::rails::IncomingRails;
 use super::reports::ProgressReports;
-use crate::stream::block_set::BlockSet;
-use crate::stream::content_hash::{BlockHash, ContentHash};
+use crate::stream::content_hash::BlockHash;
 use crate::stream::incoming::PackedOutcome;
 use crate::stream::pack::{PackedBlock, unpack};
 use crate::stream::wire::{
@@ -93,14 +92,9 @@ impl BlockReception {
     ///
     /// # Panics
     /// When the set is one of another stream.
-    pub(super) fn accept(
-        &mut self,
-        (have, bytes): (BlockSet, u64),
-        first_part: u32,
-        hash: Option<ContentHash>,
-    ) {
-        let has_some = !have.is_empty();
-        self.content.accept((have, bytes), first_part, hash);
+    pub(super) fn accept(&mut self, had: HadContent) {
+        let has_some = !had.blocks.is_empty();
+        self.content.accept(had);
         self.reports.accept(has_some);
     }
 
@@ -342,6 +336,7 @@ impl BlockReception {
                 have_blocks: self.content.have().count(),
                 have_digest: self.content.first_part(),
                 slots: self.settings.slots,
+                unchanged: self.content.unchanged(),
             }),
             ReceptionControl::Have(listing) => {
                 let ranges = self.content.have().ranges(listing.from);

@@ -5,6 +5,8 @@
 pub(super) struct RemoteProgress {
     /// Blocks and bytes that it had before the stream began.
     pub(super) had: (u64, u64),
+    /// Files that it keeps as they are.
+    pub(super) unchanged: u64,
     /// Blocks and bytes that its sink had when it last said so.
     pub(super) written: (u64, u64),
     /// Blocks that came damaged.

@@ -417,9 +417,9 @@ impl Session {
         let Some(incoming) = &mut self.incoming else {
             return;
         };
-        let (have, bytes, digest, content) = kept.into_parts();
-        incoming.accept_counted((have, bytes), digest, content);
-        self.report.on_resumed(incoming.bytes());
+        let had = kept.into_content();
+        self.report.on_had((had.bytes, had.unchanged));
+        incoming.accept_counted(had);
         self.stage = SessionStage::Receiving;
         if !memory.is_empty() {
             self.slots = Some(ReceiveSlots::new(memory));

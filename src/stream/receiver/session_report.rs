@@ -31,9 +31,10 @@ impl SessionReport {
         &self.report
     }
 
-    /// The sink has so many bytes of an earlier stream.
-    pub(super) fn on_resumed(&mut self, bytes: u64) {
+    /// The sink has so many bytes before the stream begins, and keeps so many files as they are.
+    pub(super) fn on_had(&mut self, (bytes, unchanged): (u64, u64)) {
         self.report.resumed_bytes = bytes;
+        self.report.unchanged = unchanged;
     }
 
     /// So many blocks came twice.

@@ -183,6 +183,9 @@ impl SessionSink {
 fn offer_of(incoming: &IncomingStream) -> StreamOffer {
     let open = *incoming.open();
     let has = |flag| open.flags.contains(flag);
+    // What is not read is neither hashed nor read back, whatever a peer asks for.
+    let reads_all = has(OpenFlags::BLAKE3) || has(OpenFlags::READ_BACK);
+    let may_skip = has(OpenFlags::CRC32C) && !reads_all;
     StreamOffer {
         identity: open.identity,
         manifest: Arc::clone(incoming.manifest()),
@@ -192,7 +195,7 @@ fn offer_of(incoming: &IncomingStream) -> StreamOffer {
         sync: has(OpenFlags::SYNC),
         read_back: has(OpenFlags::READ_BACK),
         restart: has(OpenFlags::RESTART),
-        skip_unchanged: has(OpenFlags::SKIP_UNCHANGED),
+        skip_unchanged: has(OpenFlags::SKIP_UNCHANGED) && may_skip,
     }
 }
 

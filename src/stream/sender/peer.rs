@@ -406,6 +406,7 @@ impl TransferPeer {
         if self.stage == PeerStage::Opening && outgoing.is_accepted() {
             self.stage = PeerStage::Sending;
             (_, self.report.resumed_bytes) = outgoing.had();
+            self.report.unchanged = outgoing.unchanged();
             self.more_rails(with);
         }
         self.after_message(with)

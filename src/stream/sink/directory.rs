@@ -494,7 +494,7 @@ impl BlockSink for Receiving {
         let mut have = partials.prove(stop)?;
         self.any
             .fetch_or(!have.blocks().is_empty(), Ordering::Relaxed);
-        if self.offer.skip_unchanged && self.offer.crc32c {
+        if self.offer.skip_unchanged {
             let found = unchanged::find(&self.directory, &self.offer, &mut have, stop)?;
             partials.leave_out(found);
         }

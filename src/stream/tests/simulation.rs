@@ -749,6 +749,7 @@ fn what_comes_damaged_before_finish_is_said_is_sent_first() {
         have_blocks: 0,
         have_digest: 0,
         slots: 0,
+        unchanged: 0,
     };
     outgoing.on_message(&Message::Accept(accept)).unwrap();
     for block in plan.iter() {
@@ -761,6 +762,37 @@ fn what_comes_damaged_before_finish_is_said_is_sent_first() {
     outgoing.on_message(&damaged).unwrap();
     assert!(!outgoing.is_finishing() && outgoing.wants(index));
     assert!(outgoing.next_control(0, 8192, manifest).is_none());
+}
+
+/// A peer that keeps files though it was not asked to, or more than there are.
+#[test]
+fn a_peer_keeps_no_files_but_those_that_it_may() {
+    let accept = |unchanged| Accept {
+        stream: 1,
+        granted: 8,
+        have_blocks: 0,
+        have_digest: 0,
+        slots: 0,
+        unchanged,
+    };
+    for (may_skip, unchanged, is_right) in [
+        (false, 0, true),
+        (false, 1, false),
+        (true, 1, true),
+        (true, 2, false),
+        (true, u64::MAX, false),
+    ] {
+        let manifest = manifest(&[vec![1; 100]]);
+        let plan = Arc::new(BlockPlan::new(&manifest, 16));
+        let mut open = open(&manifest, &plan);
+        open.flags.set(OpenFlags::SKIP_UNCHANGED, may_skip);
+        let mut outgoing = OutgoingStream::new(open, plan, 0);
+        while outgoing.next_control(0, 8192, &manifest).is_some() {
+            outgoing.on_control_sent(0);
+        }
+        let said = outgoing.on_message(&Message::Accept(accept(unchanged)));
+        assert_eq!(said.is_ok(), is_right, "{may_skip} {unchanged}: {said:?}");
+    }
 }
 
 #[test]

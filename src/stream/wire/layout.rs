@@ -193,7 +193,8 @@ pub(super) struct AcceptWire {
     pub(super) have_blocks: U64,
     pub(super) have_digest: U32,
     pub(super) slots: U32,
-    pub(super) reserved: [u8; 24],
+    pub(super) unchanged: U64,
+    pub(super) reserved: [u8; 16],
 }
 
 /// The layout of `Have` and `Missing`.

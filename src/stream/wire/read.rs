@@ -282,6 +282,7 @@ fn accept(wire: &HeaderWire, payload: &[u8]) -> Result<Accept, WireError> {
         have_blocks: body.have_blocks.get(),
         have_digest: body.have_digest.get(),
         slots: body.slots.get(),
+        unchanged: body.unchanged.get(),
     })
 }
 

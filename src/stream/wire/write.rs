@@ -159,6 +159,7 @@ fn accept(accept: &Accept) -> AcceptWire {
         have_blocks: accept.have_blocks.into(),
         have_digest: accept.have_digest.into(),
         slots: accept.slots.into(),
+        unchanged: accept.unchanged.into(),
         ..zeroed()
     }
 }

@@ -88,6 +88,9 @@ impl fmt::Display for Summary<'_> {
         if report.resumed_bytes > 0 {
             writeln!(f, "resumed      {} bytes were there", report.resumed_bytes)?;
         }
+        if report.unchanged > 0 {
+            writeln!(f, "unchanged    {} files", report.unchanged)?;
+        }
         writeln!(
             f,
             "seconds      {seconds:.3} (until the receiver had written them)"

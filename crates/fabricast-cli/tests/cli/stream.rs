@@ -390,6 +390,10 @@ fn what_is_excluded_is_not_sent_and_a_dry_run_says_what_is() {
     assert_eq!(names(&to.path().join("tree")), ["b.dat", "raw"]);
     assert_eq!(names(&to.path().join("tree/raw")), ["deep", "keep.tmp"]);
     assert!(names(&to.path().join("tree/raw/deep")).is_empty());
+    let again = send(&["--skip-unchanged"]);
+    again.assert_ok();
+    let lines: Vec<_> = again.stdout.lines().collect();
+    assert!(lines.contains(&"unchanged    2 files"), "{}", again.stdout);
 }
 
 /// A name of which receivers would believe that it is theirs.

@@ -1,11 +1,9 @@
 //! Files that are at the target already, with the size and the time that the sender has: they are
 //! kept as they are, and not sent.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fdatasync, fstat};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fdatasync};
 
 use crate::stream::block_set::BlockSet;
 use crate::stream::sink::beneath::{Beneath, OpenDirectories, split};
@@ -23,11 +21,10 @@ fn is_as(found: &Stat, entry: &Entry<'_>) -> bool {
         && u64::from(entry.modified.nanoseconds) == found.st_mtime_nsec
 }
 
-/// Finds them, and adds their blocks, which are read for their checksums, to what is kept. The
-/// numbers of their entries.
+/// Finds them, and adds them to what is kept, unread. The numbers of their entries.
 ///
 /// # Errors
-/// A file can't be read.
+/// It is to stop.
 pub(super) fn find(
     directory: &Beneath,
     offer: &StreamOffer,
@@ -36,52 +33,27 @@ pub(super) fn find(
 ) -> Result<BlockSet, SinkError> {
     let mut unchanged = BlockSet::new(offer.manifest.len() as u64);
     let open = OpenDirectories::default();
-    let mut buffer = vec![0; offer.plan.block_bytes() as usize];
     for (number, entry) in offer.manifest.iter().enumerate() {
         stop.check()?;
         let mut blocks = offer.plan.of_entry(number);
         // A stream that was cut has left a part of it: that is gone on with.
-        if entry.kind != EntryKind::File || blocks.clone().any(|it| kept.blocks().contains(it)) {
+        if entry.kind != EntryKind::File || blocks.any(|it| kept.blocks().contains(it)) {
             continue;
         }
-        let Ok(Some(file)) = open_as(directory, &open, &entry) else {
-            continue;
-        };
-        let is_whole = blocks.try_fold(true, |_, index| {
-            stop.check()?;
-            let Some(block) = offer.plan.get(index) else {
-                return Ok(false);
-            };
-            let bytes = &mut buffer[..block.len as usize];
-            match file.read_exact_at(bytes, block.offset) {
-                Ok(()) => {
-                    kept.add(offer, &block, bytes);
-                    Ok(true)
-                }
-                Err(error) => Err(SinkError::os(entry.name.as_bytes(), error)),
-            }
-        })?;
-        if is_whole {
+        if is_there(directory, &open, &entry) {
+            kept.add_unread(offer, number);
             unchanged.insert(number as u64);
         }
     }
     Ok(unchanged)
 }
 
-/// The file of an entry, if it is as the entry says.
-fn open_as(
-    directory: &Beneath,
-    open: &OpenDirectories,
-    entry: &Entry<'_>,
-) -> io::Result<Option<File>> {
+/// Whether the file of an entry is there, as the entry says.
+fn is_there(directory: &Beneath, open: &OpenDirectories, entry: &Entry<'_>) -> bool {
     let (parent, last) = split(entry.name.as_bytes());
-    let parent = open.get(directory, parent, false)?;
-    // Most of what is not there is found by this, and nothing is opened that is no file.
-    if !is_as(&parent.stat_here(last)?, entry) {
-        return Ok(None);
-    }
-    let file = parent.open_here(last, OFlags::RDONLY, Mode::empty())?;
-    Ok(is_as(&fstat(&file)?, entry).then(|| file.into()))
+    let parent = open.get(directory, parent, false);
+    let found = parent.and_then(|parent| parent.stat_here(last));
+    found.is_ok_and(|found| is_as(&found, entry))
 }
 
 /// Sees to it that they still are what they were, and have the sender's rights; and, if that is

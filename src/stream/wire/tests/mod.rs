@@ -117,10 +117,11 @@ fn opening_has_these_bytes() {
         have_blocks: 0x22,
         have_digest: 0x0403_0201,
         slots: 0x44,
+        unchanged: 0x55,
     };
     let body: &[&[u8]] = &[
         &[0x11, 0, 0, 0, 0, 0, 0, 0, 0x22, 0, 0, 0, 0, 0, 0, 0],
-        &[1, 2, 3, 4, 0x44, 0, 0, 0],
+        &[1, 2, 3, 4, 0x44, 0, 0, 0, 0x55],
     ];
     golden(Message::Accept(accept), bytes(18, 0, S, 0, body), b"");
 }
@@ -434,6 +435,7 @@ fn samples() -> Vec<([u8; HEADER_LEN], Vec<u8>)> {
             have_blocks: 2,
             have_digest: 7,
             slots: 0,
+            unchanged: 0,
         }),
         Message::Have(list),
         Message::Missing(list),

@@ -128,6 +128,10 @@ fn summary(name: &str, result: &Value) -> String {
     if resumed > 0.0 {
         text += &format!("resumed      {resumed:.0} bytes were there\n");
     }
+    let unchanged = number("unchanged");
+    if unchanged > 0.0 {
+        text += &format!("unchanged    {unchanged:.0} files\n");
+    }
     let (seconds, rate) = (number("seconds"), number("rate"));
     text + &format!("seconds      {seconds:.3}\nrate         {}/s", Bytes(rate))
 }
