@@ -239,9 +239,9 @@ impl SendOptions {
 
     /// Whether files that are at the receiver already, under their names, with the same size and
     /// the same time of their last change, are kept as they are and not sent: for a tree of which
-    /// little has changed since it was sent last. It trusts sizes and times: nothing of what is kept
-    /// is read, and other content of the same size and time is not found out. So it does not go
-    /// with [`blake3`](Self::blake3), nor with [`read_back`](Self::read_back), and it needs
+    /// little has changed since it was sent last. It trusts sizes and times: nothing of what is
+    /// kept is read, and other content of the same size and time is not found out. So it does not
+    /// go with [`blake3`](Self::blake3), nor with [`read_back`](Self::read_back), and it needs
     /// [`crc32c`](Self::crc32c). What is kept counts as
     /// [unchanged](crate::stream::StreamReport::unchanged) and as
     /// [resumed](crate::stream::StreamReport::resumed_bytes). What has no time is always sent:
