@@ -56,6 +56,7 @@ fn kind(kind: EntryKind) -> u8 {
     match kind {
         EntryKind::File => 1,
         EntryKind::Directory => 2,
+        EntryKind::Link => 3,
     }
 }
 

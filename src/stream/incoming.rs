@@ -43,8 +43,8 @@ use super::error::{RefusalCode, StreamError, StreamViolation};
 use super::manifest::{Announced, Manifest, ManifestError, ManifestParser};
 use super::pack::PackedBlock;
 use super::wire::{
-    BlockHeader, Checks, Complete, Finish, HASH_LEN, ManifestPart, Message, Open, OpenFlags, Pack,
-    RailLost,
+    BlockHeader, Checks, Complete, Features, Finish, HASH_LEN, ManifestPart, Message, Open,
+    OpenFlags, Pack, RailLost,
 };
 
 pub(crate) use self::admission::IncomingSettings;
@@ -122,7 +122,8 @@ impl IncomingStream {
             manifest_bytes: open.manifest_bytes,
             bytes: open.bytes,
         };
-        let parser = ManifestParser::new(announced, &settings.limits.of_manifest())?;
+        let links = settings.features.contains(Features::LINKS);
+        let parser = ManifestParser::new(announced, &settings.limits.of_manifest(links))?;
         let by_write = open.flags.contains(OpenFlags::BY_WRITE);
         let reception = ReceptionSettings {
             stream: open.stream,

@@ -135,11 +135,12 @@ impl Limits {
         check("memory", self.memory, 64 * KIB, u64::MAX, "64 KiB and more")
     }
 
-    pub(crate) fn of_manifest(&self) -> ManifestLimits {
+    pub(crate) fn of_manifest(&self, links: bool) -> ManifestLimits {
         ManifestLimits {
             entries: self.entries,
             name_bytes: self.name_bytes,
             bytes: self.bytes,
+            links,
         }
     }
 

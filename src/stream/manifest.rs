@@ -1,4 +1,5 @@
-//! `Manifest`: which files and directories a stream has, in an order that both sides agree on.
+//! `Manifest`: which files, directories and links a stream has, in an order that both sides agree
+//! on.
 //!
 //! The order is that of the names, component by component: so it is the same for the same tree
 //! whoever walks it, and a reader of hostile bytes finds doubled names, and files that are used as
@@ -20,6 +21,14 @@ pub enum EntryKind {
     /// A directory. Those that files lie in need no entry of their own; they have one for their
     /// mode, or because they are empty.
     Directory,
+    /// A symbolic link. Its content is what it points to, as readlink(2) says it: 1 to
+    /// [`LINK_MAX`](Self::LINK_MAX) bytes.
+    Link,
+}
+
+impl EntryKind {
+    /// Bytes that the content of a link has at most.
+    pub const LINK_MAX: u64 = 4095;
 }
 
 /// When something was last changed, as stat(2) says it.
@@ -31,7 +40,7 @@ pub struct Modified {
     pub nanoseconds: u32,
 }
 
-/// One file or directory of a stream.
+/// One file, directory or link of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// Where it lies.
@@ -40,7 +49,7 @@ pub struct Entry<'a> {
     pub kind: EntryKind,
     /// Its permissions: the nine bits of chmod(2), no others.
     pub mode: u16,
-    /// Bytes; 0 for a directory.
+    /// Bytes of its content; 0 for a directory.
     pub size: u64,
     /// When it was last changed.
     pub modified: Modified,
@@ -55,6 +64,7 @@ pub(crate) const ENTRY_LEN: usize = 28;
 
 const FILE: u8 = 1;
 const DIRECTORY: u8 = 2;
+const LINK: u8 = 3;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -79,6 +89,7 @@ impl Entry<'_> {
             kind: match self.kind {
                 EntryKind::File => FILE,
                 EntryKind::Directory => DIRECTORY,
+                EntryKind::Link => LINK,
             },
             reserved: 0,
             mode: self.mode.into(),
@@ -106,6 +117,7 @@ impl<'a> Entry<'a> {
         let kind = match wire.kind {
             FILE => EntryKind::File,
             DIRECTORY => EntryKind::Directory,
+            LINK => EntryKind::Link,
             _ => return Err(EntryProblem::Field("kind")),
         };
         let entry = Self {
@@ -132,10 +144,15 @@ impl<'a> Entry<'a> {
         if self.modified.nanoseconds >= NANOSECONDS {
             return Err(EntryProblem::Field("nanoseconds"));
         }
-        if self.kind == EntryKind::Directory && self.size != 0 {
-            return Err(EntryProblem::Field("size"));
+        let may_be = match self.kind {
+            EntryKind::File => true,
+            EntryKind::Directory => self.size == 0,
+            EntryKind::Link => (1..=EntryKind::LINK_MAX).contains(&self.size),
+        };
+        match may_be {
+            true => Ok(()),
+            false => Err(EntryProblem::Field("size")),
         }
-        Ok(())
     }
 }
 
@@ -158,9 +175,12 @@ pub enum EntryProblem {
     /// Its name is not behind that of the entry before.
     #[error("it is out of order")]
     Order,
-    /// Something lies below a file.
-    #[error("it lies below a file")]
+    /// Something lies below a file or a link.
+    #[error("it lies below a file, or a symbolic link")]
     BelowFile,
+    /// A symbolic link, where both sides have not agreed on any.
+    #[error("it is a symbolic link, and none is taken here")]
+    Link,
     /// All files together have more bytes than 64 bits can count.
     #[error("the sizes add up to more than can be counted")]
     Sizes,
@@ -218,7 +238,7 @@ struct EntryRecord {
     kind: EntryKind,
 }
 
-/// The files and directories of a stream, in the order of their names.
+/// The files, directories and links of a stream, in the order of their names.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
     records: Vec<EntryRecord>,
@@ -294,6 +314,18 @@ impl Manifest {
         self.records.get(index).map(|record| record.size)
     }
 
+    /// Whether the entry of this number is a symbolic link.
+    pub(crate) fn is_link(&self, index: usize) -> bool {
+        let record = self.records.get(index);
+        record.is_some_and(|record| record.kind == EntryKind::Link)
+    }
+
+    /// How many symbolic links there are.
+    pub(crate) fn links(&self) -> usize {
+        let is_link = |record: &&EntryRecord| record.kind == EntryKind::Link;
+        self.records.iter().filter(is_link).count()
+    }
+
     /// Bytes of memory that it takes.
     pub(crate) fn memory(&self) -> u64 {
         let records = self.records.capacity() * size_of::<EntryRecord>();
@@ -316,7 +348,7 @@ impl Manifest {
                 std::cmp::Ordering::Greater => return Err(wrong(index, EntryProblem::Order)),
             }
             // Whatever lies below a file would follow it directly.
-            if last.kind == EntryKind::File && entry.name.is_below(last.name) {
+            if last.kind != EntryKind::Directory && entry.name.is_below(last.name) {
                 return Err(wrong(index, EntryProblem::BelowFile));
             }
             // What lies below a directory follows it at once: what both names begin with was
@@ -385,6 +417,8 @@ pub(crate) struct ManifestLimits {
     pub(crate) entries: u64,
     pub(crate) name_bytes: u64,
     pub(crate) bytes: u64,
+    /// Whether there may be symbolic links.
+    pub(crate) links: bool,
 }
 
 /// What was said of a manifest before it came.
@@ -401,6 +435,7 @@ pub(crate) struct Announced {
 pub(crate) struct ManifestParser {
     announced: Announced,
     entries_max: u64,
+    links: bool,
     manifest: Manifest,
 }
 
@@ -434,6 +469,7 @@ impl ManifestParser {
         Ok(Self {
             announced,
             entries_max: limits.entries,
+            links: limits.links,
             manifest: Manifest::default(),
         })
     }
@@ -456,6 +492,9 @@ impl ManifestParser {
                 return self.expect("entries", index, index + 1);
             }
             let (entry, rest) = Entry::parse(bytes).map_err(|problem| wrong(index, problem))?;
+            if entry.kind == EntryKind::Link && !self.links {
+                return Err(wrong(index, EntryProblem::Link));
+            }
             self.manifest.push(entry)?;
             bytes = rest;
             let made = self.manifest.len() as u64 + self.manifest.on_the_way;

@@ -73,11 +73,12 @@ pub use sender::{
 };
 pub use settings::StreamSettings;
 pub use sink::{
-    BlockSink, CheckedBlock, DeviceSink, DirectorySink, DiscardSink, InMemory, Kept, MemorySink,
-    OnDevice, ReadBack, SinkError, SinkFactory, Stop, StreamOffer,
+    BlockSink, CheckedBlock, DeviceSink, DirectorySink, DiscardSink, InMemory, Kept, LinkTargets,
+    MemorySink, OnDevice, ReadBack, SinkError, SinkFactory, Stop, StreamOffer,
 };
 pub use source::{
     BlockSource, BufferSource, DeviceSource, FileSource, FileSourceBuilder, Skipped, SourceError,
+    SourceLinks,
 };
 pub use through_gpu::{DeviceBlock, HookError, ThroughGpu};
 pub use wire::{StreamIdentity, WireError};

@@ -22,7 +22,7 @@ use crate::memory::MemoryError;
 use crate::storage::{BackEnd, IoStats};
 
 pub use device::{DeviceSink, OnDevice};
-pub use directory::DirectorySink;
+pub use directory::{DirectorySink, LinkTargets};
 pub use discard::DiscardSink;
 pub use memory::{InMemory, MemorySink};
 
@@ -63,6 +63,12 @@ pub trait SinkFactory: Send + Sync + std::fmt::Debug + 'static {
     /// # Errors
     /// The stream is refused with it.
     fn make(&self, offer: &StreamOffer) -> Result<Box<dyn BlockSink>, SinkError>;
+
+    /// Whether its sinks take symbolic links ([`EntryKind::Link`]), whose content is what they
+    /// point to. A stream that has some is not sent to a receiver that takes none.
+    fn takes_links(&self) -> bool {
+        false
+    }
 }
 
 /// Takes the blocks of one stream, in any order, from several threads at once. Each block comes
@@ -229,7 +235,7 @@ impl Kept {
             return;
         };
         let has_none = self.digest.is_none() || self.content.is_some();
-        if !offer.skip_unchanged || has_none || found.kind != EntryKind::File {
+        if !offer.skip_unchanged || has_none || found.kind == EntryKind::Directory {
             return;
         }
         let blocks = offer.plan.of_entry(entry);

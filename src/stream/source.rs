@@ -14,7 +14,7 @@ use crate::memory::MemoryError;
 use crate::storage::{BackEnd, FileError, IoStats};
 
 pub use device::DeviceSource;
-pub use files::{FileSource, FileSourceBuilder, Skipped};
+pub use files::{FileSource, FileSourceBuilder, Skipped, SourceLinks};
 pub use memory::BufferSource;
 
 /// Something that a stream is made of: entries, each of which is read in blocks, in any order, by

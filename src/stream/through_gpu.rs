@@ -234,6 +234,10 @@ impl<S: BlockSource> BlockSource for ThroughGpu<S> {
     }
 
     fn read(&self, entry: usize, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        // What a link points to is no content for a hook.
+        if self.inner.manifest().is_link(entry) {
+            return self.inner.read(entry, offset, into);
+        }
         let stage = &self.stage;
         let mut buffer = stage.buffer(into.len()).map_err(SourceError::Other)?;
         stage.streams.with(|stream| {
@@ -265,6 +269,7 @@ impl<F: SinkFactory> SinkFactory for ThroughGpu<F> {
     fn make(&self, offer: &StreamOffer) -> Result<Box<dyn BlockSink>, SinkError> {
         Ok(Box::new(ThroughGpuSink {
             inner: self.inner.make(offer)?,
+            manifest: Arc::clone(&offer.manifest),
             stage: DeviceStage {
                 // Of this stream alone.
                 ways: Arc::default(),
@@ -272,12 +277,17 @@ impl<F: SinkFactory> SinkFactory for ThroughGpu<F> {
             },
         }))
     }
+
+    fn takes_links(&self) -> bool {
+        self.inner.takes_links()
+    }
 }
 
 /// The sink of one stream.
 #[derive(Debug)]
 struct ThroughGpuSink {
     inner: Box<dyn BlockSink>,
+    manifest: Arc<Manifest>,
     stage: DeviceStage,
 }
 
@@ -287,6 +297,9 @@ impl BlockSink for ThroughGpuSink {
     }
 
     fn write(&self, block: Block, crc: u32, bytes: &[u8]) -> Result<(), SinkError> {
+        if self.manifest.is_link(block.entry) {
+            return self.inner.write(block, crc, bytes);
+        }
         let stage = &self.stage;
         let mut buffer = stage.buffer(bytes.len()).map_err(SinkError::Other)?;
         stage.streams.with(|stream| {

@@ -74,6 +74,8 @@ bitflags::bitflags! {
         const PORTS = 1 << 8;
         /// The receiver keeps what is there already, and unchanged as far as sizes and times tell.
         const SKIP_UNCHANGED = 1 << 9;
+        /// Symbolic links.
+        const LINKS = 1 << 10;
     }
 }
 

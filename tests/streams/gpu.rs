@@ -80,13 +80,6 @@ fn send_pinned(
     outcomes.pop().expect("one peer")
 }
 
-fn complete(receiver: &StreamReceiver) -> fabricast::stream::StreamReport {
-    match next_end(receiver) {
-        StreamEvent::Complete(_, report) => report,
-        other => panic!("{other:?}"),
-    }
-}
-
 /// Memory that staged transfers of files keep for the next.
 fn let_go_of_staging() {
     fabricast::storage::pinned_buffers_clear();

@@ -18,6 +18,7 @@ mod gpu;
 mod hostile;
 mod large;
 mod link;
+mod links;
 #[path = "../common/namespaces.rs"]
 mod namespaces;
 mod panics;

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
     BlockSource, FileSource, Manifest, PeerOutcome, ReceiverConfig, SendOptions, SenderConfig,
-    SinkFactory, SourceError, StreamEvent, StreamReceiver, StreamSender, Transfer, Transport,
+    SinkFactory, SourceError, StreamEvent, StreamReceiver, StreamReport, StreamSender, Transfer,
+    Transport,
 };
 use fabricast::{Domain, PeerAddr};
 
@@ -220,6 +221,14 @@ pub(crate) fn assert_same(a: &Path, b: &Path) {
     );
     let times = |about: &fs::Metadata| (about.mtime(), about.mtime_nsec());
     assert_eq!(times(&about_a), times(&about_b), "{}", b.display());
+    if about_a.is_symlink() {
+        let (to_a, to_b) = (
+            fs::read_link(a).expect("read"),
+            fs::read_link(b).expect("read"),
+        );
+        assert_eq!(to_a, to_b, "{}", b.display());
+        return;
+    }
     if about_a.is_file() {
         let (bytes_a, bytes_b) = (fs::read(a).expect("read"), fs::read(b).expect("read"));
         assert!(bytes_a == bytes_b, "{} has other bytes", b.display());
@@ -229,6 +238,14 @@ pub(crate) fn assert_same(a: &Path, b: &Path) {
     assert_eq!(names_a, names_b, "{}", b.display());
     for name in names_a {
         assert_same(&a.join(&name), &b.join(&name));
+    }
+}
+
+/// The report of the stream that ends next, which has arrived.
+pub(crate) fn complete(receiver: &StreamReceiver) -> StreamReport {
+    match next_end(receiver) {
+        StreamEvent::Complete(_, report) => report,
+        other => panic!("{other:?}"),
     }
 }
 

@@ -51,8 +51,8 @@ const EXAMPLES: &str = "Examples:
 
 A stream that was cut goes on where it was when the same command is given again. Files get their
 names only when all of the stream is whole and checked; they replace files of the same names.
-Symbolic links, FIFOs, sockets and devices in directories are not sent: stderr says which were
-skipped, and with --strict they are an error before anything is sent.";
+Symbolic links in directories are sent as links (--links); FIFOs, sockets and devices are not sent:
+stderr says which were skipped, and with --strict they are an error before anything is sent.";
 
 const NOTES: &str = "\
 What is sent goes as it is, and is not encrypted: whoever can read packets on the way reads it. A

@@ -40,6 +40,8 @@ pub(super) const RECEIVES_OF_WINDOWS: u32 = 3;
 #[derive(Debug, Clone)]
 pub struct ReceiverConfig {
     pub(super) sink: Arc<dyn SinkFactory>,
+    /// What the sink answered to `takes_links`.
+    pub(super) links: bool,
     pub(super) stream: StreamSettings,
     credits: Option<u32>,
     /// Threads for connections, once it is open.
@@ -58,6 +60,7 @@ impl ReceiverConfig {
     /// Streams go to sinks of this kind.
     pub fn new(sink: impl SinkFactory) -> Self {
         Self {
+            links: sink.takes_links(),
             sink: Arc::new(sink),
             stream: StreamSettings::of_receiver(),
             credits: None,

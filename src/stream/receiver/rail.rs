@@ -8,10 +8,11 @@ use crate::endpoint::ConnectionId;
 use crate::stream::rail::Rail;
 use crate::stream::wire::Features;
 
-/// What a receiver can do, with windows or without.
-pub(super) fn features(windows: bool) -> Features {
+/// What a receiver can do, with windows or without, and whether its sinks take links.
+pub(super) fn features(windows: bool, links: bool) -> Features {
     let mut features = Features::all();
     features.set(Features::BY_WRITE, windows);
+    features.set(Features::LINKS, links);
     features
 }
 

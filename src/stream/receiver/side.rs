@@ -23,7 +23,7 @@ use crate::stream::incoming::{IncomingSettings, IncomingStream, Refusal};
 use crate::stream::interface::{self, Interface};
 use crate::stream::network::{Network, StreamSide};
 use crate::stream::wire::{
-    BlockHeader, Kind, Message, Open, OpenFlags, PAYLOAD_ROOM_MIN, Ports, Reason, Refuse,
+    BlockHeader, Features, Kind, Message, Open, OpenFlags, PAYLOAD_ROOM_MIN, Ports, Reason, Refuse,
 };
 use crate::stream::workers::guarded;
 use crate::stream::{BlockSink, RefusalCode, StreamError, StreamViolation, report};
@@ -56,6 +56,10 @@ impl ReceiverTools {
         self.network.now
     }
 
+    fn features(&self) -> Features {
+        features(self.slot_pool.is_some(), self.config.links)
+    }
+
     /// The rail of a connection that a sender has made.
     fn answer(
         &self,
@@ -64,7 +68,7 @@ impl ReceiverTools {
     ) -> Result<ReceiverRail, StreamError> {
         let config = &self.config;
         let settings = AnswerSettings {
-            features: features(self.slot_pool.is_some()),
+            features: self.features(),
             streams: 1,
             payload_max: config.stream.block_bytes.max(PAYLOAD_ROOM_MIN),
             ports: self.beside.get(&at.0).copied().unwrap_or_default(),
@@ -103,7 +107,7 @@ impl ReceiverTools {
         let settings = IncomingSettings {
             limits: config.limits,
             memory_left,
-            features: features(self.slot_pool.is_some()),
+            features: self.features(),
             payload_max: config.stream.block_bytes.max(PAYLOAD_ROOM_MIN),
             window: config.window().into(),
             slots: memory.len() as u32,

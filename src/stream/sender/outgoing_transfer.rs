@@ -52,6 +52,8 @@ pub(super) struct TransferState {
 pub(super) struct TransferPlan {
     pub(super) blocks: Arc<BlockPlan>,
     pub(super) identity: StreamIdentity,
+    /// How many of the entries are symbolic links.
+    pub(super) links: usize,
 }
 
 /// The hash of what was read, whichever peer it was read for.
@@ -526,6 +528,7 @@ impl TransferPlan {
                 key,
                 stamp: source.stamp(),
             },
+            links: manifest.links(),
         }
     }
 }

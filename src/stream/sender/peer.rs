@@ -629,6 +629,17 @@ impl TransferPeer {
         let Some(plan) = &with.transfer.plan else {
             return Ok(());
         };
+        let links = plan.links;
+        let takes_links = |rail: &SenderRail| rail.can(Features::LINKS);
+        if links > 0 && !self.session.rails.first().is_some_and(takes_links) {
+            let reason = format!(
+                "{links} of the entries are symbolic links, and the receiver takes none: leave \
+                 them out (FileSourceBuilder::links, fabricast send --links skip), or have \
+                 them followed"
+            );
+            let code = RefusalCode::FEATURE;
+            return Err(StreamError::GivenUp { code, reason });
+        }
         let options = &with.transfer.options;
         let wanted = (options.transport, self.no_windows);
         let block_bytes = plan.blocks.block_bytes();

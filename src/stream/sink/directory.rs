@@ -9,6 +9,7 @@
 //! ```
 
 mod journal_file;
+mod links;
 mod partials;
 mod unchanged;
 
@@ -28,6 +29,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+pub use self::links::LinkTargets;
 use self::partials::Partials;
 use super::beneath::{Beneath, OpenDirectories, split};
 use super::{BlockSink, CheckedBlock, Kept, ReadBack, SinkError, SinkFactory, Stop, StreamOffer};
@@ -58,11 +60,13 @@ const SYNC_EACH_MAX: usize = 64;
 /// found right.
 ///
 /// Permissions (the lowest nine bits) and times of modification are the sender's; owners are this
-/// process's.
+/// process's. Symbolic links are made as the sender has them, but those that lead out of this
+/// directory ([`LinkTargets`]).
 #[derive(Debug, Clone)]
 pub struct DirectorySink {
     directory: Arc<Beneath>,
     access: FileAccess,
+    links: LinkTargets,
 }
 
 /// How files are written.
@@ -88,6 +92,7 @@ impl DirectorySink {
                 direct: DirectIo::Auto,
                 back_end: BackEndChoice::Auto,
             },
+            links: LinkTargets::default(),
         })
     }
 
@@ -107,6 +112,13 @@ impl DirectorySink {
     #[must_use]
     pub fn back_end(mut self, back_end: BackEndChoice) -> Self {
         self.access.back_end = back_end;
+        self
+    }
+
+    /// Which symbolic links are made. Default: [`LinkTargets::Within`].
+    #[must_use]
+    pub fn links(mut self, links: LinkTargets) -> Self {
+        self.links = links;
         self
     }
 
@@ -161,6 +173,10 @@ impl SinkFactory for DirectorySink {
     fn make(&self, offer: &StreamOffer) -> Result<Box<dyn BlockSink>, SinkError> {
         Ok(Box::new(self.receiving(offer)))
     }
+
+    fn takes_links(&self) -> bool {
+        self.links != LinkTargets::None
+    }
 }
 
 impl DirectorySink {
@@ -168,6 +184,7 @@ impl DirectorySink {
         Receiving {
             directory: Arc::clone(&self.directory),
             access: self.access,
+            links: self.links,
             offer: offer.clone(),
             work: Mutex::new(None),
             any: AtomicBool::new(false),
@@ -181,6 +198,7 @@ impl DirectorySink {
 struct Receiving {
     directory: Arc<Beneath>,
     access: FileAccess,
+    links: LinkTargets,
     offer: StreamOffer,
     /// `None`: the sink is not open yet, or the stream is over.
     work: Mutex<Option<Arc<Partials>>>,
@@ -241,14 +259,15 @@ impl Receiving {
             let name = entry.name.as_bytes();
             let failed = |error: io::Error| SinkError::os(name, error);
             let (parent, last) = match entry.kind {
-                EntryKind::File => split(name),
                 EntryKind::Directory => (name, OsStr::new("")),
+                EntryKind::File | EntryKind::Link => split(name),
             };
             if checked != Some(parent) {
                 there = self.check_parent(parent, device).map_err(failed)?;
                 checked = Some(parent);
             }
-            let Some(there) = there.as_ref().filter(|_| entry.kind == EntryKind::File) else {
+            let is_directory = entry.kind == EntryKind::Directory;
+            let Some(there) = there.as_ref().filter(|_| !is_directory) else {
                 continue;
             };
             match there.stat_here(last) {
@@ -298,7 +317,7 @@ impl Receiving {
                     skipped = moved.next();
                 }
                 let is_moved = skipped.as_ref().is_some_and(|range| range.start <= number);
-                if entry.kind == EntryKind::File && !is_moved {
+                if entry.kind != EntryKind::Directory && !is_moved {
                     if !left_out.contains(number as u64) {
                         between(number);
                         self.place(partials, &open, entry)?;
@@ -425,7 +444,8 @@ impl Receiving {
         renamed.map_err(|error| failed(error.into()))
     }
 
-    /// Every file has its length, rights and times, before the first gets its name.
+    /// Every link is one, and every file has its length, rights and times, before the first gets
+    /// its name.
     fn dress_files(&self, partials: &Partials, stop: &Stop) -> Result<(), SinkError> {
         for (number, entry) in partials.unfinished() {
             stop.check()?;
@@ -489,7 +509,7 @@ impl Receiving {
 
 impl BlockSink for Receiving {
     fn open(&self, _offer: &StreamOffer, stop: &Stop) -> Result<Kept, SinkError> {
-        let files = (self.access, Arc::clone(&self.io));
+        let files = (self.access, self.links, Arc::clone(&self.io));
         let partials = Partials::open(self.open_work()?, &self.offer, files, Clock::system())?;
         let mut have = partials.prove(stop)?;
         self.any
@@ -571,8 +591,8 @@ impl BlockSink for Receiving {
 /// The directory that an entry lies in; of a directory, itself.
 fn directory_of<'a>(entry: &Entry<'a>) -> &'a [u8] {
     match entry.kind {
-        EntryKind::File => split(entry.name.as_bytes()).0,
         EntryKind::Directory => entry.name.as_bytes(),
+        EntryKind::File | EntryKind::Link => split(entry.name.as_bytes()).0,
     }
 }
 

@@ -11,6 +11,10 @@ impl SinkFactory for DiscardSink {
     fn make(&self, _offer: &StreamOffer) -> Result<Box<dyn BlockSink>, SinkError> {
         Ok(Box::new(Self))
     }
+
+    fn takes_links(&self) -> bool {
+        true
+    }
 }
 
 impl BlockSink for DiscardSink {

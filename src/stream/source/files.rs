@@ -27,12 +27,13 @@ use crate::stream::Manifest;
 use crate::stream::open_files::{OpenFile, OpenFiles, direct_for, is_moved_whole};
 use crate::stream::sink::beneath::{Beneath, OpenDirectories, split};
 
-pub use self::builder::FileSourceBuilder;
+pub use self::builder::{FileSourceBuilder, SourceLinks};
 
 /// Files and directories that are sent.
 ///
-/// A file goes under the last part of its path, a tree under that of its directory. Symbolic links
-/// in a tree, device files, FIFOs and sockets are left out, and [counted](Self::skipped). What is
+/// A file goes under the last part of its path, a tree under that of its directory. Device files,
+/// FIFOs and sockets in a tree are left out, and [counted](Self::skipped); so are symbolic links,
+/// unless [it is asked](FileSourceBuilder::links) that they be kept or followed. What is
 /// read is what was there when the source was built: a file that changed since fails the stream.
 ///
 /// ```no_run
@@ -68,6 +69,8 @@ struct SourceItem {
     place: ItemPlace,
     /// Where its bytes begin in the file.
     start: u64,
+    /// Its content is what it points to.
+    is_link: bool,
     /// The file's identity; `None`: a directory, whose content is in other entries.
     identity: Option<Identity>,
 }
@@ -206,6 +209,38 @@ impl FileSource {
         }
     }
 
+    /// Reads a part of what a link points to.
+    fn read_link(
+        &self,
+        item: &SourceItem,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), SourceError> {
+        let failed = |error: io::Error| match error.raw_os_error() {
+            Some(libc::ENOENT) => changed(&self.path_of(item), "it was removed"),
+            Some(libc::EINVAL) => changed(&self.path_of(item), "it was replaced by another file"),
+            _ => SourceError::os(&self.path_of(item), &error),
+        };
+        let ItemPlace::Below(root, name) = &item.place else {
+            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        };
+        let root = &self.roots[*root as usize];
+        let (directory, last) = split(name);
+        let parent = root.open.get(&root.directory, directory, false);
+        let parent = parent.map_err(failed)?;
+        let target = rustix::fs::readlinkat(parent.fd(), last, Vec::new());
+        let target = target.map_err(|error| failed(error.into()))?;
+        check(|| self.path_of(item), item.identity, self.look(item)?)?;
+        let part = target.as_bytes().get(offset as usize..);
+        match part.and_then(|part| part.get(..into.len())) {
+            Some(part) => {
+                into.copy_from_slice(part);
+                Ok(())
+            }
+            None => Err(changed(&self.path_of(item), "it became shorter")),
+        }
+    }
+
     fn look(&self, item: &SourceItem) -> Result<Identity, SourceError> {
         let failed = |error: &io::Error| match error.raw_os_error() {
             Some(libc::ENOENT) => changed(&self.path_of(item), "it was removed"),
@@ -238,6 +273,9 @@ impl BlockSource for FileSource {
 
     fn read(&self, entry: usize, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
         let item = self.item(entry)?;
+        if item.is_link {
+            return self.read_link(item, offset, into);
+        }
         if self.is_whole(item, offset, into.len()) {
             return self.read_whole(item, into);
         }
@@ -253,10 +291,15 @@ impl BlockSource for FileSource {
         entry: usize,
         offset: u64,
         into: &mut DeviceBuffer,
-        _host: &mut [u8],
-        _stream: &Stream,
+        host: &mut [u8],
+        stream: &Stream,
     ) -> Result<BackEnd, SourceError> {
         let item = self.item(entry)?;
+        if item.is_link {
+            self.read_link(item, offset, host)?;
+            into.copy_from_host(host, stream)?;
+            return Ok(BackEnd::Staged);
+        }
         let options = IoOptions {
             // Nothing else was given the buffer.
             sync_default_stream: Some(false),

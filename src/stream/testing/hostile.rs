@@ -96,6 +96,7 @@ fn read_manifest(bytes: &[u8]) {
         entries: 1000,
         name_bytes: 1 << 20,
         bytes: u64::MAX,
+        links: bytes.len().is_multiple_of(2),
     };
     let announced = Announced {
         entries: 1000,

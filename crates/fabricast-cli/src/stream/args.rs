@@ -111,6 +111,10 @@ pub(crate) struct RecvArgs {
     /// nobody went on with
     #[arg(long, value_name = "DAYS", conflicts_with = "discard")]
     pub(crate) forget_after: Option<u32>,
+    /// Make symbolic links that lead out of the directory, too, wherever their sender wants them
+    /// to: for senders that are trusted. Else a stream with such a link fails
+    #[arg(long, conflicts_with = "discard")]
+    pub(crate) any_links: bool,
     /// Check what arrives, and throw it away
     #[arg(long, conflicts_with = "dir")]
     pub(crate) discard: bool,
@@ -149,6 +153,17 @@ pub(crate) enum Slow {
     CatchUp,
     /// The others go on, and it is given up when it has held them up for --timeout
     Drop,
+}
+
+/// What becomes of symbolic links in directories that are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Links {
+    /// They are sent as links
+    Keep,
+    /// What they lead to is sent in their place
+    Follow,
+    /// They are left out, and said to be
+    Skip,
 }
 
 /// How blocks go to receivers.
@@ -192,6 +207,13 @@ pub(crate) struct SendArgs {
     /// Send what matches this pattern, though --exclude matches it, too
     #[arg(long, value_name = "PATTERN", value_parser = NamePattern::parse, requires = "exclude")]
     pub(crate) include: Vec<NamePattern>,
+    /// What becomes of symbolic links in directories; those on the command line are followed
+    #[arg(long, value_enum, default_value_t = Links::Keep)]
+    pub(crate) links: Links,
+    /// When fetching: make symbolic links that lead out of the directory, too. Receivers that are
+    /// started over ssh make all of them
+    #[arg(long)]
+    pub(crate) any_links: bool,
     /// Print what would be sent, and how much it is, and send nothing: no receiver is reached.
     /// --skip-unchanged, which receivers do, makes no difference
     #[arg(short = 'n', long, conflicts_with = "slurm")]
@@ -240,8 +262,8 @@ pub(crate) struct SendArgs {
     /// Compute the BLAKE3 of the content on both sides, and compare; what that costs is printed
     #[arg(long)]
     pub(crate) blake3: bool,
-    /// Send nothing, and end with exit code 9, if there is something to skip: a symbolic link, a
-    /// FIFO, a socket or a device
+    /// Send nothing, and end with exit code 9, if there is something to skip: a FIFO, a socket, a
+    /// device, or a symbolic link that is not sent (--links)
     #[arg(long)]
     pub(crate) strict: bool,
     /// Have receivers read back what they wrote, and check it

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use fabricast::PeerAddr;
 use fabricast::buffer::DeviceBufferManager;
 use fabricast::stream::{
-    Arrival, DirectorySink, DiscardSink, EntryKind, Limits, PresharedKey, ReceiverConfig,
-    SinkFactory, StreamError, StreamEvent, StreamReceiver, ThroughGpu,
+    Arrival, DirectorySink, DiscardSink, EntryKind, Limits, LinkTargets, PresharedKey,
+    ReceiverConfig, SinkFactory, StreamError, StreamEvent, StreamReceiver, ThroughGpu,
 };
 use tempfile::TempDir;
 
@@ -194,6 +194,10 @@ fn config(
         false => {
             let failed = |error| Failure::file(dir, &error).ends(End::Sink);
             let sink = DirectorySink::new(dir).map_err(failed)?;
+            let sink = sink.links(match args.any_links {
+                true => LinkTargets::Any,
+                false => LinkTargets::Within,
+            });
             if let Some(days) = args.forget_after {
                 let age = Duration::from_secs(u64::from(days) * 86_400);
                 sink.forget_partials(age).map_err(failed)?;

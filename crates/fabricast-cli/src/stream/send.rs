@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fabricast::storage::DirectIo;
 use fabricast::stream::{
     BlockSource, EntryKind, FileSource, Peer, PeerOutcome, PresharedKey, SendOptions, SenderConfig,
-    SlowPeer, SourceError, StreamSender, ThroughGpu, Transport,
+    SlowPeer, SourceError, SourceLinks, StreamSender, ThroughGpu, Transport,
 };
 use fabricast::{Domain, PeerAddr};
 use serde_json::json;
@@ -19,7 +19,7 @@ use crate::failure::{End, Failure};
 use crate::interrupt;
 use crate::parent::end_with_parent;
 use crate::say::say;
-use crate::stream::args::{Addresses, By, SendArgs, Slow};
+use crate::stream::args::{Addresses, By, Links, SendArgs, Slow};
 use crate::stream::far::place::FarPlace;
 use crate::stream::far::{self, FarEnd, LibraryStart, Request, Role};
 use crate::stream::measure::Bytes;
@@ -62,17 +62,20 @@ fn list(args: &SendArgs, paths: &[PathBuf]) -> Result<(), Failure> {
     let source = Source::of(args, paths)?;
     let manifest = source.files.manifest();
     for entry in manifest.iter() {
-        let is_file = entry.kind == EntryKind::File;
+        let (kind, mark) = match entry.kind {
+            EntryKind::Directory => ("directory", "/"),
+            EntryKind::Link => ("link", "@"),
+            _ => ("file", ""),
+        };
         if args.common.json {
             say(json!({
                 "type": "entry",
                 "name": entry.name.to_string(),
-                "kind": if is_file { "file" } else { "directory" },
+                "kind": kind,
                 "bytes": entry.size,
             }));
         } else if !args.quiet {
-            let slash = if is_file { "" } else { "/" };
-            say(format_args!("{}{slash}", entry.name));
+            say(format_args!("{}{mark}", entry.name));
         }
     }
     let (entries, bytes) = (manifest.len(), manifest.bytes());
@@ -161,7 +164,7 @@ fn push(args: &SendArgs, paths: &[PathBuf], targets: &[Target]) -> Result<(), Fa
 
 /// The arguments of a far end's `recv`.
 fn far_recv_args(args: &SendArgs, dir: &str) -> Vec<String> {
-    let mut words = far::recv_args(&args.common, dir);
+    let mut words = far::far_recv(&args.common, dir);
     if args.by == By::Write {
         words.push(format!("--windows={}", args.common.buffers.unwrap_or(16)));
     }
@@ -182,6 +185,11 @@ impl Source {
         let mut builder = FileSource::builder().filter(move |below, kind| {
             let is_one = |of: &[NamePattern]| of.iter().any(|it| it.matches(below, kind));
             !is_one(&left_out) || is_one(&kept)
+        });
+        builder = builder.links(match args.links {
+            Links::Keep => SourceLinks::Keep,
+            Links::Follow => SourceLinks::Follow,
+            Links::Skip => SourceLinks::Skip,
         });
         let mut spool = None;
         for path in paths {
@@ -342,8 +350,7 @@ fn tell_skipped(args: &SendArgs, source: &FileSource) -> Result<(), Failure> {
     }
     match args.strict {
         true => {
-            let text =
-                format!("--strict: {all} of what is to be sent are neither files nor directories");
+            let text = format!("--strict: {all} of what is to be sent would be skipped");
             Err(Failure::new(text).ends(End::Skipped))
         }
         false => Ok(()),

@@ -236,6 +236,8 @@ fn gather(place: &MeetingPlace, task: &Task, run: &str) -> Result<Vec<Named>, Fa
 /// The others, when they were started by the same command.
 pub(crate) fn receive_of_send(args: &SendArgs, shared: &Path, task: &Task) -> Result<(), Failure> {
     let mut recv = far::near_recv(&args.common, &args.slurm.dir)?;
+    // All tasks of a step are of one user.
+    recv.any_links = true;
     let rails = args
         .far
         .rail

@@ -133,6 +133,21 @@ fn a_tree_is_fetched_from_another_machine() {
         "{}",
         fetched.stdout
     );
+    // Links that lead out are made here if that is asked for, and there anyway.
+    std::os::unix::fs::symlink("/etc/hostname", top.join("out")).expect("linked");
+    let fetch = |more: &[&str]| {
+        let words = [&[source.as_str(), text(&into)], more].concat();
+        end_of(&mut send(&program, &shell, &words))
+    };
+    fetch(&[]).assert_failed(6, "tree/out: a symbolic link to /etc/hostname");
+    fetch(&["--any-links"]).assert_ok();
+    let place = far("host1", &to.path().join("there"));
+    end_of(&mut send(&program, &shell, &[text(&top), &place])).assert_ok();
+    for copy in ["new", "there"] {
+        let link = fs::read_link(to.path().join(copy).join("tree/out"));
+        assert_eq!(link.expect("a link"), Path::new("/etc/hostname"));
+    }
+    fs::remove_file(top.join("out")).expect("it is ours");
     // What is not there, the far end says through this one.
     let missing = far("host1", &from.path().join("missing"));
     let ended = end_of(&mut send(&program, &shell, &[&missing, text(&into)]));

@@ -304,7 +304,9 @@ fn what_is_skipped_is_said_and_strictly_nothing_is() {
     assert!(made.expect("mkfifo is there").success());
     let receiver = Running::start(&program, to.path(), &[]);
     let send = |more: &[&str]| {
-        Process::start_command(receiver.sender(&program).args(more).arg(&top)).end()
+        let mut command = receiver.sender(&program);
+        command.args(["--links", "skip"]).args(more);
+        Process::start_command(command.arg(&top)).end()
     };
     let said = |ended: &Ended| {
         for (name, what) in [
@@ -333,6 +335,42 @@ fn what_is_skipped_is_said_and_strictly_nothing_is() {
     let sent = send(&["--strict"]);
     sent.assert_ok();
     assert!(!sent.stderr.contains("skipped"), "{}", sent.stderr);
+}
+
+#[test]
+fn links_are_sent_as_links_unless_another_way_is_asked_for() {
+    use std::os::unix::fs::symlink;
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let top = from.path().join("tree");
+    fs::create_dir(&top).expect("room");
+    fs::write(top.join("file"), content(5)).expect("room");
+    symlink("file", top.join("link")).expect("linked");
+    let send = |receiver: &Running, more: &[&str]| {
+        Process::start_command(receiver.sender(&program).args(more).arg(&top)).end()
+    };
+    let there = to.path().join("tree/link");
+    let receiver = Running::start(&program, to.path(), &[]);
+    let listed = send(&receiver, &["--dry-run"]);
+    assert!(listed.stdout.contains("tree/link@\n"), "{}", listed.stdout);
+    send(&receiver, &["--strict"]).assert_ok();
+    assert_eq!(fs::read_link(&there).expect("a link"), Path::new("file"));
+    send(&receiver, &["--links", "follow", "--strict"]).assert_ok();
+    assert!(fs::symlink_metadata(&there).expect("there").is_file());
+    // One that leads out is made where that is asked for.
+    symlink("/etc/hostname", top.join("out")).expect("linked");
+    let refused = send(&receiver, &[]);
+    refused.assert_failed(6, "tree/out: a symbolic link to /etc/hostname");
+    assert!(
+        refused.stderr.contains("fabricast recv --any-links"),
+        "{}",
+        refused.stderr
+    );
+    drop(receiver);
+    let receiver = Running::start(&program, to.path(), &["--any-links"]);
+    send(&receiver, &[]).assert_ok();
+    let out = fs::read_link(to.path().join("tree/out")).expect("a link");
+    assert_eq!(out, Path::new("/etc/hostname"));
 }
 
 #[test]

@@ -37,6 +37,7 @@ const NO_LIMITS: ManifestLimits = ManifestLimits {
     entries: u64::MAX,
     name_bytes: u64::MAX,
     bytes: u64::MAX,
+    links: true,
 };
 
 fn parse(announced: Announced, bytes: &[u8]) -> Result<Manifest, ManifestError> {
@@ -107,6 +108,40 @@ fn no_name_is_there_twice_or_below_a_file() {
 }
 
 #[test]
+fn a_link_points_to_something_and_has_nothing_below_it() {
+    let link = |name, size| Entry {
+        kind: EntryKind::Link,
+        ..file(name, size)
+    };
+    let problem = |entries: &[Entry<'_>]| match Manifest::new(entries.iter().copied()) {
+        Err(ManifestError::Entry { problem, .. }) => problem,
+        other => panic!("{other:?}"),
+    };
+    for size in [0, EntryKind::LINK_MAX + 1, u64::MAX] {
+        assert_eq!(problem(&[link("a", size)]), EntryProblem::Field("size"));
+    }
+    let below = problem(&[link("a", 1), file("a/b", 1)]);
+    assert_eq!(below, EntryProblem::BelowFile);
+    let below = problem(&[link("a", 1), directory("a/b")]);
+    assert_eq!(below, EntryProblem::BelowFile);
+    let manifest = Manifest::new([link("a", 1), link("b", EntryKind::LINK_MAX), file("c", 7)]);
+    let manifest = manifest.unwrap();
+    assert_eq!((manifest.links(), manifest.bytes()), (2, 4103));
+    let is_link = (0..4).map(|index| manifest.is_link(index));
+    assert_eq!(is_link.collect::<Vec<_>>(), [true, true, false, false]);
+    // Where none was agreed on, none is taken.
+    let (bytes, _) = manifest.encode_part(0, 1000);
+    assert_eq!(bytes[0], 3);
+    assert_eq!(parse(announced(&manifest), &bytes).as_ref(), Ok(&manifest));
+    let limits = ManifestLimits {
+        links: false,
+        ..NO_LIMITS
+    };
+    let mut parser = ManifestParser::new(announced(&manifest), &limits).unwrap();
+    assert_eq!(parser.feed(0, &bytes), Err(wrong(0, EntryProblem::Link)));
+}
+
+#[test]
 fn a_peer_does_not_get_around_the_order() {
     let encode = |entries: &[Entry<'_>]| {
         let mut bytes = Vec::new();
@@ -136,6 +171,7 @@ fn limits_count_before_any_entry_came() {
         entries: 2,
         name_bytes: 10,
         bytes: 100,
+        links: false,
     };
     let fits = Announced {
         entries: 2,

@@ -14,6 +14,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::journal_file::{JOURNAL, JournalFile, read_journal};
+use super::links::{LinkTargets, make_link};
 use super::{FileAccess, dress};
 use crate::buffer::DeviceBuffer;
 use crate::clock::Clock;
@@ -52,6 +53,7 @@ pub(super) struct Partials {
     offer: StreamOffer,
     files: OpenFiles,
     access: FileAccess,
+    links: LinkTargets,
     /// Held while a file is made: the kernel makes one at a time in a directory, and threads that
     /// waited for that in the kernel would spend the processor's time on it.
     making: Mutex<()>,
@@ -69,7 +71,7 @@ impl Partials {
     pub(super) fn open(
         work: OwnedFd,
         offer: &StreamOffer,
-        (access, counts): (FileAccess, Arc<FileCounts>),
+        (access, links, counts): (FileAccess, LinkTargets, Arc<FileCounts>),
         clock: Clock,
     ) -> Result<Self, SinkError> {
         let work = Beneath::of(work);
@@ -93,6 +95,7 @@ impl Partials {
             offer: offer.clone(),
             files: OpenFiles::counting_into(counts),
             access,
+            links,
             making: Mutex::new(()),
             finished: Mutex::new(BlockSet::new(offer.manifest.len() as u64)),
             left_out: Mutex::new(BlockSet::new(offer.manifest.len() as u64)),
@@ -171,6 +174,9 @@ impl Partials {
     /// have under their names, and let go of.
     pub(super) fn write_all(&self, blocks: &[CheckedBlock<'_>]) -> Result<(), SinkError> {
         let mut finished = Vec::with_capacity(blocks.len());
+        for checked in blocks {
+            self.check_link(checked)?;
+        }
         for group in blocks.chunks(MADE_AT_ONCE) {
             for (checked, made) in group.iter().zip(self.make_whole_files(group)?) {
                 match made {
@@ -184,6 +190,17 @@ impl Partials {
         }
         self.set_finished(finished);
         self.record(blocks.iter().map(|checked| (checked.block, checked.crc)))
+    }
+
+    /// Says early that a link is one that is not made, where a block has all of its target.
+    fn check_link(&self, checked: &CheckedBlock<'_>) -> Result<(), SinkError> {
+        let (manifest, number) = (&self.offer.manifest, checked.block.entry);
+        match manifest.is_link(number).then(|| manifest.get(number)) {
+            Some(Some(entry)) if entry.size == checked.bytes.len() as u64 => {
+                self.links.check(entry.name, checked.bytes)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Makes the files of which these blocks are all there is; `None`: it is not one of these.
@@ -213,7 +230,7 @@ impl Partials {
         let entry = self.offer.manifest.get(checked.block.entry)?;
         let is_all = checked.block.offset == 0 && entry.size == checked.bytes.len() as u64;
         let is_open_to_owner = entry.mode & OWN_MODE == OWN_MODE;
-        let is_whole = is_all && is_open_to_owner;
+        let is_whole = is_all && is_open_to_owner && entry.kind == EntryKind::File;
         (is_whole && is_moved_whole(access, Direction::Write, entry.size)).then_some(entry)
     }
 
@@ -348,7 +365,8 @@ impl Partials {
         let left_out = self.left_out();
         let files = self.offer.manifest.iter().enumerate();
         let files = files.filter(|(number, _)| !left_out.contains(*number as u64));
-        for (number, entry) in files.filter(|(_, entry)| entry.size > 0) {
+        // A link is synced with the directory that it lies in.
+        for (number, entry) in files.filter(|(_, entry)| entry.size > 0 && !is_link(entry)) {
             let synced = self.with_descriptor(number, false, |fd| fdatasync(fd))?;
             synced.map_err(|error| SinkError::os(entry.name.as_bytes(), error))?;
         }
@@ -361,12 +379,16 @@ impl Partials {
         let finished = finished.clone();
         let entries = self.offer.manifest.iter().enumerate();
         entries.filter(move |(number, entry)| {
-            entry.kind == EntryKind::File && !finished.contains(*number as u64)
+            entry.kind != EntryKind::Directory && !finished.contains(*number as u64)
         })
     }
 
-    /// Makes the file of an entry what it is to be under its name: its length, rights and times.
+    /// Makes the file of an entry what it is to be under its name: its length, rights and times; of
+    /// a link, the link.
     pub(super) fn finish(&self, number: usize, entry: Entry<'_>) -> Result<(), SinkError> {
+        if is_link(&entry) {
+            return self.finish_link(number, entry);
+        }
         // One without bytes was never written; any other one is there.
         let finished = self.with_descriptor(number, entry.size == 0, |fd| {
             if u64::try_from(fstat(fd)?.st_size) != Ok(entry.size) {
@@ -377,6 +399,20 @@ impl Partials {
         finished.map_err(|error| SinkError::os(entry.name.as_bytes(), error))?;
         self.files.close(number);
         Ok(())
+    }
+
+    /// Makes a link of the file that has its target.
+    fn finish_link(&self, number: usize, entry: Entry<'_>) -> Result<(), SinkError> {
+        // No more than LINK_MAX.
+        let mut target = vec![0; entry.size as usize];
+        let read = self.with_descriptor(number, false, |fd| pread_exact(fd, &mut target))?;
+        read.map_err(|error| SinkError::os(entry.name.as_bytes(), error))?;
+        self.files.close(number);
+        self.links.check(entry.name, &target)?;
+        let (directory, last) = split(entry.name.as_bytes());
+        let made = self.directory(directory, false);
+        let made = made.and_then(|directory| make_link(&directory, last, &target, &entry));
+        made.map_err(|error| SinkError::os(entry.name.as_bytes(), error))
     }
 
     /// All is where it belongs: what is left goes.
@@ -426,7 +462,14 @@ impl Partials {
         let opened = self.directory(directory, make).and_then(|directory| {
             let lock = || self.making.lock().unwrap_or_else(PoisonError::into_inner);
             let _making = make.then(lock);
-            directory.open_file(last.as_bytes(), flags, mode)
+            match directory.open_file(last.as_bytes(), flags, mode) {
+                // It was finished, and could not be placed.
+                Err(error) if make && is_link(&entry) && error.raw_os_error() == ELOOP => {
+                    rustix::fs::unlinkat(directory.fd(), last, AtFlags::empty())?;
+                    directory.open_file(last.as_bytes(), flags, mode)
+                }
+                opened => opened,
+            }
         });
         opened.map_err(|error| SinkError::os(entry.name.as_bytes(), error))
     }
@@ -470,6 +513,26 @@ impl Partials {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+const ELOOP: Option<i32> = Some(libc::ELOOP);
+
+fn is_link(entry: &Entry<'_>) -> bool {
+    entry.kind == EntryKind::Link
+}
+
+/// Fills `into` with the beginning of a file.
+fn pread_exact(file: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<()> {
+    let mut read = 0;
+    while read < into.len() {
+        match rustix::io::pread(file, &mut into[read..], read as u64) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(bytes) => read += bytes,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Removes all that is in the hidden directory. However deep its tree is, two directories are open

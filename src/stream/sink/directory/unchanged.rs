@@ -14,8 +14,12 @@ use crate::stream::{Entry, EntryKind, Modified};
 /// entry without a time, such as a buffer's, nothing can be told: each content of one size would be
 /// taken for the one before.
 fn is_as(found: &Stat, entry: &Entry<'_>) -> bool {
+    let kind = match entry.kind {
+        EntryKind::Link => FileType::Symlink,
+        _ => FileType::RegularFile,
+    };
     entry.modified != Modified::default()
-        && FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
+        && FileType::from_raw_mode(found.st_mode) == kind
         && u64::try_from(found.st_size) == Ok(entry.size)
         && found.st_mtime == entry.modified.seconds
         && u64::from(entry.modified.nanoseconds) == found.st_mtime_nsec
@@ -37,7 +41,7 @@ pub(super) fn find(
         stop.check()?;
         let mut blocks = offer.plan.of_entry(number);
         // A stream that was cut has left a part of it: that is gone on with.
-        if entry.kind != EntryKind::File || blocks.any(|it| kept.blocks().contains(it)) {
+        if entry.kind == EntryKind::Directory || blocks.any(|it| kept.blocks().contains(it)) {
             continue;
         }
         if is_there(directory, &open, &entry) {
@@ -84,6 +88,10 @@ pub(super) fn check(
             let name = &entry.name;
             let text = format!("{name}: it was changed here while the stream came: send it again");
             return Err(SinkError::Other(text));
+        }
+        // A link has no rights of its own, and is synced with its directory.
+        if entry.kind == EntryKind::Link {
+            continue;
         }
         let mode = Mode::from_raw_mode(u32::from(entry.mode & 0o777));
         let has_rights = Mode::from_raw_mode(found.st_mode) == mode;

@@ -17,6 +17,21 @@ pub struct FileSourceBuilder {
     direct: DirectIo,
     back_end: BackEndChoice,
     filter: TreeFilter,
+    links: SourceLinks,
+}
+
+/// What becomes of symbolic links in trees. What is named itself is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum SourceLinks {
+    /// They are left out, and counted ([`FileSource::skipped`]).
+    #[default]
+    Skip,
+    /// They are sent as links ([`EntryKind::Link`]).
+    Keep,
+    /// What they lead to is sent under their names: files, and directories with everything below
+    /// them. One that leads nowhere, or to a directory that it lies in, is left out, and counted.
+    Follow,
 }
 
 impl Default for FileSourceBuilder {
@@ -26,6 +41,7 @@ impl Default for FileSourceBuilder {
             direct: DirectIo::Auto,
             back_end: BackEndChoice::Auto,
             filter: TreeFilter::default(),
+            links: SourceLinks::default(),
         }
     }
 }
@@ -113,14 +129,23 @@ impl FileSourceBuilder {
     /// directory that is left out, nothing below it is looked at. Files and trees that are named
     /// themselves are always sent. The last filter counts.
     ///
-    /// For what is neither, such as a symbolic link, it is asked as for a file: where it is false,
-    /// that is not [skipped](FileSource::skipped), it is not looked at.
+    /// A symbolic link has the kind of a link, unless it is followed: then that of what it leads
+    /// to. For what is no entry, such as a FIFO, it is asked as for a file: where it is false, that
+    /// is not [skipped](FileSource::skipped), it is not looked at.
     #[must_use]
     pub fn filter(
         mut self,
         keep: impl Fn(&Path, EntryKind) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.filter = TreeFilter(Some(Arc::new(keep)));
+        self
+    }
+
+    /// What becomes of symbolic links in trees. Default: [`SourceLinks::Skip`], as a receiver of
+    /// an older version, or with a sink of its own, may take none.
+    #[must_use]
+    pub fn links(mut self, links: SourceLinks) -> Self {
+        self.links = links;
         self
     }
 
@@ -149,7 +174,7 @@ impl FileSourceBuilder {
         if self.parts.is_empty() {
             return Err(SourceError::Empty);
         }
-        let mut survey = Survey::new(self.filter);
+        let mut survey = Survey::new(self.filter, self.links);
         for part in &self.parts {
             match part.tree {
                 true => survey.add_tree(part)?,

@@ -1,15 +1,18 @@
 //! `Survey`: looks at everything that is to be sent, once: sizes, times, names.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
-use rustix::fs::FileType;
+use rustix::fs::{AtFlags, FileType, Stat};
 
-use super::builder::{SourcePart, TreeFilter};
+use super::builder::{SourceLinks, SourcePart, TreeFilter};
 use super::identity::Identity;
 use super::{FileSource, ItemPlace, Skipped, SourceItem, TreeRoot};
 use crate::storage::{BackEndChoice, DirectIo};
@@ -25,10 +28,58 @@ const SKIPPED_MAX: usize = 1000;
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     found: Vec<FoundEntry>,
-    roots: Vec<TreeRoot>,
+    roots: Vec<SurveyRoot>,
     skipped: u64,
     skipped_paths: Vec<Skipped>,
     filter: TreeFilter,
+    links: SourceLinks,
+}
+
+/// A directory that is held open, and the name of what is in it.
+#[derive(Debug)]
+struct SurveyRoot {
+    root: TreeRoot,
+    name: Vec<u8>,
+}
+
+/// A directory that is still to be looked into.
+#[derive(Debug)]
+struct PendingDirectory {
+    root: u32,
+    /// Its name below the root.
+    below: Vec<u8>,
+    above: Option<Rc<DirectoriesAbove>>,
+}
+
+/// A directory and those that lead to it, as device and inode: a followed link to one of them would
+/// lead around for ever.
+#[derive(Debug)]
+struct DirectoriesAbove {
+    id: (u64, u64),
+    above: Option<Rc<Self>>,
+}
+
+impl DirectoriesAbove {
+    fn contains(&self, id: (u64, u64)) -> bool {
+        let mut at = Some(self);
+        while let Some(directory) = at {
+            if directory.id == id {
+                return true;
+            }
+            at = directory.above.as_deref();
+        }
+        false
+    }
+}
+
+/// Something that a directory has.
+#[derive(Debug)]
+struct FoundName {
+    /// In the stream.
+    name: Vec<u8>,
+    path: PathBuf,
+    place: ItemPlace,
+    stat: Stat,
 }
 
 /// One entry of the manifest that is to be.
@@ -45,7 +96,7 @@ struct FoundEntry {
 impl FoundEntry {
     fn entry(&self) -> Result<Entry<'_>, SourceError> {
         Ok(Entry {
-            name: relative(std::ffi::OsStr::from_bytes(&self.name).as_ref(), &self.name)?,
+            name: relative(OsStr::from_bytes(&self.name).as_ref(), &self.name)?,
             kind: self.kind,
             mode: (self.mode & 0o777) as u16,
             size: self.size,
@@ -59,9 +110,10 @@ impl FoundEntry {
 
 impl Survey {
     /// Nothing yet.
-    pub(super) fn new(filter: TreeFilter) -> Self {
+    pub(super) fn new(filter: TreeFilter, links: SourceLinks) -> Self {
         Self {
             filter,
+            links,
             ..Self::default()
         }
     }
@@ -94,7 +146,7 @@ impl Survey {
         Ok(FileSource {
             manifest,
             items: self.found.into_iter().map(|found| found.item).collect(),
-            roots: self.roots,
+            roots: self.roots.into_iter().map(|root| root.root).collect(),
             stamp: stamp.finish(),
             skipped: self.skipped,
             skipped_paths: self.skipped_paths,
@@ -138,6 +190,7 @@ impl Survey {
             item: SourceItem {
                 place: ItemPlace::Path(path.clone()),
                 start: range.start,
+                is_link: false,
                 identity: Some(identity),
             },
         });
@@ -146,49 +199,58 @@ impl Survey {
 
     pub(super) fn add_tree(&mut self, part: &SourcePart) -> Result<(), SourceError> {
         let path = &part.path;
-        let failed = |error: io::Error| SourceError::os(path, &error);
         // The name of "." or "a/.." is that of what it leads to.
-        let full = std::fs::canonicalize(path).map_err(failed)?;
-        let root = Beneath::open(path).map_err(failed)?;
-        let top = full
-            .file_name()
-            .map_or(&b"root"[..], OsStrExt::as_bytes)
-            .to_vec();
-        let number = self.roots.len() as u32;
-        let mut directories = vec![Vec::new()];
-        while let Some(directory) = directories.pop() {
-            let below = self.add_directory(path, &root, number, (&top, &directory))?;
-            directories.extend(below);
+        let full = std::fs::canonicalize(path).map_err(|error| SourceError::os(path, &error))?;
+        let top = full.file_name().map_or(&b"root"[..], OsStrExt::as_bytes);
+        let root = self.open_root(path.clone(), top.to_vec())?;
+        let mut pending = vec![PendingDirectory {
+            root,
+            below: Vec::new(),
+            above: None,
+        }];
+        while let Some(directory) = pending.pop() {
+            pending.extend(self.add_directory(&directory, top.len())?);
         }
-        self.roots.push(TreeRoot {
-            directory: root,
-            open: OpenDirectories::default(),
-            path: path.clone(),
-        });
         Ok(())
     }
 
-    /// A directory and the files in it; the names of the directories in it.
+    /// A directory by its path, which may lead anywhere: its number.
+    fn open_root(&mut self, path: PathBuf, name: Vec<u8>) -> Result<u32, SourceError> {
+        let directory = Beneath::open(&path).map_err(|error| SourceError::os(&path, &error))?;
+        self.roots.push(SurveyRoot {
+            name,
+            root: TreeRoot {
+                directory,
+                open: OpenDirectories::default(),
+                path,
+            },
+        });
+        Ok(self.roots.len() as u32 - 1)
+    }
+
+    /// A directory and the files in it; the directories in it. The tree's own name has `top` bytes.
     fn add_directory(
         &mut self,
-        base: &Path,
-        root: &Beneath,
-        number: u32,
-        (top, directory): (&[u8], &[u8]),
-    ) -> Result<Vec<Vec<u8>>, SourceError> {
-        let path = base.join(std::ffi::OsStr::from_bytes(directory));
+        of: &PendingDirectory,
+        top: usize,
+    ) -> Result<Vec<PendingDirectory>, SourceError> {
+        let at = &self.roots[of.root as usize];
+        let path = at.root.path.join(OsStr::from_bytes(&of.below));
+        let name = joined(&at.name, &of.below);
         let failed = |error: io::Error| SourceError::os(&path, &error);
-        let fd = root.directory(directory, false).map_err(failed)?;
+        let fd = at.root.directory.directory(&of.below, false);
+        let fd = fd.map_err(failed)?;
         let own = rustix::fs::fstat(&fd).map_err(|error| failed(error.into()))?;
         self.found.push(FoundEntry {
-            name: joined(top, directory),
+            name: name.clone(),
             kind: EntryKind::Directory,
             mode: own.st_mode,
             size: 0,
             modified: (own.st_mtime, own.st_mtime_nsec as i64),
             item: SourceItem {
-                place: ItemPlace::Below(number, directory.to_vec()),
+                place: ItemPlace::Below(of.root, of.below.clone()),
                 start: 0,
+                is_link: false,
                 identity: None,
             },
         });
@@ -200,52 +262,127 @@ impl Survey {
                 names.push(name.to_vec());
             }
         }
+        let above = Rc::new(DirectoriesAbove {
+            id: (own.st_dev, own.st_ino),
+            above: of.above.clone(),
+        });
         let mut below = Vec::new();
-        for name in names {
-            let full = joined(directory, &name);
-            let path = path.join(std::ffi::OsStr::from_bytes(&name));
-            let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
-            let stat = rustix::fs::statat(&fd, std::ffi::OsStr::from_bytes(&name), flags);
+        for last in names {
+            let path = path.join(OsStr::from_bytes(&last));
+            let stat = rustix::fs::statat(&fd, OsStr::from_bytes(&last), NOFOLLOW);
             let stat = stat.map_err(|error| SourceError::os(&path, &error.into()))?;
-            let below_top: &Path = std::ffi::OsStr::from_bytes(&full).as_ref();
-            let takes = |kind| self.filter.takes(below_top, kind);
-            match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory if !takes(EntryKind::Directory) => {}
-                FileType::Directory => below.push(full),
-                _ if !takes(EntryKind::File) => {}
-                FileType::RegularFile => {
-                    let identity = Identity::of_stat(&stat);
-                    self.found.push(FoundEntry {
-                        name: joined(top, &full),
-                        kind: EntryKind::File,
-                        mode: stat.st_mode,
-                        size: identity.size,
-                        modified: identity.modified,
-                        item: SourceItem {
-                            place: ItemPlace::Below(number, full),
-                            start: 0,
-                            identity: Some(identity),
-                        },
-                    });
-                }
-                kind => self.skip(path, kind),
-            }
+            let found = FoundName {
+                name: joined(&name, &last),
+                place: ItemPlace::Below(of.root, joined(&of.below, &last)),
+                path,
+                stat,
+            };
+            below.extend(self.add_name(found, (&fd, &last), &above, top)?);
         }
         Ok(below)
     }
 
-    fn skip(&mut self, path: PathBuf, kind: FileType) {
+    /// Something in a directory: the directory, if it is one.
+    fn add_name(
+        &mut self,
+        mut found: FoundName,
+        (fd, last): (&OwnedFd, &[u8]),
+        above: &Rc<DirectoriesAbove>,
+        top: usize,
+    ) -> Result<Option<PendingDirectory>, SourceError> {
+        let is_link = FileType::from_raw_mode(found.stat.st_mode) == FileType::Symlink;
+        let mut leads_nowhere = false;
+        if is_link && self.links == SourceLinks::Follow {
+            match rustix::fs::statat(fd, OsStr::from_bytes(last), AtFlags::empty()) {
+                Ok(to) => found.stat = to,
+                Err(_) => leads_nowhere = true,
+            }
+        }
+        let kind = FileType::from_raw_mode(found.stat.st_mode);
+        let entry_kind = match kind {
+            FileType::Directory => EntryKind::Directory,
+            FileType::Symlink => EntryKind::Link,
+            _ => EntryKind::File,
+        };
+        let below_top: &Path = OsStr::from_bytes(&found.name[top + 1..]).as_ref();
+        if !self.filter.takes(below_top, entry_kind) {
+            return Ok(None);
+        }
+        match kind {
+            FileType::Directory if is_link => {
+                if above.contains((found.stat.st_dev, found.stat.st_ino)) {
+                    self.skip(found.path, "a symbolic link to a directory that it lies in");
+                    return Ok(None);
+                }
+                return Ok(Some(PendingDirectory {
+                    root: self.open_root(found.path, found.name)?,
+                    below: Vec::new(),
+                    above: Some(Rc::clone(above)),
+                }));
+            }
+            FileType::Directory => {
+                let ItemPlace::Below(root, below) = found.place else {
+                    return Ok(None);
+                };
+                let above = Some(Rc::clone(above));
+                return Ok(Some(PendingDirectory { root, below, above }));
+            }
+            FileType::RegularFile => {
+                if is_link {
+                    found.place = ItemPlace::Path(found.path.clone());
+                }
+                let size = found.stat.st_size as u64;
+                self.push(found, EntryKind::File, size);
+            }
+            FileType::Symlink if self.links == SourceLinks::Keep => {
+                let target = rustix::fs::readlinkat(fd, OsStr::from_bytes(last), Vec::new());
+                let target = target.map_err(|error| SourceError::os(&found.path, &error.into()))?;
+                match target.as_bytes().len() as u64 {
+                    size @ 1..=EntryKind::LINK_MAX => self.push(found, EntryKind::Link, size),
+                    _ => self.skip(found.path, "a symbolic link that is too long"),
+                }
+            }
+            _ if leads_nowhere => self.skip(found.path, "a symbolic link that leads nowhere"),
+            kind => self.skip(found.path, words_of(kind)),
+        }
+        Ok(None)
+    }
+
+    fn push(&mut self, found: FoundName, kind: EntryKind, size: u64) {
+        let identity = Identity::of_stat(&found.stat);
+        self.found.push(FoundEntry {
+            name: found.name,
+            kind,
+            mode: found.stat.st_mode,
+            size,
+            modified: identity.modified,
+            item: SourceItem {
+                place: found.place,
+                start: 0,
+                is_link: kind == EntryKind::Link,
+                identity: Some(identity),
+            },
+        });
+    }
+
+    fn skip(&mut self, path: PathBuf, what: &'static str) {
         self.skipped += 1;
         if self.skipped_paths.len() < SKIPPED_MAX {
-            let what = match kind {
-                FileType::Symlink => "a symbolic link",
-                FileType::Fifo => "a FIFO",
-                FileType::Socket => "a socket",
-                FileType::CharacterDevice | FileType::BlockDevice => "a device",
-                _ => "neither a regular file nor a directory",
-            };
             self.skipped_paths.push(Skipped { path, what });
         }
+    }
+}
+
+const NOFOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW;
+
+/// What is neither sent nor looked into.
+fn words_of(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Symlink => "a symbolic link",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        _ => "neither a regular file nor a directory",
     }
 }
 

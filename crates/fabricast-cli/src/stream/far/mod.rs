@@ -52,7 +52,7 @@ pub(crate) fn key(bytes: &[u8]) -> Result<PresharedKey, Failure> {
 }
 
 /// The arguments of a far end's `recv`, or of this end's.
-pub(crate) fn recv_args(common: &CommonArgs, dir: &str) -> Vec<String> {
+fn recv_args(common: &CommonArgs, dir: &str) -> Vec<String> {
     let mut args = vec![
         format!("--dir={dir}"),
         format!("--block={}", common.block),
@@ -71,6 +71,14 @@ pub(crate) fn recv_args(common: &CommonArgs, dir: &str) -> Vec<String> {
 struct RecvLine {
     #[command(flatten)]
     args: RecvArgs,
+}
+
+/// What a far end's `recv` is told. Both ends are of whoever gave the command, and so are all
+/// links.
+pub(crate) fn far_recv(common: &CommonArgs, dir: &str) -> Vec<String> {
+    let mut args = recv_args(common, dir);
+    args.push("--any-links".to_owned());
+    args
 }
 
 /// What this end's `recv` is told when another command starts it.

@@ -30,7 +30,8 @@ pub(crate) fn run(args: &SendArgs, from: &[FarPlace], into: &Path) -> Result<(),
     let mut far = FarEnd::start(&from[0], &args.far)?;
     let start = LibraryStart::begin();
     let own_args = own_arguments(std::env::args_os())?;
-    let near = near_recv(&args.common, into)?;
+    let mut near = near_recv(&args.common, into)?;
+    near.any_links = args.any_links;
     make_directory(into)?;
     let hello = far.hello()?;
     let bytes = key_bytes(&args.common)?;
