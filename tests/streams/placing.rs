@@ -58,15 +58,15 @@ fn one_target_that_cannot_be_replaced_leaves_all_the_others_alone() {
                 .unwrap();
             let error = outcome.result.unwrap_err().to_string();
             assert!(error.contains("b: Is a directory"), "{error}");
-            match next_end(&receiver) {
-                StreamEvent::Cut(_, _, report) => assert_eq!(report.placed, 0),
-                other => panic!("{other:?}"),
-            }
+            assert_eq!(outcome.report.sent_bytes, 0, "it is said before");
+            let end = next_end(&receiver);
+            assert!(matches!(end, StreamEvent::Refused { .. }), "{end:?}");
             assert_eq!(text(to.path().join("a")), "old", "{what}");
+            assert_eq!(names(to.path()), ["a", "b"], "nothing else is there");
             // Out of the way, all of it goes there.
             fs::remove_dir_all(to.path().join("b")).unwrap();
             let (_from, source) = files(&["a", "b"]);
-            let options = SendOptions::default().restart(true);
+            let options = SendOptions::default();
             let outcomes = send(domain, source, &[receiver.local_addr()], options);
             outcomes[0].result.clone().unwrap();
             assert_eq!(text(to.path().join("a")), "new a");
@@ -99,10 +99,8 @@ fn a_file_where_a_directory_is_to_be_leaves_all_alone() {
         let outcomes = send(domain, source, &[receiver.local_addr()], options);
         let error = outcomes[0].result.clone().unwrap_err().to_string();
         assert!(error.contains("tree/z: Not a directory"), "{error}");
-        match next_end(&receiver) {
-            StreamEvent::Cut(_, _, report) => assert_eq!(report.placed, 0),
-            other => panic!("{other:?}"),
-        }
+        let end = next_end(&receiver);
+        assert!(matches!(end, StreamEvent::Refused { .. }), "{end:?}");
         assert_eq!(text(to.path().join("tree/a")), "old");
         assert_eq!(text(to.path().join("tree/z")), "in the way");
         receiver.close(by());

@@ -51,13 +51,13 @@ const SYNC_EACH_MAX: usize = 64;
 /// Each stream is written into a hidden directory, `.fabricast-` and its key, with a journal; when
 /// all of it is there and checked, it is renamed to where it belongs: first each directory that is
 /// not there yet, in one step with all that is in it; then, in one step each, the files of
-/// directories that are there. These replace files of the same names. Before the first step, all of
-/// these places are looked at: where one can't be replaced, none is. From then on nothing but an
-/// error stops it, and that says how many are there ([`SinkError::Placed`]). After a crash in
-/// between, each name leads to the old file or to the whole new one; what was renamed comes again,
-/// and the rest is kept. A stream that was cut leaves the hidden directory behind, and
-/// is resumed from there: what the journal says is believed only after the bytes were read and
-/// found right.
+/// directories that are there. These replace files of the same names. Before the stream is taken,
+/// and before the first step, all of these places are looked at: where one can't be replaced, none
+/// is. From then on nothing but an error stops it, and that says how many are there
+/// ([`SinkError::Placed`]). After a crash in between, each name leads to the old file or to the
+/// whole new one; what was renamed comes again, and the rest is kept. A stream that was cut leaves
+/// the hidden directory behind, and is resumed from there: what the journal says is believed only
+/// after the bytes were read and found right.
 ///
 /// Permissions (the lowest nine bits) and times of modification are the sender's; owners are this
 /// process's. Symbolic links are made as the sender has them, but those that lead out of this
@@ -509,6 +509,8 @@ impl Receiving {
 
 impl BlockSink for Receiving {
     fn open(&self, _offer: &StreamOffer, stop: &Stop) -> Result<Kept, SinkError> {
+        // Said before anything is sent, as far as it is so by then.
+        self.check_targets(stop)?;
         let files = (self.access, self.links, Arc::clone(&self.io));
         let partials = Partials::open(self.open_work()?, &self.offer, files, Clock::system())?;
         let mut have = partials.prove(stop)?;
@@ -782,12 +784,16 @@ mod tests {
         // Another attempt goes on from what is still here.
         drop(partials);
         sink.abandon();
+        let error = sink.open(&offer, &stop).expect_err("b is in the way");
+        assert!(error.to_string().starts_with("b: "), "{error}");
+        std::fs::remove_dir(&in_the_way).expect("it is empty");
         let kept = sink.open(&offer, &stop).expect("opened");
         let missing: Vec<_> = kept.blocks().missing(0).flatten().collect();
         assert_eq!(missing, [0], "it is not here any more");
         let first = offer.plan.get(0).expect("there is one");
         sink.write(first, crc32c(b"x"), b"x").expect("written");
-        // What is known before the first rename is said before it.
+        // What comes in the way meanwhile is said before the first rename.
+        std::fs::create_dir(&in_the_way).expect("made");
         let error = sink.finish(&stop).expect_err("b is in the way");
         assert!(!matches!(error, SinkError::Placed { .. }), "{error}");
         std::fs::remove_dir(&in_the_way).expect("it is empty");
