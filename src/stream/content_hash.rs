@@ -6,6 +6,7 @@
 //! no neighbour yet takes memory: 32 bytes for each gap.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use blake3::hazmat::{
     ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root,
@@ -148,6 +149,12 @@ impl ContentHash {
             value = merge_subtrees_non_root(&left, &right, Mode::Hash);
             (level, at) = (level + 1, at / 2);
         }
+    }
+
+    /// The hashes of all entries, in the order of the manifest, once all blocks were added.
+    pub(crate) fn of_entries(&self) -> Option<Arc<[[u8; HASH_LEN]]>> {
+        let hashes = self.files.iter().map(|file| file.hash);
+        (self.blocks_left == 0).then(|| hashes.collect())
     }
 
     /// The hash of the content, once all blocks were added: that of the one file, or of the hashes

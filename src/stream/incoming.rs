@@ -587,6 +587,11 @@ impl IncomingStream {
         self.blocks.content.blake3()
     }
 
+    /// BLAKE3 of each entry, likewise.
+    pub(crate) fn entry_hashes(&self) -> Option<Arc<[[u8; HASH_LEN]]>> {
+        self.blocks.content.entry_hashes()
+    }
+
     /// Whether all of it was compared with what the sender read.
     pub(crate) fn is_blake3_compared(&self) -> bool {
         let finish = self.blocks.lap.finish();

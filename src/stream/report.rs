@@ -1,6 +1,7 @@
 //! `StreamReport`: how a stream went, what it waited for, and which way its bytes took.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -136,6 +137,9 @@ pub struct StreamReport {
     /// BLAKE3 of the content, where it was asked for: of one entry the plain hash of the file, of
     /// several the hash of their plain hashes, one behind the other in the order of the manifest.
     pub blake3: Option<[u8; 32]>,
+    /// BLAKE3 of each entry, where it was asked for, in the order of the manifest: plain hashes, as
+    /// `b3sum` shows them. What has no bytes has the hash of nothing. At a sender `None`.
+    pub entry_hashes: Option<Arc<[[u8; 32]]>>,
     /// Sender and receiver have both computed it, and it is the same. A sender that did not read
     /// everything, since the receiver had a part of it from a stream that was cut, has none to
     /// compare: then it is the receiver's.

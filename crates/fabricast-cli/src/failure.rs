@@ -29,6 +29,8 @@ pub(crate) enum End {
     Condition = 8,
     /// `--strict`, and there is something that can't be sent.
     Skipped = 9,
+    /// `verify`: something is not what its hash says.
+    Differs = 10,
     /// Somebody pressed Ctrl-C.
     Interrupted = 130,
     /// Somebody sent SIGTERM.
@@ -39,7 +41,7 @@ pub(crate) enum End {
 pub(crate) const SUCCESS: &str = "everything that was asked for is done";
 
 impl End {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Failed,
         Self::Usage,
         Self::Unreachable,
@@ -49,6 +51,7 @@ impl End {
         Self::Absent,
         Self::Condition,
         Self::Skipped,
+        Self::Differs,
         Self::Interrupted,
         Self::Terminated,
     ];
@@ -65,6 +68,7 @@ impl End {
             Self::Absent => "absent",
             Self::Condition => "condition",
             Self::Skipped => "skipped",
+            Self::Differs => "differs",
             Self::Interrupted => "interrupted",
             Self::Terminated => "terminated",
         }
@@ -90,6 +94,7 @@ impl End {
             Self::Absent => "there is no such object",
             Self::Condition => "a condition (--if-match, --if-none-match) does not hold",
             Self::Skipped => "--strict, and there is something to skip",
+            Self::Differs => "verify: a file is not what its hash says, or is not there",
             Self::Interrupted => "after Ctrl-C",
             Self::Terminated => "after SIGTERM",
         }
@@ -114,6 +119,7 @@ impl End {
             Self::Usage => "see --help",
             Self::Absent => "see what there is with fabricast ls",
             Self::Condition => "look at the object, and decide anew",
+            Self::Differs => "send it anew from where it is whole",
             Self::Skipped => "leave it out with --exclude, or go without --strict",
             Self::Unreachable => {
                 "see that fabricast recv runs there and that no firewall is between; then give the \

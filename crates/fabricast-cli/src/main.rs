@@ -11,6 +11,8 @@ mod parent;
 mod readout;
 mod say;
 mod stream;
+mod sums;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -85,6 +87,8 @@ enum Command {
     Ls(object::args::LsArgs),
     /// Remove an object, or all whose keys begin alike
     Rm(object::args::RmArgs),
+    /// Compare files with the hashes that `recv --sums` has written beside them
+    Verify(verify::VerifyArgs),
     /// Start a receiver and a sender on this machine, stream a file, and compare checksums
     Demo(DemoArgs),
     /// A small readout and event building: detectors fill rings, builders get every fragment of an
@@ -127,6 +131,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Put(args) => object::run(&ObjectCommand::Put(&args)),
         Command::Ls(args) => object::run(&ObjectCommand::Ls(&args)),
         Command::Rm(args) => object::run(&ObjectCommand::Rm(&args)),
+        Command::Verify(args) => verify::run(&args),
         Command::Demo(args) => stream::demo::run(&args),
         Command::Readout(command) => readout::run(command),
         Command::Doctor(args) => doctor::run(&args),

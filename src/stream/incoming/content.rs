@@ -113,6 +113,11 @@ impl IncomingContent {
         self.hash.as_ref().and_then(ContentHash::finish)
     }
 
+    /// BLAKE3 of each entry, likewise.
+    pub(super) fn entry_hashes(&self) -> Option<Arc<[[u8; HASH_LEN]]>> {
+        self.hash.as_ref().and_then(ContentHash::of_entries)
+    }
+
     /// How many blocks are being checked and written.
     pub(super) fn taken(&self) -> u64 {
         self.taken.count()

@@ -84,6 +84,7 @@ impl SessionReport {
         checks.set(Checks::READ_BACK, offer.read_back);
         let report = &mut self.report;
         report.blake3 = incoming.complete(checks).blake3;
+        report.entry_hashes = incoming.entry_hashes();
         report.blake3_compared = incoming.is_blake3_compared();
         report.transport = match by_write {
             true => "RMA writes, each block copied once out of its slot".to_owned(),

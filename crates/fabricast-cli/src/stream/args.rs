@@ -115,6 +115,10 @@ pub(crate) struct RecvArgs {
     /// to: for senders that are trusted. Else a stream with such a link fails
     #[arg(long, conflicts_with = "discard")]
     pub(crate) any_links: bool,
+    /// Beside what arrives with BLAKE3 (`fabricast send --blake3`), write the hashes of all files
+    /// of it into NAME.b3, in the form of `b3sum`; `fabricast verify NAME.b3` compares them
+    #[arg(long, conflicts_with_all = ["discard", "output"])]
+    pub(crate) sums: bool,
     /// Check what arrives, and throw it away
     #[arg(long, conflicts_with = "dir")]
     pub(crate) discard: bool,
@@ -247,7 +251,7 @@ pub(crate) struct SendArgs {
     pub(crate) slow: Slow,
     /// Keep files that are there already with the same size and time of their last change, and send
     /// the others: for a tree that was sent before
-    #[arg(long, conflicts_with_all = ["no_crc", "read_back", "blake3"])]
+    #[arg(long, conflicts_with_all = ["no_crc", "read_back", "blake3", "sums"])]
     pub(crate) skip_unchanged: bool,
     /// Throw away what receivers have of an earlier, cut stream
     #[arg(long)]
@@ -262,6 +266,10 @@ pub(crate) struct SendArgs {
     /// Compute the BLAKE3 of the content on both sides, and compare; what that costs is printed
     #[arg(long)]
     pub(crate) blake3: bool,
+    /// As --blake3, and have receivers that are started over ssh, or this one when fetching, write
+    /// the hashes of all files beside what arrives, as `fabricast recv --sums` does
+    #[arg(long)]
+    pub(crate) sums: bool,
     /// Send nothing, and end with exit code 9, if there is something to skip: a FIFO, a socket, a
     /// device, or a symbolic link that is not sent (--links)
     #[arg(long)]

@@ -8,7 +8,7 @@
 pub(crate) mod args;
 pub(crate) mod demo;
 pub(crate) mod far;
-mod measure;
+pub(crate) mod measure;
 mod name_pattern;
 mod progress;
 pub(crate) mod recv;

@@ -23,6 +23,7 @@ use crate::stream::far::LibraryStart;
 use crate::stream::report::result_to_json;
 use crate::stream::slurm::{self, Task};
 use crate::stream::{common_settings, device_buffers, open_domain};
+use crate::sums;
 
 /// How long goodbyes may take.
 pub(crate) const GOODBYE: Duration = Duration::from_secs(5);
@@ -98,6 +99,17 @@ fn spool_failed(error: io::Error) -> Failure {
     Failure::os("temporary directory", &error).ends(End::Sink)
 }
 
+/// Writes the hashes of what has arrived beside it, where that is asked for.
+pub(crate) fn write_sums(args: &RecvArgs, news: &StreamEvent) -> Result<(), Failure> {
+    let StreamEvent::Complete(stream, report) = news else {
+        return Ok(());
+    };
+    match (&stream.manifest, &report.entry_hashes) {
+        (Some(manifest), Some(hashes)) if args.sums => sums::write(&args.dir, manifest, hashes),
+        _ => Ok(()),
+    }
+}
+
 /// Writes the files of a stream that lie in this directory to standard output.
 fn put_out(dir: &Path, stream: &Arrival) -> Result<(), Failure> {
     let Some(manifest) = &stream.manifest else {
@@ -141,6 +153,8 @@ pub(crate) fn open(
 pub(crate) fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Failure>> {
     match news {
         StreamEvent::Complete(stream, report) => {
+            // Whoever reads that it has arrived finds them.
+            let written = write_sums(args, news);
             match args.common.json {
                 true => say(result_to_json(&name_of(stream.peer), &Ok(()), report)),
                 false => {
@@ -153,7 +167,7 @@ pub(crate) fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Fai
                     ));
                 }
             }
-            Some(Ok(()))
+            Some(written)
         }
         StreamEvent::Cut(stream, error, report) => {
             if args.common.json {

@@ -165,6 +165,9 @@ fn push(args: &SendArgs, paths: &[PathBuf], targets: &[Target]) -> Result<(), Fa
 /// The arguments of a far end's `recv`.
 fn far_recv_args(args: &SendArgs, dir: &str) -> Vec<String> {
     let mut words = far::far_recv(&args.common, dir);
+    if args.sums {
+        words.push("--sums".to_owned());
+    }
     if args.by == By::Write {
         words.push(format!("--windows={}", args.common.buffers.unwrap_or(16)));
     }
@@ -420,7 +423,7 @@ fn options(args: &SendArgs) -> SendOptions {
     let patience = args.common.patience();
     let options = SendOptions::default()
         .crc32c(!args.no_crc)
-        .blake3(args.blake3)
+        .blake3(args.blake3 || args.sums)
         .transport(match args.by {
             By::Auto => Transport::Auto,
             By::Message => Transport::Message,

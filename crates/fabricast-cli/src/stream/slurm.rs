@@ -238,6 +238,7 @@ pub(crate) fn receive_of_send(args: &SendArgs, shared: &Path, task: &Task) -> Re
     let mut recv = far::near_recv(&args.common, &args.slurm.dir)?;
     // All tasks of a step are of one user.
     recv.any_links = true;
+    recv.sums = args.sums;
     let rails = args
         .far
         .rail

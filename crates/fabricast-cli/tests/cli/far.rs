@@ -140,10 +140,15 @@ fn a_tree_is_fetched_from_another_machine() {
         end_of(&mut send(&program, &shell, &words))
     };
     fetch(&[]).assert_failed(6, "tree/out: a symbolic link to /etc/hostname");
-    fetch(&["--any-links"]).assert_ok();
+    fetch(&["--any-links", "--sums"]).assert_ok();
     let place = far("host1", &to.path().join("there"));
-    end_of(&mut send(&program, &shell, &[text(&top), &place])).assert_ok();
+    end_of(&mut send(&program, &shell, &["--sums", text(&top), &place])).assert_ok();
     for copy in ["new", "there"] {
+        let mut verify = Command::new(&program);
+        verify
+            .arg("verify")
+            .arg(to.path().join(copy).join("tree.b3"));
+        end_of(&mut verify).assert_ok();
         let link = fs::read_link(to.path().join(copy).join("tree/out"));
         assert_eq!(link.expect("a link"), Path::new("/etc/hostname"));
     }

@@ -338,6 +338,71 @@ fn what_is_skipped_is_said_and_strictly_nothing_is() {
 }
 
 #[test]
+fn hashes_lie_beside_what_arrives_and_files_are_compared_with_them() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let top = from.path().join("tree");
+    fs::create_dir_all(top.join("deep")).expect("room");
+    fs::write(top.join("file"), content(3_000_000)).expect("room");
+    fs::write(top.join("deep/a\nb\\"), content(5)).expect("room");
+    fs::write(top.join("empty"), "").expect("room");
+    std::os::unix::fs::symlink("file", top.join("link")).expect("linked");
+    let other = file(&from, "other", 100_000);
+    let receiver = Running::start(&program, to.path(), &["--sums"]);
+    let mut command = receiver.sender(&program);
+    command.arg("--sums").args([&top, &other]);
+    Process::start_command(&mut command).end().assert_ok();
+    let lists = [to.path().join("tree.b3"), to.path().join("other.b3")];
+    let verify = |more: &[&str]| {
+        let mut command = Command::new(&program);
+        command.arg("verify").args(&lists).args(more);
+        Process::start_command(&mut command).end()
+    };
+    // It has heard that its stream has arrived, before what lies beside it is written.
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !lists.iter().all(|list| list.exists()) {
+        assert!(
+            Instant::now() < patience,
+            "no lists: {:?}",
+            names(to.path())
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(names(to.path()), ["other", "other.b3", "tree", "tree.b3"]);
+    let lines = fs::read_to_string(&lists[0]).expect("text");
+    assert_eq!(lines.lines().count(), 3, "the link has none: {lines}");
+    assert!(lines.contains("  tree/deep/a\\nb\\\\\n"), "{lines}");
+    let same = verify(&[]);
+    same.assert_ok();
+    let text = "4 files, 3.10 MB: all are what their hashes say";
+    assert_eq!(same.stdout.trim(), text);
+    // The same size and time, and another byte.
+    let damaged = to.path().join("tree/file");
+    let time = fs::metadata(&damaged).and_then(|about| about.modified());
+    let mut bytes = fs::read(&damaged).expect("there");
+    bytes[2_999_999] ^= 1;
+    fs::write(&damaged, bytes).expect("room");
+    let file = fs::File::options()
+        .write(true)
+        .open(&damaged)
+        .expect("there");
+    file.set_modified(time.expect("it has one")).expect("ours");
+    fs::remove_file(to.path().join("tree/empty")).expect("there");
+    let different = verify(&[]);
+    let text = "of 4 files 1 are not what their hashes say, and 1 can't be read";
+    different.assert_failed(10, text);
+    let mut lines: Vec<_> = different.stdout.lines().collect();
+    lines.sort_unstable();
+    assert!(lines[0].ends_with("tree/empty: No such file or directory (os error 2)"));
+    assert!(lines[1].ends_with("tree/file: it is not what its hash says"));
+    assert_eq!(lines.len(), 2);
+    let json = verify(&["--json", "--threads", "1"]);
+    assert!(json.stdout.contains("\"differ\":1"), "{}", json.stdout);
+    fs::write(&lists[1], "no list\n").expect("room");
+    verify(&[]).assert_failed(5, "other.b3, line 1: want 64 hexadecimal digits");
+}
+
+#[test]
 fn links_are_sent_as_links_unless_another_way_is_asked_for() {
     use std::os::unix::fs::symlink;
     let Some(program) = program() else { return };

@@ -99,10 +99,18 @@ fn receive(
         "{MARK}{}",
         serde_json::json!({ "listening": addrs })
     ));
+    // What becomes of a stream, its sender hears and says.
+    let hear = || {
+        while let Some(news) = receiver.next(Duration::ZERO) {
+            if let Err(failure) = recv::write_sums(&args, &news) {
+                eprintln!("fabricast: {failure}");
+            }
+        }
+    };
     while lines.recv_timeout(LOOK) != Err(RecvTimeoutError::Disconnected) {
-        // What becomes of a stream, its sender hears and says.
-        while receiver.next(Duration::ZERO).is_some() {}
+        hear();
     }
+    hear();
     receiver.close(Instant::now() + GOODBYE);
     Ok(())
 }

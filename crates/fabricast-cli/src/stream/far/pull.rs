@@ -15,7 +15,7 @@ use super::{
 use crate::failure::{End, Failure};
 use crate::interrupt;
 use crate::say::say;
-use crate::stream::args::SendArgs;
+use crate::stream::args::{RecvArgs, SendArgs};
 use crate::stream::is_own;
 use crate::stream::measure::Bytes;
 use crate::stream::progress::{PeerLine, Progress};
@@ -32,6 +32,7 @@ pub(crate) fn run(args: &SendArgs, from: &[FarPlace], into: &Path) -> Result<(),
     let own_args = own_arguments(std::env::args_os())?;
     let mut near = near_recv(&args.common, into)?;
     near.any_links = args.any_links;
+    near.sums = args.sums;
     make_directory(into)?;
     let hello = far.hello()?;
     let bytes = key_bytes(&args.common)?;
@@ -50,7 +51,7 @@ pub(crate) fn run(args: &SendArgs, from: &[FarPlace], into: &Path) -> Result<(),
         to: to.collect(),
     })?;
     let voice = Voice::of(args.common.json, args.quiet);
-    let result = follow(&mut far, &receiver, voice);
+    let result = follow(&mut far, (&near, &receiver), voice);
     if let Err(failure) = &result
         && matches!(failure.end(), End::Interrupted | End::Terminated)
     {
@@ -85,14 +86,25 @@ fn own_arguments(all: impl Iterator<Item = std::ffi::OsString>) -> Result<Vec<St
 }
 
 /// Shows what the far end says of its progress, until it says how it ended.
-fn follow(far: &mut FarEnd, receiver: &StreamReceiver, voice: Voice) -> Result<(), Failure> {
+fn follow(
+    far: &mut FarEnd,
+    (near, receiver): (&RecvArgs, &StreamReceiver),
+    voice: Voice,
+) -> Result<(), Failure> {
+    // What becomes of a stream, the far end says better.
+    let hear = || {
+        let mut written = Ok(());
+        while let Some(news) = receiver.next(Duration::ZERO) {
+            written = recv::write_sums(near, &news).and(written);
+        }
+        written
+    };
     let mut progress = Progress::new(voice);
     let result = loop {
         if let Some(end) = interrupt::asked() {
             return Err(Failure::interrupted(end));
         }
-        // What it tells, the far end tells better.
-        while receiver.next(Duration::ZERO).is_some() {}
+        hear()?;
         let Some(mut value) = far.next(LOOK)? else {
             continue;
         };
@@ -106,6 +118,7 @@ fn follow(far: &mut FarEnd, receiver: &StreamReceiver, voice: Voice) -> Result<(
         }
     };
     drop(progress);
+    hear()?;
     voice.say_json(&result);
     if result["ok"] == true {
         if voice == Voice::People {
