@@ -211,6 +211,7 @@ fn offer(case: &Case) -> Result<StreamOffer, Failure> {
         size: case.size as u64,
         modified: Modified::default(),
         name: RelativeName::new(b"stage.dat")?,
+        sparse: false,
     };
     let manifest = Manifest::new([entry])?;
     Ok(StreamOffer {

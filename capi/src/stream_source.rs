@@ -85,6 +85,7 @@ impl CallerBytes {
             mode: 0o644,
             size: bytes.len() as u64,
             modified: Modified::default(),
+            sparse: false,
         };
         let manifest =
             Manifest::new([entry]).map_err(|error| Failure::invalid(format!("name: {error}")))?;

@@ -154,6 +154,7 @@ mod tests {
             mode: 0o644,
             size: size.unwrap_or(0),
             modified: Modified::default(),
+            sparse: false,
         });
         Manifest::new(entries).unwrap()
     }

@@ -224,6 +224,7 @@ mod tests {
                 mode: 0o644,
                 size: bytes.len() as u64,
                 modified: Modified::default(),
+                sparse: false,
             }))
             .unwrap();
             let plan = BlockPlan::new(&manifest, 1024 << power);

@@ -82,6 +82,7 @@ mod tests {
                 seconds,
                 nanoseconds: 5,
             },
+            sparse: false,
         };
         Manifest::new([entry(name.as_bytes(), size), entry(b"zz", 0)]).unwrap()
     }

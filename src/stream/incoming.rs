@@ -123,7 +123,8 @@ impl IncomingStream {
             bytes: open.bytes,
         };
         let links = settings.features.contains(Features::LINKS);
-        let parser = ManifestParser::new(announced, &settings.limits.of_manifest(links))?;
+        let sparse = open.flags.contains(OpenFlags::SPARSE);
+        let parser = ManifestParser::new(announced, &settings.limits.of_manifest(links, sparse))?;
         let by_write = open.flags.contains(OpenFlags::BY_WRITE);
         let reception = ReceptionSettings {
             stream: open.stream,

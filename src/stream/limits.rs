@@ -135,12 +135,13 @@ impl Limits {
         check("memory", self.memory, 64 * KIB, u64::MAX, "64 KiB and more")
     }
 
-    pub(crate) fn of_manifest(&self, links: bool) -> ManifestLimits {
+    pub(crate) fn of_manifest(&self, links: bool, sparse: bool) -> ManifestLimits {
         ManifestLimits {
             entries: self.entries,
             name_bytes: self.name_bytes,
             bytes: self.bytes,
             links,
+            sparse,
         }
     }
 

@@ -53,6 +53,9 @@ pub struct Entry<'a> {
     pub size: u64,
     /// When it was last changed.
     pub modified: Modified,
+    /// Of a file: whether it has holes, which take no room and are read as zeros. A sink may leave
+    /// holes where it is given zeros, then. False for what is no file.
+    pub sparse: bool,
 }
 
 /// Bits that the mode of an entry may have.
@@ -66,11 +69,14 @@ const FILE: u8 = 1;
 const DIRECTORY: u8 = 2;
 const LINK: u8 = 3;
 
+/// The flag of a file with holes.
+const SPARSE: u8 = 1;
+
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct EntryWire {
     kind: u8,
-    reserved: u8,
+    flags: u8,
     mode: U16,
     name_len: U16,
     reserved2: U16,
@@ -83,7 +89,8 @@ const _: () = assert!(size_of::<EntryWire>() == ENTRY_LEN);
 
 impl Entry<'_> {
     /// Puts it behind what `out` has, in the form of docs/wire.md.
-    fn encode(&self, out: &mut Vec<u8>) {
+    /// Whether it has holes is said where the peer knows of them.
+    fn encode(&self, out: &mut Vec<u8>, says_sparse: bool) {
         let name = self.name.as_bytes();
         let wire = EntryWire {
             kind: match self.kind {
@@ -91,7 +98,11 @@ impl Entry<'_> {
                 EntryKind::Directory => DIRECTORY,
                 EntryKind::Link => LINK,
             },
-            reserved: 0,
+            flags: if self.sparse && says_sparse {
+                SPARSE
+            } else {
+                0
+            },
             mode: self.mode.into(),
             // A name has at most 4096 bytes.
             name_len: (name.len() as u16).into(),
@@ -129,8 +140,12 @@ impl<'a> Entry<'a> {
                 seconds: wire.seconds.get(),
                 nanoseconds: wire.nanoseconds.get(),
             },
+            sparse: wire.flags == SPARSE,
         };
-        if wire.reserved != 0 || wire.reserved2.get() != 0 {
+        if wire.flags & !SPARSE != 0 {
+            return Err(EntryProblem::Field("flags"));
+        }
+        if wire.reserved2.get() != 0 {
             return Err(EntryProblem::Field("reserved"));
         }
         entry.check().map(|()| (entry, rest))
@@ -149,9 +164,12 @@ impl<'a> Entry<'a> {
             EntryKind::Directory => self.size == 0,
             EntryKind::Link => (1..=EntryKind::LINK_MAX).contains(&self.size),
         };
-        match may_be {
-            true => Ok(()),
-            false => Err(EntryProblem::Field("size")),
+        if !may_be {
+            return Err(EntryProblem::Field("size"));
+        }
+        match self.sparse && self.kind != EntryKind::File {
+            true => Err(EntryProblem::Field("flags")),
+            false => Ok(()),
         }
     }
 }
@@ -236,6 +254,7 @@ struct EntryRecord {
     modified: Modified,
     mode: u16,
     kind: EntryKind,
+    sparse: bool,
 }
 
 /// The files, directories and links of a stream, in the order of their names.
@@ -301,6 +320,7 @@ impl Manifest {
             mode: record.mode,
             size: record.size,
             modified: record.modified,
+            sparse: record.sparse,
         })
     }
 
@@ -318,6 +338,16 @@ impl Manifest {
     pub(crate) fn is_link(&self, index: usize) -> bool {
         let record = self.records.get(index);
         record.is_some_and(|record| record.kind == EntryKind::Link)
+    }
+
+    /// Whether the entry of this number is a file with holes.
+    pub(crate) fn is_sparse(&self, index: usize) -> bool {
+        self.records.get(index).is_some_and(|record| record.sparse)
+    }
+
+    /// Whether there are files with holes.
+    pub(crate) fn has_sparse(&self) -> bool {
+        self.records.iter().any(|record| record.sparse)
     }
 
     /// How many symbolic links there are.
@@ -369,6 +399,7 @@ impl Manifest {
             modified: entry.modified,
             mode: entry.mode,
             kind: entry.kind,
+            sparse: entry.sparse,
         });
         Ok(())
     }
@@ -384,14 +415,19 @@ impl Manifest {
     /// # Panics
     ///
     /// When not even one fits: every receiver has room for the longest.
-    pub(crate) fn encode_part(&self, first: usize, room: usize) -> (Vec<u8>, usize) {
+    pub(crate) fn encode_part(
+        &self,
+        first: usize,
+        room: usize,
+        says_sparse: bool,
+    ) -> (Vec<u8>, usize) {
         let mut bytes = Vec::new();
         let mut next = first;
         while let Some(entry) = self.get(next) {
             if bytes.len() + ENTRY_LEN + entry.name.as_bytes().len() > room {
                 break;
             }
-            entry.encode(&mut bytes);
+            entry.encode(&mut bytes, says_sparse);
             next += 1;
         }
         assert!(
@@ -419,6 +455,8 @@ pub(crate) struct ManifestLimits {
     pub(crate) bytes: u64,
     /// Whether there may be symbolic links.
     pub(crate) links: bool,
+    /// Whether files may be said to have holes.
+    pub(crate) sparse: bool,
 }
 
 /// What was said of a manifest before it came.
@@ -436,6 +474,7 @@ pub(crate) struct ManifestParser {
     announced: Announced,
     entries_max: u64,
     links: bool,
+    sparse: bool,
     manifest: Manifest,
 }
 
@@ -470,6 +509,7 @@ impl ManifestParser {
             announced,
             entries_max: limits.entries,
             links: limits.links,
+            sparse: limits.sparse,
             manifest: Manifest::default(),
         })
     }
@@ -494,6 +534,9 @@ impl ManifestParser {
             let (entry, rest) = Entry::parse(bytes).map_err(|problem| wrong(index, problem))?;
             if entry.kind == EntryKind::Link && !self.links {
                 return Err(wrong(index, EntryProblem::Link));
+            }
+            if entry.sparse && !self.sparse {
+                return Err(wrong(index, EntryProblem::Field("flags")));
             }
             self.manifest.push(entry)?;
             bytes = rest;

@@ -270,7 +270,8 @@ impl OutgoingStream {
             SenderControl::Cancel => self.ending.message(stream)?,
             SenderControl::Open => Message::Open(self.open),
             SenderControl::Part { next: first } => {
-                let (part, next) = manifest.encode_part(first, room);
+                let says_sparse = self.open.flags.contains(OpenFlags::SPARSE);
+                let (part, next) = manifest.encode_part(first, room, says_sparse);
                 self.part = part;
                 self.pending = Some(SenderControl::Part { next });
                 Message::Manifest(ManifestPart {

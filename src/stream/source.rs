@@ -191,6 +191,7 @@ fn single(name: &str, size: u64) -> Result<Manifest, SourceError> {
         size,
         modified: Modified::default(),
         name: relative(Path::new(name), name.as_bytes())?,
+        sparse: false,
     };
     Manifest::new([entry]).map_err(|error| SourceError::Manifest(error.to_string()))
 }

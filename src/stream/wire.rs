@@ -76,6 +76,8 @@ bitflags::bitflags! {
         const SKIP_UNCHANGED = 1 << 9;
         /// Symbolic links.
         const LINKS = 1 << 10;
+        /// Files are said to have holes.
+        const SPARSE = 1 << 11;
     }
 }
 
@@ -97,6 +99,8 @@ bitflags::bitflags! {
         const BY_WRITE = 1 << 5;
         /// What is there already with the same size and time is kept.
         const SKIP_UNCHANGED = 1 << 6;
+        /// Files of the manifest are said to have holes.
+        const SPARSE = 1 << 7;
     }
 }
 

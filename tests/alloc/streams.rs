@@ -21,6 +21,7 @@ fn what_a_sink_keeps_takes_no_more_memory_than_its_account_says() {
         mode: 0o644,
         size: BLOCKS,
         modified: Modified::default(),
+        sparse: false,
     };
     let manifest = Manifest::new([entry]).expect("a manifest");
     let offer = StreamOffer {

@@ -284,9 +284,17 @@ fn rails(domain: &Arc<Domain>, transport: Transport, cut: bool, threads: (u32, u
     let transfer = sender.send(source, [Peer::from(addr)], options).unwrap();
     if cut {
         let ready = |what: &str| what.matches("Ready").count() == 3;
+        let end = by();
         while transfer.progress()[0].sent < 1 << 20
             || !sender.describe(PATIENCE).is_some_and(|what| ready(&what))
         {
+            assert!(
+                Instant::now() < end,
+                "no three connections: {:?}\n{:?}\n{:?}",
+                transfer.progress(),
+                sender.describe(PATIENCE),
+                receiver.describe(PATIENCE)
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(

@@ -26,6 +26,7 @@ mod panics;
 mod pattern;
 mod placing;
 mod resume;
+mod sparse;
 mod stalls;
 #[path = "../../benches/stream_bench/throttled.rs"]
 mod throttled;

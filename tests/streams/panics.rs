@@ -43,6 +43,7 @@ impl Panicking {
             mode: 0o644,
             size: 300_000,
             modified: Modified::default(),
+            sparse: false,
         };
         Self {
             at,

@@ -181,6 +181,7 @@ fn after_a_crash_between_renames_what_was_placed_comes_again_and_the_rest_is_kep
         mode: 0o644,
         size: 6,
         modified: Modified::default(),
+        sparse: false,
     };
     let manifest = Manifest::new([entry(b"a"), entry(b"b")]).unwrap();
     let offer = StreamOffer {

@@ -33,6 +33,7 @@ pub(super) fn admit(open: &Open, settings: &IncomingSettings) -> Result<(), Refu
         (OpenFlags::BLAKE3, Features::BLAKE3),
         (OpenFlags::READ_BACK, Features::READ_BACK),
         (OpenFlags::BY_WRITE, Features::BY_WRITE),
+        (OpenFlags::SPARSE, Features::SPARSE),
     ];
     for (flag, feature) in needed {
         if open.flags.contains(flag) && !settings.features.contains(feature) {

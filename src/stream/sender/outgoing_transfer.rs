@@ -54,6 +54,8 @@ pub(super) struct TransferPlan {
     pub(super) identity: StreamIdentity,
     /// How many of the entries are symbolic links.
     pub(super) links: usize,
+    /// Whether there are files with holes.
+    pub(super) sparse: bool,
 }
 
 /// The hash of what was read, whichever peer it was read for.
@@ -529,6 +531,7 @@ impl TransferPlan {
                 stamp: source.stamp(),
             },
             links: manifest.links(),
+            sparse: manifest.has_sparse(),
         }
     }
 }

@@ -652,6 +652,9 @@ impl TransferPeer {
         let can_skip = |rail: &SenderRail| rail.can(Features::SKIP_UNCHANGED);
         let skips = options.skip_unchanged && session.rails.first().is_some_and(can_skip);
         open.flags.set(OpenFlags::SKIP_UNCHANGED, skips);
+        let is_told = |rail: &SenderRail| rail.can(Features::SPARSE);
+        let says_sparse = plan.sparse && self.session.rails.first().is_some_and(is_told);
+        open.flags.set(OpenFlags::SPARSE, says_sparse);
         let home = self.session.rails.first().map_or(0, |rail| rail.number);
         let mut outgoing = OutgoingStream::new(open, plan.blocks.clone(), home);
         outgoing.pause(with.transfer.paused);

@@ -638,6 +638,7 @@ mod tests {
             mode: 0o750,
             size: *size,
             modified: Modified::default(),
+            sparse: false,
         });
         let manifest = Manifest::new(entries).expect("a manifest");
         StreamOffer {
@@ -744,6 +745,7 @@ mod tests {
             mode: 0o644,
             size: 1,
             modified: Modified::default(),
+            sparse: false,
         };
         let manifest = Manifest::new([entry(b"a"), entry(b"b"), entry(b"c")]).expect("a manifest");
         let offer = StreamOffer {

@@ -97,6 +97,7 @@ fn read_manifest(bytes: &[u8]) {
         name_bytes: 1 << 20,
         bytes: u64::MAX,
         links: bytes.len().is_multiple_of(2),
+        sparse: bytes.len().is_multiple_of(3),
     };
     let announced = Announced {
         entries: 1000,
@@ -151,6 +152,7 @@ fn files() -> Manifest {
         mode: 0o644,
         size,
         modified: Modified::default(),
+        sparse: false,
     };
     let entries = [entry(b"a", 100), entry(b"b/c", 0), entry(b"d", 33)];
     Manifest::new(entries).expect("this is a manifest")
@@ -315,7 +317,7 @@ fn begin(input: &mut Input<'_>, settings: IncomingSettings) -> Option<IncomingSt
     let plan = BlockPlan::new(&manifest, 16);
     let open = open(&manifest, &plan, OpenFlags::CRC32C);
     let mut incoming = IncomingStream::new(0, open, settings).ok()?;
-    let (entries, _) = manifest.encode_part(0, 8192);
+    let (entries, _) = manifest.encode_part(0, 8192, true);
     let part = wire::ManifestPart {
         stream: 1,
         first: 0,

@@ -590,6 +590,7 @@ fn manifest(source: &[Vec<u8>]) -> Manifest {
         mode: 0o644,
         size: bytes.len() as u64,
         modified: Modified::default(),
+        sparse: false,
     }))
     .unwrap()
 }

@@ -31,6 +31,7 @@ fn manifest_of(size: u64) -> Manifest {
         mode: 0o644,
         size,
         modified: Modified::default(),
+        sparse: false,
     };
     Manifest::new([entry]).unwrap()
 }
@@ -50,7 +51,7 @@ fn open() -> Open {
 
 fn announced(open: Open) -> (IncomingStream, Result<MessageOutcome, StreamViolation>) {
     let mut incoming = IncomingStream::new(0, open, settings()).unwrap();
-    let (entries, _) = manifest().encode_part(0, 8192);
+    let (entries, _) = manifest().encode_part(0, 8192, true);
     let part = ManifestPart {
         stream: 1,
         first: 0,
@@ -130,9 +131,10 @@ fn directories_on_the_way_count_as_entries() {
         mode: 0o644,
         size: 0,
         modified: Modified::default(),
+        sparse: false,
     });
     let manifest = Manifest::new(entries).unwrap();
-    let (entries, _) = manifest.encode_part(0, 8192);
+    let (entries, _) = manifest.encode_part(0, 8192, true);
     // Two files, 200 directories to the one, and one more to the other.
     for (limit, fits) in [(203, true), (202, false), (10, false)] {
         let mut settings = settings();
@@ -355,7 +357,7 @@ fn hashed(said: Option<[u8; HASH_LEN]>) -> IncomingStream {
         ..settings()
     };
     let mut incoming = IncomingStream::new(0, open, settings).unwrap();
-    let (entries, _) = manifest.encode_part(0, 8192);
+    let (entries, _) = manifest.encode_part(0, 8192, true);
     let part = ManifestPart {
         stream: 1,
         first: 0,

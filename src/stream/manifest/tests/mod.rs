@@ -14,6 +14,7 @@ fn file(name: &str, size: u64) -> Entry<'_> {
             seconds: -2,
             nanoseconds: 999_999_999,
         },
+        sparse: false,
     }
 }
 
@@ -38,6 +39,7 @@ const NO_LIMITS: ManifestLimits = ManifestLimits {
     name_bytes: u64::MAX,
     bytes: u64::MAX,
     links: true,
+    sparse: true,
 };
 
 fn parse(announced: Announced, bytes: &[u8]) -> Result<Manifest, ManifestError> {
@@ -56,7 +58,7 @@ fn an_entry_has_these_bytes() {
         b"a b",
     ]
     .concat();
-    assert_eq!(manifest.encode_part(0, 31), (expected.clone(), 1));
+    assert_eq!(manifest.encode_part(0, 31, true), (expected.clone(), 1));
     assert_eq!(parse(announced(&manifest), &expected), Ok(manifest));
 }
 
@@ -130,11 +132,12 @@ fn a_link_points_to_something_and_has_nothing_below_it() {
     let is_link = (0..4).map(|index| manifest.is_link(index));
     assert_eq!(is_link.collect::<Vec<_>>(), [true, true, false, false]);
     // Where none was agreed on, none is taken.
-    let (bytes, _) = manifest.encode_part(0, 1000);
+    let (bytes, _) = manifest.encode_part(0, 1000, true);
     assert_eq!(bytes[0], 3);
     assert_eq!(parse(announced(&manifest), &bytes).as_ref(), Ok(&manifest));
     let limits = ManifestLimits {
         links: false,
+        sparse: false,
         ..NO_LIMITS
     };
     let mut parser = ManifestParser::new(announced(&manifest), &limits).unwrap();
@@ -142,10 +145,47 @@ fn a_link_points_to_something_and_has_nothing_below_it() {
 }
 
 #[test]
+fn only_files_have_holes_and_only_who_knows_of_them_is_told() {
+    let sparse = Entry {
+        sparse: true,
+        ..file("a", 7)
+    };
+    for kind in [EntryKind::Directory, EntryKind::Link] {
+        let size = u64::from(kind == EntryKind::Link);
+        let made = Manifest::new([Entry {
+            kind,
+            size,
+            ..sparse
+        }]);
+        assert_eq!(made, Err(wrong(0, EntryProblem::Field("flags"))));
+    }
+    let manifest = Manifest::new([sparse, file("b", 7)]).unwrap();
+    assert!(manifest.has_sparse() && manifest.is_sparse(0) && !manifest.is_sparse(1));
+    let (mut told, _) = manifest.encode_part(0, 1000, true);
+    let (untold, _) = manifest.encode_part(0, 1000, false);
+    assert_eq!((told[1], untold[1]), (1, 0));
+    assert_eq!(parse(announced(&manifest), &told).as_ref(), Ok(&manifest));
+    let plain = parse(announced(&manifest), &untold).unwrap();
+    assert!(!plain.has_sparse());
+    // Where it was not agreed on, and what else there may be one day.
+    let limits = ManifestLimits {
+        sparse: false,
+        ..NO_LIMITS
+    };
+    let refused = Err(wrong(0, EntryProblem::Field("flags")));
+    let mut parser = ManifestParser::new(announced(&manifest), &limits).unwrap();
+    assert_eq!(parser.feed(0, &told), refused);
+    told[1] = 3;
+    assert_eq!(parse(announced(&manifest), &told).map(drop), refused);
+}
+
+#[test]
 fn a_peer_does_not_get_around_the_order() {
     let encode = |entries: &[Entry<'_>]| {
         let mut bytes = Vec::new();
-        entries.iter().for_each(|entry| entry.encode(&mut bytes));
+        entries
+            .iter()
+            .for_each(|entry| entry.encode(&mut bytes, true));
         bytes
     };
     let announced = |entries: &[Entry<'_>]| Announced {
@@ -172,6 +212,7 @@ fn limits_count_before_any_entry_came() {
         name_bytes: 10,
         bytes: 100,
         links: false,
+        sparse: false,
     };
     let fits = Announced {
         entries: 2,
@@ -207,7 +248,7 @@ fn limits_count_before_any_entry_came() {
 #[test]
 fn what_was_not_announced_is_refused() {
     let manifest = Manifest::new([file("a", 5), file("b", 6)]).unwrap();
-    let (bytes, _) = manifest.encode_part(0, usize::MAX);
+    let (bytes, _) = manifest.encode_part(0, usize::MAX, true);
     let right = announced(&manifest);
     assert_eq!(parse(right, &bytes), Ok(manifest.clone()));
     for wrong in [
@@ -265,6 +306,7 @@ proptest! {
                     size,
                     mode: *mode,
                     modified: Modified::default(),
+                    sparse: false,
                 })
             })
             .collect();
@@ -279,7 +321,7 @@ proptest! {
             let mut parser = ManifestParser::new(announced(&manifest), &NO_LIMITS).unwrap();
             let mut first = 0;
             while first < manifest.len() {
-                let (bytes, next) = manifest.encode_part(first, room.max(ENTRY_LEN + 12));
+                let (bytes, next) = manifest.encode_part(first, room.max(ENTRY_LEN + 12), true);
                 parser.feed(first as u64, &bytes).unwrap();
                 first = next;
             }
@@ -306,8 +348,9 @@ proptest! {
                     size: *size,
                     mode: *mode,
                     modified: Modified::default(),
+                    sparse: false,
                 };
-                entry.encode(&mut bytes);
+                entry.encode(&mut bytes, true);
             }
         }
         if !bytes.is_empty() {

@@ -433,9 +433,10 @@ fn named(name: &str) -> (Open, Vec<u8>) {
         mode: 0o644,
         size: 1,
         modified: Modified::default(),
+        sparse: false,
     }]);
     let manifest = manifest.unwrap();
-    let (mut entries, _) = manifest.encode_part(0, 8192);
+    let (mut entries, _) = manifest.encode_part(0, 8192, true);
     let at = entries.len() - name.len();
     entries[at..].copy_from_slice(name.as_bytes());
     let open = Open {
@@ -504,6 +505,7 @@ fn events_that_nobody_fetches_make_room_for_streams() {
             mode: 0o755,
             size: 0,
             modified: Modified::default(),
+            sparse: false,
         }));
         let manifest = manifest.unwrap();
         assert!(manifest.memory() * STREAMS as u64 > 2 * MEMORY);
@@ -517,7 +519,7 @@ fn events_that_nobody_fetches_make_room_for_streams() {
             }));
             let mut next = 0;
             while next < ENTRIES {
-                let (entries, end) = manifest.encode_part(next, 4096);
+                let (entries, end) = manifest.encode_part(next, 4096, true);
                 caller.outbox.push(&Message::Manifest(ManifestPart {
                     stream: 1,
                     first: next as u64,

@@ -135,7 +135,7 @@ impl Impostor {
                 ..StreamIdentity::default()
             },
         }));
-        let (entries, _) = manifest.encode_part(0, BLOCK);
+        let (entries, _) = manifest.encode_part(0, BLOCK, true);
         self.outbox.push(&Message::Manifest(ManifestPart {
             stream: 1,
             first: 0,

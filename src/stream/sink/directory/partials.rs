@@ -39,6 +39,10 @@ const TREE: &str = "tree";
 /// writes. They are open at a time, by each thread.
 const MADE_AT_ONCE: usize = 32;
 
+/// Zeros of a file with holes are left out where they fill this many bytes, which is as small as
+/// what virtual machines' images are made of.
+const HOLE: usize = 64 << 10;
+
 /// The rights of its owner that a file needs to be gone on with.
 const OWN_MODE: u16 = 0o600;
 
@@ -230,7 +234,8 @@ impl Partials {
         let entry = self.offer.manifest.get(checked.block.entry)?;
         let is_all = checked.block.offset == 0 && entry.size == checked.bytes.len() as u64;
         let is_open_to_owner = entry.mode & OWN_MODE == OWN_MODE;
-        let is_whole = is_all && is_open_to_owner && entry.kind == EntryKind::File;
+        let is_plain = entry.kind == EntryKind::File && !entry.sparse;
+        let is_whole = is_all && is_open_to_owner && is_plain;
         (is_whole && is_moved_whole(access, Direction::Write, entry.size)).then_some(entry)
     }
 
@@ -268,9 +273,41 @@ impl Partials {
             direct: Some(self.access.direct),
             ..IoOptions::default()
         };
-        let written = file.write_with(bytes, place.offset, &options);
-        written.map_err(|error| self.file_error(place.entry, error))?;
+        let write = |bytes: &[u8], offset: u64| {
+            let written = file.write_with(bytes, offset, &options);
+            written.map_err(|error| self.file_error(place.entry, error))
+        };
+        if !self.offer.manifest.is_sparse(place.entry) {
+            write(bytes, place.offset)?;
+            return Ok(());
+        }
+        let mut offset = place.offset;
+        let pieces = bytes.chunks(HOLE);
+        let pieces: Vec<_> = pieces.map(|piece| (piece, is_zeros(piece))).collect();
+        for run in pieces.chunk_by(|(_, a), (_, b)| a == b) {
+            let len: usize = run.iter().map(|(piece, _)| piece.len()).sum();
+            let at = (offset - place.offset) as usize;
+            let is_hole = run.iter().all(|(_, zeros)| *zeros);
+            if !is_hole || !self.punch(&file, place.entry, offset, len)? {
+                write(&bytes[at..at + len], offset)?;
+            }
+            offset += len as u64;
+        }
         Ok(())
+    }
+
+    /// Makes a hole, whatever was there; whether the file system can.
+    fn punch(
+        &self,
+        file: &OpenFile,
+        entry: usize,
+        offset: u64,
+        len: usize,
+    ) -> Result<bool, SinkError> {
+        let file = file.file(FileOperation::Write);
+        let file = file.map_err(|error| self.file_error(entry, error))?;
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(file.buffered(), flags, offset, len as u64).is_ok())
     }
 
     /// Writes a block out of a GPU's memory.
@@ -434,7 +471,11 @@ impl Partials {
         let fd = self.open_descriptor(entry, make)?;
         let size = self.offer.manifest.size(entry).unwrap_or(0);
         if make {
-            let made = self.make_room(fd.as_fd(), size);
+            let made = match self.offer.manifest.is_sparse(entry) {
+                // Holes are read as zeros up to its end, and take no room.
+                true => ftruncate(&fd, size).map_err(io::Error::from),
+                false => self.make_room(fd.as_fd(), size),
+            };
             made.map_err(|error| SinkError::os(self.name(entry).as_bytes(), error))?;
         }
         // What comes out of a GPU's memory may go around the page cache whatever holds for the
@@ -519,6 +560,12 @@ const ELOOP: Option<i32> = Some(libc::ELOOP);
 
 fn is_link(entry: &Entry<'_>) -> bool {
     entry.kind == EntryKind::Link
+}
+
+fn is_zeros(bytes: &[u8]) -> bool {
+    // As many at a time as the compiler makes vectors of; most data differs at once.
+    let mut pieces = bytes.chunks(128);
+    pieces.all(|piece| piece.iter().fold(0, |any, byte| any | byte) == 0)
 }
 
 /// Fills `into` with the beginning of a file.

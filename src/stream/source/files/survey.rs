@@ -90,6 +90,7 @@ struct FoundEntry {
     mode: u32,
     size: u64,
     modified: (i64, i64),
+    sparse: bool,
     item: SourceItem,
 }
 
@@ -104,6 +105,7 @@ impl FoundEntry {
                 seconds: self.modified.0,
                 nanoseconds: u32::try_from(self.modified.1).unwrap_or(0),
             },
+            sparse: self.sparse,
         })
     }
 }
@@ -187,6 +189,7 @@ impl Survey {
             mode: found.mode(),
             size: range.end - range.start,
             modified: identity.modified,
+            sparse: has_holes(found.blocks(), found.len()),
             item: SourceItem {
                 place: ItemPlace::Path(path.clone()),
                 start: range.start,
@@ -247,6 +250,7 @@ impl Survey {
             mode: own.st_mode,
             size: 0,
             modified: (own.st_mtime, own.st_mtime_nsec as i64),
+            sparse: false,
             item: SourceItem {
                 place: ItemPlace::Below(of.root, of.below.clone()),
                 start: 0,
@@ -350,12 +354,14 @@ impl Survey {
 
     fn push(&mut self, found: FoundName, kind: EntryKind, size: u64) {
         let identity = Identity::of_stat(&found.stat);
+        let has_holes = has_holes(found.stat.st_blocks as u64, identity.size);
         self.found.push(FoundEntry {
             name: found.name,
             kind,
             mode: found.stat.st_mode,
             size,
             modified: identity.modified,
+            sparse: kind == EntryKind::File && has_holes,
             item: SourceItem {
                 place: found.place,
                 start: 0,
@@ -371,6 +377,12 @@ impl Survey {
             self.skipped_paths.push(Skipped { path, what });
         }
     }
+}
+
+/// Whether a file of this size, which takes so many units of 512 bytes, has holes; a compressed one
+/// seems to.
+fn has_holes(units: u64, size: u64) -> bool {
+    units.saturating_mul(512) < size
 }
 
 const NOFOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW;

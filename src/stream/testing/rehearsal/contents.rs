@@ -44,6 +44,7 @@ impl TestSource {
             mode: 0o644,
             size: *size,
             modified: Modified::default(),
+            sparse: false,
         });
         Self {
             transfer,
