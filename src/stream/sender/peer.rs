@@ -12,7 +12,7 @@ use super::peer_rails::RailDial;
 use super::peer_session::PeerSession;
 use super::peer_stage::{PeerStage, PeerWait};
 use super::rail::SenderRail;
-use super::rail_growth::RailGrowth;
+use super::rail_growth::{RailGrowth, RailRedial};
 use super::side::SenderTools;
 use super::transfer::PeerOutcome;
 use crate::endpoint::{
@@ -59,6 +59,7 @@ pub(super) struct TransferPeer {
     attempts: Attempts,
     clock: PeerClock,
     growth: RailGrowth,
+    redial: RailRedial,
     report: StreamReport,
     sent_bytes: u64,
 }
@@ -74,6 +75,7 @@ impl TransferPeer {
             attempts: Attempts::new(now),
             clock: PeerClock::new(now),
             growth: RailGrowth::default(),
+            redial: RailRedial::default(),
             report: StreamReport::default(),
             sent_bytes: 0,
         }
@@ -171,6 +173,7 @@ impl TransferPeer {
         self.stage = PeerStage::Connecting;
         self.session.rails.begin_session();
         self.growth = RailGrowth::default();
+        self.redial = RailRedial::default();
         self.clock.on_moved(with.now());
         if let Err(error) = self.dial(with) {
             self.on_lost(error, with);
@@ -348,6 +351,9 @@ impl TransferPeer {
         if was_ready && self.session.on_rail_lost(rail) && !is_over {
             self.report.rails_lost += 1;
         }
+        if !was_ready {
+            self.redial.on_refused(with.now());
+        }
     }
 
     /// The receiver has lost one of the connections, which this side may not have heard of: what it
@@ -495,6 +501,14 @@ impl TransferPeer {
                 self.on_rail_failed(rail, error, with);
                 break;
             }
+        }
+        if self.is_sending() {
+            let rails = self
+                .session
+                .rails
+                .dialed()
+                .saturating_add(self.redial.due(now));
+            self.dial_up_to(rails, with);
         }
         let silent = self.clock.silent_for(now);
         let may_ask = self.clock.may_ask(now);

@@ -1,4 +1,5 @@
 //! `RailGrowth`: how many connections to each address of a peer pay, found while blocks are sent.
+//! `RailRedial`: those that a receiver did not take are made later.
 
 use std::time::{Duration, Instant};
 
@@ -65,9 +66,65 @@ impl RailGrowth {
     }
 }
 
+/// A connection that was refused is made again after this, and after twice as long each time.
+const REDIAL: Duration = Duration::from_millis(20);
+
+/// How often that is tried.
+const REDIALS_MAX: u32 = 8;
+
+/// Connections beside the first that a receiver did not take: it may have had no room for their
+/// receives, as all of it had blocks in it.
+#[derive(Debug, Default)]
+pub(super) struct RailRedial {
+    missing: u16,
+    tries: u32,
+    at: Option<Instant>,
+}
+
+impl RailRedial {
+    /// One was not taken.
+    pub(super) fn on_refused(&mut self, now: Instant) {
+        if self.tries < REDIALS_MAX {
+            self.missing += 1;
+            self.at.get_or_insert(now + REDIAL * 2_u32.pow(self.tries));
+        }
+    }
+
+    /// How many are to be made by now.
+    pub(super) fn due(&mut self, now: Instant) -> u16 {
+        if self.at.is_none_or(|at| now < at) {
+            return 0;
+        }
+        self.at = None;
+        self.tries += 1;
+        std::mem::take(&mut self.missing)
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_refused_is_tried_less_and_less_often_and_not_for_ever() {
+        let (mut redial, begin) = (RailRedial::default(), Instant::now());
+        let (mut tried, mut waited) = (Vec::new(), 0);
+        redial.on_refused(begin);
+        redial.on_refused(begin);
+        for ms in 0..60_000 {
+            let now = begin + Duration::from_millis(ms);
+            let due = redial.due(now);
+            if due > 0 {
+                tried.push((ms - waited, due));
+                waited = ms;
+                redial.on_refused(now);
+            }
+        }
+        let pauses = [20, 40, 80, 160, 320, 640, 1280, 2560];
+        let wanted = pauses.iter().zip([2, 1, 1, 1, 1, 1, 1, 1]);
+        let wanted: Vec<_> = wanted.map(|(ms, due)| (*ms, due)).collect();
+        assert_eq!(tried, wanted);
+    }
 
     /// The connections in the end, where each of the first `useful` moves a gigabyte a second.
     fn grown(useful: u16, most: u16) -> u16 {
