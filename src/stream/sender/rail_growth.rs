@@ -86,7 +86,8 @@ impl RailRedial {
     pub(super) fn on_refused(&mut self, now: Instant) {
         if self.tries < REDIALS_MAX {
             self.missing += 1;
-            self.at.get_or_insert(now + REDIAL * 2_u32.pow(self.tries));
+            let pause = REDIAL * 2_u32.pow(self.tries);
+            self.at = self.at.or(Some(now + pause));
         }
     }
 
