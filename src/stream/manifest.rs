@@ -472,9 +472,7 @@ pub(crate) struct Announced {
 #[derive(Debug)]
 pub(crate) struct ManifestParser {
     announced: Announced,
-    entries_max: u64,
-    links: bool,
-    sparse: bool,
+    limits: ManifestLimits,
     manifest: Manifest,
 }
 
@@ -507,9 +505,7 @@ impl ManifestParser {
         limit("bytes of names", names, limits.name_bytes)?;
         Ok(Self {
             announced,
-            entries_max: limits.entries,
-            links: limits.links,
-            sparse: limits.sparse,
+            limits: *limits,
             manifest: Manifest::default(),
         })
     }
@@ -532,20 +528,20 @@ impl ManifestParser {
                 return self.expect("entries", index, index + 1);
             }
             let (entry, rest) = Entry::parse(bytes).map_err(|problem| wrong(index, problem))?;
-            if entry.kind == EntryKind::Link && !self.links {
+            if entry.kind == EntryKind::Link && !self.limits.links {
                 return Err(wrong(index, EntryProblem::Link));
             }
-            if entry.sparse && !self.sparse {
+            if entry.sparse && !self.limits.sparse {
                 return Err(wrong(index, EntryProblem::Field("flags")));
             }
             self.manifest.push(entry)?;
             bytes = rest;
             let made = self.manifest.len() as u64 + self.manifest.on_the_way;
-            if made > self.entries_max {
+            if made > self.limits.entries {
                 return Err(ManifestError::Limit {
                     what: "files and directories, those included that names lead through",
                     found: made,
-                    limit: self.entries_max,
+                    limit: self.limits.entries,
                 });
             }
             let so_far = self.manifest.encoded_len();

@@ -234,8 +234,9 @@ impl Kept {
         let Some(found) = offer.manifest.get(entry) else {
             return;
         };
-        let has_none = self.digest.is_none() || self.content.is_some();
-        if !offer.skip_unchanged || has_none || found.kind == EntryKind::Directory {
+        // What is hashed has to be read.
+        let may_skip = offer.skip_unchanged && self.digest.is_some() && self.content.is_none();
+        if !may_skip || found.kind == EntryKind::Directory {
             return;
         }
         let blocks = offer.plan.of_entry(entry);

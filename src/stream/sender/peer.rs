@@ -644,8 +644,7 @@ impl TransferPeer {
             return Ok(());
         };
         let links = plan.links;
-        let takes_links = |rail: &SenderRail| rail.can(Features::LINKS);
-        if links > 0 && !self.session.rails.first().is_some_and(takes_links) {
+        if links > 0 && !self.session.rails.first_can(Features::LINKS) {
             let reason = format!(
                 "{links} of the entries are symbolic links, and the receiver takes none: leave \
                  them out (FileSourceBuilder::links, fabricast send --links skip), or have \
@@ -663,11 +662,9 @@ impl TransferPeer {
         // Only once: what the receiver has from this transfer, it keeps.
         let restart = options.restart && self.sent_bytes == 0;
         let mut open = with.transfer.open(plan, session.by_write, restart);
-        let can_skip = |rail: &SenderRail| rail.can(Features::SKIP_UNCHANGED);
-        let skips = options.skip_unchanged && session.rails.first().is_some_and(can_skip);
+        let skips = options.skip_unchanged && session.rails.first_can(Features::SKIP_UNCHANGED);
         open.flags.set(OpenFlags::SKIP_UNCHANGED, skips);
-        let is_told = |rail: &SenderRail| rail.can(Features::SPARSE);
-        let says_sparse = plan.sparse && self.session.rails.first().is_some_and(is_told);
+        let says_sparse = plan.sparse && session.rails.first_can(Features::SPARSE);
         open.flags.set(OpenFlags::SPARSE, says_sparse);
         let home = self.session.rails.first().map_or(0, |rail| rail.number);
         let mut outgoing = OutgoingStream::new(open, plan.blocks.clone(), home);

@@ -112,6 +112,11 @@ impl PeerRails {
         1 + ports.iter().filter(|port| **port != 0).count()
     }
 
+    /// Whether both sides can do this, as the first rail was told.
+    pub(super) fn first_can(&self, feature: Features) -> bool {
+        self.first().is_some_and(|rail| rail.can(feature))
+    }
+
     /// Whether each connection that is not gone is ready.
     pub(super) fn are_ready(&self) -> bool {
         self.iter().all(|rail| rail.is_ready() || rail.is_gone())

@@ -611,19 +611,21 @@ fn dress(fd: impl AsFd, entry: &Entry<'_>) -> io::Result<()> {
     if Mode::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) != Mode::from_raw_mode(mode) {
         rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
     }
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: rustix::fs::UTIME_NOW,
-    };
-    let modified = Timespec {
-        tv_sec: entry.modified.seconds,
-        tv_nsec: i64::from(entry.modified.nanoseconds),
-    };
-    let times = Timestamps {
-        last_access: now,
-        last_modification: modified,
-    };
-    Ok(rustix::fs::futimens(&fd, &times)?)
+    Ok(rustix::fs::futimens(&fd, &times_of(entry))?)
+}
+
+/// The sender's time of modification; it is accessed now.
+fn times_of(entry: &Entry<'_>) -> Timestamps {
+    Timestamps {
+        last_access: Timespec {
+            tv_sec: 0,
+            tv_nsec: rustix::fs::UTIME_NOW,
+        },
+        last_modification: Timespec {
+            tv_sec: entry.modified.seconds,
+            tv_nsec: i64::from(entry.modified.nanoseconds),
+        },
+    }
 }
 
 #[cfg(all(test, not(loom)))]

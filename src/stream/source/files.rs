@@ -69,8 +69,6 @@ struct SourceItem {
     place: ItemPlace,
     /// Where its bytes begin in the file.
     start: u64,
-    /// Its content is what it points to.
-    is_link: bool,
     /// The file's identity; `None`: a directory, whose content is in other entries.
     identity: Option<Identity>,
 }
@@ -137,16 +135,28 @@ impl FileSource {
         }
     }
 
+    /// The error of something that was there when the source was built.
+    fn failed(&self, item: &SourceItem, error: &io::Error) -> SourceError {
+        let path = self.path_of(item);
+        match error.raw_os_error() {
+            Some(libc::ENOENT) => changed(&path, "it was removed"),
+            _ => SourceError::os(&path, error),
+        }
+    }
+
+    /// The directory that a name below a root lies in, and the last part of the name.
+    fn parent_of<'a>(&self, root: u32, name: &'a [u8]) -> io::Result<(Arc<Beneath>, &'a OsStr)> {
+        let root = &self.roots[root as usize];
+        let (directory, last) = split(name);
+        Ok((root.open.get(&root.directory, directory, false)?, last))
+    }
+
     fn opened(&self, entry: usize) -> Result<Arc<OpenFile>, SourceError> {
         self.open.get(entry, || self.open_item(self.item(entry)?))
     }
 
     fn open_item(&self, item: &SourceItem) -> Result<FileHandle, SourceError> {
-        let path = self.path_of(item);
-        let failed = |error: io::Error| match error.raw_os_error() {
-            Some(libc::ENOENT) => changed(&path, "it was removed"),
-            _ => SourceError::os(&path, &error),
-        };
+        let failed = |error: io::Error| self.failed(item, &error);
         let (fd, full): (OwnedFd, _) = match &item.place {
             ItemPlace::Path(path) => (File::open(path).map_err(failed)?.into(), path.clone()),
             ItemPlace::Below(root, name) => {
@@ -159,7 +169,7 @@ impl FileSource {
         };
         let now = rustix::fs::fstat(&fd).map_err(|errno| failed(errno.into()))?;
         let now = Identity::of_stat(&now);
-        check(|| path.clone(), item.identity, now)?;
+        check(|| self.path_of(item), item.identity, now)?;
         let direct = direct_for(self.direct, Direction::Read, now.size);
         let options = OpenOptions::new().direct(direct).back_end(self.back_end);
         Ok(options.take_over(full.into(), fd, OFlags::RDONLY)?)
@@ -178,17 +188,11 @@ impl FileSource {
     /// there when the source was built.
     fn read_whole(&self, item: &SourceItem, into: &mut [u8]) -> Result<(), SourceError> {
         let began = Instant::now();
-        let failed = |error: io::Error| match error.raw_os_error() {
-            Some(libc::ENOENT) => changed(&self.path_of(item), "it was removed"),
-            _ => SourceError::os(&self.path_of(item), &error),
-        };
+        let failed = |error: io::Error| self.failed(item, &error);
         let fd: OwnedFd = match &item.place {
             ItemPlace::Path(path) => File::open(path).map_err(failed)?.into(),
             ItemPlace::Below(root, name) => {
-                let root = &self.roots[*root as usize];
-                let (directory, last) = split(name);
-                let parent = root.open.get(&root.directory, directory, false);
-                let parent = parent.map_err(failed)?;
+                let (parent, last) = self.parent_of(*root, name).map_err(failed)?;
                 let fd = parent.open_here(last, OFlags::RDONLY, Mode::empty());
                 fd.map_err(failed)?
             }
@@ -216,20 +220,19 @@ impl FileSource {
         offset: u64,
         into: &mut [u8],
     ) -> Result<(), SourceError> {
-        let failed = |error: io::Error| match error.raw_os_error() {
-            Some(libc::ENOENT) => changed(&self.path_of(item), "it was removed"),
-            Some(libc::EINVAL) => changed(&self.path_of(item), "it was replaced by another file"),
-            _ => SourceError::os(&self.path_of(item), &error),
-        };
+        let failed = |error: io::Error| self.failed(item, &error);
         let ItemPlace::Below(root, name) = &item.place else {
             return Err(failed(io::ErrorKind::InvalidInput.into()));
         };
-        let root = &self.roots[*root as usize];
-        let (directory, last) = split(name);
-        let parent = root.open.get(&root.directory, directory, false);
-        let parent = parent.map_err(failed)?;
-        let target = rustix::fs::readlinkat(parent.fd(), last, Vec::new());
-        let target = target.map_err(|error| failed(error.into()))?;
+        let (parent, last) = self.parent_of(*root, name).map_err(failed)?;
+        let target = match rustix::fs::readlinkat(parent.fd(), last, Vec::new()) {
+            // It is no link any more.
+            Err(Errno::INVAL) => {
+                let how = "it was replaced by another file";
+                return Err(changed(&self.path_of(item), how));
+            }
+            target => target.map_err(|error| failed(error.into()))?,
+        };
         check(|| self.path_of(item), item.identity, self.look(item)?)?;
         let part = target.as_bytes().get(offset as usize..);
         match part.and_then(|part| part.get(..into.len())) {
@@ -242,23 +245,14 @@ impl FileSource {
     }
 
     fn look(&self, item: &SourceItem) -> Result<Identity, SourceError> {
-        let failed = |error: &io::Error| match error.raw_os_error() {
-            Some(libc::ENOENT) => changed(&self.path_of(item), "it was removed"),
-            _ => SourceError::os(&self.path_of(item), error),
+        let found = match &item.place {
+            ItemPlace::Path(path) => std::fs::metadata(path).map(|found| Identity::of(&found)),
+            ItemPlace::Below(root, name) => self
+                .parent_of(*root, name)
+                .and_then(|(parent, last)| parent.stat_here(last))
+                .map(|found| Identity::of_stat(&found)),
         };
-        match &item.place {
-            ItemPlace::Path(path) => {
-                let found = std::fs::metadata(path).map_err(|error| failed(&error))?;
-                Ok(Identity::of(&found))
-            }
-            ItemPlace::Below(root, name) => {
-                let root = &self.roots[*root as usize];
-                let (directory, last) = split(name);
-                let parent = root.open.get(&root.directory, directory, false);
-                let found = parent.and_then(|parent| parent.stat_here(last));
-                Ok(Identity::of_stat(&found.map_err(|error| failed(&error))?))
-            }
-        }
+        found.map_err(|error| self.failed(item, &error))
     }
 }
 
@@ -273,7 +267,7 @@ impl BlockSource for FileSource {
 
     fn read(&self, entry: usize, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
         let item = self.item(entry)?;
-        if item.is_link {
+        if self.manifest.is_link(entry) {
             return self.read_link(item, offset, into);
         }
         if self.is_whole(item, offset, into.len()) {
@@ -295,7 +289,7 @@ impl BlockSource for FileSource {
         stream: &Stream,
     ) -> Result<BackEnd, SourceError> {
         let item = self.item(entry)?;
-        if item.is_link {
+        if self.manifest.is_link(entry) {
             self.read_link(item, offset, host)?;
             into.copy_from_host(host, stream)?;
             return Ok(BackEnd::Staged);

@@ -4,8 +4,9 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{AtFlags, Timespec, Timestamps};
+use rustix::fs::AtFlags;
 
+use super::times_of;
 use crate::stream::sink::SinkError;
 use crate::stream::sink::beneath::Beneath;
 use crate::stream::{Entry, RelativeName};
@@ -80,16 +81,7 @@ pub(super) fn make_link(
 ) -> io::Result<()> {
     rustix::fs::unlinkat(directory.fd(), name, AtFlags::empty())?;
     rustix::fs::symlinkat(OsStr::from_bytes(target), directory.fd(), name)?;
-    let times = Timestamps {
-        last_access: Timespec {
-            tv_sec: 0,
-            tv_nsec: rustix::fs::UTIME_NOW,
-        },
-        last_modification: Timespec {
-            tv_sec: entry.modified.seconds,
-            tv_nsec: i64::from(entry.modified.nanoseconds),
-        },
-    };
+    let times = times_of(entry);
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     Ok(rustix::fs::utimensat(directory.fd(), name, &times, flags)?)
 }

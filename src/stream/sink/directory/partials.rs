@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -281,17 +282,24 @@ impl Partials {
             write(bytes, place.offset)?;
             return Ok(());
         }
-        let mut offset = place.offset;
-        let pieces = bytes.chunks(HOLE);
-        let pieces: Vec<_> = pieces.map(|piece| (piece, is_zeros(piece))).collect();
+        let ends = (HOLE..bytes.len()).step_by(HOLE).chain([bytes.len()]);
+        let mut begin = 0;
+        let pieces: Vec<_> = ends
+            .map(|end| {
+                (
+                    end,
+                    is_zeros(&bytes[std::mem::replace(&mut begin, end)..end]),
+                )
+            })
+            .collect();
+        let mut begin = 0;
         for run in pieces.chunk_by(|(_, a), (_, b)| a == b) {
-            let len: usize = run.iter().map(|(piece, _)| piece.len()).sum();
-            let at = (offset - place.offset) as usize;
-            let is_hole = run.iter().all(|(_, zeros)| *zeros);
-            if !is_hole || !self.punch(&file, place.entry, offset, len)? {
-                write(&bytes[at..at + len], offset)?;
+            let (end, is_hole) = run[run.len() - 1];
+            let offset = place.offset + begin as u64;
+            if !is_hole || !self.punch(&file, place.entry, offset, end - begin)? {
+                write(&bytes[begin..end], offset)?;
             }
-            offset += len as u64;
+            begin = end;
         }
         Ok(())
     }
@@ -442,7 +450,9 @@ impl Partials {
     fn finish_link(&self, number: usize, entry: Entry<'_>) -> Result<(), SinkError> {
         // No more than LINK_MAX.
         let mut target = vec![0; entry.size as usize];
-        let read = self.with_descriptor(number, false, |fd| pread_exact(fd, &mut target))?;
+        let read = self.with_descriptor(number, false, |fd| {
+            File::from(fd.try_clone_to_owned()?).read_exact_at(&mut target, 0)
+        })?;
         read.map_err(|error| SinkError::os(entry.name.as_bytes(), error))?;
         self.files.close(number);
         self.links.check(entry.name, &target)?;
@@ -566,20 +576,6 @@ fn is_zeros(bytes: &[u8]) -> bool {
     // As many at a time as the compiler makes vectors of; most data differs at once.
     let mut pieces = bytes.chunks(128);
     pieces.all(|piece| piece.iter().fold(0, |any, byte| any | byte) == 0)
-}
-
-/// Fills `into` with the beginning of a file.
-fn pread_exact(file: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<()> {
-    let mut read = 0;
-    while read < into.len() {
-        match rustix::io::pread(file, &mut into[read..], read as u64) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(bytes) => read += bytes,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 /// Removes all that is in the hidden directory. However deep its tree is, two directories are open

@@ -78,7 +78,9 @@ struct FoundName {
     /// In the stream.
     name: Vec<u8>,
     path: PathBuf,
-    place: ItemPlace,
+    root: u32,
+    /// Its name below the root.
+    below: Vec<u8>,
     stat: Stat,
 }
 
@@ -193,7 +195,6 @@ impl Survey {
             item: SourceItem {
                 place: ItemPlace::Path(path.clone()),
                 start: range.start,
-                is_link: false,
                 identity: Some(identity),
             },
         });
@@ -254,7 +255,6 @@ impl Survey {
             item: SourceItem {
                 place: ItemPlace::Below(of.root, of.below.clone()),
                 start: 0,
-                is_link: false,
                 identity: None,
             },
         });
@@ -277,7 +277,8 @@ impl Survey {
             let stat = stat.map_err(|error| SourceError::os(&path, &error.into()))?;
             let found = FoundName {
                 name: joined(&name, &last),
-                place: ItemPlace::Below(of.root, joined(&of.below, &last)),
+                root: of.root,
+                below: joined(&of.below, &last),
                 path,
                 stat,
             };
@@ -325,24 +326,23 @@ impl Survey {
                 }));
             }
             FileType::Directory => {
-                let ItemPlace::Below(root, below) = found.place else {
-                    return Ok(None);
-                };
-                let above = Some(Rc::clone(above));
-                return Ok(Some(PendingDirectory { root, below, above }));
+                return Ok(Some(PendingDirectory {
+                    root: found.root,
+                    below: found.below,
+                    above: Some(Rc::clone(above)),
+                }));
             }
             FileType::RegularFile => {
-                if is_link {
-                    found.place = ItemPlace::Path(found.path.clone());
-                }
                 let size = found.stat.st_size as u64;
-                self.push(found, EntryKind::File, size);
+                self.push(found, EntryKind::File, size, is_link);
             }
             FileType::Symlink if self.links == SourceLinks::Keep => {
                 let target = rustix::fs::readlinkat(fd, OsStr::from_bytes(last), Vec::new());
                 let target = target.map_err(|error| SourceError::os(&found.path, &error.into()))?;
                 match target.as_bytes().len() as u64 {
-                    size @ 1..=EntryKind::LINK_MAX => self.push(found, EntryKind::Link, size),
+                    size @ 1..=EntryKind::LINK_MAX => {
+                        self.push(found, EntryKind::Link, size, false)
+                    }
                     _ => self.skip(found.path, "a symbolic link that is too long"),
                 }
             }
@@ -352,7 +352,8 @@ impl Survey {
         Ok(None)
     }
 
-    fn push(&mut self, found: FoundName, kind: EntryKind, size: u64) {
+    /// `is_followed`: it is what a link leads to.
+    fn push(&mut self, found: FoundName, kind: EntryKind, size: u64, is_followed: bool) {
         let identity = Identity::of_stat(&found.stat);
         let has_holes = has_holes(found.stat.st_blocks as u64, identity.size);
         self.found.push(FoundEntry {
@@ -363,9 +364,11 @@ impl Survey {
             modified: identity.modified,
             sparse: kind == EntryKind::File && has_holes,
             item: SourceItem {
-                place: found.place,
+                place: match is_followed {
+                    true => ItemPlace::Path(found.path),
+                    false => ItemPlace::Below(found.root, found.below),
+                },
                 start: 0,
-                is_link: kind == EntryKind::Link,
                 identity: Some(identity),
             },
         });
