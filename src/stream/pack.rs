@@ -1,5 +1,5 @@
-//! Packs: small blocks that follow each other in a stream, and go as one message; and runs of zeros,
-//! whose bytes do not go.
+//! Packs: small blocks that follow each other in a stream, and go as one message; and runs of
+//! zeros, whose bytes do not go.
 //!
 //! A block of each of thousands of small files would cost a message, a buffer and two wake-ups. In
 //! a pack each block keeps its number, its checksum and its place; what is lost, damaged or kept is

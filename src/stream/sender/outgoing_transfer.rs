@@ -405,8 +405,8 @@ impl OutgoingTransfer {
         pack.finish()
     }
 
-    /// Blocks from this one on that lie in holes of their file, and that the same peers want, all of
-    /// which take word of that. None: it is read.
+    /// Blocks from this one on that lie in holes of their file, and that the same peers want, all
+    /// of which take word of that. None: it is read.
     fn zeros_from(&self, first: Block, share: usize) -> Option<Vec<Block>> {
         let (plan, source) = (self.transfer.plan.as_ref()?, &self.transfer.source);
         let is_hole = |block: &Block| source.is_hole(block.entry, block.offset, block.len as usize);

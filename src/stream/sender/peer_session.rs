@@ -292,8 +292,8 @@ impl PeerSession {
         !with.transfer.paused && outgoing.may_send() && has_credit && rate.may(with.now())
     }
 
-    /// Sends the next block or pack, or word of zeros, by whichever rail has the most room: how many
-    /// blocks, and the bytes of them that went. `None`: not now.
+    /// Sends the next block or pack, or word of zeros, by whichever rail has the most room: how
+    /// many blocks, and the bytes of them that went. `None`: not now.
     pub(super) fn send_next(&mut self, with: &mut PeerContext<'_>) -> Option<(u64, u64)> {
         if !self.may_send(with) {
             return None;
